@@ -1,0 +1,45 @@
+"""An ordinary user of a Debian with bash, git and Python 3.11: packages from Python's index, simulated nodes."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.clean_machine.machine import PERSON, CleanMachine, Ended
+
+pytestmark = [pytest.mark.clean_machine, pytest.mark.node, pytest.mark.timeout(900)]
+
+COLD_SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def machine(new_machine: Callable[[str], CleanMachine]) -> CleanMachine:
+    return new_machine(PERSON)
+
+
+@pytest.fixture(scope="module")
+def first(machine: CleanMachine) -> Ended:
+    return machine.run("./dev", "up", "--once")
+
+
+def test_the_first_up_once_ends_well_in_time(first: Ended) -> None:
+    print(first.output)
+    assert first.code == 0, first.output
+    assert first.seconds <= COLD_SECONDS
+
+
+def test_the_set_up_asked_for_no_package_of_debian(first: Ended) -> None:
+    assert "Debian packages" not in first.output
+    assert "installing Python packages" in first.output
+
+
+def test_nothing_is_left_running(first: Ended) -> None:
+    assert first.left_running == []
+
+
+def test_a_second_run_is_set_up_already(first: Ended, machine: CleanMachine) -> None:
+    again = machine.run("./dev", "help")
+    assert again.code == 0
+    again = machine.run("./dev", "test", "--version")
+    assert again.code == 0, again.output
+    assert "installing" not in again.output
+    assert again.seconds < 5

@@ -1,0 +1,35 @@
+"""`./dev` on a machine that is set up."""
+
+import re
+import subprocess
+import time
+
+import pytest
+
+from tests.checks.files import ROOT
+
+
+def dev(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [ROOT / "dev", *arguments], cwd="/", check=False, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_help_lists_the_verbs() -> None:
+    listed = dev("help").stdout
+    assert re.findall(r"\./dev (\w+)", listed) == ["up", "down", "test", "check", "bench", "lock"]
+
+
+def test_an_unknown_verb_is_refused_with_the_list_of_verbs() -> None:
+    ended = dev("dance")
+    assert ended.returncode == 2
+    assert "./dev up" in ended.stderr
+
+
+@pytest.mark.skipif(not (ROOT / ".venv/complete").exists(), reason="this environment was not made by ./dev")
+def test_being_set_up_already_costs_next_to_nothing() -> None:
+    began = time.monotonic()
+    ended = dev("test", "--version")
+    assert ended.returncode == 0
+    assert "installing" not in ended.stderr
+    assert time.monotonic() - began < 3  # pytest's own start is most of it
