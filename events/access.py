@@ -1,0 +1,15 @@
+"""Facts about who may call the API. Stream: `key-<key_id>`."""
+
+from events.facts import Fact
+
+
+class ApiKeyIssued(Fact, frozen=True):
+    """Somebody was given an API key; the key itself was shown once, and only its SHA-256 (hex) is kept."""
+
+    key_id: str
+    name: str
+    role: str
+    key_sha256: str
+
+
+AccessFact = ApiKeyIssued

@@ -1,0 +1,43 @@
+"""What a fact takes and frees (LED-3): one holder for each (kind, value), whoever asks.
+
+Append writes these rows and a rebuild derives them again, so nothing else may touch them. The holder is the
+stream on which the fact is recorded.
+"""
+
+from typing import NamedTuple
+
+from events.facts import Fact
+from events.nodes import NodeExpected
+from events.slots import SlotApproved, SlotClaimed, SlotReleased
+
+
+class Claim(NamedTuple):
+    kind: str
+    value: str
+
+
+class Claims(NamedTuple):
+    takes: tuple[Claim, ...] = ()
+    frees: tuple[Claim, ...] = ()
+
+
+NOTHING = Claims()
+
+
+def claims_of(fact: Fact) -> Claims:
+    match fact:
+        case NodeExpected(subnet=subnet):
+            return Claims(takes=(Claim("subnet", subnet),))
+        case SlotApproved(network=network):
+            return Claims(
+                takes=(
+                    Claim("mac", f"{network.l2_domain}/{network.mac_address}"),
+                    Claim("ip", f"{network.subnet}/{network.private_ip}"),
+                )
+            )
+        case SlotClaimed(slot_id=slot):
+            return Claims(takes=(Claim("slot", slot),))
+        case SlotReleased(slot_id=slot):
+            return Claims(frees=(Claim("slot", slot),))
+        case _:
+            return NOTHING

@@ -1,0 +1,57 @@
+"""What stands around a fact: who caused it, why and when, and where it was recorded (LED-5).
+
+A `Cause` is made once for a command and shared by all facts of its append. `leads_to` makes the cause of what
+follows from a recorded fact, so that every event can be followed back to the request that began it.
+"""
+
+from datetime import datetime
+from typing import Generic, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from events.facts import Fact
+from events.values import Epoch, Position, ProjectId, StreamId
+
+F = TypeVar("F", bound=Fact, covariant=True)
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """Why something is about to be recorded.
+
+    `actor` is who (`caller:alice`, `node:lab-a`, `process:allocations`), `why` the request id or the reason in a
+    word, `observed_at` when it happened (with a zone), `trace_context` a W3C `traceparent`.
+    """
+
+    actor: str
+    why: str
+    correlation_id: UUID
+    observed_at: datetime
+    project: ProjectId | None = None
+    causation_id: UUID | None = None
+    trace_context: str | None = None
+
+
+class Recorded(msgspec.Struct, Generic[F], frozen=True):
+    """A fact as the ledger holds it. `recorded_at` is the database's clock at append."""
+
+    position: Position
+    event_id: UUID
+    stream: StreamId
+    version: int
+    fact: F
+    cause: Cause
+    recorded_at: datetime
+    epoch: Epoch
+
+    def leads_to(self, *, actor: str, why: str, observed_at: datetime) -> Cause:
+        """The cause of what `actor` does because of this fact."""
+        return Cause(
+            actor=actor,
+            why=why,
+            correlation_id=self.cause.correlation_id,
+            observed_at=observed_at,
+            project=self.cause.project,
+            causation_id=self.event_id,
+            trace_context=self.cause.trace_context,
+        )

@@ -1,0 +1,56 @@
+"""OpenSSH public keys as callers paste them (sshd(8), AUTHORIZED_KEYS FILE FORMAT; RFC 4253 section 6.6).
+
+Only the bare form `type blob [comment]` is taken: options such as `command=` would let a request
+reach into the guest's sshd, and no caller of an allocation needs them.
+"""
+
+import base64
+import binascii
+import textwrap
+from typing import Final
+
+from events.values import InvalidValue, SshPublicKey
+
+KEY_TYPES: Final = frozenset(
+    {
+        "ssh-ed25519",
+        "ssh-rsa",
+        "ecdsa-sha2-nistp256",
+        "ecdsa-sha2-nistp384",
+        "ecdsa-sha2-nistp521",
+        "sk-ssh-ed25519@openssh.com",
+        "sk-ecdsa-sha2-nistp256@openssh.com",
+    }
+)
+MAX_LENGTH: Final = 8192
+
+
+def ssh_public_key(raw: str) -> SshPublicKey:
+    """Check one key line; a comment may follow, control characters may not."""
+    line = raw.strip(" ")
+    kind, _, rest = line.partition(" ")
+    blob, _, comment = rest.lstrip(" ").partition(" ")
+    if len(line) > MAX_LENGTH or not line.isprintable():
+        raise _refusal(raw, f"one printable line of at most {MAX_LENGTH} characters")
+    if kind not in KEY_TYPES:
+        raise _refusal(raw, f"the first word must be one of {', '.join(sorted(KEY_TYPES))}")
+    if _type_inside(raw, blob) != kind:
+        raise _refusal(raw, f"the key itself is not of type {kind}")
+    return SshPublicKey(f"{kind} {blob} {comment}".rstrip(" "))
+
+
+def _type_inside(raw: str, blob: str) -> str:
+    """The type named by the blob's first field (RFC 4251 `string`)."""
+    try:
+        data = base64.b64decode(blob, validate=True)
+    except binascii.Error:
+        raise _refusal(raw, "the second word is not base64") from None
+    length = int.from_bytes(data[:4], "big")
+    if len(data) <= 4 + length:
+        raise _refusal(raw, "the key is cut short")
+    return data[4 : 4 + length].decode("ascii", "replace")
+
+
+def _refusal(raw: str, reason: str) -> InvalidValue:
+    shown = textwrap.shorten(raw, 40, placeholder="...")
+    return InvalidValue("SSH public key", shown, reason)

@@ -1,0 +1,165 @@
+"""The ids and values everybody speaks, each checked once, where it enters.
+
+Every kind is a `NewType`, so that mypy tells a slot from a node while replay pays nothing: what stands in the
+ledger was checked before it was written. The function of the same name is the one way to make a value from
+outside input; it raises `InvalidValue`, which names the value, the kind and the reason.
+"""
+
+import ipaddress
+import re
+from typing import Final, NewType
+from uuid import UUID
+
+import uuid_utils.compat
+
+NodeId = NewType("NodeId", str)
+"""Name of a host, a DNS label of at most 31 characters that starts with a letter."""
+SlotId = NewType("SlotId", str)
+"""`<node>/<index>`: one place for a slice on a host."""
+SlotIndex = NewType("SlotIndex", int)
+"""Position of a slot on its node, 0 to 63."""
+AllocationId = NewType("AllocationId", str)
+"""`alc-` and a UUIDv7 as 26 characters of Crockford's base32, lower case."""
+ProjectId = NewType("ProjectId", str)
+SkuName = NewType("SkuName", str)
+ImageName = NewType("ImageName", str)
+StreamId = NewType("StreamId", str)
+MacAddress = NewType("MacAddress", str)
+"""Unicast EUI-48, lower case, colon separated."""
+Ipv4Address = NewType("Ipv4Address", str)
+Ipv4Subnet = NewType("Ipv4Subnet", str)
+"""Network in CIDR form with no host bits, e.g. `10.100.1.0/24`."""
+SshPublicKey = NewType("SshPublicKey", str)
+"""One OpenSSH public key line (RFC 4253 blob, base64) with an optional comment."""
+Position = NewType("Position", int)
+"""Place of an event in the ledger's one total order; 0 is before the first. Positions are not dense."""
+Epoch = NewType("Epoch", int)
+
+LABEL: Final = re.compile(r"[a-z](?:[a-z0-9-]{0,29}[a-z0-9])?")
+_MAC: Final = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
+_SKU: Final = re.compile(r"[a-z][a-z0-9]*(?:[.-][a-z0-9]+)*")
+_ALLOCATION: Final = re.compile(r"alc-[0-7][0-9a-hjkmnp-tv-z]{25}")
+_CROCKFORD: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+_MAX_SKU: Final = 63
+MAX_SLOTS: Final = 64
+
+
+class InvalidValue(ValueError):
+    """A value that its kind refuses; `reason` says why in words for the person who sent it."""
+
+    def __init__(self, kind: str, raw: object, reason: str) -> None:
+        super().__init__(f"{raw!r} is not a valid {kind}: {reason}")
+        self.kind, self.raw, self.reason = kind, raw, reason
+
+
+def _label(kind: str, raw: str) -> str:
+    if not LABEL.fullmatch(raw):
+        raise InvalidValue(
+            kind, raw, "1 to 31 of a-z, 0-9 and '-', starting with a letter, not ending in '-'"
+        )
+    return raw
+
+
+def node_id(raw: str) -> NodeId:
+    return NodeId(_label("node id", raw))
+
+
+def project_id(raw: str) -> ProjectId:
+    return ProjectId(_label("project id", raw))
+
+
+def image_name(raw: str) -> ImageName:
+    return ImageName(_label("image name", raw))
+
+
+def sku_name(raw: str) -> SkuName:
+    if len(raw) > _MAX_SKU or not _SKU.fullmatch(raw):
+        raise InvalidValue("SKU", raw, "words of a-z and 0-9 joined by '.' or '-', such as lab.small")
+    return SkuName(raw)
+
+
+def slot_index(raw: int) -> SlotIndex:
+    if not 0 <= raw < MAX_SLOTS:
+        raise InvalidValue("slot index", raw, f"0 to {MAX_SLOTS - 1}")
+    return SlotIndex(raw)
+
+
+def slot_id(raw: str) -> SlotId:
+    node, slash, index = raw.partition("/")
+    if not slash or not index.isascii() or not index.isdigit() or str(int(index)) != index:
+        raise InvalidValue("slot id", raw, "a node id, a slash and an index, such as lab-a/0")
+    return slot_of(node_id(node), slot_index(int(index)))
+
+
+def slot_of(node: NodeId, index: SlotIndex) -> SlotId:
+    return SlotId(f"{node}/{index}")
+
+
+def node_of(slot: SlotId) -> NodeId:
+    return NodeId(slot.partition("/")[0])
+
+
+def index_of(slot: SlotId) -> SlotIndex:
+    return SlotIndex(int(slot.partition("/")[2]))
+
+
+def allocation_id(raw: str) -> AllocationId:
+    if not _ALLOCATION.fullmatch(raw):
+        raise InvalidValue("allocation id", raw, "'alc-' and 26 characters of lower-case base32")
+    return AllocationId(raw)
+
+
+def allocation_of(uuid: UUID) -> AllocationId:
+    """The allocation named by a UUID; its inverse is `correlation_of`."""
+    digits = "".join(_CROCKFORD[(uuid.int >> shift) & 31] for shift in range(125, -1, -5))
+    return AllocationId(f"alc-{digits}")
+
+
+def correlation_of(allocation: AllocationId) -> UUID:
+    """The UUID inside an allocation's id, which is the correlation id of everything about it."""
+    number = 0
+    for digit in allocation.removeprefix("alc-"):
+        number = number << 5 | _CROCKFORD.index(digit)
+    return UUID(int=number)
+
+
+def new_uuid() -> UUID:
+    """A UUIDv7 (RFC 9562): time-ordered, so that fresh ids land beside one another in an index."""
+    return uuid_utils.compat.uuid7()
+
+
+def mac_address(raw: str) -> MacAddress:
+    mac = raw.lower()
+    if not _MAC.fullmatch(mac):
+        raise InvalidValue("MAC address", raw, "six hexadecimal pairs joined by ':'")
+    if int(mac[:2], 16) & 1:
+        raise InvalidValue("MAC address", raw, "the multicast bit is set, and an interface must be unicast")
+    if mac == "00:00:00:00:00:00":
+        raise InvalidValue("MAC address", raw, "all zero is no address")
+    return MacAddress(mac)
+
+
+def ipv4_address(raw: str) -> Ipv4Address:
+    try:
+        return Ipv4Address(str(ipaddress.IPv4Address(raw)))
+    except ValueError as error:
+        raise InvalidValue("IPv4 address", raw, str(error)) from None
+
+
+def ipv4_subnet(raw: str) -> Ipv4Subnet:
+    try:
+        return Ipv4Subnet(str(ipaddress.IPv4Network(raw)))
+    except ValueError as error:
+        raise InvalidValue("IPv4 subnet", raw, str(error)) from None
+
+
+def stream_of_node(node: NodeId) -> StreamId:
+    return StreamId(f"node-{node}")
+
+
+def stream_of_slot(slot: SlotId) -> StreamId:
+    return StreamId(f"slot-{slot}")
+
+
+def stream_of_allocation(allocation: AllocationId) -> StreamId:
+    return StreamId(f"allocation-{allocation}")

@@ -1,0 +1,188 @@
+import asyncio
+
+import psycopg
+import pytest
+
+from events.append import append
+from events.errors import VersionConflict
+from events.store import read_positions, read_range, read_stream
+from events.values import Epoch, Position, StreamId
+from tests.ledger.given import because, committed, on, plain
+from tests.servers.postgres import Connect, Database
+
+
+async def last_drawn(conn: psycopg.AsyncConnection) -> int:
+    row = await (await conn.execute("select last from ledger.fence()")).fetchone()
+    assert row is not None
+    last: int = row[0]
+    return last
+
+
+async def test_a_fact_is_read_back_as_it_was_recorded(conn: psycopg.AsyncConnection) -> None:
+    (recorded,) = await committed(conn, on("allocation-a", 0))
+
+    assert await read_stream(conn, StreamId("allocation-a")) == (recorded,)
+    assert recorded.fact == plain()
+    assert (recorded.position, recorded.version, recorded.epoch) == (1, 1, 1)
+
+
+async def test_several_streams_are_appended_in_the_order_given(conn: psycopg.AsyncConnection) -> None:
+    recorded = await committed(
+        conn, on("slot-z", 0, plain(), plain()), on("allocation-a", 0), on("node-m", 0)
+    )
+
+    assert [(event.stream, event.version) for event in recorded] == [
+        ("slot-z", 1), ("slot-z", 2), ("allocation-a", 1), ("node-m", 1),
+    ]  # fmt: skip
+    assert await read_range(conn, Position(0), Position(9), limit=9) == recorded
+
+
+async def test_a_conflict_on_one_stream_leaves_the_others_untouched(conn: psycopg.AsyncConnection) -> None:
+    await committed(conn, on("slot-a", 0))
+
+    with pytest.raises(VersionConflict) as conflict:
+        await committed(conn, on("allocation-a", 0), on("slot-a", 0))
+
+    refused = conflict.value
+    assert (refused.stream, refused.expected, refused.actual) == ("slot-a", 0, 1)
+    assert await read_stream(conn, StreamId("allocation-a")) == ()
+    assert len(await read_stream(conn, StreamId("slot-a"))) == 1
+
+
+@pytest.mark.parametrize("expected", [1, 3])
+async def test_a_version_that_is_not_the_last_conflicts(conn: psycopg.AsyncConnection, expected: int) -> None:
+    await committed(conn, on("slot-a", 0, plain(), plain()))
+
+    with pytest.raises(VersionConflict) as conflict:
+        await committed(conn, on("slot-a", expected))
+
+    assert conflict.value.actual == 2
+
+
+async def test_a_stream_that_is_not_there_is_at_version_zero(conn: psycopg.AsyncConnection) -> None:
+    with pytest.raises(VersionConflict) as conflict:
+        await committed(conn, on("slot-a", 4))
+
+    assert conflict.value.actual == 0
+
+
+async def test_of_many_at_once_exactly_one_wins_and_none_is_lost(connect: Connect) -> None:
+    conns = [await connect() for _ in range(8)]
+
+    async def race(conn: psycopg.AsyncConnection) -> int:
+        won = 0
+        for version in range(20):
+            try:
+                await committed(conn, on("slot-a", version))
+                won += 1
+            except VersionConflict:
+                continue
+        return won
+
+    wins = await asyncio.gather(*map(race, conns))
+
+    stream = await read_stream(conns[0], StreamId("slot-a"))
+    assert [event.version for event in stream] == list(range(1, sum(wins) + 1))
+    assert sum(wins) == 20
+
+
+async def test_opposite_orders_of_streams_never_deadlock(connect: Connect) -> None:
+    there, back = await connect(), await connect()
+    await committed(there, on("slot-a", 0), on("slot-b", 0))
+
+    async def run(conn: psycopg.AsyncConnection, *streams: str) -> None:
+        done = 0
+        while done < 30:
+            heads = [len(await read_stream(conn, StreamId(stream))) for stream in streams]
+            try:
+                await committed(conn, *(on(s, head) for s, head in zip(streams, heads, strict=True)))
+                done += 1
+            except VersionConflict:
+                continue
+
+    await asyncio.gather(run(there, "slot-a", "slot-b"), run(back, "slot-b", "slot-a"))
+
+
+async def test_a_refused_command_burns_no_position(conn: psycopg.AsyncConnection) -> None:
+    await committed(conn, on("slot-a", 0))
+
+    with pytest.raises(VersionConflict):
+        await committed(conn, on("slot-a", 0))
+
+    assert await last_drawn(conn) == 1
+
+
+async def test_a_rolled_back_append_leaves_nothing_but_a_gap(conn: psycopg.AsyncConnection) -> None:
+    await append(conn, [on("slot-a", 0)], because())
+    await conn.rollback()
+
+    (recorded,) = await committed(conn, on("slot-a", 0))
+
+    assert recorded.position == 2
+    assert await read_positions(conn, [Position(1), Position(2)]) == (recorded,)
+
+
+async def test_a_stream_is_read_as_of_a_position(conn: psycopg.AsyncConnection) -> None:
+    first, second, _ = await committed(conn, on("slot-a", 0, plain(), plain(), plain()))
+
+    assert await read_stream(conn, StreamId("slot-a"), upto=second.position) == (first, second)
+
+
+async def test_what_a_fact_leads_to_keeps_its_thread(conn: psycopg.AsyncConnection) -> None:
+    (first,) = await committed(conn, on("slot-a", 0))
+
+    cause = first.leads_to(actor="process:placement", why="placed", observed_at=first.recorded_at)
+    (second,) = await append(conn, [on("slot-a", 1)], cause)
+
+    assert second.cause.causation_id == first.event_id
+    assert second.cause.correlation_id == first.cause.correlation_id
+    assert second.cause.trace_context == first.cause.trace_context
+    assert second.cause.project == first.cause.project
+
+
+async def test_append_commits_durably_whatever_the_session_says(conn: psycopg.AsyncConnection) -> None:
+    await conn.execute("set local synchronous_commit = off")
+    await append(conn, [on("slot-a", 0)], because())
+
+    row = await (await conn.execute("show synchronous_commit")).fetchone()
+    assert row == ("on",)
+
+
+async def test_a_new_epoch_reaches_sessions_that_appended_before(
+    conn: psycopg.AsyncConnection, database: Database
+) -> None:
+    for version in range(8):  # often enough for a cached plan
+        await committed(conn, on("slot-a", version))
+    async with await psycopg.AsyncConnection.connect(database.admin_dsn, autocommit=True) as admin:
+        await admin.execute("select ledger.begin_epoch('restored from a backup')")
+
+    (recorded,) = await committed(conn, on("slot-a", 8))
+
+    assert recorded.epoch == Epoch(2)
+    assert (await read_positions(conn, [recorded.position]))[0].epoch == 2
+
+
+async def test_an_append_that_waited_for_a_new_epoch_is_of_it(connect: Connect, database: Database) -> None:
+    conn, watcher = await connect(), await connect()
+    await watcher.set_autocommit(True)
+    for version in range(8):
+        await committed(conn, on("slot-a", version))
+    async with await psycopg.AsyncConnection.connect(database.admin_dsn) as admin:
+        await admin.execute("select ledger.begin_epoch('restored from a backup')")
+        waiting = asyncio.create_task(committed(conn, on("slot-a", 8)))
+        await until_somebody_waits_for_the_fence(watcher)
+    (recorded,) = await waiting
+
+    assert recorded.epoch == Epoch(2)
+    assert (await read_positions(conn, [recorded.position]))[0].epoch == 2
+
+
+async def until_somebody_waits_for_the_fence(conn: psycopg.AsyncConnection) -> None:
+    query = "select 1 from pg_locks where locktype = 'advisory' and not granted"
+    while await (await conn.execute(query)).fetchone() is None:
+        await asyncio.sleep(0.005)
+
+
+async def test_a_change_without_facts_is_refused(conn: psycopg.AsyncConnection) -> None:
+    with pytest.raises(ValueError, match="without facts"):
+        await append(conn, [on("slot-a", 0)._replace(facts=())], because())

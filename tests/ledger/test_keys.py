@@ -1,0 +1,114 @@
+import asyncio
+
+import psycopg
+import pytest
+
+from events.append import CommandKey, StoredAnswer, append, take_key
+from events.errors import KeyBusy, KeyReused, KeyTaken, VersionConflict
+from events.store import read_stream
+from events.values import StreamId
+from tests.ledger.given import because, on
+from tests.servers.postgres import Connect
+
+KEY = CommandKey("caller:alice", "POST /v1/allocations", "k-1", b"body one")
+OTHER_BODY = KEY._replace(body_hash=b"body two")
+
+
+async def test_a_key_gives_the_first_answer_again(conn: psycopg.AsyncConnection) -> None:
+    assert await take_key(conn, KEY) is None
+    recorded = await append(conn, [on("slot-a", 0), on("slot-b", 0)], because(), key=KEY, answer='{"id": 1}')
+    await conn.commit()
+
+    assert await take_key(conn, KEY) == StoredAnswer('{"id": 1}')
+    row = await (
+        await conn.execute("select first_position, last_position from ledger.command_key")
+    ).fetchone()
+    assert row == (recorded[0].position, recorded[1].position)
+
+
+async def test_a_key_with_another_body_is_refused(conn: psycopg.AsyncConnection) -> None:
+    await append(conn, [on("slot-a", 0)], because(), key=KEY, answer="{}")
+    await conn.commit()
+
+    with pytest.raises(KeyReused):
+        await take_key(conn, OTHER_BODY)
+
+
+@pytest.mark.parametrize(
+    "other", [KEY._replace(principal="caller:bob"), KEY._replace(route="DELETE /v1/nodes")]
+)
+async def test_a_key_is_scoped_by_who_sends_it_where(
+    conn: psycopg.AsyncConnection, other: CommandKey
+) -> None:
+    await append(conn, [on("slot-a", 0)], because(), key=KEY, answer="{}")
+    await conn.commit()
+
+    assert await take_key(conn, other) is None
+
+
+async def test_append_refuses_a_key_that_was_answered(conn: psycopg.AsyncConnection) -> None:
+    await append(conn, [on("slot-a", 0)], because(), key=KEY, answer="first")
+    await conn.commit()
+
+    with pytest.raises(KeyTaken) as taken:
+        await append(conn, [on("slot-a", 1)], because(), key=KEY, answer="second")
+
+    assert taken.value.answer == "first"
+    await conn.rollback()
+    assert len(await read_stream(conn, StreamId("slot-a"))) == 1
+
+
+async def test_a_command_that_changes_nothing_still_answers_its_key(conn: psycopg.AsyncConnection) -> None:
+    await take_key(conn, KEY)
+    assert await append(conn, [], because(), key=KEY, answer="nothing to do") == ()
+    await conn.commit()
+
+    assert await take_key(conn, KEY) == StoredAnswer("nothing to do")
+
+
+async def test_a_refusal_gives_the_key_back(conn: psycopg.AsyncConnection) -> None:
+    await take_key(conn, KEY)
+    with pytest.raises(VersionConflict):
+        await append(conn, [on("slot-a", 7)], because(), key=KEY, answer="{}")
+    await conn.rollback()
+
+    assert await take_key(conn, OTHER_BODY) is None
+
+
+async def test_a_twin_waits_and_gets_the_first_answer(connect: Connect) -> None:
+    first, second, watcher = [await connect() for _ in range(3)]
+    await take_key(first, KEY)
+    twin = asyncio.create_task(take_key(second, KEY))
+    await until_one_waits(watcher)
+    await append(first, [on("slot-a", 0)], because(), key=KEY, answer="first")
+    await first.commit()
+
+    assert await twin == StoredAnswer("first")
+
+
+async def test_a_twin_of_a_refused_command_goes_ahead(connect: Connect) -> None:
+    first, second, watcher = [await connect() for _ in range(3)]
+    await take_key(first, KEY)
+    twin = asyncio.create_task(take_key(second, KEY))
+    await until_one_waits(watcher)
+    await first.rollback()
+
+    assert await twin is None
+
+
+async def test_a_twin_that_waited_five_seconds_is_told_to_come_back(connect: Connect) -> None:
+    first, second = [await connect() for _ in range(2)]
+    await first.execute("set idle_in_transaction_session_timeout = 0")
+    await take_key(first, KEY)
+
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(KeyBusy):
+        await take_key(second, KEY)
+
+    assert 4.5 < asyncio.get_running_loop().time() - began < 7
+
+
+async def until_one_waits(conn: psycopg.AsyncConnection) -> None:
+    await conn.set_autocommit(True)
+    while await (await conn.execute("select 1 from pg_locks where not granted")).fetchone() is None:
+        await asyncio.sleep(0.005)

@@ -1,0 +1,127 @@
+"""A real Postgres for tests: one server a session, migrated once into a template, cloned for every test.
+
+`fsync` is off: a test's server never outlives a power cut. Each clone gets the database privileges again,
+which `create database ... template` does not copy. A test that stops or kills a server takes one of its own.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from deploy.embedded.postgres import APP_ROLE, PostgresServer
+from deploy.embedded.postgres_cluster import PostgresUnavailable, find_programs
+from deploy.embedded.schema import migrate
+from tests.plugins.requirements import missing_server
+
+TEMPLATE: Final = "sliceplane"
+_NUMBERS: Final = count(1)
+
+
+@dataclass(frozen=True)
+class Database:
+    """A database of its own with the whole schema, on the session's server."""
+
+    server: PostgresServer
+    name: str
+
+    @property
+    def admin_dsn(self) -> str:
+        return self.server.admin_dsn_of(self.name)
+
+    @property
+    def app_dsn(self) -> str:
+        return self.server.app_dsn_of(self.name)
+
+
+@contextmanager
+def server_folder() -> Iterator[Path]:
+    """A folder with a short name (a socket's path is limited) that the server's user may enter."""
+    folder = Path(tempfile.mkdtemp(prefix="sp-pg-"))
+    folder.chmod(0o711)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def postgres_programs() -> Path:
+    """The folder of the server's programs; SLICEPLANE_TEST_POSTGRES names another than would be found."""
+    if given := os.environ.get("SLICEPLANE_TEST_POSTGRES"):
+        return Path(given)
+    try:
+        return find_programs()
+    except PostgresUnavailable as missing:
+        missing_server(str(missing))
+
+
+@pytest.fixture(scope="session")
+def postgres_server(postgres_programs: Path) -> Iterator[PostgresServer]:
+    """Shared by the session; its database `sliceplane` is the migrated template and is not to be touched."""
+    with server_folder() as folder:
+        server = PostgresServer(
+            folder / "postgres", folder / "run", settings={"fsync": "off"}, programs=postgres_programs
+        )
+        server.start()
+        try:
+            migrate(server.admin_dsn)
+            yield server
+        finally:
+            server.stop()
+
+
+@pytest.fixture
+def database(postgres_server: PostgresServer) -> Iterator[Database]:
+    """An empty, migrated database."""
+    with cloned(postgres_server) as database:
+        yield database
+
+
+@contextmanager
+def cloned(server: PostgresServer) -> Iterator[Database]:
+    database = Database(server, f"test_{next(_NUMBERS)}")
+    name = sql.Identifier(database.name)
+    with psycopg.connect(server.admin_dsn_of("postgres"), autocommit=True) as admin:
+        admin.execute(
+            sql.SQL("create database {} template {} strategy file_copy").format(
+                name, sql.Identifier(TEMPLATE)
+            )
+        )
+        admin.execute(sql.SQL("revoke all on database {} from public").format(name))
+        admin.execute(sql.SQL("grant connect on database {} to {}").format(name, sql.Identifier(APP_ROLE)))
+        try:
+            yield database
+        finally:
+            admin.execute(sql.SQL("drop database {} with (force)").format(name))
+
+
+Connect = Callable[[], Awaitable[psycopg.AsyncConnection]]
+
+
+@pytest.fixture
+async def connect(database: Database) -> AsyncIterator[Connect]:
+    """Opens connections as the application's role, and closes them after the test."""
+    opened: list[psycopg.AsyncConnection] = []
+
+    async def open_one() -> psycopg.AsyncConnection:
+        opened.append(await psycopg.AsyncConnection.connect(database.app_dsn))
+        return opened[-1]
+
+    yield open_one
+    for conn in opened:
+        await conn.close()
+
+
+@pytest.fixture
+async def conn(connect: Connect) -> psycopg.AsyncConnection:
+    return await connect()
