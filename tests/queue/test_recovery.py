@@ -1,0 +1,356 @@
+"""Workers die, Redis is flushed, restarted, empty or spoilt: every order still arrives, and none twice at once."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+from redis.asyncio import Redis
+
+from control_plane import redis_nodes
+from control_plane.redis_nodes import Loss, RedisAway
+from control_plane.relay import (
+    AlreadyThere,
+    Depth,
+    Enqueued,
+    NotTaken,
+    Outcome,
+    Outgoing,
+    QueueFull,
+    Relay,
+)
+from deploy.embedded import redis as embedded
+from events.values import NodeId
+from tasks.broker import Poisoned, QueueAddress
+from tasks.broker.link import QueueAway
+from tasks.broker.queue import NodeQueue
+from tasks.scripts import QueueKeys
+from tests.queue.conftest import PASSWORD, address, login
+from tests.queue.node import WORKER_TIMEOUT, Node, eventually, message, order_ids, requeued, settled
+from tests.servers.redis import server_folder
+
+LAB_A = NodeId("lab-a")
+KEYS = QueueKeys.of("ctl:lab-a")
+
+
+@contextmanager
+def doomed_worker(queue: QueueAddress) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "tests.queue.doomed",
+            queue.host,
+            str(queue.port),
+            queue.username,
+            queue.namespace,
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    print(PASSWORD, file=process.stdin, flush=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+async def test_an_order_whose_worker_was_killed_goes_to_another_after_one_timeout(
+    lab_a: QueueAddress, relay: Relay, start_node: Callable[..., Node]
+) -> None:
+    [order_id] = order_ids(1)
+    data = message(order_id, "precious")
+    await relay.enqueue(LAB_A, order_id, data)
+    with doomed_worker(lab_a) as worker:
+        assert _first_line(worker) == "precious"
+        assert isinstance(await relay.ensure_queued(LAB_A, order_id, data), AlreadyThere)
+    assert await requeued(relay, LAB_A, order_id, data) < WORKER_TIMEOUT + 5
+    assert start_node().next_order() == "precious"
+    await settled(relay, LAB_A)
+
+
+async def test_an_order_that_kills_its_workers_is_told_of_as_poison(
+    lab_a: QueueAddress, relay: Relay, start_node: Callable[..., Node]
+) -> None:
+    [order_id] = order_ids(1)
+    data = message(order_id, "poison")
+    await relay.enqueue(LAB_A, order_id, data)
+    for _ in range(2):
+        with doomed_worker(lab_a) as worker:
+            assert _first_line(worker) == "poison"
+        await requeued(relay, LAB_A, order_id, data)
+    node = start_node(poison_after=2)
+    poisoned = node.next_given_up()
+    assert isinstance(poisoned, Poisoned)
+    assert (poisoned.message.order_id, poisoned.deliveries) == (order_id, 2)
+    await settled(relay, LAB_A)
+    assert node.begun.empty()
+
+
+async def test_a_worker_at_a_long_order_is_not_taken_for_dead(
+    node: Node, relay: Relay, admin: redis.Redis
+) -> None:
+    [order_id] = order_ids(1)
+    node.gate.clear()
+    await relay.enqueue(LAB_A, order_id, message(order_id))
+    node.next_order()
+    first = admin.zscore(KEYS.workers, _only_worker(admin))
+    assert first is not None
+    eventually(lambda: (admin.zscore(KEYS.workers, _only_worker(admin)) or 0) > first + 1000 * WORKER_TIMEOUT)
+    assert isinstance(await relay.ensure_queued(LAB_A, order_id, message(order_id)), AlreadyThere)
+
+
+async def test_what_was_flushed_between_commit_and_fetch_arrives_after_restoration(
+    lab_a: QueueAddress,
+    relay: Relay,
+    control: Redis,
+    admin: redis.Redis,
+    start_node: Callable[..., Node],
+) -> None:
+    due = [Outgoing(LAB_A, order_id, message(order_id, str(order_id))) for order_id in order_ids(3)]
+    await redis_nodes.restore(control, [login("lab-a")], _nothing_due)
+    await relay.enqueue_many(due)
+    assert await relay.queue_depth(LAB_A) == Depth(waiting=3, in_flight=0)
+    admin.flushall()
+    assert await redis_nodes.inspect(control) is Loss.FLUSHED
+    node = start_node()
+    await redis_nodes.restore(control, [login("lab-a")], lambda: _send(relay, due))
+    assert {node.next_order() for _ in due} == {str(order.order_id) for order in due}
+    await settled(relay, LAB_A)
+    assert node.done == 3
+
+
+async def test_an_order_being_carried_out_while_redis_is_flushed_and_refilled_runs_once(
+    node: Node, relay: Relay, control: Redis, admin: redis.Redis
+) -> None:
+    running, waiting = order_ids(2)
+    due = [
+        Outgoing(LAB_A, running, message(running, "running")),
+        Outgoing(LAB_A, waiting, message(waiting, "next")),
+    ]
+    node.gate.clear()
+    await relay.enqueue_many(due[:1])
+    assert node.next_order() == "running"
+    admin.flushall()
+    await redis_nodes.restore(control, [login("lab-a")], lambda: _send(relay, due))
+    assert node.next_order() == "next"
+    node.gate.set()
+    await settled(relay, LAB_A)
+    assert node.done == 2
+    assert node.begun.empty()
+
+
+async def test_an_order_settled_while_it_waits_anew_does_not_run_again(
+    lab_a: QueueAddress, relay: Relay, admin: redis.Redis
+) -> None:
+    [order_id] = order_ids(1)
+    await relay.enqueue(LAB_A, order_id, message(order_id))
+    worker = NodeQueue(lab_a, worker_timeout=WORKER_TIMEOUT)
+    assert len(worker.fetch(1, ())) == 1
+    admin.flushall()
+    await relay.enqueue(LAB_A, order_id, message(order_id))
+    assert worker.settle(str(order_id))
+    assert worker.fetch(1, ()) == ()
+    worker.close()
+
+
+async def test_redis_restarted_empty_while_the_worker_waits_and_it_goes_on_by_itself(program: Path) -> None:
+    with server_folder() as kept, server_folder() as fresh:
+        first = embedded.start(kept, server=program)
+        async with Redis.from_url(first.url) as control:
+            await redis_nodes.restore(control, [login("lab-a")], _nothing_due)
+        node = Node(address(first, "lab-a"))
+        eventually(lambda: node.worker.consumers["slices"].consumer is not None)
+        first.process.kill()
+        first.process.wait()
+        with embedded.running_redis(fresh, server=program, port=first.port) as second:
+            async with Redis.from_url(second.url) as control:
+                relay = Relay(control)
+                assert await redis_nodes.inspect(control) is Loss.FLUSHED
+                [order_id] = order_ids(1)
+                due = [Outgoing(LAB_A, order_id, message(order_id, "due"))]
+                await redis_nodes.restore(control, [login("lab-a")], lambda: _send(relay, due))
+                assert await redis_nodes.inspect(control) is None
+                assert node.next_order() == "due"
+                await settled(relay, LAB_A)
+                node.stop()
+
+
+async def test_redis_killed_and_restarted_on_its_data_keeps_the_queue_and_is_found_out(program: Path) -> None:
+    with server_folder() as folder:
+        first = embedded.start(folder, server=program)
+        [order_id] = order_ids(1)
+        async with Redis.from_url(first.url) as control:
+            await redis_nodes.restore(control, [login("lab-a")], _nothing_due)
+            await Relay(control).enqueue(LAB_A, order_id, message(order_id, "kept"))
+        first.stop()
+        with embedded.running_redis(folder, server=program, port=first.port) as second:
+            node = Node(address(second, "lab-a"))
+            async with Redis.from_url(second.url) as control:
+                assert await redis_nodes.inspect(control) is Loss.RESTARTED
+                await redis_nodes.restore(control, [login("lab-a")], _nothing_due)
+                assert await redis_nodes.inspect(control) is None
+            assert node.next_order() == "kept"
+            node.stop()
+
+
+async def test_a_restoration_that_fails_half_way_is_found_undone(control: Redis, lab_a: QueueAddress) -> None:
+    async def fails() -> None:
+        raise RedisAway("gone again")
+
+    with pytest.raises(RedisAway):
+        await redis_nodes.restore(control, [login("lab-a")], fails)
+    assert await redis_nodes.inspect(control) is Loss.FLUSHED
+
+
+async def test_lost_scripts_are_found_out_and_a_send_brings_them_back(
+    node: Node, control: Redis, relay: Relay, admin: redis.Redis
+) -> None:
+    await redis_nodes.restore(control, [login("lab-a")], _nothing_due)
+    admin.script_flush()
+    assert await redis_nodes.inspect(control) is Loss.SCRIPTS
+    [order_id] = order_ids(1)
+    await relay.enqueue(LAB_A, order_id, message(order_id, "order"))
+    assert node.next_order() == "order"
+
+
+async def test_a_node_without_its_user_waits_and_goes_on_when_it_is_back(
+    node: Node, control: Redis, relay: Relay
+) -> None:
+    await redis_nodes.revoke(control, LAB_A)
+    [order_id] = order_ids(1)
+    await relay.enqueue(LAB_A, order_id, message(order_id, "order"))
+    await redis_nodes.ensure_node_user(control, login("lab-a"))
+    assert node.next_order() == "order"
+
+
+async def test_orders_arrive_once_each_over_connections_that_break_all_the_time(
+    node: Node, control: Redis, admin: redis.Redis
+) -> None:
+    relay = Relay(control)
+    ids = order_ids(200)
+    for order_id in ids:
+        assert isinstance(await relay.enqueue(LAB_A, order_id, message(order_id, str(order_id))), Enqueued)
+        admin.client_kill_filter(user="node-lab-a", skipme=True)
+    assert sorted(node.next_order() for _ in ids) == sorted(str(order_id) for order_id in ids)
+    await settled(relay, LAB_A)
+    assert node.begun.empty()
+
+
+def test_a_worker_stops_at_once_while_redis_is_away(program: Path) -> None:
+    with server_folder() as folder:
+        server = embedded.start(folder, server=program)
+        node = Node(address(server, "lab-a"))
+        server.process.kill()
+        server.process.wait()
+        began = time.perf_counter()
+        node.stop()
+        assert time.perf_counter() - began < 1
+
+
+async def test_an_order_given_in_an_answer_that_was_lost_is_given_again_and_counted_once(
+    lab_a: QueueAddress, relay: Relay
+) -> None:
+    lost, known = order_ids(2)
+    await relay.enqueue_many([Outgoing(LAB_A, order_id, message(order_id)) for order_id in (lost, known)])
+    worker = NodeQueue(lab_a, worker_timeout=WORKER_TIMEOUT)
+    assert len(worker.fetch(2, ())) == 2
+    [again] = worker.fetch(1, [str(known)])
+    assert (again.order_id, again.count) == (str(lost), 1)
+    worker.close()
+
+
+async def test_a_worker_that_was_stopped_past_its_time_settles_nothing_that_another_holds(
+    lab_a: QueueAddress, relay: Relay
+) -> None:
+    [order_id] = order_ids(1)
+    data = message(order_id)
+    await relay.enqueue(LAB_A, order_id, data)
+    stopped, other = (NodeQueue(lab_a, worker_timeout=WORKER_TIMEOUT) for _ in range(2))
+    assert stopped.fetch(1, ())[0].count == 1
+    await requeued(relay, LAB_A, order_id, data)
+    assert other.fetch(1, ())[0].count == 2
+    assert not stopped.settle(str(order_id))
+    stopped.put_back([str(order_id)])
+    assert await relay.queue_depth(LAB_A) == Depth(waiting=0, in_flight=1)
+    assert other.settle(str(order_id))
+    stopped.close()
+    other.close()
+
+
+async def test_orders_of_dead_workers_are_listed_and_can_be_withdrawn(
+    lab_a: QueueAddress, relay: Relay, admin: redis.Redis
+) -> None:
+    held, waiting = order_ids(2)
+    await relay.enqueue_many([Outgoing(LAB_A, order_id, message(order_id)) for order_id in (held, waiting)])
+    worker = NodeQueue(lab_a, worker_timeout=WORKER_TIMEOUT)
+    worker.fetch(1, ())
+    assert not await relay.withdraw(LAB_A, held)
+    worker.close()
+    assert await relay.stranded([LAB_A, NodeId("lab-b")]) == {LAB_A: (held,)}
+    assert await relay.withdraw(LAB_A, held)
+    assert await relay.withdraw(LAB_A, waiting)
+    assert await relay.withdraw(LAB_A, waiting)
+    assert admin.keys("ctl:*") == []
+
+
+async def test_a_queue_that_its_node_spoilt_holds_back_no_other(
+    lab_a: QueueAddress, relay: Relay, admin: redis.Redis
+) -> None:
+    admin.zadd(KEYS.messages, {"not a hash": 1})
+    first, second = order_ids(2)
+    spoilt, good = await relay.enqueue_many(
+        [Outgoing(LAB_A, first, message(first)), Outgoing(NodeId("lab-b"), second, message(second))]
+    )
+    assert isinstance(spoilt, NotTaken)
+    assert good == Enqueued(1)
+
+
+async def test_a_redis_without_memory_takes_no_order_and_says_so(program: Path) -> None:
+    with server_folder() as folder, embedded.running_redis(folder, server=program) as server:
+        async with Redis.from_url(server.url) as control:
+            await redis_nodes.ensure_scripts(control)
+            await control.config_set("maxmemory", 1)
+            [order_id] = order_ids(1)
+            outcome = await Relay(control).enqueue(LAB_A, order_id, message(order_id))
+            assert isinstance(outcome, NotTaken)
+            assert "used memory > 'maxmemory'" in outcome.reason
+
+
+async def test_a_redis_that_is_away_is_an_error_of_its_own(program: Path, lab_a: QueueAddress) -> None:
+    with server_folder() as folder:
+        server = embedded.start(folder, server=program)
+        server.stop()
+        [order_id] = order_ids(1)
+        async with Redis.from_url(server.url, retry=None) as control:
+            with pytest.raises(RedisAway):
+                await Relay(control).enqueue(LAB_A, order_id, message(order_id))
+        queue = NodeQueue(address(server, "lab-a"), worker_timeout=WORKER_TIMEOUT)
+        with pytest.raises(QueueAway):
+            queue.fetch(1, ())
+
+
+def _only_worker(admin: redis.Redis) -> str:
+    [worker] = admin.zrange(KEYS.workers, 0, -1)
+    return str(worker)
+
+
+async def _send(relay: Relay, due: list[Outgoing]) -> None:
+    outcomes: tuple[Outcome, ...] = await relay.enqueue_many(due)
+    assert not any(isinstance(outcome, NotTaken | QueueFull) for outcome in outcomes)
+
+
+async def _nothing_due() -> None:
+    """There is no order to send again."""

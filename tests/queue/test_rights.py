@@ -1,0 +1,177 @@
+"""What a node's Redis user may do: take its own orders, and nothing else (PLT-2, P20)."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from redis.asyncio import Redis
+
+from control_plane import redis_nodes
+from deploy.embedded.redis import RedisServer
+from events.values import NodeId
+from tasks.broker import QueueAddress
+from tasks.scripts import ALL_SCRIPTS, NODE_COMMANDS, QueueKeys
+from tests.queue.conftest import PASSWORD, login
+
+OWN = QueueKeys.of("ctl:lab-a")
+_Connection: Any = redis.Connection  # redis-py ships it without types
+Words = tuple[str | int | float, ...]
+
+
+@pytest.fixture
+def as_node(lab_a: QueueAddress) -> Iterator[Any]:
+    connection = _connect(lab_a)
+    yield connection
+    connection.disconnect()
+
+
+def _connect(address: QueueAddress, password: str = PASSWORD) -> Any:
+    return _Connection(
+        host=address.host, port=address.port, username=address.username, password=password, protocol=2
+    )
+
+
+def _answer(connection: Any, *words: str | int | float) -> Any:
+    connection.connect()
+    connection.send_command(*words)
+    return connection.read_response()
+
+
+def _every_command(server: RedisServer) -> Iterator[tuple[str, int]]:
+    """Name (`container|part` for a part) and the fewest words of every command that this Redis has."""
+    connection = _Connection(
+        host=server.address, port=server.port, username="sliceplane", password=server.password, protocol=2
+    )
+    pending = _answer(connection, "COMMAND")
+    connection.disconnect()
+    while pending:
+        name, arity, flags, *rest = pending.pop()
+        parts = rest[6] if len(rest) > 6 else []
+        pending += parts
+        # AUTH, HELLO, QUIT and RESET answer whoever is connected, whatever the rules say.
+        if not parts and b"no_auth" not in flags:
+            yield name.decode(), abs(arity)
+
+
+def test_every_command_but_the_listed_ones_is_refused(server: RedisServer, as_node: Any) -> None:
+    always = {"auth", "hello", "quit", "reset"}
+    others = [
+        (name, words) for name, words in _every_command(server) if name not in {*NODE_COMMANDS, *always}
+    ]
+    assert len(others) > 180
+    for name, words in others:
+        command = name.split("|")
+        with pytest.raises(redis.exceptions.ResponseError) as refused:
+            _answer(as_node, *command, *["x"] * (words - len(command)))
+        # EXEC wraps the refusal, and DEBUG and MODULE are off for everybody before anybody's rights are looked at.
+        assert "no permissions" in str(refused.value) or "command not allowed" in str(refused.value), name
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("EVAL", "while true do end", 0),
+        ("SCRIPT", "LOAD", "return 1"),
+        ("SCRIPT", "FLUSH"),
+        ("SCRIPT", "KILL"),
+        ("KEYS", "*"),
+        ("SCAN", 0),
+        ("FLUSHALL",),
+        ("FLUSHDB",),
+        ("CONFIG", "GET", "*"),
+        ("CONFIG", "SET", "maxmemory", 0),
+        ("ACL", "LIST"),
+        ("ACL", "SETUSER", "node-lab-a", "+@all"),
+        ("CLIENT", "LIST"),
+        ("CLIENT", "KILL", "TYPE", "normal"),
+        ("CLIENT", "PAUSE", 1000),
+        ("SUBSCRIBE", "orders"),
+        ("PSUBSCRIBE", "*"),
+        ("PUBLISH", "orders", "x"),
+        ("INFO",),
+        ("MONITOR",),
+        ("SHUTDOWN",),
+        ("REPLICAOF", "NO", "ONE"),
+        ("MIGRATE", "127.0.0.1", 1, "k", 0, 1),
+        ("MODULE", "LIST"),
+        ("SELECT", 1),
+        ("MULTI",),
+        ("GET", OWN.messages),
+        ("DEL", OWN.messages),
+        ("RENAME", OWN.messages, OWN.held),
+    ],
+    ids=lambda words: " ".join(str(word) for word in words[:2]),
+)
+def test_a_hostile_command_is_refused(as_node: Any, words: Words) -> None:
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        _answer(as_node, *words)
+
+
+@pytest.mark.parametrize(
+    "key", [QueueKeys.of("ctl:lab-b").waiting, "ctl:lab-ab:slices", "ctl:lab-a:other", "sliceplane:restored"]
+)
+def test_no_listed_command_reaches_a_key_that_is_not_the_nodes(as_node: Any, key: str) -> None:
+    reaches: list[Words] = [
+        ("LPOP", key),
+        ("LPUSH", key, "x"),
+        ("LREM", key, 0, "x"),
+        ("HGET", key, "x"),
+        ("HGETALL", key),
+        ("HSET", key, "x", "x"),
+        ("HDEL", key, "x"),
+        ("HINCRBY", key, "x", 1),
+        ("ZADD", key, 1, "x"),
+        ("ZREM", key, "x"),
+        ("ZREMRANGEBYSCORE", key, 0, 1),
+        ("BLMOVE", key, OWN.waiting, "LEFT", "LEFT", 0.01),
+        ("BLMOVE", OWN.waiting, key, "LEFT", "LEFT", 0.01),
+    ]
+    with_keys = {"evalsha", *(words[0].lower() for words in reaches if isinstance(words[0], str))}
+    assert with_keys == set(NODE_COMMANDS) - {"auth", "hello", "ping", "client|setname", "time"}
+    for words in reaches:
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            _answer(as_node, *words)
+
+
+def test_no_script_reaches_another_nodes_keys(as_node: Any) -> None:
+    foreign = QueueKeys.of("ctl:lab-b").all()
+    for script in ALL_SCRIPTS:
+        for mixed in (foreign, (*OWN.all()[:4], foreign[4]), (foreign[0], *OWN.all()[1:])):
+            with pytest.raises(redis.exceptions.ResponseError, match=r"(?i)permission|can't access"):
+                _answer(as_node, "EVALSHA", script.sha, 5, *mixed, "x", "x", 1, 1)
+
+
+def test_nobody_gets_in_without_a_user(server: RedisServer) -> None:
+    connection = _Connection(host=server.address, port=server.port, protocol=2)
+    with pytest.raises(redis.exceptions.AuthenticationError):
+        _answer(connection, "PING")
+    connection.disconnect()
+
+
+async def test_a_new_password_ends_the_old_one(
+    server: RedisServer, control: Redis, lab_a: QueueAddress
+) -> None:
+    await redis_nodes.ensure_node_user(control, login("lab-a", "rotated"))
+    with pytest.raises(redis.exceptions.AuthenticationError):
+        _answer(_connect(lab_a), "PING")
+    assert _answer(_connect(lab_a, "rotated"), "PING") == b"PONG"
+
+
+async def test_a_right_given_by_an_older_release_does_not_linger(
+    control: Redis, admin: redis.Redis, lab_a: QueueAddress
+) -> None:
+    admin.acl_setuser("node-lab-a", enabled=True, commands=["+keys"], keys=["*"])
+    await redis_nodes.ensure_node_user(control, login("lab-a"))
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        _answer(_connect(lab_a), "KEYS", "*")
+
+
+async def test_a_revoked_node_is_cut_off_and_its_keys_are_gone(
+    control: Redis, admin: redis.Redis, as_node: Any
+) -> None:
+    _answer(as_node, "LPUSH", OWN.waiting, *["flood"] * 1000)
+    await redis_nodes.revoke(control, NodeId("lab-a"))
+    assert admin.keys("ctl:*") == []
+    with pytest.raises(redis.exceptions.ConnectionError):
+        _answer(as_node, "PING")
