@@ -1,0 +1,62 @@
+"""The control plane's programs: `python -m control_plane api | dispatcher | projector | issue-key NAME`.
+
+Each is one process, may be killed at any moment, and goes on from what is in Postgres when it starts again.
+"""
+
+import asyncio
+import secrets
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+
+from control_plane.api.server import serve
+from control_plane.commands.access import issue_key
+from control_plane.followers import run_dispatcher, run_projector
+from control_plane.settings import Settings
+from control_plane.wiring import Plane, configure_logs, plane
+
+PROGRAMS: dict[str, Callable[[Plane], Awaitable[None]]] = {
+    "api": serve,
+    "dispatcher": run_dispatcher,
+    "projector": run_projector,
+}
+
+
+def main() -> int:
+    match sys.argv[1:]:
+        case [program] if program in PROGRAMS:
+            return asyncio.run(_run(PROGRAMS[program]))
+        case ["issue-key", name]:
+            print(asyncio.run(_issue_key(name)))
+            return 0
+        case _:
+            print(__doc__, file=sys.stderr)
+            return 2
+
+
+async def _run(program: Callable[[Plane], Awaitable[None]]) -> int:
+    settings = Settings()
+    configure_logs(settings.log)
+    async with plane(settings) as made:
+        running = asyncio.ensure_future(program(made))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, running.cancel)
+        try:
+            await running
+        except asyncio.CancelledError:
+            return 0
+    return 0
+
+
+async def _issue_key(name: str) -> str:
+    """Make an admin API key, record its hash, and return the key: it is shown this once."""
+    key = f"sp_{secrets.token_urlsafe(32)}"
+    async with plane(Settings(), pool=1) as made:
+        await made.handle(issue_key(name, "admin", sha256(key.encode()).hexdigest()))
+    return key
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""Who is calling. Callers and admins come with an API key, nodes with `<node_id>:<credential>`; both as Bearer.
+
+Only hashes are stored, and they are compared in constant time or looked up by index. Every route names the role
+that it wants; a route without one does not pass the tests.
+"""
+
+import hmac
+from hashlib import sha256
+from typing import Annotated, Final
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_plane.api.state import plane_of
+from control_plane.decisions.refusals import Forbidden, Objection, Unauthorised
+from events.values import InvalidValue, NodeId, node_id
+from read_models import keys, nodes
+from read_models.keys import Principal
+
+_bearer: Final = HTTPBearer(auto_error=False, description="An API key, or a node's id and credential.")
+Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+
+
+async def admin(request: Request, credentials: Credentials) -> Principal:
+    """The admin who calls. Raises `Unauthorised` or `Forbidden`."""
+    secret = _secret(credentials)
+    async with plane_of(request).engine.connect() as conn:
+        principal = await keys.principal(conn, _digest(secret))
+    if principal is None:
+        raise Unauthorised(Objection("unknown_key", "this API key is not known"))
+    if principal.role != "admin":
+        raise Forbidden(
+            Objection("role_missing", f"this needs the role admin, and the key has {principal.role}")
+        )
+    return principal
+
+
+async def node(request: Request, credentials: Credentials) -> NodeId:
+    """The node that calls. Raises `Unauthorised`."""
+    name, _, credential = _secret(credentials).partition(":")
+    async with plane_of(request).engine.connect() as conn:
+        stored = await _stored_credential(conn, name)
+    if stored is None or not hmac.compare_digest(stored, _digest(credential)):
+        raise Unauthorised(Objection("unknown_node", "no node is known by these credentials"))
+    return NodeId(name)
+
+
+async def _stored_credential(conn: AsyncConnection, name: str) -> str | None:
+    try:
+        row = await nodes.find(conn, node_id(name))
+    except InvalidValue:
+        return None
+    return None if row is None else row.credential_sha256
+
+
+def _secret(credentials: HTTPAuthorizationCredentials | None) -> str:
+    if credentials is None:
+        why = "send 'Authorization: Bearer <API key>'"
+        raise Unauthorised(Objection("no_credentials", why))
+    return credentials.credentials
+
+
+def _digest(secret: str) -> str:
+    return sha256(secret.encode()).hexdigest()
+
+
+Admin = Annotated[Principal, Depends(admin)]
+CallingNode = Annotated[NodeId, Depends(node)]

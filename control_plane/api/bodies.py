@@ -1,0 +1,55 @@
+"""What callers send. Closed and strict: an unknown field or a wrong type is refused, with every other reason."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from control_plane.decisions.refusals import Refused
+from control_plane.decisions.requests import image_offered, network_mode_offered, sku_offered
+from events import values
+from events.ssh_keys import ssh_public_key
+
+MAX_LEASE_SECONDS: Final = 365 * 24 * 3600
+
+
+def _decided_by(decide: Callable[[str], str]) -> AfterValidator:
+    """Let a decision object to a field, so that its reason stands beside the schema's own."""
+
+    def check(value: str) -> str:
+        try:
+            return decide(value)
+        except Refused as refused:
+            [objection] = refused.objections
+            context: dict[str, Any] = {"why": objection.message, "refusal": type(refused).__name__}
+            raise PydanticCustomError(objection.code, "{why}", context) from None
+
+    return AfterValidator(check)
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class CreateAllocation(Body):
+    """`POST /v1/allocations`."""
+
+    project: Annotated[str, AfterValidator(values.project_id)] = "default"
+    sku: Annotated[str, _decided_by(sku_offered)]
+    network_mode: Annotated[str, _decided_by(network_mode_offered)] = "private-nat"
+    image: Annotated[str, _decided_by(image_offered)] = "lab-guest"
+    ssh_authorized_keys: list[Annotated[str, AfterValidator(ssh_public_key)]] = Field(
+        min_length=1, max_length=16
+    )
+    lease_seconds: int = Field(default=3600, ge=60, le=MAX_LEASE_SECONDS)
+    slot_count: int = Field(default=1, ge=1, le=values.MAX_SLOTS)
+    labels: dict[Annotated[str, Field(max_length=63)], Annotated[str, Field(max_length=255)]] = Field(
+        default={}, max_length=32
+    )
+
+
+class ExpectNode(Body):
+    """`POST /v1/nodes`."""
+
+    id: Annotated[str, AfterValidator(values.node_id)]

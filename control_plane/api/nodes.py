@@ -1,0 +1,163 @@
+"""`/v1/nodes`, `/v1/slots`, `/v1/skus`: hosts, what they offer, and letting it be used."""
+
+import json
+import secrets
+from datetime import datetime
+from typing import Annotated, Final
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_plane import work
+from control_plane.api.access import Admin
+from control_plane.api.bodies import ExpectNode
+from control_plane.api.pages import Cursor, Limit, Page, bad_cursor
+from control_plane.api.problems import PROBLEMS
+from control_plane.api.state import key_of, origin_of, plane_of
+from control_plane.api.views import NodeView, Seen, SlotView, node_view, slot_view
+from control_plane.commands.nodes import expect_node, reopen_enrolment
+from control_plane.commands.slots import approve_slot
+from control_plane.decisions.refusals import Objection, UnknownName
+from control_plane.decisions.skus import IMAGES, SKUS
+from control_plane.handle import database_time
+from events.values import InvalidValue, NodeId, SlotId, SlotIndex, index_of, node_id, node_of, slot_id
+from read_models import nodes, slots
+from read_models.nodes import NodeRow
+
+router = APIRouter(prefix="/v1", tags=["nodes"], responses=PROBLEMS)
+_MAX_PATH: Final = 64
+
+
+class ExpectedNode(BaseModel):
+    """`enrolment_token` is shown this once; the host trades it for credentials of its own making."""
+
+    id: str
+    subnet: str
+    enrolment_token: str
+    token_expires_at: datetime
+
+
+class SkuView(BaseModel):
+    name: str
+    vcpus: int
+    memory_mib: int
+    images: list[str]
+
+
+@router.post("/nodes", status_code=201)
+async def expect(request: Request, principal: Admin, body: ExpectNode) -> ExpectedNode:
+    """Admit a host by name and get its one-time enrolment token, which is stored nowhere."""
+    token = _new_token()
+    command = expect_node(NodeId(body.id), token, origin_of(request, principal))
+    return _expected(body.id, token, await plane_of(request).handle(command))
+
+
+@router.post("/nodes/{node}/enrolment", status_code=201)
+async def reopen(request: Request, principal: Admin, node: str) -> ExpectedNode:
+    """Get another token for a host that lost the first, or its disk."""
+    token = _new_token()
+    command = reopen_enrolment(_node_name(node), token, origin_of(request, principal))
+    return _expected(node, token, await plane_of(request).handle(command))
+
+
+def _new_token() -> str:
+    return f"enrol_{secrets.token_urlsafe(32)}"
+
+
+def _expected(node: str, token: str, answer: str) -> ExpectedNode:
+    return ExpectedNode(id=node, enrolment_token=token, **json.loads(answer))
+
+
+@router.get("/nodes")
+async def list_nodes(
+    request: Request, _principal: Admin, cursor: Cursor = None, limit: Limit = 100
+) -> Page[NodeView]:
+    """Hosts by name."""
+    after = None if cursor is None else _node_name(cursor)
+    async with plane_of(request).engine.connect() as conn:
+        rows = await nodes.page(conn, after=after, limit=limit)
+        views = await _node_views(conn, rows)
+    return Page(items=views, next_cursor=rows[-1].node_id if len(rows) == limit else None)
+
+
+async def _node_views(conn: AsyncConnection, rows: list[NodeRow]) -> list[NodeView]:
+    now = await database_time(conn)
+    seen = work.node_seen
+    query = sa.select(seen).where(seen.c.node_id.in_([row.node_id for row in rows]))
+    heard = {
+        row.node_id: Seen(row.seen_at, row.resynced, row.spooled_reports) for row in await conn.execute(query)
+    }
+    return [node_view(row, heard.get(row.node_id), now) for row in rows]
+
+
+def _node_name(raw: str) -> NodeId:
+    try:
+        return node_id(raw)
+    except InvalidValue:
+        raise UnknownName(Objection("unknown_node", f"no node is named {raw!r}")) from None
+
+
+@router.get("/nodes/{node}")
+async def show_node(request: Request, _principal: Admin, node: str) -> NodeView:
+    """One host, as it stands now."""
+    name = _node_name(node)
+    async with plane_of(request).engine.connect() as conn:
+        row = await nodes.find(conn, name)
+        if row is None:
+            raise UnknownName(Objection("unknown_node", f"no node is named {node!r}"))
+        return (await _node_views(conn, [row]))[0]
+
+
+@router.get("/slots")
+async def list_slots(
+    request: Request,
+    _principal: Admin,
+    node: Annotated[str | None, Query(max_length=_MAX_PATH)] = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> Page[SlotView]:
+    """Slots by node and index."""
+    only = None if node is None else _node_name(node)
+    async with plane_of(request).engine.connect() as conn:
+        rows = await slots.page(conn, node=only, after=_slot_cursor(cursor), limit=limit)
+    next_cursor = rows[-1].slot_id if len(rows) == limit else None
+    return Page(items=[slot_view(row) for row in rows], next_cursor=next_cursor)
+
+
+def _slot_cursor(cursor: str | None) -> tuple[NodeId, SlotIndex] | None:
+    if cursor is None:
+        return None
+    try:
+        slot = slot_id(cursor)
+    except InvalidValue:
+        raise bad_cursor(cursor) from None
+    return node_of(slot), index_of(slot)
+
+
+@router.post("/nodes/{node}/slots/{index}/approve")
+async def approve(request: Request, principal: Admin, node: str, index: str) -> SlotView:
+    """Let a discovered slot be used; this reserves its MAC and IP for good."""
+    slot = _slot(node, index)
+    plane = plane_of(request)
+    await plane.handle(approve_slot(slot, origin_of(request, principal)), await key_of(request, principal))
+    async with plane.engine.connect() as conn:
+        return slot_view((await slots.locked(conn, [slot]))[slot])
+
+
+def _slot(node: str, index: str) -> SlotId:
+    try:
+        return slot_id(f"{node}/{index}")
+    except InvalidValue:
+        raise UnknownName(Objection("unknown_slot", f"no slot {node}/{index} was discovered")) from None
+
+
+@router.get("/skus")
+async def list_skus(_principal: Admin) -> Page[SkuView]:
+    """What can be asked for."""
+    items = [
+        SkuView(name=sku.name, vcpus=sku.vcpus, memory_mib=sku.memory_mib, images=list(IMAGES))
+        for sku in SKUS.values()
+    ]
+    return Page(items=items, next_cursor=None)

@@ -1,0 +1,45 @@
+"""The API as a program: one process that serves on every address of the settings."""
+
+import asyncio
+import socket
+
+import structlog
+import uvicorn
+
+from control_plane.api.app import create_app
+from control_plane.api.feed import Feed
+from control_plane.followers import ledger_dsn
+from control_plane.wake import Waiter, listen
+from control_plane.wiring import Plane
+from events.tail import Tail
+
+log = structlog.get_logger()
+
+
+async def serve(plane: Plane) -> None:
+    """Serve until cancelled."""
+    waiter = Waiter()
+    feed = Feed(plane.engine, Tail(ledger_dsn(plane)), waiter)
+    config = uvicorn.Config(
+        create_app(plane, feed),
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=2,
+        lifespan="off",
+    )
+    sockets = [_listener(address) for address in plane.settings.listen.split(",")]
+    server = uvicorn.Server(config)
+    async with asyncio.TaskGroup() as group:
+        background = [
+            group.create_task(listen(plane.redis, (waiter,))),
+            group.create_task(feed.run()),
+        ]
+        log.info("api_serving", listen=plane.settings.listen)
+        await server.serve(sockets)
+        for task in background:
+            task.cancel()
+
+
+def _listener(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_server((host, int(port)), reuse_port=False, backlog=1024)

@@ -1,0 +1,92 @@
+"""Where the control plane is and with which key to ask: the only place that reads the environment.
+
+Order, for each of the two: option, environment, configuration file. The key of a file goes to the URL of that
+file only, so that a mistyped --url never receives the secret of another installation.
+"""
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from control_plane.cli.failures import NoAccess, WrongUsage
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """`warnings` are for the user, and no reason to stop."""
+
+    url: str
+    api_key: str
+    warnings: tuple[str, ...] = ()
+
+
+class _ClientFile(msgspec.Struct, frozen=True):
+    url: str
+    api_key: str
+
+
+def config_path(environ: Mapping[str, str], *, root: bool) -> Path:
+    """The file that SLICEPLANE_CONFIG names, else `client.json` in the state folder that `./dev up` uses."""
+    if named := environ.get("SLICEPLANE_CONFIG"):
+        return Path(named)
+    if root:
+        return Path("/var/lib/sliceplane/client.json")
+    state = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME", "~")).expanduser() / ".local/state")
+    return Path(state) / "sliceplane/client.json"
+
+
+def find_access(url: str | None, api_key: str | None) -> Access:
+    """Raises `WrongUsage` when no control plane is known, `NoAccess` when no key is."""
+    environ = os.environ
+    url = _checked(url or environ.get("SLICEPLANE_URL") or None)
+    api_key = api_key or environ.get("SLICEPLANE_API_KEY")
+    if url and api_key:
+        return Access(url.rstrip("/"), api_key)
+    path = config_path(environ, root=os.geteuid() == 0)
+    return _completed(url, api_key, path)
+
+
+def _checked(url: str | None) -> str | None:
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise WrongUsage(f"{url} is no URL of a control plane", "it starts with http:// or https://")
+    return url
+
+
+def _completed(url: str | None, api_key: str | None, path: Path) -> Access:
+    found = _read(path)
+    if url is None and found is None:
+        raise WrongUsage(
+            f"no control plane is known: there is no file {path}",
+            "start one here: ./dev up",
+            "or name one: --url and --api-key, or SLICEPLANE_URL and SLICEPLANE_API_KEY",
+        )
+    if found is not None and url in (None, found.url, found.url.rstrip("/")):
+        return Access(found.url.rstrip("/"), api_key or found.api_key, _open_to_others(path))
+    if url is None or api_key is None:
+        raise NoAccess(f"no API key is known for {url}", "give one: --api-key or SLICEPLANE_API_KEY")
+    return Access(url.rstrip("/"), api_key)
+
+
+def _read(path: Path) -> _ClientFile | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_ClientFile)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise WrongUsage(
+            f"cannot read {path}: {error.strerror}", "name another with SLICEPLANE_CONFIG"
+        ) from error
+    except msgspec.DecodeError as error:
+        raise WrongUsage(
+            f"{path} is no configuration: {error}", 'it holds {"url": "...", "api_key": "..."}'
+        ) from error
+
+
+def _open_to_others(path: Path) -> tuple[str, ...]:
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        return (f"{path} holds an API key and others can read it; close it: chmod 600 {path}",)
+    return ()

@@ -1,0 +1,143 @@
+"""What the REST API answers, as far as people are shown it.
+
+Fields that this release does not know are passed over, so that an older command line works with a newer
+control plane; `--json` prints the answer as it came and loses none of them.
+"""
+
+from datetime import datetime
+from typing import TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A part of an answer."""
+
+
+class Reason(Answer, frozen=True):
+    code: str
+    message: str
+
+
+class Objection(Answer, frozen=True):
+    """One reason of a refusal; `field` points into the request body where there is one."""
+
+    code: str
+    message: str
+    field: str | None = None
+
+
+class Problem(Answer, frozen=True):
+    """RFC 9457, with our `reasons` and `request_id`."""
+
+    title: str
+    status: int
+    detail: str | None = None
+    reasons: tuple[Objection, ...] = ()
+    request_id: str | None = None
+
+
+class Page(Answer, frozen=True):
+    items: tuple[msgspec.Raw, ...]
+    next_cursor: str | None = None
+
+
+class Node(Answer, frozen=True):
+    id: str
+    state: str
+    subnet: str
+    l2_domain: str | None = None
+    hostname: str | None = None
+    agent_version: str | None = None
+    simulated: bool | None = None
+    images: tuple[str, ...] | None = None
+    missing: tuple[str, ...] | None = None
+    seen_at: datetime | None = None
+
+
+class ExpectedNode(Answer, frozen=True):
+    id: str
+    subnet: str
+    enrolment_token: str
+    token_expires_at: datetime
+
+
+class Slot(Answer, frozen=True):
+    id: str
+    node_id: str
+    index: int
+    state: str
+    sku: str | None = None
+    vcpus: int | None = None
+    memory_mib: int | None = None
+    network_device: str | None = None
+    mac_address: str | None = None
+    private_ip: str | None = None
+    allocation_id: str | None = None
+    reason: Reason | None = None
+
+
+class Sku(Answer, frozen=True):
+    name: str
+    vcpus: int
+    memory_mib: int
+    images: tuple[str, ...] = ()
+
+
+class AllocatedSlot(Answer, frozen=True):
+    slot_id: str
+    node_id: str
+    mac_address: str | None = None
+    private_ip: str | None = None
+    ready: bool | None = None
+    actual_ip: str | None = None
+    lease_state: str | None = None
+
+
+class Lease(Answer, frozen=True):
+    granted_at: datetime
+    expires_at: datetime
+
+
+class Endpoint(Answer, frozen=True):
+    kind: str
+    address: str
+    port: int
+    node_id: str | None = None
+    via: str | None = None
+
+
+class Allocation(Answer, frozen=True):
+    id: str
+    project: str
+    sku: str
+    state: str
+    network_mode: str
+    image: str
+    requested_at: datetime
+    reason: Reason | None = None
+    slots: tuple[AllocatedSlot, ...] = ()
+    lease: Lease | None = None
+    endpoints: tuple[Endpoint, ...] = ()
+    labels: dict[str, str] = {}
+    generation: int | None = None
+
+
+class Event(Answer, frozen=True):
+    """One entry of the ledger. `data` is the fact, whose shape depends on `type`."""
+
+    position: int
+    stream: str
+    type: str
+    recorded_at: datetime
+    actor: str
+    data: dict[str, object]
+    project: str | None = None
+    why: str | None = None
+
+
+def decode(raw: bytes | msgspec.Raw, kind: type[T]) -> T:
+    """Read one answer. Raises `msgspec.ValidationError` or `msgspec.DecodeError`."""
+    return msgspec.json.decode(raw, type=kind)

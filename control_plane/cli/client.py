@@ -1,0 +1,146 @@
+"""One conversation with the control plane over HTTP.
+
+Requests are repeated, within a few seconds, while no answer came or the answer was "later" (429, 503, or the 409
+of a twin in progress, each with Retry-After). A POST carries an Idempotency-Key made once, so that repeating it
+after a lost connection cannot do the thing twice.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Final, Self
+from uuid import uuid4
+
+import httpx
+import msgspec
+
+from control_plane.cli.access import Access
+from control_plane.cli.answers import Page, Problem, decode
+from control_plane.cli.failures import Failure, Unreachable, from_problem
+
+Params = Mapping[str, str | int | None]
+
+_TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
+_STREAM_TIMEOUT: Final = httpx.Timeout(60.0, connect=5.0)
+"""Between two reads of a stream; heartbeats come more often, so silence means a dead connection."""
+_PAUSES: Final = (0.2, 0.5, 1.0)
+_LONGEST_PAUSE: Final = 5.0
+_LARGEST_PAGE: Final = 100
+_LATER: Final = frozenset({409, 429, 503})
+
+
+class Client:
+    """Close it, or use it in a `with` block. Every method raises a `Failure`."""
+
+    def __init__(self, access: Access) -> None:
+        self.url = access.url
+        headers = {"Authorization": f"Bearer {access.api_key}"}
+        try:
+            self._http = httpx.Client(base_url=access.url, headers=headers, timeout=_TIMEOUT)
+        except (httpx.InvalidURL, UnicodeEncodeError) as error:
+            raise Unreachable(f"cannot use {access.url}: {error}", "look at the URL and the key") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def get(self, path: str, params: Params | None = None) -> bytes:
+        return self._send("GET", path, params=params)
+
+    def post(self, path: str, body: object | None = None) -> bytes:
+        content = None if body is None else msgspec.json.encode(body)
+        headers = {"Idempotency-Key": str(uuid4()), "Content-Type": "application/json"}
+        return self._send("POST", path, content=content, headers=headers)
+
+    def delete(self, path: str) -> bytes:
+        return self._send("DELETE", path)
+
+    def items(
+        self, path: str, params: Params | None = None, limit: int | None = None
+    ) -> Iterator[msgspec.Raw]:
+        """The items of a list, over all its pages, at most `limit` of them."""
+        wanted = dict(params or {})
+        while limit is None or limit > 0:
+            page = decode(self.get(path, {**wanted, "limit": _page_size(limit)}), Page)
+            yield from page.items[:limit]
+            limit = None if limit is None else limit - len(page.items)
+            if page.next_cursor is None:
+                return
+            wanted["cursor"] = page.next_cursor
+
+    @contextmanager
+    def stream(self, path: str, after: int | None) -> Iterator[Iterator[str]]:
+        """Lines of a server-sent event stream from behind a position. Raises `Unreachable` when it breaks."""
+        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+        if after is not None:
+            headers["Last-Event-ID"] = str(after)
+        with (
+            self._lost_connections(),
+            self._http.stream("GET", path, headers=headers, timeout=_STREAM_TIMEOUT) as response,
+        ):
+            if response.status_code != httpx.codes.OK:
+                response.read()
+                raise self._failure(response)
+            yield response.iter_lines()
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        given = {name: value for name, value in (params or {}).items() if value is not None}
+        request = self._http.build_request(method, path, params=given, content=content, headers=headers)
+        for pause in _PAUSES:
+            try:
+                response = self._http.send(request)
+            except httpx.TransportError:
+                time.sleep(pause)
+                continue
+            if response.status_code not in _LATER or "Retry-After" not in response.headers:
+                return self._answer(response)
+            time.sleep(_asked_pause(response))
+        with self._lost_connections():
+            return self._answer(self._http.send(request))
+
+    def _answer(self, response: httpx.Response) -> bytes:
+        if response.is_success:
+            return response.content
+        raise self._failure(response)
+
+    def _failure(self, response: httpx.Response) -> Failure:
+        try:
+            return from_problem(decode(response.content, Problem))
+        except msgspec.DecodeError:
+            return Unreachable(
+                f"{self.url} answered {response.status_code} in words that are not the control plane's",
+                "look at the URL: is something else listening there?",
+            )
+
+    @contextmanager
+    def _lost_connections(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx.TransportError as error:
+            what = str(error) or type(error).__name__
+            raise Unreachable(
+                f"cannot reach the control plane at {self.url}: {what}",
+                "is it running? start one here: ./dev up",
+            ) from error
+
+
+def _page_size(limit: int | None) -> int | None:
+    return None if limit is None else min(limit, _LARGEST_PAGE)
+
+
+def _asked_pause(response: httpx.Response) -> float:
+    asked = response.headers["Retry-After"]
+    return min(float(asked), _LONGEST_PAUSE) if asked.isdigit() else _LONGEST_PAUSE

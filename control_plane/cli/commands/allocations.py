@@ -1,0 +1,157 @@
+"""`sliceplane allocations`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from control_plane.cli.answers import Allocation, Event, decode
+from control_plane.cli.commands.events import show_events
+from control_plane.cli.failures import NotActive
+from control_plane.cli.follow import Follower
+from control_plane.cli.options import After, AllocationId, AsJson
+from control_plane.cli.pages import details, event_line, tables
+from control_plane.cli.paths import allocation_path
+from control_plane.cli.request import labels, seconds, ssh_keys
+from control_plane.cli.session import Session, session
+from control_plane.cli.story import Story
+from control_plane.cli.waiting import wait
+
+commands = typer.Typer(no_args_is_help=True)
+
+
+@commands.command()
+def create(
+    context: typer.Context,
+    *,
+    sku: Annotated[str, typer.Option(help="Size to ask for; `sliceplane skus list` shows them.")],
+    image: Annotated[str | None, typer.Option(help="System to boot.", show_default="the lab's")] = None,
+    project: Annotated[str | None, typer.Option(help="Who it is for.", show_default="default")] = None,
+    network_mode: Annotated[str, typer.Option(help="How it is connected.")] = "private-nat",
+    ssh_key: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="File of a public key that may log in; repeatable.", show_default="those in ~/.ssh"
+        ),
+    ] = None,
+    lease: Annotated[str, typer.Option(metavar="TIME", help="How long: such as 90s, 30m, 2h, 7d.")] = "1h",
+    count: Annotated[int, typer.Option(min=1, help="Slots, all of one node.")] = 1,
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Repeatable.", show_default=False)
+    ] = None,
+    wait_for_it: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is active.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Ask for a slice, and wait until it can be used."""
+    labelled, lease_seconds = labels(label or []), seconds(lease)
+    with session(context, json=as_json) as here:
+        body = {
+            "sku": sku,
+            "network_mode": network_mode,
+            "ssh_authorized_keys": ssh_keys(ssh_key or []),
+            "lease_seconds": lease_seconds,
+            "slot_count": count,
+            "labels": labelled,
+            **{name: value for name, value in (("image", image), ("project", project)) if value is not None},
+        }
+        raw = here.client.post("/v1/allocations", body)
+        if wait_for_it:
+            _wait_until_active(here, decode(raw, Allocation).id)
+        else:
+            _show(here, raw)
+
+
+def _wait_until_active(here: Session, allocation: str) -> None:
+    here.screen.note(f"allocation {allocation}")
+    wait(here, allocation, lambda story: story.state in {"active", "releasing", "failed", "released"})
+    raw = here.client.get(allocation_path(allocation))
+    _show(here, raw)
+    found = decode(raw, Allocation)
+    if found.state in {"releasing", "failed", "released"}:
+        raise _not_active(found)
+
+
+def _not_active(found: Allocation) -> NotActive:
+    why = f": {found.reason.message} [{found.reason.code}]" if found.reason else ""
+    advice = f"see its whole story: sliceplane allocations events {found.id}"
+    return NotActive(f"allocation {found.id} is {found.state}{why}", advice)
+
+
+def _show(here: Session, raw: bytes) -> None:
+    if here.screen.json:
+        here.screen.document(raw)
+    else:
+        here.screen.page(details.allocation(decode(raw, Allocation)))
+
+
+@commands.command("list")
+def list_allocations(
+    context: typer.Context,
+    *,
+    project: Annotated[
+        str | None, typer.Option(help="Only those of one project.", show_default=False)
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest first.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """The newest allocations."""
+    with session(context, json=as_json) as here:
+        items = here.client.items("/v1/allocations", {"project": project}, limit)
+        if as_json:
+            here.screen.documents(items)
+        else:
+            here.screen.rows(tables.allocations(decode(item, Allocation) for item in items))
+
+
+@commands.command()
+def show(context: typer.Context, *, allocation: AllocationId, as_json: AsJson = False) -> None:
+    """One allocation: its state, slots, addresses, lease, and how to log in."""
+    with session(context, json=as_json) as here:
+        _show(here, here.client.get(allocation_path(allocation)))
+
+
+@commands.command()
+def release(
+    context: typer.Context,
+    *,
+    allocation: AllocationId,
+    wait_for_it: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until it is proved gone.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give an allocation back."""
+    with session(context, json=as_json) as here:
+        raw = here.client.delete(allocation_path(allocation))
+        if wait_for_it:
+            wait(here, allocation, lambda story: story.over, ending=True)
+            raw = here.client.get(allocation_path(allocation))
+        _show(here, raw)
+
+
+@commands.command()
+def events(context: typer.Context, *, allocation: AllocationId, as_json: AsJson = False) -> None:
+    """Everything that happened to an allocation and its slots so far: what, when, by whom and why."""
+    with session(context, json=as_json) as here:
+        show_events(here.screen, here.client.items(allocation_path(allocation, "events")), of=allocation)
+
+
+@commands.command()
+def watch(
+    context: typer.Context, *, allocation: AllocationId, after: After = None, as_json: AsJson = False
+) -> None:
+    """Its events from the first on, as they come, until it is over. Ends with code 5 if it failed."""
+    with session(context, json=as_json) as here:
+        story = Story(allocation)
+        follower = Follower(here.client, allocation_path(allocation, "watch"), after)
+        for raw in follower:
+            event = decode(raw, Event)
+            if as_json:
+                here.screen.line(raw)
+            else:
+                here.screen.rows(event_line.line(event, of=allocation))
+            story = story.then(event)
+            if story.over:
+                break
+        if story.state == "failed":
+            raise _not_active(decode(here.client.get(allocation_path(allocation)), Allocation))

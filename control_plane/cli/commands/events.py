@@ -1,0 +1,57 @@
+"""`sliceplane events`."""
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+import typer
+
+from control_plane.cli.answers import Event, decode
+from control_plane.cli.follow import Follower
+from control_plane.cli.options import After, AsJson
+from control_plane.cli.pages import event_line
+from control_plane.cli.screen import Screen
+from control_plane.cli.session import session
+
+commands = typer.Typer(no_args_is_help=True)
+
+
+def show_events(screen: Screen, items: Iterable[msgspec.Raw], of: str = "") -> None:
+    """A finished list of events, all of them about `of` where that is given."""
+    if screen.json:
+        screen.documents(items)
+        return
+    for item in items:
+        screen.rows(event_line.line(decode(item, Event), of))
+
+
+@commands.command("list")
+def list_events(
+    context: typer.Context,
+    *,
+    after: After = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the oldest first.")] = 200,
+    as_json: AsJson = False,
+) -> None:
+    """A part of the ledger, in order."""
+    with session(context, json=as_json) as here:
+        show_events(here.screen, here.client.items("/v1/events", {"after": after}, limit))
+
+
+@commands.command()
+def follow(context: typer.Context, *, after: After = None, as_json: AsJson = False) -> None:
+    """The ledger as it grows, from its beginning or from --after; goes on over lost connections until Ctrl-C."""
+    with session(context, json=as_json) as here:
+        screen = here.screen
+        follower = Follower(
+            here.client,
+            "/v1/events/watch",
+            after,
+            on_lost=lambda lost: screen.note(f"connection lost, trying again: {lost.what}"),
+            on_back=lambda: screen.note("connected again"),
+        )
+        for raw in follower:
+            if as_json:
+                screen.line(raw)
+            else:
+                screen.rows(event_line.line(decode(raw, Event)))

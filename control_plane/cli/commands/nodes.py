@@ -1,0 +1,47 @@
+"""`sliceplane nodes`."""
+
+import typer
+
+from control_plane.cli.answers import ExpectedNode, Node, decode
+from control_plane.cli.options import AsJson, NodeId
+from control_plane.cli.pages import details, tables
+from control_plane.cli.paths import node_path
+from control_plane.cli.session import session
+
+commands = typer.Typer(no_args_is_help=True)
+
+
+@commands.command("list")
+def list_nodes(context: typer.Context, *, as_json: AsJson = False) -> None:
+    """All hosts, and when each was last heard of."""
+    with session(context, json=as_json) as here:
+        items = here.client.items("/v1/nodes")
+        if as_json:
+            here.screen.documents(items)
+        else:
+            here.screen.rows(tables.nodes(decode(item, Node) for item in items))
+
+
+@commands.command()
+def show(context: typer.Context, *, node: NodeId, as_json: AsJson = False) -> None:
+    """One host: its state, and what it lacks to carry slices."""
+    with session(context, json=as_json) as here:
+        raw = here.client.get(node_path(node))
+        if as_json:
+            here.screen.document(raw)
+        else:
+            here.screen.page(details.node(decode(raw, Node)))
+
+
+@commands.command()
+def expect(context: typer.Context, *, node: NodeId, as_json: AsJson = False) -> None:
+    """Admit a host by name. Prints its one-time enrolment token, which is shown only now."""
+    with session(context, json=as_json) as here:
+        raw = here.client.post("/v1/nodes", {"id": node})
+        if as_json:
+            here.screen.document(raw)
+            return
+        here.screen.page(details.expected(decode(raw, ExpectedNode)))
+        here.screen.note(
+            "the token is not stored and not shown again; give it to the host's sliceplane-agent"
+        )

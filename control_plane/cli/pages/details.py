@@ -1,0 +1,98 @@
+"""One thing on a page of its own: what it is, how it stands, and how to use it."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from control_plane.cli.answers import AllocatedSlot, Allocation, Endpoint, ExpectedNode, Node
+from control_plane.cli.pages import words
+
+Row = tuple[str, RenderableType]
+_OVER: Final = frozenset({"failed", "released"})
+
+
+def _page(rows: Iterator[Row]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, value)
+    return table
+
+
+def allocation(item: Allocation) -> Table:
+    return _page(_allocation(item))
+
+
+def _allocation(item: Allocation) -> Iterator[Row]:
+    yield "allocation", Text(item.id, "bold")
+    yield "state", words.state(item.state)
+    if item.reason:
+        yield "reason", Text.assemble(item.reason.message, (f"  [{item.reason.code}]", "dim"))
+    yield "asked for", f"{item.sku}, {item.network_mode}, {item.image}, project {item.project}"
+    yield "at", f"{words.clock(item.requested_at)} ({words.since(item.requested_at)})"
+    if item.labels:
+        yield "labels", ", ".join(f"{name}={value}" for name, value in sorted(item.labels.items()))
+    yield "slot" if len(item.slots) == 1 else "slots", _slots(item)
+    if item.lease and item.state not in _OVER:
+        yield "lease", f"until {words.clock(item.lease.expires_at)} ({words.until(item.lease.expires_at)})"
+    for endpoint in item.endpoints:
+        yield endpoint.kind, _endpoint(endpoint)
+
+
+def _slots(item: Allocation) -> Text:
+    lines = (Text("  ").join(_slot(slot, over=item.state in _OVER)) for slot in item.slots)
+    return Text("\n").join(lines) if item.slots else Text("-")
+
+
+def _slot(slot: AllocatedSlot, *, over: bool) -> list[Text]:
+    """Its identity, and what was seen of it; that says nothing any more once the allocation is over."""
+    parts = [Text(slot.slot_id), Text(slot.mac_address or "-"), Text(slot.private_ip or "-")]
+    if over:
+        return parts
+    if slot.ready:
+        parts.append(Text("ready", "green"))
+    if slot.lease_state:
+        parts.append(Text.assemble("DHCP ", words.state(slot.lease_state)))
+    if slot.actual_ip and slot.actual_ip != slot.private_ip:
+        parts.append(Text(f"seen at {slot.actual_ip}", "red"))
+    return parts
+
+
+def _endpoint(endpoint: Endpoint) -> Text:
+    port = "" if endpoint.port == 22 else f"-p {endpoint.port} "  # noqa: PLR2004, ssh's own port (RFC 4253)
+    where = f"  (on node {endpoint.node_id})" if endpoint.via == "node" else ""
+    if endpoint.kind != "ssh":
+        return Text.assemble(f"{endpoint.address}:{endpoint.port}", (where, "dim"))
+    return Text.assemble((f"ssh {port}root@{endpoint.address}", "bold"), (where, "dim"))
+
+
+def node(item: Node) -> Table:
+    return _page(_node(item))
+
+
+def _node(item: Node) -> Iterator[Row]:
+    yield "node", Text(item.id, "bold")
+    yield "state", words.state(item.state)
+    yield "heard of", words.since(item.seen_at)
+    yield "subnet", item.subnet
+    if item.hostname:
+        yield "hostname", item.hostname
+        yield "agent", f"{item.agent_version or 'unknown'}{' (simulated host)' if item.simulated else ''}"
+        yield "images", ", ".join(item.images or ()) or "-"
+    if item.missing:
+        yield "missing", Text("\n".join(item.missing), "red")
+
+
+def expected(item: ExpectedNode) -> Table:
+    return _page(_expected(item))
+
+
+def _expected(item: ExpectedNode) -> Iterator[Row]:
+    yield "node", Text(item.id, "bold")
+    yield "subnet", item.subnet
+    yield "token", Text(item.enrolment_token, "bold")
+    yield "valid", f"until {words.clock(item.token_expires_at)} ({words.until(item.token_expires_at)}), once"

@@ -1,0 +1,52 @@
+"""One event on one line: where in the ledger, when, what, about what, by whom and why."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from rich.text import Text
+
+from control_plane.cli.answers import Event
+
+_TYPE_WIDTH: Final = len("allocation.slice_address_observed")
+_LONGEST: Final = 48
+
+
+def line(event: Event, of: str = "") -> Text:
+    """`of` is what the reader knows all of this is about."""
+    at = event.recorded_at.astimezone().strftime("%H:%M:%S.%f")[:-3]
+    return Text.assemble(
+        (f"{event.position:>6}  {at}  ", "dim"),
+        (f"{event.type:<{_TYPE_WIDTH}}", "bold"),
+        f"  {gist(event, of)}",
+        (f"  by {event.actor}" + (f" ({event.why})" if event.why else ""), "dim"),
+    )
+
+
+def gist(event: Event, of: str = "") -> str:
+    """What the fact says, in few words; knows no type of event, so that a new one is shown too."""
+    return " ".join(_parts({name: value for name, value in event.data.items() if value != of}))
+
+
+def _parts(data: Mapping[str, object]) -> Iterator[str]:
+    for name, value in data.items():
+        match name, value:
+            case _, None | "" | [] | {}:
+                continue
+            case "reason", {"message": str(message)}:
+                yield message
+            case "slots", [*slots]:
+                yield ", ".join(str(slot["slot_id"]) for slot in slots if isinstance(slot, dict))
+            case (("slot_id" | "node_id" | "allocation_id"), str()):
+                yield value
+            case _, str() if name.endswith("_sha256"):
+                yield f"{name}={value[:8]}…"
+            case _, str() | int():
+                yield f"{name}={_short(str(value))}"
+            case _, [*several]:
+                yield f"{name}={_short(','.join(map(str, several)))}"
+            case _:
+                continue
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= _LONGEST else f"{value[: _LONGEST - 1]}…"

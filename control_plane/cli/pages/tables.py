@@ -1,0 +1,64 @@
+"""Lists as tables: plain columns, no lines, so that they read well and paste well."""
+
+from collections.abc import Iterable
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from control_plane.cli.answers import Allocation, Node, Sku, Slot
+from control_plane.cli.pages import words
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in columns:
+        table.add_column(name, no_wrap=True)
+    return table
+
+
+def allocations(items: Iterable[Allocation]) -> RenderableType:
+    table = _table("ID", "STATE", "SKU", "SLOTS", "ADDRESS", "PROJECT", "ASKED FOR")
+    for item in items:
+        slots = ", ".join(slot.slot_id for slot in item.slots)
+        addresses = ", ".join(slot.private_ip or "-" for slot in item.slots)
+        asked = words.since(item.requested_at)
+        table.add_row(item.id, words.state(item.state), item.sku, slots, addresses, item.project, asked)
+    return table if table.row_count else _nothing("no allocations", "sliceplane allocations create --sku SKU")
+
+
+def slots(items: Iterable[Slot]) -> RenderableType:
+    table = _table("ID", "STATE", "SKU", "SIZE", "MAC", "ADDRESS", "ALLOCATION", "REASON")
+    for item in items:
+        size = f"{item.vcpus or '-'} vCPU, {words.amount(item.memory_mib)}"
+        named = (item.mac_address or "-", item.private_ip or "-", item.allocation_id or "-")
+        reason = item.reason.message if item.reason else ""
+        table.add_row(item.id, words.state(item.state), item.sku or "-", size, *named, reason)
+    return (
+        table
+        if table.row_count
+        else _nothing("no slots", "they come from enrolled nodes: sliceplane nodes list")
+    )
+
+
+def nodes(items: Iterable[Node]) -> RenderableType:
+    table = _table("ID", "STATE", "SUBNET", "KIND", "AGENT", "HEARD OF", "MISSING")
+    for item in items:
+        kind = {True: "simulated", False: "host", None: "-"}[item.simulated]
+        heard = words.since(item.seen_at)
+        missing = ", ".join(item.missing or ())
+        table.add_row(
+            item.id, words.state(item.state), item.subnet, kind, item.agent_version or "-", heard, missing
+        )
+    return table if table.row_count else _nothing("no nodes", "admit one: sliceplane nodes expect NODE")
+
+
+def skus(items: Iterable[Sku]) -> RenderableType:
+    table = _table("NAME", "VCPUS", "MEMORY", "IMAGES")
+    for item in items:
+        table.add_row(item.name, str(item.vcpus), words.amount(item.memory_mib), ", ".join(item.images))
+    return table
+
+
+def _nothing(what: str, hint: str) -> Text:
+    return Text.assemble(what, ("  > ", "cyan"), hint)

@@ -1,0 +1,57 @@
+"""Times, amounts and states in the words and colours of the screen."""
+
+from datetime import datetime
+from typing import Final
+
+from rich.text import Text
+
+_UNITS: Final = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+_COLOURS: Final = {
+    "active": "green", "free": "green", "enrolled": "green", "bound": "green",
+    "placed": "yellow", "provisioning": "yellow", "starting": "yellow", "releasing": "yellow",
+    "expected": "yellow", "discovered": "yellow",
+    "claimed": "cyan",
+    "failed": "red", "silent": "red", "withheld": "red",
+    "released": "dim",
+}  # fmt: skip
+
+
+def state(name: str) -> Text:
+    return Text(name, _COLOURS.get(name, ""))
+
+
+def span(seconds: float) -> str:
+    """A length of time with the precision that matters: `0.34 s`, `12.5 s`, `3 min 20 s`, `2 h 5 min`, `4 d 3 h`."""
+    if seconds < 1:
+        return f"{max(seconds, 0):.2f} s"
+    if seconds < _UNITS[-1][0]:
+        return f"{seconds:.1f} s"
+    for unit, name, part, part_name in _UNITS:
+        if seconds >= unit:
+            rest = int(seconds % unit // part)
+            return f"{int(seconds // unit)} {name}" + (f" {rest} {part_name}" if rest else "")
+    raise AssertionError("a minute is the smallest unit, and seconds were shorter")
+
+
+def since(moment: datetime | None) -> str:
+    return "never" if moment is None else f"{span(_now(moment) - moment.timestamp())} ago"
+
+
+def until(moment: datetime) -> str:
+    left = moment.timestamp() - _now(moment)
+    return f"in {span(left)}" if left > 0 else f"{span(-left)} ago"
+
+
+def _now(moment: datetime) -> float:
+    return datetime.now(moment.tzinfo).timestamp()
+
+
+def clock(moment: datetime) -> str:
+    """Local time of day, to the second, with its date and zone."""
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def amount(mebibytes: int | None) -> str:
+    if mebibytes is None:
+        return "-"
+    return f"{mebibytes // 1024} GiB" if mebibytes % 1024 == 0 else f"{mebibytes} MiB"

@@ -1,0 +1,17 @@
+"""Paths of the API that hold a name somebody typed: the name is quoted, so that it stays one part of the path."""
+
+from urllib.parse import quote
+
+
+def allocation_path(allocation: str, *further: str) -> str:
+    return "/".join(["/v1/allocations", quote(allocation, safe=""), *further])
+
+
+def node_path(node: str) -> str:
+    return f"/v1/nodes/{quote(node, safe='')}"
+
+
+def approval_path(slot: str) -> str:
+    """Of a slot named `<node>/<index>`."""
+    node, _, index = slot.rpartition("/")
+    return f"{node_path(node)}/slots/{quote(index, safe='')}/approve"

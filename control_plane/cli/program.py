@@ -1,0 +1,48 @@
+"""The whole command line, wired in one place."""
+
+from typing import Annotated
+
+import typer
+
+from control_plane.cli.commands import allocations, events, nodes, skus, slots
+from control_plane.cli.session import Wanted
+
+_EPILOG = """
+**Exit codes:** 0 done · 1 the control plane refused · 2 wrong usage · 3 no access · 4 the control plane
+cannot be reached or did not answer sensibly · 5 the allocation failed or did not become active · 130 interrupted
+"""
+
+program = typer.Typer(
+    help="Slices on GPU hosts: ask for them, watch them come up, give them back.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+program.add_typer(allocations.commands, name="allocations", help="Ask for slices, watch and release them.")
+program.add_typer(slots.commands, name="slots", help="Places for slices on nodes.")
+program.add_typer(nodes.commands, name="nodes", help="Hosts.")
+program.add_typer(skus.commands, name="skus", help="Sizes that can be asked for.")
+program.add_typer(events.commands, name="events", help="The ledger: everything that happened.")
+
+
+@program.callback()
+def connect(
+    context: typer.Context,
+    url: Annotated[
+        str | None, typer.Option(help="Where the control plane is. Else SLICEPLANE_URL.", show_default=False)
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            help="Else SLICEPLANE_API_KEY, which keeps it out of the process list.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Slices on GPU hosts: ask for them, watch them come up, give them back.
+
+    Without --url and --api-key, and without SLICEPLANE_URL and SLICEPLANE_API_KEY, both come from the JSON file
+    named by SLICEPLANE_CONFIG, or the `client.json` that `./dev up` wrote.
+    """
+    context.obj = Wanted(url, api_key)

@@ -1,0 +1,98 @@
+"""The two ways to speak: pages for people, JSON for programs. Results go to stdout, all else to stderr.
+
+Under --json stdout holds one document (or, for streams, one a line) and nothing else, and a failure is one JSON
+line on stderr in the shape of a problem document.
+"""
+
+import sys
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from control_plane.cli.failures import Failure
+
+_WIDE: Final = 240
+"""Columns of rows, and of everything when nobody is looking: enough that no id is cut in two."""
+
+
+class Screen:
+    def __init__(self, *, json: bool) -> None:
+        self.json = json
+        self._out, self.err = _console(stderr=False), _console(stderr=True)
+        self._wide = _console(stderr=False, wide=True)
+
+    @property
+    def lively(self) -> bool:
+        """Whether a line may be redrawn: a person is looking, and no program reads."""
+        return self.err.is_terminal and not self.json
+
+    def page(self, page: RenderableType) -> None:
+        self._out.print(page)
+
+    def rows(self, rows: RenderableType) -> None:
+        """Lines as long as they need: on a narrow terminal they run over, and no id is cut in two."""
+        self._wide.print(rows, crop=False, soft_wrap=True)
+
+    def note(self, text: str) -> None:
+        """An aside for a person; a program never sees it."""
+        if not self.json:
+            self.err.print(Text(text, style="dim"))
+
+    def warn(self, text: str) -> None:
+        if not self.json:
+            self.err.print(Text.assemble(("warning: ", "yellow"), text))
+
+    def document(self, raw: bytes) -> None:
+        """One JSON document, indented, as the control plane gave it."""
+        _write(msgspec.json.format(raw, indent=2))
+
+    def documents(self, items: Iterable[msgspec.Raw]) -> None:
+        """One document of a whole list, in the shape of one page of the API."""
+        self.document(msgspec.json.encode({"items": list(items), "next_cursor": None}))
+
+    def line(self, raw: bytes) -> None:
+        """One JSON document on a line of its own, visible at once."""
+        _write(msgspec.json.format(raw, indent=-1))
+
+    def failure(self, failure: Failure) -> None:
+        if self.json:
+            print(msgspec.json.encode(_as_problem(failure)).decode(), file=sys.stderr)
+        else:
+            self.err.print(_block(failure))
+
+
+def _console(*, stderr: bool, wide: bool = False) -> Console:
+    console = Console(stderr=stderr, highlight=False, emoji=False, markup=False)
+    if wide or not console.is_terminal:
+        console.width = max(console.width, _WIDE)
+    return console
+
+
+def _write(document: bytes) -> None:
+    sys.stdout.write(document.decode() + "\n")
+    sys.stdout.flush()
+
+
+def _as_problem(failure: Failure) -> dict[str, object]:
+    return {
+        "title": failure.what,
+        "reasons": failure.reasons,
+        "advice": failure.advice,
+        "request_id": failure.request_id or None,
+        "exit_code": int(failure.exit_code),
+    }
+
+
+def _block(failure: Failure) -> Text:
+    text = Text.assemble(("error: ", "bold red"), failure.what)
+    for reason in failure.reasons:
+        where = f" ({reason.field})" if reason.field else ""
+        text.append(f"\n  - {reason.message}{where}").append(f"  [{reason.code}]", "dim")
+    for advice in failure.advice:
+        text.append("\n  > ", "cyan").append(advice)
+    if failure.request_id:
+        text.append(f"\n  request {failure.request_id}", "dim")
+    return text

@@ -1,0 +1,80 @@
+"""What an allocation's events say about it, folded one by one: its state, since when, and why.
+
+Only the allocation's own stream moves it. The steps carry the ledger's times, so what is shown as the time of a
+state is the control plane's, whenever the news came here.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from control_plane.cli.answers import Event
+
+_ENTERS: Final = {
+    "allocation.requested": "requested",
+    "allocation.placed": "placed",
+    "allocation.activated": "active",
+    "allocation.slice_interrupted": "starting",
+    "allocation.releasing": "releasing",
+    "allocation.failed": "failed",
+    "allocation.released": "released",
+}
+_ENDING: Final = frozenset({"releasing", "failed", "released"})
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    state: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """`steps` are the states so far, the last being the present one; `remaining` counts slots not yet emptied."""
+
+    allocation: str
+    steps: tuple[Step, ...] = ()
+    remaining: int = 0
+    latest: Event | None = None
+
+    @property
+    def state(self) -> str:
+        return self.steps[-1].state if self.steps else "requested"
+
+    @property
+    def over(self) -> bool:
+        """Nothing more will come."""
+        return self.state == "released" or (self.state == "failed" and self.remaining == 0)
+
+    def durations(self) -> tuple[tuple[str, float], ...]:
+        """Each state that has ended, with the seconds it took."""
+        pairs = zip(self.steps, self.steps[1:], strict=False)
+        return tuple((step.state, (after.since - step.since).total_seconds()) for step, after in pairs)
+
+    def ending(self) -> "Story":
+        """Only its end: the steps since release was asked for, or since it failed."""
+        return replace(self, steps=tuple(step for step in self.steps if step.state in _ENDING))
+
+    def then(self, event: Event) -> "Story":
+        if event.stream != f"allocation-{self.allocation}":
+            return self
+        after = replace(self, latest=event, remaining=self._remaining(event))
+        state = self._entered(event)
+        if state is None or (state == self.state and self.steps):
+            return after
+        return replace(after, steps=(*self.steps, Step(state, event.recorded_at)))
+
+    def _entered(self, event: Event) -> str | None:
+        if event.type == "allocation.slice_starting":
+            # After an interruption a slice starts again, and the allocation is called "starting" all the while.
+            return "provisioning" if self.state == "placed" else None
+        return _ENTERS.get(event.type)
+
+    def _remaining(self, event: Event) -> int:
+        match event.type, event.data.get("slots"):
+            case "allocation.placed", [*slots]:
+                return len(slots)
+            case "allocation.slice_removed", _:
+                return self.remaining - 1
+            case _:
+                return self.remaining

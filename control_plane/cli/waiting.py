@@ -1,0 +1,57 @@
+"""Waiting for an allocation to arrive somewhere, by following its events from the first.
+
+Nothing depends on the waiting: the allocation goes its way whether or not somebody looks.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from control_plane.cli.answers import Event, decode
+from control_plane.cli.failures import Interrupted, Unreachable
+from control_plane.cli.follow import Follower
+from control_plane.cli.paths import allocation_path
+from control_plane.cli.progress import shown
+from control_plane.cli.session import Session
+from control_plane.cli.story import Story
+
+PATIENCE: Final = 120.0
+"""Seconds for which a lost connection is tried again: a restart of the control plane takes less."""
+
+
+def wait(
+    session: Session, allocation: str, arrived: Callable[[Story], bool], *, ending: bool = False
+) -> Story:
+    """The story when it first satisfies `arrived`; with `ending` only its end is shown on the way.
+
+    Raises `Interrupted` or `Unreachable`, saying what goes on.
+    """
+    story = Story(allocation)
+    with _going_on(allocation), shown(session.screen, story) as progress:
+        follower = Follower(
+            session.client,
+            allocation_path(allocation, "watch"),
+            patience=PATIENCE,
+            on_lost=progress.lost,
+            on_back=progress.back,
+        )
+        for message in follower:
+            story = story.then(decode(message, Event))
+            progress.tell(story.ending() if ending else story)
+            if arrived(story):
+                break
+        return story
+
+
+@contextmanager
+def _going_on(allocation: str) -> Iterator[None]:
+    advice = (
+        f"watch it: sliceplane allocations watch {allocation}",
+        f"give it back: sliceplane allocations release {allocation}",
+    )
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"stopped waiting; allocation {allocation} goes on", *advice) from None
+    except Unreachable as lost:
+        raise Unreachable(f"{lost.what}; allocation {allocation} goes on", *advice) from lost

@@ -1,0 +1,196 @@
+"""Commands about allocations: create, release, and what time does to them.
+
+A new allocation takes its slots by row lock and skips rows that others hold, so that many callers pass each
+other. Rows skipped that way may come back when their holder rolls back: before a request is refused for lack
+of capacity, they are waited for.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_plane import work
+from control_plane.decisions import allocation as life
+from control_plane.decisions.placement import choose, fits
+from control_plane.decisions.refusals import Objection, UnknownName
+from control_plane.decisions.skus import SKUS
+from control_plane.decisions.slots import claim, give_back
+from control_plane.handle import Command, Decision, Transaction
+from control_plane.histories import allocation_history
+from control_plane.origin import Origin
+from control_plane.processes.allocation import wanted_by
+from events.allocations import (
+    AllocationFact,
+    AllocationFailed,
+    AllocationPlaced,
+    AllocationReleasing,
+    AllocationRequested,
+    PlacedSlot,
+    SliceAddressObserved,
+    SliceRemovalUnproved,
+)
+from events.append import Change
+from events.envelope import Recorded
+from events.facts import Reason
+from events.slots import SlotFact
+from events.values import AllocationId, SlotId, stream_of_allocation, stream_of_slot
+from read_models import nodes, slots
+from read_models.slots import SlotRow
+
+CANDIDATES: Final = 64
+"""Rows looked at for one request; more than the slots of any node."""
+SILENT_AFTER: Final = timedelta(seconds=20)
+"""A node unheard of for so long gets nothing new (PLT-3): four heartbeats."""
+
+
+def create_allocation(
+    request: AllocationRequested,
+    origin: Origin,
+    render: Callable[[tuple[AllocationFact, ...], datetime], str],
+) -> Command:
+    """Place a request and claim its slots. Raises `Conflict` when there is no room.
+
+    `render` makes the caller's answer of the allocation's first facts and their time.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        rows = await _free_slots(transaction.conn, request)
+        chosen = choose(rows, request.slot_count)
+        placed = AllocationPlaced(
+            allocation_id=request.allocation_id,
+            slots=tuple(_placed(rows[slot]) for slot in chosen),
+            deadline=transaction.now + SKUS[request.sku].provisioning,
+        )
+        claims = (
+            Change(stream_of_slot(slot), rows[slot].version, (claim(slot, request.allocation_id),))
+            for slot in chosen
+        )
+        stream = stream_of_allocation(request.allocation_id)
+        answer = render((request, placed), transaction.now)
+        return Decision((Change(stream, 0, (request, placed)), *claims), origin.at(transaction.now), answer)
+
+    return command
+
+
+def _placed(row: SlotRow) -> PlacedSlot:
+    assert row.network is not None, "a free slot was approved, and approval fixes its network"
+    return PlacedSlot(row.slot_id, row.network)
+
+
+async def _free_slots(conn: AsyncConnection, request: AllocationRequested) -> dict[SlotId, SlotRow]:
+    """Free slots of nodes that are fit, heard of and have the image, locked for this transaction."""
+    rows: dict[SlotId, SlotRow] = {}
+    for skip_locked in (True, False):
+        found = [SlotRow(row) for row in await conn.execute(_candidates(request, skip_locked=skip_locked))]
+        rows = {row.slot_id: row for row in found}
+        if fits(rows, request.slot_count):
+            break
+    return rows
+
+
+def _candidates(request: AllocationRequested, *, skip_locked: bool) -> sa.Select[tuple[object, ...]]:
+    slot, seen = slots.slot, work.node_seen
+    node = nodes.node
+    fit = sa.exists().where(
+        node.c.node_id == slot.c.node_id,
+        sa.func.cardinality(node.c.missing) == 0,
+        node.c.images.any_() == request.image,
+    )
+    heard = sa.exists().where(
+        seen.c.node_id == slot.c.node_id,
+        seen.c.seen_at > sa.func.clock_timestamp() - SILENT_AFTER,
+        seen.c.resynced,
+    )
+    return (
+        sa.select(slot)
+        .where(slot.c.state == "free", slot.c.sku == request.sku, heard, fit)
+        .order_by(slot.c.node_id, slot.c.slot_index)
+        .limit(CANDIDATES)
+        .with_for_update(skip_locked=skip_locked, of=slot)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Living:
+    """An allocation as a command finds it: its history, the state that follows, and its locked slot rows."""
+
+    history: tuple[Recorded[AllocationFact], ...]
+    state: life.Placed
+    rows: dict[SlotId, SlotRow]
+
+    def changes(self, facts: tuple[AllocationFact, ...], *slot_changes: Change) -> tuple[Change, ...]:
+        """Append facts to the allocation; an end of its life also gives its claimed slots back."""
+        if not facts:
+            return slot_changes
+        stream = stream_of_allocation(self.state.request.allocation_id)
+        own = Change(stream, self.history[-1].version, facts)
+        return own, *(self._given_back() if _ends(facts) else ()), *slot_changes
+
+    def slot_change(self, slot: SlotId, facts: tuple[SlotFact, ...]) -> tuple[Change, ...]:
+        return (Change(stream_of_slot(slot), self.rows[slot].version, facts),) if facts else ()
+
+    def is_news(self, fact: SliceAddressObserved | SliceRemovalUnproved) -> bool:
+        return life.is_news(tuple(recorded.fact for recorded in self.history), fact)
+
+    def _given_back(self) -> tuple[Change, ...]:
+        by = self.state.request.allocation_id
+        return tuple(
+            change
+            for row in self.rows.values()
+            for change in self.slot_change(
+                row.slot_id, give_back(row.slot_id, row.allocation_id, row.state, by)
+            )
+        )
+
+
+def _ends(facts: tuple[AllocationFact, ...]) -> bool:
+    return any(isinstance(fact, AllocationReleasing | AllocationFailed) for fact in facts)
+
+
+async def load(conn: AsyncConnection, allocation: AllocationId) -> Living:
+    """Find an allocation and lock its slots. Raises `UnknownName`."""
+    history = await allocation_history(conn, allocation)
+    state = life.fold(tuple(recorded.fact for recorded in history))
+    if state is None or isinstance(state, life.Requested):
+        raise UnknownName(Objection("unknown_allocation", f"there is no allocation {allocation}"))
+    rows = await slots.locked(conn, sorted(life.slot_ids(state.slots)))
+    return Living(history, state, rows)
+
+
+def release_allocation(allocation: AllocationId, origin: Origin, reason: Reason) -> Command:
+    """Begin the release. Asked again, nothing new happens."""
+
+    async def command(transaction: Transaction) -> Decision:
+        living = await load(transaction.conn, allocation)
+        cause = origin.at(transaction.now)
+        return Decision(living.changes(life.release(living.state, reason)), cause)
+
+    return command
+
+
+def expire_lease(allocation: AllocationId) -> Command:
+    return _by_the_clock(allocation, "end of lease", life.expire)
+
+
+def miss_deadline(allocation: AllocationId) -> Command:
+    return _by_the_clock(allocation, "deadline", life.miss_deadline)
+
+
+def _by_the_clock(
+    allocation: AllocationId,
+    why: str,
+    decide: Callable[[life.Allocation, datetime], tuple[AllocationFact, ...]],
+) -> Command:
+    """What the passing of time alone decides; its cause is the fact that set the time."""
+
+    async def command(transaction: Transaction) -> Decision:
+        living = await load(transaction.conn, allocation)
+        wanted = wanted_by(living.history)
+        cause = wanted.leads_to(actor="process:allocation", why=why, observed_at=transaction.now)
+        return Decision(living.changes(decide(living.state, transaction.now)), cause)
+
+    return command

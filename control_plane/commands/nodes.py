@@ -1,0 +1,166 @@
+"""Commands about hosts: expect one, enrol it, take its description."""
+
+import hmac
+import ipaddress
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha256
+from typing import Final
+
+from control_plane.decisions.refusals import Conflict, Objection, Unauthorised, UnknownName
+from control_plane.decisions.slots import discover
+from control_plane.handle import Command, Decision, Transaction
+from control_plane.origin import Origin
+from events.append import Change
+from events.envelope import Cause
+from events.nodes import EnrolmentReopened, NodeEnrolled, NodeExpected, NodeInspected
+from events.slots import SlotHardware
+from events.values import Ipv4Subnet, NodeId, SlotIndex, ipv4_subnet, stream_of_node, stream_of_slot
+from read_models import nodes, slots
+from read_models.nodes import NodeRow
+from tasks.agent_api import Enrolment
+from tasks.reports import NodeSurveyed
+
+L2_DOMAIN: Final = "default"
+TOKEN_LIFETIME: Final = timedelta(hours=1)
+SUBNETS: Final = ipaddress.IPv4Network("10.100.0.0/16")
+
+
+def expect_node(node: NodeId, token: str, origin: Origin) -> Command:
+    """Admit a host by name: reserve its subnet and open a one-time token, of which only the hash is kept."""
+
+    async def command(transaction: Transaction) -> Decision:
+        if await nodes.find(transaction.conn, node) is not None:
+            raise Conflict(Objection("node_exists", f"node {node} was admitted before", "/node_id"))
+        fact = NodeExpected(
+            node_id=node,
+            subnet=_free_subnet(await nodes.subnets(transaction.conn)),
+            l2_domain=L2_DOMAIN,
+            token_sha256=sha256(token.encode()).hexdigest(),
+            token_expires_at=transaction.now + TOKEN_LIFETIME,
+        )
+        answer = json.dumps({"subnet": fact.subnet, "token_expires_at": fact.token_expires_at.isoformat()})
+        changes = (Change(stream_of_node(node), 0, (fact,)),)
+        return Decision(changes, origin.at(transaction.now), answer)
+
+    return command
+
+
+def reopen_enrolment(node: NodeId, token: str, origin: Origin) -> Command:
+    """Open another token for a host that lost the first, or its disk. What it has goes on working until it enrols."""
+
+    async def command(transaction: Transaction) -> Decision:
+        row = await nodes.find(transaction.conn, node, lock=True)
+        if row is None:
+            raise UnknownName(Objection("unknown_node", f"no node is named {node}"))
+        fact = EnrolmentReopened(
+            node_id=node,
+            token_sha256=sha256(token.encode()).hexdigest(),
+            token_expires_at=transaction.now + TOKEN_LIFETIME,
+        )
+        answer = json.dumps({"subnet": row.subnet, "token_expires_at": fact.token_expires_at.isoformat()})
+        changes = (Change(stream_of_node(node), row.version, (fact,)),)
+        return Decision(changes, origin.at(transaction.now), answer)
+
+    return command
+
+
+def _free_subnet(taken: Iterable[Ipv4Subnet]) -> Ipv4Subnet:
+    held = set(taken)
+    for subnet in list(SUBNETS.subnets(new_prefix=24))[1:]:
+        if (candidate := ipv4_subnet(str(subnet))) not in held:
+            return candidate
+    raise Conflict(Objection("no_subnet", f"every /24 of {SUBNETS} belongs to a node"))
+
+
+def enrol_node(enrolment: Enrolment, origin: Origin) -> Command:
+    """Trade the token for credentials that the host made. The same host asking again gets the same answer."""
+
+    async def command(transaction: Transaction) -> Decision:
+        node = await nodes.find(transaction.conn, enrolment.node_id, lock=True)
+        if node is None or not _holds_token(node, enrolment.token):
+            raise Unauthorised(Objection("wrong_token", "no node waits for this token"))
+        if node.state == "enrolled":
+            _refuse_copied_token(node, enrolment)
+            return Decision((), origin.at(transaction.now), node.subnet)
+        if node.token_expires_at <= transaction.now:
+            raise Unauthorised(
+                Objection("token_expired", f"the token ended at {node.token_expires_at.isoformat()}")
+            )
+        fact = NodeEnrolled(
+            node_id=enrolment.node_id,
+            credential_sha256=enrolment.credential_sha256,
+            queue_password_sha256=enrolment.queue_password_sha256,
+            agent_version=enrolment.agent_version,
+        )
+        changes = (Change(stream_of_node(node.node_id), node.version, (fact,)),)
+        return Decision(changes, origin.at(transaction.now), node.subnet)
+
+    return command
+
+
+def _holds_token(node: NodeRow, token: str) -> bool:
+    return hmac.compare_digest(node.token_sha256, sha256(token.encode()).hexdigest())
+
+
+def _refuse_copied_token(node: NodeRow, enrolment: Enrolment) -> None:
+    """Whoever asks again made the secrets that are stored; the holder of a copied token did not."""
+    secrets = (node.credential_sha256, node.queue_password_sha256)
+    if secrets != (enrolment.credential_sha256, enrolment.queue_password_sha256):
+        raise Unauthorised(Objection("token_used", f"the token of node {node.node_id} was used before"))
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A host's description of itself, as reported, and what made it come."""
+
+    node_id: NodeId
+    body: NodeSurveyed
+    cause: Cause
+
+
+async def inspect_node(transaction: Transaction, survey: Survey) -> Decision:
+    """Record what is new about a host and its slots; what was known already is no event."""
+    node = await nodes.find(transaction.conn, survey.node_id, lock=True)
+    if node is None:
+        raise UnknownName(Objection("unknown_node", f"no node is named {survey.node_id}"))
+    known = {slot.index: slot for slot in await slots.of_node(transaction.conn, survey.node_id)}
+    found = {
+        SlotIndex(slot.index): SlotHardware(slot.vcpus, slot.memory_mib, slot.network_device)
+        for slot in survey.body.slots
+    }
+    discovered = discover(survey.node_id, {index: slot.hardware for index, slot in known.items()}, found)
+    versions = {slot.slot_id: slot.version for slot in known.values()}
+    changes = [
+        Change(stream_of_slot(fact.slot_id), versions.get(fact.slot_id, 0), (fact,)) for fact in discovered
+    ]
+    if (inspected := _inspected(survey)) != _recorded(node):
+        changes.insert(0, Change(stream_of_node(node.node_id), node.version, (inspected,)))
+    return Decision(tuple(changes), survey.cause)
+
+
+def _inspected(survey: Survey) -> NodeInspected:
+    body = survey.body
+    return NodeInspected(
+        node_id=survey.node_id,
+        hostname=body.hostname,
+        agent_version=body.agent_version,
+        simulated=body.simulated,
+        images=body.images,
+        missing=body.missing,
+    )
+
+
+def _recorded(node: NodeRow) -> NodeInspected | None:
+    if node.hostname is None:
+        return None
+    return NodeInspected(
+        node_id=node.node_id,
+        hostname=node.hostname,
+        agent_version=node.agent_version or "",
+        simulated=bool(node.simulated),
+        images=node.images or (),
+        missing=node.missing or (),
+    )

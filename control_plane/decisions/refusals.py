@@ -1,0 +1,42 @@
+"""How a decision says no: with every reason at once, and changing nothing.
+
+One small tree; `control_plane.api.problems` is the one table from it to HTTP.
+"""
+
+from typing import NamedTuple
+
+
+class Objection(NamedTuple):
+    """One reason against a request. `field` points into the request body, as `/sku`, where there is one."""
+
+    code: str
+    message: str
+    field: str | None = None
+
+
+class Refused(Exception):
+    """The base of all refusals."""
+
+    def __init__(self, *objections: Objection) -> None:
+        super().__init__("; ".join(objection.message for objection in objections))
+        self.objections = objections
+
+
+class Malformed(Refused):
+    """The request is not one that could ever be granted: its schema forbids it."""
+
+
+class UnknownName(Refused):
+    """The request names something that does not exist."""
+
+
+class Conflict(Refused):
+    """The state of things forbids it now: no capacity, a taken address, a wrong moment."""
+
+
+class Unauthorised(Refused):
+    """Nobody knows who is asking."""
+
+
+class Forbidden(Refused):
+    """It is known who asks, and they may not."""

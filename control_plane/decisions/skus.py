@@ -1,0 +1,34 @@
+"""What can be bought: sizes and how long they may take. v1 sells one."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from events.slots import SlotHardware
+from events.values import ImageName, SkuName
+
+
+@dataclass(frozen=True, slots=True)
+class Sku:
+    """A size of slice. `provisioning` is the longest wait from placement to readiness."""
+
+    name: SkuName
+    vcpus: int
+    memory_mib: int
+    provisioning: timedelta
+
+    def fits(self, hardware: SlotHardware) -> bool:
+        return hardware.vcpus >= self.vcpus and hardware.memory_mib >= self.memory_mib
+
+
+SKUS: Final = {
+    sku.name: sku
+    for sku in (Sku(SkuName("lab.small"), vcpus=1, memory_mib=96, provisioning=timedelta(minutes=2)),)
+}
+IMAGES: Final = (ImageName("lab-guest"),)
+
+
+def best_fit(hardware: SlotHardware) -> Sku | None:
+    """The largest SKU that the hardware can carry."""
+    fitting = [sku for sku in SKUS.values() if sku.fits(hardware)]
+    return max(fitting, key=lambda sku: (sku.memory_mib, sku.vcpus), default=None)

@@ -1,0 +1,64 @@
+"""Following the log: read what is final, deal with it, and commit the effects with the checkpoint.
+
+One loop for every follower. It waits for a wake-up from whoever appended and polls behind that, quickly after
+traffic and slowly when idle, because a wake-up can be lost and the ledger cannot. A follower that was
+overtaken by another runner, or lost its database, starts again from the stored checkpoint.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+import sqlalchemy as sa
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from control_plane.wake import Waiter
+from events.envelope import Recorded
+from events.facts import Fact
+from events.tail import Tail
+from events.values import Position
+from read_models import checkpoints
+
+log = structlog.get_logger()
+BATCH: Final = 500
+RECONNECT_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """`apply` deals with a batch inside the transaction that also moves the checkpoint of `name`.
+
+    `committed` is called after each commit, for what must not happen before.
+    """
+
+    name: str
+    apply: Callable[[AsyncConnection, Sequence[Recorded[Fact]]], Awaitable[None]]
+    committed: Callable[[], Awaitable[object]] | None = None
+
+
+async def follow(engine: AsyncEngine, tail: Tail, waiter: Waiter, follower: Follower) -> None:
+    """Run a follower until cancelled."""
+    while True:
+        try:
+            await _from_checkpoint(engine, tail, waiter, follower)
+        except (checkpoints.Overtaken, psycopg.OperationalError, sa.exc.OperationalError, OSError) as error:
+            log.warning("follower_restarts", follower=follower.name, error=str(error))
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+
+async def _from_checkpoint(engine: AsyncEngine, tail: Tail, waiter: Waiter, follower: Follower) -> None:
+    async with engine.begin() as conn:
+        position = await checkpoints.load(conn, follower.name)
+    while True:
+        batch = await tail.batch(position, BATCH)
+        if batch.final > position:
+            async with engine.begin() as conn:
+                await follower.apply(conn, batch.events)
+                await checkpoints.advance(conn, follower.name, was=position, now=batch.final)
+            position = Position(batch.final)
+            if follower.committed is not None:
+                await follower.committed()
+        await waiter.wait(busy=bool(batch.events))

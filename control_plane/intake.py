@@ -1,0 +1,185 @@
+"""From a node's report to facts: each report once, in its spool's order.
+
+The cursor of a spool moves in the transaction that records what the report said, so a report delivered twice
+is taken once, and one that was answered is in the ledger. A node speaks for its own slots alone: what it says
+of others is logged and taken without a fact, because refusing it for ever would only stop its spool.
+"""
+
+from dataclasses import dataclass
+from typing import assert_never
+from uuid import UUID
+
+import sqlalchemy as sa
+import structlog
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_plane import work
+from control_plane.commands.allocations import Living, load
+from control_plane.commands.nodes import Survey, inspect_node
+from control_plane.decisions import allocation as life
+from control_plane.decisions.refusals import Conflict, Objection, UnknownName
+from control_plane.decisions.skus import SKUS
+from control_plane.decisions.slots import free, withhold
+from control_plane.handle import Command, Decision, Transaction
+from control_plane.processes.allocation import wanted_by
+from events import allocations as facts
+from events.append import Change
+from events.envelope import Cause
+from events.facts import Reason
+from events.orders import OrderRefused
+from events.values import NodeId, new_uuid, node_of, stream_of_node
+from read_models import nodes
+from tasks import reports
+from tasks.reports import Report
+
+log = structlog.get_logger()
+SliceReport = (
+    reports.SliceStarting
+    | reports.SliceAddress
+    | reports.SliceReady
+    | reports.SliceInterrupted
+    | reports.SliceFailed
+    | reports.SliceRemoved
+    | reports.SliceRemains
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a report stands: whose, in which spool."""
+
+    node: NodeId
+    incarnation: UUID
+
+
+def take_report(place: Place, report: Report) -> Command:
+    """Take one report. Raises `Conflict` when an earlier one of its spool is still missing."""
+
+    async def command(transaction: Transaction) -> Decision:
+        if not await _advance(transaction.conn, place, report.sequence):
+            return Decision((), _cause(place, report))
+        match report.body:
+            case reports.NodeSurveyed() as body:
+                return await inspect_node(transaction, Survey(place.node, body, _cause(place, report)))
+            case reports.OrderRefused() as body:
+                return await _order_refused(transaction, place, report, body)
+            case body:
+                return await _slice(transaction, place, report, body)
+
+    return command
+
+
+async def _advance(conn: AsyncConnection, place: Place, sequence: int) -> bool:
+    """Move the spool's cursor onto `sequence`; False when it is past it."""
+    cursor = work.report_cursor
+    key = {"node_id": place.node, "incarnation": place.incarnation}
+    await conn.execute(insert(cursor).values(**key, sequence=0).on_conflict_do_nothing())
+    mine = sa.and_(cursor.c.node_id == place.node, cursor.c.incarnation == place.incarnation)
+    last = (await conn.execute(sa.select(cursor.c.sequence).where(mine).with_for_update())).scalar_one()
+    if sequence <= last:
+        return False
+    if sequence > last + 1:
+        raise Conflict(
+            Objection("report_missing", f"report {last + 1} of this spool must come first", "/reports")
+        )
+    await conn.execute(sa.update(cursor).where(mine).values(sequence=sequence))
+    return True
+
+
+def _why(place: Place, report: Report) -> str:
+    return f"report {report.sequence} of {place.incarnation}"
+
+
+def _cause(place: Place, report: Report) -> Cause:
+    return Cause(
+        actor=f"node:{place.node}",
+        why=_why(place, report),
+        project=None,
+        correlation_id=new_uuid(),
+        causation_id=None,
+        trace_context=report.trace_context,
+        observed_at=report.observed_at,
+    )
+
+
+async def _order_refused(
+    transaction: Transaction, place: Place, report: Report, body: reports.OrderRefused
+) -> Decision:
+    await _end_task(transaction, body.order_id, "refused")
+    node = await nodes.find(transaction.conn, place.node, lock=True)
+    if node is None or node_of(body.slot_id) != place.node:
+        log.warning("report_not_its_own", node=place.node, slot=body.slot_id, sequence=report.sequence)
+        return Decision((), _cause(place, report))
+    fact = OrderRefused(place.node, body.slot_id, body.order_id, _reason(body.reason))
+    return Decision((Change(stream_of_node(place.node), node.version, (fact,)),), _cause(place, report))
+
+
+async def _slice(transaction: Transaction, place: Place, report: Report, body: SliceReport) -> Decision:
+    try:
+        living = await load(transaction.conn, body.allocation_id)
+    except UnknownName:
+        living = None
+    if living is None or body.slot_id not in living.rows or node_of(body.slot_id) != place.node:
+        log.warning("report_not_its_own", node=place.node, slot=body.slot_id, sequence=report.sequence)
+        return Decision((), _cause(place, report))
+    if report.order_id is not None:
+        await _follow_task(transaction, report.order_id, body)
+    cause = wanted_by(living.history).leads_to(
+        actor=f"node:{place.node}", why=_why(place, report), observed_at=report.observed_at
+    )
+    return Decision(_slice_changes(transaction, living, body), cause)
+
+
+def _slice_changes(transaction: Transaction, living: Living, body: SliceReport) -> tuple[Change, ...]:
+    state, slot, allocation = living.state, body.slot_id, body.allocation_id
+    row = living.rows[slot]
+    match body:
+        case reports.SliceStarting():
+            return living.changes(life.start_slice(state, slot))
+        case reports.SliceAddress():
+            seen = facts.SliceAddressObserved(
+                allocation, slot, body.mac, body.expected_ip, body.actual_ip, body.lease_state
+            )
+            return living.changes(life.observe_address(state, seen) if living.is_news(seen) else ())
+        case reports.SliceReady():
+            ready = facts.SliceReady(allocation, slot, body.address, body.port, body.banner)
+            return living.changes(life.slice_ready(state, ready, transaction.now))
+        case reports.SliceInterrupted():
+            deadline = transaction.now + SKUS[state.request.sku].provisioning
+            interrupted = facts.SliceInterrupted(allocation, slot, _reason(body.reason), deadline)
+            return living.changes(life.interrupt_slice(state, interrupted))
+        case reports.SliceFailed():
+            return living.changes(life.fail(state, _reason(body.reason)))
+        case reports.SliceRemoved():
+            freed = free(slot, row.allocation_id, row.state, allocation, body.absent)
+            return living.changes(life.slice_removed(state, slot), *living.slot_change(slot, freed))
+        case reports.SliceRemains():
+            unproved = facts.SliceRemovalUnproved(allocation, slot, body.leftovers)
+            if not living.is_news(unproved):
+                return ()
+            held = withhold(slot, row.allocation_id, row.state, allocation, body.leftovers)
+            return living.changes(life.slice_remains(state, unproved), *living.slot_change(slot, held))
+        case _:
+            assert_never(body)
+
+
+def _reason(reason: reports.Reason) -> Reason:
+    return Reason(reason.code, reason.message)
+
+
+async def _follow_task(transaction: Transaction, order_id: UUID, body: SliceReport) -> None:
+    """An order ends with what it was for; until then the relay keeps seeing to it."""
+    match body:
+        case reports.SliceReady() | reports.SliceFailed() | reports.SliceRemoved():
+            await _end_task(transaction, order_id, "done")
+        case _:
+            pass
+
+
+async def _end_task(transaction: Transaction, order_id: UUID, state: str) -> None:
+    await transaction.conn.execute(
+        sa.update(work.task)
+        .where(work.task.c.order_id == order_id, work.task.c.state.in_(("due", "sent")))
+        .values(state=state, ended_at=transaction.now)
+    )

@@ -1,0 +1,62 @@
+"""How a control plane process is put together: connections, the one road, and who follows the log."""
+
+import logging
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import structlog
+from redis.asyncio import Redis
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from control_plane.handle import Clock, Handle, database_time, ledger_connection
+from control_plane.settings import Settings
+from control_plane.wake import RedisWake
+from events.fitness import refuse_unfit_server
+from tasks.failpoints import arm_from
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """What every program of the control plane has."""
+
+    settings: Settings
+    engine: AsyncEngine
+    redis: Redis
+    handle: Handle
+
+
+@asynccontextmanager
+async def plane(settings: Settings, *, pool: int = 8, clock: Clock = database_time) -> AsyncIterator[Plane]:
+    """Connect, refuse a server that the ledger's promises do not hold on, and close at the end."""
+    arm_from(settings.failpoints)
+    engine = create_async_engine(
+        settings.database_url.get_secret_value(), pool_size=pool, max_overflow=0, pool_pre_ping=True
+    )
+    redis = Redis.from_url(settings.redis_url.get_secret_value(), socket_timeout=2, socket_connect_timeout=2)
+    try:
+        async with engine.connect() as conn:
+            await refuse_unfit_server(await ledger_connection(conn))
+        yield Plane(settings, engine, redis, Handle(engine, RedisWake(redis), clock))
+    finally:
+        await redis.aclose()
+        await engine.dispose()
+
+
+def configure_logs(style: str) -> None:
+    """Structured lines on standard error; `console` for people, `json` for machines."""
+    renderer: structlog.typing.Processor = (
+        structlog.dev.ConsoleRenderer() if style == "console" else structlog.processors.JSONRenderer()
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+    )

@@ -1,0 +1,72 @@
+"""`read.allocation` lists allocations, `read.story` the events that belong to each. Written by the projector.
+
+What an allocation *is* stands in its own stream and is folded from there; these tables only say which streams
+and events to look at.
+"""
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import UUID, insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from events.allocations import AllocationRequested
+from events.envelope import Recorded
+from events.facts import Fact
+from events.tables import metadata
+from events.values import AllocationId, Position, correlation_of
+
+allocation = sa.Table(
+    "allocation",
+    metadata,
+    sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("allocation_id", sa.Text, nullable=False, unique=True),
+    sa.Column("project", sa.Text, nullable=False),
+    schema="read",
+)
+story = sa.Table(
+    "story",
+    metadata,
+    sa.Column("correlation_id", UUID(as_uuid=True), primary_key=True),
+    sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
+    schema="read",
+)
+
+
+async def apply(conn: AsyncConnection, batch: Sequence[Recorded[Fact]]) -> None:
+    """Bring both tables up to a batch of the log."""
+    requests = [
+        {"position": each.position, "allocation_id": each.fact.allocation_id, "project": each.fact.project}
+        for each in batch
+        if isinstance(each.fact, AllocationRequested)
+    ]
+    if requests:
+        await conn.execute(insert(allocation), requests)
+    if batch:
+        rows = [{"correlation_id": each.cause.correlation_id, "position": each.position} for each in batch]
+        await conn.execute(insert(story), rows)
+
+
+async def page(
+    conn: AsyncConnection, *, project: str | None, before: Position | None, limit: int
+) -> list[tuple[Position, AllocationId]]:
+    """Newest first: the position of each request and its allocation's id."""
+    query = sa.select(allocation).order_by(allocation.c.position.desc()).limit(limit)
+    if project is not None:
+        query = query.where(allocation.c.project == project)
+    if before is not None:
+        query = query.where(allocation.c.position < before)
+    return [(Position(row.position), AllocationId(row.allocation_id)) for row in await conn.execute(query)]
+
+
+async def positions(
+    conn: AsyncConnection, allocation_id: AllocationId, *, after: Position, limit: int
+) -> list[Position]:
+    """Positions of the events of an allocation's story, oldest first."""
+    query = (
+        sa.select(story.c.position)
+        .where(story.c.correlation_id == correlation_of(allocation_id), story.c.position > after)
+        .order_by(story.c.position)
+        .limit(limit)
+    )
+    return [Position(found) for found in await conn.scalars(query)]

@@ -1,0 +1,40 @@
+"""`read.api_key`: who may call the API. Changes in the append, so that a key works from its commit on."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from events.access import AccessFact
+from events.tables import metadata
+
+api_key = sa.Table(
+    "api_key",
+    metadata,
+    sa.Column("key_id", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("role", sa.Text, nullable=False),
+    sa.Column("key_sha256", sa.Text, nullable=False, unique=True),
+    schema="read",
+)
+
+
+class Principal(NamedTuple):
+    """Who is calling: `actor` as it will stand in the ledger, and the role that decides what they may."""
+
+    actor: str
+    role: str
+
+
+async def apply(conn: AsyncConnection, facts: Iterable[tuple[int, AccessFact]]) -> None:
+    for _version, fact in facts:
+        fields = {name: getattr(fact, name) for name in fact.__struct_fields__}
+        await conn.execute(sa.insert(api_key).values(**fields))
+
+
+async def principal(conn: AsyncConnection, key_sha256: str) -> Principal | None:
+    """The holder of the key with this SHA-256 (hex), if there is one."""
+    query = sa.select(api_key.c.key_id, api_key.c.role).where(api_key.c.key_sha256 == key_sha256)
+    row = (await conn.execute(query)).one_or_none()
+    return None if row is None else Principal(f"key:{row.key_id}", row.role)

@@ -1,0 +1,125 @@
+"""`read.node`: one row a host, as it stands now. Enrolment and authentication decide on it, so it changes in the append."""
+
+from collections.abc import Iterable
+from typing import Any, assert_never
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from events.nodes import EnrolmentReopened, NodeEnrolled, NodeExpected, NodeFact, NodeInspected
+from events.orders import OrderRefused
+from events.tables import metadata
+from events.values import Ipv4Subnet, NodeId
+
+node = sa.Table(
+    "node",
+    metadata,
+    sa.Column("node_id", sa.Text, primary_key=True),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("subnet", sa.Text, nullable=False),
+    sa.Column("l2_domain", sa.Text, nullable=False),
+    sa.Column("token_sha256", sa.Text, nullable=False),
+    sa.Column("token_expires_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("credential_sha256", sa.Text),
+    sa.Column("queue_password_sha256", sa.Text),
+    sa.Column("agent_version", sa.Text),
+    sa.Column("hostname", sa.Text),
+    sa.Column("simulated", sa.Boolean),
+    sa.Column("images", ARRAY(sa.Text)),
+    sa.Column("missing", ARRAY(sa.Text)),
+    schema="read",
+)
+
+
+class NodeRow:
+    """A host as its row says. States: expected, enrolled. `missing` is None until the host described itself."""
+
+    def __init__(self, row: sa.Row[Any]) -> None:
+        self.node_id = NodeId(row.node_id)
+        self.version: int = row.version
+        self.state: str = row.state
+        self.subnet = Ipv4Subnet(row.subnet)
+        self.l2_domain: str = row.l2_domain
+        self.token_sha256: str = row.token_sha256
+        self.token_expires_at = row.token_expires_at
+        self.credential_sha256: str | None = row.credential_sha256
+        self.queue_password_sha256: str | None = row.queue_password_sha256
+        self.agent_version: str | None = row.agent_version
+        self.hostname: str | None = row.hostname
+        self.simulated: bool | None = row.simulated
+        self.images: tuple[str, ...] | None = None if row.images is None else tuple(row.images)
+        self.missing: tuple[str, ...] | None = None if row.missing is None else tuple(row.missing)
+
+
+async def apply(conn: AsyncConnection, facts: Iterable[tuple[int, NodeFact | OrderRefused]]) -> None:
+    """Bring rows up to facts, each with its version in its stream, in order."""
+    for version, fact in facts:
+        await conn.execute(_statement(version, fact))
+
+
+def _statement(version: int, fact: NodeFact | OrderRefused) -> sa.Executable:
+    match fact:
+        case NodeExpected():
+            fields = {name: getattr(fact, name) for name in fact.__struct_fields__}
+            return sa.insert(node).values(version=version, state="expected", **fields)
+        case EnrolmentReopened():
+            return _set(
+                fact.node_id,
+                version,
+                state="expected",
+                token_sha256=fact.token_sha256,
+                token_expires_at=fact.token_expires_at,
+            )
+        case NodeEnrolled():
+            return _set(
+                fact.node_id,
+                version,
+                state="enrolled",
+                credential_sha256=fact.credential_sha256,
+                queue_password_sha256=fact.queue_password_sha256,
+                agent_version=fact.agent_version,
+            )
+        case NodeInspected():
+            return _set(
+                fact.node_id,
+                version,
+                hostname=fact.hostname,
+                agent_version=fact.agent_version,
+                simulated=fact.simulated,
+                images=list(fact.images),
+                missing=list(fact.missing),
+            )
+        case OrderRefused():
+            return _set(fact.node_id, version)
+        case _:
+            assert_never(fact)
+
+
+def _set(node_id: NodeId, version: int, **columns: object) -> sa.Executable:
+    return sa.update(node).where(node.c.node_id == node_id).values(version=version, **columns)
+
+
+async def find(conn: AsyncConnection, node_id: NodeId, *, lock: bool = False) -> NodeRow | None:
+    query = sa.select(node).where(node.c.node_id == node_id)
+    row = (await conn.execute(query.with_for_update() if lock else query)).one_or_none()
+    return None if row is None else NodeRow(row)
+
+
+async def page(conn: AsyncConnection, *, after: NodeId | None, limit: int) -> list[NodeRow]:
+    query = sa.select(node).order_by(node.c.node_id).limit(limit)
+    if after is not None:
+        query = query.where(node.c.node_id > after)
+    return [NodeRow(row) for row in await conn.execute(query)]
+
+
+async def subnets(conn: AsyncConnection) -> set[Ipv4Subnet]:
+    """Every subnet that some host has."""
+    return {Ipv4Subnet(found) for found in await conn.scalars(sa.select(node.c.subnet))}
+
+
+async def enrolled(conn: AsyncConnection) -> list[NodeRow]:
+    """Every host that presented its token, by id."""
+    query = sa.select(node).where(node.c.state == "enrolled").order_by(node.c.node_id)
+    return [NodeRow(row) for row in await conn.execute(query)]

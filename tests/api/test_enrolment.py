@@ -1,0 +1,152 @@
+"""A node trades its one-time token for credentials of its own making, once."""
+
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import redis
+
+from tests.servers.plane import RunningPlane
+
+BEAT = {"agent_version": "0.1.0", "spooled_reports": 0, "resynced": True}
+CREDENTIAL, QUEUE_PASSWORD = "credential-made-on-the-node", "queue-password-made-on-the-node"
+
+
+def expect(plane: RunningPlane, name: str) -> str:
+    answer = plane.client().post("/nodes", json={"id": name})
+    assert answer.status_code == 201
+    return str(answer.json()["enrolment_token"])
+
+
+def enrol(plane: RunningPlane, name: str, token: str, credential: str = CREDENTIAL) -> httpx.Response:
+    body = {
+        "node_id": name,
+        "token": token,
+        "credential_sha256": sha256(credential.encode()).hexdigest(),
+        "queue_password_sha256": sha256(QUEUE_PASSWORD.encode()).hexdigest(),
+        "agent_version": "0.1.0",
+    }
+    return httpx.post(f"{plane.url}/v1/agent/enroll", json=body, timeout=20)
+
+
+def as_node(plane: RunningPlane, name: str) -> httpx.Client:
+    headers = {"Authorization": f"Bearer {name}:{CREDENTIAL}"}
+    return httpx.Client(base_url=f"{plane.url}/v1/agent", headers=headers, timeout=20)
+
+
+def survey(**changes: Any) -> dict[str, Any]:
+    return {
+        "kind": "node.surveyed",
+        "hostname": "n",
+        "agent_version": "0.1.0",
+        "simulated": True,
+        "images": ["lab-guest"],
+        "missing": [],
+        "slots": [{"index": 0, "vcpus": 1, "memory_mib": 96, "network_device": "slice0"}],
+        **changes,
+    }
+
+
+def batch(incarnation: str, *bodies: tuple[int, dict[str, Any]]) -> dict[str, Any]:
+    moment = datetime.now(UTC).isoformat()
+    reports = [{"sequence": sequence, "observed_at": moment, "body": body} for sequence, body in bodies]
+    return {"incarnation": incarnation, "reports": reports}
+
+
+def test_an_enrolled_node_is_known_to_the_api_and_to_its_queue(running_plane: RunningPlane) -> None:
+    answer = enrol(running_plane, "n1", expect(running_plane, "n1"))
+    assert answer.status_code == 200
+    queue = answer.json()["queue"]
+    mine = redis.Redis("127.0.0.1", queue["port"], username=queue["username"], password=QUEUE_PASSWORD)
+    assert mine.ping()
+    beat = as_node(running_plane, "n1").post("/heartbeat", json=BEAT)
+    assert beat.status_code == 200
+    assert running_plane.client().get("/nodes/n1").json()["state"] == "enrolled"
+
+
+def test_the_same_host_may_ask_again_and_a_copied_token_opens_nothing(running_plane: RunningPlane) -> None:
+    token = expect(running_plane, "n1")
+    first = enrol(running_plane, "n1", token)
+    assert enrol(running_plane, "n1", token).json() == first.json()
+    copied = enrol(running_plane, "n1", token, credential="made-elsewhere")
+    assert copied.status_code == 401
+    assert copied.json()["reasons"][0]["code"] == "token_used"
+    enrolled = running_plane.rows("select count(*) from ledger.event where type = 'node.enrolled'")
+    assert enrolled == [(1,)]
+
+
+def test_a_wrong_token_enrols_nobody(running_plane: RunningPlane) -> None:
+    expect(running_plane, "n1")
+    assert enrol(running_plane, "n1", "enrol_guessed-by-somebody").status_code == 401
+    assert enrol(running_plane, "unheard-of", "enrol_guessed-by-somebody").status_code == 401
+
+
+def test_a_report_is_taken_once_and_a_gap_is_refused(running_plane: RunningPlane) -> None:
+    enrol(running_plane, "n1", expect(running_plane, "n1"))
+    node, spool = as_node(running_plane, "n1"), str(uuid4())
+    for _ in range(2):
+        assert node.post("/reports", json=batch(spool, (1, survey()))).json() == {"sequence": 1}
+    inspected = "select count(*) from ledger.event where type = 'node.inspected'"
+    assert running_plane.rows(inspected) == [(1,)]
+    gap = node.post("/reports", json=batch(spool, (3, survey(hostname="later"))))
+    assert gap.status_code == 409
+    assert gap.json()["reasons"][0]["code"] == "report_missing"
+    assert running_plane.rows(inspected) == [(1,)]
+
+
+def test_a_survey_that_says_nothing_new_is_no_event(running_plane: RunningPlane) -> None:
+    enrol(running_plane, "n1", expect(running_plane, "n1"))
+    node, spool = as_node(running_plane, "n1"), str(uuid4())
+    node.post("/reports", json=batch(spool, (1, survey()), (2, survey())))
+    last = running_plane.rows("select max(position) from ledger.event")
+    node.post("/reports", json=batch(spool, (3, survey())))
+    assert running_plane.rows("select max(position) from ledger.event") == last
+    slots = running_plane.client().get("/slots").json()["items"]
+    assert [(slot["id"], slot["state"]) for slot in slots] == [("n1/0", "discovered")]
+
+
+def test_a_node_speaks_for_its_own_slots_alone(running_plane: RunningPlane) -> None:
+    for name in ("n1", "n2"):
+        enrol(running_plane, name, expect(running_plane, name))
+        as_node(running_plane, name).post("/reports", json=batch(str(uuid4()), (1, survey())))
+        as_node(running_plane, name).post("/heartbeat", json=BEAT)
+    admin = running_plane.client()
+    admin.post("/nodes/n1/slots/0/approve")
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHcl9zYpCQlBTb2vG1mW0K7f2LJkYH4wqQ2s5oE3c1aV"
+    made = admin.post("/allocations", json={"sku": "lab.small", "ssh_authorized_keys": [key]}).json()
+    failed = {
+        "kind": "slice.failed",
+        "slot_id": "n1/0",
+        "allocation_id": made["id"],
+        "reason": {"code": "lie", "message": "told by a neighbour"},
+    }
+    assert as_node(running_plane, "n2").post("/reports", json=batch(str(uuid4()), (1, failed))).is_success
+    assert admin.get(f"/allocations/{made['id']}").json()["state"] == "placed"
+    orders = as_node(running_plane, "n2").get("/desired-state").json()["orders"]
+    assert orders == []
+
+
+def test_a_slot_is_approved_once_and_only_when_it_was_discovered(running_plane: RunningPlane) -> None:
+    enrol(running_plane, "n1", expect(running_plane, "n1"))
+    as_node(running_plane, "n1").post("/reports", json=batch(str(uuid4()), (1, survey())))
+    admin = running_plane.client()
+    approved = admin.post("/nodes/n1/slots/0/approve")
+    assert approved.status_code == 200
+    assert approved.json()["private_ip"] == "10.100.1.10"
+    assert admin.post("/nodes/n1/slots/0/approve").status_code == 409
+    assert admin.post("/nodes/n1/slots/7/approve").status_code == 404
+    claims = running_plane.rows("select kind, value from ledger.claim order by kind")
+    assert [kind for kind, _ in claims] == ["ip", "mac", "subnet"]
+
+
+def test_a_host_that_lost_its_disk_enrols_again_with_a_new_token(running_plane: RunningPlane) -> None:
+    enrol(running_plane, "n1", expect(running_plane, "n1"))
+    opened = running_plane.client().post("/nodes/n1/enrolment")
+    assert opened.status_code == 201
+    assert as_node(running_plane, "n1").get("/desired-state").status_code == 200
+    again = enrol(running_plane, "n1", opened.json()["enrolment_token"], credential="made-after-the-loss")
+    assert again.status_code == 200
+    assert as_node(running_plane, "n1").get("/desired-state").status_code == 401
+    assert running_plane.client().post("/nodes/nobody/enrolment").status_code == 404

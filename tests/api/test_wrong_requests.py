@@ -1,0 +1,123 @@
+"""A wrong request gets every reason at once, as problem+json, and leaves nothing behind."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.servers.plane import RunningPlane
+
+GOOD = {
+    "sku": "lab.small",
+    "ssh_authorized_keys": [
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHcl9zYpCQlBTb2vG1mW0K7f2LJkYH4wqQ2s5oE3c1aV"
+    ],
+}
+EVERYTHING_WRONG = {
+    "sku": "h900.huge",
+    "network_mode": "fabric-only",
+    "image": "no-such-image",
+    "ssh_authorized_keys": ["ssh-rsa not-base64"],
+    "lease_seconds": "an hour",
+    "unheard_of": 1,
+}
+
+
+def codes(answer: httpx.Response) -> set[str]:
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["request_id"] == answer.headers["x-request-id"]
+    return {reason["code"] for reason in answer.json()["reasons"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code"),
+    [
+        ({"sku": "h900.huge"}, 404, "unknown_sku"),
+        ({"image": "no-such-image"}, 404, "unknown_image"),
+        ({"network_mode": "fabric-only"}, 409, "fabric_only_refused"),
+        ({"network_mode": "overlay"}, 409, "network_mode_not_offered"),
+        ({"network_mode": "pigeon"}, 422, "unknown_network_mode"),
+        ({"ssh_authorized_keys": ["ssh-rsa not-base64"]}, 422, "value_error"),
+        ({"ssh_authorized_keys": []}, 422, "too_short"),
+        ({"unheard_of": 1}, 422, "extra_forbidden"),
+        ({"lease_seconds": "an hour"}, 422, "int_type"),
+        ({"lease_seconds": True}, 422, "int_type"),
+        ({"slot_count": 0}, 422, "greater_than_equal"),
+        ({"project": "Not A Name"}, 422, "value_error"),
+        ({}, 409, "no_capacity"),
+    ],
+)
+def test_each_fault_has_its_status_and_its_reason(
+    shared_plane: RunningPlane, change: dict[str, Any], status: int, code: str
+) -> None:
+    before = shared_plane.rows("select max(position) from ledger.event")
+    answer = shared_plane.client().post("/allocations", json=GOOD | change)
+    assert answer.status_code == status
+    assert codes(answer) == {code}
+    assert shared_plane.rows("select max(position) from ledger.event") == before
+
+
+def test_all_faults_of_a_request_are_named_at_once(shared_plane: RunningPlane) -> None:
+    answer = shared_plane.client().post("/allocations", json=EVERYTHING_WRONG)
+    assert answer.status_code == 422
+    assert codes(answer) == {
+        "unknown_sku",
+        "unknown_image",
+        "fabric_only_refused",
+        "value_error",
+        "int_type",
+        "extra_forbidden",
+    }
+    assert {reason["field"] for reason in answer.json()["reasons"]} == {
+        "/sku",
+        "/image",
+        "/network_mode",
+        "/ssh_authorized_keys/0",
+        "/lease_seconds",
+        "/unheard_of",
+    }
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"\\ud800"', b"\xff\xfe", b"1e999"])
+def test_a_body_that_is_no_request_is_refused(shared_plane: RunningPlane, body: bytes) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = shared_plane.client().post("/allocations", content=body, headers=headers)
+    assert answer.status_code == 422
+    assert codes(answer)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/allocations/nonsense", 404),
+        ("/allocations/alc-00000000000000000000000000", 404),
+        ("/nodes/NOT-A-NODE", 404),
+        ("/nodes/nobody", 404),
+        ("/allocations?cursor=x", 422),
+        ("/allocations?limit=0", 422),
+        ("/slots?cursor=lab-a", 422),
+        ("/events?after=-1", 422),
+        ("/no-such-route", 404),
+    ],
+)
+def test_names_and_cursors_that_mean_nothing_are_refused(
+    shared_plane: RunningPlane, path: str, status: int
+) -> None:
+    answer = shared_plane.client().get(path)
+    assert answer.status_code == status
+    assert codes(answer)
+
+
+def test_nobody_gets_in_without_a_key_that_is_known(shared_plane: RunningPlane) -> None:
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic eDp5"}):
+        answer = httpx.get(f"{shared_plane.url}/v1/allocations", headers=headers)
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert codes(answer)
+
+
+def test_a_node_without_its_credential_can_neither_report_nor_look(shared_plane: RunningPlane) -> None:
+    for token in ("lab-a:guess", "lab-a", ":", "Not/A/Node:x"):
+        headers = {"Authorization": f"Bearer {token}"}
+        answer = httpx.get(f"{shared_plane.url}/v1/agent/desired-state", headers=headers)
+        assert answer.status_code == 401

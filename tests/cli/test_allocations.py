@@ -1,0 +1,180 @@
+"""Asking for a slice, waiting for it, giving it back."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.cli.conftest import OWN_KEY
+from tests.cli.control_plane import Reply, ScriptedPlane, document, page, stream
+from tests.cli.examples import (
+    ACTIVE,
+    ALLOCATION,
+    COMING_UP,
+    FAILED,
+    PLACED,
+    RELEASED,
+    RELEASING,
+    REMOVED,
+    REQUESTED,
+    STARTING,
+    allocation,
+)
+from tests.cli.outcome import Outcome
+
+Run = Callable[..., Outcome]
+PATH = f"/v1/allocations/{ALLOCATION}"
+CREATE = ("allocations", "create", "--sku", "lab.small")
+
+
+def _created(plane: ScriptedPlane, *watched: Reply, then: dict[str, object]) -> None:
+    plane.answers("POST /v1/allocations", document(allocation("placed"), 202))
+    plane.answers(f"GET {PATH}/watch", *watched)
+    plane.answers(f"GET {PATH}", document(then))
+
+
+def test_create_waits_until_the_allocation_is_active(plane: ScriptedPlane, sliceplane: Run) -> None:
+    _created(plane, stream(*COMING_UP, hold=True), then=allocation())
+    outcome = sliceplane(*CREATE)
+    assert outcome.code == 0
+    assert "ssh root@10.100.1.10" in outcome.out
+    states = [line.split() for line in outcome.err.splitlines()[1:]]
+    assert states == [
+        ["0.00", "s", "requested"],
+        ["0.00", "s", "placed"],
+        ["0.25", "s", "provisioning"],
+        ["5.0", "s", "active"],
+    ]
+
+
+def test_create_asks_for_what_was_said(plane: ScriptedPlane, sliceplane: Run, home: Path) -> None:
+    plane.answers("POST /v1/allocations", document(allocation("placed"), 202))
+    further = home / "other.pub"
+    further.write_text("# mine\nssh-rsa AAAA one\n\nssh-rsa BBBB two\n")
+    words = ("--lease", "2h", "--count", "2", "--label", "team=a=b", "--ssh-key", str(further), "--no-wait")
+    assert sliceplane(*CREATE, *words).code == 0
+    assert json.loads(plane.seen[0].body) == {
+        "sku": "lab.small",
+        "network_mode": "private-nat",
+        "ssh_authorized_keys": ["ssh-rsa AAAA one", "ssh-rsa BBBB two"],
+        "lease_seconds": 7200,
+        "slot_count": 2,
+        "labels": {"team": "a=b"},
+    }
+
+
+def test_the_users_own_key_is_the_default(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.answers("POST /v1/allocations", document(allocation("placed"), 202))
+    sliceplane(*CREATE, "--no-wait")
+    assert json.loads(plane.seen[0].body)["ssh_authorized_keys"] == [OWN_KEY]
+
+
+def test_a_private_key_is_never_sent(plane: ScriptedPlane, sliceplane: Run, home: Path) -> None:
+    secret = home / "id_ed25519"
+    secret.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n")
+    outcome = sliceplane(*CREATE, "--ssh-key", str(secret))
+    assert outcome.code == 2
+    assert f"{secret}.pub" in outcome.err
+    assert not plane.seen
+
+
+def test_a_program_gets_the_active_allocation_and_nothing_else(plane: ScriptedPlane, sliceplane: Run) -> None:
+    _created(plane, stream(*COMING_UP, hold=True), then={**allocation(), "from_a_newer_release": 1})
+    outcome = sliceplane(*CREATE, "--json")
+    assert outcome.document == {**allocation(), "from_a_newer_release": 1}
+    assert outcome.err == ""
+
+
+def test_a_failed_allocation_ends_with_its_reason(plane: ScriptedPlane, sliceplane: Run) -> None:
+    reason = {"code": "deadline_missed", "message": "not ready: lab-a/0"}
+    failed = allocation("failed", reason=reason, endpoints=[], lease=None)
+    _created(plane, stream(REQUESTED, PLACED, STARTING, FAILED, hold=True), then=failed)
+    outcome = sliceplane(*CREATE)
+    assert outcome.code == 5
+    assert "not ready: lab-a/0 [deadline_missed]" in outcome.err
+    assert f"sliceplane allocations events {ALLOCATION}" in outcome.err
+
+
+def test_waiting_outlives_a_lost_connection(plane: ScriptedPlane, sliceplane: Run) -> None:
+    _created(
+        plane,
+        stream(REQUESTED, PLACED),
+        Reply(lose=True),
+        stream(STARTING, ACTIVE, hold=True),
+        then=allocation(),
+    )
+    outcome = sliceplane(*CREATE)
+    assert outcome.code == 0
+    assert "connection lost" in outcome.err
+    assert "connected again" in outcome.err
+    assert [seen.headers.get("Last-Event-ID") for seen in plane.of(f"GET {PATH}/watch")] == [None, "2", "2"]
+
+
+def test_release_says_what_happens_now(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.answers(f"DELETE {PATH}", document(allocation("releasing"), 202))
+    outcome = sliceplane("allocations", "release", ALLOCATION)
+    assert outcome.code == 0
+    assert "releasing" in outcome.out
+
+
+def test_release_waits_for_the_proof_when_asked_to(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.answers(f"DELETE {PATH}", document(allocation("releasing"), 202))
+    plane.answers(f"GET {PATH}/watch", stream(*COMING_UP, RELEASING, REMOVED, RELEASED, hold=True))
+    plane.answers(f"GET {PATH}", document(allocation("released")))
+    outcome = sliceplane("allocations", "release", ALLOCATION, "--wait", "--json")
+    assert outcome.code == 0
+    assert outcome.document == allocation("released")
+
+
+def test_waiting_for_a_release_shows_only_the_end(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.answers(f"DELETE {PATH}", document(allocation("releasing"), 202))
+    plane.answers(f"GET {PATH}/watch", stream(*COMING_UP, RELEASING, REMOVED, RELEASED, hold=True))
+    plane.answers(f"GET {PATH}", document(allocation("released")))
+    outcome = sliceplane("allocations", "release", ALLOCATION, "--wait")
+    assert [line.split() for line in outcome.err.splitlines()] == [
+        ["0.00", "s", "releasing"],
+        ["1.5", "s", "released"],
+    ]
+    assert "until" not in outcome.out
+
+
+def test_watch_prints_each_event_once_and_ends_with_the_allocation(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    first, rest = stream(*COMING_UP), stream(ACTIVE, RELEASING, REMOVED, RELEASED, hold=True)
+    plane.answers(f"GET {PATH}/watch", first, rest)
+    outcome = sliceplane("allocations", "watch", ALLOCATION, "--json")
+    assert outcome.code == 0
+    told = [json.loads(line) for line in outcome.out.splitlines()]
+    assert told == [*COMING_UP, RELEASING, REMOVED, RELEASED]
+
+
+def test_watching_a_failure_ends_when_its_slots_are_empty(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.answers(f"GET {PATH}/watch", stream(REQUESTED, PLACED, FAILED, REMOVED, hold=True))
+    plane.answers(f"GET {PATH}", document(allocation("failed")))
+    outcome = sliceplane("allocations", "watch", ALLOCATION)
+    assert outcome.code == 5
+    assert "allocation.slice_removed" in outcome.out
+
+
+def test_events_tell_who_did_what_and_why(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.answers(f"GET {PATH}/events", page(REQUESTED, PLACED, next_cursor="2"), page(STARTING))
+    outcome = sliceplane("allocations", "events", ALLOCATION)
+    assert [line.split()[2] for line in outcome.out.splitlines()] == [
+        "allocation.requested",
+        "allocation.placed",
+        "allocation.slice_starting",
+    ]
+    assert "by key:admin (POST /v1/allocations req-1)" in outcome.out
+    assert plane.seen[1].path.endswith("?cursor=2")
+
+
+def test_list_stops_at_its_limit(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.answers(
+        "GET /v1/allocations", page(allocation(), allocation(), next_cursor="1"), page(allocation())
+    )
+    outcome = sliceplane("allocations", "list", "--limit", "3", "--json")
+    assert outcome.document == {"items": [allocation()] * 3, "next_cursor": None}
+    assert [seen.path for seen in plane.seen] == [
+        "/v1/allocations?limit=3",
+        "/v1/allocations?cursor=1&limit=1",
+    ]

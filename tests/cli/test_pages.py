@@ -1,0 +1,161 @@
+"""What people see: whole ids, every fact that matters, a hint where there is nothing."""
+
+from collections.abc import Callable
+
+import pytest
+
+from control_plane.cli.pages.words import span
+from tests.cli.control_plane import ScriptedPlane, document, page, problem, stream
+from tests.cli.examples import ALLOCATION, COMING_UP, allocation
+from tests.cli.outcome import Outcome
+
+Run = Callable[..., Outcome]
+NODE = {
+    "id": "lab-a",
+    "state": "enrolled",
+    "subnet": "10.100.1.0/24",
+    "l2_domain": "default",
+    "hostname": "lab-a.example",
+    "agent_version": "0.1.0",
+    "simulated": False,
+    "images": ["lab-guest"],
+    "missing": ["no bridge br-slice"],
+    "seen_at": "2026-01-02T03:04:05Z",
+}
+SLOT = {
+    "id": "lab-a/0",
+    "node_id": "lab-a",
+    "index": 0,
+    "state": "withheld",
+    "sku": "lab.small",
+    "vcpus": 1,
+    "memory_mib": 96,
+    "network_device": "tap0",
+    "mac_address": "52:54:00:12:34:56",
+    "private_ip": "10.100.1.10",
+    "allocation_id": ALLOCATION,
+    "reason": {"code": "leftovers", "message": "a tap is still there"},
+}
+
+
+def test_show_tells_how_the_allocation_stands_and_how_to_log_in(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    shown = allocation(labels={"team": "a"})
+    plane.answers(f"GET /v1/allocations/{ALLOCATION}", document(shown))
+    out = sliceplane("allocations", "show", ALLOCATION).out
+    for part in (
+        ALLOCATION,
+        "active",
+        "lab-a/0",
+        "52:54:00:12:34:56",
+        "bound",
+        "team=a",
+        "ssh root@10.100.1.10",
+    ):
+        assert part in out
+
+
+def test_another_ssh_port_stands_in_the_hint(plane: ScriptedPlane, sliceplane: Run) -> None:
+    endpoint = {"kind": "ssh", "address": "192.0.2.1", "port": 2222, "node_id": None, "via": None}
+    plane.answers(f"GET /v1/allocations/{ALLOCATION}", document(allocation(endpoints=[endpoint])))
+    assert "ssh -p 2222 root@192.0.2.1" in sliceplane("allocations", "show", ALLOCATION).out
+
+
+def test_an_address_that_differs_from_the_reservation_is_pointed_out(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    slot = {"slot_id": "lab-a/0", "node_id": "lab-a", "private_ip": "10.100.1.10", "actual_ip": "10.100.1.66"}
+    plane.answers(f"GET /v1/allocations/{ALLOCATION}", document(allocation(slots=[slot])))
+    assert "seen at 10.100.1.66" in sliceplane("allocations", "show", ALLOCATION).out
+
+
+def test_a_withheld_slot_says_why(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.answers("GET /v1/slots", page(SLOT))
+    out = sliceplane("slots", "list", "--node", "lab-a").out
+    assert plane.seen[0].path == "/v1/slots?node=lab-a"
+    for part in ("lab-a/0", "withheld", ALLOCATION, "a tap is still there"):
+        assert part in out
+
+
+def test_a_node_says_what_it_lacks(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.answers("GET /v1/nodes", page(NODE))
+    plane.answers("GET /v1/nodes/lab-a", document(NODE))
+    assert "no bridge br-slice" in sliceplane("nodes", "list").out
+    assert "no bridge br-slice" in sliceplane("nodes", "show", "lab-a").out
+
+
+def test_expecting_a_node_gives_its_token(plane: ScriptedPlane, sliceplane: Run) -> None:
+    token = {"id": "lab-c", "subnet": "10.100.3.0/24", "enrolment_token": "enrol_x"}
+    plane.answers("POST /v1/nodes", document({**token, "token_expires_at": "2026-01-02T04:00:00Z"}, 201))
+    outcome = sliceplane("nodes", "expect", "lab-c")
+    assert outcome.code == 0
+    assert "enrol_x" in outcome.out
+    assert plane.seen[0].body == b'{"id":"lab-c"}'
+
+
+def test_several_slots_are_approved_at_once(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.answers("POST /v1/nodes/lab-a/slots/0/approve", document(SLOT))
+    plane.answers("POST /v1/nodes/lab-a/slots/1/approve", document({**SLOT, "id": "lab-a/1"}))
+    outcome = sliceplane("slots", "approve", "lab-a/0", "lab-a/1", "--json")
+    assert outcome.document == {"items": [SLOT, {**SLOT, "id": "lab-a/1"}], "next_cursor": None}
+
+
+def test_slots_approved_before_a_refusal_are_told(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.answers("POST /v1/nodes/lab-a/slots/0/approve", document(SLOT))
+    plane.answers("POST /v1/nodes/lab-a/slots/1/approve", problem(404, "unknown_slot", "no slot lab-a/1"))
+    outcome = sliceplane("slots", "approve", "lab-a/0", "lab-a/1")
+    assert outcome.code == 1
+    assert "lab-a/0" in outcome.out
+    assert "no slot lab-a/1" in outcome.err
+
+
+@pytest.mark.parametrize("thing", ["nodes", "slots", "allocations"])
+def test_an_empty_list_says_what_to_do(plane: ScriptedPlane, sliceplane: Run, thing: str) -> None:
+    plane.answers(f"GET /v1/{thing}", page())
+    assert "sliceplane" in sliceplane(thing, "list").out
+    assert sliceplane(thing, "list", "--json").document == {"items": [], "next_cursor": None}
+
+
+def test_skus_are_listed(plane: ScriptedPlane, sliceplane: Run) -> None:
+    sku = {"name": "lab.small", "vcpus": 1, "memory_mib": 96, "images": ["lab-guest"]}
+    plane.answers("GET /v1/skus", page(sku))
+    assert sliceplane("skus", "list").out.splitlines()[1].split() == [
+        "lab.small",
+        "1",
+        "96",
+        "MiB",
+        "lab-guest",
+    ]
+
+
+def test_a_part_of_the_ledger_is_listed(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.answers("GET /v1/events", page(*COMING_UP))
+    outcome = sliceplane("events", "list", "--after", "7", "--limit", "10")
+    assert plane.seen[0].path == "/v1/events?after=7&limit=10"
+    assert len(outcome.out.splitlines()) == len(COMING_UP)
+
+
+def test_following_starts_where_it_is_told(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.answers("GET /v1/events/watch", stream(*COMING_UP[3:]), problem(410, "cursor_too_old", "gone"))
+    outcome = sliceplane("events", "follow", "--after", "4")
+    assert plane.seen[0].headers["Last-Event-ID"] == "4"
+    assert len(outcome.out.splitlines()) == 2
+    assert outcome.code == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0, "0.00 s"),
+        (0.344, "0.34 s"),
+        (12.54, "12.5 s"),
+        (60, "1 min"),
+        (200, "3 min 20 s"),
+        (3600, "1 h"),
+        (7500, "2 h 5 min"),
+        (86400 * 4 + 3600 * 3, "4 d 3 h"),
+    ],
+)
+def test_a_length_of_time_is_told_with_the_precision_that_matters(seconds: float, shown: str) -> None:
+    assert span(seconds) == shown

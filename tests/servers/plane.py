@@ -1,0 +1,141 @@
+"""A control plane for tests: API, dispatcher and projector as they are, on a database and a Redis of its own.
+
+`plane` runs them in one thread of this process, which starts fast; `stack` in `deploy.embedded` runs them as
+processes that can be killed.
+"""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from control_plane.api.server import serve
+from control_plane.commands.access import issue_key
+from control_plane.followers import run_dispatcher, run_projector
+from control_plane.settings import Settings
+from control_plane.wiring import Plane, configure_logs, plane
+from deploy.embedded import redis as embedded_redis
+from deploy.embedded.postgres import PostgresServer
+from tests.servers.postgres import Database, cloned
+from tests.servers.redis import server_folder
+from tests.waiting import until
+
+ADMIN_KEY = "sp_test-admin"
+
+
+@dataclass(frozen=True)
+class RunningPlane:
+    """A control plane that answers. `redis` may be flushed and killed: nobody else uses it."""
+
+    url: str
+    settings: Settings
+    database: Database
+    redis: embedded_redis.RedisServer
+
+    def client(self, **headers: str) -> httpx.Client:
+        """An admin's client."""
+        return httpx.Client(
+            base_url=f"{self.url}/v1", headers={"Authorization": f"Bearer {ADMIN_KEY}", **headers}, timeout=20
+        )
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """What the database says, as its superuser."""
+        with psycopg.connect(self.database.admin_dsn, autocommit=True) as conn:
+            return conn.execute(query).fetchall()
+
+
+def settings_for(database: Database, redis_url: str, port: int, queue_port: int) -> Settings:
+    options = {name: str(value) for name, value in conninfo_to_dict(database.app_dsn).items()}
+    url = (
+        f"postgresql+psycopg://{options['user']}:{options['password']}@/{options['dbname']}"
+        f"?host={options['host']}&port={options['port']}"
+    )
+    return Settings(
+        database_url=url,
+        redis_url=redis_url,
+        listen=f"127.0.0.1:{port}",
+        queue_port=queue_port,
+        deadline_grace_seconds=0.0,
+        log="console",
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def running(server: PostgresServer) -> Iterator[RunningPlane]:
+    """A control plane on a new database of the session's server and on a new Redis."""
+    configure_logs("console")
+    with cloned(server) as database, server_folder() as folder, embedded_redis.running_redis(folder) as redis:
+        settings = settings_for(database, redis.url, free_port(), redis.port)
+        with _in_a_thread(settings):
+            made = RunningPlane(f"http://{settings.listen}", settings, database, redis)
+            until(lambda: _answers(made), "the API answers")
+            yield made
+
+
+@pytest.fixture
+def running_plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
+    """For one test, which may do to it what it likes."""
+    with running(postgres_server) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shared_plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
+    """For tests that ask and change nothing."""
+    with running(postgres_server) as made:
+        yield made
+
+
+def _answers(made: RunningPlane) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return made.client().get("/skus").status_code == httpx.codes.OK
+    return False
+
+
+@contextlib.contextmanager
+def _in_a_thread(settings: Settings) -> Iterator[None]:
+    stop: list[Callable[[], None]] = []
+    thread = threading.Thread(target=lambda: asyncio.run(_programs(settings, stop)))
+    thread.start()
+    try:
+        yield
+    finally:
+        until(lambda: bool(stop), "the programs run")
+        stop[0]()
+        thread.join(20)
+        assert not thread.is_alive(), "the control plane did not stop"
+
+
+async def _programs(settings: Settings, stop: list[Callable[[], None]]) -> None:
+    loop, me = asyncio.get_running_loop(), asyncio.current_task()
+    assert me is not None
+    with contextlib.suppress(asyncio.CancelledError):
+        async with plane(settings) as made:
+            await made.handle(issue_key("test", "admin", sha256(ADMIN_KEY.encode()).hexdigest()))
+            stop.append(lambda: _cancel(loop, me))
+            await _together(made)
+
+
+def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+    loop.call_soon_threadsafe(task.cancel)
+
+
+async def _together(made: Plane) -> None:
+    async with asyncio.TaskGroup() as group:
+        for program in (serve, run_dispatcher, run_projector):
+            group.create_task(program(made))
