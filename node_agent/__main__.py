@@ -1,0 +1,84 @@
+"""`sliceplane-agent CONFIG`: the agent as a program. Ends on SIGTERM or SIGINT within seconds; slices run on.
+
+Exit codes (sysexits.h): 0 stopped as asked, 64 usage, 74 the state folder cannot be used, 75 another agent holds it,
+77 enrolment refused, 78 configuration refused. 75 may pass by itself; the others want a person.
+"""
+
+import os
+import queue
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from node_agent.enrol import EnrolmentRefused
+from node_agent.halt import Halt, Halted
+from node_agent.logs import configure_logs
+from node_agent.settings import Settings, SettingsRefused, read_settings
+from node_agent.sole import AnotherAgent
+from node_agent.wiring import run
+from tasks.failpoints import arm_from
+
+USAGE: Final = 64
+MISCONFIGURED: Final = 78
+_ENDS: Final[dict[type[Exception], int]] = {
+    OSError: 74,
+    AnotherAgent: 75,
+    EnrolmentRefused: 77,
+    SettingsRefused: MISCONFIGURED,
+}
+
+
+def main() -> None:
+    code = _main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: it would wait for threads, and one of them may hang in a driver's C call for its whole deadline.
+    os._exit(code)
+
+
+def _main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        sys.stderr.write("usage: sliceplane-agent CONFIG\n")
+        return USAGE
+    arm_from(os.environ.get("SLICEPLANE_FAILPOINTS", ""))
+    try:
+        settings = read_settings(Path(arguments[0]))
+    except SettingsRefused as refused:
+        sys.stderr.write(f"sliceplane-agent: {refused}\n")
+        return MISCONFIGURED
+    configure_logs(settings.log, settings.node_id)
+    return _be_the_agent(settings)
+
+
+def _be_the_agent(settings: Settings) -> int:
+    try:
+        run(settings, _halt_on_signals())
+    except Halted:
+        return 0
+    except tuple(_ENDS) as end:
+        code = next(code for kind, code in _ENDS.items() if isinstance(end, kind))
+        structlog.get_logger(__name__).critical("agent_cannot_run", why=type(end).__name__, reason=str(end))
+        return code
+    return 0
+
+
+def _halt_on_signals() -> Halt:
+    """Asked by SIGTERM or SIGINT. The handler only puts: `SimpleQueue.put` is reentrant, an event's lock is not."""
+    halt, signals = Halt(), queue.SimpleQueue[int]()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, _frame: signals.put(received))
+
+    def wait() -> None:
+        signals.get()
+        halt.ask()
+
+    threading.Thread(target=wait, name="signals", daemon=True).start()
+    return halt
+
+
+if __name__ == "__main__":
+    main()

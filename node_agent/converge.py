@@ -1,0 +1,81 @@
+"""The one road from a wish to the host: look at everything, run what differs, wait until it answers.
+
+Orders, restarts and the survey all come through here, so that there is no second way "for recovery". Nothing is
+touched before every aspect could be read (a repair acts only on a complete snapshot). An unreadable host is waited
+for; a refused step ends the attempt. While a slice boots it is looked at again every few seconds, so that a
+machine or a daemon that dies meanwhile is made good by the same comparison.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
+
+import structlog
+
+from node_agent.halt import Halt
+from node_agent.host import Host
+from node_agent.slices import Aspect, HostUnreadable, Slice, SliceNetwork, Step
+from node_agent.steps import StepFailed, run_steps
+
+log = structlog.get_logger(__name__)
+
+Done = TypeVar("Done")
+_LOOK_AGAIN_SECONDS: Final = 0.5
+
+
+def planned(wanted: Slice, host: Host) -> tuple[str, ...]:
+    """Names of the steps that would make the host carry `wanted`; empty when it does. Raises `HostUnreadable`."""
+    return tuple(step.name for aspect in host.aspects for step in aspect.to_apply(wanted))
+
+
+def make(wanted: Slice, host: Host, halt: Halt) -> None:
+    """Make the host carry `wanted`. Raises `StepFailed`, `HostUnreadable`, `Halted`."""
+    _carry_out(host.aspects, lambda aspect: aspect.to_apply(wanted), lambda steps: run_steps(steps, halt))
+
+
+def take_away(gone: SliceNetwork, host: Host, halt: Halt) -> tuple[StepFailed, ...]:
+    """Take everything of the slot away, the machine first. Raises `HostUnreadable`, `Halted`.
+
+    A refusal in one aspect does not keep the others: what can be closed is closed. The refusals are returned.
+    """
+    refusals: list[StepFailed] = []
+
+    def run(steps: Iterable[Step]) -> None:
+        try:
+            run_steps(steps, halt)
+        except StepFailed as refusal:
+            refusals.append(refusal)
+
+    _carry_out(host.aspects[::-1], lambda aspect: aspect.to_remove(gone), run)
+    return tuple(refusals)
+
+
+def leftovers(gone: SliceNetwork, host: Host) -> tuple[str, ...]:
+    """What a fresh look at every aspect still finds. Raises `HostUnreadable`."""
+    return tuple(left for aspect in host.aspects for left in aspect.remains(gone))
+
+
+def patiently(attempt: Callable[[], Done], *, until: float, halt: Halt) -> Done:
+    """Try again while the host cannot be read, until the monotonic time `until`; then raise `HostUnreadable`."""
+    while True:
+        try:
+            return attempt()
+        except HostUnreadable as unreadable:
+            if time.monotonic() >= until:
+                raise
+            log.warning("host_unreadable", reason=str(unreadable))
+            halt.wait(_LOOK_AGAIN_SECONDS)
+
+
+def _carry_out(
+    aspects: Sequence[Aspect],
+    plan: Callable[[Aspect], tuple[Step, ...]],
+    run: Callable[[Iterable[Step]], None],
+) -> None:
+    plans = [plan(aspect) for aspect in aspects]
+    changed = False
+    for aspect, planned in zip(aspects, plans, strict=True):
+        # A plan made before another aspect changed may be of a host that is no more (a tap made anew, say).
+        steps = plan(aspect) if changed else planned
+        run(steps)
+        changed = changed or bool(steps)

@@ -1,0 +1,46 @@
+"""Calls that may hang, such as those into C libraries, each under a deadline.
+
+Nothing can interrupt a C call, so a call runs on a thread of its own, and whoever asked stops waiting at the
+deadline. The call itself goes on, and may still take effect. Calls that hang keep their places: once
+`at_once` do, further ones are not even begun, so that a dead daemon costs a bounded number of threads.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from time import monotonic
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Overdue(Exception):
+    """No answer within the deadline; whether the call has had, or will have, its effect is not known."""
+
+
+class Deadlines:
+    def __init__(self, at_once: int = 16) -> None:
+        self._room = threading.BoundedSemaphore(at_once)
+
+    def within(self, seconds: float, call: Callable[[], T]) -> T:
+        """The call's result, or its own exception; `Overdue` after `seconds`."""
+        ends = monotonic() + seconds
+        if not self._room.acquire(timeout=seconds):
+            raise Overdue("too many earlier calls hang")
+        outcome: Future[T] = Future()
+        # Daemonic: a call that never returns must not keep the agent from ending.
+        threading.Thread(target=self._run, args=(call, outcome), name="deadline", daemon=True).start()
+        try:
+            return outcome.result(timeout=max(0.0, ends - monotonic()))
+        except TimeoutError:
+            if outcome.done():
+                raise
+            raise Overdue(f"no answer within {seconds:g} s") from None
+
+    def _run(self, call: Callable[[], T], outcome: Future[T]) -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - handed over, not handled: the thread that asked raises it
+            outcome.set_exception(error)
+        finally:
+            self._room.release()

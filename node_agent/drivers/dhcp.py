@@ -1,0 +1,176 @@
+"""DHCP by dnsmasq: one file per reservation, and its lease file as evidence.
+
+A reservation is a file `hosts/<slot's tap>`, `mac,ip`, which dnsmasq notices by itself. It carries no tag: dnsmasq 2.90
+aborts at SIGHUP over one. A deleted file ends its reservation at SIGHUP and not before. A lease is cleared by a
+DHCPRELEASE (RFC 2131, 4.4.6) from the gateway to itself, so that dnsmasq's memory and its file change together.
+"""
+
+import os
+import shutil
+import socket
+import struct
+import time
+from ipaddress import IPv4Address
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+from events.values import Ipv4Address, MacAddress
+from node_agent.drivers.dnsmasq import Dnsmasq
+from node_agent.drivers.links import NetlinkLinks
+from node_agent.gateway import NodeNetwork
+from node_agent.leases import LeaseSeen, Reservation
+from node_agent.looks import look, look_again
+from node_agent.slices import HostRefused, HostUnreadable
+
+PAUSE: Final = 0.005
+"""Seconds between two looks at the lease file while a release takes effect."""
+
+
+class DnsmasqLeases:
+    """`folder` is made if it is missing and must be reachable for the user dnsmasq, so not within a private one."""
+
+    def __init__(
+        self, folder: Path, network: NodeNetwork, links: NetlinkLinks, deadline: float = 5.0
+    ) -> None:
+        self._hosts, self._file = folder / "hosts", folder / "leases"
+        self._network, self._deadline = network, deadline
+        self._server = Dnsmasq(folder, links.index, deadline)
+
+    def close(self) -> None:
+        self._server.close()
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def missing(self) -> tuple[str, ...]:
+        return () if shutil.which("dnsmasq") else ("program dnsmasq",)
+
+    def serves(self, network: NodeNetwork) -> bool:
+        return self._server.serves(network)
+
+    def serve(self, network: NodeNetwork) -> None:
+        self._make_folder()
+        self._server.serve(network)
+
+    def reservations(self) -> frozenset[Reservation]:
+        return look((self, "reservations"), self._reservations)
+
+    def leases(self) -> frozenset[LeaseSeen]:
+        return look((self, "leases"), self._leases)
+
+    def reserve(self, reservation: Reservation) -> None:
+        held = self._reservations()
+        if any(
+            r.name == reservation.name or r.mac == reservation.mac or r.ip == reservation.ip for r in held
+        ):
+            raise HostRefused(f"reserve {reservation.ip} for {reservation.mac}: reserved already")
+        look_again()
+        try:
+            self._make_folder()
+            # dnsmasq passes over a name that begins with a dot, and reads the file when it takes its real name.
+            draft = self._hosts / f".{reservation.name}"
+            draft.write_text(f"{reservation.mac},{reservation.ip}\n")
+            draft.chmod(0o644)
+            draft.rename(self._hosts / reservation.name)
+        except OSError as error:
+            raise HostRefused(f"reserve {reservation.ip}: {error}") from error
+
+    def withdraw(self, reservation: Reservation) -> None:
+        look_again()
+        try:
+            (self._hosts / reservation.name).unlink(missing_ok=True)
+        except OSError as error:
+            raise HostRefused(f"withdraw {reservation.ip}: {error}") from error
+        self._server.hang_up()
+
+    def clear(self, lease: LeaseSeen) -> None:
+        look_again()
+        if not self._server.running():
+            self._strike(lease)
+        ends = monotonic() + self._deadline
+        while _of(lease, self._leases()):
+            if monotonic() > ends:
+                raise HostRefused(f"dnsmasq keeps the lease of {lease.ip} to {lease.mac}")
+            self._release(lease)
+            time.sleep(PAUSE)
+
+    def _reservations(self) -> frozenset[Reservation]:
+        try:
+            files = [path for path in self._hosts.glob("*") if not path.name.startswith(".")]
+            return frozenset(_reservation(path.name, path.read_text()) for path in files)
+        except OSError as error:
+            raise HostUnreadable(f"reservations in {self._hosts}: {error}") from error
+
+    def _leases(self) -> frozenset[LeaseSeen]:
+        try:
+            lines = self._file.read_text().splitlines()
+        except FileNotFoundError:
+            return frozenset()
+        except OSError as error:
+            raise HostUnreadable(f"lease file {self._file}: {error}") from error
+        return frozenset(seen for line in lines if (seen := _lease(line, time.time())))
+
+    def _make_folder(self) -> None:
+        self._hosts.mkdir(parents=True, exist_ok=True)
+        for folder in (self._hosts.parent, self._hosts):
+            folder.chmod(0o755)
+
+    def _release(self, lease: LeaseSeen) -> None:
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as wire:
+                # By way of the bridge's device, although it never leaves the host: dnsmasq listens there alone.
+                wire.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._network.bridge.encode())
+                wire.sendto(release_message(lease, self._network.gateway), (self._network.gateway, 67))
+        except OSError as error:
+            raise HostRefused(f"release {lease.ip}: {error}") from error
+
+    def _strike(self, lease: LeaseSeen) -> None:
+        """Take the lease out of the file of a server that does not run."""
+        draft = self._file.with_suffix(".draft")
+        try:
+            lines = self._file.read_text().splitlines(keepends=True)
+            draft.write_text("".join(line for line in lines if not _same(_lease(line, 0.0), lease)))
+            draft.rename(self._file)
+        except OSError as error:
+            raise HostRefused(f"strike the lease of {lease.ip}: {error}") from error
+
+
+def release_message(lease: LeaseSeen, server: Ipv4Address) -> bytes:
+    """A DHCPRELEASE of `lease` (RFC 2131, 2 and RFC 2132, 9.6 and 9.7)."""
+    chaddr = bytes.fromhex(lease.mac.replace(":", ""))
+    head = struct.pack(
+        "!BBBBIHH4s12x16s192x",
+        1,
+        1,
+        6,
+        0,
+        int.from_bytes(os.urandom(4)),
+        0,
+        0,
+        IPv4Address(lease.ip).packed,
+        chaddr,
+    )
+    return head + b"\x63\x82\x53\x63" + b"\x35\x01\x07" + b"\x36\x04" + IPv4Address(server).packed + b"\xff"
+
+
+def _reservation(name: str, text: str) -> Reservation:
+    mac, _, ip = text.strip().partition(",")
+    return Reservation(name, MacAddress(mac), Ipv4Address(ip))
+
+
+def _lease(line: str, now: float) -> LeaseSeen | None:
+    """A line of the lease file, `expiry mac ip name client-id`, with 0 for never; None for what is not IPv4."""
+    match line.split():
+        case [expiry, mac, ip, _, _] if expiry.isdigit() and ":" not in ip:
+            return LeaseSeen(MacAddress(mac.lower()), Ipv4Address(ip), expired=0 < int(expiry) < now)
+        case _:
+            return None
+
+
+def _same(seen: LeaseSeen | None, lease: LeaseSeen) -> bool:
+    return seen is not None and (seen.mac, seen.ip) == (lease.mac, lease.ip)
+
+
+def _of(lease: LeaseSeen, seen: frozenset[LeaseSeen]) -> bool:
+    return any(_same(each, lease) for each in seen)

@@ -1,0 +1,237 @@
+"""The dnsmasq process: started, watched, restarted when it dies, and left alone when the agent does.
+
+dnsmasq outlives the agent on purpose: guests renew their leases while the agent is being restarted or is dead. The next
+agent finds it by its command line, adopts it when it runs as wanted, and replaces it otherwise; the lease file is
+on disk, so a replacement knows every lease. There is at most one: `serve` ends all others first.
+
+It binds its socket to the bridge's device, so a device that was made anew under the same name needs a new dnsmasq;
+the number of the device that it was started for stands in its environment.
+"""
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+import structlog
+
+from node_agent.backoff import Backoff
+from node_agent.gateway import NodeNetwork
+from node_agent.slices import HostRefused
+
+log = structlog.get_logger(__name__)
+
+LIVED_LONG: Final = 10.0
+"""Seconds after which a death is not put down to the start before it."""
+LINK: Final = "SLICEPLANE_LINK"
+PORT: Final = ":0043"
+"""Port 67 as /proc/net/udp writes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A dnsmasq of this folder, and the number of the link it was started for."""
+
+    pid: int
+    arguments: tuple[str, ...]
+    link: str
+
+
+class Dnsmasq:
+    """`folder` must be reachable for the user dnsmasq; `link_number` asks the kernel for a device's number."""
+
+    def __init__(self, folder: Path, link_number: Callable[[str], int | None], deadline: float) -> None:
+        self._folder, self._link_number, self._deadline = folder, link_number, deadline
+        self._turn = threading.RLock()
+        self._wanted: NodeNetwork | None = None
+        self._watched: int | None = None
+        self._leaving = threading.Event()
+        self._backoff = Backoff(first=0.1, cap=5.0)
+
+    def serves(self, network: NodeNetwork) -> bool:
+        with self._turn:
+            found = [each for each in self.running() if self._is(each, network)]
+            return len(found) == 1 and self._watched == found[0].pid
+
+    def serve(self, network: NodeNetwork) -> None:
+        """Adopt the dnsmasq that runs as wanted, or start one; end every other. Raises `HostRefused`."""
+        with self._turn:
+            self._wanted = network
+            found = [each for each in self.running() if self._is(each, network)][:1]
+            for each in self.running():
+                if each not in found:
+                    self._end(each.pid)
+            if found:
+                log.info("dnsmasq_adopted", pid=found[0].pid)
+            self._watch(found[0].pid if found else self._start(network))
+
+    def hang_up(self) -> None:
+        """Make it read its hosts anew (dnsmasq(8), SIGHUP)."""
+        for each in self.running():
+            with suppress(ProcessLookupError):
+                os.kill(each.pid, signal.SIGHUP)
+
+    def close(self) -> None:
+        """Watch it no more; it goes on serving."""
+        self._leaving.set()
+
+    def stop(self) -> None:
+        """Watch it no more and end it."""
+        with self._turn:
+            self._wanted = None
+            self.close()
+            for each in self.running():
+                self._end(each.pid)
+
+    def running(self) -> tuple[Running, ...]:
+        mark = f"--dhcp-leasefile={self._folder / 'leases'}".encode()
+        return tuple(_found(mark))
+
+    def _is(self, found: Running, network: NodeNetwork) -> bool:
+        wanted = (self._arguments(network), str(self._link_number(network.bridge)))
+        return (found.arguments, found.link) == wanted
+
+    def _start(self, network: NodeNetwork) -> int:
+        number = self._link_number(network.bridge)
+        if number is None:
+            raise HostRefused(f"start dnsmasq: no link {network.bridge}")
+        try:
+            child = subprocess.Popen(
+                self._arguments(network),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={"PATH": os.environ.get("PATH", os.defpath), LINK: str(number)},
+                # A session of its own: what interrupts the agent at a terminal must not end DHCP.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise HostRefused(f"start dnsmasq: {error}") from error
+        self._await_socket(child)
+        log.info("dnsmasq_started", pid=child.pid)
+        return child.pid
+
+    def _await_socket(self, child: subprocess.Popen[bytes]) -> None:
+        ends = monotonic() + self._deadline
+        # Of this thread's network namespace, in which the child was started.
+        while PORT not in Path("/proc/thread-self/net/udp").read_text():
+            if child.poll() is not None:
+                raise HostRefused(f"dnsmasq ended with {child.returncode}: {self._last_words()}")
+            if monotonic() > ends:
+                self._end(child.pid)
+                raise HostRefused(f"dnsmasq did not listen within {self._deadline:g} s")
+            self._leaving.wait(0.005)
+
+    def _last_words(self) -> str:
+        try:
+            return "; ".join((self._folder / "log").read_text().splitlines()[-2:])
+        except OSError:
+            return "it left no log"
+
+    def _watch(self, pid: int) -> None:
+        if self._watched != pid:
+            self._watched = pid
+            threading.Thread(target=self._await_end, args=(pid,), name="dnsmasq", daemon=True).start()
+
+    def _await_end(self, pid: int) -> None:
+        born = monotonic()
+        while not self._leaving.is_set():
+            if _ended(pid, within=0.5):
+                break
+        _reap(pid)
+        if monotonic() - born > LIVED_LONG:
+            self._backoff.reset()
+        while self._is_watched(pid) and not self._leaving.wait(self._backoff.next()):
+            self._revive(pid)
+
+    def _is_watched(self, pid: int) -> bool:
+        with self._turn:
+            return self._watched == pid and self._wanted is not None
+
+    def _revive(self, pid: int) -> None:
+        with self._turn:
+            # In the meantime somebody may have asked for another one, or for none.
+            if self._wanted is None or self._watched != pid or self._leaving.is_set():
+                return
+            log.warning("dnsmasq_died", pid=pid)
+            try:
+                self.serve(self._wanted)
+            except HostRefused as error:
+                log.error("dnsmasq_not_started", refusal=str(error))
+
+    def _end(self, pid: int) -> None:
+        for deadly in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.kill(pid, deadly)
+            if _ended(pid, within=self._deadline / 2):
+                _reap(pid)
+                return
+        raise HostRefused(f"dnsmasq {pid} does not end")
+
+    def _arguments(self, network: NodeNetwork) -> tuple[str, ...]:
+        subnet = IPv4Network(network.subnet)
+        return (
+            shutil.which("dnsmasq") or "dnsmasq",
+            "--keep-in-foreground",
+            "--conf-file=/dev/null",
+            "--pid-file=",
+            "--port=0",
+            "--user=dnsmasq",
+            f"--interface={network.bridge}",
+            "--bind-dynamic",
+            # `static`: only reserved addresses are given, and only to those they are reserved for (ALC-4).
+            f"--dhcp-range={subnet.network_address},static,{subnet.netmask},{network.lease_seconds}",
+            f"--dhcp-option=option:router,{network.gateway}",
+            f"--dhcp-option=option:mtu,{network.mtu}",
+            *(
+                f"--dhcp-option=option:dns-server,{','.join(network.resolvers)}"
+                for _ in network.resolvers[:1]
+            ),
+            f"--dhcp-hostsdir={self._folder / 'hosts'}",
+            f"--dhcp-leasefile={self._folder / 'leases'}",
+            f"--log-facility={self._folder / 'log'}",
+            "--quiet-dhcp",
+            "--no-ping",
+            "--dhcp-authoritative",
+            # A lease is found by its card alone: by client id, a neighbour could name somebody else's.
+            "--dhcp-ignore-clid",
+        )
+
+
+def _found(mark: bytes) -> Iterator[Running]:
+    for folder in Path("/proc").glob("[0-9]*"):
+        # Processes come and go while we look.
+        with suppress(OSError):
+            words = (folder / "cmdline").read_bytes().split(b"\0")[:-1]
+            if mark in words and Path(os.fsdecode(words[0])).name == "dnsmasq":
+                environment = (folder / "environ").read_bytes().split(b"\0")
+                links = [word.partition(b"=")[2] for word in environment if word.startswith(LINK.encode())]
+                link = os.fsdecode(links[0]) if links else ""
+                yield Running(int(folder.name), tuple(map(os.fsdecode, words)), link)
+
+
+def _ended(pid: int, within: float) -> bool:
+    """Whether a process, ours or adopted, ends within so many seconds. A zombie has ended."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], within)[0])
+    finally:
+        os.close(handle)
+
+
+def _reap(pid: int) -> None:
+    # An adopted one is the child of another.
+    with suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)

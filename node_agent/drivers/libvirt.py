@@ -1,0 +1,182 @@
+"""The hypervisor through libvirt: kept connections, one call on each at a time, every call under a deadline.
+
+One call at a time, and no keepalive on them: with libvirt 9.0, a keepalive that closed a connection while calls
+waited on it crashed the process (SIGSEGV below virNetClientSendWithReply, at the first hung libvirtd). A call that
+hangs keeps its connection to itself until libvirtd goes on or dies; the next call takes another. Domains belong to libvirtd and not to these connections:
+nothing here ends with the agent.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+import libvirt
+
+from node_agent.domain_xml import NotAGuest, domain_xml, guest_in, interfaces_in
+from node_agent.drivers.deadlines import Deadlines, Overdue
+from node_agent.drivers.libvirt_events import DomainWatch, run_event_loop
+from node_agent.drivers.qemu import end_process, qemu_processes
+from node_agent.guests import Guest, Hosting
+from node_agent.looks import look, look_again
+from node_agent.machines import DomainState, FoundDomain, FoundProcess
+from node_agent.slices import HostRefused, HostUnreadable
+
+T = TypeVar("T")
+
+# libvirt-python carries no types: its objects are Any, and only in this module.
+Connection = Any
+Domain = Any
+
+_STATES: Final[dict[int, DomainState]] = {
+    libvirt.VIR_DOMAIN_PAUSED: "paused",
+    libvirt.VIR_DOMAIN_SHUTDOWN: "stopped",
+    libvirt.VIR_DOMAIN_SHUTOFF: "stopped",
+    libvirt.VIR_DOMAIN_CRASHED: "stopped",
+}
+_FORGET: Final = (
+    libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
+    | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
+    | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
+    | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
+)
+
+
+class LibvirtHypervisor:
+    """`node_agent.machines.Hypervisor`. `ended` is called, from a thread of its own, when a domain may have ended;
+    it must return at once.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        ended: Callable[[], None],
+        read_seconds: float = 5.0,
+        change_seconds: float = 30.0,
+    ) -> None:
+        run_event_loop()
+        self._read_seconds, self._change_seconds = read_seconds, change_seconds
+        self._deadlines = Deadlines()
+        self._connections = _Connections(uri)
+        self._watch = DomainWatch(uri, ended)
+
+    def close(self) -> None:
+        self._watch.stop()
+
+    def domains(self) -> tuple[FoundDomain, ...]:
+        return look((self, "domains"), lambda: self._read("list domains", lambda its: tuple(_listed(its))))
+
+    def processes(self) -> tuple[FoundProcess, ...]:
+        return qemu_processes()
+
+    def start(self, guest: Guest, hosting: Hosting) -> None:
+        xml = domain_xml(guest, hosting)
+        self._change(f"start {guest.name}", lambda connection: connection.createXML(xml, 0))
+
+    def resume(self, domain: UUID) -> None:
+        self._change(f"resume {domain}", lambda connection: _by_uuid(connection, domain).resume())
+
+    def destroy(self, domain: UUID) -> None:
+        self._change(f"destroy {domain}", lambda connection: _destroy(connection, domain))
+
+    def end(self, process: FoundProcess) -> None:
+        end_process(process)
+
+    def _read(self, asked: str, call: Callable[[Connection], T]) -> T:
+        try:
+            return self._deadlines.within(self._read_seconds, lambda: self._call(call))
+        except (Overdue, libvirt.libvirtError) as error:
+            raise HostUnreadable(f"libvirt, {asked}: {error}") from error
+
+    def _change(self, asked: str, call: Callable[[Connection], object]) -> None:
+        try:
+            self._deadlines.within(self._change_seconds, lambda: self._call(call))
+        except Overdue as overdue:
+            raise HostUnreadable(f"libvirt, {asked}: {overdue}") from overdue
+        except libvirt.libvirtError as error:
+            verdict = HostUnreadable if _is_no_answer(error) else HostRefused
+            raise verdict(f"libvirt, {asked}: {error}") from error
+        finally:
+            look_again()
+
+    def _call(self, call: Callable[[Connection], T]) -> T:
+        with self._connections.one() as connection:
+            return call(connection)
+
+
+class _Connections:
+    """Connections that nobody uses just now. There are never more than calls that ran at once."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._idle: SimpleQueue[Connection] = SimpleQueue()
+
+    @contextmanager
+    def one(self) -> Iterator[Connection]:
+        connection = self._kept() or self._opened()
+        try:
+            yield connection
+        finally:
+            if connection.isAlive():
+                self._idle.put(connection)
+
+    def _kept(self) -> Connection | None:
+        try:
+            while not (connection := self._idle.get_nowait()).isAlive():
+                continue
+        except Empty:
+            return None
+        return connection
+
+    def _opened(self) -> Connection:
+        return libvirt.open(self._uri)
+
+
+def _is_no_answer(error: libvirt.libvirtError) -> bool:
+    # Lost on the way, or another change of this domain takes its time. The change may have been made or
+    # may yet be: only a fresh look can tell, so this is no refusal.
+    busy: bool = error.get_error_code() == libvirt.VIR_ERR_OPERATION_TIMEOUT
+    lost: bool = error.get_error_domain() == libvirt.VIR_FROM_RPC
+    return busy or lost
+
+
+def _listed(connection: Connection) -> Iterator[FoundDomain]:
+    for domain in connection.listAllDomains():
+        try:
+            state, xml = domain.state()[0], domain.XMLDesc()
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+                raise
+            continue  # ended while we looked
+        yield FoundDomain(
+            name=domain.name(),
+            uuid=UUID(domain.UUIDString()),
+            state=_STATES.get(state, "running"),
+            guest=_guest(xml),
+            interfaces=interfaces_in(xml),
+        )
+
+
+def _guest(xml: str) -> Guest | None:
+    try:
+        return guest_in(xml)
+    except NotAGuest:
+        return None
+
+
+def _by_uuid(connection: Connection, uuid: UUID) -> Domain:
+    return connection.lookupByUUIDString(str(uuid))
+
+
+def _destroy(connection: Connection, uuid: UUID) -> None:
+    try:
+        domain = _by_uuid(connection, uuid)
+        if domain.isActive():
+            domain.destroy()
+        if domain.isPersistent():
+            domain.undefineFlags(_FORGET)
+    except libvirt.libvirtError as error:
+        # A transient domain is gone with its process, at any moment here.
+        if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+            raise

@@ -1,0 +1,91 @@
+"""libvirt's event loop, and a watch for domains that end.
+
+The loop answers libvirtd's keepalives for every connection of the process; without it libvirtd hangs up on an
+idle one. There is one loop per process, and no way to stop it: it starts at first use and stays.
+
+Events are a hint and are lost while there is no connection, so a new connection counts as an event too. The survey is
+what finds everything.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from typing import Any, Final
+
+import libvirt
+import structlog
+
+log = structlog.get_logger(__name__)
+
+# libvirt-python carries no types.
+Connection = Any
+Domain = Any
+
+_KEEPALIVE_SECONDS: Final = 5
+_KEEPALIVE_MISSES: Final = 2
+_AGAIN_SECONDS: Final = 1.0
+_LIFECYCLE: Final = libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE
+_ENDS: Final[dict[int, str]] = {
+    libvirt.VIR_DOMAIN_EVENT_STOPPED_SHUTDOWN: "the guest shut itself down",
+    libvirt.VIR_DOMAIN_EVENT_STOPPED_DESTROYED: "it was destroyed",
+    libvirt.VIR_DOMAIN_EVENT_STOPPED_CRASHED: "the guest crashed",
+    libvirt.VIR_DOMAIN_EVENT_STOPPED_FAILED: "qemu ended",
+}
+
+
+class DomainWatch:
+    """Calls `ended`, which must return at once, when a domain may have ended, ordered or not."""
+
+    def __init__(self, uri: str, ended: Callable[[], None]) -> None:
+        self._uri, self._ended = uri, ended
+        self._stopped, self._lost = threading.Event(), threading.Event()
+        threading.Thread(target=self._watch, name="domain-watch", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._lost.set()
+
+    def _watch(self) -> None:
+        while not self._stopped.is_set():
+            with suppress(libvirt.libvirtError):
+                self._watch_once()
+            self._stopped.wait(_AGAIN_SECONDS)
+
+    def _watch_once(self) -> None:
+        self._lost.clear()
+        connection = libvirt.open(self._uri)
+        watch = connection.domainEventRegisterAny(None, _LIFECYCLE, self._on_event, None)
+        connection.registerCloseCallback(lambda *_: self._lost.set(), None)
+        # Last, because from here on the loop may close the connection, which must not meet a call on it.
+        connection.setKeepAlive(_KEEPALIVE_SECONDS, _KEEPALIVE_MISSES)
+        log.info("libvirt_watched", uri=self._uri)
+        if not self._stopped.is_set():
+            self._ended()
+            self._lost.wait()
+        connection.setKeepAlive(0, 0)
+        # The callbacks hold the connection, and the connection the callbacks: nothing else would ever free them.
+        connection.unregisterCloseCallback()
+        connection.domainEventDeregisterAny(watch)
+        connection.close()
+
+    def _on_event(self, _: Connection, domain: Domain, event: int, detail: int, __: None) -> None:
+        if event == libvirt.VIR_DOMAIN_EVENT_STOPPED:
+            log.info(
+                "domain_ended", domain=domain.name(), why=_ENDS.get(detail, f"libvirt's reason {detail}")
+            )
+            self._ended()
+
+
+@cache
+def run_event_loop() -> None:
+    """Have the loop running; comes before the first connection, and not from two threads at once."""
+    # By default libvirt prints every error to stderr, though each is raised as well.
+    libvirt.registerErrorHandler(lambda *_: None, None)
+    libvirt.virEventRegisterDefaultImpl()
+    threading.Thread(target=_events, name="libvirt-events", daemon=True).start()
+
+
+def _events() -> None:
+    while True:
+        libvirt.virEventRunDefaultImpl()

@@ -1,0 +1,207 @@
+"""Links, addresses and routes over netlink (pyroute2), and the kernel's forwarding switch.
+
+One socket, kept open, used by one thread at a time. Every message is answered by the kernel at once; a socket that
+fails is thrown away, and the next question opens another, in the network namespace of whoever asks.
+"""
+
+import ipaddress
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from socket import AF_INET
+from typing import Any, Final, TypeVar
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+from pyroute2.netlink.rtnl.ifinfmsg import IFF_NOARP, IFF_UP
+
+from events.values import Ipv4Address
+from node_agent.gateway import GatewayLink
+from node_agent.links import OtherLink, Tap
+from node_agent.looks import look, look_again
+from node_agent.slices import HostRefused, HostUnreadable
+
+FORWARDING: Final = Path("/proc/sys/net/ipv4/ip_forward")
+TAP: Final = 2
+"""IFLA_TUN_TYPE of a tap (linux/if_tun.h, IFF_TAP)."""
+
+T = TypeVar("T")
+
+
+class NetlinkLinks:
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._socket: IPRoute | None = None
+
+    def close(self) -> None:
+        with self._turn:
+            if self._socket is not None:
+                self._socket.close()
+            self._socket = None
+
+    def link(self, name: str) -> Tap | OtherLink | None:
+        return self._links().get(name)
+
+    def add_tap(self, tap: Tap) -> None:
+        def add(netlink: IPRoute) -> None:
+            netlink.link("add", ifname=tap.name, kind="tuntap", mode="tap", uid=tap.owner)
+            _set(netlink, tap)
+
+        if self.link(tap.name) is not None:
+            raise HostRefused(f"add tap {tap.name}: a link of that name exists")
+        self._change(f"add tap {tap.name}", add)
+
+    def set_tap(self, tap: Tap) -> None:
+        self._change(f"set tap {tap.name}", lambda netlink: _set(netlink, tap))
+
+    def delete_link(self, name: str) -> None:
+        def delete(netlink: IPRoute) -> None:
+            for index in netlink.link_lookup(ifname=name):
+                netlink.link("del", index=index)
+
+        self._change(f"delete link {name}", delete)
+
+    def index(self, name: str) -> int | None:
+        """The kernel's number of a link; another one means another device, even under the same name."""
+        found = self._read(f"index of {name}", lambda netlink: netlink.link_lookup(ifname=name))
+        return found[0] if found else None
+
+    def gateway_link(self, name: str) -> GatewayLink | None:
+        def read(netlink: IPRoute) -> GatewayLink | None:
+            found = [message for message in netlink.get_links() if message.get("ifname") == name]
+            if not found:
+                return None
+            addresses = netlink.get_addr(family=AF_INET, index=found[0]["index"])
+            return GatewayLink(frozenset(map(_cidr, addresses)), up=found[0]["state"] == "up")
+
+        return self._look(f"link {name}", read)
+
+    def set_gateway_link(self, name: str, link: GatewayLink) -> None:
+        def change(netlink: IPRoute) -> None:
+            index = _index(netlink, name)
+            found = {_cidr(message) for message in netlink.get_addr(family=AF_INET, index=index)}
+            for address in found - link.addresses:
+                netlink.addr("del", index=index, family=AF_INET, **_words(address))
+            for address in link.addresses - found:
+                netlink.addr("add", index=index, family=AF_INET, **_words(address))
+            netlink.link("set", index=index, state="up" if link.up else "down")
+
+        self._change(f"set addresses of {name}", change)
+
+    def addresses(self, name: str) -> tuple[Ipv4Address, ...]:
+        link = self.gateway_link(name)
+        return tuple(sorted(Ipv4Address(a.partition("/")[0]) for a in link.addresses)) if link else ()
+
+    def default_route_links(self) -> frozenset[str]:
+        def read(netlink: IPRoute) -> frozenset[str]:
+            names = {message["index"]: message.get("ifname") for message in netlink.get_links()}
+            routes = netlink.get_default_routes(family=AF_INET)
+            return frozenset(names[route.get("oif")] for route in routes if route.get("oif") in names)
+
+        return self._look("default route", read)
+
+    def forwards(self) -> bool:
+        try:
+            return FORWARDING.read_text().strip() == "1"
+        except OSError as error:
+            raise HostUnreadable(f"read {FORWARDING}: {error}") from error
+
+    def set_forwarding(self) -> None:
+        try:
+            FORWARDING.write_text("1\n")
+        except OSError as error:
+            raise HostRefused(f"write {FORWARDING}: {error}") from error
+
+    def _links(self) -> dict[str, Tap | OtherLink]:
+        def read(netlink: IPRoute) -> dict[str, Tap | OtherLink]:
+            return {found.name: found for found in map(_found, netlink.get_links())}
+
+        return self._look("links", read)
+
+    def _look(self, question: str, read: Callable[[IPRoute], T]) -> T:
+        return look((self, question), lambda: self._read(question, read))
+
+    def _read(self, question: str, read: Callable[[IPRoute], T]) -> T:
+        try:
+            with self._netlink() as netlink:
+                return read(netlink)
+        except (NetlinkError, OSError) as error:
+            raise HostUnreadable(f"{question}: {error}") from error
+
+    def _change(self, what: str, change: Callable[[IPRoute], None]) -> None:
+        look_again()
+        try:
+            with self._netlink() as netlink:
+                change(netlink)
+        except (NetlinkError, OSError) as error:
+            raise HostRefused(f"{what}: {error}") from error
+
+    @contextmanager
+    def _netlink(self) -> Iterator[IPRoute]:
+        with self._turn:
+            if self._socket is None:
+                self._socket = IPRoute()
+            try:
+                yield self._socket
+            except NetlinkError:
+                raise
+            except OSError:
+                # The socket itself failed: what it would say next belongs to another question.
+                self._socket.close()
+                self._socket = None
+                raise
+
+
+def _index(netlink: IPRoute, name: str) -> int:
+    found: list[int] = netlink.link_lookup(ifname=name)
+    if not found:
+        raise HostRefused(f"no link {name}")
+    return found[0]
+
+
+def _set(netlink: IPRoute, tap: Tap) -> None:
+    # Before it is up, or IPv6 would already have spoken.
+    _set_ipv6(tap.name, disabled=tap.mute)
+    netlink.link(
+        "set",
+        index=_index(netlink, tap.name),
+        mtu=tap.mtu,
+        flags=(IFF_UP if tap.up else 0) | (IFF_NOARP if tap.mute else 0),
+        change=IFF_UP | IFF_NOARP,
+    )
+
+
+def _set_ipv6(name: str, *, disabled: bool) -> None:
+    # Without the file the kernel has no IPv6 at all.
+    with suppress(FileNotFoundError):
+        Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text(f"{disabled:d}\n")
+
+
+# pyroute2 has no types: what its messages hold is looked at here and nowhere else.
+def _found(message: Any) -> Tap | OtherLink:
+    name, info = message.get_attr("IFLA_IFNAME"), message.get_attr("IFLA_LINKINFO")
+    kind = info.get_attr("IFLA_INFO_KIND") if info else None
+    data = info.get_attr("IFLA_INFO_DATA") if kind == "tun" else None
+    if data is None or data.get_attr("IFLA_TUN_TYPE") != TAP or not data.get_attr("IFLA_TUN_PERSIST"):
+        return OtherLink(name, kind or "unnamed")
+    owner = data.get_attr("IFLA_TUN_OWNER")
+    flags = message["flags"]
+    mute = bool(flags & IFF_NOARP) and _is_without_ipv6(message)
+    return Tap(name, message.get_attr("IFLA_MTU"), bool(flags & IFF_UP), owner, mute)
+
+
+def _is_without_ipv6(message: Any) -> bool:
+    specifics = message.get_attr("IFLA_AF_SPEC")
+    ipv6 = specifics.get_attr("AF_INET6") if specifics else None
+    return ipv6 is None or bool(ipv6.get_attr("IFLA_INET6_CONF")["disable_ipv6"])
+
+
+def _cidr(message: Any) -> str:
+    return f"{message.get_attr('IFA_LOCAL')}/{message['prefixlen']}"
+
+
+def _words(cidr: str) -> dict[str, Any]:
+    interface = ipaddress.IPv4Interface(cidr)
+    broadcast = str(interface.network.broadcast_address)
+    return {"address": str(interface.ip), "prefixlen": interface.network.prefixlen, "broadcast": broadcast}

@@ -1,0 +1,158 @@
+"""nftables through `nft -j -f -`, and connection tracking over netlink.
+
+Only tables named `sliceplane` are read and written. `nft` runs a list of commands as one transaction of the kernel.
+"""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from errno import ENOENT
+from typing import Any, Final
+
+from pyroute2 import Conntrack
+from pyroute2.netlink.exceptions import NetlinkError
+
+from events.values import Ipv4Address
+from node_agent.looks import look, look_again
+from node_agent.rules import TABLE, Chain, Change, Family, FoundRule, Rule, Ruleset, canonical
+from node_agent.slices import HostRefused, HostUnreadable
+
+FAMILIES: Final[tuple[Family, ...]] = ("inet", "netdev")
+
+Command = dict[str, Any]
+
+
+class Nftables:
+    """`deadline` in seconds is each call's."""
+
+    def __init__(self, deadline: float = 5.0) -> None:
+        self._deadline = deadline
+
+    def missing(self) -> tuple[str, ...]:
+        return () if shutil.which("nft") else ("program nft",)
+
+    def ruleset(self) -> Ruleset:
+        return look((self, "ruleset"), self._ruleset)
+
+    def change(self, change: Change) -> None:
+        look_again()
+        commands = [*_afresh(change), *map(_delete, change.delete)]
+        # `insert` puts at the head: the last one inserted stands first.
+        commands += [{"insert": {"rule": _rule(rule)}} for rule in reversed(change.insert)]
+        commands += [{"add": {"rule": _rule(rule)}} for rule in change.append]
+        try:
+            self._nft(["-f", "-"], json.dumps({"nftables": commands}))
+        except (OSError, subprocess.SubprocessError) as error:
+            raise HostRefused(f"nft: {_reason(error)}") from error
+
+    def connections(self, ip: Ipv4Address) -> int:
+        return sum(ip in addresses for addresses in look((self, "connections"), _tracked))
+
+    def flush_connections(self, ip: Ipv4Address) -> None:
+        look_again()
+        try:
+            with Conntrack() as conntrack:
+                for entry in list(conntrack.dump_entries()):
+                    if ip in _addresses(entry):
+                        _forget(conntrack, entry)
+        except (NetlinkError, OSError) as error:
+            raise HostRefused(f"flush connections of {ip}: {error}") from error
+
+    def _ruleset(self) -> Ruleset:
+        try:
+            listed = json.loads(self._nft(["list", "ruleset"], ""))["nftables"]
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            raise HostUnreadable(f"nft list ruleset: {_reason(error)}") from error
+        chains = (each["chain"] for each in listed if "chain" in each)
+        rules = (each["rule"] for each in listed if "rule" in each)
+        return Ruleset(
+            frozenset(_found_chain(chain) for chain in chains if _ours(chain)),
+            tuple(_found_rule(rule) for rule in rules if _ours(rule)),
+        )
+
+    def _nft(self, words: list[str], stdin: str) -> str:
+        return subprocess.run(
+            ["nft", "-j", *words],
+            input=stdin,
+            capture_output=True,
+            check=True,
+            text=True,
+            timeout=self._deadline,
+        ).stdout
+
+
+def _ours(listed: Command) -> bool:
+    return bool(listed["table"] == TABLE and listed["family"] in FAMILIES)
+
+
+def _found_chain(listed: Command) -> Chain:
+    kind, hook, priority = (listed.get(key) for key in ("type", "hook", "prio"))
+    return Chain(listed["family"], listed["name"], kind, hook, priority)
+
+
+def _found_rule(listed: Command) -> FoundRule:
+    rule = Rule(listed["family"], listed["chain"], listed.get("comment", ""), canonical(listed["expr"]))
+    return FoundRule(rule, listed["handle"])
+
+
+def _rule(rule: Rule) -> Command:
+    return {
+        "family": rule.family,
+        "table": TABLE,
+        "chain": rule.chain,
+        "comment": rule.owner,
+        "expr": json.loads(rule.body),
+    }
+
+
+def _delete(found: FoundRule) -> Command:
+    place = {"family": found.rule.family, "table": TABLE, "chain": found.rule.chain}
+    return {"delete": {"rule": {**place, "handle": found.handle}}}
+
+
+def _afresh(change: Change) -> Iterator[Command]:
+    tables = [{"table": {"family": family, "name": TABLE}} for family in FAMILIES if change.afresh]
+    # Added before it is deleted: deleting a table that is not there would be refused.
+    yield from ({"add": table} for table in tables)
+    yield from ({"delete": table} for table in tables)
+    yield from ({"add": table} for table in tables)
+    yield from ({"add": {"chain": _chain(chain, change.device)}} for chain in change.chains)
+
+
+def _chain(chain: Chain, device: str) -> Command:
+    words: Command = {"family": chain.family, "table": TABLE, "name": chain.name}
+    if chain.hook is not None:
+        words |= {"type": chain.kind, "hook": chain.hook, "prio": chain.priority, "policy": "accept"}
+    if chain.family == "netdev":
+        words["dev"] = device
+    return words
+
+
+def _tracked() -> tuple[frozenset[str], ...]:
+    try:
+        with Conntrack() as conntrack:
+            return tuple(_addresses(entry) for entry in conntrack.dump_entries())
+    except (NetlinkError, OSError) as error:
+        raise HostUnreadable(f"connection tracking: {error}") from error
+
+
+def _addresses(entry: Any) -> frozenset[str]:
+    """Both ends in both directions: translation makes the directions differ."""
+    sides = (entry.tuple_orig, entry.tuple_reply)
+    return frozenset(address for side in sides for address in (side.saddr, side.daddr))
+
+
+def _forget(conntrack: Any, entry: Any) -> None:
+    try:
+        conntrack.delete(entry)
+    except NetlinkError as error:
+        # It ended by itself since the listing.
+        if error.code != ENOENT:
+            raise
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        return str(error.stderr).strip() or str(error)
+    return str(error)

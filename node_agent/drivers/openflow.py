@@ -1,0 +1,103 @@
+"""The flows of a bridge: set as bundles by `ovs-ofctl` over stdin, read back with the parser of the `ovs` package."""
+
+import subprocess
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ovs.flow.decoders import EthMask, IPMask
+from ovs.flow.ofp import OFPFlow
+
+from node_agent.flows import Flow
+from node_agent.slices import HostRefused, HostUnreadable
+
+
+class OpenFlow:
+    """`folder` holds the management sockets of the bridges, one `<bridge>.mgmt` each."""
+
+    def __init__(self, folder: Path, deadline: float = 5.0) -> None:
+        self._folder, self._deadline = folder, deadline
+
+    def flows(self, bridge: str) -> dict[int, frozenset[Flow]]:
+        try:
+            dump = self._ofctl("dump-flows", "--no-stats", bridge=bridge)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise HostUnreadable(f"flows of {bridge}: {_reason(error)}") from error
+        found: dict[int, set[Flow]] = {}
+        for line in filter(lambda line: "actions=" in line, dump.splitlines()):
+            cookie, flow = _read(line)
+            found.setdefault(cookie, set()).add(flow)
+        return {cookie: frozenset(flows) for cookie, flows in found.items()}
+
+    def set_flows(self, bridge: str, cookie: int, flows: Iterable[Flow]) -> None:
+        lines = [
+            f"delete cookie={cookie:#x}/-1",
+            *(f"add cookie={cookie:#x},{_text(flow)}" for flow in flows),
+        ]
+        try:
+            self._ofctl("--bundle", "add-flows", bridge=bridge, last="-", stdin="\n".join(lines) + "\n")
+        except (OSError, subprocess.SubprocessError) as error:
+            raise HostRefused(f"set flows of {bridge}: {_reason(error)}") from error
+
+    def _ofctl(self, *words: str, bridge: str, last: str | None = None, stdin: str = "") -> str:
+        target = f"unix:{self._folder / bridge}.mgmt"
+        return subprocess.run(
+            ["ovs-ofctl", "-O", "OpenFlow14", *words, target, *([last] if last else [])],
+            input=stdin,
+            capture_output=True,
+            check=True,
+            text=True,
+            timeout=self._deadline,
+        ).stdout
+
+
+def _text(flow: Flow) -> str:
+    words = (f"{name}={value}" if value else name for name, value in sorted(flow.match))
+    return f"priority={flow.priority},{','.join(words)},actions={flow.actions}"
+
+
+# A survey sees the same lines again and again; parsing them costs more than all the rest of it.
+@lru_cache(maxsize=4096)
+def _read(line: str) -> tuple[int, Flow]:
+    parsed = OFPFlow(line)
+    # Without statistics, `ovs-ofctl` leaves out a cookie of 0.
+    return parsed.info.get("cookie", 0), _flow(parsed)
+
+
+def _flow(parsed: OFPFlow) -> Flow:
+    fields = {name: _word(value) for name, value in parsed.match.items() if name != "priority"}
+    if table := parsed.info.get("table"):
+        fields["table"] = str(table)
+    # OpenFlow leaves a flow's default priority out of a dump.
+    return Flow(parsed.match.get("priority", 32768), frozenset(fields.items()), _actions(parsed.actions))
+
+
+def _word(value: Any) -> str:
+    match value:
+        case True:
+            return ""
+        case EthMask(mask=None):
+            return ":".join(f"{byte:02x}" for byte in value.eth.packed)
+        case IPMask():
+            return str(value).removesuffix("/32")
+        case _:
+            return str(value)
+
+
+def _actions(actions: list[dict[str, Any]]) -> str:
+    match actions:
+        case [{"output": {"port": "LOCAL" | "NORMAL" as port}}]:
+            return str(port)
+        case [{"output": {"port": port}}]:
+            return f"output:{port}"
+        case [{"drop": True}]:
+            return "drop"
+        case _:
+            return repr(actions)
+
+
+def _reason(error: OSError | subprocess.SubprocessError) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        return str(error.stderr).strip() or str(error)
+    return str(error)

@@ -1,0 +1,129 @@
+"""Open vSwitch: bridges and ports in its database, flows in its switch."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from events.values import MacAddress
+from node_agent.drivers.openflow import OpenFlow
+from node_agent.drivers.ovsdb import Ovsdb, Row, elements, pairs
+from node_agent.flows import Flow
+from node_agent.gateway import Bridge
+from node_agent.looks import look, look_again
+from node_agent.ports import Port
+from node_agent.slices import HostRefused, HostUnreadable
+
+COLUMNS: Final = {
+    "Bridge": ("name", "datapath_type", "fail_mode", "protocols", "other_config", "ports"),
+    "Port": ("_uuid", "name"),
+    "Interface": ("name", "ofport", "error"),
+}
+
+
+class OpenVSwitch:
+    """`folder` is where OVS keeps its sockets (`/run/openvswitch`); `deadline` in seconds is each call's."""
+
+    def __init__(self, folder: Path, deadline: float = 5.0) -> None:
+        self._database = Ovsdb(folder / "db.sock", deadline)
+        self._openflow = OpenFlow(folder, deadline)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def missing(self) -> tuple[str, ...]:
+        return tuple(self._missing())
+
+    def bridge(self, name: str) -> Bridge | None:
+        found = [row for row in self._rows()["Bridge"] if row["name"] == name]
+        return _bridge(found[0]) if found else None
+
+    def set_bridge(self, bridge: Bridge) -> None:
+        columns = {
+            "datapath_type": bridge.datapath_type,
+            "fail_mode": "secure" if bridge.secure else "standalone",
+            "protocols": sorted(bridge.protocols),
+            "other_config": {"hwaddr": str(bridge.mac), "disable-in-band": "true"},
+        }
+        look_again()
+        self._database.change(
+            f"set bridge {bridge.name}",
+            ("add_br", {"name": bridge.name, "may_exist": True, "datapath_type": bridge.datapath_type}),
+            # One transaction: a bridge that is there is already secure.
+            ("db_set", {"table": "Bridge", "record": bridge.name, **columns}),
+        )
+
+    def port(self, name: str) -> Port | None:
+        rows = self._rows()
+        ids = [row["_uuid"] for row in rows["Port"] if row["name"] == name]
+        holders = [row["name"] for row in rows["Bridge"] if ids and ids[0] in elements(row["ports"])]
+        if not holders:
+            return None
+        numbers = [_number(row) for row in rows["Interface"] if row["name"] == name]
+        return Port(name, holders[0], numbers[0] if numbers else None)
+
+    def add_port(self, port: Port) -> None:
+        look_again()
+        self._database.change(
+            f"add port {port.name} to {port.bridge}",
+            (
+                "add_port",
+                {
+                    "bridge": port.bridge,
+                    "port": port.name,
+                    "may_exist": False,
+                    "ofport_request": port.number,
+                },
+            ),
+        )
+        if self.port(port.name) != port:
+            # OVS keeps a port whose device it could not open, or gives it another number; neither is what was asked.
+            problem = self._problem(port.name)
+            self.delete_port(port.name)
+            raise HostRefused(f"add port {port.name} to {port.bridge}: {problem}")
+
+    def delete_port(self, name: str) -> None:
+        look_again()
+        self._database.change(f"delete port {name}", ("del_port", {"port": name, "if_exists": True}))
+
+    def flows(self, bridge: str) -> dict[int, frozenset[Flow]]:
+        return look((self, "flows", bridge), lambda: self._flows(bridge))
+
+    def set_flows(self, bridge: str, cookie: int, flows: frozenset[Flow]) -> None:
+        look_again()
+        self._openflow.set_flows(bridge, cookie, flows)
+
+    def _flows(self, bridge: str) -> dict[int, frozenset[Flow]]:
+        return self._openflow.flows(bridge) if self.bridge(bridge) is not None else {}
+
+    def _rows(self) -> dict[str, list[Row]]:
+        return look((self, "rows"), lambda: dict(self._database.select(COLUMNS)))
+
+    def _problem(self, name: str) -> str:
+        rows = [row for row in self._rows()["Interface"] if row["name"] == name]
+        errors = [error for row in rows for error in elements(row["error"])]
+        return errors[0] if errors else f"its OpenFlow port is {[_number(row) for row in rows]}"
+
+    def _missing(self) -> Iterator[str]:
+        if shutil.which("ovs-ofctl") is None:
+            yield "program ovs-ofctl"
+        try:
+            self._rows()
+        except HostUnreadable as error:
+            yield str(error)
+
+
+def _bridge(row: Row) -> Bridge:
+    mac = pairs(row["other_config"]).get("hwaddr")
+    return Bridge(
+        row["name"],
+        row["datapath_type"],
+        MacAddress(mac) if mac else None,
+        secure=row["fail_mode"] == "secure",
+        protocols=frozenset(elements(row["protocols"])),
+    )
+
+
+def _number(row: Row) -> int | None:
+    numbers = elements(row["ofport"])
+    return numbers[0] if numbers and numbers[0] > 0 else None

@@ -1,0 +1,134 @@
+"""The OVSDB server: asked in its own words (RFC 7047), changed through ovsdbapp.
+
+ovsdbapp keeps a replica, which is right for changing the database and wrong for looking at it: it lags behind, and
+when the server hangs it goes on showing what once was. A proof of absence needs the server's own word, so every read
+is a `select` on a short connection. The replica's connection opens at the first change and is kept.
+
+A change that misses its deadline may still be carried out later: its transaction sits in the replica's thread. The
+connection is given up then, and the next survey sees what came of it.
+"""
+
+import json
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+from ovsdbapp.backend.ovs_idl import connection, idlutils
+from ovsdbapp.exceptions import OvsdbAppException
+from ovsdbapp.schema.open_vswitch.impl_idl import OvsdbIdl
+
+from node_agent.drivers.deadlines import Deadlines, Overdue
+from node_agent.slices import HostRefused, HostUnreadable
+
+DATABASE: Final = "Open_vSwitch"
+TABLES: Final = ("Open_vSwitch", "Bridge", "Port", "Interface")
+
+Row = Mapping[str, Any]
+
+
+class Ovsdb:
+    """`path` is the server's unix socket; `deadline` in seconds holds for every call."""
+
+    def __init__(self, path: Path, deadline: float = 5.0) -> None:
+        self._path, self._deadline = path, deadline
+        self._deadlines = Deadlines()
+        self._turn = threading.Lock()
+        self._api: OvsdbIdl | None = None
+
+    def close(self) -> None:
+        with self._turn:
+            self._give_up()
+
+    def select(self, columns: Mapping[str, Sequence[str]]) -> Mapping[str, list[Row]]:
+        """All rows of each named table, of one moment. Raises `HostUnreadable`."""
+        operations = [
+            {"op": "select", "table": table, "where": [], "columns": list(names)}
+            for table, names in columns.items()
+        ]
+        answers = self._ask("transact", [DATABASE, *operations])
+        if not all("rows" in answer for answer in answers):
+            raise HostUnreadable(f"ovsdb-server refused to select: {answers}")
+        return {table: answer["rows"] for table, answer in zip(columns, answers, strict=True)}
+
+    def change(self, what: str, *commands: tuple[str, Mapping[str, Any]]) -> None:
+        """Run ovsdbapp commands, named with their arguments, in one transaction, and wait for ovs-vswitchd.
+
+        Raises `HostRefused`, which quotes `what`.
+        """
+        with self._turn:
+            try:
+                self._deadlines.within(self._deadline, lambda: self._commit(commands))
+            except (Overdue, OvsdbAppException, OSError, HostUnreadable) as error:
+                self._give_up()
+                raise HostRefused(f"{what}: ovs: {error}") from error
+            except RuntimeError as error:
+                # A plain RuntimeError is how ovsdbapp passes on the server's refusal; the connection is sound.
+                raise HostRefused(f"{what}: ovs: {error}") from error
+
+    def _commit(self, commands: tuple[tuple[str, Mapping[str, Any]], ...]) -> None:
+        if self._api is None:
+            self._api = self._connect()
+        with self._api.transaction(check_error=True, log_errors=False) as transaction:
+            for name, arguments in commands:
+                transaction.add(getattr(self._api, name)(**arguments))
+
+    def _connect(self) -> OvsdbIdl:
+        helper = idlutils.create_schema_helper(self._ask("get_schema", [DATABASE]))
+        for table in TABLES:
+            helper.register_table(table)
+        idl = connection.OvsdbIdl(f"unix:{self._path}", helper)
+
+        class Api(OvsdbIdl):  # type: ignore[misc]  # ovsdbapp has no types
+            # ovsdbapp keeps its connection on the class, one for a whole process; this is one for each server.
+            _ovsdb_connection = None
+
+        return Api(connection.Connection(idl, self._deadline))
+
+    def _give_up(self) -> None:
+        api, self._api = self._api, None
+        if api is not None:
+            api.ovsdb_connection.stop(timeout=0.2)
+
+    def _ask(self, method: str, params: list[Any]) -> Any:
+        ends = monotonic() + self._deadline
+        question = {"method": method, "params": params, "id": 0}
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as wire:
+                wire.settimeout(self._deadline)
+                wire.connect(str(self._path))
+                wire.sendall(json.dumps(question).encode())
+                answer = _read_answer(wire, ends)
+        except (OSError, ValueError) as error:
+            raise HostUnreadable(f"ovsdb-server at {self._path}: {error}") from error
+        if answer.get("error") is not None:
+            raise HostUnreadable(f"ovsdb-server at {self._path}: {answer['error']}")
+        return answer["result"]
+
+
+def _read_answer(wire: socket.socket, ends: float) -> Any:
+    """The one JSON object that comes back; there is no frame around it, so it is read until it parses."""
+    received = b""
+    while True:
+        wire.settimeout(max(0.001, ends - monotonic()))
+        chunk = wire.recv(1 << 16)
+        if not chunk:
+            raise ConnectionError("connection closed within an answer")
+        received += chunk
+        if received.endswith(b"}"):
+            try:
+                return json.loads(received)
+            except json.JSONDecodeError:
+                continue
+
+
+def elements(value: Any) -> list[Any]:
+    """The members of a column: OVSDB writes a set of one as its member alone (RFC 7047, 5.1)."""
+    return list(value[1]) if isinstance(value, list) and value[0] == "set" else [value]
+
+
+def pairs(value: Any) -> dict[str, str]:
+    """A map column as a dict."""
+    return dict(value[1])

@@ -1,0 +1,226 @@
+"""The node's own part: bridge, filter, gateway address and DHCP server, which stand before any slice does.
+
+Prepared at the agent's start and looked at by every survey, since any of it can vanish: a restarted vswitchd makes the
+bridge's device anew, without its address. Order: the bridge, which is `secure` and passes nothing; the filter, which
+needs the bridge's device; only then the address, forwarding and DHCP. A crash in between leaves a node that carries
+less, never one that is more open, and the same comparison goes on from there.
+"""
+
+import ipaddress
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from events.values import MAX_SLOTS, Ipv4Address, Ipv4Subnet, MacAddress, SlotIndex, ipv4_address
+from node_agent.flows import COOKIE, COOKIE_MASK, Flow, gateway_mac
+from node_agent.gateway_rules import CHAINS, node_rules
+from node_agent.links import DEFAULT_MTU
+from node_agent.rules import Change, Rule, Ruleset
+from node_agent.settings import Settings
+from node_agent.slices import HostUnreadable, Step, tap_of
+
+PROTOCOLS: Final = frozenset({"OpenFlow13", "OpenFlow14", "OpenFlow15"})
+STANDALONE: Final = Flow(0, frozenset(), "NORMAL")
+SLOTS: Final = frozenset(tap_of(SlotIndex(index)) for index in range(MAX_SLOTS))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNetwork:
+    """A node's network as its settings and its enrolment want it. `lease_seconds` is what DHCP grants at once."""
+
+    bridge: str
+    subnet: Ipv4Subnet
+    gateway: Ipv4Address
+    uplink: str
+    datapath_type: str
+    lease_seconds: int = 3600
+    resolvers: tuple[Ipv4Address, ...] = ()
+    mtu: int = DEFAULT_MTU
+
+
+def node_network(settings: Settings, subnet: Ipv4Subnet) -> NodeNetwork:
+    """The network of a node with these settings that enrolled with this subnet; its gateway is the first host."""
+    return NodeNetwork(
+        bridge=settings.bridge,
+        subnet=subnet,
+        gateway=ipv4_address(str(ipaddress.IPv4Network(subnet)[1])),
+        uplink=settings.uplink,
+        datapath_type=settings.datapath_type,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """An OVS bridge. `secure` is False for `fail_mode=standalone`, which forwards like any switch."""
+
+    name: str
+    datapath_type: str
+    mac: MacAddress | None
+    secure: bool
+    protocols: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayLink:
+    """The bridge's own device, on which the gateway's address stands. `addresses` are in CIDR form."""
+
+    addresses: frozenset[str]
+    up: bool
+
+
+class Bridges(Protocol):
+    def missing(self) -> tuple[str, ...]:
+        """What this driver lacks on the host, in words."""
+        ...
+
+    def bridge(self, name: str) -> Bridge | None: ...
+
+    def set_bridge(self, bridge: Bridge) -> None:
+        """Make it, or change it into this."""
+        ...
+
+    def flows(self, bridge: str) -> dict[int, frozenset[Flow]]: ...
+
+    def set_flows(self, bridge: str, cookie: int, flows: frozenset[Flow]) -> None: ...
+
+
+class HostLinks(Protocol):
+    def gateway_link(self, name: str) -> GatewayLink | None: ...
+
+    def set_gateway_link(self, name: str, link: GatewayLink) -> None: ...
+
+    def addresses(self, name: str) -> tuple[Ipv4Address, ...]: ...
+
+    def default_route_links(self) -> frozenset[str]: ...
+
+    def forwards(self) -> bool: ...
+
+    def set_forwarding(self) -> None: ...
+
+
+class NodeFilter(Protocol):
+    def missing(self) -> tuple[str, ...]: ...
+
+    def ruleset(self) -> Ruleset: ...
+
+    def change(self, change: Change) -> None: ...
+
+
+class DhcpServers(Protocol):
+    def missing(self) -> tuple[str, ...]: ...
+
+    def serves(self, network: NodeNetwork) -> bool:
+        """Whether exactly the wanted server runs."""
+        ...
+
+    def serve(self, network: NodeNetwork) -> None:
+        """Run the server, in place of one that runs otherwise, and keep it running. Leases are kept."""
+        ...
+
+
+class Gateway:
+    """Reads raise `HostUnreadable`, steps `HostRefused`."""
+
+    def __init__(
+        self,
+        wanted: NodeNetwork,
+        bridges: Bridges,
+        links: HostLinks,
+        filter_: NodeFilter,
+        dhcp: DhcpServers,
+    ) -> None:
+        self._wanted, self._bridges, self._links = wanted, bridges, links
+        self._filter, self._dhcp = filter_, dhcp
+
+    def to_apply(self) -> tuple[Step, ...]:
+        """Steps that make the node fit to carry slices; empty when it is."""
+        return (
+            *self._bridge_steps(),
+            *self._filter_steps(),
+            *self._link_steps(),
+            *self._dhcp_steps(),
+        )
+
+    def prerequisites(self) -> tuple[str, ...]:
+        """What is missing on the node, in words, after all that could be done about it (NOD-6)."""
+        missing = (*self._bridges.missing(), *self._filter.missing(), *self._dhcp.missing())
+        # Without the means to look, the rest would only repeat the same in other words.
+        return missing or tuple(self._missing())
+
+    def _missing(self) -> Iterator[str]:
+        wanted = self._wanted
+        try:
+            if self._bridges.bridge(wanted.bridge) is None:
+                yield f"bridge {wanted.bridge}"
+            if not self._links.forwards():
+                yield "IPv4 forwarding"
+            if wanted.uplink not in self._links.default_route_links():
+                yield f"default route by {wanted.uplink}"
+            if set(self._rules()) - {found.rule for found in self._filter.ruleset().rules}:
+                yield f"masquerade and filter rules for {wanted.subnet}"
+            if not self._dhcp.serves(wanted):
+                yield "DHCP server"
+        except HostUnreadable as error:
+            yield str(error)
+
+    def _bridge_steps(self) -> Iterator[Step]:
+        wanted = Bridge(
+            self._wanted.bridge,
+            self._wanted.datapath_type,
+            gateway_mac(self._wanted.gateway),
+            secure=True,
+            protocols=PROTOCOLS,
+        )
+        found = self._bridges.bridge(wanted.name)
+        if found != wanted:
+            yield Step("gateway.set_bridge", lambda: self._bridges.set_bridge(wanted))
+        foreign = foreign_cookies(self._bridges.flows(wanted.name), secure=found is None or found.secure)
+        if foreign:
+            yield Step("gateway.remove_foreign_flows", lambda: self._remove_flows(foreign))
+
+    def _remove_flows(self, cookies: tuple[int, ...]) -> None:
+        for cookie in cookies:
+            self._bridges.set_flows(self._wanted.bridge, cookie, frozenset())
+
+    def _rules(self) -> tuple[Rule, ...]:
+        wanted = self._wanted
+        return node_rules(wanted.bridge, wanted.uplink, wanted.subnet, self._links.addresses(wanted.uplink))
+
+    def _filter_steps(self) -> Iterator[Step]:
+        change = plan_filter(self._rules(), self._filter.ruleset(), self._wanted.bridge)
+        if change is not None:
+            yield Step("gateway.set_rules", lambda: self._filter.change(change))
+
+    def _link_steps(self) -> Iterator[Step]:
+        name, length = self._wanted.bridge, self._wanted.subnet.partition("/")[2]
+        wanted = GatewayLink(frozenset({f"{self._wanted.gateway}/{length}"}), up=True)
+        if self._links.gateway_link(name) != wanted:
+            yield Step("gateway.set_address", lambda: self._links.set_gateway_link(name, wanted))
+        if not self._links.forwards():
+            yield Step("gateway.set_forwarding", self._links.set_forwarding)
+
+    def _dhcp_steps(self) -> Iterator[Step]:
+        if not self._dhcp.serves(self._wanted):
+            yield Step("gateway.serve_dhcp", lambda: self._dhcp.serve(self._wanted))
+
+
+def foreign_cookies(flows: Mapping[int, frozenset[Flow]], *, secure: bool) -> tuple[int, ...]:
+    """Cookies of flows that no slot has. OVS's own flow of a standalone bridge goes when it is made secure, not before."""
+    standalone = frozenset() if secure else {STANDALONE}
+    return tuple(sorted(c for c, held in flows.items() if c & COOKIE_MASK != COOKIE and held - standalone))
+
+
+def plan_filter(wanted: tuple[Rule, ...], found: Ruleset, bridge: str) -> Change | None:
+    """The transaction that sets the node's rules, or None. Rules of slots stay, nobody else's do."""
+    if found.chains != frozenset(CHAINS):
+        # A chain's hook cannot be changed in place. Slots put their rules back themselves; cut off until then.
+        return Change(afresh=True, chains=CHAINS, append=wanted, device=bridge)
+    others = tuple(each for each in found.rules if each.rule.owner not in SLOTS)
+    if _by_chain(tuple(each.rule for each in others)) == _by_chain(wanted):
+        return None
+    return Change(delete=others, append=wanted)
+
+
+def _by_chain(rules: tuple[Rule, ...]) -> dict[str, list[Rule]]:
+    """Order matters within a chain alone. A foreign rule is in here too, and makes the difference."""
+    return {chain: [each for each in rules if each.chain == chain] for chain in {r.chain for r in rules}}

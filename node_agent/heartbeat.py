@@ -1,0 +1,82 @@
+"""The agent says that it lives, and learns what time it is.
+
+A heartbeat is no fact and is never spooled: a late one would say nothing true.
+"""
+
+import threading
+import time
+from typing import Final
+
+import structlog
+
+from node_agent.client import ControlPlane, ControlPlaneAway, TurnedAway
+from node_agent.clock import NodeClock
+from node_agent.gate import Gate
+from node_agent.halt import Halt
+from node_agent.spool import Spool
+from node_agent.version import agent_version
+from tasks.agent_api import Heartbeat
+
+UNSETTLED_SECONDS: Final = 0.5
+log = structlog.get_logger(__name__)
+
+
+class HeartbeatSender:
+    """Beats every `seconds`; `beat` does it once, now."""
+
+    def __init__(
+        self, control_plane: ControlPlane, clock: NodeClock, spool: Spool, gate: Gate, *, seconds: float
+    ) -> None:
+        self._control_plane, self._clock, self._spool, self._gate = control_plane, clock, spool, gate
+        self._resynced = False
+        self._seconds = seconds
+        self._halt = Halt()
+        self._away = False
+        self._thread = threading.Thread(target=self._beat_until_halted, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def resynced(self) -> None:
+        """From now on, what was not said about a slot is as it was."""
+        self._resynced = True
+
+    def stop(self, timeout: float) -> None:
+        self._halt.ask()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    def beat(self) -> None:
+        asked = time.monotonic()
+        try:
+            answer = self._control_plane.heartbeat(
+                Heartbeat(
+                    agent_version=agent_version(),
+                    spooled_reports=self._spool.waiting,
+                    resynced=self._resynced,
+                )
+            )
+        except ControlPlaneAway as away:
+            self._note(str(away))
+        except TurnedAway as refusal:
+            self._note(None)
+            self._gate.turned_away(str(refusal))
+        else:
+            self._clock.learn(answer.now, asked=asked, answered=time.monotonic())
+            self._note(None)
+            self._gate.welcome()
+
+    def _note(self, away: str | None) -> None:
+        """Log the control plane's going and coming back, once each."""
+        if away is not None and not self._away:
+            log.warning("control_plane_away", reason=away)
+        if away is None and self._away:
+            log.info("control_plane_back")
+        self._away = away is not None
+
+    def _beat_until_halted(self) -> None:
+        while not self._halt.asked:
+            settled = self._resynced and self._spool.waiting == 0
+            self.beat()
+            # A node gets nothing new before it is heard to be settled: it does not keep anybody waiting for the news.
+            self._halt.rest(self._seconds if settled else min(self._seconds, UNSETTLED_SECONDS))

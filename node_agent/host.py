@@ -1,0 +1,63 @@
+"""What the agent's core needs of the machine it runs on. Wiring fills it, with real drivers or simulated ones."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+from events.values import Ipv4Address
+from node_agent.slices import Aspect, SliceNetwork, Step
+
+LeaseState = Literal["none", "offered", "bound", "expired", "foreign"]
+
+STARTING: Final = frozenset({"machine.start", "machine.resume"})
+"""Steps that are planned only while a slice's machine does not run."""
+
+
+class Observed(Protocol):
+    """What DHCP's evidence says of a slice's address (NOD-4: evidence, never intent)."""
+
+    @property
+    def actual_ip(self) -> Ipv4Address | None: ...
+
+    @property
+    def lease_state(self) -> LeaseState: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The readiness probe heard what it listened for."""
+
+    banner: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    reason: str
+
+
+class Probe(Protocol):
+    """One bounded try: does `address` answer on `port` with a line that starts with `banner`?"""
+
+    def __call__(self, address: Ipv4Address, port: int, banner: str) -> Answered | NotYet: ...
+
+
+class Gateway(Protocol):
+    """What the node as a whole needs before it can carry a slice. Reads raise `HostUnreadable`."""
+
+    def to_apply(self) -> tuple[Step, ...]: ...
+
+    def prerequisites(self) -> tuple[str, ...]:
+        """What is missing, in words; empty means fit."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """`aspects` stand in the order in which a slice is made; it is taken away in the opposite one."""
+
+    aspects: tuple[Aspect, ...]
+    gateway: Gateway
+    observe_address: Callable[[SliceNetwork], Observed]
+    probe: Probe
+    images: Callable[[], tuple[str, ...]]
+    close: Callable[[], None]

@@ -1,0 +1,155 @@
+"""The image of the lab's guest: a Debian cloud kernel and a first root file system that is all there is.
+
+Made on this machine from downloaded packages, and never committed. An image lies in a folder named after the
+stamp of what it was made of (package versions as apt resolves them are not asked for again: a made image stays
+until its recipe changes or its folder goes). It is made in a folder beside it and renamed, so that a crash leaves
+only a `making-*` folder, which the next making removes.
+"""
+
+import gzip
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from node_agent.lab.initramfs import modules, newc
+from node_agent.lab.initramfs.packages import Apt, PackagesUnavailable
+
+CMDLINE: Final = "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check i8042.noaux i8042.nokbd"
+_RECIPE: Final = Path(__file__).with_name("initramfs")
+_KERNEL: Final = "linux-image-cloud-amd64"
+_SSH: Final = ("dropbear", "dropbearkey")
+_LIBRARIES: Final = ("lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu")
+_LOADER: Final = "lib64/ld-linux-x86-64.so.2"
+_PLACES: Final = {
+    "init": "init",
+    "inittab": "etc/inittab",
+    "dhcp-client": "etc/dhcp-client",
+    "dhcp-lease": "etc/dhcp-lease",
+    "ssh-server": "etc/ssh-server",
+    "power-button": "etc/acpi/PWRF/00000080",
+}
+_TEXTS: Final = {
+    "etc/passwd": "root:*:0:0:root:/root:/bin/sh\n",
+    "etc/group": "root:x:0:\n",
+    "etc/shells": "/bin/sh\n",
+    "etc/profile": "export PATH=/usr/sbin:/usr/bin:/sbin:/bin\n",
+    "etc/os-release": "NAME='Sliceplane lab guest'\nID=sliceplane-lab\n",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GuestImage:
+    """What a domain boots directly: needs 96 MiB, a virtio disk as seed, a virtio network card and virtio-rng."""
+
+    kernel: Path
+    initrd: Path
+    cmdline: str = CMDLINE
+
+
+def ensure_guest(folder: Path, progress: Callable[[str], None]) -> GuestImage:
+    """The image below `folder`, made first if it is not there (about ten seconds, of which most is download).
+
+    `progress` is told each long step before it starts. Raises `PackagesUnavailable`.
+    """
+    made = folder / _stamp()
+    if not made.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob("making-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        _make(folder, made, progress)
+    return GuestImage(made / "vmlinuz", made / "initrd.gz")
+
+
+def _make(folder: Path, made: Path, progress: Callable[[str], None]) -> None:
+    with tempfile.TemporaryDirectory(prefix="making-", dir=folder) as name:
+        work = Path(name)
+        progress("downloading the guest's kernel, busybox and dropbear")
+        root = work / "root"
+        _fetch(Apt(work / "apt"), root)
+        progress("building the guest's root file system")
+        image = work / "image"
+        image.mkdir()
+        shutil.copyfile(next((root / "boot").glob("vmlinuz-*")), image / "vmlinuz")
+        (image / "initrd.gz").write_bytes(gzip.compress(newc.archive(_entries(root)), 6, mtime=0))
+        # A maker that was faster has put the same image there: keep it.
+        if not made.exists():
+            os.rename(image, made)
+
+
+def _fetch(apt: Apt, root: Path) -> None:
+    try:
+        _unpack(apt, root)
+    except PackagesUnavailable:
+        apt.refresh()
+        _unpack(apt, root)
+
+
+def _unpack(apt: Apt, root: Path) -> None:
+    kernel = apt.direct_dependency(_KERNEL, "linux-image-")
+    apt.unpack((kernel, "busybox-static", *apt.with_dependencies("dropbear-bin")), root)
+
+
+def _entries(root: Path) -> Iterator[newc.Entry]:
+    yield from (newc.folder(path) for path in ("proc", "sys", "dev", "run", "mnt", "etc/dropbear"))
+    yield newc.folder("tmp", 0o1777)
+    yield from (newc.folder(path, 0o700) for path in ("root", "root/.ssh"))
+    yield newc.file("root/.ssh/authorized_keys", b"", 0o600)
+    # The kernel opens it for the first process before anything is mounted.
+    yield newc.character_device("dev/console", 5, 1)
+    yield from (newc.file(path, text.encode()) for path, text in _TEXTS.items())
+    for name, place in _PLACES.items():
+        permissions = 0o644 if name == "inittab" else 0o755
+        yield newc.file(place, (_RECIPE / "files" / name).read_bytes(), permissions)
+    yield from _busybox(root)
+    yield from _ssh_server(root)
+    yield from _modules(root)
+
+
+def _busybox(root: Path) -> Iterator[newc.Entry]:
+    binary = root / "bin" / "busybox"
+    yield newc.file("bin/busybox", binary.read_bytes(), 0o755)
+    listing = subprocess.run([binary, "--list-full"], check=True, capture_output=True, text=True).stdout
+    yield from (newc.link(path, "/bin/busybox") for path in listing.split() if path != "bin/busybox")
+
+
+def _ssh_server(root: Path) -> Iterator[newc.Entry]:
+    needed: set[Path] = {root / _LOADER}
+    for program in _SSH:
+        binary = next(path for path in root.glob(f"usr/*bin/{program}"))
+        yield newc.file(f"usr/bin/{program}", binary.read_bytes(), 0o755)
+        needed |= set(_libraries(root, binary))
+    for library in sorted(needed):
+        place = _LOADER if library.name in _LOADER else f"lib/x86_64-linux-gnu/{library.name}"
+        yield newc.file(place, library.read_bytes(), 0o755)
+
+
+def _libraries(root: Path, binary: Path) -> Iterator[Path]:
+    """What the unpacked dynamic loader would load for `binary` (ld.so(8), `--list`)."""
+    places = ":".join(str(root / place) for place in _LIBRARIES)
+    command = [str(root / _LOADER), "--library-path", places, "--list", str(binary)]
+    listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    for line in listing.splitlines():
+        path = line.partition("=> ")[2].partition(" (")[0]
+        if path.startswith(str(root)):
+            yield Path(path)
+
+
+def _modules(root: Path) -> Iterator[newc.Entry]:
+    tree = next((root / "lib" / "modules").iterdir())
+    files = modules.in_load_order(tree)
+    yield from (newc.file(f"lib/modules/{path.name}", path.read_bytes()) for path in files)
+    yield newc.file("lib/modules/order", "".join(f"{path.name}\n" for path in files).encode())
+
+
+def _stamp() -> str:
+    """Sixteen hex digits of a hash over this recipe: its files and its code."""
+    recipe = hashlib.sha256()
+    for path in sorted([Path(__file__), *_RECIPE.rglob("*.py"), *(_RECIPE / "files").iterdir()]):
+        recipe.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return recipe.hexdigest()[:16]

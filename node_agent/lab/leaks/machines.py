@@ -1,0 +1,39 @@
+"""Domains, disks, and the programs that serve slices: virsh(1), files, proc(5)."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from node_agent.lab.inside import processes_in
+from node_agent.lab.leaks.target import CouldNotLook, HostTarget
+
+_SERVING: Final = ("qemu-system-", "dnsmasq", "swtpm")
+_NAME_OPTION: Final = "-name"
+
+
+def domains(host: HostTarget) -> Iterator[str]:
+    listing = host.read("virsh", "--connect", "qemu:///system", "list", "--all", "--name")
+    return (name for name in listing.splitlines() if name)
+
+
+def disks(host: HostTarget) -> Iterator[str]:
+    """Every file below the folder of disks and seeds."""
+    return iter(host.files(host.disks))
+
+
+def processes(host: HostTarget) -> Iterator[str]:
+    """Emulators by the guest they run, and DHCP servers."""
+    try:
+        running = processes_in(host.pid)
+    except OSError as error:
+        raise CouldNotLook(f"process {host.pid}: {error}") from error
+    for argv in running.values():
+        program = Path(argv[0]).name
+        if program.startswith(_SERVING):
+            yield f"{program} {_guest(argv)}".strip()
+
+
+def _guest(argv: tuple[str, ...]) -> str:
+    follower = dict(pairwise(argv)).get(_NAME_OPTION, "")
+    return follower.partition(",")[0]

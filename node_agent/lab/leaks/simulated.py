@@ -1,0 +1,33 @@
+"""A simulated host, read from the file that it keeps itself in."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from node_agent.lab.leaks.target import CouldNotLook, SimulatedTarget
+
+
+class SimulatedState(msgspec.Struct, frozen=True):
+    """The parts of the file that slices leave traces in, each object as JSON of any shape."""
+
+    ports: list[msgspec.Raw]
+    flows: list[msgspec.Raw]
+    reservations: list[msgspec.Raw]
+    leases: list[msgspec.Raw]
+    nat: list[msgspec.Raw]
+    taps: list[msgspec.Raw]
+    domains: list[msgspec.Raw]
+    disks: list[msgspec.Raw]
+    connections: list[msgspec.Raw]
+
+
+def objects(target: SimulatedTarget, kind: str) -> Iterator[str]:
+    try:
+        state = msgspec.json.decode(Path(target.state).read_bytes(), type=SimulatedState)
+    except (OSError, msgspec.DecodeError) as error:
+        raise CouldNotLook(f"{target.state}: {error}") from error
+    found: list[msgspec.Raw] = getattr(state, kind)
+    for item in found:
+        value = msgspec.json.decode(item)
+        yield value if isinstance(value, str) else msgspec.json.encode(value, order="sorted").decode()

@@ -1,0 +1,63 @@
+"""The DHCP server of the simulated host, and what a simulated guest gets when it asks."""
+
+from events.values import Ipv4Address, MacAddress
+from node_agent.gateway import NodeNetwork
+from node_agent.lab.simulated.host import SimulatedHost
+from node_agent.leases import LeaseSeen, Reservation
+from node_agent.slices import HostRefused
+
+
+class SimulatedLeases:
+    def __init__(self, host: SimulatedHost) -> None:
+        self._host = host
+
+    def missing(self) -> tuple[str, ...]:
+        return ()
+
+    def serves(self, network: NodeNetwork) -> bool:
+        with self._host.look() as state:
+            return state.dhcp == network
+
+    def serve(self, network: NodeNetwork) -> None:
+        with self._host.change() as state:
+            if network.bridge not in state.links:
+                raise HostRefused(f"serve DHCP: no link {network.bridge}")
+            state.dhcp = network
+
+    def reservations(self) -> frozenset[Reservation]:
+        with self._host.look() as state:
+            return frozenset(state.reservations)
+
+    def leases(self) -> frozenset[LeaseSeen]:
+        with self._host.look() as state:
+            return frozenset(state.leases)
+
+    def reserve(self, reservation: Reservation) -> None:
+        with self._host.change() as state:
+            held = {value for r in state.reservations for value in (r.name, r.mac, r.ip)}
+            if held & {reservation.name, reservation.mac, reservation.ip}:
+                raise HostRefused(f"reserve {reservation.ip} for {reservation.mac}: reserved already")
+            state.reservations.append(reservation)
+
+    def withdraw(self, reservation: Reservation) -> None:
+        with self._host.change() as state:
+            state.reservations = [each for each in state.reservations if each.name != reservation.name]
+
+    def clear(self, lease: LeaseSeen) -> None:
+        with self._host.change() as state:
+            state.leases = [each for each in state.leases if (each.mac, each.ip) != (lease.mac, lease.ip)]
+
+
+def ask_for_lease(host: SimulatedHost, mac: MacAddress) -> Ipv4Address | None:
+    """What a guest with this card gets: its reserved address, or no answer.
+
+    As on a real host, it is heard only if DHCP is served and the slot's rules let its request through.
+    """
+    with host.change() as state:
+        reserved = next((r for r in state.reservations if r.mac == mac), None)
+        heard = reserved and reserved.name in {found.rule.owner for found in state.nat}
+        if reserved is None or not heard or state.dhcp is None:
+            return None
+        others = [lease for lease in state.leases if lease.mac != mac]
+        state.leases = [*others, LeaseSeen(mac, reserved.ip, expired=False)]
+        return reserved.ip

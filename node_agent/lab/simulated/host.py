@@ -1,0 +1,86 @@
+"""A host that exists in memory: what the simulated drivers change, and what outlives the agent when given a file.
+
+One lock for all of it, as a kernel has for its tables. With a path, every change is written out before the driver
+returns (a draft that is then renamed), so that an agent killed at any moment leaves a host as real ones do, and
+the next agent, or a leak checker, finds it. It holds what is there, never what is wanted.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from events.values import Ipv4Address
+from node_agent.flows import Flow
+from node_agent.gateway import Bridge, GatewayLink, NodeNetwork
+from node_agent.leases import LeaseSeen, Reservation
+from node_agent.links import OtherLink, Tap
+from node_agent.machines import FoundDomain
+from node_agent.ports import Port
+from node_agent.rules import Chain, FoundRule
+
+
+class HeldFlow(msgspec.Struct, frozen=True):
+    """A flow on a bridge under a cookie."""
+
+    bridge: str
+    cookie: int
+    flow: Flow
+
+
+class State(msgspec.Struct):
+    """Everything on the host, in lists, as the file holds it. `disks` are files by their names below all slots."""
+
+    taps: list[Tap] = []
+    others: list[OtherLink] = []
+    ports: list[Port] = []
+    flows: list[HeldFlow] = []
+    reservations: list[Reservation] = []
+    leases: list[LeaseSeen] = []
+    nat: list[FoundRule] = []
+    domains: list[FoundDomain] = []
+    disks: list[str] = []
+    chains: list[Chain] = []
+    bridges: list[Bridge] = []
+    links: dict[str, GatewayLink] = {}
+    uplinks: list[str] = []
+    connections: list[Ipv4Address] = []
+    forwards: bool = False
+    dhcp: NodeNetwork | None = None
+
+
+def links_of(state: State) -> list[Tap | OtherLink]:
+    return [*state.taps, *state.others]
+
+
+class SimulatedHost:
+    """`with host.look() as state` reads, `with host.change() as state` changes and writes out.
+
+    A change that raises is not undone: a driver refuses before it touches anything. `uplink` has a default route.
+    """
+
+    def __init__(self, path: Path | None = None, uplink: str = "uplink0") -> None:
+        self._path, self._turn = path, threading.RLock()
+        self._state = State(uplinks=[uplink])
+        if path is not None and path.exists():
+            self._state = msgspec.json.decode(path.read_bytes(), type=State)
+
+    @contextmanager
+    def look(self) -> Iterator[State]:
+        with self._turn:
+            yield self._state
+
+    @contextmanager
+    def change(self) -> Iterator[State]:
+        with self._turn:
+            yield self._state
+            self._write()
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        draft = self._path.with_suffix(".draft")
+        draft.write_bytes(msgspec.json.encode(self._state))
+        draft.rename(self._path)

@@ -1,0 +1,59 @@
+"""Links of the simulated host."""
+
+from events.values import Ipv4Address
+from node_agent.gateway import GatewayLink
+from node_agent.lab.simulated.host import SimulatedHost, links_of
+from node_agent.links import OtherLink, Tap
+from node_agent.slices import HostRefused
+
+
+class SimulatedLinks:
+    def __init__(self, host: SimulatedHost) -> None:
+        self._host = host
+
+    def link(self, name: str) -> Tap | OtherLink | None:
+        with self._host.look() as state:
+            return next((link for link in links_of(state) if link.name == name), None)
+
+    def add_tap(self, tap: Tap) -> None:
+        with self._host.change() as state:
+            if self.link(tap.name) is not None:
+                raise HostRefused(f"add tap {tap.name}: a link of that name exists")
+            state.taps.append(tap)
+
+    def set_tap(self, tap: Tap) -> None:
+        with self._host.change() as state:
+            if tap.name not in [each.name for each in state.taps]:
+                raise HostRefused(f"set tap {tap.name}: no link {tap.name}")
+            state.taps = [tap if each.name == tap.name else each for each in state.taps]
+
+    def delete_link(self, name: str) -> None:
+        with self._host.change() as state:
+            state.taps = [each for each in state.taps if each.name != name]
+            state.others = [each for each in state.others if each.name != name]
+
+    def gateway_link(self, name: str) -> GatewayLink | None:
+        with self._host.look() as state:
+            return state.links.get(name)
+
+    def set_gateway_link(self, name: str, link: GatewayLink) -> None:
+        with self._host.change() as state:
+            if name not in state.links:
+                raise HostRefused(f"set addresses of {name}: no link {name}")
+            state.links[name] = link
+
+    def addresses(self, name: str) -> tuple[Ipv4Address, ...]:
+        link = self.gateway_link(name)
+        return tuple(sorted(Ipv4Address(a.partition("/")[0]) for a in link.addresses)) if link else ()
+
+    def default_route_links(self) -> frozenset[str]:
+        with self._host.look() as state:
+            return frozenset(state.uplinks)
+
+    def forwards(self) -> bool:
+        with self._host.look() as state:
+            return state.forwards
+
+    def set_forwarding(self) -> None:
+        with self._host.change() as state:
+            state.forwards = True

@@ -1,0 +1,137 @@
+"""The hypervisor and the disks of the simulated host, and guests that answer once they have booted.
+
+A guest boots by being looked at: when its time has come, a probe has it ask for its address and answer, so that
+a fleet of thousands needs no thread or timer of its own. A guest that an earlier agent started is taken to
+have booted meanwhile; the host's file does not hold when it was born.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from typing import Final
+from uuid import UUID
+
+from events.values import Ipv4Address
+from node_agent.guests import Guest, Hosting
+from node_agent.host import Answered, NotYet
+from node_agent.lab.simulated.dhcp import ask_for_lease
+from node_agent.lab.simulated.host import SimulatedHost, State
+from node_agent.machines import DomainState, FoundDomain, FoundProcess
+from node_agent.slices import HostRefused
+
+_SSH: Final = 22
+_BANNER: Final = "SSH-2.0-simulated"
+
+
+class SimulatedHypervisor:
+    """`node_agent.machines.Hypervisor`. A domain's process is as real as the domain, and dies with it."""
+
+    def __init__(self, host: SimulatedHost, ended: Callable[[], None], boot_seconds: float) -> None:
+        self._host, self._ended, self._boot_seconds = host, ended, boot_seconds
+        self._born: dict[UUID, float] = {}
+
+    def domains(self) -> tuple[FoundDomain, ...]:
+        with self._host.look() as state:
+            return tuple(state.domains)
+
+    def processes(self) -> tuple[FoundProcess, ...]:
+        return tuple(_process(domain) for domain in self.domains() if domain.state != "stopped")
+
+    def start(self, guest: Guest, hosting: Hosting) -> None:
+        with self._host.change() as state:
+            refusal = _refusal(state, guest, hosting)
+            if refusal is not None:
+                raise HostRefused(f"start {guest.name}: {refusal}")
+            interfaces = (guest.mac, guest.tap)
+            state.domains.append(FoundDomain(guest.name, guest.uuid, "running", guest, interfaces))
+            state.disks = sorted({*state.disks, str(hosting.console)})
+            self._born[guest.uuid] = monotonic()
+
+    def resume(self, domain: UUID) -> None:
+        self._set_state(domain, "running")
+
+    def pause(self, domain: UUID) -> None:
+        """As an operator may, behind the agent's back."""
+        self._set_state(domain, "paused")
+
+    def destroy(self, domain: UUID) -> None:
+        with self._host.change() as state:
+            state.domains = [each for each in state.domains if each.uuid != domain]
+            self._born.pop(domain, None)
+        self._ended()
+
+    def end(self, process: FoundProcess) -> None:
+        for domain in self.domains():
+            if _process(domain) == process:
+                self.destroy(domain.uuid)
+
+    def has_booted(self, domain: FoundDomain) -> bool:
+        born = self._born.get(domain.uuid)
+        return domain.state == "running" and (born is None or monotonic() >= born + self._boot_seconds)
+
+    def _set_state(self, uuid: UUID, to: DomainState) -> None:
+        with self._host.change() as state:
+            if uuid not in [each.uuid for each in state.domains]:
+                raise HostRefused(f"no domain {uuid}")
+            state.domains = [replace(each, state=to) if each.uuid == uuid else each for each in state.domains]
+
+
+class SimulatedDisks:
+    """`node_agent.machines.Disks`. Only names: what a file holds matters to nobody here."""
+
+    def __init__(self, host: SimulatedHost) -> None:
+        self._host = host
+
+    def path(self, name: str) -> Path:
+        return Path(name)
+
+    def found(self, slot: str) -> tuple[str, ...]:
+        with self._host.look() as state:
+            inside = tuple(name for name in state.disks if name.startswith(f"{slot}/"))
+            return (slot, *inside) if inside else ()
+
+    def write(self, name: str, content: bytes) -> None:
+        with self._host.change() as state:
+            if not content:
+                raise HostRefused(f"file {name}: it would be empty")
+            state.disks = sorted({*state.disks, name})
+
+    def wipe(self, slot: str) -> None:
+        with self._host.change() as state:
+            state.disks = [name for name in state.disks if not name.startswith(f"{slot}/")]
+
+
+class SimulatedProbe:
+    """`node_agent.host.Probe`. A booted guest has an SSH server, at the address that DHCP gave it."""
+
+    def __init__(self, host: SimulatedHost, hypervisor: SimulatedHypervisor) -> None:
+        self._host, self._hypervisor = host, hypervisor
+
+    def __call__(self, address: Ipv4Address, port: int, banner: str) -> Answered | NotYet:
+        booted = [
+            domain.guest for domain in self._hypervisor.domains() if self._hypervisor.has_booted(domain)
+        ]
+        if address not in [ask_for_lease(self._host, guest.mac) for guest in booted if guest is not None]:
+            return NotYet(f"port {port} did not answer")
+        if port != _SSH or not _BANNER.startswith(banner):
+            return NotYet(f"port {port} answers as {_BANNER if port == _SSH else 'nobody'}, not {banner!r}")
+        return Answered(_BANNER)
+
+
+def _refusal(state: State, guest: Guest, hosting: Hosting) -> str | None:
+    if guest.name in [each.name for each in state.domains]:
+        return f"domain {guest.name} exists already"
+    if guest.uuid in [each.uuid for each in state.domains]:
+        return f"UUID {guest.uuid} is another domain's"
+    if guest.tap not in [tap.name for tap in state.taps]:
+        return f"there is no link {guest.tap}"
+    if any(guest.tap in each.interfaces for each in state.domains):
+        return f"link {guest.tap} is busy"
+    if str(hosting.seed) not in state.disks:
+        return f"there is no file {hosting.seed}"
+    return None
+
+
+def _process(domain: FoundDomain) -> FoundProcess:
+    return FoundProcess(domain.name, pid=domain.uuid.int % 2**22 + 1, started=0)

@@ -1,0 +1,57 @@
+"""The packet filter of the simulated host: a transaction is refused whole, and handles are never used again."""
+
+from collections.abc import Iterable
+
+from events.values import Ipv4Address
+from node_agent.lab.simulated.host import SimulatedHost, State
+from node_agent.rules import Change, FoundRule, Rule, Ruleset
+from node_agent.slices import HostRefused
+
+
+class SimulatedFilter:
+    def __init__(self, host: SimulatedHost) -> None:
+        self._host = host
+
+    def missing(self) -> tuple[str, ...]:
+        return ()
+
+    def ruleset(self) -> Ruleset:
+        with self._host.look() as state:
+            return Ruleset(frozenset(state.chains), tuple(state.nat))
+
+    def change(self, change: Change) -> None:
+        with self._host.change() as state:
+            _check(state, change)
+            if change.afresh:
+                state.chains, state.nat = [], []
+            state.chains = list({*state.chains, *change.chains})
+            kept = [each for each in state.nat if each not in change.delete]
+            last = max((each.handle for each in state.nat), default=0)
+            inserted = _handled(change.insert, last)
+            appended = _handled(change.append, last + len(inserted))
+            state.nat = [*inserted, *kept, *appended]
+
+    def connections(self, ip: Ipv4Address) -> int:
+        with self._host.look() as state:
+            return state.connections.count(ip)
+
+    def flush_connections(self, ip: Ipv4Address) -> None:
+        with self._host.change() as state:
+            state.connections = [each for each in state.connections if each != ip]
+
+
+def _handled(rules: Iterable[Rule], last: int) -> list[FoundRule]:
+    return [FoundRule(rule, last + number) for number, rule in enumerate(rules, start=1)]
+
+
+def _check(state: State, change: Change) -> None:
+    for gone in change.delete:
+        if gone.handle not in [each.handle for each in state.nat]:
+            raise HostRefused(f"nft: no rule with handle {gone.handle}")
+    if any(chain.family == "netdev" for chain in change.chains) and change.device not in state.links:
+        raise HostRefused(f"nft: no device {change.device}")
+    standing = () if change.afresh else state.chains
+    names = {(chain.family, chain.name) for chain in (*standing, *change.chains)}
+    for rule in (*change.insert, *change.append):
+        if (rule.family, rule.chain) not in names:
+            raise HostRefused(f"nft: no chain {rule.chain} in family {rule.family}")

@@ -1,0 +1,58 @@
+"""A node without a host: the same agent over drivers that hold a host in memory (NOD-13).
+
+`python -m node_agent CONFIG` is one when its configuration says `simulated`; `node_agent.wiring.run` runs as many of
+them in one process as it has threads for.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from events.values import Ipv4Subnet, image_name
+from node_agent.gateway import Gateway, node_network
+from node_agent.host import Host
+from node_agent.images import FixedImages, Image
+from node_agent.lab.simulated.dhcp import SimulatedLeases
+from node_agent.lab.simulated.host import SimulatedHost
+from node_agent.lab.simulated.links import SimulatedLinks
+from node_agent.lab.simulated.machines import SimulatedDisks, SimulatedHypervisor, SimulatedProbe
+from node_agent.lab.simulated.nat import SimulatedFilter
+from node_agent.lab.simulated.ovs import SimulatedSwitch
+from node_agent.leases import LeaseAspect
+from node_agent.links import LinkAspect
+from node_agent.machines import Machines
+from node_agent.ports import PortAspect
+from node_agent.settings import Settings, SimulatedHostSettings
+from node_agent.translations import TranslationAspect
+
+IMAGE: Final = image_name("lab-guest")
+"""The one image of every simulated node, called as the lab's guest is."""
+
+
+def simulated_host(settings: Settings, subnet: Ipv4Subnet, something_ended: Callable[[], None]) -> Host:
+    """A host of its own in memory, or the one that its file remembers."""
+    simulated = settings.simulated or SimulatedHostSettings()
+    host = SimulatedHost(simulated.host_file, settings.uplink)
+    switch, links, filter_, dhcp = (
+        SimulatedSwitch(host),
+        SimulatedLinks(host),
+        SimulatedFilter(host),
+        SimulatedLeases(host),
+    )
+    hypervisor = SimulatedHypervisor(host, something_ended, simulated.boot_seconds)
+    leases = LeaseAspect(dhcp)
+    images = FixedImages((Image(IMAGE, Path("kernel"), Path("initrd"), ""),))
+    return Host(
+        aspects=(
+            LinkAspect(links),
+            leases,
+            PortAspect(switch),
+            TranslationAspect(filter_, settings.uplink),
+            Machines(hypervisor, SimulatedDisks(host), images, "qemu", offload=True),
+        ),
+        gateway=Gateway(node_network(settings, subnet), switch, links, filter_, dhcp),
+        observe_address=leases.observe_address,
+        probe=SimulatedProbe(host, hypervisor),
+        images=images.names,
+        close=lambda: None,
+    )

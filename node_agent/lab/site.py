@@ -1,0 +1,96 @@
+"""The network that a lab's nodes hang off: its bridge, its gateway, and listeners that answer from outside.
+
+A little host of its own, so that nothing of it touches the machine. On the gateway's address it echoes TCP and UDP
+on port 7 (RFC 862) and tells an HTTP client on port 80 which source address it came from, which is what a test of
+address translation asks. Every node's uplink ends here as `n<index>`: the place to capture what left that node.
+"""
+
+import socketserver
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from node_agent.lab.netlink import index_of, open_links
+from node_agent.lab.supervisor import Supervisor, take_voice
+
+if TYPE_CHECKING:
+    from pyroute2 import IPRoute
+
+BRIDGE: Final = "upstream"
+PORT_PREFIX: Final = "n"
+ECHO_PORT: Final = 7
+HTTP_PORT: Final = 80
+
+
+class SiteConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`gateway` is the address of the upstream network's router with its prefix length."""
+
+    folder: str
+    gateway: str
+
+
+class _EchoStream(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        while received := self.request.recv(65536):
+            self.request.sendall(received)
+
+
+class _EchoDatagram(socketserver.DatagramRequestHandler):
+    def handle(self) -> None:
+        self.wfile.write(self.rfile.read())
+
+
+class _WhoAmI(BaseHTTPRequestHandler):
+    """Answers every GET with the address and port that the request came from."""
+
+    def do_GET(self) -> None:
+        host, port = self.client_address[:2]
+        body = msgspec.json.encode({"source": host, "port": port})
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class _TcpEcho(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+
+
+def main() -> None:
+    voice = take_voice()
+    config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=SiteConfig)
+    address, _, length = config.gateway.partition("/")
+    with open_links() as links:
+        _make_bridge(links, address, int(length))
+    for server in (
+        _TcpEcho((address, ECHO_PORT), _EchoStream),
+        socketserver.ThreadingUDPServer((address, ECHO_PORT), _EchoDatagram),
+        ThreadingHTTPServer((address, HTTP_PORT), _WhoAmI),
+    ):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    Supervisor(voice, Path(config.folder), (), _join_ports).run()
+
+
+def _make_bridge(links: "IPRoute", address: str, length: int) -> None:
+    links.link("set", index=index_of(links, "lo"), state="up")
+    links.link("add", ifname=BRIDGE, kind="bridge")
+    index = index_of(links, BRIDGE)
+    links.addr("add", index=index, address=address, prefixlen=length)
+    links.link("set", index=index, state="up")
+
+
+def _join_ports() -> None:
+    with open_links() as links:
+        bridge = index_of(links, BRIDGE)
+        for link in links.get_links():
+            if link.get_attr("IFLA_IFNAME").startswith(PORT_PREFIX):
+                links.link("set", index=link["index"], master=bridge, state="up")
+
+
+if __name__ == "__main__":
+    main()

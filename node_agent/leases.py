@@ -1,0 +1,149 @@
+"""The lease aspect: one reservation of the DHCP server per slot, and the evidence of what it leased.
+
+A reservation is intent and comes from the control plane alone; the lease file is evidence (NOD-4). A lease never
+frees or moves an address: it is compared, reported, and cleared away when its slot is taken back.
+
+Withdrawing comes before clearing: as long as the reservation stands, a guest could lease again what was just
+cleared. Both come before reserving anew, because an address may be reserved only once. A crash in between leaves a
+withdrawn reservation with a lease, which the next plan clears.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, Protocol
+
+from events.values import Ipv4Address, MacAddress
+from node_agent.slices import Slice, SliceNetwork, Step
+
+LeaseState = Literal["none", "offered", "bound", "expired", "foreign"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """`name` is the slot's tap, the key of the reservation on the host."""
+
+    name: str
+    mac: MacAddress
+    ip: Ipv4Address
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSeen:
+    """A lease that the server says it gave. `expired` is by the server's own clock."""
+
+    mac: MacAddress
+    ip: Ipv4Address
+    expired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedAddress:
+    """What a report says of a slice's address (NOD-5)."""
+
+    actual_ip: Ipv4Address | None
+    lease_state: LeaseState
+
+
+class Leases(Protocol):
+    """The DHCP server's memory. Reads raise `HostUnreadable`, changes raise `HostRefused`."""
+
+    def reservations(self) -> frozenset[Reservation]: ...
+
+    def leases(self) -> frozenset[LeaseSeen]: ...
+
+    def reserve(self, reservation: Reservation) -> None:
+        """Serve `ip` to `mac`; refused when another reservation holds the name, the MAC or the address."""
+        ...
+
+    def withdraw(self, reservation: Reservation) -> None:
+        """Serve it no more; none there counts as done."""
+        ...
+
+    def clear(self, lease: LeaseSeen) -> None:
+        """Make the server forget a lease; returns when its lease file shows it gone."""
+        ...
+
+
+def plan(
+    wanted: Reservation, reserved: frozenset[Reservation], leased: frozenset[LeaseSeen], leases: Leases
+) -> tuple[Step, ...]:
+    rivals = _touching(wanted, reserved - {wanted})
+    steps = _take_back(rivals, _foreign(wanted, leased), leases)
+    if wanted not in reserved:
+        steps += (Step("lease.reserve", lambda: leases.reserve(wanted)),)
+    return steps
+
+
+def observe(mac: MacAddress, ip: Ipv4Address, leased: frozenset[LeaseSeen]) -> ObservedAddress:
+    """What the evidence says of the slice that should have `ip`: its own lease, or a stranger's on its address."""
+    own = sorted((lease for lease in leased if lease.mac == mac), key=lambda lease: lease.expired)
+    if not own:
+        taken = any(lease.ip == ip and not lease.expired for lease in leased)
+        return ObservedAddress(None, "foreign" if taken else "none")
+    if own[0].expired:
+        return ObservedAddress(None, "expired")
+    return ObservedAddress(own[0].ip, "bound" if own[0].ip == ip else "foreign")
+
+
+def _touching(wanted: Reservation, reserved: Iterable[Reservation]) -> tuple[Reservation, ...]:
+    """Reservations in the way of `wanted`: same key, same card or same address."""
+    return tuple(
+        sorted(
+            (r for r in reserved if r.name == wanted.name or r.mac == wanted.mac or r.ip == wanted.ip),
+            key=lambda r: r.name,
+        )
+    )
+
+
+def _foreign(wanted: Reservation, leased: Iterable[LeaseSeen]) -> tuple[LeaseSeen, ...]:
+    """Leases that tie the wanted card to another address, or another card to the wanted address."""
+    return _sorted(lease for lease in leased if (lease.mac == wanted.mac) != (lease.ip == wanted.ip))
+
+
+def _sorted(leases: Iterable[LeaseSeen]) -> tuple[LeaseSeen, ...]:
+    return tuple(sorted(leases, key=lambda lease: (lease.ip, lease.mac)))
+
+
+def _take_back(
+    reserved: Iterable[Reservation], leased: Iterable[LeaseSeen], leases: Leases
+) -> tuple[Step, ...]:
+    withdrawals = tuple(Step("lease.withdraw", partial(leases.withdraw, rival)) for rival in reserved)
+    return withdrawals + tuple(Step("lease.clear", partial(leases.clear, lease)) for lease in leased)
+
+
+class LeaseAspect:
+    name = "lease"
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+
+    def to_apply(self, wanted: Slice) -> tuple[Step, ...]:
+        reservation = _reservation(wanted.network)
+        return plan(reservation, self._leases.reservations(), self._leases.leases(), self._leases)
+
+    def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:
+        return _take_back(*self._found(gone), self._leases)
+
+    def remains(self, gone: SliceNetwork) -> tuple[str, ...]:
+        reserved, leased = self._found(gone)
+        return (
+            *(f"dhcp reservation {r.name} of {r.ip} for {r.mac}" for r in reserved),
+            *(f"dhcp lease of {lease.ip} to {lease.mac}" for lease in leased),
+        )
+
+    def observe_address(self, network: SliceNetwork) -> ObservedAddress:
+        """What the server's evidence says of this slice's address now (NOD-5). Raises `HostUnreadable`."""
+        return observe(network.mac, network.ip, self._leases.leases())
+
+    def _found(self, gone: SliceNetwork) -> tuple[tuple[Reservation, ...], tuple[LeaseSeen, ...]]:
+        mine = _reservation(gone)
+        leased = self._leases.leases()
+        return (
+            _touching(mine, self._leases.reservations()),
+            _sorted(lease for lease in leased if lease.mac == mine.mac or lease.ip == mine.ip),
+        )
+
+
+def _reservation(network: SliceNetwork) -> Reservation:
+    return Reservation(network.tap, network.mac, network.ip)

@@ -1,0 +1,43 @@
+"""One look at the host, shared by everybody who asks the same question while it lasts.
+
+Every read of a driver is fresh, because a repair acts on what is and not on what was. A survey asks the same of
+each of its slots, though, and one answer for all of them is as fresh as eight. So the survey opens a look; what is
+read within it, on this thread, is read once. A driver that changes the host ends what was seen so far: nobody
+plans on a picture from before his own change.
+"""
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final, TypeVar, cast
+
+T = TypeVar("T")
+
+_seen: Final[ContextVar[dict[Hashable, object] | None]] = ContextVar("seen", default=None)
+
+
+@contextmanager
+def one_look() -> Iterator[None]:
+    """While this lasts, equal reads on this thread (or task) share one answer."""
+    token = _seen.set({})
+    try:
+        yield
+    finally:
+        _seen.reset(token)
+
+
+def look(question: Hashable, read: Callable[[], T]) -> T:
+    """The answer to `question`: this look's, or a fresh one outside of any look."""
+    seen = _seen.get()
+    if seen is None:
+        return read()
+    if question not in seen:
+        seen[question] = read()
+    return cast(T, seen[question])
+
+
+def look_again() -> None:
+    """Forget what this look has seen: the host was just changed."""
+    seen = _seen.get()
+    if seen is not None:
+        seen.clear()

@@ -1,0 +1,253 @@
+"""The machine aspect: one libvirt domain per slice, and the folder that holds what it boots from.
+
+A domain is transient. After a host's reboot the agent makes it again; while the agent is away, it just runs.
+The seed is written before the domain starts and carries the guest's UUID in its name, so that a slot's folder
+tells whose it is: a folder without the wanted seed is another tenant's or half made, and is wiped first.
+
+A crash between two changes leaves one of: no folder, a folder without its seed, a seed without a domain,
+a domain. The plan goes on from each. QEMU can outlive its domain if libvirt lost its state, and then holds the
+tap: such a process is a stray and is ended like a domain.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol, assert_never
+from uuid import UUID
+
+from node_agent.guests import Accelerator, Guest, Hosting, guest_for
+from node_agent.images import Images
+from node_agent.seed import seed_image
+from node_agent.slices import Slice, SliceNetwork, Step
+
+DomainState = Literal["running", "paused", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDomain:
+    """A domain of the host, whoever made it; `guest` is None when it was not this program.
+
+    `interfaces` are the links and MACs that it uses, ours or not.
+    """
+
+    name: str
+    uuid: UUID
+    state: DomainState
+    guest: Guest | None
+    interfaces: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundProcess:
+    """A QEMU process that was started for the guest `name`. `started` tells it from a later one with its pid."""
+
+    name: str
+    pid: int
+    started: int
+
+
+class Hypervisor(Protocol):
+    """What runs the domains, each call within a deadline. Reads raise `HostUnreadable`. Changes raise `HostRefused`
+    when the answer was no, and `HostUnreadable` when there was none: the change may then have been made.
+    """
+
+    def domains(self) -> tuple[FoundDomain, ...]: ...
+
+    def processes(self) -> tuple[FoundProcess, ...]: ...
+
+    def start(self, guest: Guest, hosting: Hosting) -> None:
+        """Start a new domain; refused if there is one of that name or UUID, or if its tap or a file is missing."""
+        ...
+
+    def resume(self, domain: UUID) -> None: ...
+
+    def destroy(self, domain: UUID) -> None:
+        """Stop it at once and forget it; done already counts as done."""
+        ...
+
+    def end(self, process: FoundProcess) -> None: ...
+
+
+class Disks(Protocol):
+    """The folder of each slot. A name is relative to all of them: `slice0`, `slice0/console.log`."""
+
+    def path(self, name: str) -> Path: ...
+
+    def found(self, slot: str) -> tuple[str, ...]:
+        """The slot's folder and everything in it; empty when there is no folder."""
+        ...
+
+    def write(self, name: str, content: bytes) -> None:
+        """All of it or nothing, readable for the hypervisor."""
+        ...
+
+    def wipe(self, slot: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Everything of one slot. Foreign domains are in it only by name; see `remains` for those that use its tap."""
+
+    domains: tuple[FoundDomain, ...]
+    strays: tuple[FoundProcess, ...]
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Destroy:
+    domain: FoundDomain
+
+
+@dataclass(frozen=True, slots=True)
+class EndStray:
+    process: FoundProcess
+
+
+@dataclass(frozen=True, slots=True)
+class WipeDisks:
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSeed:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    guest: Guest
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    domain: FoundDomain
+
+
+Removal = Destroy | EndStray | WipeDisks
+Change = Removal | WriteSeed | Start | Resume
+
+
+def seed_name(guest: Guest) -> str:
+    return f"{guest.name}/seed-{guest.uuid}-{guest.first_boot[:12]}.iso"
+
+
+def plan(wanted: Guest, found: Found) -> tuple[Change, ...]:
+    """From `found` to `wanted`. Deletions come first: a domain's name, UUID and tap are free only then."""
+    kept = next(
+        (domain for domain in found.domains if domain.guest == wanted and domain.state != "stopped"), None
+    )
+    changes: list[Change] = [Destroy(domain) for domain in found.domains if domain is not kept]
+    changes += [EndStray(process) for process in found.strays]
+    if seed_name(wanted) not in found.files:
+        if found.files and kept is None:
+            changes.append(WipeDisks(wanted.name))
+        changes.append(WriteSeed(seed_name(wanted)))
+    if kept is None:
+        changes.append(Start(wanted))
+    elif kept.state == "paused":
+        changes.append(Resume(kept))
+    return tuple(changes)
+
+
+def plan_removal(slot: str, found: Found) -> tuple[Removal, ...]:
+    """From `found` to nothing. Disks go last: a running guest would keep what is deleted under it."""
+    wipe = (WipeDisks(slot),) if found.files else ()
+    return (*map(Destroy, found.domains), *map(EndStray, found.strays), *wipe)
+
+
+class Machines:
+    """The aspect `machine` (`node_agent.slices.Aspect`). `offload` is explained at `Hosting`."""
+
+    name = "machine"
+
+    def __init__(
+        self, hypervisor: Hypervisor, disks: Disks, images: Images, accelerator: Accelerator, *, offload: bool
+    ) -> None:
+        self._hypervisor, self._disks, self._images = hypervisor, disks, images
+        self._accelerator, self._offload = accelerator, offload
+
+    def to_apply(self, wanted: Slice) -> tuple[Step, ...]:
+        guest = guest_for(wanted)
+        changes = plan(guest, self._look(wanted.network, guest.uuid))
+        return tuple(self._step(change, wanted) for change in changes)
+
+    def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:
+        changes = plan_removal(gone.tap, self._look(gone))
+        return tuple(self._removal_step(change) for change in changes)
+
+    def remains(self, gone: SliceNetwork) -> tuple[str, ...]:
+        # Taken whole, foreigners included: a slot whose tap or MAC somebody else uses is not free.
+        domains = [domain for domain in self._hypervisor.domains() if _touches(domain, gone)]
+        processes = _named(self._hypervisor.processes(), gone.tap)
+        return (
+            *(f"domain {domain.name} ({domain.uuid}, {domain.state})" for domain in domains),
+            *(f"qemu process {process.pid} of {gone.tap}" for process in processes),
+            *(f"file {name}" for name in self._disks.found(gone.tap)),
+        )
+
+    def hosting(self, guest: Guest) -> Hosting:
+        """Where this node would keep it. Raises `HostRefused` when it has no such image."""
+        return Hosting(
+            image=self._images.find(guest.image),
+            seed=self._disks.path(seed_name(guest)),
+            console=self._disks.path(f"{guest.name}/console.log"),
+            accelerator=self._accelerator,
+            offload=self._offload,
+        )
+
+    def _look(self, network: SliceNetwork, uuid: UUID | None = None) -> Found:
+        domains, strays = self._hypervisor.domains(), tuple[FoundProcess, ...]()
+        if not _knows(domains, network.tap):
+            # And the domains again after the processes, or one born in between would look like a stray.
+            processes, domains = self._hypervisor.processes(), self._hypervisor.domains()
+            strays = () if _knows(domains, network.tap) else _named(processes, network.tap)
+        return Found(
+            domains=tuple(domain for domain in domains if _occupies(domain, network) or domain.uuid == uuid),
+            strays=strays,
+            files=self._disks.found(network.tap),
+        )
+
+    def _step(self, change: Change, wanted: Slice) -> Step:
+        match change:
+            case WriteSeed(name):
+                return Step("machine.write_seed", lambda: self._disks.write(name, _seed(wanted)))
+            case Start(guest):
+                return Step("machine.start", lambda: self._hypervisor.start(guest, self.hosting(guest)))
+            case Resume(domain):
+                return Step("machine.resume", lambda: self._hypervisor.resume(domain.uuid))
+            case Destroy() | EndStray() | WipeDisks():
+                return self._removal_step(change)
+            case _:
+                assert_never(change)
+
+    def _removal_step(self, change: Removal) -> Step:
+        match change:
+            case Destroy(domain):
+                return Step("machine.destroy", lambda: self._hypervisor.destroy(domain.uuid))
+            case EndStray(process):
+                return Step("machine.end_stray", lambda: self._hypervisor.end(process))
+            case WipeDisks(slot):
+                return Step("machine.wipe_disks", lambda: self._disks.wipe(slot))
+            case _:
+                assert_never(change)
+
+
+def _seed(wanted: Slice) -> bytes:
+    told = wanted.machine
+    return seed_image(told.hostname, told.ssh_authorized_keys, str(guest_for(wanted).uuid))
+
+
+def _occupies(domain: FoundDomain, network: SliceNetwork) -> bool:
+    """Ours to destroy: it has the slot's name, or it is a guest of ours with the slot's tap or MAC."""
+    return domain.name == network.tap or (domain.guest is not None and _touches(domain, network))
+
+
+def _touches(domain: FoundDomain, network: SliceNetwork) -> bool:
+    return domain.name == network.tap or not {network.tap, network.mac}.isdisjoint(domain.interfaces)
+
+
+def _knows(domains: tuple[FoundDomain, ...], name: str) -> bool:
+    return any(domain.name == name for domain in domains)
+
+
+def _named(processes: tuple[FoundProcess, ...], name: str) -> tuple[FoundProcess, ...]:
+    return tuple(process for process in processes if process.name == name)

@@ -1,0 +1,72 @@
+"""The host as it is: the aspects over the drivers that touch it. Imported only by an agent of a real node."""
+
+import stat
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from events.values import Ipv4Subnet
+from node_agent.drivers.dhcp import DnsmasqLeases
+from node_agent.drivers.disks import DisksFolder
+from node_agent.drivers.libvirt import LibvirtHypervisor
+from node_agent.drivers.links import NetlinkLinks
+from node_agent.drivers.nat import Nftables
+from node_agent.drivers.ovs import OpenVSwitch
+from node_agent.durable import open_folder
+from node_agent.gateway import Gateway, node_network
+from node_agent.host import Host
+from node_agent.images import ImagesFolder
+from node_agent.leases import LeaseAspect
+from node_agent.links import LinkAspect
+from node_agent.machines import Machines
+from node_agent.ports import PortAspect
+from node_agent.readiness import BannerProbe
+from node_agent.settings import Settings, SettingsRefused
+from node_agent.translations import TranslationAspect
+
+
+def real_host(settings: Settings, subnet: Ipv4Subnet, something_ended: Callable[[], None]) -> Host:
+    """Connects to nothing yet: each driver does at its first use, and again when it must.
+
+    Raises `SettingsRefused` when DHCP's server and QEMU, which are users of their own, could not reach their files.
+    """
+    network = node_network(settings, subnet)
+    links, switch, filter_ = NetlinkLinks(), OpenVSwitch(settings.ovs_folder), Nftables()
+    run_folder = _reachable(open_folder(settings.run_folder))
+    dhcp = DnsmasqLeases(run_folder / "dhcp", network, links)
+    hypervisor = LibvirtHypervisor(settings.libvirt_uri, something_ended)
+    images = ImagesFolder(settings.images_folder)
+    leases = LeaseAspect(dhcp)
+    # Userspace OVS hands on frames whose checksums nobody filled in: there a guest must not offload them.
+    machines = Machines(
+        hypervisor,
+        DisksFolder(run_folder / "disks"),
+        images,
+        settings.accelerator,
+        offload=settings.datapath_type == "system",
+    )
+    ends = ExitStack()
+    for close in (links.close, switch.close, dhcp.close, hypervisor.close):
+        ends.callback(close)
+    return Host(
+        aspects=(
+            LinkAspect(links),
+            leases,
+            PortAspect(switch),
+            TranslationAspect(filter_, settings.uplink),
+            machines,
+        ),
+        gateway=Gateway(network, switch, links, filter_, dhcp),
+        observe_address=leases.observe_address,
+        probe=BannerProbe(),
+        images=images.names,
+        close=ends.close,
+    )
+
+
+def _reachable(folder: Path) -> Path:
+    """Checked at the start, because dnsmasq says nothing of reservations it may not read: it just offers none."""
+    for each in (folder, *folder.resolve().parents):
+        if not each.stat().st_mode & stat.S_IXOTH:
+            raise SettingsRefused(f"run_folder {folder}: other users may not pass through {each}")
+    return folder

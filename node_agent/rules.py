@@ -1,0 +1,113 @@
+"""Packet filter rules as values: what is wanted and what nftables lists are the same type, so they can be compared.
+
+All of it lives in tables of our own, `sliceplane` in the families inet and netdev, so that nobody else's rules are
+read or touched. Each rule names its owner in its comment: `node`, or a slot's tap. A slot's rules are inserted at
+the head of a chain and the node's are appended, so the node's last word (drop) stays last, whoever comes and goes.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Family = Literal["inet", "netdev"]
+Expression = Mapping[str, object]
+
+TABLE: Final = "sliceplane"
+NODE: Final = "node"
+FROM_SLICES: Final = "from_slices"
+OUT_OF_SLICES: Final = "out_of_slices"
+INTO_SLICES: Final = "into_slices"
+REPLIES: Final = "replies"
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A chain; with `hook` it sees packets of itself, without it is jumped to. `device` is for family netdev.
+
+    A device is not compared: nftables 1.0.6 does not list it.
+    """
+
+    family: Family
+    name: str
+    kind: str | None = None
+    hook: str | None = None
+    priority: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule as nftables lists it (libnftables-json(5)); `body` is its expressions in canonical JSON."""
+
+    family: Family
+    chain: str
+    owner: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRule:
+    rule: Rule
+    handle: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ruleset:
+    """Our tables as found, rules in their order."""
+
+    chains: frozenset[Chain]
+    rules: tuple[FoundRule, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One transaction: all of it or nothing. With `afresh` the tables are emptied and made again first."""
+
+    afresh: bool = False
+    chains: tuple[Chain, ...] = ()
+    delete: tuple[FoundRule, ...] = ()
+    insert: tuple[Rule, ...] = ()
+    append: tuple[Rule, ...] = ()
+    device: str = ""
+    """The bridge: what chains of family netdev are hooked to."""
+
+
+def rule(family: Family, chain: str, owner: str, *body: Expression) -> Rule:
+    return Rule(family, chain, owner, canonical(body))
+
+
+def canonical(body: Sequence[Expression]) -> str:
+    return json.dumps(body, sort_keys=True, separators=(",", ":"))
+
+
+def match(left: Expression, right: object, op: str = "==") -> Expression:
+    return {"match": {"op": op, "left": left, "right": right}}
+
+
+def meta(key: str, value: str) -> Expression:
+    return match({"meta": {"key": key}}, value)
+
+
+def field(protocol: str, name: str) -> Expression:
+    return {"payload": {"protocol": protocol, "field": name}}
+
+
+def raw(offset: int, bits: int) -> Expression:
+    """Bits of the packet from the start of its transport header."""
+    return {"payload": {"base": "th", "offset": offset, "len": bits}}
+
+
+def prefix(network: str) -> Expression:
+    address, _, length = network.partition("/")
+    return {"prefix": {"addr": address, "len": int(length)}}
+
+
+def jump(chain: str) -> Expression:
+    return {"jump": {"target": chain}}
+
+
+ESTABLISHED: Final[Expression] = match({"ct": {"key": "state"}}, ["established", "related"], op="in")
+ACCEPT: Final[Expression] = {"accept": None}
+DROP: Final[Expression] = {"drop": None}
+MASQUERADE: Final[Expression] = {"masquerade": None}
+NOTRACK: Final[Expression] = {"notrack": None}

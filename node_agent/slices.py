@@ -1,0 +1,76 @@
+"""A slice in the words of the host, and what every aspect of a host can say and do about one.
+
+A host carries a slice in five aspects, made in this order and taken away in the opposite one, so that nothing
+is reachable before it is guarded: link (tap), lease (DHCP reservation), port (OVS port and its flows),
+translation (NAT and the gateway's filter), machine (domain and disks). Each aspect compares wanted with found,
+read afresh from the host, and plans; carrying a plan out is running its steps. A crash between two steps
+leaves a host from which the same comparison goes on.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from events.values import AllocationId, Ipv4Address, Ipv4Subnet, MacAddress, SlotIndex
+from tasks.orders import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class SliceNetwork:
+    """Everything the network aspects need. `tap` is `slice<index>`; one bridge and one gateway per node."""
+
+    index: SlotIndex
+    tap: str
+    bridge: str
+    mac: MacAddress
+    ip: Ipv4Address
+    subnet: Ipv4Subnet
+    gateway: Ipv4Address
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One slice as it is wanted on this host."""
+
+    allocation_id: AllocationId
+    network: SliceNetwork
+    machine: Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change of the host. `name` is static (`port.add`): it is the failpoint's and the log event's name."""
+
+    name: str
+    run: Callable[[], None]
+
+
+class Aspect(Protocol):
+    """One of the five. Reads raise `HostUnreadable`, changes raise `HostRefused`; both say what was asked."""
+
+    @property
+    def name(self) -> str: ...
+
+    def to_apply(self, wanted: Slice) -> tuple[Step, ...]:
+        """Steps that make the host carry `wanted`; empty when it does. Touches only what differs."""
+        ...
+
+    def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:
+        """Steps that take everything of the slot away; empty when there is nothing."""
+        ...
+
+    def remains(self, gone: SliceNetwork) -> tuple[str, ...]:
+        """What a fresh look at the host still finds of the slot, in words (`ovs port slice0 on br-slice`)."""
+        ...
+
+
+class HostUnreadable(Exception):
+    """The host could not be asked, so nothing may be decided on it: a repair acts only on a complete snapshot."""
+
+
+class HostRefused(Exception):
+    """The host did not do as it was told."""
+
+
+def tap_of(index: SlotIndex) -> str:
+    return f"slice{index}"

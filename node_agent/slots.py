@@ -1,0 +1,117 @@
+"""The node's slots in memory: what each holds, and who works on it.
+
+Two locks a slot. The *door* is held for moments: to judge an order against what is held, to write what is held,
+and to speak for it. *Work* is held as long as the host is being changed for the slot. A newer order passes the
+door at once, halts the older one's work, and then waits for work; the older one finds itself superseded at the
+door and says nothing. Doors are never taken while another door is held; work is always taken before the door.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from events.values import NodeId, SlotId, SlotIndex, index_of, node_of, slot_of
+from node_agent.fence import FenceFiles, Held, Refused, is_news
+from node_agent.halt import Halt
+from tasks.orders import Order
+
+
+class Slot:
+    """One slot. Everything it holds is on disk before it is here."""
+
+    def __init__(self, slot_id: SlotId, files: FenceFiles) -> None:
+        self.slot_id = slot_id
+        self._files = files
+        self._held = files.read(slot_id)
+        self._door = threading.Lock()
+        self._work = threading.Lock()
+        self._working: Halt | None = None
+        self._closing = False
+
+    @property
+    def held(self) -> Held | None:
+        with self._door:
+            return self._held
+
+    def admit(self, order: Order) -> bool:
+        """Pass the fence, and halt what an older order is doing. False: this very order is being worked on.
+
+        Raises `Refused`, and `OSError` when the disk does; then nothing was admitted.
+        """
+        with self._door:
+            if is_news(self._held, order):
+                self._write(Held(order=order))
+                if self._working:
+                    self._working.ask()
+                return True
+            return self._working is None
+
+    @contextmanager
+    def working(self, *, wait: bool = True) -> Iterator[Halt | None]:
+        """Own the slot's host state meanwhile. None: it is busy and `wait` is off, or the agent ends."""
+        if not self._work.acquire(blocking=wait):
+            yield None
+            return
+        try:
+            yield self._begin()
+        finally:
+            with self._door:
+                self._working = None
+            self._work.release()
+
+    @contextmanager
+    def speaking_for(self, order: Order) -> Iterator[Held | None]:
+        """Hold the door: what is said meanwhile is said before any newer order passes. None: superseded."""
+        with self._door:
+            yield self._held if self._held is not None and self._held.order.token == order.token else None
+
+    def keep(self, held: Held, *, durable: bool = True) -> None:
+        """Write down what became of the held order. Only inside `speaking_for`."""
+        assert self._door.locked(), "a newer order could be overwritten"
+        self._write(held, durable=durable)
+
+    def close(self) -> None:
+        """Halt the work, and begin none any more."""
+        with self._door:
+            self._closing = True
+            if self._working:
+                self._working.ask()
+
+    def _begin(self) -> Halt | None:
+        with self._door:
+            if self._closing:
+                return None
+            self._working = Halt()
+            return self._working
+
+    def _write(self, held: Held, *, durable: bool = True) -> None:
+        self._files.write(held, durable=durable)
+        self._held = held
+
+
+class Slots:
+    """The slots this node was configured with. Raises `Refused` for any other."""
+
+    def __init__(self, node_id: NodeId, indexes: Iterable[SlotIndex], files: FenceFiles) -> None:
+        self._node_id = node_id
+        self._slots = {slot_of(node_id, index): Slot(slot_of(node_id, index), files) for index in indexes}
+
+    def of(self, order: Order) -> Slot:
+        if order.node_id != self._node_id or node_of(order.slot_id) != self._node_id:
+            raise Refused(
+                "wrong_node", f"order for {order.slot_id} on {order.node_id} came to {self._node_id}"
+            )
+        try:
+            return self._slots[order.slot_id]
+        except KeyError:
+            raise Refused("wrong_node", f"{self._node_id} has no slot {index_of(order.slot_id)}") from None
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(self._slots.values())
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def close(self) -> None:
+        for slot in self:
+            slot.close()

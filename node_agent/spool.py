@@ -1,0 +1,179 @@
+"""Reports on disk until the control plane has them: appended, sent in order, forgotten when acknowledged.
+
+`reports.jsonl` holds one report a line and is flushed before `append` returns. `head.json` names the spool's
+incarnation and what was taken. A crash leaves at most a torn last line, which was never promised to anybody and is
+cut off at the next start, or a head that is behind: then some reports are sent twice, and intake takes each once.
+
+Sequences count from 1 without gaps for as long as the incarnation lives. A new incarnation begins with a new disk,
+and when the control plane wants reports again that were already forgotten (it was restored from a backup).
+"""
+
+import os
+import threading
+from collections import deque
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import structlog
+from pydantic import ValidationError
+
+from events.values import new_uuid
+from node_agent.durable import private_folder, replace_file, sync_folder
+from tasks.failpoints import failpoint
+from tasks.fields import Wire
+from tasks.reports import Report, ReportBatch, ReportBody
+
+log = structlog.get_logger(__name__)
+
+MAX_BATCH: Final = 100
+_COMPACT_BYTES: Final = 256 * 1024
+
+
+class _Head(Wire):
+    incarnation: UUID
+    taken: int = 0
+
+
+class Spool:
+    """Thread-safe. `limit` is how many reports may wait before the node takes no new order."""
+
+    def __init__(self, folder: Path, *, limit: int = 10_000) -> None:
+        self._folder = private_folder(folder)
+        self._limit = limit
+        self._changed = threading.Condition()
+        self._head = self._read_head()
+        self._waiting = deque(report for report in self._recover() if report.sequence > self._head.taken)
+        self._last = self._waiting[-1].sequence if self._waiting else self._head.taken
+        self._file = os.open(self._lines, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        sync_folder(self._folder)
+
+    def append(
+        self, body: ReportBody, *, observed_at: datetime, order_id: UUID | None, trace_context: str | None
+    ) -> Report:
+        """Keep a report until it is taken. Raises `OSError` when the disk refuses; then there is no report."""
+        with self._changed:
+            report = Report(
+                sequence=self._last + 1,
+                observed_at=observed_at,
+                order_id=order_id,
+                trace_context=trace_context,
+                body=body,
+            )
+            failpoint("agent.report.before")
+            self._write(report.model_dump_json().encode() + b"\n")
+            failpoint("agent.report.after")
+            self._last = report.sequence
+            self._waiting.append(report)
+            self._changed.notify_all()
+            return report
+
+    def oldest(self, *, patience: float) -> ReportBatch | None:
+        """The next reports to send, after waiting up to `patience` seconds for one."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._waiting), patience)
+            if not self._waiting:
+                return None
+            reports = tuple(islice(self._waiting, MAX_BATCH))
+            return ReportBatch(incarnation=self._head.incarnation, reports=reports)
+
+    def forget(self, through: int) -> None:
+        """Everything up to `through` is in the ledger."""
+        with self._changed:
+            if through <= self._head.taken:
+                return
+            while self._waiting and self._waiting[0].sequence <= through:
+                self._waiting.popleft()
+            self._head = _Head(incarnation=self._head.incarnation, taken=min(through, self._last))
+            self._store_head(durable=False)
+            failpoint("agent.forget.after")
+            if os.fstat(self._file).st_size > _COMPACT_BYTES:
+                self._compact()
+            self._changed.notify_all()
+
+    def begin_anew(self) -> None:
+        """Give what still waits a new incarnation, counted from 1."""
+        with self._changed:
+            self._waiting = deque(
+                report.model_copy(update={"sequence": sequence})
+                for sequence, report in enumerate(self._waiting, 1)
+            )
+            self._last = len(self._waiting)
+            self._head = _Head(incarnation=new_uuid())
+            # A crash inside leaves the new head over lines with old numbers: intake wants 1, and we come here again.
+            # The other way round the old head would pass the renumbered lines off as taken.
+            self._compact()
+
+    @property
+    def waiting(self) -> int:
+        with self._changed:
+            return len(self._waiting)
+
+    @property
+    def full(self) -> bool:
+        return self.waiting >= self._limit
+
+    def close(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+            os.close(self._file)
+
+    @property
+    def _lines(self) -> Path:
+        return self._folder / "reports.jsonl"
+
+    def _read_head(self) -> _Head:
+        try:
+            return _Head.model_validate_json((self._folder / "head.json").read_bytes())
+        except FileNotFoundError:
+            head = _Head(incarnation=new_uuid())
+        except ValidationError as error:
+            log.warning("spool_head_unreadable", error=str(error))
+            head = _Head(incarnation=new_uuid())
+        replace_file(self._folder / "head.json", head.model_dump_json().encode())
+        return head
+
+    def _recover(self) -> list[Report]:
+        """The whole lines of the file; what a crash tore off the last one is cut away."""
+        reports: list[Report] = []
+        if not self._lines.exists():
+            return reports
+        good = 0
+        for line in self._lines.read_bytes().splitlines(keepends=True):
+            try:
+                report = Report.model_validate_json(line)
+            except ValidationError:
+                break
+            if not line.endswith(b"\n"):
+                break
+            reports.append(report)
+            good += len(line)
+        if good < self._lines.stat().st_size:
+            log.warning("spool_cut", kept=len(reports), at=good)
+            os.truncate(self._lines, good)
+        return reports
+
+    def _write(self, line: bytes) -> None:
+        size = os.fstat(self._file).st_size
+        try:
+            while line:
+                line = line[os.write(self._file, line) :]
+            os.fsync(self._file)
+        except OSError:
+            # Half a line in the middle of the file would hide every later report from the next start.
+            os.ftruncate(self._file, size)
+            raise
+
+    def _store_head(self, *, durable: bool) -> None:
+        replace_file(self._folder / "head.json", self._head.model_dump_json().encode(), durable=durable)
+
+    def _compact(self) -> None:
+        # The head is flushed first: with the lines gone it alone knows which sequence comes next.
+        self._store_head(durable=True)
+        failpoint("agent.compact.between")
+        content = b"".join(report.model_dump_json().encode() + b"\n" for report in self._waiting)
+        replace_file(self._lines, content)
+        os.close(self._file)
+        self._file = os.open(self._lines, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

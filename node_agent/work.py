@@ -1,0 +1,183 @@
+"""What is done for a slot, given what it holds: one decision for orders, restarts and surveys.
+
+    holds              found               done                                said
+    apply, no outcome  anything            brought up                          starting, ready or failed
+    apply, ready       as ordered          nothing                             (ready, if asked)
+    apply, ready       machine not running brought up again                    interrupted, starting, ready or failed
+    apply, ready       anything else       what differs, the guest untouched   (ready, if asked)
+    apply, failed      not looked at       nothing: a new order is wanted      (failed, if asked)
+    remove, removed    looked at if asked  away again, if there is anything    (removed, if asked)
+    remove, else       anything            taken down                          removed or remains, if new or asked
+
+Everything is said at the slot's door, so that nothing is said for an order that a newer one superseded. An outcome is
+written beside its order before it is said, and marked as told after: a crash between says it again, and a slice that
+was said to be ready can never be found dead without that being said too.
+"""
+
+from dataclasses import dataclass
+
+import structlog
+
+from node_agent.bringing_up import bring_up, observe
+from node_agent.converge import leftovers, make, planned
+from node_agent.fence import Held, Outcome
+from node_agent.halt import Halt, Halted
+from node_agent.host import STARTING, Host
+from node_agent.reporter import Reporter
+from node_agent.slices import HostUnreadable
+from node_agent.slots import Slot
+from node_agent.steps import StepFailed
+from node_agent.taking_down import removed, take_down
+from node_agent.wanted import network_of, slice_of
+from tasks.failpoints import failpoint
+from tasks.orders import ApplySlice, Order, RemoveSlice
+from tasks.reports import (
+    Reason,
+    ReportBody,
+    SliceAddress,
+    SliceFailed,
+    SliceInterrupted,
+    SliceReady,
+    SliceRemoved,
+    SliceStarting,
+)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotWork:
+    """Does a slot's work; the caller holds the slot's work lock. `asked` says whether an order asks what came of it."""
+
+    host: Host
+    reporter: Reporter
+
+    def run(self, slot: Slot, held: Held, halt: Halt, *, asked: bool) -> None:
+        """Raises `OSError` when the disk refuses, else reports what went wrong."""
+        try:
+            if held.outcome is not None and not held.told:
+                self._conclude(slot, held.order, held.outcome, asked=True)
+            match held.order.body:
+                case ApplySlice() as body:
+                    self._apply(slot, held, body, halt, asked=asked)
+                case RemoveSlice() as body:
+                    self._remove(slot, held, body, halt, asked=asked)
+        except Halted:
+            log.info("work_halted")
+        except HostUnreadable as unreadable:
+            # Only looks outside an attempt come here; the next survey looks again.
+            log.warning("host_unreadable", reason=str(unreadable))
+
+    def notice(self, slot: Slot, held: Held) -> None:
+        """Say so if a slice that was ready does not run. A host that cannot be read is left to the survey."""
+        if not held.told:
+            return True
+        match held.order.body, held.outcome:
+            case ApplySlice() as body, SliceReady():
+                try:
+                    steps = planned(slice_of(held.order, body), self.host)
+                except HostUnreadable as unreadable:
+                    log.warning("host_unreadable", reason=str(unreadable))
+                    return
+                if STARTING & set(steps):
+                    self._interrupted(slot, held.order)
+            case _:
+                pass
+
+    def is_due(self, held: Held) -> bool:
+        """Whether `run` would do or say anything unasked. Raises `HostUnreadable`."""
+        match held.order.body, held.outcome:
+            case ApplySlice() as body, SliceReady():
+                wanted = slice_of(held.order, body)
+                seen = observe(held.order, wanted, self.host)
+                return bool(planned(wanted, self.host)) or _is_news(held.address, seen)
+            case _, outcome:
+                return not isinstance(outcome, SliceFailed | SliceRemoved)
+
+    def _apply(self, slot: Slot, held: Held, body: ApplySlice, halt: Halt, *, asked: bool) -> None:
+        match held.outcome:
+            case SliceReady():
+                self._keep_up(slot, held, body, halt, asked=asked)
+            case SliceFailed() as failed:
+                self._conclude(slot, held.order, failed, asked=asked)
+            case _:
+                self._bring_up(slot, held.order, body, halt, asked=asked)
+
+    def _remove(self, slot: Slot, held: Held, body: RemoveSlice, halt: Halt, *, asked: bool) -> None:
+        if isinstance(held.outcome, SliceRemoved):
+            if not asked:
+                return
+            if not leftovers(network_of(held.order.slot_id, body.network), self.host):
+                self._conclude(slot, held.order, removed(held.order, self.host), asked=True)
+                return
+        self._conclude(slot, held.order, take_down(held.order, body, self.host, halt), asked=asked)
+
+    def _keep_up(self, slot: Slot, held: Held, body: ApplySlice, halt: Halt, *, asked: bool) -> None:
+        order, wanted = held.order, slice_of(held.order, body)
+        steps = planned(wanted, self.host)
+        if STARTING & set(steps):
+            self._interrupted(slot, order)
+            self._bring_up(slot, order, body, halt, asked=True)
+            return
+        if steps:
+            self._repair(order, body, steps, halt)
+        self._address_seen(slot, order, observe(order, wanted, self.host))
+        if asked and held.outcome is not None:
+            self._conclude(slot, order, held.outcome, asked=True)
+
+    def _bring_up(self, slot: Slot, order: Order, body: ApplySlice, halt: Halt, *, asked: bool) -> None:
+        self._say(slot, order, SliceStarting(slot_id=order.slot_id, allocation_id=order.allocation_id))
+        outcome = bring_up(order, body, self.host, halt, lambda seen: self._address_seen(slot, order, seen))
+        self._conclude(slot, order, outcome, asked=asked)
+
+    def _repair(self, order: Order, body: ApplySlice, steps: tuple[str, ...], halt: Halt) -> None:
+        """Only what differs, around a guest that runs: it was ready and stays so, whatever comes of this."""
+        try:
+            make(slice_of(order, body), self.host, halt)
+            log.info("drift_repaired", steps=steps)
+        except StepFailed as failure:
+            log.warning("drift_not_repaired", failed=failure.step, reason=str(failure))
+
+    def _interrupted(self, slot: Slot, order: Order) -> None:
+        reason = Reason(
+            code="machine_not_running", message="the machine was found not running, and nobody ordered that"
+        )
+        interrupted = SliceInterrupted(
+            slot_id=order.slot_id, allocation_id=order.allocation_id, reason=reason
+        )
+        with slot.speaking_for(order) as held:
+            if held is not None:
+                self.reporter.tell(interrupted, order)
+                failpoint("agent.interrupted.told")
+                slot.keep(held.model_copy(update={"outcome": None}))
+
+    def _conclude(self, slot: Slot, order: Order, outcome: Outcome, *, asked: bool) -> None:
+        with slot.speaking_for(order) as held:
+            if held is None:
+                return
+            if held.outcome != outcome:
+                held = held.model_copy(update={"outcome": outcome, "told": False})
+                slot.keep(held)
+            if asked or not held.told:
+                failpoint("agent.outcome.kept")
+                self.reporter.tell(outcome, order)
+                failpoint("agent.outcome.told")
+            if not held.told:
+                # Not flushed: lost with the host, the outcome is only said twice.
+                slot.keep(held.model_copy(update={"told": True}), durable=False)
+
+    def _address_seen(self, slot: Slot, order: Order, seen: SliceAddress) -> None:
+        with slot.speaking_for(order) as held:
+            if held is not None and _is_news(held.address, seen):
+                self.reporter.tell(seen, order)
+                slot.keep(held.model_copy(update={"address": seen}))
+
+    def _say(self, slot: Slot, order: Order, body: ReportBody) -> None:
+        with slot.speaking_for(order) as held:
+            if held is not None:
+                self.reporter.tell(body, order)
+
+
+def _is_news(last: SliceAddress | None, seen: SliceAddress) -> bool:
+    """No lease where none was seen before is nothing to report."""
+    return seen != last if last is not None else seen.lease_state != "none"

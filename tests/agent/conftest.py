@@ -1,0 +1,100 @@
+"""A control plane that only speaks the agent's interface, and what a node brings to it."""
+
+import hashlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from control_plane import redis_nodes
+from deploy.embedded.redis import RedisServer
+from node_agent.client import ControlPlane
+from node_agent.clock import NodeClock
+from node_agent.reporter import Reporter
+from node_agent.settings import Settings
+from node_agent.spool import Spool
+from tasks.agent_api import Enrolment, Queue
+from tests.agent.control_plane import TOKEN, FakeControlPlane, serving
+from tests.agent.orders import NODE
+
+CREDENTIAL = "the-nodes-own-credential"
+
+
+@pytest.fixture
+def plane() -> FakeControlPlane:
+    return FakeControlPlane()
+
+
+@pytest.fixture
+def url(plane: FakeControlPlane) -> Iterator[str]:
+    with serving(plane) as address:
+        yield address
+
+
+@pytest.fixture
+def known(plane: FakeControlPlane) -> FakeControlPlane:
+    """It knows `lab-a` by CREDENTIAL."""
+    digest = hashlib.sha256(CREDENTIAL.encode()).hexdigest()
+    plane.enrolments.append(
+        Enrolment(
+            node_id=NODE,
+            token=TOKEN,
+            credential_sha256=digest,
+            queue_password_sha256=digest,
+            agent_version="test",
+        )
+    )
+    return plane
+
+
+@pytest.fixture
+def client(known: FakeControlPlane, url: str) -> Iterator[ControlPlane]:
+    client = ControlPlane(url, NODE, CREDENTIAL)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Spool:
+    return Spool(tmp_path / "spool")
+
+
+@pytest.fixture
+def reporter(spool: Spool) -> Iterator[Reporter]:
+    reporter = Reporter(spool, NodeClock())
+    yield reporter
+    reporter.stop(5)
+
+
+@pytest.fixture
+def settings(tmp_path: Path, url: str) -> Settings:
+    token = tmp_path / "token"
+    token.write_text(f"{TOKEN}\n")
+    return Settings.model_validate(
+        {
+            "node_id": NODE,
+            "api_url": url,
+            "enrolment_token_file": token,
+            "state_folder": tmp_path / "state",
+            "run_folder": tmp_path / "run",
+            "images_folder": tmp_path / "images",
+            "slots": [{"index": 0, "vcpus": 1, "memory_mib": 96}, {"index": 1, "vcpus": 1, "memory_mib": 96}],
+            "survey_seconds": 0.1,
+            "heartbeat_seconds": 0.1,
+        }
+    )
+
+
+@pytest.fixture
+async def control(redis_server: RedisServer, plane: FakeControlPlane) -> AsyncIterator[Redis]:
+    """The control plane's connection to the queue; the node's user comes at enrolment."""
+    plane.queue = Queue(
+        host=redis_server.address, port=redis_server.port, username=f"node-{NODE}", namespace=f"ctl:{NODE}"
+    )
+    client = Redis.from_url(redis_server.url)
+    await redis_nodes.ensure_scripts(client)
+    yield client
+    for key in await client.keys(f"ctl:{NODE}:*"):
+        await client.delete(key)
+    await client.aclose()

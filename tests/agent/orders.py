@@ -1,0 +1,55 @@
+"""Orders as the control plane writes them, for slots of `lab-a`."""
+
+from datetime import UTC, datetime
+from uuid import UUID, uuid5
+
+from events.values import NodeId, allocation_of, image_name, node_id, slot_id
+from tasks.orders import ApplySlice, Machine, Order, Readiness, RemoveSlice, SliceNetwork, Token
+
+NODE: NodeId = node_id("lab-a")
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJUNhMTvfjLQo4LVPLtj+JwKLEfEyHSmnjEdHhkqFqP7 test"
+_NAMES = UUID("0190f7a0-0000-7000-8000-000000000000")
+
+
+def network(index: int = 0) -> SliceNetwork:
+    return SliceNetwork(
+        bridge="br-slice",
+        mac_address=f"52:54:00:01:00:{index:02x}",
+        private_ip=f"10.100.1.{10 + index}",
+        subnet="10.100.1.0/24",
+        gateway="10.100.1.1",
+    )
+
+
+def apply(
+    position: int = 7,
+    *,
+    index: int = 0,
+    epoch: int = 1,
+    memory: int = 96,
+    deadline: int = 20,
+    image: str = "lab-guest",
+) -> Order:
+    machine = Machine(
+        vcpus=1, memory_mib=memory, image=image_name(image), hostname="guest", ssh_authorized_keys=(KEY,)
+    )
+    body = ApplySlice(network=network(index), machine=machine, readiness=Readiness(deadline_seconds=deadline))
+    return _order(body, position, index, epoch)
+
+
+def remove(position: int = 9, *, index: int = 0, epoch: int = 1) -> Order:
+    return _order(RemoveSlice(network=network(index)), position, index, epoch)
+
+
+def _order(body: ApplySlice | RemoveSlice, position: int, index: int, epoch: int) -> Order:
+    return Order(
+        order_id=uuid5(_NAMES, f"{index} {epoch} {position}"),
+        node_id=NODE,
+        slot_id=slot_id(f"{NODE}/{index}"),
+        allocation_id=allocation_of(_NAMES),
+        token=Token(epoch, position),
+        issued_at=datetime(2025, 1, 1, tzinfo=UTC),
+        correlation_id=_NAMES,
+        causation_id=_NAMES,
+        body=body,
+    )

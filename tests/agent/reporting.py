@@ -1,0 +1,32 @@
+"""A child process that spools reports until there are `COUNT`, delivers them all, and exits 0.
+
+`python -m tests.agent.reporting FOLDER URL CREDENTIAL COUNT`; `SLICEPLANE_FAILPOINTS` says where it dies.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from node_agent.client import ControlPlane
+from node_agent.clock import NodeClock
+from node_agent.reporter import Reporter
+from node_agent.spool import Spool
+from tasks.failpoints import arm_from
+from tasks.reports import SliceStarting
+from tests.agent.eventually import eventually
+from tests.agent.orders import NODE, apply
+
+
+def main(folder: str, url: str, credential: str, count: str) -> None:
+    arm_from(os.environ.get("SLICEPLANE_FAILPOINTS", ""))
+    order = apply()
+    spool = Spool(Path(folder))
+    reporter = Reporter(spool, NodeClock())
+    reporter.start(ControlPlane(url, NODE, credential))
+    while spool._last < int(count):
+        reporter.tell(SliceStarting(slot_id=order.slot_id, allocation_id=order.allocation_id), order)
+    eventually(lambda: spool.waiting == 0, 30)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

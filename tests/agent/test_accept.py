@@ -1,0 +1,410 @@
+"""The one road of an order: fence, disk, host, report (TSK-4, ALC-9, ALC-11)."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from events.values import SlotIndex
+from node_agent import taking_down
+from node_agent.accept import Acceptance
+from node_agent.clock import NodeClock
+from node_agent.fence import FenceFiles, Held
+from node_agent.reporter import Reporter
+from node_agent.slots import Slots
+from node_agent.spool import Spool
+from node_agent.work import SlotWork
+from tasks.orders import Order
+from tasks.reports import (
+    OrderRefused,
+    ReportBody,
+    SliceAddress,
+    SliceFailed,
+    SliceInterrupted,
+    SliceReady,
+    SliceRemains,
+    SliceRemoved,
+)
+from tests.agent.eventually import eventually
+from tests.agent.orders import NODE, apply, remove
+from tests.agent.toy_host import STEPS, Toy
+
+MAKING = [steps[0] for steps in STEPS.values()]
+TAKING = [steps[1] for steps in STEPS.values()][::-1]
+
+
+@dataclass
+class Node:
+    """A node's core over a toy host; `restarted` is the same node after its process died."""
+
+    folder: Path
+    toy: Toy
+
+    def __post_init__(self) -> None:
+        self.spool = Spool(self.folder / "spool")
+        self.files = FenceFiles(self.folder / "fence")
+        slots = Slots(NODE, (SlotIndex(0), SlotIndex(1)), self.files)
+        reporter = Reporter(self.spool, NodeClock())
+        self.acceptance = Acceptance(slots, SlotWork(self.toy.host(), reporter), reporter)
+
+    def accept(self, *orders: Order) -> None:
+        for order in orders:
+            self.acceptance.accept(order)
+
+    def begin(self, order: Order) -> threading.Thread:
+        thread = threading.Thread(target=self.accept, args=(order,), daemon=True)
+        thread.start()
+        return thread
+
+    def survey(self) -> None:
+        for slot in self.acceptance.slots:
+            if self.acceptance.is_due(slot):
+                self.acceptance.look_after(slot)
+
+    def restarted(self) -> "Node":
+        return Node(self.folder, self.toy)
+
+    def told(self) -> list[ReportBody]:
+        return [report.body for report in self.spool._waiting]
+
+    def kinds(self) -> list[str]:
+        return [body.kind.partition(".")[2] for body in self.told()]
+
+
+@pytest.fixture
+def toy() -> Toy:
+    return Toy()
+
+
+@pytest.fixture
+def node(tmp_path: Path, toy: Toy) -> Node:
+    return Node(tmp_path, toy)
+
+
+def test_a_slice_is_made_in_order_and_reported_ready(node: Node, toy: Toy) -> None:
+    node.accept(apply())
+    assert toy.done == MAKING
+    assert node.kinds() == ["starting", "address", "ready"]
+    ready = node.told()[-1]
+    assert isinstance(ready, SliceReady)
+    assert (ready.address, ready.port, ready.banner) == ("10.100.1.10", 22, "SSH-2.0-toy")
+    address = node.told()[1]
+    assert isinstance(address, SliceAddress)
+    assert (address.expected_ip, address.actual_ip, address.lease_state) == (
+        "10.100.1.10",
+        "10.100.1.10",
+        "bound",
+    )
+
+
+def test_a_slice_is_taken_away_backwards_and_its_absence_is_proved(node: Node, toy: Toy) -> None:
+    node.accept(apply(), remove())
+    assert toy.done == MAKING + TAKING
+    removed = node.told()[-1]
+    assert isinstance(removed, SliceRemoved)
+    assert removed.absent == tuple(STEPS)
+
+
+@pytest.mark.parametrize("orders", [[apply()], [remove()], [apply(), remove()]])
+def test_an_order_carried_out_twice_changes_nothing_and_says_the_same(
+    node: Node, toy: Toy, orders: list[Order]
+) -> None:
+    node.accept(*orders)
+    done, last = list(toy.done), node.told()[-1]
+    node.accept(orders[-1])
+    assert toy.done == done
+    assert node.told()[-1] == last
+    assert node.kinds().count("starting") <= 1
+
+
+def test_an_older_order_is_refused_and_has_no_effect(node: Node, toy: Toy) -> None:
+    node.accept(remove(9))
+    node.accept(apply(7))
+    refused = node.told()[-1]
+    assert isinstance(refused, OrderRefused)
+    assert (refused.reason.code, refused.order_id) == ("stale_token", apply(7).order_id)
+    assert toy.done == []
+
+
+def test_a_newer_epoch_beats_a_later_position(node: Node) -> None:
+    node.accept(remove(900, epoch=1), apply(7, epoch=2))
+    assert node.kinds()[-1] == "ready"
+
+
+def test_the_same_token_with_other_content_is_refused(node: Node, toy: Toy) -> None:
+    node.accept(apply(7, memory=96))
+    done = list(toy.done)
+    node.accept(apply(7, memory=128))
+    refused = node.told()[-1]
+    assert isinstance(refused, OrderRefused)
+    assert refused.reason.code == "conflicting_content"
+    assert toy.done == done
+
+
+def test_the_fence_holds_after_a_restart(node: Node, toy: Toy) -> None:
+    node.accept(apply(7), remove(9))
+    done = list(toy.done)
+    again = node.restarted()
+    again.accept(apply(7))
+    assert again.kinds()[-1] == "refused"
+    assert toy.done == done
+
+
+@pytest.mark.parametrize(
+    "stray",
+    [
+        apply().model_copy(update={"node_id": "lab-b"}),
+        apply().model_copy(update={"slot_id": "lab-b/0"}),
+        apply(index=5),
+    ],
+)
+def test_an_order_for_another_node_or_slot_is_refused(node: Node, toy: Toy, stray: Order) -> None:
+    node.accept(stray)
+    refused = node.told()[-1]
+    assert isinstance(refused, OrderRefused)
+    assert refused.reason.code == "wrong_node"
+    assert toy.done == []
+
+
+def test_a_refused_step_fails_the_slice_and_names_the_step(node: Node, toy: Toy) -> None:
+    toy.refused.add("port.add")
+    node.accept(apply())
+    failed = node.told()[-1]
+    assert isinstance(failed, SliceFailed)
+    assert failed.reason.code == "port_add"
+    assert "no port.add today" in failed.reason.message
+    assert toy.done == MAKING[:2]
+
+
+def test_a_failed_slice_is_left_alone_until_a_new_order(node: Node, toy: Toy) -> None:
+    toy.refused.add("port.add")
+    node.accept(apply())
+    toy.refused.clear()
+    node.survey()
+    node.accept(apply())
+    assert toy.done == MAKING[:2]
+    assert node.kinds() == ["starting", "failed", "failed"]
+    node.accept(remove())
+    assert node.kinds()[-1] == "removed"
+
+
+def test_nothing_is_touched_unless_everything_can_be_read(node: Node, toy: Toy) -> None:
+    toy.unreadable.add("machine")
+    node.accept(apply(deadline=1))
+    failed = node.told()[-1]
+    assert isinstance(failed, SliceFailed)
+    assert failed.reason.code == "host_unreadable"
+    assert toy.done == []
+
+
+def test_an_unreadable_host_is_waited_for(node: Node, toy: Toy) -> None:
+    toy.unreadable.add("port")
+    work = node.begin(apply())
+    eventually(lambda: node.kinds() == ["starting"])
+    toy.unreadable.clear()
+    work.join(10)
+    assert node.kinds()[-1] == "ready"
+
+
+@pytest.mark.parametrize(
+    ("plant", "code"),
+    [
+        (lambda toy: setattr(toy, "silent", True), "not_reachable"),
+        (lambda toy: setattr(toy, "lease", "none"), "no_lease"),
+        (lambda toy: setattr(toy, "lease", "expired"), "no_lease"),
+        (lambda toy: setattr(toy, "lease", "foreign"), "lease_mismatch"),
+        (lambda toy: setattr(toy, "address", "10.100.1.77"), "lease_mismatch"),
+    ],
+)
+def test_a_missed_deadline_says_what_was_missing(
+    node: Node, toy: Toy, plant: Callable[[Toy], None], code: str
+) -> None:
+    plant(toy)
+    node.accept(apply(deadline=1))
+    failed = node.told()[-1]
+    assert isinstance(failed, SliceFailed)
+    assert failed.reason.code == code
+
+
+def test_a_machine_that_dies_while_booting_is_started_again(node: Node, toy: Toy) -> None:
+    toy.silent = True
+    work = node.begin(apply())
+    eventually(lambda: "machine" in toy.kinds())
+    del toy.there["machine", 0]
+    eventually(lambda: toy.counts()["machine.start"] == 2)
+    toy.silent = False
+    work.join(10)
+    assert node.kinds().count("ready") == 1
+
+
+def test_a_newer_order_does_not_wait_for_an_older_ones_readiness(node: Node, toy: Toy) -> None:
+    toy.silent = True
+    applying = node.begin(apply(deadline=3600))
+    eventually(lambda: toy.kinds() == set(STEPS))
+    node.accept(remove())
+    applying.join(5)
+    assert not applying.is_alive()
+    assert toy.there == {}
+    assert "failed" not in node.kinds()
+    assert node.kinds()[-1] == "removed"
+
+
+def test_a_step_that_has_begun_is_finished_before_a_newer_order_acts(node: Node, toy: Toy) -> None:
+    toy.slow["port.add"] = threading.Event()
+    applying = node.begin(apply())
+    eventually(lambda: "lease.reserve" in toy.done)
+    removing = node.begin(remove())
+    eventually(lambda: node.files.read(apply().slot_id) and _held(node).order == remove())
+    toy.slow["port.add"].set()
+    applying.join(10)
+    removing.join(10)
+    assert toy.done == [*MAKING[:3], *TAKING[2:]]
+    assert toy.there == {}
+
+
+def test_an_order_that_is_being_carried_out_is_not_begun_again(node: Node, toy: Toy) -> None:
+    toy.slow["machine.start"] = threading.Event()
+    work = node.begin(apply())
+    eventually(lambda: "translation.set_rules" in toy.done)
+    node.accept(apply())
+    toy.slow["machine.start"].set()
+    work.join(10)
+    assert toy.done == MAKING
+    assert node.kinds().count("ready") == 1
+
+
+def test_removal_goes_on_past_a_refusal_and_says_what_remains(node: Node, toy: Toy) -> None:
+    node.accept(apply())
+    toy.refused.add("machine.destroy")
+    node.accept(remove())
+    remains = node.told()[-1]
+    assert isinstance(remains, SliceRemains)
+    assert remains.leftovers[0] == "machine of slice0"
+    assert "no machine.destroy today" in remains.leftovers[1]
+    assert toy.kinds() == {"machine"}
+
+
+def test_what_a_step_claims_to_have_removed_is_looked_for(node: Node, toy: Toy) -> None:
+    node.accept(apply())
+    toy.sticky.add("lease")
+    node.accept(remove())
+    remains = node.told()[-1]
+    assert isinstance(remains, SliceRemains)
+    assert remains.leftovers == ("lease of slice0",)
+
+
+def test_a_removal_that_was_not_proved_is_tried_again_by_the_survey(node: Node, toy: Toy) -> None:
+    node.accept(apply())
+    toy.sticky.add("lease")
+    node.accept(remove())
+    node.survey()
+    assert node.kinds().count("remains") == 1, "what did not change is not said again"
+    toy.sticky.clear()
+    node.survey()
+    assert node.kinds()[-1] == "removed"
+
+
+def test_a_removal_on_a_host_that_cannot_be_read_is_not_proved(
+    node: Node, toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taking_down, "PATIENCE_SECONDS", 0.0)
+    toy.unreadable.add("machine")
+    node.accept(remove())
+    remains = node.told()[-1]
+    assert isinstance(remains, SliceRemains)
+    assert "machine does not answer" in remains.leftovers[0]
+
+
+def test_a_survey_of_an_unchanged_slot_does_and_says_nothing(node: Node, toy: Toy) -> None:
+    node.accept(apply())
+    done, told = list(toy.done), node.told()
+    node.survey()
+    assert (toy.done, node.told()) == (done, told)
+
+
+def test_a_survey_repairs_only_what_differs(node: Node, toy: Toy) -> None:
+    node.accept(apply())
+    told = node.told()
+    del toy.there["port", 0]
+    node.survey()
+    assert toy.done == [*MAKING, "port.add"]
+    assert node.told() == told
+
+
+def test_a_slice_found_dead_is_reported_and_brought_up_again(node: Node, toy: Toy) -> None:
+    node.accept(apply())
+    del toy.there["machine", 0]
+    node.survey()
+    assert node.kinds()[3:] == ["interrupted", "starting", "ready"]
+    interrupted = node.told()[3]
+    assert isinstance(interrupted, SliceInterrupted)
+    assert interrupted.reason.code == "machine_not_running"
+
+
+def test_slices_come_back_after_a_reboot_without_the_control_plane(node: Node, toy: Toy) -> None:
+    node.accept(apply())
+    toy.there.clear()
+    again = node.restarted()
+    again.survey()
+    assert again.kinds()[3:] == ["interrupted", "starting", "ready"]
+    assert toy.done == MAKING * 2
+
+
+def test_a_restart_touches_nothing_of_a_slice_that_runs(node: Node, toy: Toy) -> None:
+    node.accept(apply())
+    again = node.restarted()
+    again.survey()
+    assert toy.done == MAKING
+    assert again.kinds() == ["starting", "address", "ready"]
+
+
+def test_a_restart_takes_up_what_was_not_finished(node: Node, toy: Toy) -> None:
+    node.acceptance.admit(apply())
+    again = node.restarted()
+    again.survey()
+    assert toy.done == MAKING
+    assert again.kinds() == ["starting", "address", "ready"]
+
+
+def test_an_ending_agent_leaves_the_slice_and_says_nothing(node: Node, toy: Toy) -> None:
+    toy.silent = True
+    work = node.begin(apply(deadline=3600))
+    eventually(lambda: toy.kinds() == set(STEPS))
+    node.acceptance.close()
+    work.join(5)
+    assert node.kinds() == ["starting", "address"]
+    node.accept(remove())
+    assert toy.kinds() == set(STEPS), "an order taken at the end waits for the next start"
+    again = node.restarted()
+    again.survey()
+    assert toy.there == {}
+
+
+def test_slots_do_not_wait_for_one_another(node: Node, toy: Toy) -> None:
+    toy.silent = True
+    work = node.begin(apply(index=0, deadline=3600))
+    eventually(lambda: toy.kinds(0) == set(STEPS))
+    node.accept(remove(index=1))
+    assert node.kinds()[-1] == "removed"
+    node.accept(remove(index=0))
+    work.join(5)
+
+
+def test_a_disk_that_refuses_the_fence_stops_the_order_before_its_first_effect(
+    node: Node, toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: object, *, durable: bool = True) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(node.files, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        node.accept(apply())
+    assert toy.done == []
+
+
+def _held(node: Node) -> Held:
+    held = node.files.read(apply().slot_id)
+    assert held is not None
+    return held

@@ -1,0 +1,188 @@
+"""Reports survive what they must, and arrive once, in order (NOD-11)."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from node_agent.client import ControlPlane
+from node_agent.clock import NodeClock
+from node_agent.reporter import Reporter
+from node_agent.spool import Spool
+from tasks.reports import SliceStarting
+from tests.agent.conftest import CREDENTIAL
+from tests.agent.control_plane import FakeControlPlane, serving
+from tests.agent.eventually import eventually
+from tests.agent.orders import apply
+
+COUNT = 12
+
+
+def tell(reporter: Reporter, times: int = 1) -> None:
+    order = apply()
+    for _ in range(times):
+        reporter.tell(SliceStarting(slot_id=order.slot_id, allocation_id=order.allocation_id), order)
+
+
+def sequences(plane: FakeControlPlane) -> list[int]:
+    return [report.sequence for report in plane.reports]
+
+
+def test_reports_arrive_in_order_and_are_forgotten(
+    plane: FakeControlPlane, client: ControlPlane, spool: Spool, reporter: Reporter
+) -> None:
+    tell(reporter, 250)
+    reporter.start(client)
+    eventually(lambda: spool.waiting == 0)
+    assert sequences(plane) == list(range(1, 251))
+    assert plane.batches == 3
+    assert plane.reports[0].order_id == apply().order_id
+
+
+def test_counting_goes_on_after_a_restart_with_nothing_waiting(
+    plane: FakeControlPlane, client: ControlPlane, spool: Spool, reporter: Reporter, tmp_path: Path
+) -> None:
+    tell(reporter, 3)
+    reporter.start(client)
+    eventually(lambda: spool.waiting == 0)
+    again = Reporter(Spool(tmp_path / "spool"), NodeClock())
+    tell(again)
+    again.start(client)
+    eventually(lambda: len(plane.reports) == 4)
+    again.stop(5)
+    assert sequences(plane) == [1, 2, 3, 4]
+    assert len(plane.incarnations) == 1
+
+
+def test_reports_wait_while_the_control_plane_is_away(
+    plane: FakeControlPlane, client: ControlPlane, spool: Spool, reporter: Reporter
+) -> None:
+    plane.mood = "away"
+    reporter.start(client)
+    tell(reporter, 5)
+    assert spool.waiting == 5
+    plane.mood = "well"
+    eventually(lambda: spool.waiting == 0)
+    assert sequences(plane) == [1, 2, 3, 4, 5]
+
+
+def test_a_lost_answer_means_the_same_reports_again_and_they_are_taken_once(
+    plane: FakeControlPlane, client: ControlPlane, spool: Spool, reporter: Reporter
+) -> None:
+    plane.mood = "deaf"
+    tell(reporter, 3)
+    reporter.start(client)
+    eventually(lambda: plane.batches >= 2)
+    plane.mood = "well"
+    eventually(lambda: spool.waiting == 0)
+    assert sequences(plane) == [1, 2, 3]
+
+
+def test_reports_that_are_turned_away_stay(
+    plane: FakeControlPlane, client: ControlPlane, spool: Spool, reporter: Reporter
+) -> None:
+    plane.mood = "refusing"
+    reporter.start(client)
+    tell(reporter, 2)
+    eventually(lambda: spool.waiting == 2)
+    plane.mood = "well"
+    eventually(lambda: sequences(plane) == [1, 2])
+
+
+def test_a_control_plane_that_lost_its_memory_gets_a_new_incarnation(
+    plane: FakeControlPlane, client: ControlPlane, spool: Spool, reporter: Reporter
+) -> None:
+    tell(reporter, 3)
+    reporter.start(client)
+    eventually(lambda: spool.waiting == 0)
+    plane.forget_reports()
+    tell(reporter, 2)
+    eventually(lambda: sequences(plane) == [1, 2, 3, 1, 2])
+    assert len(plane.incarnations) == 2
+
+
+def test_a_disk_that_went_back_in_time_gets_a_new_incarnation(
+    plane: FakeControlPlane, client: ControlPlane, spool: Spool, reporter: Reporter
+) -> None:
+    plane._taken[spool._head.incarnation] = 40
+    tell(reporter, 2)
+    reporter.start(client)
+    eventually(lambda: sequences(plane) == [1, 2])
+    assert len(plane.incarnations) == 2
+
+
+def test_a_line_torn_by_a_crash_is_cut_off(spool: Spool, reporter: Reporter, tmp_path: Path) -> None:
+    tell(reporter, 2)
+    with (tmp_path / "spool" / "reports.jsonl").open("ab") as lines:
+        lines.write(b'{"sequence":3,"observed_at"')
+    again = Spool(tmp_path / "spool")
+    assert again.waiting == 2
+    tell(Reporter(again, NodeClock()))
+    assert Spool(tmp_path / "spool").waiting == 3
+
+
+def test_a_spool_that_was_emptied_long_ago_is_small(
+    plane: FakeControlPlane, client: ControlPlane, spool: Spool, reporter: Reporter, tmp_path: Path
+) -> None:
+    reporter.start(client)
+    tell(reporter, 2000)
+    eventually(lambda: spool.waiting == 0, 30)
+    assert (tmp_path / "spool" / "reports.jsonl").stat().st_size < 300 * 1024
+    assert sequences(plane) == list(range(1, 2001))
+
+
+POINTS = [
+    "agent.report.before@1",
+    "agent.report.before@7",
+    "agent.report.after@1",
+    "agent.report.after@7",
+    "agent.deliver.before@1",
+    "agent.deliver.before@2",
+    "agent.deliver.after@1",
+    "agent.deliver.after@2",
+    "agent.forget.after@1",
+    "agent.forget.after@2",
+]
+
+
+def run_child(folder: Path, url: str, failpoints: str = "", count: int = COUNT) -> int:
+    command = [sys.executable, "-m", "tests.agent.reporting", str(folder), url, CREDENTIAL, str(count)]
+    return subprocess.run(
+        command, env={**os.environ, "SLICEPLANE_FAILPOINTS": failpoints}, check=False
+    ).returncode
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_anywhere_each_report_arrives_once_and_in_order(
+    plane: FakeControlPlane, known: FakeControlPlane, url: str, tmp_path: Path, point: str
+) -> None:
+    died = run_child(tmp_path / "spool", url, point)
+    assert died in (-signal.SIGKILL, 0)
+    assert died == -signal.SIGKILL or point.endswith("2"), "the failpoint was never reached"
+    assert run_child(tmp_path / "spool", url) == 0
+    assert sequences(plane) == list(range(1, COUNT + 1))
+    assert len(plane.incarnations) == 1
+
+
+def test_killed_while_compacting_nothing_is_lost(
+    plane: FakeControlPlane, known: FakeControlPlane, url: str, tmp_path: Path
+) -> None:
+    assert run_child(tmp_path / "spool", url, "agent.compact.between", 1500) == -signal.SIGKILL
+    assert run_child(tmp_path / "spool", url, "", 1500) == 0
+    assert sequences(plane) == list(range(1, 1501))
+
+
+def test_a_control_plane_that_comes_up_later_gets_everything(
+    known: FakeControlPlane, spool: Spool, reporter: Reporter
+) -> None:
+    with serving(known) as url:
+        port = int(url.rpartition(":")[2])
+    client = ControlPlane(url, apply().node_id, CREDENTIAL)
+    reporter.start(client)
+    tell(reporter, 3)
+    with serving(known, port):
+        eventually(lambda: spool.waiting == 0)
+    assert sequences(known) == [1, 2, 3]

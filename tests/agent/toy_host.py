@@ -1,0 +1,117 @@
+"""A host of five things a slot, for tests of the road itself: each aspect is one thing, there or not.
+
+Tests make aspects unreadable, steps refused or slow, the guest silent, and count what was really done.
+"""
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+
+from events.values import Ipv4Address
+from node_agent.host import Answered, Host, NotYet
+from node_agent.leases import LeaseState, ObservedAddress
+from node_agent.slices import HostRefused, HostUnreadable, Slice, SliceNetwork, Step
+
+STEPS = {
+    "link": ("link.add_tap", "link.delete"),
+    "lease": ("lease.reserve", "lease.withdraw"),
+    "port": ("port.add", "port.delete"),
+    "translation": ("translation.set_rules", "translation.remove_rules"),
+    "machine": ("machine.start", "machine.destroy"),
+}
+
+
+@dataclass
+class Toy:
+    there: dict[tuple[str, int], str] = field(default_factory=dict)
+    done: list[str] = field(default_factory=list)
+    refused: set[str] = field(default_factory=set)
+    unreadable: set[str] = field(default_factory=set)
+    sticky: set[str] = field(default_factory=set)
+    missing: tuple[str, ...] = ()
+    lease: LeaseState = "bound"
+    address: Ipv4Address | None = None
+    silent: bool = False
+    slow: dict[str, threading.Event] = field(default_factory=dict)
+    begun: threading.Event = field(default_factory=threading.Event)
+
+    def counts(self) -> Counter[str]:
+        return Counter(self.done)
+
+    def kinds(self, index: int = 0) -> set[str]:
+        return {kind for kind, slot in self.there if slot == index}
+
+    def host(self) -> Host:
+        return Host(
+            aspects=tuple(ToyAspect(name, self) for name in STEPS),
+            gateway=ToyGateway(self),
+            observe_address=self.observe,
+            probe=self.probe,
+            images=lambda: ("lab-guest",),
+            close=lambda: None,
+        )
+
+    def observe(self, network: SliceNetwork) -> ObservedAddress:
+        if ("machine", network.index) not in self.there:
+            return ObservedAddress(None, "none")
+        return ObservedAddress(self.address or network.ip, self.lease)
+
+    def probe(self, address: Ipv4Address, port: int, banner: str) -> Answered | NotYet:
+        return NotYet("connection refused") if self.silent else Answered(f"{banner}2.0-toy")
+
+    def do(self, step: str) -> None:
+        self.begun.set()
+        if step in self.slow:
+            assert self.slow[step].wait(10)
+        if step in self.refused:
+            raise HostRefused(f"no {step} today")
+        self.done.append(step)
+
+
+@dataclass
+class ToyAspect:
+    name: str
+    toy: Toy
+
+    def to_apply(self, wanted: Slice) -> tuple[Step, ...]:
+        self._read()
+        key, content = (self.name, int(wanted.network.index)), repr(wanted)
+        if self.toy.there.get(key) == content:
+            return ()
+
+        def make() -> None:
+            self.toy.do(STEPS[self.name][0])
+            self.toy.there[key] = content
+
+        return (Step(STEPS[self.name][0], make),)
+
+    def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:
+        self._read()
+        if (self.name, int(gone.index)) not in self.toy.there:
+            return ()
+
+        def take() -> None:
+            self.toy.do(STEPS[self.name][1])
+            if self.name not in self.toy.sticky:
+                del self.toy.there[self.name, int(gone.index)]
+
+        return (Step(STEPS[self.name][1], take),)
+
+    def remains(self, gone: SliceNetwork) -> tuple[str, ...]:
+        self._read()
+        return (f"{self.name} of {gone.tap}",) if (self.name, int(gone.index)) in self.toy.there else ()
+
+    def _read(self) -> None:
+        if self.name in self.toy.unreadable:
+            raise HostUnreadable(f"{self.name} does not answer")
+
+
+@dataclass
+class ToyGateway:
+    toy: Toy
+
+    def to_apply(self) -> tuple[Step, ...]:
+        return ()
+
+    def prerequisites(self) -> tuple[str, ...]:
+        return self.toy.missing

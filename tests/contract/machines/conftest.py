@@ -1,0 +1,38 @@
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from node_agent.lab.guest import GuestImage
+from node_agent.lab.lab import Lab
+from node_agent.machines import Machines
+from tests.contract.machines.hosts import Host, Simulated, real_host, shelve
+from tests.servers.lab import guest_image, lab
+
+__all__ = ["guest_image", "lab"]
+
+
+@pytest.fixture(scope="session")
+def guest_on_disk(guest_image: GuestImage) -> Iterator[Path]:
+    """A folder with the lab's guest as a node's image. QEMU is not root, and must be able to reach it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        shelve(folder, guest_image)
+        yield folder
+
+
+@pytest.fixture(params=["simulated", pytest.param("real", marks=pytest.mark.node)])
+def host(request: pytest.FixtureRequest) -> Iterator[Host]:
+    if request.param == "simulated":
+        yield Simulated()
+        return
+    lab: Lab = request.getfixturevalue("lab")
+    with real_host(lab.node("lab-a"), request.getfixturevalue("guest_on_disk")) as real:
+        yield real
+
+
+@pytest.fixture
+def machines(host: Host) -> Machines:
+    return Machines(host.hypervisor, host.disks, host.images, "qemu", offload=False)

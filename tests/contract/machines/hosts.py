@@ -1,0 +1,109 @@
+"""The two hosts that one suite runs on: a lab node with its libvirt, and the simulated host."""
+
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from node_agent.drivers.disks import DisksFolder
+from node_agent.drivers.libvirt import LibvirtHypervisor
+from node_agent.images import FixedImages, Image, Images, ImagesFolder, publish
+from node_agent.lab.guest import GuestImage
+from node_agent.lab.lab import LabNode
+from node_agent.lab.simulated.host import SimulatedHost
+from node_agent.lab.simulated.machines import SimulatedDisks, SimulatedHypervisor
+from node_agent.links import Tap
+from node_agent.machines import Disks, FoundDomain, Hypervisor
+from tests.node.guests import IMAGE
+from tests.node.images import LAB_GUEST
+
+
+class Host(Protocol):
+    """The drivers of a host, and what a test does to it behind their back."""
+
+    hypervisor: Hypervisor
+    disks: Disks
+    images: Images
+    ended: threading.Event
+
+    def add_tap(self, name: str) -> None: ...
+
+    def pause(self, domain: FoundDomain) -> None: ...
+
+    def stop(self, domain: FoundDomain) -> None:
+        """End it as an operator would, with no word to the agent."""
+        ...
+
+
+class Simulated:
+    def __init__(self) -> None:
+        self._host, self.ended = SimulatedHost(), threading.Event()
+        self._hypervisor = SimulatedHypervisor(self._host, self.ended.set, boot_seconds=0)
+        self.hypervisor: Hypervisor = self._hypervisor
+        self.disks: Disks = SimulatedDisks(self._host)
+        self.images: Images = FixedImages((LAB_GUEST,))
+
+    def add_tap(self, name: str) -> None:
+        with self._host.change() as state:
+            state.taps.append(Tap(name))
+
+    def pause(self, domain: FoundDomain) -> None:
+        self._hypervisor.pause(domain.uuid)
+
+    def stop(self, domain: FoundDomain) -> None:
+        self._hypervisor.destroy(domain.uuid)
+
+
+class Real:
+    """Reached through the node's root folder; `folder` is one that this machine and its nodes share.
+
+    The suite itself stands outside the node, where QEMU's processes are none of its host's.
+    """
+
+    def __init__(self, node: LabNode, folder: Path) -> None:
+        self._node, self.ended = node, threading.Event()
+        socket = f"/proc/{node.pid}/root/run/libvirt/libvirt-sock"
+        self._hypervisor = LibvirtHypervisor(f"qemu:///system?socket={socket}", self.ended.set)
+        self.hypervisor: Hypervisor = self._hypervisor
+        self.disks: Disks = DisksFolder(folder / "disks")
+        self.images: Images = ImagesFolder(folder / "images")
+
+    def add_tap(self, name: str) -> None:
+        self._node.run(["ip", "tuntap", "add", "dev", name, "mode", "tap"])
+        self._node.run(["ip", "link", "set", name, "up"])
+
+    def pause(self, domain: FoundDomain) -> None:
+        self._virsh("suspend", domain)
+
+    def stop(self, domain: FoundDomain) -> None:
+        self._virsh("destroy", domain)
+
+    def clear(self) -> None:
+        for domain in self.hypervisor.domains():
+            self.hypervisor.destroy(domain.uuid)
+        for slot in ("slice0", "slice1"):
+            self._node.run(["ip", "link", "del", slot], check=False)
+            self.disks.wipe(slot)
+        self._hypervisor.close()
+
+    def _virsh(self, verb: str, domain: FoundDomain) -> None:
+        self._node.run(["virsh", "--connect", "qemu:///system", verb, str(domain.uuid)])
+
+
+@contextmanager
+def real_host(node: LabNode, folder: Path) -> Iterator[Real]:
+    host = Real(node, folder)
+    try:
+        yield host
+    finally:
+        host.clear()
+
+
+def shelve(folder: Path, guest: GuestImage) -> None:
+    """Lay the lab's guest in as the one image of the node whose images are below `folder`."""
+    home = folder / "images" / IMAGE
+    home.mkdir(parents=True)
+    kernel, initrd = (Path(shutil.copy(path, home)) for path in (guest.kernel, guest.initrd))
+    publish(folder / "images", Image(IMAGE, kernel, initrd, guest.cmdline))

@@ -1,0 +1,151 @@
+"""What the machine aspect promises on any host, real or simulated."""
+
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from events.values import ImageName
+from node_agent.guests import guest_for
+from node_agent.machines import FoundDomain, Machines
+from node_agent.slices import HostRefused, Slice
+from tests.contract.machines.hosts import Host
+from tests.lab.awaiting import eventually
+from tests.node.guests import SECOND, network_on, slice_on
+
+WANTED = slice_on(0)
+
+
+def apply(machines: Machines, wanted: Slice = WANTED) -> list[str]:
+    steps = machines.to_apply(wanted)
+    for step in steps:
+        step.run()
+    return [step.name for step in steps]
+
+
+def remove(machines: Machines, index: int = 0) -> list[str]:
+    steps = machines.to_remove(network_on(index))
+    for step in steps:
+        step.run()
+    return [step.name for step in steps]
+
+
+def only_domain(host: Host) -> FoundDomain:
+    (domain,) = host.hypervisor.domains()
+    return domain
+
+
+def test_a_slot_gets_its_guest_as_wanted_and_applying_again_changes_nothing(
+    host: Host, machines: Machines
+) -> None:
+    host.add_tap("slice0")
+    assert apply(machines) == ["machine.write_seed", "machine.start"]
+    assert only_domain(host).guest == guest_for(WANTED)
+    assert apply(machines) == []
+
+
+def test_a_removed_slice_leaves_nothing_and_removing_again_changes_nothing(
+    host: Host, machines: Machines
+) -> None:
+    host.add_tap("slice0")
+    apply(machines)
+    assert machines.remains(network_on(0)) != ()
+    assert remove(machines) == ["machine.destroy", "machine.wipe_disks"]
+    assert machines.remains(network_on(0)) == ()
+    assert remove(machines) == []
+
+
+def test_a_guest_without_its_tap_is_refused_and_starts_once_the_tap_is_there(
+    host: Host, machines: Machines
+) -> None:
+    with pytest.raises(HostRefused, match="slice0"):
+        apply(machines)
+    host.add_tap("slice0")
+    assert apply(machines) == ["machine.start"]
+
+
+def test_an_image_that_the_node_has_not_is_refused_by_name(host: Host, machines: Machines) -> None:
+    host.add_tap("slice0")
+    with pytest.raises(HostRefused, match="image windows"):
+        apply(machines, slice_on(0, image=ImageName("windows")))
+    assert host.hypervisor.domains() == ()
+
+
+def test_a_guest_that_was_ended_from_outside_is_told_and_started_again(
+    host: Host, machines: Machines
+) -> None:
+    host.add_tap("slice0")
+    apply(machines)
+    # A watch that has just connected counts as an event, so its first call says nothing about this guest.
+    host.ended.wait(0.5)
+    host.ended.clear()
+    host.stop(only_domain(host))
+    assert host.ended.wait(5)
+    assert apply(machines) == ["machine.start"]
+
+
+def test_a_paused_guest_is_resumed_and_not_replaced(host: Host, machines: Machines) -> None:
+    host.add_tap("slice0")
+    apply(machines)
+    host.pause(only_domain(host))
+    eventually(lambda: only_domain(host).state == "paused")
+    assert apply(machines) == ["machine.resume"]
+    assert only_domain(host).state == "running"
+
+
+def test_the_next_tenant_finds_nothing_of_the_last(host: Host, machines: Machines) -> None:
+    host.add_tap("slice0")
+    apply(machines)
+    left = host.disks.found("slice0")
+    steps = apply(machines, slice_on(0, SECOND))
+    assert steps == ["machine.destroy", "machine.wipe_disks", "machine.write_seed", "machine.start"]
+    assert only_domain(host).guest == guest_for(slice_on(0, SECOND))
+    assert [name for name in left if "seed" in name and name in host.disks.found("slice0")] == []
+
+
+def test_a_guest_of_another_size_is_replaced(host: Host, machines: Machines) -> None:
+    host.add_tap("slice0")
+    apply(machines)
+    assert apply(machines, slice_on(0, memory_mib=112)) == ["machine.destroy", "machine.start"]
+    assert only_domain(host).guest == guest_for(slice_on(0, memory_mib=112))
+
+
+def test_two_slots_of_one_allocation_stand_side_by_side(host: Host, machines: Machines) -> None:
+    for index in (0, 1):
+        host.add_tap(f"slice{index}")
+        apply(machines, slice_on(index))
+    remove(machines, 0)
+    assert only_domain(host).guest == guest_for(slice_on(1))
+    assert apply(machines, slice_on(1)) == []
+
+
+def test_a_second_guest_of_the_same_name_is_refused(host: Host, machines: Machines) -> None:
+    host.add_tap("slice0")
+    apply(machines)
+    twin = replace(guest_for(WANTED), uuid=uuid4())
+    with pytest.raises(HostRefused, match="slice0"):
+        host.hypervisor.start(twin, machines.hosting(twin))
+    assert only_domain(host).guest == guest_for(WANTED)
+
+
+def test_a_second_guest_on_the_same_tap_is_refused(host: Host, machines: Machines) -> None:
+    host.add_tap("slice0")
+    apply(machines)
+    squatter = replace(guest_for(WANTED), name="squatter", uuid=uuid4())
+    host.disks.write("squatter/seed.iso", b"seed")
+    with pytest.raises(HostRefused, match="squatter"):
+        host.hypervisor.start(
+            squatter, replace(machines.hosting(squatter), seed=host.disks.path("squatter/seed.iso"))
+        )
+    host.disks.wipe("squatter")
+
+
+def test_a_guest_without_its_seed_is_refused(host: Host, machines: Machines) -> None:
+    host.add_tap("slice0")
+    guest = guest_for(WANTED)
+    with pytest.raises(HostRefused, match="slice0"):
+        host.hypervisor.start(guest, machines.hosting(guest))
+
+
+def test_destroying_what_is_gone_is_no_error(host: Host) -> None:
+    host.hypervisor.destroy(uuid4())

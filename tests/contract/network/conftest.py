@@ -1,0 +1,37 @@
+"""Each test runs on a simulated host and, as root on Debian, on a lab node; a slot it used is empty afterwards."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from node_agent.slices import Aspect
+from tests.contract.network.hosts import Host, Simulated, aspects_of, gateway_of
+from tests.contract.network.slices import NETWORK, network, run
+
+
+@pytest.fixture(
+    scope="module", params=["simulated", pytest.param("real", marks=pytest.mark.node)], name="node_host"
+)
+def _node_host(request: pytest.FixtureRequest) -> Iterator[Host]:
+    if request.param == "simulated":
+        yield Simulated(NETWORK)
+        return
+    # Here and not above: the packages of the host drivers are an extra, and the simulated host needs none of them.
+    from tests.contract.network.lab_host import real_host
+
+    with real_host(request.getfixturevalue("lab").node("lab-a"), NETWORK) as host:
+        yield host
+
+
+@pytest.fixture
+def host(node_host: Host) -> Iterator[Host]:
+    run(gateway_of(node_host).to_apply())
+    yield node_host
+    for index in range(4):
+        for aspect in reversed(aspects_of(node_host)):
+            run(aspect.to_remove(network(index)))
+
+
+@pytest.fixture
+def aspects(host: Host) -> tuple[Aspect, ...]:
+    return aspects_of(host)

@@ -1,0 +1,84 @@
+"""The hosts that one suite runs on, and the simulated one of the two; it needs no package of the host drivers."""
+
+from typing import Protocol
+
+from events.values import Ipv4Address, MacAddress
+from node_agent.gateway import Bridges, DhcpServers, Gateway, HostLinks, NodeFilter, NodeNetwork
+from node_agent.lab.simulated.dhcp import SimulatedLeases, ask_for_lease
+from node_agent.lab.simulated.host import SimulatedHost
+from node_agent.lab.simulated.links import SimulatedLinks
+from node_agent.lab.simulated.nat import SimulatedFilter
+from node_agent.lab.simulated.ovs import SimulatedSwitch
+from node_agent.leases import LeaseAspect, Leases
+from node_agent.links import LinkAspect, Links, OtherLink
+from node_agent.ports import PortAspect, Switch
+from node_agent.slices import Aspect
+from node_agent.translations import Filter, TranslationAspect
+
+
+class AllLinks(Links, HostLinks, Protocol): ...
+
+
+class AllSwitch(Switch, Bridges, Protocol): ...
+
+
+class AllFilter(Filter, NodeFilter, Protocol): ...
+
+
+class AllLeases(Leases, DhcpServers, Protocol): ...
+
+
+class Host(Protocol):
+    """The drivers of a host, and what a test does to it behind their back."""
+
+    network: NodeNetwork
+    links: AllLinks
+    switch: AllSwitch
+    filter: AllFilter
+    leases: AllLeases
+
+    def lease(self, tap: str, mac: MacAddress) -> Ipv4Address | None:
+        """What a guest on `tap` gets by DHCP."""
+        ...
+
+    def connect(self, ip: Ipv4Address) -> None:
+        """Leave a tracked connection of `ip`."""
+        ...
+
+    def plant_link(self, name: str) -> None:
+        """A link of another kind under this name."""
+        ...
+
+
+class Simulated:
+    def __init__(self, network: NodeNetwork) -> None:
+        self.network, self.host = network, SimulatedHost(uplink=network.uplink)
+        self.links: AllLinks = SimulatedLinks(self.host)
+        self.switch: AllSwitch = SimulatedSwitch(self.host)
+        self.filter: AllFilter = SimulatedFilter(self.host)
+        self.leases: AllLeases = SimulatedLeases(self.host)
+
+    def lease(self, tap: str, mac: MacAddress) -> Ipv4Address | None:
+        return ask_for_lease(self.host, mac)
+
+    def connect(self, ip: Ipv4Address) -> None:
+        with self.host.change() as state:
+            state.connections.append(ip)
+
+    def plant_link(self, name: str) -> None:
+        with self.host.change() as state:
+            state.others.append(OtherLink(name, "veth"))
+
+
+def gateway_of(host: Host) -> Gateway:
+    return Gateway(host.network, host.switch, host.links, host.filter, host.leases)
+
+
+def aspects_of(host: Host) -> tuple[Aspect, ...]:
+    """In the order in which a slice is made."""
+    return (
+        LinkAspect(host.links),
+        LeaseAspect(host.leases),
+        PortAspect(host.switch),
+        TranslationAspect(host.filter, host.network.uplink),
+    )

@@ -1,0 +1,68 @@
+"""The real host of the suite: a lab node with its daemons, seen by drivers that stand in its network namespace."""
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyroute2 import IPRoute, netns
+
+from events.values import Ipv4Address, MacAddress
+from node_agent.drivers.dhcp import DnsmasqLeases
+from node_agent.drivers.links import NetlinkLinks
+from node_agent.drivers.nat import Nftables
+from node_agent.drivers.ovs import OpenVSwitch
+from node_agent.gateway import NodeNetwork
+from node_agent.lab.lab import LabNode
+from tests.contract.network.hosts import AllFilter, AllLeases, AllLinks, AllSwitch
+from tests.contract.network.wire import Wire, lease
+
+
+class Real:
+    """In the network namespace of a lab node; `with real_host(node) as host`."""
+
+    def __init__(self, network: NodeNetwork, sockets: Path, folder: Path) -> None:
+        self.network = network
+        self._links = NetlinkLinks()
+        self._switch = OpenVSwitch(sockets)
+        self.leases_driver = DnsmasqLeases(folder, network, self._links)
+        self.links: AllLinks = self._links
+        self.switch: AllSwitch = self._switch
+        self.filter: AllFilter = Nftables()
+        self.leases: AllLeases = self.leases_driver
+
+    def stop(self) -> None:
+        self.leases_driver.stop()
+        self._switch.close()
+        self._links.close()
+
+    def lease(self, tap: str, mac: MacAddress) -> Ipv4Address | None:
+        with Wire(tap) as wire:
+            return lease(wire, mac)
+
+    def connect(self, ip: Ipv4Address) -> None:
+        words = ["-p", "udp", "-s", ip, "-d", "198.51.100.1", "--sport", "4000", "--dport", "4000"]
+        subprocess.run(["conntrack", "-I", "--timeout", "60", *words], check=True, capture_output=True)
+
+    def plant_link(self, name: str) -> None:
+        with IPRoute() as netlink:
+            netlink.link("add", ifname=name, kind="veth", peer={"ifname": f"{name}-peer"})
+
+
+@contextmanager
+def real_host(node: LabNode, network: NodeNetwork) -> Iterator[Real]:
+    """Drivers that stand in `node`: this thread, and every thread and program it starts, sees the node's links.
+
+    OVS's sockets are reached through the node's root folder. dnsmasq gives up root's rights, and so must be able
+    to reach its folder.
+    """
+    with tempfile.TemporaryDirectory() as folder, open("/proc/self/ns/net") as home:
+        Path(folder).chmod(0o755)
+        netns.setns(f"/proc/{node.pid}/ns/net")
+        host = Real(network, Path(f"/proc/{node.pid}/root/run/openvswitch"), Path(folder, "dhcp"))
+        try:
+            yield host
+        finally:
+            host.stop()
+            netns.setns(home.fileno())

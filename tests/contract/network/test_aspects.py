@@ -1,0 +1,199 @@
+"""The four aspects of a slice's network, on every kind of host: apply, apply again, differ, remove, prove absence."""
+
+from dataclasses import replace
+
+import pytest
+
+from events.values import Ipv4Address, MacAddress
+from node_agent.flows import cookie_of, port_number
+from node_agent.gateway import STANDALONE
+from node_agent.leases import LeaseAspect, ObservedAddress
+from node_agent.links import Tap
+from node_agent.ports import Port
+from node_agent.rules import Change
+from node_agent.slices import Aspect, SliceNetwork
+from tests.contract.network.hosts import Host
+from tests.contract.network.slices import names, network, run, slice_on
+
+
+def apply(aspects: tuple[Aspect, ...], slot: SliceNetwork) -> list[str]:
+    return [name for aspect in aspects for name in run(aspect.to_apply(slice_on(slot)))]
+
+
+def remove(aspects: tuple[Aspect, ...], slot: SliceNetwork) -> list[str]:
+    return [name for aspect in reversed(aspects) for name in run(aspect.to_remove(slot))]
+
+
+def remains(aspects: tuple[Aspect, ...], slot: SliceNetwork) -> list[str]:
+    return [words for aspect in aspects for words in aspect.remains(slot)]
+
+
+def test_a_slice_is_made_in_five_steps_and_a_second_time_in_none(aspects: tuple[Aspect, ...]) -> None:
+    made = apply(aspects, network(0))
+    assert made == ["link.add_tap", "lease.reserve", "port.add", "port.set_flows", "translation.set_rules"]
+    assert apply(aspects, network(0)) == []
+
+
+def test_a_removed_slice_leaves_nothing_and_is_removed_a_second_time_in_no_step(
+    aspects: tuple[Aspect, ...],
+) -> None:
+    apply(aspects, network(0))
+    assert remove(aspects, network(0)) == [
+        "translation.delete_rules",
+        "port.delete_flows",
+        "port.delete",
+        "lease.withdraw",
+        "link.delete",
+    ]
+    assert remains(aspects, network(0)) == []
+    assert remove(aspects, network(0)) == []
+
+
+def test_what_remains_of_a_slice_is_named(aspects: tuple[Aspect, ...]) -> None:
+    apply(aspects, network(0))
+    assert remains(aspects, network(0)) == [
+        "tap slice0",
+        "dhcp reservation slice0 of 10.100.1.10 for 52:54:00:01:00:00",
+        "ovs port slice0 on br-slice",
+        "11 flows of slice0 on br-slice",
+        "nft rule of slice0 in from_slices",
+        "nft rule of slice0 in out_of_slices",
+        "nft rule of slice0 in replies",
+    ]
+
+
+def test_slots_do_not_touch_one_another(aspects: tuple[Aspect, ...]) -> None:
+    for index in range(3):
+        apply(aspects, network(index))
+    remove(aspects, network(1))
+    assert apply(aspects, network(0)) == apply(aspects, network(2)) == []
+    assert remains(aspects, network(1)) == []
+
+
+def test_a_crash_after_any_step_is_gone_on_from(aspects: tuple[Aspect, ...]) -> None:
+    """Steps are run one by one, each followed by a new comparison, as after a crash."""
+    done = []
+    while steps := [step for aspect in aspects for step in aspect.to_apply(slice_on(network(0)))]:
+        steps[0].run()
+        done.append(steps[0].name)
+    assert done == ["link.add_tap", "lease.reserve", "port.add", "port.set_flows", "translation.set_rules"]
+
+
+@pytest.mark.parametrize("left_out", ["link", "lease", "port", "translation"])
+def test_only_the_aspect_that_differs_is_repaired(aspects: tuple[Aspect, ...], left_out: str) -> None:
+    apply(aspects, network(0))
+    (aspect,) = (each for each in aspects if each.name == left_out)
+    if left_out == "link":
+        # A port holds on to its device: with the device goes the port's number, so it is repaired as well.
+        return
+    run(aspect.to_remove(network(0)))
+    assert {name.partition(".")[0] for name in apply(aspects, network(0))} == {left_out}
+
+
+def test_flows_that_somebody_deleted_come_back_and_the_port_stays(
+    host: Host, aspects: tuple[Aspect, ...]
+) -> None:
+    apply(aspects, network(0))
+    host.switch.set_flows("br-slice", cookie_of(network(0).index), frozenset())
+    assert apply(aspects, network(0)) == ["port.set_flows"]
+
+
+def test_a_flow_that_somebody_smuggled_in_under_a_slots_cookie_goes(
+    host: Host, aspects: tuple[Aspect, ...]
+) -> None:
+    apply(aspects, network(0))
+    cookie = cookie_of(network(0).index)
+    host.switch.set_flows("br-slice", cookie, host.switch.flows("br-slice")[cookie] | {STANDALONE})
+    assert apply(aspects, network(0)) == ["port.set_flows"]
+    assert STANDALONE not in host.switch.flows("br-slice")[cookie]
+
+
+def test_a_port_with_another_number_is_deleted_before_it_is_added_again(
+    host: Host, aspects: tuple[Aspect, ...]
+) -> None:
+    slot = network(0)
+    host.links.add_tap(Tap(slot.tap))
+    host.switch.add_port(Port(slot.tap, slot.bridge, 77))
+    steps = aspects[2].to_apply(slice_on(slot))
+    assert run(steps) == ["port.delete", "port.add", "port.set_flows"]
+    assert host.switch.port(slot.tap) == Port(slot.tap, slot.bridge, port_number(slot.index))
+
+
+def test_a_link_of_another_kind_makes_way_for_the_tap(host: Host, aspects: tuple[Aspect, ...]) -> None:
+    host.plant_link("slice0")
+    assert aspects[0].remains(network(0)) == ("veth link slice0",)
+    assert run(aspects[0].to_apply(slice_on(network(0)))) == ["link.delete", "link.add_tap"]
+
+
+def test_a_rule_that_is_there_twice_is_once_too_many(host: Host, aspects: tuple[Aspect, ...]) -> None:
+    apply(aspects, network(0))
+    rules = tuple(found.rule for found in host.filter.ruleset().rules if found.rule.owner == network(0).tap)
+    host.filter.change(Change(insert=rules))
+    assert apply(aspects, network(0)) == ["translation.set_rules"]
+    assert apply(aspects, network(0)) == []
+
+
+def test_a_slot_whose_address_changed_takes_its_old_reservation_back_first(
+    aspects: tuple[Aspect, ...],
+) -> None:
+    apply(aspects, network(0))
+    moved = replace(network(0), ip=Ipv4Address("10.100.1.99"))
+    assert names(aspects[1].to_apply(slice_on(moved))) == ["lease.withdraw", "lease.reserve"]
+    run(aspects[1].to_apply(slice_on(moved)))
+    assert aspects[1].to_apply(slice_on(moved)) == ()
+    run(aspects[1].to_remove(moved))
+
+
+def test_a_guest_leases_its_reserved_address_and_its_lease_goes_with_the_slot(
+    host: Host, aspects: tuple[Aspect, ...]
+) -> None:
+    slot, leases = network(0), LeaseAspect(host.leases)
+    apply(aspects, slot)
+    assert leases.observe_address(slot) == ObservedAddress(None, "none")
+    assert host.lease(slot.tap, slot.mac) == slot.ip
+    assert leases.observe_address(slot) == ObservedAddress(slot.ip, "bound")
+    assert remove(aspects, slot)[-3:] == ["lease.withdraw", "lease.clear", "link.delete"]
+    assert remains(aspects, slot) == []
+
+
+def test_a_lease_is_cleared_also_when_its_reservation_is_long_gone(
+    host: Host, aspects: tuple[Aspect, ...]
+) -> None:
+    slot = network(0)
+    apply(aspects, slot)
+    host.lease(slot.tap, slot.mac)
+    (reservation,) = host.leases.reservations()
+    host.leases.withdraw(reservation)
+    assert remains(aspects[1:2], slot) == [f"dhcp lease of {slot.ip} to {slot.mac}"]
+    assert names(aspects[1].to_remove(slot)) == ["lease.clear"]
+    run(aspects[1].to_remove(slot))
+    assert remains(aspects[1:2], slot) == []
+
+
+def test_a_neighbours_lease_on_the_wanted_address_is_foreign_and_is_cleared_first(
+    host: Host, aspects: tuple[Aspect, ...]
+) -> None:
+    old, new = network(0), replace(network(0), mac=MacAddress("52:54:00:01:00:77"))
+    apply(aspects, old)
+    host.lease(old.tap, old.mac)
+    assert LeaseAspect(host.leases).observe_address(new) == ObservedAddress(None, "foreign")
+    assert run(aspects[1].to_apply(slice_on(new))) == ["lease.withdraw", "lease.clear", "lease.reserve"]
+    assert LeaseAspect(host.leases).observe_address(new) == ObservedAddress(None, "none")
+    run(aspects[1].to_remove(new))
+
+
+def test_a_guest_without_a_reservation_gets_no_address(host: Host, aspects: tuple[Aspect, ...]) -> None:
+    slot = network(0)
+    apply(aspects, slot)
+    run(aspects[1].to_remove(slot))
+    assert host.lease(slot.tap, slot.mac) is None
+
+
+def test_tracked_connections_of_a_slice_end_with_it(host: Host, aspects: tuple[Aspect, ...]) -> None:
+    apply(aspects, network(0))
+    host.connect(network(0).ip)
+    host.connect(network(1).ip)
+    assert f"1 tracked connections of {network(0).ip}" in remains(aspects, network(0))
+    remove(aspects, network(0))
+    assert remains(aspects, network(0)) == []
+    assert host.filter.connections(network(1).ip) == 1

@@ -1,0 +1,100 @@
+"""The DHCP server's process on a lab node: it outlives its agent, and comes back when it dies."""
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from node_agent.drivers.dhcp import DnsmasqLeases
+from node_agent.drivers.dnsmasq import Dnsmasq
+from node_agent.drivers.links import NetlinkLinks
+from node_agent.gateway import NodeNetwork
+from node_agent.lab.lab import Lab
+from tests.agent.eventually import eventually
+from tests.contract.network.hosts import aspects_of, gateway_of
+from tests.contract.network.slices import NETWORK, network, run, slice_on
+
+if TYPE_CHECKING:
+    from tests.contract.network.lab_host import Real
+
+pytestmark = pytest.mark.node
+
+
+@pytest.fixture
+def host(lab: Lab) -> Iterator["Real"]:
+    # Here and not above: OVS's packages are an extra, and these tests are collected without it too.
+    from tests.contract.network.lab_host import real_host
+
+    with real_host(lab.node("lab-b"), NETWORK) as host:
+        run(gateway_of(host).to_apply())
+        yield host
+        for aspect in reversed(aspects_of(host)):
+            run(aspect.to_remove(network(0)))
+
+
+def pids(host: "Real") -> list[int]:
+    return [each.pid for each in process(host).running()]
+
+
+def process(host: "Real") -> Dnsmasq:
+    return host.leases_driver._server
+
+
+def agent_after(host: "Real", wanted: NodeNetwork) -> DnsmasqLeases:
+    """The driver of an agent that was started in place of the host's own."""
+    return DnsmasqLeases(process(host)._folder, wanted, NetlinkLinks())
+
+
+def test_a_server_that_dies_is_started_again(host: "Real") -> None:
+    (pid,) = pids(host)
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: pids(host) not in ([], [pid]) and host.leases.serves(NETWORK))
+    assert len(pids(host)) == 1
+
+
+def test_the_next_agent_adopts_the_server_that_runs_as_wanted(host: "Real") -> None:
+    before = pids(host)
+    process(host).close()
+    successor = agent_after(host, NETWORK)
+    assert not successor.serves(NETWORK)
+    successor.serve(NETWORK)
+    assert successor.serves(NETWORK)
+    assert pids(host) == before
+    os.kill(before[0], signal.SIGKILL)
+    eventually(lambda: pids(host) not in ([], before))
+    successor.close()
+
+
+def test_the_next_agent_replaces_a_server_that_runs_otherwise_and_keeps_its_leases(host: "Real") -> None:
+    slot, other = network(0), replace(NETWORK, lease_seconds=120)
+    for aspect in aspects_of(host):
+        run(aspect.to_apply(slice_on(slot)))
+    assert host.lease(slot.tap, slot.mac) == slot.ip
+    before, leased = pids(host), host.leases.leases()
+    successor = agent_after(host, other)
+    successor.serve(other)
+    assert len(pids(host)) == 1
+    assert pids(host) != before
+    assert successor.leases() == leased
+    successor.close()
+
+
+def test_a_server_whose_device_was_made_anew_is_replaced(host: "Real") -> None:
+    before = pids(host)
+    found = process(host).running()
+    numbers = {each.link for each in found}
+    assert numbers == {str(NetlinkLinks().index(NETWORK.bridge))}
+    moved = Dnsmasq(process(host)._folder, lambda _: 4711, 5.0)
+    assert not moved.serves(NETWORK)
+    assert pids(host) == before
+
+
+def test_a_lease_file_that_was_cut_off_does_not_stop_the_look(host: "Real") -> None:
+    file = Path(process(host)._folder, "leases")
+    file.write_text("1893456000 52:54:00:01:00:00 10.100.1.10 * *\n1893456")
+    assert [(lease.mac, lease.ip) for lease in host.leases.leases()] == [(network(0).mac, network(0).ip)]
+    file.write_text("")

@@ -1,0 +1,71 @@
+"""A virtual switch that is killed on a lab node: nothing passes until its slices are guarded again, then all does."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from scapy.layers.inet import ICMP, IP
+from scapy.layers.l2 import Ether
+
+from node_agent.flows import gateway_mac
+from node_agent.lab.lab import Lab, LabNode
+from node_agent.slices import Aspect, HostUnreadable
+from tests.agent.eventually import eventually
+from tests.contract.network.hosts import Host, aspects_of, gateway_of
+from tests.contract.network.slices import GATEWAY, NETWORK, network, run, slice_on
+from tests.contract.network.wire import Wire, is_arp_reply, lease, who_has
+
+pytestmark = pytest.mark.node
+ALICE, BOB = network(0), network(1)
+
+
+@pytest.fixture
+def node(lab: Lab) -> LabNode:
+    return lab.node("lab-b")
+
+
+@pytest.fixture
+def host(node: LabNode) -> Iterator[Host]:
+    from tests.contract.network.lab_host import real_host
+
+    with real_host(node, NETWORK) as host:
+        run(gateway_of(host).to_apply())
+        for slot in (ALICE, BOB):
+            for aspect in aspects_of(host):
+                run(aspect.to_apply(slice_on(slot)))
+        yield host
+        for slot in (ALICE, BOB):
+            for aspect in reversed(aspects_of(host)):
+                run(aspect.to_remove(slot))
+
+
+def repaired(host: Host, aspects: tuple[Aspect, ...]) -> bool:
+    """One survey; whether there was nothing left to do."""
+    with suppress(HostUnreadable):
+        done = run(gateway_of(host).to_apply())
+        done += [name for slot in (ALICE, BOB) for a in aspects for name in run(a.to_apply(slice_on(slot)))]
+        return done == []
+    return False
+
+
+def test_after_the_switch_was_killed_nothing_leaks_and_a_survey_puts_everything_back(
+    host: Host, node: LabNode
+) -> None:
+    with Wire(ALICE.tap) as alice, Wire(BOB.tap) as bob:
+        assert alice.ask(who_has(GATEWAY, mac=ALICE.mac, own=ALICE.ip), is_arp_reply) is not None
+        node.kill("ovs-vswitchd")
+        eventually(lambda: switch_is_back(host))
+        alice.send(Ether(src=ALICE.mac, dst=BOB.mac) / IP(src=ALICE.ip, dst=BOB.ip) / ICMP())
+        eventually(lambda: repaired(host, aspects_of(host)))
+        assert alice.ask(who_has(GATEWAY, mac=ALICE.mac, own=ALICE.ip), is_arp_reply) is not None
+        assert lease(alice, ALICE.mac) == ALICE.ip
+        bob.send(who_has(GATEWAY, mac=BOB.mac, own=BOB.ip))
+        door = gateway_mac(GATEWAY)
+        assert [frame for frame in bob.until(is_arp_reply) if frame.src != door] == []
+
+
+def switch_is_back(host: Host) -> bool:
+    """It answers, and has forgotten all flows."""
+    with suppress(HostUnreadable):
+        return host.switch.flows(NETWORK.bridge) == {}
+    return False

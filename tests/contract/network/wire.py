@@ -1,0 +1,145 @@
+"""A guest's end of a tap: raw frames in and out, as a tenant who obeys nobody would send them."""
+
+import fcntl
+import os
+import select
+import socket
+import struct
+from collections.abc import Callable
+from time import monotonic
+from types import TracebackType
+from typing import Final, Self
+
+from scapy.layers.dhcp import BOOTP, DHCP
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import ARP, Ether
+from scapy.packet import Packet
+
+from events.values import Ipv4Address
+
+BROADCAST: Final = "ff:ff:ff:ff:ff:ff"
+_TUNSETIFF: Final = 0x400454CA
+_SIOCGIFHWADDR: Final = 0x8927
+_IFF_TAP, _IFF_NO_PI = 0x0002, 0x1000
+
+
+class Wire:
+    """Opens the tap as a machine does. Its carrier is up as long as somebody holds it."""
+
+    def __init__(self, tap: str) -> None:
+        self._file = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+        fcntl.ioctl(self._file, _TUNSETIFF, struct.pack("16sH22x", tap.encode(), _IFF_TAP | _IFF_NO_PI))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._file)
+
+    def send(self, frame: Packet) -> None:
+        os.write(self._file, bytes(frame))
+
+    def heard(self, wanted: Callable[[Packet], bool], seconds: float = 2.0) -> Packet | None:
+        """The first frame that is `wanted`, or None when none came within so many seconds."""
+        ends = monotonic() + seconds
+        while (left := ends - monotonic()) > 0:
+            if select.select([self._file], [], [], left)[0]:
+                frame = Ether(os.read(self._file, 65536))
+                if wanted(frame):
+                    return frame
+        return None
+
+    def until(self, last: Callable[[Packet], bool]) -> list[Packet]:
+        """Everything that came in before the first frame that is the `last`; fails when that does not come."""
+        before: list[Packet] = []
+
+        def is_last(frame: Packet) -> bool:
+            before.append(frame)
+            return last(frame)
+
+        assert self.heard(is_last, seconds=5.0) is not None, "the last frame did not come"
+        return before[:-1]
+
+    def ask(self, frame: Packet, wanted: Callable[[Packet], bool]) -> Packet | None:
+        """Send until answered: OVS takes a moment to see that the tap has a carrier."""
+        for _ in range(30):
+            self.send(frame)
+            if (answer := self.heard(wanted, seconds=0.1)) is not None:
+                return answer
+        return None
+
+
+class Ear:
+    """Hears what passes a link of the node, both ways."""
+
+    def __init__(self, link: str) -> None:
+        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
+        self._socket.bind((link, 0))
+        self._socket.settimeout(5.0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def until(self, last: Callable[[Packet], bool]) -> list[Packet]:
+        """Everything that passed before the first frame that is the `last`; times out when that does not come."""
+        before: list[Packet] = []
+        while not last(frame := Ether(self._socket.recv(65536))):
+            before.append(frame)
+        return before
+
+
+def hardware_address(link: str) -> str:
+    """The MAC of the host's end (netdevice(7), SIOCGIFHWADDR)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        answer = fcntl.ioctl(any_socket, _SIOCGIFHWADDR, struct.pack("16s16x8x", link.encode()))
+    return answer[18:24].hex(":")
+
+
+def who_has(ip: str, *, mac: str, own: str) -> Packet:
+    return Ether(src=mac, dst=BROADCAST) / ARP(op=1, hwsrc=mac, psrc=own, pdst=ip)
+
+
+def is_arp_reply(frame: Packet) -> bool:
+    return ARP in frame and frame[ARP].op == 2
+
+
+def dhcp(
+    kind: str,
+    *,
+    mac: str,
+    chaddr: str | None = None,
+    flags: int = 0,
+    ciaddr: str = "0.0.0.0",
+    **options: str | bytes,
+) -> Packet:
+    """A DHCP message as a client broadcasts it; `chaddr` is whose lease it is about."""
+    words = [("message-type", kind), *options.items()]
+    hardware = bytes.fromhex((chaddr or mac).replace(":", ""))
+    return (
+        Ether(src=mac, dst=BROADCAST)
+        / IP(src="0.0.0.0", dst="255.255.255.255")
+        / UDP(sport=68, dport=67)
+        / BOOTP(chaddr=hardware, xid=0x5C1CE, flags=flags, ciaddr=ciaddr)
+        / DHCP(options=[*words, "end"])
+    )
+
+
+def is_dhcp(kind: int) -> Callable[[Packet], bool]:
+    return lambda frame: DHCP in frame and ("message-type", kind) in frame[DHCP].options
+
+
+def lease(wire: Wire, mac: str, flags: int = 0) -> Ipv4Address | None:
+    """Go through discovery and request; the address that was acknowledged, or None."""
+    offer = wire.ask(dhcp("discover", mac=mac, flags=flags), is_dhcp(2))
+    if offer is None:
+        return None
+    wanted = offer[BOOTP].yiaddr
+    ack = wire.ask(dhcp("request", mac=mac, flags=flags, requested_addr=wanted), is_dhcp(5))
+    return Ipv4Address(ack[BOOTP].yiaddr) if ack is not None else None

@@ -1,0 +1,92 @@
+"""A slice made with the ordinary commands of a host, without any code of the agent's.
+
+It shows that a lab node can carry one, and gives the leak checker something to find.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from node_agent.lab.guest import GuestImage
+from node_agent.lab.namespaces import LittleHost
+from node_agent.seed import seed_image
+from tests.lab.awaiting import eventually
+
+BRIDGE: Final = "br-plain"
+TAP: Final = "tap-plain"
+MAC: Final = "52:54:00:00:00:09"
+ADDRESS: Final = "10.99.0.9"
+GATEWAY: Final = "10.99.0.1"
+URI: Final = "qemu:///system"
+DOMAIN: Final = "plain"
+
+_XML: Final = """\
+<domain type='qemu'><name>{name}</name><memory unit='MiB'>96</memory><vcpu>1</vcpu>
+<os><type arch='x86_64' machine='q35'>hvm</type><kernel>{image.kernel}</kernel><initrd>{image.initrd}</initrd>
+<cmdline>{image.cmdline}</cmdline></os><features><acpi/></features>
+<devices><emulator>/usr/bin/qemu-system-x86_64</emulator>
+<disk type='file' device='disk'><driver name='qemu' type='raw'/><source file='{seed}'/>
+<target dev='vda' bus='virtio'/><readonly/></disk>
+<interface type='ethernet'><mac address='{mac}'/><target dev='{tap}' managed='no'/><model type='virtio'/>
+<driver name='qemu'><host csum='off' gso='off' tso4='off' tso6='off' ecn='off' ufo='off'/></driver>
+<rom enabled='no'/></interface>
+<rng model='virtio'><backend model='random'>/dev/urandom</backend></rng>
+<serial type='file'><source path='{serial}'/></serial>
+<graphics type='vnc'><listen type='none'/></graphics>
+</devices></domain>
+"""
+
+
+@contextmanager
+def network(node: LittleHost, folder: Path) -> Iterator[Path]:
+    """A bridge with a gateway address, a tap, and dnsmasq with one reservation; gives the lease file."""
+    leases = folder / "leases"
+    node.run(["ovs-vsctl", "add-br", BRIDGE, "--", "set", "bridge", BRIDGE, "datapath_type=netdev"])
+    node.run(["ip", "tuntap", "add", "dev", TAP, "mode", "tap"])
+    node.run(["ip", "address", "add", f"{GATEWAY}/24", "dev", BRIDGE])
+    for link in (BRIDGE, TAP):
+        node.run(["ip", "link", "set", link, "up"])
+    node.run(["ovs-vsctl", "add-port", BRIDGE, TAP])
+    node.start_daemon("dnsmasq", _dnsmasq(leases))
+    try:
+        eventually(lambda: "dnsmasq" in node.daemons())
+        yield leases
+    finally:
+        node.stop_daemon("dnsmasq")
+        node.run(["ovs-vsctl", "--if-exists", "del-br", BRIDGE])
+        node.run(["ip", "link", "del", TAP])
+
+
+def _dnsmasq(leases: Path) -> list[str]:
+    options = {
+        "conf-file": "/dev/null",
+        "port": "0",
+        "interface": BRIDGE,
+        "dhcp-range": f"{GATEWAY},static",
+        "dhcp-host": f"{MAC},{ADDRESS},infinite",
+        "dhcp-leasefile": str(leases),
+    }
+    flags = [
+        "--keep-in-foreground",
+        "--bind-interfaces",
+        "--no-ping",
+        "--dhcp-authoritative",
+        "--log-facility=-",
+    ]
+    return ["dnsmasq", *flags, *(f"--{name}={value}" for name, value in options.items())]
+
+
+@contextmanager
+def guest(
+    node: LittleHost, image: GuestImage, folder: Path, hostname: str, keys: list[str]
+) -> Iterator[Path]:
+    """A running guest on the tap of `network`; gives its serial log."""
+    seed, serial, definition = folder / "seed.iso", folder / "serial.log", folder / "domain.xml"
+    seed.write_bytes(seed_image(hostname, keys, "plain-1"))
+    definition.write_text(_XML.format(name=DOMAIN, image=image, seed=seed, mac=MAC, tap=TAP, serial=serial))
+    node.run(["virsh", "--connect", URI, "create", str(definition)])
+    try:
+        yield serial
+    finally:
+        node.run(["virsh", "--connect", URI, "destroy", DOMAIN], check=False)

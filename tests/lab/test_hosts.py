@@ -1,0 +1,243 @@
+"""Lab nodes are little hosts: daemons at their usual paths, cables where they belong, and nothing left when they end."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from node_agent.lab.inside import processes_in
+from node_agent.lab.lab import Lab, LabNode
+from node_agent.lab.namespaces import CommandFailed, HostFailed
+from node_agent.lab.networks import RunHeld, bridge_name, sweep
+from tests.lab.awaiting import eventually
+from tests.servers.lab import kept_folder
+from tests.servers.lab import run_id as new_run
+
+pytestmark = pytest.mark.node
+
+
+def links_of_this_machine() -> set[str]:
+    listing = json.loads(
+        subprocess.run(["ip", "-j", "link"], check=True, capture_output=True, text=True).stdout
+    )
+    return {link["ifname"] for link in listing}
+
+
+def reaches(node: LabNode, address: str, port: int) -> bool:
+    probe = ["timeout", "1", "bash", "-c", f"exec 3<>/dev/tcp/{address}/{port}"]
+    return node.run(probe, check=False).returncode == 0
+
+
+def test_a_node_has_a_working_switch(node: LabNode) -> None:
+    node.run(["ovs-vsctl", "add-br", "br-test", "--", "set", "bridge", "br-test", "datapath_type=netdev"])
+    shown = node.run(["ovs-ofctl", "-O", "OpenFlow13", "show", "br-test"]).stdout
+    node.run(["ovs-vsctl", "del-br", "br-test"])
+    assert "LOCAL(br-test)" in shown
+
+
+def test_a_node_has_a_working_libvirt(node: LabNode) -> None:
+    capabilities = node.run(["virsh", "-c", "qemu:///system", "capabilities"]).stdout
+    assert "<domain type='qemu'" in capabilities
+
+
+def test_a_node_has_its_name_its_addresses_and_forwards(node: LabNode) -> None:
+    assert node.run(["hostname"]).stdout.strip() == "lab-a"
+    addresses = node.run(["ip", "-4", "-brief", "address"]).stdout
+    assert f"{node.management_address}/24" in addresses
+    assert f"{node.uplink_address}/24" in addresses
+    assert node.run(["cat", "/proc/sys/net/ipv4/ip_forward"]).stdout == "1\n"
+
+
+def test_two_nodes_have_switches_of_their_own(lab: Lab) -> None:
+    first, second = lab.node("lab-a"), lab.node("lab-b")
+    first.run(["ovs-vsctl", "add-br", "br-first", "--", "set", "bridge", "br-first", "datapath_type=netdev"])
+    seen = second.run(["ovs-vsctl", "list-br"]).stdout
+    first.run(["ovs-vsctl", "del-br", "br-first"])
+    assert "br-first" not in seen
+
+
+def test_a_node_sees_its_own_processes_only(lab: Lab) -> None:
+    listing = lab.node("lab-a").run(["bash", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).stdout
+    assert str(lab.node("lab-a").folder) in listing
+    assert str(lab.node("lab-b").folder) not in listing
+
+
+def test_a_node_reaches_this_machine_over_its_management_link(lab: Lab, node: LabNode) -> None:
+    with socket.create_server((lab.gateway_address, 0)) as server:
+        assert reaches(node, lab.gateway_address, server.getsockname()[1])
+
+
+def test_nodes_do_not_reach_one_another_over_the_management_link(lab: Lab) -> None:
+    first, second = lab.node("lab-a"), lab.node("lab-b")
+    listener = [
+        "python3",
+        "-c",
+        "import socket,time; s=socket.create_server(('0.0.0.0', 4000)); time.sleep(600)",
+    ]
+    second.start_daemon("listener", listener)
+    try:
+        # Over the upstream network it answers, so silence on the other link means isolation.
+        eventually(lambda: reaches(first, second.uplink_address, 4000))
+        assert not reaches(first, second.management_address, 4000)
+    finally:
+        second.stop_daemon("listener")
+
+
+def test_the_site_echoes_and_tells_the_source_address(lab: Lab, node: LabNode) -> None:
+    gateway = lab.upstream_address
+    talk = f"exec 3<>/dev/tcp/{gateway}/7; echo stream >&3; head -1 <&3; exec 4<>/dev/udp/{gateway}/7; echo datagram >&4; head -1 <&4"
+    assert node.run(["bash", "-c", talk]).stdout.split() == ["stream", "datagram"]
+    asked = f"exec 3<>/dev/tcp/{gateway}/80; printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3"
+    body = node.run(["bash", "-c", asked]).stdout.splitlines()[-1]
+    assert json.loads(body)["source"] == node.uplink_address
+
+
+def test_a_capture_holds_what_left_the_node_and_not_what_came_to_it(
+    lab: Lab, node: LabNode, tmp_path: Path
+) -> None:
+    with lab.capture("lab-a", tmp_path / "uplink.pcap") as capture:
+        talk = f"exec 4<>/dev/udp/{lab.upstream_address}/7; echo canary-7 >&4; head -1 <&4"
+        node.run(["bash", "-c", talk])
+    carrying = [frame for frame in capture.frames() if b"canary-7" in frame]
+    assert [frame[26:30] for frame in carrying] == [socket.inet_aton(node.uplink_address)]
+
+
+@pytest.mark.parametrize("daemon", ["ovsdb-server", "ovs-vswitchd", "virtlogd", "libvirtd"])
+def test_a_daemon_that_is_killed_runs_again(node: LabNode, daemon: str) -> None:
+    killed = node.daemons()[daemon]
+    node.kill(daemon)
+    eventually(lambda: node.daemons().get(daemon, killed) != killed)
+    eventually(lambda: node.run(["ovs-vsctl", "--timeout=1", "show"], check=False).returncode == 0)
+    eventually(lambda: node.run(["virsh", "-c", "qemu:///system", "version"], check=False).returncode == 0)
+
+
+def test_a_daemon_can_be_started_replaced_and_stopped(node: LabNode, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    script = f"echo $WORD >> {told}; exec sleep 600"
+    node.start_daemon("sleeper", ["bash", "-c", script], {"WORD": "one"})
+    eventually(lambda: told.exists() and told.read_text() == "one\n")
+    node.start_daemon("sleeper", ["bash", "-c", script], {"WORD": "two"})
+    eventually(lambda: told.read_text() == "one\ntwo\n")
+    assert [argv for argv in node.processes().values() if argv[0] == "sleep"] == [("sleep", "600")]
+    node.stop_daemon("sleeper")
+    assert not [argv for argv in node.processes().values() if argv[0] == "sleep"]
+
+
+def test_a_daemon_that_ignores_being_asked_is_killed(node: LabNode, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    node.start_daemon("deaf", ["bash", "-c", f"trap '' TERM; touch {ready}; while :; do sleep 1; done"])
+    eventually(ready.exists)
+    node.stop_daemon("deaf", seconds=0.2)
+    assert "deaf" not in node.daemons()
+
+
+def test_an_orphan_is_reaped(node: LabNode) -> None:
+    node.run(["bash", "-c", "(sleep 0.01 &) ; exit 0"])
+    eventually(lambda: "Z" not in node.run(["bash", "-c", "cat /proc/[0-9]*/stat | cut -d' ' -f3"]).stdout)
+
+
+def test_a_node_that_reboots_keeps_its_folder_and_forgets_the_rest(lab: Lab) -> None:
+    node = lab.node("lab-b")
+    node.run(["ovs-vsctl", "add-br", "br-old", "--", "set", "bridge", "br-old", "datapath_type=netdev"])
+    (node.folder / "kept").touch()
+    lab.reboot("lab-b")
+    assert node.run(["ovs-vsctl", "list-br"]).stdout == ""
+    assert (node.folder / "kept").exists()
+    assert reaches(node, lab.upstream_address, 80)
+
+
+def test_a_node_inherits_no_secret_of_its_maker(node: LabNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY", "canary-7")
+    assert "canary-7" not in node.run(["env"]).stdout
+
+
+def test_a_command_that_fails_on_a_node_says_what_it_said(node: LabNode) -> None:
+    with pytest.raises(CommandFailed, match="no bridge named br-none"):
+        node.run(["ovs-vsctl", "list-ports", "br-none"])
+
+
+def test_killing_the_first_process_leaves_nothing(tmp_path: Path) -> None:
+    with Lab(new_run(), tmp_path, ["lab-k"], kept_folder() / "libvirt") as lab:
+        node = lab.node("lab-k")
+        inside = node.processes()
+        os.kill(node.pid, signal.SIGKILL)
+        eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in inside))
+        # The kernel takes network namespaces down in the background.
+        eventually(lambda: f"{bridge_name(lab.run_id)}-1" not in links_of_this_machine())
+        with pytest.raises(HostFailed):
+            node.run(["true"])
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+    assert bridge_name(lab.run_id) not in links_of_this_machine()
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from node_agent.lab.lab import Lab
+with Lab(sys.argv[1], Path(sys.argv[2]), ["lab-h"], Path(sys.argv[3])) as lab:
+    print(lab.node("lab-h").pid, lab.site.pid, file=sys.stderr, flush=True)
+    sys.stdin.read()
+"""
+
+
+def holder(run_id: str, state: Path) -> "subprocess.Popen[str]":
+    """A process that holds a lab, as `./dev up` does; `pids_of` waits until it stands."""
+    command = [sys.executable, "-c", HOLDER, run_id, str(state), str(kept_folder() / "libvirt")]
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+def pids_of(held: "subprocess.Popen[str]") -> list[int]:
+    assert held.stderr is not None
+    return [int(word) for word in held.stderr.readline().split()]
+
+
+def test_a_lab_whose_holder_is_killed_ends_and_is_swept_at_the_next_start(tmp_path: Path) -> None:
+    run_id = new_run()
+    with holder(run_id, tmp_path) as held:
+        inside = [pid for first in pids_of(held) for pid in processes_in(first)]
+        held.kill()
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in inside))
+    assert bridge_name(run_id) in links_of_this_machine()
+    with holder(run_id, tmp_path) as again:
+        assert pids_of(again)
+        again.kill()
+    sweep(run_id)
+
+
+def test_interrupting_a_lab_leaves_nothing(tmp_path: Path) -> None:
+    run_id = new_run()
+    with holder(run_id, tmp_path) as held:
+        inside = [pid for first in pids_of(held) for pid in processes_in(first)]
+        held.send_signal(signal.SIGINT)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in inside)
+    assert not [link for link in links_of_this_machine() if link.startswith(bridge_name(run_id))]
+
+
+def test_a_node_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+    run_id = new_run()
+    # The site needs no folder but the node's is not one.
+    (tmp_path / "nodes" / "lab-f").mkdir(parents=True)
+    (tmp_path / "nodes" / "lab-f" / "cache").write_text("not a folder")
+    with pytest.raises(HostFailed, match="FileExistsError"):
+        Lab(run_id, tmp_path, ["lab-f"]).start()
+    assert bridge_name(run_id) not in links_of_this_machine()
+
+
+def test_a_second_lab_of_the_same_run_is_refused_and_harms_nothing(
+    lab: Lab, node: LabNode, tmp_path: Path
+) -> None:
+    with pytest.raises(RunHeld):
+        Lab(lab.run_id, tmp_path, ["lab-a"]).start()
+    assert bridge_name(lab.run_id) in links_of_this_machine()
+
+
+def test_a_lab_refuses_a_state_folder_that_its_nodes_would_hide() -> None:
+    with pytest.raises(ValueError, match="/run"):
+        Lab("x", Path("/run/sliceplane"), ["lab-a"])

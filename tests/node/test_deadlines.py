@@ -1,0 +1,45 @@
+"""Calls under a deadline: the answer, the error, or neither in time."""
+
+import threading
+
+import pytest
+
+from node_agent.drivers.deadlines import Deadlines, Overdue
+
+
+def test_an_answer_in_time_is_given() -> None:
+    assert Deadlines().within(5, lambda: 42) == 42
+
+
+def test_an_error_in_time_is_raised_as_it_was() -> None:
+    def fails() -> None:
+        raise LookupError("gone")
+
+    with pytest.raises(LookupError, match="gone"):
+        Deadlines().within(5, fails)
+
+
+def test_a_timeout_of_the_call_itself_is_not_taken_for_the_deadline() -> None:
+    def times_out() -> None:
+        raise TimeoutError("its own")
+
+    with pytest.raises(TimeoutError, match="its own"):
+        Deadlines().within(5, times_out)
+
+
+def test_whoever_asks_is_let_go_at_the_deadline() -> None:
+    answered = threading.Event()
+    with pytest.raises(Overdue, match=r"no answer within 0\.05 s"):
+        Deadlines().within(0.05, answered.wait)
+    answered.set()
+
+
+def test_calls_that_hang_are_bounded_and_their_places_come_back() -> None:
+    answered, deadlines = threading.Event(), Deadlines(at_once=2)
+    for _ in range(2):
+        with pytest.raises(Overdue):
+            deadlines.within(0.05, answered.wait)
+    with pytest.raises(Overdue, match="too many earlier calls hang"):
+        deadlines.within(0.05, lambda: 42)
+    answered.set()
+    assert deadlines.within(5, lambda: 42) == 42

@@ -1,0 +1,100 @@
+"""A guest written as a domain is read back as the same guest, whatever libvirt adds around it."""
+
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from events.values import mac_address
+from node_agent.domain_xml import NotAGuest, domain_xml, guest_in, interfaces_in
+from node_agent.guests import Hosting, guest_for
+from node_agent.images import Image
+from tests.node.guests import FIRST, IMAGE, SECOND, slice_on
+
+GUEST: Final = guest_for(slice_on(0))
+HOSTING: Final = Hosting(
+    image=Image(IMAGE, Path("/images/vmlinuz"), Path("/images/initrd.gz"), "console=ttyS0"),
+    seed=Path("/disks/slice0/seed.iso"),
+    console=Path("/disks/slice0/console.log"),
+    accelerator="qemu",
+    offload=True,
+)
+
+
+def device(path: str, hosting: Hosting = HOSTING) -> ET.Element:
+    found = ET.fromstring(domain_xml(GUEST, hosting)).find(f"devices/{path}")
+    assert found is not None
+    return found
+
+
+@given(st.integers(1, 256), st.integers(32, 2**21))
+def test_a_guest_is_read_back_as_it_was_written(vcpus: int, memory_mib: int) -> None:
+    guest = replace(GUEST, vcpus=vcpus, memory_mib=memory_mib)
+    assert guest_in(domain_xml(guest, HOSTING)) == guest
+
+
+def test_memory_is_read_in_the_unit_that_libvirt_answers_in() -> None:
+    answered = domain_xml(GUEST, HOSTING).replace('unit="MiB">96<', 'unit="KiB">98304<')
+    assert guest_in(answered) == GUEST
+
+
+def test_where_a_host_keeps_a_guest_does_not_make_it_another() -> None:
+    elsewhere = replace(HOSTING, seed=Path("/other/seed.iso"), accelerator="kvm", offload=False)
+    assert guest_in(domain_xml(GUEST, elsewhere)) == GUEST
+
+
+def test_a_changed_mac_makes_another_guest() -> None:
+    moved = domain_xml(GUEST, HOSTING).replace(GUEST.mac, "52:54:00:ff:ff:ff")
+    assert guest_in(moved) == replace(GUEST, mac=mac_address("52:54:00:ff:ff:ff"))
+
+
+def test_a_domain_without_our_mark_is_no_guest() -> None:
+    with pytest.raises(NotAGuest):
+        guest_in("<domain><name>slice0</name></domain>")
+
+
+def test_a_guest_with_a_second_interface_is_none_of_ours() -> None:
+    domain = ET.fromstring(domain_xml(GUEST, HOSTING))
+    devices, interface = domain.find("devices"), domain.find("devices/interface")
+    assert devices is not None
+    assert interface is not None
+    devices.append(interface)
+    with pytest.raises(NotAGuest, match="2 of devices/interface"):
+        guest_in(ET.tostring(domain, encoding="unicode"))
+
+
+def test_taps_and_macs_are_told_of_anybodys_domain() -> None:
+    theirs = "<domain><devices><interface><mac address='52:54:00:00:00:01'/><target dev='tap9'/></interface></devices></domain>"
+    assert interfaces_in(theirs) == ("52:54:00:00:00:01", "tap9")
+
+
+def test_the_uuid_differs_between_slots_of_one_allocation_and_between_allocations() -> None:
+    uuids = {guest_for(slice_on(index, whose)).uuid for index in range(4) for whose in (FIRST, SECOND)}
+    assert len(uuids) == 8
+
+
+def test_the_tap_was_made_before_and_is_not_libvirts_to_manage() -> None:
+    assert device("interface/target").attrib == {"dev": "slice0", "managed": "no"}
+
+
+def test_the_display_listens_on_no_address() -> None:
+    assert device("graphics/listen").attrib == {"type": "none"}
+
+
+def test_the_seed_is_read_only() -> None:
+    assert device("disk/readonly") is not None
+    assert device("disk/source").get("file") == "/disks/slice0/seed.iso"
+
+
+def test_checksums_are_computed_by_the_guest_where_the_switch_cannot() -> None:
+    assert device("interface/driver/host", replace(HOSTING, offload=False)).get("csum") == "off"
+
+
+def test_no_key_and_no_hostname_is_in_the_xml() -> None:
+    told = slice_on(0).machine
+    written = domain_xml(GUEST, HOSTING)
+    assert not [said for said in (told.hostname, *told.ssh_authorized_keys) if said in written]

@@ -1,0 +1,41 @@
+"""Within one look a question is asked of the host once; outside of any, every time."""
+
+import threading
+from collections.abc import Callable
+
+from node_agent.looks import look, look_again, one_look
+
+
+def counting() -> Callable[[], int]:
+    answers = iter(range(100))
+    return lambda: next(answers)
+
+
+def test_without_a_look_every_read_is_fresh() -> None:
+    read = counting()
+    assert [look("ports", read), look("ports", read)] == [0, 1]
+
+
+def test_within_a_look_the_first_answer_holds_for_that_question() -> None:
+    read = counting()
+    with one_look():
+        assert [look("ports", read), look("ports", read), look("flows", read)] == [0, 0, 1]
+    assert look("ports", read) == 2
+
+
+def test_whoever_changes_the_host_looks_again() -> None:
+    read = counting()
+    with one_look():
+        look("ports", read)
+        look_again()
+        assert look("ports", read) == 1
+
+
+def test_a_look_is_not_shared_with_other_threads() -> None:
+    read, elsewhere = counting(), list[int]()
+    with one_look():
+        look("ports", read)
+        thread = threading.Thread(target=lambda: elsewhere.append(look("ports", read)))
+        thread.start()
+        thread.join()
+    assert elsewhere == [1]

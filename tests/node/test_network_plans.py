@@ -1,0 +1,153 @@
+"""Whatever a host was left like, the network's plans make of it what is wanted, and nothing the second time."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from events.values import Ipv4Address, MacAddress
+from node_agent.flows import Flow, cookie_of, flows_of, gateway_mac
+from node_agent.lab.simulated.host import HeldFlow
+from node_agent.leases import LeaseSeen, ObservedAddress, Reservation, observe
+from node_agent.links import OtherLink, Tap
+from node_agent.ports import Port
+from node_agent.rules import ACCEPT, Rule, rule
+from node_agent.slices import Aspect, SliceNetwork
+from node_agent.translations import rules_of
+from tests.contract.network.hosts import Simulated, aspects_of, gateway_of
+from tests.contract.network.slices import GATEWAY, NETWORK, names, network, run, slice_on
+
+SLOT, NEIGHBOUR = network(0), network(1)
+MACS = st.sampled_from([SLOT.mac, MacAddress("52:54:00:01:00:66")])
+ADDRESSES = st.sampled_from([SLOT.ip, Ipv4Address("10.100.1.66")])
+TAPS = st.builds(
+    Tap,
+    st.just(SLOT.tap),
+    mtu=st.sampled_from([1400, 1500]),
+    up=st.booleans(),
+    owner=st.sampled_from([None, 0, 1000]),
+    mute=st.booleans(),
+)
+LINKS = st.none() | TAPS | st.just(OtherLink(SLOT.tap, "veth"))
+PORTS = st.none() | st.builds(
+    Port, st.just(SLOT.tap), st.just(SLOT.bridge), st.sampled_from([None, 77, 1000])
+)
+FLOWS = st.sets(st.sampled_from(sorted({*flows_of(SLOT), Flow(1, frozenset(), "NORMAL")}, key=repr)))
+RULES = st.lists(
+    st.sampled_from([*rules_of(SLOT, "uplink0"), rule("inet", "forward", SLOT.tap, ACCEPT)]), max_size=6
+)
+RESERVATIONS = st.none() | st.builds(Reservation, st.just(SLOT.tap), MACS, ADDRESSES)
+LEASES = st.sets(st.builds(LeaseSeen, MACS, ADDRESSES, st.booleans()), max_size=3)
+
+
+@st.composite
+def hosts(draw: st.DrawFn) -> Simulated:
+    """A prepared host with a neighbour's slice, and anything at all in the slot."""
+    host = Simulated(NETWORK)
+    run(gateway_of(host).to_apply())
+    for aspect in aspects_of(host):
+        run(aspect.to_apply(slice_on(NEIGHBOUR)))
+    plant_network(host, draw(LINKS), draw(PORTS), draw(FLOWS))
+    plant_memory(host, draw(RULES), draw(RESERVATIONS), draw(LEASES))
+    return host
+
+
+def plant_network(
+    host: Simulated, link: Tap | OtherLink | None, port: Port | None, flows: Iterable[Flow]
+) -> None:
+    with host.host.change() as state:
+        match link:
+            case Tap():
+                state.taps.append(link)
+            case OtherLink():
+                state.others.append(link)
+            case None:
+                pass
+        if port is not None:
+            state.ports.append(port)
+        state.flows.extend(HeldFlow(SLOT.bridge, cookie_of(SLOT.index), flow) for flow in flows)
+
+
+def plant_memory(
+    host: Simulated, rules: list[Rule], reservation: Reservation | None, leases: Iterable[LeaseSeen]
+) -> None:
+    with host.host.change() as state:
+        state.leases.extend(leases)
+        if reservation is not None:
+            state.reservations.append(reservation)
+        for each in rules:
+            last = max(found.handle for found in state.nat)
+            state.nat.insert(0, replace(state.nat[0], rule=each, handle=last + 1))
+
+
+def apply(aspects: Iterable[Aspect], slot: SliceNetwork) -> list[str]:
+    return [name for aspect in aspects for name in run(aspect.to_apply(slice_on(slot)))]
+
+
+@given(hosts())
+def test_an_applied_slice_differs_in_nothing_and_its_neighbour_noticed_nothing(host: Simulated) -> None:
+    aspects = aspects_of(host)
+    apply(aspects, SLOT)
+    assert apply(aspects, SLOT) == []
+    assert apply(aspects, NEIGHBOUR) == []
+
+
+@given(hosts())
+def test_a_removed_slice_leaves_nothing_and_its_neighbour_noticed_nothing(host: Simulated) -> None:
+    aspects = aspects_of(host)
+    for aspect in reversed(aspects):
+        run(aspect.to_remove(SLOT))
+    assert [words for aspect in aspects for words in aspect.remains(SLOT)] == []
+    assert [names(aspect.to_remove(SLOT)) for aspect in aspects] == [[]] * len(aspects)
+    assert apply(aspects, NEIGHBOUR) == []
+
+
+@given(hosts(), st.data())
+def test_a_plan_that_was_cut_off_anywhere_is_gone_on_from(host: Simulated, data: st.DataObject) -> None:
+    aspects = aspects_of(host)
+    last = data.draw(st.integers(0, len(aspects) - 1))
+    apply(aspects[:last], SLOT)
+    steps = aspects[last].to_apply(slice_on(SLOT))
+    run(steps[: data.draw(st.integers(0, len(steps)))])
+    apply(aspects, SLOT)
+    assert apply(aspects, SLOT) == []
+
+
+@given(hosts())
+def test_nothing_remains_unseen(host: Simulated) -> None:
+    """`remains` names something exactly when `to_remove` has something to do."""
+    for aspect in aspects_of(host):
+        assert bool(aspect.remains(SLOT)) == bool(aspect.to_remove(SLOT))
+
+
+@given(LEASES)
+def test_a_slices_address_is_bound_only_by_its_own_lease_of_its_own_address(leases: set[LeaseSeen]) -> None:
+    seen = observe(SLOT.mac, SLOT.ip, frozenset(leases))
+    bound = LeaseSeen(SLOT.mac, SLOT.ip, expired=False) in leases
+    other = any(lease.mac == SLOT.mac and lease.ip != SLOT.ip and not lease.expired for lease in leases)
+    if bound and not other:
+        assert seen == ObservedAddress(SLOT.ip, "bound")
+    if not bound:
+        assert seen.lease_state != "bound"
+
+
+def test_an_expired_lease_is_no_address() -> None:
+    leases = frozenset({LeaseSeen(SLOT.mac, SLOT.ip, expired=True)})
+    assert observe(SLOT.mac, SLOT.ip, leases) == ObservedAddress(None, "expired")
+
+
+def test_the_flows_of_two_slots_share_no_match() -> None:
+    mine, others = ({flow.match for flow in flows_of(slot)} for slot in (SLOT, NEIGHBOUR))
+    assert mine.isdisjoint(others)
+
+
+def test_every_flow_is_between_one_port_and_the_gateway() -> None:
+    for flow in flows_of(SLOT):
+        fields = dict(flow.match)
+        ends = (fields["in_port"], flow.actions)
+        assert ends in {("1000", "LOCAL"), ("LOCAL", "output:1000"), ("1000", "drop")}
+
+
+def test_the_gateways_mac_follows_from_its_address() -> None:
+    assert gateway_mac(GATEWAY) == "02:53:0a:64:01:01"
