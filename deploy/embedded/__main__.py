@@ -1,0 +1,90 @@
+"""`./dev up [--once] [--simulated] [--state DIR]` and `./dev down [--state DIR]`.
+
+Exit codes: 0 as promised, 1 something was left behind or did not come up, 2 wrong usage, 130 interrupted.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from deploy.embedded.client import ApiRefused
+from deploy.embedded.layout import AlreadyRunning, Layout, default_state, holder
+from deploy.embedded.postgres_cluster import PostgresUnavailable
+from deploy.embedded.redis import RedisDidNotStart, RedisNotFound
+from deploy.embedded.screen import Screen
+from deploy.embedded.stack import StackFailed
+from deploy.embedded.story import StoryFailed
+from deploy.embedded.up import up
+
+DOWN_SECONDS: Final = 60.0
+FAILURES: Final = (
+    AlreadyRunning,
+    ApiRefused,
+    PostgresUnavailable,
+    RedisDidNotStart,
+    RedisNotFound,
+    StackFailed,
+    StoryFailed,
+    httpx.HTTPError,
+    subprocess.CalledProcessError,
+    subprocess.TimeoutExpired,
+    OSError,
+)
+
+
+def main() -> int:
+    arguments = _parse()
+    layout = Layout(arguments.state.resolve())
+    screen = Screen()
+    if arguments.verb == "down":
+        return _down(layout, screen)
+    try:
+        return up(layout, screen, once=arguments.once, simulated=arguments.simulated)
+    except KeyboardInterrupt:
+        return 130
+    except FAILURES as error:
+        screen.bad(f"{type(error).__name__}: {error}")
+        screen.note(f"logs are in {layout.logs}")
+        return 1
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="./dev", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb in ("up", "down"):
+        verbs.add_parser(verb).add_argument("--state", type=Path, default=default_state(), metavar="DIR")
+    verbs.choices["up"].add_argument(
+        "--once", action="store_true", help="release, check, stop and say the verdict"
+    )
+    verbs.choices["up"].add_argument(
+        "--simulated", action="store_true", help="simulated nodes even where real ones can run"
+    )
+    return parser.parse_args()
+
+
+def _down(layout: Layout, screen: Screen) -> int:
+    """Ask a running `up` to end, and wait until it has."""
+    pid = holder(layout)
+    if pid is None:
+        screen.say(f"nothing runs on {layout.state}")
+        return 0
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + DOWN_SECONDS
+    while holder(layout) is not None:
+        if time.monotonic() > deadline:
+            screen.bad(f"process {pid} did not end within {DOWN_SECONDS:.0f} s")
+            return 1
+        time.sleep(0.1)
+    screen.say("stopped")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

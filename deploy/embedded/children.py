@@ -1,0 +1,81 @@
+"""Programs of ours as children: logged to a file, dead with their parent, started again when they die.
+
+Every child is started from the main thread, because the kernel's parent-death signal is bound to the thread that
+forked; `tend` is called from there too, again and again, while anything is waited for.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+REPOSITORY: Final = Path(__file__).resolve().parents[2]
+STOP_SECONDS: Final = 8.0
+CALM_SECONDS: Final = 10.0
+"""A child that lived so long is restarted at once; a shorter life makes the next start wait."""
+
+
+@dataclass
+class Child:
+    """One program. `start` again after its end; `restarts` counts the ends nobody asked for."""
+
+    name: str
+    argv: tuple[str, ...]
+    log: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    restarts: int = 0
+    _process: subprocess.Popen[bytes] | None = None
+    _started: float = 0.0
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*_dying_with_parent(), *self.argv],
+                cwd=REPOSITORY,
+                env={**os.environ, **self.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # a Ctrl-C is the parent's to turn into an orderly end
+            )
+        self._started = time.monotonic()
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def tend(self, say: Callable[[str], None]) -> None:
+        """Start it again if it has died."""
+        if self._process is None or (status := self._process.poll()) is None:
+            return
+        if time.monotonic() - self._started < min(CALM_SECONDS, 0.25 * 2**self.restarts):
+            return
+        self.restarts += 1
+        say(f"{self.name} ended with status {status} and is started again (log: {self.log})")
+        self.start()
+
+    def stop(self) -> None:
+        """End it in order, or by force when it does not listen. Twice is as once."""
+        process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def python_module(*words: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", *words)
+
+
+def _dying_with_parent() -> tuple[str, ...]:
+    """setpriv(1) becomes the program, so the child is the program itself."""
+    return ("setpriv", "--pdeathsig=TERM", "--")

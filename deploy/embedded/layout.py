@@ -1,0 +1,122 @@
+"""Where everything of one embedded Sliceplane lies: one state folder that is kept, one run folder that is not.
+
+A run id made of the state folder's path names whatever must live outside of it (links, sockets), so that several
+can run on one machine and each finds its own leftovers.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+SYSTEM_STATE: Final = Path("/var/lib/sliceplane")
+
+
+class AlreadyRunning(Exception):
+    """Another `up` holds the state folder."""
+
+    def __init__(self, folder: Path, pid: str) -> None:
+        super().__init__(f"{folder} is in use by process {pid or 'unknown'}; stop it with ./dev down")
+
+
+def default_state() -> Path:
+    """`/var/lib/sliceplane` as root, below `$XDG_STATE_HOME` otherwise."""
+    if os.geteuid() == 0:
+        return SYSTEM_STATE
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "sliceplane"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The folders of one state folder."""
+
+    state: Path
+
+    @property
+    def run_id(self) -> str:
+        return hashlib.sha256(str(self.state.resolve()).encode()).hexdigest()[:6]
+
+    @property
+    def run(self) -> Path:
+        """Short, because a socket's path has at most 107 bytes."""
+        base = "/run" if os.geteuid() == 0 else os.environ.get("XDG_RUNTIME_DIR", tempfile.gettempdir())
+        return Path(base) / f"sliceplane-{self.run_id}"
+
+    @property
+    def logs(self) -> Path:
+        return self.state / "logs"
+
+    @property
+    def client_file(self) -> Path:
+        """What the command line reads: the API's address and a key."""
+        return self.state / "client.json"
+
+    @property
+    def ssh_key(self) -> Path:
+        """The private key of the allocation that `up` makes."""
+        return self.state / "ssh" / "id_ed25519"
+
+    def node(self, name: str) -> Path:
+        return self.state / "nodes" / name
+
+    def ensure(self) -> None:
+        for folder in (self.state, self.logs, self.ssh_key.parent, self.run):
+            folder.mkdir(parents=True, exist_ok=True)
+        # The servers run as users of their own and must reach their folders below; secrets are files of 0600.
+        for folder in (self.state, self.run):
+            folder.chmod(0o711)
+        for folder in (self.logs, self.ssh_key.parent):
+            folder.chmod(0o700)
+
+
+class Hold:
+    """The right to run on a state folder; the kernel gives it back with the process, however that ends."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._path = layout.state / "up.lock"
+
+    def __enter__(self) -> "Hold":
+        self._file = self._path.open("a+")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.seek(0)
+            raise AlreadyRunning(self._path.parent, self._file.read().strip()) from None
+        self._file.truncate(0)
+        self._file.write(f"{os.getpid()}\n")
+        self._file.flush()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._file.truncate(0)
+        self._file.close()
+
+
+def holder(layout: Layout) -> int | None:
+    """The process that runs on this state folder, if there is one."""
+    path = layout.state / "up.lock"
+    if not path.exists():
+        return None
+    with path.open("r") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return int(file.read().strip() or 0) or None
+    return None
+
+
+def write_private(path: Path, content: dict[str, object]) -> None:
+    """Replace a JSON file of secrets whole, readable by its owner alone."""
+    write_private_text(path, json.dumps(content, indent=2))
+
+
+def write_private_text(path: Path, content: str) -> None:
+    draft = path.with_suffix(".new")
+    with os.fdopen(os.open(draft, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w") as file:
+        file.write(content)
+    draft.replace(path)

@@ -1,0 +1,180 @@
+"""The two nodes of an embedded Sliceplane: lab nodes where the machine can carry them, simulated ones elsewhere.
+
+Both run the same agent on the same kind of configuration; what differs is what stands below it.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from deploy.embedded.children import Child, python_module
+from deploy.embedded.layout import Layout, write_private, write_private_text
+from events.values import ImageName
+
+NODES: Final = ("lab-a", "lab-b")
+SLOTS: Final = ({"index": 0, "vcpus": 1, "memory_mib": 96}, {"index": 1, "vcpus": 1, "memory_mib": 96})
+NEEDED: Final = (
+    "ovs-vswitchd",
+    "ovsdb-server",
+    "dnsmasq",
+    "nft",
+    "libvirtd",
+    "qemu-system-x86_64",
+    "ssh",
+    "conntrack",
+)
+Say = Callable[[str], None]
+
+
+class Nodes(Protocol):
+    """Two nodes without agents at first; `start_agents` when there is a control plane to talk to."""
+
+    simulated: bool
+
+    def start(self) -> None: ...
+
+    @property
+    def management_addresses(self) -> tuple[str, ...]:
+        """Addresses of this machine at which nodes reach the control plane, beside loopback."""
+        ...
+
+    def start_agents(self, api_url: str) -> None: ...
+
+    def tend(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def why_not_real() -> str | None:
+    """Why this machine cannot carry lab nodes; None if it can."""
+    if os.geteuid() != 0:
+        return "namespaces, Open vSwitch and libvirt need root"
+    missing = [program for program in NEEDED if shutil.which(program, path=_PATH) is None]
+    return f"not installed: {', '.join(missing)}" if missing else None
+
+
+_PATH: Final = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+
+
+class LabNodes:
+    """Real nodes: little hosts in namespaces, with guests under QEMU."""
+
+    simulated = False
+
+    def __init__(self, layout: Layout, say: Say) -> None:
+        from node_agent.lab.lab import Lab  # needs pyroute2, which a machine without root has not
+
+        self._layout, self._say = layout, say
+        self.lab = Lab(layout.run_id, layout.state, NODES)
+        self._images = layout.state / "images"
+
+    def start(self) -> None:
+        from node_agent.images import Image, publish
+        from node_agent.lab.guest import ensure_guest
+
+        name = ImageName("lab-guest")
+        made = ensure_guest(self._images / name, self._say)
+        publish(self._images, Image(name, made.kernel, made.initrd, made.cmdline))
+        self._say("starting two nodes: Open vSwitch, libvirt, their own namespaces")
+        self.lab.start()
+
+    @property
+    def management_addresses(self) -> tuple[str, ...]:
+        return (self.lab.gateway_address,)
+
+    def start_agents(self, api_url: str) -> None:
+        for name in NODES:
+            node = self.lab.node(name)
+            path = write_configuration(self._layout, name, api_url, node.folder, {"datapath_type": "netdev"})
+            node.start_daemon("agent", python_module("node_agent", str(path)), {"PYTHONPATH": str(_ROOT)})
+
+    def leak_target(self, name: str) -> list[str]:
+        """Where the leak checker finds this node and what it keeps in files."""
+        node = self.lab.node(name)
+        run = node.folder / "run"
+        return [
+            *("--pid", str(node.pid)),
+            *("--disks", str(run / "disks")),
+            *("--dhcp-hosts", str(run / "dhcp" / "hosts")),
+            *("--dhcp-leases", str(run / "dhcp" / "leases")),
+        ]
+
+    def tend(self) -> None:
+        """Nothing: a lab node's first process looks after its own daemons."""
+
+    def stop(self) -> None:
+        self.lab.stop()
+
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+class SimulatedNodes:
+    """The same agents over hosts that exist in memory."""
+
+    simulated = True
+    management_addresses: tuple[str, ...] = ()
+
+    def __init__(self, layout: Layout, say: Say) -> None:
+        self._layout, self._say = layout, say
+        self._agents: list[Child] = []
+
+    def start(self) -> None:
+        self._say("the nodes are simulated: the same agent over hosts in memory")
+
+    def start_agents(self, api_url: str) -> None:
+        for name in NODES:
+            folder = self._layout.node(name)
+            folder.mkdir(parents=True, exist_ok=True)
+            host = {"simulated": {"boot_seconds": 1.0, "host_file": str(host_file(self._layout, name))}}
+            path = write_configuration(self._layout, name, api_url, folder, host)
+            agent = Child(name, python_module("node_agent", str(path)), self._layout.logs / f"{name}.log")
+            agent.start()
+            self._agents.append(agent)
+
+    def tend(self) -> None:
+        for agent in self._agents:
+            agent.tend(self._say)
+
+    def stop(self) -> None:
+        for agent in self._agents:
+            agent.stop()
+
+
+def host_file(layout: Layout, name: str) -> Path:
+    """Where a simulated host writes its state down."""
+    return layout.node(name) / "host.json"
+
+
+def token_file(layout: Layout, name: str) -> Path:
+    return layout.node(name) / "enrolment-token"
+
+
+def write_configuration(
+    layout: Layout, name: str, api_url: str, folder: Path, host: Mapping[str, object]
+) -> Path:
+    """The agent's one configuration file."""
+    path = folder / "agent.json"
+    write_private(
+        path,
+        {
+            "node_id": name,
+            "api_url": api_url,
+            "enrolment_token_file": str(token_file(layout, name)),
+            "state_folder": str(folder / "agent"),
+            "run_folder": str(folder / "run"),
+            "images_folder": str(layout.state / "images"),
+            "slots": list(SLOTS),
+            "log": "json",
+            **host,
+        },
+    )
+    return path
+
+
+def write_token(layout: Layout, name: str, token: str) -> None:
+    path = token_file(layout, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_private_text(path, token)

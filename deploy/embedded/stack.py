@@ -1,0 +1,197 @@
+"""The control plane on one machine: Postgres, Redis, API, dispatcher and projector, in that order and back.
+
+A server that dies is started again on its data, a program likewise; whoever needed them waits meanwhile.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import httpx
+from psycopg.conninfo import conninfo_to_dict
+from sqlalchemy.engine import URL
+
+from deploy.embedded import redis as embedded_redis
+from deploy.embedded.children import REPOSITORY, Child, python_module
+from deploy.embedded.layout import Layout, write_private
+from deploy.embedded.postgres import PostgresServer
+from deploy.embedded.schema import migrate
+
+PROGRAMS: Final = ("api", "dispatcher", "projector")
+READY_SECONDS: Final = 30.0
+Say = Callable[[str], None]
+
+
+class StackFailed(Exception):
+    """A part of the control plane did not come up; the message says which and where its log is."""
+
+
+class Stack:
+    """`start` brings everything up on loopback and on `addresses`; `tend` keeps it up; `stop` ends it."""
+
+    def __init__(self, layout: Layout, addresses: Sequence[str], say: Say) -> None:
+        self._layout, self._say = layout, say
+        self._addresses = ("127.0.0.1", *addresses)
+        self._ports = _ports(layout)
+        self._postgres = PostgresServer(layout.state / "postgres", layout.run / "postgres")
+        self._redis: embedded_redis.RedisServer | None = None
+        self.programs: dict[str, Child] = {}
+        self._open = contextlib.ExitStack()
+
+    @property
+    def queue_address(self) -> str:
+        """Where nodes reach the API and Redis."""
+        return self._addresses[-1]
+
+    @property
+    def api_url(self) -> str:
+        return f"http://127.0.0.1:{self._ports['api']}"
+
+    @property
+    def node_api_url(self) -> str:
+        return f"http://{self.queue_address}:{self._ports['api']}"
+
+    @property
+    def redis_url(self) -> str:
+        assert self._redis is not None, "the stack is started"
+        return self._redis.url
+
+    @property
+    def admin_dsn(self) -> str:
+        """The database as its superuser: for looking, in tests."""
+        return self._postgres.admin_dsn
+
+    def start(self) -> None:
+        """Raises `StackFailed`, `PostgresUnavailable`, `RedisNotFound` or `RedisDidNotStart`."""
+        self._open.callback(self._postgres.stop)
+        self._postgres.start()
+        migrate(self._postgres.admin_dsn)
+        self._start_redis()
+        for name in PROGRAMS:
+            child = Child(
+                name,
+                python_module("control_plane", name),
+                self._layout.logs / f"{name}.log",
+                self.environment(),
+            )
+            self._open.callback(child.stop)
+            child.start()
+            self.programs[name] = child
+        self._await_api()
+
+    def stop(self) -> None:
+        self._open.close()
+
+    def tend(self) -> None:
+        """Start again whatever died."""
+        if (server := self._postgres.process) is not None and server.poll() is not None:
+            self._say("PostgreSQL ended and is started again")
+            self._postgres.start()
+        if self._redis is not None and self._redis.process.poll() is not None:
+            self._say("Redis ended and is started again")
+            self._start_redis()
+        for child in self.programs.values():
+            child.tend(self._say)
+
+    def environment(self) -> dict[str, str]:
+        """What the control plane's programs are told."""
+        database = _url(self._postgres.app_dsn)
+        return {
+            "SLICEPLANE_DATABASE_URL": database.render_as_string(hide_password=False),
+            "SLICEPLANE_REDIS_URL": self.redis_url,
+            "SLICEPLANE_QUEUE_HOST": self.queue_address,
+            "SLICEPLANE_QUEUE_PORT": str(self._ports["redis"]),
+            "SLICEPLANE_LISTEN": ",".join(f"{address}:{self._ports['api']}" for address in self._addresses),
+        }
+
+    def ensure_key(self) -> str:
+        """An admin's API key that works: the one in the client file, or a new one put there."""
+        path = self._layout.client_file
+        if path.exists():
+            known = json.loads(path.read_text())
+            if self._accepts(known["api_key"]):
+                write_private(path, {"url": self.api_url, "api_key": known["api_key"]})
+                return str(known["api_key"])
+        made = self._run("control_plane", "issue-key", "admin").strip()
+        write_private(path, {"url": self.api_url, "api_key": made})
+        return made
+
+    def _accepts(self, key: str) -> bool:
+        answer = httpx.get(f"{self.api_url}/v1/skus", headers={"Authorization": f"Bearer {key}"}, timeout=10)
+        return answer.status_code == httpx.codes.OK
+
+    def _run(self, *words: str) -> str:
+        done = subprocess.run(
+            python_module(*words),
+            cwd=REPOSITORY,
+            env={**os.environ, **self.environment()},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise StackFailed(f"{' '.join(words)} failed:\n{done.stderr.strip()}")
+        return done.stdout
+
+    def _start_redis(self) -> None:
+        if self._redis is None:
+            self._open.callback(self._stop_redis)
+        self._redis = embedded_redis.start(
+            self._layout.state / "redis", bind=self._addresses, port=self._ports["redis"]
+        )
+
+    def _stop_redis(self) -> None:
+        if self._redis is not None:
+            self._redis.stop()
+
+    def _await_api(self) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        while time.monotonic() < deadline:
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"{self.api_url}/readyz", timeout=2).status_code == httpx.codes.OK:
+                    return
+            self.tend()
+            time.sleep(0.05)
+        raise StackFailed(f"the API did not answer; its log is {self._layout.logs / 'api.log'}")
+
+
+def _url(dsn: str) -> URL:
+    """A server's connection string as SQLAlchemy wants it."""
+    options = {name: str(value) for name, value in conninfo_to_dict(dsn).items()}
+    return URL.create(
+        "postgresql+psycopg",
+        username=options["user"],
+        password=options["password"],
+        database=options["dbname"],
+        query={"host": options["host"], "port": options["port"]},
+    )
+
+
+def _ports(layout: Layout) -> dict[str, int]:
+    """The same ports at every start, where they are free: what enrolled once finds its way back."""
+    path = layout.state / "ports.json"
+    known: dict[str, int] = json.loads(path.read_text()) if path.exists() else {"api": 8080, "redis": 0}
+    ports = {name: port if port and _is_free(port) else _free_port() for name, port in known.items()}
+    write_private(path, dict(ports))
+    return ports
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,179 @@
+"""What `./dev up` shows: two nodes join, a slice is made and used, and (with `--once`) given back without a trace."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from deploy.embedded.client import Api
+from deploy.embedded.layout import Layout
+from deploy.embedded.nodes import NODES, LabNodes, Nodes, token_file, write_token
+from deploy.embedded.screen import Screen
+from deploy.embedded.ssh_key import ensure_key_pair
+
+JOIN_SECONDS: Final = 60.0
+READY_SECONDS: Final = 150.0
+RELEASE_SECONDS: Final = 60.0
+LABEL: Final = {"made-by": "dev-up"}
+END_STATES: Final = ("active", "failed", "released")
+
+
+class StoryFailed(Exception):
+    """The story did not go as promised; the message says at which point and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """Steps in order; `tend` keeps the machinery alive while one waits."""
+
+    layout: Layout
+    api: Api
+    nodes: Nodes
+    screen: Screen
+    tend: Callable[[], None]
+
+    def last_seen(self) -> dict[str, str | None]:
+        """When each node was last heard of: read before the agents start, to tell their word from an older one's."""
+        return {node["id"]: node["seen_at"] for node in self.api.items("/nodes")}
+
+    def admit_nodes(self) -> None:
+        """Open an enrolment for each node that the control plane has not met, or whose token got lost on the way."""
+        known = {node["id"] for node in self.api.items("/nodes")}
+        for name in NODES:
+            if name not in known:
+                write_token(self.layout, name, self.api.post("/nodes", {"id": name})["enrolment_token"])
+            elif not token_file(self.layout, name).exists():
+                opened = self.api.post(f"/nodes/{name}/enrolment")
+                write_token(self.layout, name, opened["enrolment_token"])
+
+    def await_nodes(self, before: dict[str, str | None]) -> None:
+        """Wait until the nodes enrolled, described themselves and compared their slots with what is wanted; then
+        approve the slots they found. `before` is what `last_seen` said.
+        """
+        with self.screen.step("nodes enrol and describe themselves"):
+            self._until(lambda: self._nodes_are_fit(before), JOIN_SECONDS, self._what_nodes_lack)
+        for slot in self.api.items("/slots"):
+            if slot["state"] == "discovered":
+                approved = self.api.post(f"/nodes/{slot['node_id']}/slots/{slot['index']}/approve")
+                self.screen.note(
+                    f"slot {approved['id']}: {approved['sku']}, "
+                    f"MAC {approved['mac_address']}, address {approved['private_ip']}"
+                )
+
+    def _nodes_are_fit(self, before: dict[str, str | None]) -> bool:
+        fit = [
+            node
+            for node in self.api.items("/nodes")
+            if node["state"] == "enrolled"
+            and node["hostname"]
+            and not node["missing"]
+            and node["seen_at"] != before.get(node["id"])
+        ]
+        return len(fit) == len(NODES) and len(self.api.items("/slots")) > 0
+
+    def _what_nodes_lack(self) -> str:
+        return "; ".join(
+            f"{node['id']} is {node['state']}, lacks {', '.join(node['missing']) or 'nothing'}"
+            for node in self.api.items("/nodes")
+        )
+
+    def resume(self) -> list[dict[str, Any]]:
+        """After a restart: wait until what was active is active again, or has failed with a reason."""
+        living = [each for each in self._mine() if each["state"] not in ("failed", "released", "releasing")]
+        for each in living:
+            self._follow(each["id"])
+        return [each for each in self._mine() if each["state"] == "active"]
+
+    def _mine(self) -> list[dict[str, Any]]:
+        return [each for each in self.api.items("/allocations") if each["labels"] == LABEL]
+
+    def create(self) -> dict[str, Any]:
+        """Ask for one slice and show it on its way. Raises `StoryFailed` unless it becomes active."""
+        public_key = ensure_key_pair(self.layout.ssh_key)
+        asked = {"sku": "lab.small", "ssh_authorized_keys": [public_key], "labels": LABEL}
+        made = self.api.post("/allocations", asked)
+        allocation = self._follow(made["id"])
+        if allocation["state"] != "active":
+            reason = allocation["reason"] or {"message": "no reason was given"}
+            raise StoryFailed(f"allocation {made['id']} is {allocation['state']}: {reason['message']}")
+        return allocation
+
+    def _follow(self, allocation: str) -> dict[str, Any]:
+        """Show each state with its time until the allocation rests."""
+        shown = 0
+        began = time.monotonic()
+        while True:
+            found: dict[str, Any] = self.api.get(f"/allocations/{allocation}")
+            told = self.api.items(f"/allocations/{allocation}/events")
+            for event in told[shown:]:
+                self.screen.event(event, told[0])
+            shown = len(told)
+            if found["state"] in END_STATES and told and _tells(told, found["state"]):
+                return found
+            if time.monotonic() - began > READY_SECONDS:
+                raise StoryFailed(f"allocation {allocation} is still {found['state']}")
+            self._pause()
+
+    def use(self, allocation: dict[str, Any]) -> None:
+        """Log in to the guest through its node with the key of the request; another key must be refused."""
+        if not isinstance(self.nodes, LabNodes):
+            self.screen.note("a simulated node has no guest to log in to")
+            return
+        from node_agent.lab.login import LoginFailed, login
+
+        endpoint = allocation["endpoints"][0]
+        node = self.nodes.lab.node(endpoint["node_id"])
+        command = ["hostname; uname -sr; ip -4 -o addr show scope global"]
+        with self.screen.step(f"log in to the guest at {endpoint['address']} through {node.name}"):
+            said = login(node, endpoint["address"], self.layout.ssh_key, command)
+        for line in said.stdout.strip().splitlines():
+            self.screen.note(f"guest: {line.strip()}")
+        if allocation["id"] not in said.stdout:
+            raise StoryFailed("the guest does not carry the name of its allocation")
+        other = self.layout.ssh_key.with_name("another_key")
+        ensure_key_pair(other)
+        try:
+            login(node, endpoint["address"], other, ["true"])
+        except LoginFailed as failure:
+            if not failure.refused:
+                raise
+            self.screen.note("another key is refused")
+        else:
+            raise StoryFailed("the guest let a key in that nobody asked for")
+
+    def release(self, allocation: str) -> None:
+        """Give everything back and wait for the proof."""
+        with self.screen.step(f"release {allocation}"):
+            self.api.delete(f"/allocations/{allocation}")
+            self._until(lambda: self._is_released(allocation), RELEASE_SECONDS, lambda: self._why(allocation))
+
+    def _is_released(self, allocation: str) -> bool:
+        return str(self.api.get(f"/allocations/{allocation}")["state"]) == "released"
+
+    def _why(self, allocation: str) -> str:
+        held = [slot for slot in self.api.items("/slots") if slot["allocation_id"] == allocation]
+        return "; ".join(
+            f"slot {slot['id']} is {slot['state']}: {(slot['reason'] or {}).get('message')}" for slot in held
+        )
+
+    def _until(self, done: Callable[[], bool], seconds: float, why: Callable[[], str]) -> None:
+        deadline = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() > deadline:
+                raise StoryFailed(f"gave up after {seconds:.0f} s: {why()}")
+            self._pause()
+
+    def _pause(self) -> None:
+        self.tend()
+        time.sleep(0.1)
+
+
+def _tells(events: list[dict[str, Any]], state: str) -> bool:
+    """Whether the story, which is projected a moment later, has come to the state that was seen."""
+    ends = {
+        "active": "allocation.lease_granted",
+        "failed": "allocation.failed",
+        "released": "allocation.released",
+    }
+    types = [event["type"] for event in events]
+    return ends[state] in types

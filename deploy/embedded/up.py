@@ -1,0 +1,113 @@
+"""`./dev up`: everything on one machine, a first slice on it, and an orderly end whatever happens.
+
+Order: nodes without agents, control plane, enrolments, agents, story. The end goes the other way, also after
+Ctrl-C at any moment; a second Ctrl-C does not cut the clean-up short. What is kept lies in the state folder, and
+the next `up` goes on from there.
+"""
+
+import contextlib
+import signal
+import time
+from types import FrameType
+from typing import Any
+
+from deploy.embedded.client import Api
+from deploy.embedded.layout import Hold, Layout
+from deploy.embedded.leaks import LeakCheck
+from deploy.embedded.nodes import LabNodes, Nodes, SimulatedNodes, why_not_real
+from deploy.embedded.screen import Screen
+from deploy.embedded.stack import Stack
+from deploy.embedded.story import Story
+
+
+def up(layout: Layout, screen: Screen, *, once: bool, simulated: bool) -> int:
+    """Bring everything up, show it, and stay (or, `once`, take it down again). Returns the exit code.
+
+    Raises what a part that does not come up raises; everything that was started is stopped by then.
+    """
+    layout.ensure()
+    signal.signal(signal.SIGTERM, _end)
+    with Hold(layout), contextlib.ExitStack() as opened:
+        opened.callback(screen.say, "everything is stopped; the state is kept in " + str(layout.state))
+        opened.callback(_ignore_interrupts)
+        nodes = _choose_nodes(layout, screen, simulated=simulated)
+        _unwind_through(opened, nodes.stop)
+        nodes.start()
+        stack = Stack(layout, nodes.management_addresses, screen.say)
+        _unwind_through(opened, stack.stop)
+        screen.say("starting the control plane: PostgreSQL, Redis, API, dispatcher, projector")
+        stack.start()
+        story = _story(layout, stack, nodes, screen)
+        story.admit_nodes()
+        before = story.last_seen()
+        nodes.start_agents(stack.node_api_url)
+        story.await_nodes(before)
+        return _run_once(story, stack) if once else _stay(story, stack)
+
+
+def _unwind_through(opened: contextlib.ExitStack, stop: Any) -> None:
+    """Stop a part at the end, and from then on let no Ctrl-C interrupt the stopping."""
+    opened.callback(stop)
+    opened.callback(_ignore_interrupts)
+
+
+def _choose_nodes(layout: Layout, screen: Screen, *, simulated: bool) -> Nodes:
+    why = "asked for" if simulated else why_not_real()
+    if why is None:
+        return LabNodes(layout, screen.say)
+    screen.say(f"simulated nodes ({why})")
+    return SimulatedNodes(layout, screen.say)
+
+
+def _story(layout: Layout, stack: Stack, nodes: Nodes, screen: Screen) -> Story:
+    def tend() -> None:
+        stack.tend()
+        nodes.tend()
+
+    return Story(layout, Api(stack.api_url, stack.ensure_key()), nodes, screen, tend)
+
+
+def _run_once(story: Story, stack: Stack) -> int:
+    story.resume()
+    check = LeakCheck(story.layout, story.nodes, stack.redis_url, story.screen)
+    check.snapshot()
+    allocation = story.create()
+    story.use(allocation)
+    story.release(allocation["id"])
+    if not check.compare():
+        story.screen.bad("the nodes are not clean")
+        return 1
+    story.screen.good("a slice was made, used and released, and nothing of it is left")
+    return 0
+
+
+def _stay(story: Story, stack: Stack) -> int:
+    active = story.resume() or [story.create()]
+    for allocation in active:
+        story.use(allocation)
+    _explain(story, stack, active)
+    while True:
+        story.tend()
+        time.sleep(0.5)
+
+
+def _explain(story: Story, stack: Stack, active: list[dict[str, Any]]) -> None:
+    screen = story.screen
+    screen.good(f"{len(active)} slice(s) active. Ctrl-C stops everything; the state is kept.")
+    screen.note(f"API   {stack.api_url}/docs   (key in {story.layout.client_file})")
+    screen.note(f"try   SLICEPLANE_CONFIG={story.layout.client_file} .venv/bin/sliceplane allocations list")
+    screen.note(f"logs  {story.layout.logs}")
+    if isinstance(story.nodes, LabNodes):
+        for allocation in active:
+            endpoint = allocation["endpoints"][0]
+            pid = story.nodes.lab.node(endpoint["node_id"]).pid
+            screen.note(f"ssh   nsenter -t {pid} -n ssh -i {story.layout.ssh_key} root@{endpoint['address']}")
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)

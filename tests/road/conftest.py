@@ -1,0 +1,95 @@
+"""The whole road over simulated nodes: a control plane and agents that are processes of their own."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.embedded.children import Child, python_module
+from deploy.embedded.nodes import SLOTS
+from node_agent.lab.leaks.snapshot import Snapshot, take
+from node_agent.lab.leaks.target import SimulatedTarget
+from tests.servers.plane import RunningPlane
+from tests.waiting import until
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHcl9zYpCQlBTb2vG1mW0K7f2LJkYH4wqQ2s5oE3c1aV test"
+
+
+@dataclass
+class SimulatedNode:
+    """An agent process over a host in memory, which outlives it in `host_file`."""
+
+    name: str
+    agent: Child
+    host_file: Path
+
+    def holds(self) -> Snapshot:
+        """What the host holds, as the leak checker sees it."""
+        return take(SimulatedTarget(state=str(self.host_file)))
+
+
+@dataclass
+class Site:
+    """A control plane with one node whose two slots are approved."""
+
+    plane: RunningPlane
+    node: SimulatedNode
+
+    def create(self, **fields: object) -> str:
+        """Ask for a slice; returns the allocation's id."""
+        body = {"sku": "lab.small", "ssh_authorized_keys": [KEY], **fields}
+        answer = self.plane.client().post("/allocations", json=body)
+        assert answer.status_code == 202, answer.text
+        return str(answer.json()["id"])
+
+    def show(self, allocation: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.plane.client().get(f"/allocations/{allocation}").json()
+        return found
+
+    def story(self, allocation: str) -> list[dict[str, Any]]:
+        events: list[dict[str, Any]] = (
+            self.plane.client().get(f"/allocations/{allocation}/events").json()["items"]
+        )
+        return events
+
+    def await_state(self, allocation: str, state: str, seconds: float = 40.0) -> None:
+        until(lambda: self.show(allocation)["state"] == state, f"{allocation} is {state}", seconds)
+
+
+def start_node(plane: RunningPlane, folder: Path, name: str, boot_seconds: float = 0.3) -> SimulatedNode:
+    """Admit a node and start its agent."""
+    expected = plane.client().post("/nodes", json={"id": name}).json()
+    folder.mkdir()
+    (folder / "token").write_text(expected["enrolment_token"])
+    configuration = {
+        "node_id": name,
+        "api_url": plane.url,
+        "enrolment_token_file": str(folder / "token"),
+        "state_folder": str(folder / "agent"),
+        "run_folder": str(folder / "run"),
+        "images_folder": str(folder / "images"),
+        "slots": list(SLOTS),
+        "survey_seconds": 2,
+        "heartbeat_seconds": 1,
+        "simulated": {"boot_seconds": boot_seconds, "host_file": str(folder / "host.json")},
+    }
+    (folder / "agent.json").write_text(json.dumps(configuration))
+    agent = Child(name, python_module("node_agent", str(folder / "agent.json")), folder / "agent.log")
+    agent.start()
+    return SimulatedNode(name, agent, folder / "host.json")
+
+
+@pytest.fixture
+def site(running_plane: RunningPlane, tmp_path: Path) -> Iterator[Site]:
+    node = start_node(running_plane, tmp_path / "sim-a", "sim-a")
+    try:
+        client = running_plane.client()
+        until(lambda: len(client.get("/slots").json()["items"]) == 2, "the node's slots are discovered")
+        for index in (0, 1):
+            assert client.post(f"/nodes/sim-a/slots/{index}/approve").status_code == 200
+        yield Site(running_plane, node)
+    finally:
+        node.agent.stop()

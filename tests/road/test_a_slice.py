@@ -1,0 +1,83 @@
+"""From a request to a usable slice and back, over a simulated node."""
+
+from node_agent.lab.leaks.snapshot import differences
+from tests.road.conftest import KEY, Site
+from tests.waiting import until
+
+
+def test_an_allocation_becomes_active_and_its_release_leaves_nothing(site: Site) -> None:
+    before = site.node.holds()
+    allocation = site.create()
+    site.await_state(allocation, "active")
+    shown = site.show(allocation)
+    assert shown["slots"][0]["actual_ip"] == shown["slots"][0]["private_ip"]
+    assert shown["endpoints"][0]["address"] == shown["slots"][0]["private_ip"]
+    assert "domain" in {found.kind for found in differences(before, site.node.holds())}
+    site.plane.client().delete(f"/allocations/{allocation}")
+    site.await_state(allocation, "released")
+    assert differences(before, site.node.holds()) == []
+
+
+def test_the_story_tells_every_step_in_order_with_actor_cause_and_time(site: Site) -> None:
+    allocation = site.create()
+    site.await_state(allocation, "active")
+    site.plane.client().delete(f"/allocations/{allocation}")
+    site.await_state(allocation, "released")
+    until(lambda: site.story(allocation)[-1]["type"] == "slot.released", "the story is projected")
+    story = site.story(allocation)
+    own = [event["type"] for event in story if event["type"] != "allocation.slice_address_observed"]
+    assert own == [
+        "allocation.requested",
+        "allocation.placed",
+        "slot.claimed",
+        "allocation.slice_starting",
+        "allocation.slice_ready",
+        "allocation.activated",
+        "allocation.lease_granted",
+        "allocation.releasing",
+        "allocation.lease_ended",
+        "slot.releasing",
+        "allocation.slice_removed",
+        "allocation.released",
+        "slot.released",
+    ]
+    assert [event["position"] for event in story] == sorted(event["position"] for event in story)
+    assert all(event["actor"] and event["why"] and event["observed_at"] for event in story)
+    events = {event["id"] for event in story}
+    by_node = [event for event in story if event["actor"] == "node:sim-a"]
+    assert by_node
+    assert all(event["causation_id"] in events for event in by_node)
+
+
+def test_a_released_slot_can_be_claimed_again(site: Site) -> None:
+    for _ in range(3):
+        allocation = site.create(slot_count=2)
+        site.await_state(allocation, "active")
+        site.plane.client().delete(f"/allocations/{allocation}")
+        site.await_state(allocation, "released")
+
+
+def test_a_request_beyond_capacity_is_refused_and_leaves_no_event(site: Site) -> None:
+    site.create(slot_count=2)
+    client = site.plane.client()
+    last = site.plane.rows("select max(position) from ledger.event where stream_id like 'allocation-%'")
+    body = {"sku": "lab.small", "ssh_authorized_keys": [KEY]}
+    answer = client.post("/allocations", json=body)
+    assert answer.status_code == 409
+    assert [reason["code"] for reason in answer.json()["reasons"]] == ["no_capacity"]
+    streams = site.plane.rows(
+        "select count(distinct stream_id) from ledger.event where stream_id like 'allocation-%'"
+    )
+    assert streams == [(1,)]
+    assert last != [(None,)]
+
+
+def test_the_same_idempotency_key_gives_the_same_allocation(site: Site) -> None:
+    client = site.plane.client(**{"Idempotency-Key": "k-1"})
+    body = {"sku": "lab.small", "ssh_authorized_keys": [KEY]}
+    first, second = client.post("/allocations", json=body), client.post("/allocations", json=body)
+    assert first.status_code == second.status_code == 202
+    assert first.text == second.text
+    other = client.post("/allocations", json={**body, "slot_count": 2})
+    assert other.status_code == 409
+    assert other.json()["reasons"][0]["code"] == "idempotency_key_reused"

@@ -1,0 +1,141 @@
+"""`./dev up` as a user has it: it shows its work, goes on after a crash, and leaves nothing behind when it ends."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from deploy.embedded.layout import Layout
+from tests.faults.embedded import traces
+from tests.servers.lab import kept_folder
+from tests.servers.postgres import server_folder
+from tests.waiting import until
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+REAL = pytest.param("real", marks=[pytest.mark.node, pytest.mark.slow])
+pytestmark = pytest.mark.timeout(300)
+
+
+class Up:
+    """A running `up`, and what it has said so far."""
+
+    def __init__(self, state: Path, *options: str) -> None:
+        self.layout = Layout(state)
+        self.said = ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "deploy.embedded", "up", "--state", str(state), *options],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said += line
+
+    def until_said(self, words: str, seconds: float = 90.0) -> None:
+        until(lambda: words in self.said or self.process.poll() is not None, f"it said {words!r}", seconds)
+        assert words in self.said, self.said
+
+    def end(self, number: signal.Signals) -> int:
+        """Signal it and wait for its end; returns the exit code."""
+        self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        status = self.process.wait(120)
+        self._reader.join(10)
+        return status
+
+
+@pytest.fixture
+def state() -> Iterator[Path]:
+    with server_folder() as folder:
+        made = folder / "state"
+        made.mkdir()
+        kept = kept_folder() / "images"
+        kept.mkdir(parents=True, exist_ok=True)
+        (made / "images").symlink_to(kept)
+        yield made
+
+
+def options(kind: str) -> tuple[str, ...]:
+    return ("--simulated",) if kind == "simulated" else ()
+
+
+@pytest.mark.parametrize("kind", ["simulated", REAL])
+def test_once_shows_a_slice_come_and_go_and_leaves_nothing(state: Path, kind: str) -> None:
+    up = Up(state, "--once", *options(kind))
+    assert up.wait() == 0, up.said
+    for words in ("allocation.requested", "slot.claimed", "allocation.activated", "nothing differs"):
+        assert words in up.said
+    if kind == "real":
+        assert "another key is refused" in up.said
+        assert re.search(r"guest: alc-[0-9a-z]{26}", up.said)
+    assert traces(up.layout) == []
+
+
+@pytest.mark.parametrize("kind", ["simulated", REAL])
+def test_after_everything_was_killed_the_next_up_has_its_slice_active_again(state: Path, kind: str) -> None:
+    first = Up(state, *options(kind))
+    first.until_said("slice(s) active")
+    [before] = active(first.layout)
+    kill_everything(first)
+    until(lambda: not [each for each in traces(first.layout) if each.startswith("process")], "all is dead")
+    second = Up(state, *options(kind))
+    second.until_said("slice(s) active")
+    assert active(second.layout) == [before]
+    assert second.end(signal.SIGINT) == 130
+    assert traces(second.layout) == []
+
+
+@pytest.mark.parametrize("kind", ["simulated", REAL])
+@pytest.mark.parametrize("words", ["starting the control plane", "slot lab-a/0", "allocation.placed"])
+def test_an_interrupt_at_any_moment_leaves_nothing_behind(state: Path, kind: str, words: str) -> None:
+    up = Up(state, *options(kind))
+    up.until_said(words)
+    assert up.end(signal.SIGINT) == 130, up.said
+    assert traces(up.layout) == []
+
+
+def test_a_second_up_on_the_same_state_is_refused_and_down_ends_the_first(state: Path) -> None:
+    first = Up(state, "--simulated")
+    first.until_said("slice(s) active")
+    second = Up(state, "--simulated")
+    assert second.wait() == 1
+    assert "in use by process" in second.said
+    down = [sys.executable, "-m", "deploy.embedded", "down", "--state", str(state)]
+    assert subprocess.run(down, cwd=REPOSITORY, check=False, capture_output=True).returncode == 0
+    assert first.wait() == 130
+    assert traces(first.layout) == []
+
+
+def active(layout: Layout) -> list[tuple[str, str]]:
+    """Active allocations and their slots, as the API says."""
+    client = json.loads(layout.client_file.read_text())
+    headers = {"Authorization": f"Bearer {client['api_key']}"}
+    found = httpx.get(f"{client['url']}/v1/allocations", headers=headers, timeout=20).json()["items"]
+    return [(each["id"], each["slots"][0]["slot_id"]) for each in found if each["state"] == "active"]
+
+
+def kill_everything(up: Up) -> None:
+    """`kill -9` for `up` and all that it started, the lab's hosts included."""
+    pids = [int(each.split()[1].rstrip(":")) for each in traces(up.layout) if each.startswith("process")]
+    for pid in (up.process.pid, *pids):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    up.wait()
