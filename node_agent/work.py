@@ -55,8 +55,7 @@ class SlotWork:
     def run(self, slot: Slot, held: Held, halt: Halt, *, asked: bool) -> None:
         """Raises `OSError` when the disk refuses, else reports what went wrong."""
         try:
-            if held.outcome is not None and not held.told:
-                self._conclude(slot, held.order, held.outcome, asked=True)
+            self._say_untold(slot, held)
             match held.order.body:
                 case ApplySlice() as body:
                     self._apply(slot, held, body, halt, asked=asked)
@@ -70,8 +69,7 @@ class SlotWork:
 
     def notice(self, slot: Slot, held: Held) -> None:
         """Say so if a slice that was ready does not run. A host that cannot be read is left to the survey."""
-        if not held.told:
-            return True
+        self._say_untold(slot, held)
         match held.order.body, held.outcome:
             case ApplySlice() as body, SliceReady():
                 try:
@@ -86,6 +84,8 @@ class SlotWork:
 
     def is_due(self, held: Held) -> bool:
         """Whether `run` would do or say anything unasked. Raises `HostUnreadable`."""
+        if not held.told:
+            return True
         match held.order.body, held.outcome:
             case ApplySlice() as body, SliceReady():
                 wanted = slice_of(held.order, body)
@@ -151,20 +151,26 @@ class SlotWork:
                 failpoint("agent.interrupted.told")
                 slot.keep(held.model_copy(update={"outcome": None}))
 
+    def _say_untold(self, slot: Slot, held: Held) -> None:
+        """First what a crash kept from being said: nothing may be told of a slice before that it was ready."""
+        if held.outcome is not None and not held.told:
+            self._conclude(slot, held.order, held.outcome, asked=True)
+
     def _conclude(self, slot: Slot, order: Order, outcome: Outcome, *, asked: bool) -> None:
         with slot.speaking_for(order) as held:
             if held is None:
                 return
+            kept = held
             if held.outcome != outcome:
-                held = held.model_copy(update={"outcome": outcome, "told": False})
-                slot.keep(held)
-            if asked or not held.told:
+                kept = held.model_copy(update={"outcome": outcome, "told": False})
+                slot.keep(kept)
+            if asked or not kept.told:
                 failpoint("agent.outcome.kept")
                 self.reporter.tell(outcome, order)
                 failpoint("agent.outcome.told")
-            if not held.told:
+            if not kept.told:
                 # Not flushed: lost with the host, the outcome is only said twice.
-                slot.keep(held.model_copy(update={"told": True}), durable=False)
+                slot.keep(kept.model_copy(update={"told": True}), durable=False)
 
     def _address_seen(self, slot: Slot, order: Order, seen: SliceAddress) -> None:
         with slot.speaking_for(order) as held:

@@ -112,6 +112,15 @@ def install(app: FastAPI) -> None:
         objection = Objection("idempotency_key_busy", why)
         return problem(request, KINDS[Conflict], [objection], **{"Retry-After": "1"})
 
+    @app.exception_handler(Exception)
+    async def broken(request: Request, error: Exception) -> JSONResponse:
+        log.error("request_broke", path=request.url.path, exc_info=error)
+        kind = Kind("internal-error", 500, "This is a fault of Sliceplane")
+        why = (
+            "the request could not be carried out; the control plane's log has the cause under its request id"
+        )
+        return problem(request, kind, [Objection("internal_error", why)])
+
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
         kind = Kind(error.detail.lower().replace(" ", "-"), error.status_code, error.detail)

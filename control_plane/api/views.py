@@ -16,6 +16,7 @@ from control_plane.decisions.allocation import (
     Requested,
     Starting,
     fold,
+    ready_slots,
     state_name,
 )
 from events.allocations import (
@@ -42,13 +43,16 @@ class ReasonView(BaseModel):
 
 
 class AllocatedSlot(BaseModel):
-    """`actual_ip` and `lease_state` are what the node last saw (NOD-5)."""
+    """`ready` says whether the slice passed its check and runs; `actual_ip` and `lease_state` are what the node last
+    saw (NOD-5).
+    """
 
     slot_id: str
     node_id: str
     slot_index: int
     mac_address: str
     private_ip: str
+    ready: bool
     actual_ip: str | None
     lease_state: str | None
 
@@ -174,6 +178,7 @@ def _reason(reason: Reason | None) -> ReasonView | None:
 
 def _slots(state: Placed, facts: Sequence[AllocationFact]) -> list[AllocatedSlot]:
     seen = {fact.slot_id: fact for fact in facts if isinstance(fact, SliceAddressObserved)}
+    up = ready_slots(state)
     return [
         AllocatedSlot(
             slot_id=slot.slot_id,
@@ -181,6 +186,7 @@ def _slots(state: Placed, facts: Sequence[AllocationFact]) -> list[AllocatedSlot
             slot_index=index_of(slot.slot_id),
             mac_address=slot.network.mac_address,
             private_ip=slot.network.private_ip,
+            ready=slot.slot_id in up,
             actual_ip=seen[slot.slot_id].actual_ip if slot.slot_id in seen else None,
             lease_state=seen[slot.slot_id].lease_state if slot.slot_id in seen else None,
         )

@@ -241,6 +241,21 @@ def state_name(state: Allocation) -> str:
             assert_never(state)
 
 
+def ready_slots(state: Placed) -> frozenset[SlotId]:
+    """Slots whose slice can be used now."""
+    match state:
+        case Provisioning(ready=ready):
+            return ready
+        case Active(slots=slots):
+            return slot_ids(slots)
+        case Starting(slots=slots, down=down):
+            return slot_ids(slots) - down
+        case Releasing() | Failed() | Released():
+            return frozenset()
+        case _:
+            assert_never(state)
+
+
 def release(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
     """Asked twice, nothing new happens; a failed allocation has nothing left to release."""
     match state:

@@ -11,7 +11,7 @@ from events.values import SlotIndex
 from node_agent import taking_down
 from node_agent.accept import Acceptance
 from node_agent.clock import NodeClock
-from node_agent.fence import FenceFiles, Held
+from node_agent.fence import FenceFiles
 from node_agent.reporter import Reporter
 from node_agent.slots import Slots
 from node_agent.spool import Spool
@@ -256,7 +256,8 @@ def test_a_step_that_has_begun_is_finished_before_a_newer_order_acts(node: Node,
     applying = node.begin(apply())
     eventually(lambda: "lease.reserve" in toy.done)
     removing = node.begin(remove())
-    eventually(lambda: node.files.read(apply().slot_id) and _held(node).order == remove())
+    [slot, _] = node.acceptance.slots
+    eventually(lambda: slot._working is not None and slot._working.asked)
     toy.slow["port.add"].set()
     applying.join(10)
     removing.join(10)
@@ -402,9 +403,3 @@ def test_a_disk_that_refuses_the_fence_stops_the_order_before_its_first_effect(
     with pytest.raises(OSError, match="No space left"):
         node.accept(apply())
     assert toy.done == []
-
-
-def _held(node: Node) -> Held:
-    held = node.files.read(apply().slot_id)
-    assert held is not None
-    return held

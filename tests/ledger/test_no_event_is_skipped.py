@@ -62,7 +62,7 @@ async def one_command(
         await conn.rollback()
         versions[lost.stream] = lost.actual
         return
-    await asyncio.sleep(dice.choice([0, 0, 0, 0.002, 0.02]))  # the delay is the fault injected here
+    await conn.execute("select pg_sleep(%s)", [dice.choice([0, 0, 0, 0.002, 0.02])])  # a slow command
     fate = dice.randrange(20)
     if fate < 2:
         await conn.rollback()
