@@ -4,7 +4,7 @@ from datetime import datetime
 
 from pydantic import Field
 
-from tasks.fields import Ipv4Subnet, NodeId, Wire
+from tasks.fields import Count, Ipv4Subnet, NodeId, Wire, Word
 from tasks.orders import Order
 
 _SHA256 = r"^[0-9a-f]{64}$"
@@ -21,7 +21,7 @@ class Enrolment(Wire):
     token: str = Field(min_length=16, max_length=256)
     credential_sha256: str = Field(pattern=_SHA256)
     queue_password_sha256: str = Field(pattern=_SHA256)
-    agent_version: str = Field(max_length=64)
+    agent_version: Word = Field(max_length=64)
 
 
 class Queue(Wire):
@@ -44,8 +44,8 @@ class Enrolled(Wire):
 class Heartbeat(Wire):
     """`POST /v1/agent/heartbeat`, bearer `<node_id>:<credential>`, every few seconds."""
 
-    agent_version: str = Field(max_length=64)
-    spooled_reports: int = Field(ge=0)
+    agent_version: Word = Field(max_length=64)
+    spooled_reports: Count
     resynced: bool
     """Whether the agent, since it started, has compared every slot with what it should carry."""
 

@@ -1,8 +1,9 @@
 """The checked values of `events.values` as Pydantic fields, and the model every wire type starts from."""
 
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import Annotated, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from events import values
 from events.ssh_keys import ssh_public_key
@@ -18,6 +19,17 @@ SshPublicKey = Annotated[values.SshPublicKey, AfterValidator(ssh_public_key)]
 InterfaceName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,14}$")]
 """Name of a link: at most 15 characters (IFNAMSIZ less the closing zero)."""
 Line = Annotated[str, Field(max_length=2000)]
+Word = Annotated[str, Field(max_length=253, pattern=r"^[^\x00]*$")]
+"""A name that will stand in a column of its own: Postgres has no text with a zero byte."""
+Words = Annotated[str, Field(max_length=2000, pattern=r"^[^\x00]*$")]
+"""The same, at the length of a sentence."""
+Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_END: Final = datetime(9999, 1, 1, tzinfo=UTC)
+# A year before 1 or after 9999 in UTC can be stored and never be read again, and what cannot be read stops every
+# reader of the ledger. A clock that was never set stands at the beginning of 1970.
+Moment = Annotated[AwareDatetime, Field(ge=_BEGINNING, lt=_END)]
+"""When something happened, with a zone."""
 
 
 class Wire(BaseModel):

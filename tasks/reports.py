@@ -4,13 +4,23 @@ Each report has a place (incarnation, sequence) in its node's spool. The incarna
 the sequence counts from 1 without gaps, and intake takes each once and in order.
 """
 
-from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
 from pydantic import Field
 
-from tasks.fields import AllocationId, Ipv4Address, Line, MacAddress, SlotId, Wire
+from tasks.fields import (
+    AllocationId,
+    Count,
+    Ipv4Address,
+    Line,
+    MacAddress,
+    Moment,
+    SlotId,
+    Wire,
+    Word,
+    Words,
+)
 
 
 class Reason(Wire):
@@ -20,20 +30,20 @@ class Reason(Wire):
 
 class FoundSlot(Wire):
     index: int = Field(ge=0, le=63)
-    vcpus: int = Field(ge=1)
-    memory_mib: int = Field(ge=1)
-    network_device: str = Field(max_length=64)
+    vcpus: Count = Field(ge=1)
+    memory_mib: Count = Field(ge=1)
+    network_device: Word = Field(max_length=64)
 
 
 class NodeSurveyed(Wire):
     """The host describes itself: sent at start and whenever something in it changed."""
 
     kind: Literal["node.surveyed"] = "node.surveyed"
-    hostname: str = Field(max_length=253)
-    agent_version: str = Field(max_length=64)
+    hostname: Word
+    agent_version: Word = Field(max_length=64)
     simulated: bool
-    images: tuple[str, ...] = Field(max_length=64)
-    missing: tuple[Line, ...] = Field(max_length=64)
+    images: tuple[Word, ...] = Field(max_length=64)
+    missing: tuple[Words, ...] = Field(max_length=64)
     slots: tuple[FoundSlot, ...] = Field(max_length=64)
 
 
@@ -96,7 +106,8 @@ class SliceRemains(_OfSlice):
 
 
 class OrderRefused(Wire):
-    """The node would not touch the order. Codes: `stale_token`, `conflicting_content`, `wrong_node`, `malformed`."""
+    """The node would not touch the order. Codes: `stale_token`, `conflicting_content`, `wrong_node`, `malformed`,
+    `poisoned`."""
 
     kind: Literal["order.refused"] = "order.refused"
     order_id: UUID
@@ -120,10 +131,10 @@ ReportBody = Annotated[
 
 class Report(Wire):
     sequence: int = Field(ge=1)
-    observed_at: datetime
+    observed_at: Moment
     order_id: UUID | None = None
     """The order this came of, where there was one."""
-    trace_context: str | None = None
+    trace_context: Word | None = None
     body: ReportBody
 
 

@@ -16,6 +16,7 @@ import httpx
 
 from deploy.embedded.client import ApiRefused
 from deploy.embedded.layout import AlreadyRunning, Layout, default_state, holder
+from deploy.embedded.nodes import GuestUnusable
 from deploy.embedded.postgres_cluster import PostgresUnavailable
 from deploy.embedded.redis import RedisDidNotStart, RedisNotFound
 from deploy.embedded.screen import Screen
@@ -27,6 +28,7 @@ DOWN_SECONDS: Final = 60.0
 FAILURES: Final = (
     AlreadyRunning,
     ApiRefused,
+    GuestUnusable,
     PostgresUnavailable,
     RedisDidNotStart,
     RedisNotFound,

@@ -61,6 +61,11 @@ class Layout:
         """The private key of the allocation that `up` makes."""
         return self.state / "ssh" / "id_ed25519"
 
+    @property
+    def redis_url_file(self) -> Path:
+        """For the leak checker: a URL on its command line would show its password to everybody."""
+        return self.run / "redis-url"
+
     def node(self, name: str) -> Path:
         return self.state / "nodes" / name
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from deploy.embedded.children import REPOSITORY, python_module
 from deploy.embedded.layout import Layout, write_private_text
-from deploy.embedded.nodes import NODES, LabNodes, Nodes, host_file
+from deploy.embedded.nodes import NODES, Nodes
 from deploy.embedded.screen import Screen
 
 
@@ -22,12 +22,10 @@ class LeakCheck:
 
     def snapshot(self) -> None:
         """Write down what the nodes hold now. Raises `CalledProcessError`."""
-        url_file = self.layout.run / "redis-url"
-        write_private_text(url_file, self.redis_url)
+        write_private_text(self.layout.redis_url_file, self.redis_url)
         for name in NODES:
-            self._checker(
-                "snapshot", "--out", str(self._file(name)), *self._target(name, url_file)
-            ).check_returncode()
+            target = self.nodes.leak_target(name)
+            self._checker("snapshot", "--out", str(self._file(name)), *target).check_returncode()
 
     def compare(self) -> bool:
         """Show what was compared and what differs; True if nothing does."""
@@ -44,17 +42,6 @@ class LeakCheck:
 
     def _file(self, name: str) -> Path:
         return self.layout.run / f"{name}.snapshot"
-
-    def _target(self, name: str, url_file: Path) -> list[str]:
-        if not isinstance(self.nodes, LabNodes):
-            return ["--simulated", str(host_file(self.layout, name))]
-        return [
-            *self.nodes.leak_target(name),
-            "--redis-url-file",
-            str(url_file),
-            "--namespace",
-            f"ctl:{name}",
-        ]
 
     def _checker(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

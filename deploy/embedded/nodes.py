@@ -7,10 +7,11 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from deploy.embedded.children import Child, python_module
 from deploy.embedded.layout import Layout, write_private, write_private_text
+from deploy.embedded.ssh_key import ensure_key_pair
 from events.values import ImageName
 
 NODES: Final = ("lab-a", "lab-b")
@@ -28,6 +29,10 @@ NEEDED: Final = (
 Say = Callable[[str], None]
 
 
+class GuestUnusable(Exception):
+    """A slice is active and its guest is not what was asked for."""
+
+
 class Nodes(Protocol):
     """Two nodes without agents at first; `start_agents` when there is a control plane to talk to."""
 
@@ -41,6 +46,20 @@ class Nodes(Protocol):
         ...
 
     def start_agents(self, api_url: str) -> None: ...
+
+    def prove_login(self, endpoint: dict[str, Any], name: str) -> list[str]:
+        """Log in to the guest at `endpoint`, which should be called `name`, with the key of the request, and see another
+        key refused; returns what there is to show. Raises `GuestUnusable`.
+        """
+        ...
+
+    def ssh_command(self, endpoint: dict[str, Any]) -> str | None:
+        """How a user on this machine logs in to the guest at `endpoint`."""
+        ...
+
+    def leak_target(self, name: str) -> list[str]:
+        """Where the leak checker finds a node and what it keeps in files, as its options."""
+        ...
 
     def tend(self) -> None: ...
 
@@ -90,8 +109,43 @@ class LabNodes:
             path = write_configuration(self._layout, name, api_url, node.folder, {"datapath_type": "netdev"})
             node.start_daemon("agent", python_module("node_agent", str(path)), {"PYTHONPATH": str(_ROOT)})
 
+    def prove_login(self, endpoint: dict[str, Any], name: str) -> list[str]:
+        from node_agent.lab.login import LoginFailed
+
+        command = ["hostname; uname -sr; ip -4 -o addr show scope global"]
+        try:
+            said = self._login(endpoint, self._layout.ssh_key, command)
+        except LoginFailed as failure:
+            raise GuestUnusable(str(failure)) from failure
+        if name not in said:
+            raise GuestUnusable(f"the guest does not carry the name of its allocation:\n{said}")
+        self._prove_refusal(endpoint)
+        return [*(f"guest: {line.strip()}" for line in said.strip().splitlines()), "another key is refused"]
+
+    def _prove_refusal(self, endpoint: dict[str, Any]) -> None:
+        from node_agent.lab.login import LoginFailed
+
+        other = self._layout.ssh_key.with_name("another_key")
+        ensure_key_pair(other)
+        try:
+            self._login(endpoint, other, ["true"])
+        except LoginFailed as failure:
+            if not failure.refused:
+                raise GuestUnusable(str(failure)) from failure
+        else:
+            raise GuestUnusable("the guest let a key in that nobody asked for")
+
+    def _login(self, endpoint: dict[str, Any], key: Path, command: list[str]) -> str:
+        from node_agent.lab.login import login
+
+        return login(self.lab.node(endpoint["node_id"]), endpoint["address"], key, command).stdout
+
+    def ssh_command(self, endpoint: dict[str, Any]) -> str:
+        pid = self.lab.node(endpoint["node_id"]).pid
+        options = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
+        return f"nsenter -t {pid} -n ssh {options} -i {self._layout.ssh_key} root@{endpoint['address']}"
+
     def leak_target(self, name: str) -> list[str]:
-        """Where the leak checker finds this node and what it keeps in files."""
         node = self.lab.node(name)
         run = node.folder / "run"
         return [
@@ -99,6 +153,8 @@ class LabNodes:
             *("--disks", str(run / "disks")),
             *("--dhcp-hosts", str(run / "dhcp" / "hosts")),
             *("--dhcp-leases", str(run / "dhcp" / "leases")),
+            *("--redis-url-file", str(self._layout.redis_url_file)),
+            *("--namespace", f"ctl:{name}"),
         ]
 
     def tend(self) -> None:
@@ -133,6 +189,15 @@ class SimulatedNodes:
             agent = Child(name, python_module("node_agent", str(path)), self._layout.logs / f"{name}.log")
             agent.start()
             self._agents.append(agent)
+
+    def prove_login(self, endpoint: dict[str, Any], name: str) -> list[str]:
+        return ["a simulated node has no guest to log in to"]
+
+    def ssh_command(self, endpoint: dict[str, Any]) -> None:
+        return None
+
+    def leak_target(self, name: str) -> list[str]:
+        return ["--simulated", str(host_file(self._layout, name))]
 
     def tend(self) -> None:
         for agent in self._agents:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from deploy.embedded.client import Api
 from deploy.embedded.layout import Layout
-from deploy.embedded.nodes import NODES, LabNodes, Nodes, token_file, write_token
+from deploy.embedded.nodes import NODES, Nodes, token_file, write_token
 from deploy.embedded.screen import Screen
 from deploy.embedded.ssh_key import ensure_key_pair
 
@@ -115,31 +115,14 @@ class Story:
             self._pause()
 
     def use(self, allocation: dict[str, Any]) -> None:
-        """Log in to the guest through its node with the key of the request; another key must be refused."""
-        if not isinstance(self.nodes, LabNodes):
-            self.screen.note("a simulated node has no guest to log in to")
-            return
-        from node_agent.lab.login import LoginFailed, login
-
-        endpoint = allocation["endpoints"][0]
-        node = self.nodes.lab.node(endpoint["node_id"])
-        command = ["hostname; uname -sr; ip -4 -o addr show scope global"]
-        with self.screen.step(f"log in to the guest at {endpoint['address']} through {node.name}"):
-            said = login(node, endpoint["address"], self.layout.ssh_key, command)
-        for line in said.stdout.strip().splitlines():
-            self.screen.note(f"guest: {line.strip()}")
-        if allocation["id"] not in said.stdout:
-            raise StoryFailed("the guest does not carry the name of its allocation")
-        other = self.layout.ssh_key.with_name("another_key")
-        ensure_key_pair(other)
-        try:
-            login(node, endpoint["address"], other, ["true"])
-        except LoginFailed as failure:
-            if not failure.refused:
-                raise
-            self.screen.note("another key is refused")
-        else:
-            raise StoryFailed("the guest let a key in that nobody asked for")
+        """Log in to each guest through its node. Raises `GuestUnusable`."""
+        for endpoint in allocation["endpoints"]:
+            with self.screen.step(
+                f"log in to the guest at {endpoint['address']} through {endpoint['node_id']}"
+            ):
+                said = self.nodes.prove_login(endpoint, allocation["id"])
+            for line in said:
+                self.screen.note(line)
 
     def release(self, allocation: str) -> None:
         """Give everything back and wait for the proof."""

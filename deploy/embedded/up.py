@@ -8,8 +8,11 @@ the next `up` goes on from there.
 import contextlib
 import signal
 import time
+from pathlib import Path
 from types import FrameType
 from typing import Any
+
+import structlog
 
 from deploy.embedded.client import Api
 from deploy.embedded.layout import Hold, Layout
@@ -26,6 +29,7 @@ def up(layout: Layout, screen: Screen, *, once: bool, simulated: bool) -> int:
     Raises what a part that does not come up raises; everything that was started is stopped by then.
     """
     layout.ensure()
+    _log_to(layout.logs / "up.log")
     signal.signal(signal.SIGTERM, _end)
     with Hold(layout), contextlib.ExitStack() as opened:
         opened.callback(screen.say, "everything is stopped; the state is kept in " + str(layout.state))
@@ -97,11 +101,20 @@ def _explain(story: Story, stack: Stack, active: list[dict[str, Any]]) -> None:
     screen.note(f"API   {stack.api_url}/docs   (key in {story.layout.client_file})")
     screen.note(f"try   SLICEPLANE_CONFIG={story.layout.client_file} .venv/bin/sliceplane allocations list")
     screen.note(f"logs  {story.layout.logs}")
-    if isinstance(story.nodes, LabNodes):
-        for allocation in active:
-            endpoint = allocation["endpoints"][0]
-            pid = story.nodes.lab.node(endpoint["node_id"]).pid
-            screen.note(f"ssh   nsenter -t {pid} -n ssh -i {story.layout.ssh_key} root@{endpoint['address']}")
+    for endpoint in (endpoint for allocation in active for endpoint in allocation["endpoints"]):
+        if command := story.nodes.ssh_command(endpoint):
+            screen.note(f"ssh   {command}")
+
+
+def _log_to(path: Path) -> None:
+    """What the lab logs is for whoever looks for a fault, not for the screen."""
+    structlog.configure(
+        processors=[
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.WriteLoggerFactory(file=path.open("a")),
+    )
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

@@ -90,6 +90,7 @@ def site(running_plane: RunningPlane, tmp_path: Path) -> Iterator[Site]:
         until(lambda: len(client.get("/slots").json()["items"]) == 2, "the node's slots are discovered")
         for index in (0, 1):
             assert client.post(f"/nodes/sim-a/slots/{index}/approve").status_code == 200
+        until(lambda: client.get("/nodes/sim-a").json()["state"] == "enrolled", "the node is settled")
         yield Site(running_plane, node)
     finally:
         node.agent.stop()
