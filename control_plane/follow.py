@@ -2,7 +2,8 @@
 
 One loop for every follower. It waits for a wake-up from whoever appended and polls behind that, quickly after
 traffic and slowly when idle, because a wake-up can be lost and the ledger cannot. A follower that was
-overtaken by another runner, or lost its database, starts again from the stored checkpoint.
+overtaken by another runner, or lost its database, starts again from the stored checkpoint. An event that it cannot
+read stops it where it is, visibly, and nothing else: a newer release wrote it, and will read it.
 """
 
 import asyncio
@@ -10,12 +11,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import psycopg
-import sqlalchemy as sa
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from control_plane.outage import DATABASE_AWAY
 from control_plane.wake import Waiter
+from events.catalog import UnknownFact
 from events.envelope import Recorded
 from events.facts import Fact
 from events.tail import Tail
@@ -25,6 +28,7 @@ from read_models import checkpoints
 log = structlog.get_logger()
 BATCH: Final = 500
 RECONNECT_SECONDS: Final = 0.5
+UNREADABLE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +48,12 @@ async def follow(engine: AsyncEngine, tail: Tail, waiter: Waiter, follower: Foll
     while True:
         try:
             await _from_checkpoint(engine, tail, waiter, follower)
-        except (checkpoints.Overtaken, psycopg.OperationalError, sa.exc.OperationalError, OSError) as error:
+        except (checkpoints.Overtaken, *DATABASE_AWAY) as error:
             log.warning("follower_restarts", follower=follower.name, error=str(error))
             await asyncio.sleep(RECONNECT_SECONDS)
+        except (UnknownFact, msgspec.MsgspecError, psycopg.DataError) as error:
+            log.error("follower_cannot_read", follower=follower.name, error=str(error))
+            await asyncio.sleep(UNREADABLE_SECONDS)
 
 
 async def _from_checkpoint(engine: AsyncEngine, tail: Tail, waiter: Waiter, follower: Follower) -> None:
@@ -56,8 +63,10 @@ async def _from_checkpoint(engine: AsyncEngine, tail: Tail, waiter: Waiter, foll
         batch = await tail.batch(position, BATCH)
         if batch.final > position:
             async with engine.begin() as conn:
-                await follower.apply(conn, batch.events)
+                # First, because it locks the row: a twin at the same place waits here and learns that it was
+                # overtaken, where it would otherwise run into the rows that were written meanwhile.
                 await checkpoints.advance(conn, follower.name, was=position, now=batch.final)
+                await follower.apply(conn, batch.events)
             position = Position(batch.final)
             if follower.committed is not None:
                 await follower.committed()

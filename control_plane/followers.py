@@ -1,19 +1,20 @@
 """The two programs that follow the log: the dispatcher, which gets orders on their way, and the projector.
 
 The dispatcher runs three loops beside the log: timers (deadlines and ends of leases), the sweeper, and the
-restoration of a Redis that lost its memory. Each of them may be late or run twice and nothing is lost.
+restoration of a Redis that lost its memory. Each of them may be late or run twice and nothing is lost. Servers that
+are away are waited for. An error that nobody foresaw ends all loops and the process with them, loudly: whoever tends
+it starts it again, and a half of it would look alive.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import psycopg
-import sqlalchemy as sa
 import structlog
 
 from control_plane.dispatch import Dispatcher, overdue_timers
 from control_plane.follow import Follower, follow
+from control_plane.outage import DATABASE_AWAY, rest
 from control_plane.relay import Relay
 from control_plane.sweeper import Sweeper
 from control_plane.wake import Waiter, listen
@@ -55,9 +56,10 @@ async def run_projector(plane: Plane) -> None:
 
 
 async def _timers(plane: Plane, dispatcher: Dispatcher) -> None:
-    async with plane.engine.begin() as conn:
-        for allocation in await overdue_timers(conn, TIMERS):
-            await dispatcher.step(conn, allocation)
+    async with plane.engine.connect() as conn:
+        overdue = await overdue_timers(conn, await plane.handle.clock(conn), TIMERS)
+    for allocation in overdue:
+        await dispatcher.ring(plane.engine, allocation)
 
 
 async def _every(seconds: float, work: Callable[[], Awaitable[object]], *, after: float = 0.0) -> None:
@@ -66,9 +68,9 @@ async def _every(seconds: float, work: Callable[[], Awaitable[object]], *, after
     while True:
         try:
             await work()
-        except (psycopg.OperationalError, sa.exc.OperationalError, OSError) as error:
+        except DATABASE_AWAY as error:
             log.warning("database_away", error=str(error))
-        await asyncio.sleep(seconds)
+        await rest(seconds)
 
 
 def ledger_dsn(plane: Plane) -> str:

@@ -1,10 +1,11 @@
 """The one road from a command to facts.
 
 In one transaction, in this order: the idempotency key, the rows that the decision needs (locked by the command,
-project before slots, slots in the order of their ids), the decision, the inline read models, and append as the
+project before slots, slots by node and index), the decision, the inline read models, and append as the
 last statement. A refusal rolls all of it back, the key included, and burns no position. A deadlock or a lost
-race for a stream's head starts the command again with fresh eyes; whoever reads the ledger is woken after the
-commit, and needs no wake-up to be right.
+race (for a stream's head, a claim or a row) starts the command again with fresh eyes; whoever reads the ledger is
+woken after the commit, and needs no wake-up to be right. A caller who hangs up stops nothing: the command commits
+or refuses all the same, and its key tells him which.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -16,6 +17,7 @@ import psycopg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from control_plane.decisions.refusals import Conflict, Objection
 from events.append import Change, CommandKey, append, take_key
 from events.envelope import Cause
 from events.errors import ClaimHeld, VersionConflict
@@ -67,12 +69,18 @@ class Handle:
     clock: Clock = database_time
 
     async def __call__(self, command: Command, key: CommandKey | None = None) -> str:
-        """Carry a command out and return its answer. Raises what the command refuses with."""
+        """Carry a command out and return its answer. Raises what the command refuses with.
+
+        Also raises `Conflict` for a claim that somebody else keeps (LED-3).
+        """
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return await self._once(command, key)
-            except (psycopg.errors.DeadlockDetected, VersionConflict, ClaimHeld):
+            except ClaimHeld as held:
                 if attempt == ATTEMPTS:
+                    raise Conflict(Objection(f"{held.claim.kind}_taken", str(held))) from held
+            except (VersionConflict, psycopg.Error, sa.exc.DBAPIError) as error:
+                if attempt == ATTEMPTS or not _lost_a_race(error):
                     raise
         raise AssertionError("unreachable")
 
@@ -93,6 +101,14 @@ class Handle:
         if decision.changes:
             await self.wake()
         return decision.answer
+
+
+def _lost_a_race(error: VersionConflict | psycopg.Error | sa.exc.DBAPIError) -> bool:
+    # The same errors come bare from the ledger's calls and wrapped from SQLAlchemy's.
+    cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+    return isinstance(
+        cause, VersionConflict | psycopg.errors.DeadlockDetected | psycopg.errors.UniqueViolation
+    )
 
 
 def _numbered(changes: Iterable[Change]) -> list[tuple[int, Fact]]:

@@ -2,10 +2,12 @@
 
 The cursor of a spool moves in the transaction that records what the report said, so a report delivered twice
 is taken once, and one that was answered is in the ledger. A node speaks for its own slots alone: what it says
-of others is logged and taken without a fact, because refusing it for ever would only stop its spool.
+of others is logged and taken without a fact, because refusing it for ever would only stop its spool. The answer
+of every report is how far its spool was taken: a node whose disk was restored learns from it that it counts anew
+what was counted before.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 from uuid import UUID
 
@@ -57,34 +59,45 @@ def take_report(place: Place, report: Report) -> Command:
     """Take one report. Raises `Conflict` when an earlier one of its spool is still missing."""
 
     async def command(transaction: Transaction) -> Decision:
-        if not await _advance(transaction.conn, place, report.sequence):
-            return Decision((), _cause(place, report))
-        match report.body:
-            case reports.NodeSurveyed() as body:
-                return await inspect_node(transaction, Survey(place.node, body, _cause(place, report)))
-            case reports.OrderRefused() as body:
-                return await _order_refused(transaction, place, report, body)
-            case body:
-                return await _slice(transaction, place, report, body)
+        last = await _last_taken(transaction.conn, place)
+        if report.sequence <= last:
+            return Decision((), _cause(place, report), str(last))
+        if report.sequence > last + 1:
+            why = f"report {last + 1} of this spool must come first"
+            raise Conflict(Objection("report_missing", why, "/reports"))
+        await _advance(transaction.conn, place, report.sequence)
+        return replace(await _decide(transaction, place, report), answer=str(report.sequence))
 
     return command
 
 
-async def _advance(conn: AsyncConnection, place: Place, sequence: int) -> bool:
-    """Move the spool's cursor onto `sequence`; False when it is past it."""
+async def _decide(transaction: Transaction, place: Place, report: Report) -> Decision:
+    match report.body:
+        case reports.NodeSurveyed() as body:
+            return await inspect_node(transaction, Survey(place.node, body, _cause(place, report)))
+        case reports.OrderRefused() as body:
+            return await _order_refused(transaction, place, report, body)
+        case body:
+            return await _slice(transaction, place, report, body)
+
+
+async def _last_taken(conn: AsyncConnection, place: Place) -> int:
+    """How far the spool was taken; the row stays locked, so that a twin of the report waits for this one."""
     cursor = work.report_cursor
     key = {"node_id": place.node, "incarnation": place.incarnation}
     await conn.execute(insert(cursor).values(**key, sequence=0).on_conflict_do_nothing())
-    mine = sa.and_(cursor.c.node_id == place.node, cursor.c.incarnation == place.incarnation)
-    last = (await conn.execute(sa.select(cursor.c.sequence).where(mine).with_for_update())).scalar_one()
-    if sequence <= last:
-        return False
-    if sequence > last + 1:
-        raise Conflict(
-            Objection("report_missing", f"report {last + 1} of this spool must come first", "/reports")
-        )
-    await conn.execute(sa.update(cursor).where(mine).values(sequence=sequence))
-    return True
+    found = await conn.execute(sa.select(cursor.c.sequence).where(_cursor_of(place)).with_for_update())
+    last: int = found.scalar_one()
+    return last
+
+
+async def _advance(conn: AsyncConnection, place: Place, sequence: int) -> None:
+    await conn.execute(sa.update(work.report_cursor).where(_cursor_of(place)).values(sequence=sequence))
+
+
+def _cursor_of(place: Place) -> sa.ColumnElement[bool]:
+    cursor = work.report_cursor
+    return sa.and_(cursor.c.node_id == place.node, cursor.c.incarnation == place.incarnation)
 
 
 def _why(place: Place, report: Report) -> str:
@@ -106,7 +119,7 @@ def _cause(place: Place, report: Report) -> Cause:
 async def _order_refused(
     transaction: Transaction, place: Place, report: Report, body: reports.OrderRefused
 ) -> Decision:
-    await _end_task(transaction, body.order_id, "refused")
+    await _end_task(transaction, place, body.order_id, "refused")
     node = await nodes.find(transaction.conn, place.node, lock=True)
     if node is None or node_of(body.slot_id) != place.node:
         log.warning("report_not_its_own", node=place.node, slot=body.slot_id, sequence=report.sequence)
@@ -124,7 +137,7 @@ async def _slice(transaction: Transaction, place: Place, report: Report, body: S
         log.warning("report_not_its_own", node=place.node, slot=body.slot_id, sequence=report.sequence)
         return Decision((), _cause(place, report))
     if report.order_id is not None:
-        await _follow_task(transaction, report.order_id, body)
+        await _follow_task(transaction, place, report.order_id, body)
     cause = wanted_by(living.history).leads_to(
         actor=f"node:{place.node}", why=_why(place, report), observed_at=report.observed_at
     )
@@ -168,18 +181,21 @@ def _reason(reason: reports.Reason) -> Reason:
     return Reason(reason.code, reason.message)
 
 
-async def _follow_task(transaction: Transaction, order_id: UUID, body: SliceReport) -> None:
+async def _follow_task(transaction: Transaction, place: Place, order_id: UUID, body: SliceReport) -> None:
     """An order ends with what it was for; until then the relay keeps seeing to it."""
     match body:
         case reports.SliceReady() | reports.SliceFailed() | reports.SliceRemoved():
-            await _end_task(transaction, order_id, "done")
+            await _end_task(transaction, place, order_id, "done")
         case _:
             pass
 
 
-async def _end_task(transaction: Transaction, order_id: UUID, state: str) -> None:
+async def _end_task(transaction: Transaction, place: Place, order_id: UUID, state: str) -> None:
+    """Order ids can be guessed, so a node ends orders of its own alone."""
+    task = work.task
+    mine = sa.and_(task.c.order_id == order_id, task.c.node_id == place.node)
     await transaction.conn.execute(
-        sa.update(work.task)
-        .where(work.task.c.order_id == order_id, work.task.c.state.in_(("due", "sent")))
+        sa.update(task)
+        .where(mine, task.c.state.in_(("due", "sent")))
         .values(state=state, ended_at=transaction.now)
     )

@@ -61,8 +61,12 @@ async def ensure_scripts(client: Redis) -> None:
 
 
 async def ensure_node_user(client: Redis, login: NodeLogin) -> None:
-    """Give a node its rights, exactly; asked again with another password, the old one ends."""
-    await _all(client, [_set_user(login)])
+    """Give a node its rights, exactly; asked again with another password, the old one ends.
+
+    So do the connections made before: Redis asks for a password only once, and a copy of the node's old disk would
+    go on taking its orders.
+    """
+    await _all(client, [_set_user(login), ("CLIENT", "KILL", "USER", user_name(login.node_id))])
 
 
 async def revoke(client: Redis, node_id: NodeId) -> None:

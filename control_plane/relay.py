@@ -106,14 +106,21 @@ class Relay:
         return outcomes
 
     async def withdraw(self, node_id: NodeId, order_id: UUID) -> bool:
-        """Take an order back. False: a living worker has it, and will settle it."""
+        """Take an order back. False: a living worker has it, and will settle it, or the node spoilt its keys."""
         [answer] = await self._run([_call(WITHDRAW, node_id, str(order_id), self._timeout)])
-        return bool(_known(answer) != b"in_flight")
+        return answer in {b"withdrawn", b"absent"}
 
     async def stranded(self, node_ids: Sequence[NodeId]) -> dict[NodeId, tuple[UUID, ...]]:
-        """Orders whose worker is dead, by node. Those still due want `enqueue`, the others `withdraw`."""
+        """Orders whose worker is dead, by node. Those still due want `enqueue`, the others `withdraw`.
+
+        No more of a node than its queue may hold: what else it says it holds was never sent.
+        """
         found = await self._run([_call(STRANDED, node_id, self._timeout) for node_id in node_ids])
-        return {node: _order_ids(answer) for node, answer in zip(node_ids, found, strict=True) if answer}
+        return {
+            node: orders
+            for node, answer in zip(node_ids, found, strict=True)
+            if (orders := _order_ids(answer)[: self._max_depth])
+        }
 
     async def queue_depth(self, node_id: NodeId) -> Depth:
         keys = QueueKeys.of(namespace_of(node_id))
@@ -142,9 +149,9 @@ def _outcome(answer: Any) -> Outcome:
         case [b"enqueued", int(depth)]:
             return Enqueued(depth)
         case [b"requeued", bytes(worker)]:
-            return Requeued(worker.decode())
+            return Requeued(_name(worker))
         case [b"in_flight", bytes(worker)]:
-            return AlreadyThere(worker.decode())
+            return AlreadyThere(_name(worker))
         case [b"waiting", _]:
             return AlreadyThere(None)
         case [b"full", int(depth)]:
@@ -153,6 +160,10 @@ def _outcome(answer: Any) -> Outcome:
             return NotTaken(f"{type(answer).__name__}: {answer}")
         case _:
             raise AssertionError(f"the script answers nothing like {answer!r}")
+
+
+def _name(worker: bytes) -> str:
+    return worker.decode(errors="backslashreplace")  # the node wrote it, and may have written anything
 
 
 def _known(answer: Any) -> Any:

@@ -11,10 +11,13 @@ import redis.asyncio
 import redis.exceptions
 import structlog
 
+from control_plane.outage import give_way, rest
+
 log = structlog.get_logger()
 CHANNEL: Final = "ledger:appended"
 BUSY_POLL: Final = 0.01
 IDLE_POLL: Final = 1.0
+WAKE_SECONDS: Final = 0.5
 
 
 class RedisWake:
@@ -25,25 +28,30 @@ class RedisWake:
 
     async def __call__(self) -> None:
         try:
-            await self._client.publish(CHANNEL, "")
+            # The caller's answer waits for this: a Redis that hangs must not hold it back.
+            async with asyncio.timeout(WAKE_SECONDS):
+                await self._client.publish(CHANNEL, "")
         except (redis.exceptions.RedisError, OSError) as error:
             log.info("wake_lost", error=str(error))
 
 
 class Waiter:
-    """Waits for a wake-up or for the poll's turn: at once after traffic, then ever later up to `IDLE_POLL`."""
+    """Waits for a wake-up or for the poll's turn: at once after either, then ever later up to `IDLE_POLL`."""
 
     def __init__(self) -> None:
         self._grown = asyncio.Event()
         self._pause = BUSY_POLL
 
     async def wait(self, *, busy: bool) -> None:
+        give_way()
         self._pause = BUSY_POLL if busy else min(self._pause * 2, IDLE_POLL)
         try:
-            await asyncio.wait_for(self._grown.wait(), self._pause)
+            async with asyncio.timeout(self._pause):
+                await self._grown.wait()
         except TimeoutError:
             return
         self._grown.clear()
+        self._pause = BUSY_POLL  # if it is not final yet, it will be soon
 
     def wake(self) -> None:
         self._grown.set()
@@ -60,4 +68,4 @@ async def listen(client: redis.asyncio.Redis, waiters: tuple[Waiter, ...]) -> No
                         waiter.wake()
         except (redis.exceptions.RedisError, OSError) as error:
             log.info("wake_subscription_lost", error=str(error))
-            await asyncio.sleep(IDLE_POLL)
+        await rest(IDLE_POLL)

@@ -5,9 +5,12 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from control_plane.handle import Clock, Handle, database_time, ledger_connection
@@ -15,6 +18,10 @@ from control_plane.settings import Settings
 from control_plane.wake import RedisWake
 from events.fitness import refuse_unfit_server
 from tasks.failpoints import arm_from
+
+# Twice this is how long a Redis that hangs is waited for (once more on a new connection). The sweeper waits inside a
+# transaction, and Postgres ends those that idle for four seconds.
+REDIS_SECONDS: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,12 @@ async def plane(settings: Settings, *, pool: int = 8, clock: Clock = database_ti
     engine = create_async_engine(
         settings.database_url.get_secret_value(), pool_size=pool, max_overflow=0, pool_pre_ping=True
     )
-    redis = Redis.from_url(settings.redis_url.get_secret_value(), socket_timeout=2, socket_connect_timeout=2)
+    redis = Redis.from_url(
+        settings.redis_url.get_secret_value(),
+        socket_timeout=REDIS_SECONDS,
+        socket_connect_timeout=REDIS_SECONDS,
+        retry=Retry(NoBackoff(), 1),
+    )
     try:
         async with engine.connect() as conn:
             await refuse_unfit_server(await ledger_connection(conn))
@@ -46,6 +58,9 @@ async def plane(settings: Settings, *, pool: int = 8, clock: Clock = database_ti
 
 def configure_logs(style: str) -> None:
     """Structured lines on standard error; `console` for people, `json` for machines."""
+    # The process's own, not what a test puts in its place for a while: programs outlive that.
+    stream = sys.__stderr__
+    assert stream is not None, "the program has a standard error"
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer() if style == "console" else structlog.processors.JSONRenderer()
     )
@@ -58,5 +73,5 @@ def configure_logs(style: str) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(file=stream),
     )

@@ -120,6 +120,6 @@ async def subnets(conn: AsyncConnection) -> set[Ipv4Subnet]:
 
 
 async def enrolled(conn: AsyncConnection) -> list[NodeRow]:
-    """Every host that presented its token, by id."""
-    query = sa.select(node).where(node.c.state == "enrolled").order_by(node.c.node_id)
+    """Every host that ever presented its token, by id: what it has works on while it may enrol again."""
+    query = sa.select(node).where(node.c.queue_password_sha256.is_not(None)).order_by(node.c.node_id)
     return [NodeRow(row) for row in await conn.execute(query)]

@@ -114,8 +114,13 @@ def _set(fact: SlotFact, version: int, **columns: object) -> sa.Executable:
 
 
 async def locked(conn: AsyncConnection, slot_ids: Sequence[SlotId]) -> dict[SlotId, SlotRow]:
-    """Rows by id, locked in the one global order."""
-    query = sa.select(slot).where(slot.c.slot_id.in_(slot_ids)).order_by(slot.c.slot_id).with_for_update()
+    """Rows by id, locked in the one order in which everybody locks them: by node and index."""
+    query = (
+        sa.select(slot)
+        .where(slot.c.slot_id.in_(slot_ids))
+        .order_by(slot.c.node_id, slot.c.slot_index)
+        .with_for_update()
+    )
     return {row.slot_id: row for row in map(SlotRow, await conn.execute(query))}
 
 

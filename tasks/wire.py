@@ -45,10 +45,14 @@ class OrderMessage:
 
 def encode_order(message: OrderMessage, *, sent_at: datetime, queue: str = DEFAULT_QUEUE) -> bytes:
     """The bytes to enqueue; `sent_at` (the database's time) only informs. Raises `OrderTooLarge`."""
-    size = len(message.order.encode())
-    if size > MAX_ORDER_BYTES:
-        raise OrderTooLarge(message.order_id, size)
+    refuse_too_large(message.order_id, message.order)
     return _dramatiq_message(message, queue, int(sent_at.timestamp() * 1000)).encode()
+
+
+def refuse_too_large(order_id: UUID, order: str) -> None:
+    """Raises `OrderTooLarge` for an order that could never be sent."""
+    if (size := len(order.encode())) > MAX_ORDER_BYTES:
+        raise OrderTooLarge(order_id, size)
 
 
 def decode_order(data: bytes) -> OrderMessage:

@@ -68,12 +68,15 @@ async def heartbeat(request: Request, node: CallingNode, body: Heartbeat) -> Hea
 
 @router.post("/reports")
 async def reports(request: Request, node: CallingNode, body: ReportBatch) -> ReportsTaken:
-    """Take consecutive reports of one spool; each becomes facts once, whatever is sent again."""
-    place = Place(node, body.incarnation)
+    """Take consecutive reports of one spool; each becomes facts once, whatever is sent again.
+
+    An answer beyond the last report sent says that the spool's disk was restored or copied.
+    """
+    place, taken = Place(node, body.incarnation), ""
     for report in body.reports:
-        await plane_of(request).handle(take_report(place, report))
+        taken = await plane_of(request).handle(take_report(place, report))
         failpoint("intake.taken")
-    return ReportsTaken(sequence=body.reports[-1].sequence)
+    return ReportsTaken(sequence=int(taken))
 
 
 @router.get("/desired-state")

@@ -21,7 +21,7 @@ from control_plane.api.problems import PROBLEMS
 from control_plane.api.state import feed_of, key_of, origin_of, plane_of
 from control_plane.api.views import AllocationView, EventView, allocation_view
 from control_plane.commands.allocations import create_allocation, release_allocation
-from control_plane.decisions.refusals import Objection, UnknownName
+from control_plane.decisions.refusals import Malformed, Objection, UnknownName
 from control_plane.handle import ledger_connection
 from control_plane.histories import allocation_history
 from events.allocations import AllocationFact, AllocationRequested
@@ -40,6 +40,7 @@ from events.values import (
     allocation_of,
     correlation_of,
     new_uuid,
+    project_id,
 )
 from read_models import allocations
 
@@ -88,10 +89,18 @@ async def list_allocations(
 ) -> Page[AllocationView]:
     """Allocations, the newest first."""
     before = position_of(cursor)
+    only = None if project is None else _project(project)
     async with plane_of(request).engine.connect() as conn:
-        found = await allocations.page(conn, project=project, before=before, limit=limit)
+        found = await allocations.page(conn, project=only, before=before, limit=limit)
         views = [_view(await allocation_history(conn, each)) for _position, each in found]
     return Page(items=views, next_cursor=str(found[-1][0]) if len(found) == limit else None)
+
+
+def _project(raw: str) -> ProjectId:
+    try:
+        return project_id(raw)
+    except InvalidValue as invalid:
+        raise Malformed(Objection("bad_project", str(invalid))) from None
 
 
 def _view(history: tuple[Recorded[AllocationFact], ...]) -> AllocationView:

@@ -10,7 +10,11 @@ from control_plane.decisions.refusals import Refused
 from control_plane.decisions.requests import image_offered, network_mode_offered, sku_offered
 from events import values
 from events.ssh_keys import ssh_public_key
+from events.values import InvalidValue
+from tasks.wire import MAX_ORDER_BYTES
 
+MAX_KEYS_BYTES: Final = MAX_ORDER_BYTES * 3 // 8
+"""JSON may write each as two, and the rest of an order is small."""
 MAX_LEASE_SECONDS: Final = 365 * 24 * 3600
 
 
@@ -28,6 +32,13 @@ def _decided_by(decide: Callable[[str], str]) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _fit_into_an_order(keys: list[str]) -> list[str]:
+    # An order goes to its node in one bounded message (TSK-1), and the keys are all in it that a caller can stretch.
+    if sum(len(key.encode()) for key in keys) > MAX_KEYS_BYTES:
+        raise InvalidValue("list of SSH public keys", len(keys), f"at most {MAX_KEYS_BYTES} bytes together")
+    return keys
+
+
 class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -39,9 +50,11 @@ class CreateAllocation(Body):
     sku: Annotated[str, _decided_by(sku_offered)]
     network_mode: Annotated[str, _decided_by(network_mode_offered)] = "private-nat"
     image: Annotated[str, _decided_by(image_offered)] = "lab-guest"
-    ssh_authorized_keys: list[Annotated[str, AfterValidator(ssh_public_key)]] = Field(
-        min_length=1, max_length=16
-    )
+    ssh_authorized_keys: Annotated[
+        list[Annotated[str, AfterValidator(ssh_public_key)]],
+        Field(min_length=1, max_length=16),
+        AfterValidator(_fit_into_an_order),
+    ]
     lease_seconds: int = Field(default=3600, ge=60, le=MAX_LEASE_SECONDS)
     slot_count: int = Field(default=1, ge=1, le=values.MAX_SLOTS)
     labels: dict[Annotated[str, Field(max_length=63)], Annotated[str, Field(max_length=255)]] = Field(

@@ -9,9 +9,12 @@ from collections.abc import AsyncIterator
 from typing import Final
 from uuid import UUID
 
+import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from control_plane.follow import RECONNECT_SECONDS
 from control_plane.handle import ledger_connection
+from control_plane.outage import DATABASE_AWAY
 from control_plane.wake import Waiter
 from events.envelope import Recorded
 from events.facts import Fact
@@ -21,6 +24,7 @@ from events.values import Position
 
 HEARTBEAT_SECONDS: Final = 15.0
 PAGE: Final = 200
+log = structlog.get_logger()
 
 
 class Feed:
@@ -32,14 +36,24 @@ class Feed:
         self.final = Position(0)
 
     async def run(self) -> None:
-        """Follow the end of the log until cancelled."""
+        """Follow the end of the log until cancelled; watchers wait while the database is away."""
         while True:
-            final = await self._tail.final()
-            if grew := final > self.final:
-                async with self._grown:
-                    self.final = final
-                    self._grown.notify_all()
-            await self._waiter.wait(busy=grew)
+            try:
+                grew = await self._look()
+            except DATABASE_AWAY as error:
+                log.warning("feed_restarts", error=str(error))
+                await asyncio.sleep(RECONNECT_SECONDS)
+            else:
+                await self._waiter.wait(busy=grew)
+
+    async def _look(self) -> bool:
+        final = await self._tail.final()
+        if final <= self.final:
+            return False
+        async with self._grown:
+            self.final = final
+            self._grown.notify_all()
+        return True
 
     async def watch(
         self, after: Position, correlation_id: UUID | None

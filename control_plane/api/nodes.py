@@ -75,11 +75,18 @@ async def list_nodes(
     request: Request, _principal: Admin, cursor: Cursor = None, limit: Limit = 100
 ) -> Page[NodeView]:
     """Hosts by name."""
-    after = None if cursor is None else _node_name(cursor)
+    after = None if cursor is None else _node_cursor(cursor)
     async with plane_of(request).engine.connect() as conn:
         rows = await nodes.page(conn, after=after, limit=limit)
         views = await _node_views(conn, rows)
     return Page(items=views, next_cursor=rows[-1].node_id if len(rows) == limit else None)
+
+
+def _node_cursor(cursor: str) -> NodeId:
+    try:
+        return node_id(cursor)
+    except InvalidValue:
+        raise bad_cursor(cursor) from None
 
 
 async def _node_views(conn: AsyncConnection, rows: list[NodeRow]) -> list[NodeView]:

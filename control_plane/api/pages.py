@@ -1,5 +1,6 @@
 """Cursor pagination and server-sent events: the two shapes in which lists leave the API."""
 
+import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Final, Generic, TypeVar
 
@@ -17,6 +18,7 @@ T = TypeVar("T")
 Limit = Annotated[int, Query(ge=1, le=500)]
 Cursor = Annotated[str | None, Query(description="`next_cursor` of the page before", max_length=128)]
 EVENT_STREAM: Final = "text/event-stream"
+_DIGITS: Final = re.compile(r"[0-9]{1,19}")
 
 
 class Page(BaseModel, Generic[T]):
@@ -34,7 +36,7 @@ def position_of(cursor: str | None) -> Position | None:
     """A cursor that is a position in the ledger. Raises `Malformed`."""
     if cursor is None:
         return None
-    if not (cursor.isascii() and cursor.isdigit()) or int(cursor) >= 2**63:
+    if not _DIGITS.fullmatch(cursor) or int(cursor) >= 2**63:
         raise bad_cursor(cursor)
     return Position(int(cursor))
 

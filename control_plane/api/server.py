@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from typing import Final
 
 import structlog
 import uvicorn
@@ -14,17 +15,18 @@ from control_plane.wiring import Plane
 from events.tail import Tail
 
 log = structlog.get_logger()
+LAST_SECONDS: Final = 2
 
 
 async def serve(plane: Plane) -> None:
-    """Serve until cancelled."""
+    """Serve until cancelled; requests under way are then answered, for `LAST_SECONDS` at most."""
     waiter = Waiter()
     feed = Feed(plane.engine, Tail(ledger_dsn(plane)), waiter)
     config = uvicorn.Config(
         create_app(plane, feed),
         log_config=None,
         access_log=False,
-        timeout_graceful_shutdown=2,
+        timeout_graceful_shutdown=LAST_SECONDS,
         lifespan="off",
     )
     sockets = [_listener(address) for address in plane.settings.listen.split(",")]
@@ -35,9 +37,20 @@ async def serve(plane: Plane) -> None:
             group.create_task(feed.run()),
         ]
         log.info("api_serving", listen=plane.settings.listen)
-        await server.serve(sockets)
+        await _until_cancelled(server, sockets)
         for task in background:
             task.cancel()
+
+
+async def _until_cancelled(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
+    serving = asyncio.ensure_future(server.serve(sockets))
+    try:
+        await asyncio.shield(serving)
+    except asyncio.CancelledError:
+        # Cancelled itself, it would drop its connections where they stand, answers of committed commands included.
+        server.should_exit = True
+        await serving
+        raise
 
 
 def _listener(address: str) -> socket.socket:

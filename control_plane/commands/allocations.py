@@ -105,12 +105,26 @@ def _candidates(request: AllocationRequested, *, skip_locked: bool) -> sa.Select
         seen.c.seen_at > sa.func.clock_timestamp() - SILENT_AFTER,
         seen.c.resynced,
     )
+    wanted = sa.and_(slot.c.state == "free", slot.c.sku == request.sku, heard, fit)
+    if request.slot_count > 1:
+        # Else the rows looked at could all be of nodes with too few, and one with enough come after them.
+        wanted = sa.and_(wanted, slot.c.node_id.in_(_roomy_nodes(request)))
     return (
         sa.select(slot)
-        .where(slot.c.state == "free", slot.c.sku == request.sku, heard, fit)
+        .where(wanted)
         .order_by(slot.c.node_id, slot.c.slot_index)
         .limit(CANDIDATES)
         .with_for_update(skip_locked=skip_locked, of=slot)
+    )
+
+
+def _roomy_nodes(request: AllocationRequested) -> sa.Select[tuple[str]]:
+    free = slots.slot.alias("free")
+    return (
+        sa.select(free.c.node_id)
+        .where(free.c.state == "free", free.c.sku == request.sku)
+        .group_by(free.c.node_id)
+        .having(sa.func.count() >= request.slot_count)
     )
 
 
@@ -157,7 +171,7 @@ async def load(conn: AsyncConnection, allocation: AllocationId) -> Living:
     state = life.fold(tuple(recorded.fact for recorded in history))
     if state is None or isinstance(state, life.Requested):
         raise UnknownName(Objection("unknown_allocation", f"there is no allocation {allocation}"))
-    rows = await slots.locked(conn, sorted(life.slot_ids(state.slots)))
+    rows = await slots.locked(conn, [slot.slot_id for slot in state.slots])
     return Living(history, state, rows)
 
 

@@ -1,58 +1,11 @@
 """A node trades its one-time token for credentials of its own making, once."""
 
-from datetime import UTC, datetime
-from hashlib import sha256
-from typing import Any
 from uuid import uuid4
 
-import httpx
 import redis
 
+from tests.api.node import BEAT, QUEUE_PASSWORD, as_node, batch, enrol, expect, survey
 from tests.servers.plane import RunningPlane
-
-BEAT = {"agent_version": "0.1.0", "spooled_reports": 0, "resynced": True}
-CREDENTIAL, QUEUE_PASSWORD = "credential-made-on-the-node", "queue-password-made-on-the-node"
-
-
-def expect(plane: RunningPlane, name: str) -> str:
-    answer = plane.client().post("/nodes", json={"id": name})
-    assert answer.status_code == 201
-    return str(answer.json()["enrolment_token"])
-
-
-def enrol(plane: RunningPlane, name: str, token: str, credential: str = CREDENTIAL) -> httpx.Response:
-    body = {
-        "node_id": name,
-        "token": token,
-        "credential_sha256": sha256(credential.encode()).hexdigest(),
-        "queue_password_sha256": sha256(QUEUE_PASSWORD.encode()).hexdigest(),
-        "agent_version": "0.1.0",
-    }
-    return httpx.post(f"{plane.url}/v1/agent/enroll", json=body, timeout=20)
-
-
-def as_node(plane: RunningPlane, name: str) -> httpx.Client:
-    headers = {"Authorization": f"Bearer {name}:{CREDENTIAL}"}
-    return httpx.Client(base_url=f"{plane.url}/v1/agent", headers=headers, timeout=20)
-
-
-def survey(**changes: Any) -> dict[str, Any]:
-    return {
-        "kind": "node.surveyed",
-        "hostname": "n",
-        "agent_version": "0.1.0",
-        "simulated": True,
-        "images": ["lab-guest"],
-        "missing": [],
-        "slots": [{"index": 0, "vcpus": 1, "memory_mib": 96, "network_device": "slice0"}],
-        **changes,
-    }
-
-
-def batch(incarnation: str, *bodies: tuple[int, dict[str, Any]]) -> dict[str, Any]:
-    moment = datetime.now(UTC).isoformat()
-    reports = [{"sequence": sequence, "observed_at": moment, "body": body} for sequence, body in bodies]
-    return {"incarnation": incarnation, "reports": reports}
 
 
 def test_an_enrolled_node_is_known_to_the_api_and_to_its_queue(running_plane: RunningPlane) -> None:

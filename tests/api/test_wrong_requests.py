@@ -96,6 +96,9 @@ def test_a_body_that_is_no_request_is_refused(shared_plane: RunningPlane, body: 
         ("/allocations?cursor=x", 422),
         ("/allocations?limit=0", 422),
         ("/slots?cursor=lab-a", 422),
+        ("/nodes?cursor=NOT-A-NODE", 422),
+        ("/allocations?project=%00", 422),
+        ("/slots?node=%00", 404),
         ("/events?after=-1", 422),
         ("/no-such-route", 404),
     ],
@@ -105,6 +108,23 @@ def test_names_and_cursors_that_mean_nothing_are_refused(
 ) -> None:
     answer = shared_plane.client().get(path)
     assert answer.status_code == status
+    assert codes(answer)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "header", "value"),
+    [
+        ("GET", "/events/watch", "Last-Event-ID", "9" * 5000),
+        ("GET", "/events/watch", "Last-Event-ID", "the last"),
+        ("POST", "/allocations", "Idempotency-Key", "k" * 256),
+        ("POST", "/allocations", "Idempotency-Key", ""),
+    ],
+)
+def test_a_header_that_means_nothing_is_refused(
+    shared_plane: RunningPlane, method: str, path: str, header: str, value: str
+) -> None:
+    answer = shared_plane.client(**{header: value}).request(method, path, json=GOOD)
+    assert answer.status_code == 422
     assert codes(answer)
 
 

@@ -8,11 +8,13 @@ import redis
 from redis.asyncio import Redis
 
 from control_plane import redis_nodes
+from control_plane.relay import AlreadyThere, Relay, Requeued
 from deploy.embedded.redis import RedisServer
 from events.values import NodeId
 from tasks.broker import QueueAddress
 from tasks.scripts import ALL_SCRIPTS, NODE_COMMANDS, QueueKeys
 from tests.queue.conftest import PASSWORD, login
+from tests.queue.node import message, order_ids
 
 OWN = QueueKeys.of("ctl:lab-a")
 _Connection: Any = redis.Connection  # redis-py ships it without types
@@ -32,7 +34,7 @@ def _connect(address: QueueAddress, password: str = PASSWORD) -> Any:
     )
 
 
-def _answer(connection: Any, *words: str | int | float) -> Any:
+def _answer(connection: Any, *words: str | bytes | int | float) -> Any:
     connection.connect()
     connection.send_command(*words)
     return connection.read_response()
@@ -156,6 +158,44 @@ async def test_a_new_password_ends_the_old_one(
     with pytest.raises(redis.exceptions.AuthenticationError):
         _answer(_connect(lab_a), "PING")
     assert _answer(_connect(lab_a, "rotated"), "PING") == b"PONG"
+
+
+async def test_a_new_password_ends_connections_that_were_made_with_the_old(
+    control: Redis, as_node: Any
+) -> None:
+    assert _answer(as_node, "PING") == b"PONG"
+    await redis_nodes.ensure_node_user(control, login("lab-a", "rotated"))
+    with pytest.raises(redis.exceptions.RedisError):
+        _answer(as_node, "PING")
+
+
+async def test_a_worker_of_no_readable_name_is_an_answer_for_its_own_node(
+    control: Redis, relay: Relay, as_node: Any
+) -> None:
+    [order_id, other] = order_ids(2)
+    clock = _answer(as_node, "TIME")
+    _answer(as_node, "ZADD", OWN.workers, int(clock[0]) * 1000 + 60_000, b"\xff")
+    _answer(as_node, "HSET", OWN.held, str(order_id), b"\xff")
+    _answer(as_node, "HSET", OWN.held, str(other), b"\xfe")
+    assert isinstance(await relay.enqueue(NodeId("lab-a"), order_id, message(order_id)), AlreadyThere)
+    assert isinstance(await relay.enqueue(NodeId("lab-a"), other, message(other)), Requeued)
+
+
+async def test_a_node_that_spoils_its_keys_keeps_no_order_of_another(
+    control: Redis, relay: Relay, as_node: Any
+) -> None:
+    [order_id] = order_ids(1)
+    _answer(as_node, "HSET", OWN.held, str(order_id), "a dead worker")
+    _answer(as_node, "HSET", OWN.waiting, "not", "a list")
+    assert await relay.stranded([NodeId("lab-a")]) == {NodeId("lab-a"): (order_id,)}
+    assert not await relay.withdraw(NodeId("lab-a"), order_id)
+
+
+async def test_a_node_that_claims_to_hold_very_much_is_believed_in_part(relay: Relay, as_node: Any) -> None:
+    held = [word for order_id in order_ids(100) for word in (str(order_id), "a dead worker")]
+    _answer(as_node, "HSET", OWN.held, *held)
+    found = await relay.stranded([NodeId("lab-a")])
+    assert len(found[NodeId("lab-a")]) == 8
 
 
 async def test_a_right_given_by_an_older_release_does_not_linger(

@@ -47,10 +47,10 @@ class RunningPlane:
             base_url=f"{self.url}/v1", headers={"Authorization": f"Bearer {ADMIN_KEY}", **headers}, timeout=20
         )
 
-    def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """What the database says, as its superuser."""
+    def rows(self, query: str, **values: object) -> list[tuple[Any, ...]]:
+        """What the database says, as its superuser; `values` stand in the query as `%(name)s`."""
         with psycopg.connect(self.database.admin_dsn, autocommit=True) as conn:
-            return conn.execute(query).fetchall()
+            return conn.execute(query, values or None).fetchall()
 
 
 def settings_for(database: Database, redis_url: str, port: int, queue_port: int) -> Settings:

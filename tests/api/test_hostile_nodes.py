@@ -1,0 +1,123 @@
+"""A node that lies harms nobody but itself: not the ledger's readers, not another node's orders."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.api.node import KEY, SLOT, admit, allocate, as_node, batch, enrol, expect, survey
+from tests.servers.plane import RunningPlane
+from tests.waiting import until
+
+
+def order_of(plane: RunningPlane, node: str) -> str:
+    """The id of the order that waits for a node."""
+    query = "select order_id::text from work.task where node_id = %(node)s and state in ('due', 'sent')"
+    until(lambda: bool(plane.rows(query, node=node)), "the order is on its way")
+    return str(plane.rows(query, node=node)[0][0])
+
+
+def refused(slot: str, order: str) -> dict[str, Any]:
+    reason = {"code": "stale_token", "message": "so I say"}
+    return {"kind": "order.refused", "order_id": order, "slot_id": slot, "reason": reason}
+
+
+@pytest.mark.parametrize("slot", ["n1/0", "n2/0"])
+def test_a_node_ends_no_order_of_another(running_plane: RunningPlane, slot: str) -> None:
+    admit(running_plane, "n1")
+    assert allocate(running_plane).status_code == 202
+    order = order_of(running_plane, "n1")
+    liar = admit(running_plane, "n2")
+    assert liar.post("/reports", json=batch(str(uuid4()), (1, refused(slot, order)))).is_success
+    assert order_of(running_plane, "n1") == order
+
+
+def test_a_node_that_has_a_slice_ends_no_order_of_another(running_plane: RunningPlane) -> None:
+    mine = admit(running_plane, "n1")
+    own = allocate(running_plane).json()["id"]
+    admit(running_plane, "n2")
+    assert allocate(running_plane).json()["slots"][0]["node_id"] == "n2"
+    order = order_of(running_plane, "n2")
+    failed = {
+        "kind": "slice.failed",
+        "slot_id": "n1/0",
+        "allocation_id": own,
+        "reason": {"code": "broken", "message": "my own slice"},
+    }
+    body = batch(str(uuid4()), (1, failed))
+    body["reports"][0]["order_id"] = order
+    assert mine.post("/reports", json=body).is_success
+    assert order_of(running_plane, "n2") == order
+
+
+@pytest.mark.parametrize(
+    "moment", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2026-03-01T12:00:00"]
+)
+def test_a_moment_that_no_reader_of_the_ledger_could_read_is_refused(
+    running_plane: RunningPlane, moment: str
+) -> None:
+    enrol(running_plane, "n1", expect(running_plane, "n1"))
+    body = batch(str(uuid4()), (1, survey()))
+    body["reports"][0]["observed_at"] = moment
+    assert as_node(running_plane, "n1").post("/reports", json=body).status_code == 422
+    assert running_plane.rows("select 1 from ledger.event where type = 'node.inspected'") == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"hostname": "n\0"},
+        {"agent_version": "\0"},
+        {"images": ["\0"]},
+        {"missing": ["\0"]},
+        {"slots": [{**SLOT, "vcpus": 2**40}]},
+        {"slots": [{**SLOT, "memory_mib": 2**40}]},
+        {"slots": [{**SLOT, "network_device": "\0"}]},
+    ],
+    ids=lambda said: next(iter(said)),
+)
+def test_a_description_that_no_row_can_hold_is_refused(
+    shared_plane: RunningPlane, said: dict[str, Any]
+) -> None:
+    name = f"n{uuid4().hex[:8]}"
+    enrol(shared_plane, name, expect(shared_plane, name))
+    answer = as_node(shared_plane, name).post("/reports", json=batch(str(uuid4()), (1, survey(**said))))
+    assert answer.status_code == 422
+
+
+@pytest.mark.parametrize("beat", [{"spooled_reports": 2**40}, {"agent_version": "\0"}], ids=str)
+def test_a_heartbeat_that_no_row_can_hold_is_refused(
+    shared_plane: RunningPlane, beat: dict[str, Any]
+) -> None:
+    name = f"n{uuid4().hex[:8]}"
+    enrol(shared_plane, name, expect(shared_plane, name))
+    body = {"agent_version": "1", "spooled_reports": 0, "resynced": True, **beat}
+    assert as_node(shared_plane, name).post("/heartbeat", json=body).status_code == 422
+
+
+def test_a_spool_from_a_restored_disk_is_told_how_far_reports_were_taken(running_plane: RunningPlane) -> None:
+    enrol(running_plane, "n1", expect(running_plane, "n1"))
+    node, spool = as_node(running_plane, "n1"), str(uuid4())
+    taken = node.post("/reports", json=batch(spool, *((number, survey()) for number in range(1, 6))))
+    assert taken.json() == {"sequence": 5}
+    restored = node.post("/reports", json=batch(spool, (2, survey(hostname="another"))))
+    assert restored.json() == {"sequence": 5}
+
+
+def test_an_order_too_large_to_send_is_refused_at_the_door(running_plane: RunningPlane) -> None:
+    admit(running_plane, "n1")
+    keys = [f"{KEY} {'x' * 8000}-{number}" for number in range(16)]
+    answer = allocate(running_plane, ssh_authorized_keys=keys)
+    assert answer.status_code == 422
+    assert answer.json()["reasons"][0]["field"] == "/ssh_authorized_keys"
+
+
+def test_a_trace_context_that_is_none_is_ignored(running_plane: RunningPlane) -> None:
+    admit(running_plane, "n1", slots=2)
+    good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    body = {"sku": "lab.small", "ssh_authorized_keys": [KEY]}
+    for given in ("x" * 60_000, good):
+        assert running_plane.client(traceparent=given).post("/allocations", json=body).status_code == 202
+    requested = "select trace_context from ledger.event where type = 'allocation.requested' order by position"
+    assert running_plane.rows(requested) == [(None,), (good,)]
+    order_of(running_plane, "n1")

@@ -1,0 +1,71 @@
+"""Many callers at once: one of them wins, the others get a reason, and nobody gets an error."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import httpx
+
+from tests.api.node import KEY, admit, allocate
+from tests.servers.plane import RunningPlane
+
+CROWD = (
+    """insert into read.node select (jsonb_populate_record(n, jsonb_build_object('node_id', 'a' || number))).*
+         from read.node n, generate_series(1, 80) as number where n.node_id = 'z1' returning 1""",
+    """insert into read.slot select (jsonb_populate_record(s, jsonb_build_object(
+                'node_id', 'a' || number, 'slot_id', 'a' || number || '/0'))).*
+         from read.slot s, generate_series(1, 80) as number where s.slot_id = 'z1/0' returning 1""",
+    """insert into work.node_seen select (jsonb_populate_record(w, jsonb_build_object('node_id', 'a' || number))).*
+         from work.node_seen w, generate_series(1, 80) as number where w.node_id = 'z1' returning 1""",
+)
+"""Eighty nodes like z1 that come before it by name, with one free slot each."""
+
+
+def at_once(calls: Sequence[Callable[[], httpx.Response]]) -> Counter[int]:
+    """How often each status was answered."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return Counter(future.result().status_code for future in [pool.submit(call) for call in calls])
+
+
+def post_node(plane: RunningPlane, name: str) -> httpx.Response:
+    return plane.client().post("/nodes", json={"id": name})
+
+
+def test_a_name_is_admitted_once_however_many_ask(running_plane: RunningPlane) -> None:
+    for name in ("n1", "n2", "n3", "n4"):
+        assert at_once([partial(post_node, running_plane, name)] * 6) == {201: 1, 409: 5}
+
+
+def test_nodes_admitted_at_once_get_a_subnet_each(running_plane: RunningPlane) -> None:
+    calls = [partial(post_node, running_plane, f"n{number}") for number in range(16)]
+    assert at_once(calls) == {201: 16}
+    assert running_plane.rows("select count(distinct subnet) from read.node") == [(16,)]
+
+
+def test_slots_wanted_together_go_to_one_of_those_who_ask(running_plane: RunningPlane) -> None:
+    admit(running_plane, "n1", slots=2)
+    answers = at_once([lambda: allocate(running_plane, slot_count=2)] * 8)
+    assert answers == {202: 1, 409: 7}
+
+
+def test_as_many_are_served_as_there_are_slots(running_plane: RunningPlane) -> None:
+    admit(running_plane, "n1", slots=4)
+    assert at_once([lambda: allocate(running_plane)] * 12) == {202: 4, 409: 8}
+
+
+def test_a_twin_gets_the_first_ones_answer(running_plane: RunningPlane) -> None:
+    admit(running_plane, "n1", slots=2)
+    body = {"sku": "lab.small", "ssh_authorized_keys": [KEY]}
+    client = running_plane.client(**{"Idempotency-Key": "twin"})
+    assert at_once([lambda: client.post("/allocations", json=body)] * 8) == {202: 8}
+    assert running_plane.rows("select count(*) from read.slot where state = 'claimed'") == [(1,)]
+
+
+def test_a_node_with_room_is_found_behind_many_with_too_little(running_plane: RunningPlane) -> None:
+    admit(running_plane, "z1", slots=2)
+    for statement in CROWD:
+        assert len(running_plane.rows(statement)) == 80
+    made = allocate(running_plane, slot_count=2)
+    assert made.status_code == 202, made.text
+    assert {slot["node_id"] for slot in made.json()["slots"]} == {"z1"}

@@ -1,0 +1,150 @@
+"""Servers that go away, hang or forget: the control plane's programs wait for them and go on."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import httpx
+import psycopg
+import redis
+
+from control_plane.sweeper import RESEND
+from deploy.embedded.children import Child, python_module
+from tests.api.node import QUEUE_PASSWORD, admit, allocate
+from tests.api.test_watch import events
+from tests.servers.plane import RunningPlane, free_port
+from tests.waiting import until
+
+CUT = """select pg_terminate_backend(pid) from pg_stat_activity
+          where usename = 'sliceplane_app' and datname = current_database()"""
+
+
+def admit_somebody(plane: RunningPlane) -> float:
+    """Append something; returns the seconds until the answer."""
+    began = time.monotonic()
+    assert plane.client().post("/nodes", json={"id": f"n{uuid4().hex[:8]}"}).status_code == 201
+    return time.monotonic() - began
+
+
+@contextmanager
+def stopped(plane: RunningPlane) -> Iterator[None]:
+    plane.redis.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        plane.redis.process.send_signal(signal.SIGCONT)
+
+
+def state_of_task(plane: RunningPlane) -> list[tuple[str]]:
+    return plane.rows("select state from work.task")
+
+
+def test_every_program_outlives_its_connections_to_the_database(running_plane: RunningPlane) -> None:
+    admit(running_plane, "n1")
+    assert len(running_plane.rows(CUT)) > 3
+    until(lambda: allocate(running_plane).status_code == 202, "the API is back")
+    until(lambda: state_of_task(running_plane) == [("sent",)], "the dispatcher is back")
+    allocation = running_plane.client().get
+    until(lambda: len(allocation("/allocations").json()["items"]) == 1, "the projector is back")
+    last = running_plane.rows("select max(position) from ledger.event")[0][0]
+    seen = events(running_plane, "/events/watch", 1, **{"Last-Event-ID": str(last - 1)})
+    assert [position for position, _ in seen] == [last]
+
+
+def test_a_redis_that_hangs_delays_no_answer_and_ends_no_program(running_plane: RunningPlane) -> None:
+    admit(running_plane, "n1")
+    with stopped(running_plane):
+        assert allocate(running_plane).status_code == 202
+        assert max(admit_somebody(running_plane) for _ in range(3)) < 1
+        due = "select 1 from work.task where due_at < clock_timestamp() - interval '6 s'"
+        until(
+            lambda: bool(running_plane.rows(due)),
+            "the task is overdue for longer than a transaction may idle",
+        )
+    until(lambda: state_of_task(running_plane) == [("sent",)], "the task is sent", 3 * RESEND.total_seconds())
+
+
+def test_a_redis_that_is_gone_delays_no_answer(running_plane: RunningPlane) -> None:
+    running_plane.redis.process.kill()
+    running_plane.redis.process.wait()
+    assert max(admit_somebody(running_plane) for _ in range(3)) < 1
+
+
+def test_a_node_that_may_enrol_again_keeps_its_queue_until_it_does(running_plane: RunningPlane) -> None:
+    admit(running_plane, "n1")
+    assert running_plane.client().post("/nodes/n1/enrolment").status_code == 201
+    with redis.Redis.from_url(running_plane.redis.url) as admin:
+        admin.acl_deluser("node-n1")
+        admin.flushall()
+        until(lambda: "node-n1" in _users(admin), "its user is back")
+    port = running_plane.redis.port
+    with redis.Redis("127.0.0.1", port, username="node-n1", password=QUEUE_PASSWORD) as node:
+        assert node.ping()
+
+
+def _users(admin: redis.Redis) -> list[str]:
+    return [str(user) for user in admin.acl_users()]
+
+
+def test_a_request_in_flight_is_answered_before_the_api_ends(
+    running_plane: RunningPlane, tmp_path: Path
+) -> None:
+    given, port = running_plane.settings, free_port()
+    environment = {
+        "SLICEPLANE_DATABASE_URL": given.database_url.get_secret_value(),
+        "SLICEPLANE_REDIS_URL": given.redis_url.get_secret_value(),
+        "SLICEPLANE_LISTEN": f"127.0.0.1:{port}",
+    }
+    api = Child("api", python_module("control_plane", "api"), tmp_path / "api.log", environment)
+    api.start()
+    try:
+        there = replace(running_plane, url=f"http://127.0.0.1:{port}")
+        until(lambda: _answers(there), "the second API answers")
+        with ThreadPoolExecutor(1) as pool, psycopg.connect(running_plane.database.admin_dsn) as holding:
+            holding.execute("lock table read.node in access exclusive mode")
+            answer = pool.submit(there.client().post, "/nodes", json={"id": "n1"})
+            until(lambda: bool(running_plane.rows(WAITING)), "the request waits")
+            assert api.pid is not None
+            os.kill(api.pid, signal.SIGTERM)
+            until(lambda: not _answers(there), "the API takes nobody in any more")
+            holding.rollback()
+            assert answer.result().status_code == 201
+    finally:
+        api.stop()
+
+
+WAITING = "select 1 from pg_locks where not granted and relation = 'read.node'::regclass"
+
+
+def _answers(plane: RunningPlane) -> bool:
+    with suppress(httpx.TransportError):
+        return plane.client().get("/skus").is_success
+    return False
+
+
+def test_a_key_is_all_that_is_printed_when_one_is_issued_while_redis_is_away(
+    running_plane: RunningPlane,
+) -> None:
+    environment = {
+        **os.environ,
+        "SLICEPLANE_DATABASE_URL": running_plane.settings.database_url.get_secret_value(),
+        "SLICEPLANE_REDIS_URL": "redis://127.0.0.1:1",
+    }
+    made = subprocess.run(
+        python_module("control_plane", "issue-key", "late"),
+        env=environment,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert "wake_lost" in made.stderr
+    [key] = made.stdout.splitlines()
+    headers = {"Authorization": f"Bearer {key}"}
+    assert httpx.get(f"{running_plane.url}/v1/skus", headers=headers).is_success
