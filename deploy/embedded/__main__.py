@@ -15,8 +15,8 @@ from typing import Final
 import httpx
 
 from deploy.embedded.client import ApiRefused
-from deploy.embedded.layout import AlreadyRunning, Layout, default_state, holder
-from deploy.embedded.nodes import GuestUnusable
+from deploy.embedded.layout import AlreadyRunning, Layout, OtherNodes, default_state, holder
+from deploy.embedded.nodes import GuestUnusable, sweep_leftovers
 from deploy.embedded.postgres_cluster import PostgresUnavailable
 from deploy.embedded.redis import RedisDidNotStart, RedisNotFound
 from deploy.embedded.screen import Screen
@@ -29,6 +29,7 @@ FAILURES: Final = (
     AlreadyRunning,
     ApiRefused,
     GuestUnusable,
+    OtherNodes,
     PostgresUnavailable,
     RedisDidNotStart,
     RedisNotFound,
@@ -52,7 +53,7 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     except FAILURES as error:
-        screen.bad(f"{type(error).__name__}: {error}")
+        screen.bad(str(error))
         screen.note(f"logs are in {layout.logs}")
         return 1
 
@@ -61,7 +62,14 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     for verb in ("up", "down"):
-        verbs.add_parser(verb).add_argument("--state", type=Path, default=default_state(), metavar="DIR")
+        state = verbs.add_parser(verb)
+        state.add_argument(
+            "--state",
+            type=Path,
+            default=default_state(),
+            metavar="DIR",
+            help="what is kept (default: %(default)s)",
+        )
     verbs.choices["up"].add_argument(
         "--once", action="store_true", help="release, check, stop and say the verdict"
     )
@@ -75,7 +83,8 @@ def _down(layout: Layout, screen: Screen) -> int:
     """Ask a running `up` to end, and wait until it has."""
     pid = holder(layout)
     if pid is None:
-        screen.say(f"nothing runs on {layout.state}")
+        left = sweep_leftovers(layout)
+        screen.say(f"nothing runs on {layout.state}{'; removed ' + ', '.join(left) if left else ''}")
         return 0
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + DOWN_SECONDS

@@ -20,7 +20,9 @@ class AlreadyRunning(Exception):
     """Another `up` holds the state folder."""
 
     def __init__(self, folder: Path, pid: str) -> None:
-        super().__init__(f"{folder} is in use by process {pid or 'unknown'}; stop it with ./dev down")
+        super().__init__(
+            f"{folder} is in use by process {pid or 'unknown'}; stop it with ./dev down --state {folder}"
+        )
 
 
 def default_state() -> Path:
@@ -29,6 +31,13 @@ def default_state() -> Path:
         return SYSTEM_STATE
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "sliceplane"
+
+
+class OtherNodes(Exception):
+    """The state folder belongs to nodes of another kind, whose slices would be taken for interrupted."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        super().__init__(f"{folder} holds {kind} nodes; give another folder with --state DIR")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,14 @@ class Layout:
 
     def node(self, name: str) -> Path:
         return self.state / "nodes" / name
+
+    def remember_nodes(self, kind: str) -> None:
+        """Note what kind of nodes this state is of. Raises `OtherNodes` when it is of another."""
+        path = self.state / "nodes-kind"
+        known = path.read_text() if path.exists() else kind
+        if known != kind:
+            raise OtherNodes(self.state, known)
+        path.write_text(kind)
 
     def ensure(self) -> None:
         for folder in (self.state, self.logs, self.ssh_key.parent, self.run):

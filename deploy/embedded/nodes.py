@@ -77,6 +77,15 @@ def why_not_real() -> str | None:
 _PATH: Final = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
 
 
+def sweep_leftovers(layout: Layout) -> list[str]:
+    """Remove the links that a killed `up` left on this machine; returns their names."""
+    if why_not_real() is not None:
+        return []
+    from node_agent.lab.networks import sweep
+
+    return sweep(layout.run_id)
+
+
 class LabNodes:
     """Real nodes: little hosts in namespaces, with guests under QEMU."""
 
@@ -88,6 +97,7 @@ class LabNodes:
         self._layout, self._say = layout, say
         self.lab = Lab(layout.run_id, layout.state, NODES)
         self._images = layout.state / "images"
+        self._api_url = ""
 
     def start(self) -> None:
         from node_agent.images import Image, publish
@@ -104,10 +114,16 @@ class LabNodes:
         return (self.lab.gateway_address,)
 
     def start_agents(self, api_url: str) -> None:
+        self._api_url = api_url
         for name in NODES:
-            node = self.lab.node(name)
-            path = write_configuration(self._layout, name, api_url, node.folder, {"datapath_type": "netdev"})
-            node.start_daemon("agent", python_module("node_agent", str(path)), {"PYTHONPATH": str(_ROOT)})
+            self._start_agent(name)
+
+    def _start_agent(self, name: str) -> None:
+        node = self.lab.node(name)
+        path = write_configuration(
+            self._layout, name, self._api_url, node.folder, {"datapath_type": "netdev"}
+        )
+        node.start_daemon("agent", python_module("node_agent", str(path)), {"PYTHONPATH": str(_ROOT)})
 
     def prove_login(self, endpoint: dict[str, Any], name: str) -> list[str]:
         from node_agent.lab.login import LoginFailed
@@ -158,7 +174,12 @@ class LabNodes:
         ]
 
     def tend(self) -> None:
-        """Nothing: a lab node's first process looks after its own daemons."""
+        """Start a node again whose first process died; that process looks after its own daemons."""
+        for name in NODES:
+            if not self.lab.node(name).alive:
+                self._say(f"{name} ended and is started again")
+                self.lab.reboot(name)
+                self._start_agent(name)
 
     def stop(self) -> None:
         self.lab.stop()
@@ -178,7 +199,7 @@ class SimulatedNodes:
         self._agents: list[Child] = []
 
     def start(self) -> None:
-        self._say("the nodes are simulated: the same agent over hosts in memory")
+        """Nothing: a simulated host begins with its agent."""
 
     def start_agents(self, api_url: str) -> None:
         for name in NODES:

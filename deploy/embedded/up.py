@@ -6,6 +6,7 @@ the next `up` goes on from there.
 """
 
 import contextlib
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -33,6 +34,7 @@ def up(layout: Layout, screen: Screen, *, once: bool, simulated: bool) -> int:
     signal.signal(signal.SIGTERM, _end)
     with Hold(layout), contextlib.ExitStack() as opened:
         opened.callback(screen.say, "everything is stopped; the state is kept in " + str(layout.state))
+        opened.callback(shutil.rmtree, layout.run, ignore_errors=True)
         opened.callback(_ignore_interrupts)
         nodes = _choose_nodes(layout, screen, simulated=simulated)
         _unwind_through(opened, nodes.stop)
@@ -56,10 +58,12 @@ def _unwind_through(opened: contextlib.ExitStack, stop: Any) -> None:
 
 
 def _choose_nodes(layout: Layout, screen: Screen, *, simulated: bool) -> Nodes:
+    """Real nodes where the machine can carry them. Raises `OtherNodes` for a state folder of the other kind."""
     why = "asked for" if simulated else why_not_real()
+    layout.remember_nodes("real" if why is None else "simulated")
     if why is None:
         return LabNodes(layout, screen.say)
-    screen.say(f"simulated nodes ({why})")
+    screen.say(f"simulated nodes ({why}): the same agent over hosts in memory")
     return SimulatedNodes(layout, screen.say)
 
 
@@ -97,7 +101,8 @@ def _stay(story: Story, stack: Stack) -> int:
 
 def _explain(story: Story, stack: Stack, active: list[dict[str, Any]]) -> None:
     screen = story.screen
-    screen.good(f"{len(active)} slice(s) active. Ctrl-C stops everything; the state is kept.")
+    screen.good(f"active: {', '.join(each['id'] for each in active)}")
+    screen.note("Ctrl-C stops everything; the state is kept.")
     screen.note(f"API   {stack.api_url}/docs   (key in {story.layout.client_file})")
     screen.note(f"try   SLICEPLANE_CONFIG={story.layout.client_file} .venv/bin/sliceplane allocations list")
     screen.note(f"logs  {story.layout.logs}")

@@ -34,10 +34,16 @@ VERBS: Final = {
 }
 
 
+WHOLE_SUITE: Final = ("-n", "2", "--dist", "loadfile", "--durations", "10")
+"""Two workers halve the wait on two cores; a file stays with one of them, since its tests share servers."""
+
+
 def command(name: str, arguments: Sequence[str]) -> list[str]:
     """The command line of a verb."""
     verb = VERBS[name]
     given = [_test_folder(argument) for argument in arguments] if name == "test" else list(arguments)
+    if name == "test" and not given:
+        given = list(WHOLE_SUITE)
     return [str(ENVIRONMENT / "bin" / "python"), "-m", verb.module, *verb.defaults, *given]
 
 

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -92,12 +93,12 @@ def test_once_shows_a_slice_come_and_go_and_leaves_nothing(state: Path, kind: st
 @pytest.mark.parametrize("kind", ["simulated", REAL])
 def test_after_everything_was_killed_the_next_up_has_its_slice_active_again(state: Path, kind: str) -> None:
     first = Up(state, *options(kind))
-    first.until_said("slice(s) active")
+    first.until_said("Ctrl-C stops everything")
     [before] = active(first.layout)
     kill_everything(first)
     until(lambda: not [each for each in traces(first.layout) if each.startswith("process")], "all is dead")
     second = Up(state, *options(kind))
-    second.until_said("slice(s) active")
+    second.until_said("Ctrl-C stops everything")
     assert active(second.layout) == [before]
     assert second.end(signal.SIGINT) == 130
     assert traces(second.layout) == []
@@ -112,9 +113,23 @@ def test_an_interrupt_at_any_moment_leaves_nothing_behind(state: Path, kind: str
     assert traces(up.layout) == []
 
 
+@pytest.mark.node
+@pytest.mark.slow
+def test_a_node_that_dies_is_started_again_and_its_slice_with_it(state: Path) -> None:
+    up = Up(state)
+    up.until_said("Ctrl-C stops everything")
+    [before] = active(up.layout)
+    os.kill(int((state / "nodes" / "lab-a" / "host.pid").read_text()), signal.SIGKILL)
+    up.until_said("lab-a ended and is started again")
+    until(lambda: states(up.layout) == ["starting"], "the interruption is known")
+    until(lambda: active(up.layout) == [before], "the slice is active again", 60)
+    assert up.end(signal.SIGINT) == 130
+    assert traces(up.layout) == []
+
+
 def test_a_second_up_on_the_same_state_is_refused_and_down_ends_the_first(state: Path) -> None:
     first = Up(state, "--simulated")
-    first.until_said("slice(s) active")
+    first.until_said("Ctrl-C stops everything")
     second = Up(state, "--simulated")
     assert second.wait() == 1
     assert "in use by process" in second.said
@@ -124,12 +139,24 @@ def test_a_second_up_on_the_same_state_is_refused_and_down_ends_the_first(state:
     assert traces(first.layout) == []
 
 
+def states(layout: Layout) -> list[str]:
+    return [each["state"] for each in allocations(layout)]
+
+
 def active(layout: Layout) -> list[tuple[str, str]]:
-    """Active allocations and their slots, as the API says."""
+    """Active allocations and their slots."""
+    return [
+        (each["id"], each["slots"][0]["slot_id"]) for each in allocations(layout) if each["state"] == "active"
+    ]
+
+
+def allocations(layout: Layout) -> list[dict[str, Any]]:
+    """What the API says."""
     client = json.loads(layout.client_file.read_text())
     headers = {"Authorization": f"Bearer {client['api_key']}"}
-    found = httpx.get(f"{client['url']}/v1/allocations", headers=headers, timeout=20).json()["items"]
-    return [(each["id"], each["slots"][0]["slot_id"]) for each in found if each["state"] == "active"]
+    answer = httpx.get(f"{client['url']}/v1/allocations", headers=headers, timeout=20)
+    found: list[dict[str, Any]] = answer.json()["items"]
+    return found
 
 
 def kill_everything(up: Up) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Protocol
 
 from node_agent.drivers.disks import DisksFolder
-from node_agent.drivers.libvirt import LibvirtHypervisor
 from node_agent.images import FixedImages, Image, Images, ImagesFolder, publish
 from node_agent.lab.guest import GuestImage
 from node_agent.lab.lab import LabNode
@@ -63,6 +62,9 @@ class Real:
     """
 
     def __init__(self, node: LabNode, folder: Path) -> None:
+        # Here and not above: libvirt's package is an extra, and the simulated host needs none of it.
+        from node_agent.drivers.libvirt import LibvirtHypervisor
+
         self._node, self.ended = node, threading.Event()
         socket = f"/proc/{node.pid}/root/run/libvirt/libvirt-sock"
         self._hypervisor = LibvirtHypervisor(f"qemu:///system?socket={socket}", self.ended.set)

@@ -7,9 +7,7 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
-from pyroute2 import netns
 
-from node_agent.drivers.libvirt import LibvirtHypervisor
 from node_agent.host import Answered
 from node_agent.lab.lab import Lab, LabNode
 from node_agent.machines import Machines
@@ -87,9 +85,25 @@ def test_a_guest_that_ends_after_libvirtd_came_back_is_still_told(
     assert [step.name for step in machines.to_apply(WANTED)] == ["machine.start"]
 
 
+def test_a_libvirtd_that_dies_again_and_again_costs_no_open_file(host: Real, node: LabNode) -> None:
+    def dies() -> int:
+        host.ended.clear()
+        node.kill("libvirtd")
+        eventually(host.ended.is_set)
+        eventually(lambda: readable(host.hypervisor.domains))
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    eventually(host.ended.is_set)
+    after_one = dies()
+    assert dies() == after_one
+
+
 def test_a_hung_libvirtd_makes_the_host_unreadable_in_time_and_comes_back(
     machines: Machines, host: Real, node: LabNode
 ) -> None:
+    # Here and not above: the drivers' packages are an extra, and these tests are collected without it too.
+    from node_agent.drivers.libvirt import LibvirtHypervisor
+
     socket = f"/proc/{node.pid}/root/run/libvirt/libvirt-sock"
     hasty = LibvirtHypervisor(f"qemu:///system?socket={socket}", host.ended.set, read_seconds=0.3)
     hasty.domains()
@@ -116,6 +130,8 @@ def test_a_started_guest_boots_and_answers_with_its_ssh_banner(machines: Machine
             *(f"--dhcp-range={network.gateway},static", f"--dhcp-host={network.mac},{network.ip},infinite"),
         ],
     )
+    from pyroute2 import netns
+
     with open("/proc/self/ns/net") as home:
         netns.setns(f"/proc/{node.pid}/ns/net")
         try:

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from node_agent.drivers.dhcp import DnsmasqLeases
 from node_agent.drivers.dnsmasq import Dnsmasq
-from node_agent.drivers.links import NetlinkLinks
 from node_agent.gateway import NodeNetwork
 from node_agent.lab.lab import Lab
 from tests.agent.eventually import eventually
@@ -19,6 +19,7 @@ from tests.contract.network.hosts import aspects_of, gateway_of
 from tests.contract.network.slices import NETWORK, network, run, slice_on
 
 if TYPE_CHECKING:
+    from node_agent.drivers.dhcp import DnsmasqLeases
     from tests.contract.network.lab_host import Real
 
 pytestmark = pytest.mark.node
@@ -44,8 +45,11 @@ def process(host: "Real") -> Dnsmasq:
     return host.leases_driver._server
 
 
-def agent_after(host: "Real", wanted: NodeNetwork) -> DnsmasqLeases:
+def agent_after(host: "Real", wanted: NodeNetwork) -> "DnsmasqLeases":
     """The driver of an agent that was started in place of the host's own."""
+    from node_agent.drivers.dhcp import DnsmasqLeases
+    from node_agent.drivers.links import NetlinkLinks
+
     return DnsmasqLeases(process(host)._folder, wanted, NetlinkLinks())
 
 
@@ -84,6 +88,8 @@ def test_the_next_agent_replaces_a_server_that_runs_otherwise_and_keeps_its_leas
 
 
 def test_a_server_whose_device_was_made_anew_is_replaced(host: "Real") -> None:
+    from node_agent.drivers.links import NetlinkLinks
+
     before = pids(host)
     found = process(host).running()
     numbers = {each.link for each in found}
@@ -91,6 +97,36 @@ def test_a_server_whose_device_was_made_anew_is_replaced(host: "Real") -> None:
     moved = Dnsmasq(process(host)._folder, lambda _: 4711, 5.0)
     assert not moved.serves(NETWORK)
     assert pids(host) == before
+
+
+def test_a_server_of_another_host_on_this_machine_is_nobodys_business(host: "Real") -> None:
+    mark = f"--dhcp-leasefile={process(host)._folder / 'leases'}"
+    server = f"exec -a dnsmasq {sys.executable} -c 'print(flush=True); input()' {mark}"
+    inside = ["unshare", "--pid", "--fork", "--kill-child", "bash", "-c", server]
+    before = pids(host)
+    with subprocess.Popen(inside, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"\n"
+        assert pids(host) == before
+        other.kill()
+
+
+def test_a_lease_that_is_cleared_while_the_server_is_down_does_not_come_back_with_it(host: "Real") -> None:
+    slot = network(0)
+    for aspect in aspects_of(host):
+        run(aspect.to_apply(slice_on(slot)))
+    assert host.lease(slot.tap, slot.mac) == slot.ip
+    [pid] = pids(host)
+    process(host).close()
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: pids(host) == [])
+    [leased] = host.leases.leases()
+    host.leases.clear(leased)
+    assert host.leases.leases() == frozenset()
+    successor = agent_after(host, NETWORK)
+    successor.serve(NETWORK)
+    assert successor.leases() == frozenset()
+    successor.close()
 
 
 def test_a_lease_file_that_was_cut_off_does_not_stop_the_look(host: "Real") -> None:
