@@ -1,7 +1,8 @@
 """`sliceplane-agent CONFIG`: the agent as a program. Ends on SIGTERM or SIGINT within seconds; slices run on.
 
-Exit codes (sysexits.h): 0 stopped as asked, 64 usage, 74 the state folder cannot be used, 75 another agent holds it,
-77 enrolment refused, 78 configuration refused. 75 may pass by itself; the others want a person.
+Exit codes (sysexits.h): 0 stopped as asked, 64 usage, 70 a part of it broke, 74 the state folder cannot be used, 75
+another agent holds it, 77 enrolment refused, 78 configuration refused. 70 and 75 may pass by themselves; the others
+want a person.
 """
 
 import os
@@ -22,7 +23,10 @@ from node_agent.sole import AnotherAgent
 from node_agent.wiring import run
 from tasks.failpoints import arm_from
 
+log = structlog.get_logger(__name__)
+
 USAGE: Final = 64
+BROKEN: Final = 70
 MISCONFIGURED: Final = 78
 _ENDS: Final[dict[type[Exception], int]] = {
     OSError: 74,
@@ -55,15 +59,36 @@ def _main(arguments: list[str]) -> int:
 
 
 def _be_the_agent(settings: Settings) -> int:
+    halt = _halt_on_signals()
+    broken = halt_on_broken_threads(halt)
     try:
-        run(settings, _halt_on_signals())
+        run(settings, halt)
     except Halted:
-        return 0
+        return BROKEN if broken.is_set() else 0
     except tuple(_ENDS) as end:
         code = next(code for kind, code in _ENDS.items() if isinstance(end, kind))
-        structlog.get_logger(__name__).critical("agent_cannot_run", why=type(end).__name__, reason=str(end))
+        log.critical("agent_cannot_run", why=type(end).__name__, reason=str(end))
         return code
-    return 0
+    return BROKEN if broken.is_set() else 0
+
+
+def halt_on_broken_threads(halt: Halt) -> threading.Event:
+    """End the agent when one of its threads does by an error; gives what is set then.
+
+    Half an agent looks alive: it would beat, and never survey or report again. A new one goes on from the disk.
+    """
+    broken = threading.Event()
+
+    def broke(how: threading.ExceptHookArgs) -> None:
+        thread = how.thread.name if how.thread else "unknown"
+        log.critical("thread_broke", thread=thread, exc_info=how.exc_value)
+        # What breaks while all is being taken down has nothing left to do.
+        if not halt.asked:
+            broken.set()
+            halt.ask()
+
+    threading.excepthook = broke
+    return broken
 
 
 def _halt_on_signals() -> Halt:

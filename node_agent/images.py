@@ -64,7 +64,10 @@ class ImagesFolder:
     def names(self) -> tuple[ImageName, ...]:
         """Raises `HostUnreadable` when a description cannot be read or lies about its name."""
         found = sorted(path.parent.name for path in self.folder.glob(f"*/{_DESCRIPTION}"))
-        return tuple(self._read(image_name(name)).name for name in found)
+        try:
+            return tuple(self._read(image_name(name)).name for name in found)
+        except InvalidValue as error:
+            raise HostUnreadable(f"folder of images {self.folder}: {error}") from error
 
     def find(self, name: ImageName) -> Image:
         if not (self.folder / name / _DESCRIPTION).is_file():

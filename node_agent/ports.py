@@ -3,7 +3,8 @@
 The bridge is `secure`, so a port without flows carries nothing: a crash between adding a port and setting its flows
 leaves a mute slice, never an open one. Flows go in and out as one bundle per slot, known by its cookie; nobody
 else's are touched. A port that differs is deleted before it is added again, because its name and its number are
-reused, and its flows go before it does.
+reused, and its flows go before it does. Flows without their port go too before one is added: they are an earlier
+slice's, and would let it speak as that one.
 """
 
 from dataclasses import dataclass
@@ -75,9 +76,9 @@ def plan(
 ) -> tuple[Step, ...]:
     port = Port(wanted.tap, wanted.bridge, port_number(wanted.index))
     steps: tuple[Step, ...] = ()
+    if found != port and flows:
+        steps, flows = (_delete_flows(wanted, switch),), frozenset()
     if found is not None and found != port:
-        if flows:
-            steps, flows = (_delete_flows(wanted, switch),), frozenset()
         steps += (Step("port.delete", lambda: switch.delete_port(port.name)),)
     if found != port:
         steps += (Step("port.add", lambda: switch.add_port(port)),)

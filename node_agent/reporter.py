@@ -65,6 +65,10 @@ class Reporter:
             except (ControlPlaneAway, TurnedAway) as away:
                 log.warning("reports_not_delivered", waiting=self._spool.waiting, reason=str(away))
                 self._halt.rest(backoff.next())
+            except OSError:
+                # Delivered, and not written down as such: sent again after a crash, and taken once all the same.
+                log.exception("delivery_not_kept", waiting=self._spool.waiting)
+                self._halt.rest(backoff.next())
 
     def _deliver(self, control_plane: ControlPlane, batch: ReportBatch) -> None:
         failpoint("agent.deliver.before")

@@ -9,11 +9,13 @@ door and says nothing. Doors are never taken while another door is held; work is
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from ipaddress import IPv4Address, IPv4Network
 
 from events.values import NodeId, SlotId, SlotIndex, index_of, node_of, slot_of
 from node_agent.fence import FenceFiles, Held, Refused, is_news
+from node_agent.gateway import NodeNetwork
 from node_agent.halt import Halt
-from tasks.orders import Order
+from tasks.orders import ApplySlice, Order, SliceNetwork
 
 
 class Slot:
@@ -90,17 +92,27 @@ class Slot:
 
 
 class Slots:
-    """The slots this node was configured with. Raises `Refused` for any other."""
+    """The slots this node was configured with, on the one network that it guards."""
 
-    def __init__(self, node_id: NodeId, indexes: Iterable[SlotIndex], files: FenceFiles) -> None:
-        self._node_id = node_id
+    def __init__(
+        self, node_id: NodeId, network: NodeNetwork, indexes: Iterable[SlotIndex], files: FenceFiles
+    ) -> None:
+        self._node_id, self._network = node_id, network
         self._slots = {slot_of(node_id, index): Slot(slot_of(node_id, index), files) for index in indexes}
 
     def of(self, order: Order) -> Slot:
+        """The slot that an order is for. Raises `Refused` when that is not here."""
         if order.node_id != self._node_id or node_of(order.slot_id) != self._node_id:
             raise Refused(
                 "wrong_node", f"order for {order.slot_id} on {order.node_id} came to {self._node_id}"
             )
+        match order.body:
+            case ApplySlice(network=wanted) if not _is_on(self._network, wanted):
+                # A slice on another bridge or address would be past everything that guards this one.
+                place = f"{wanted.private_ip} on {wanted.bridge}, {wanted.subnet} behind {wanted.gateway}"
+                raise Refused("wrong_network", f"{place}, is not on the network of {self._node_id}")
+            case _:
+                pass
         try:
             return self._slots[order.slot_id]
         except KeyError:
@@ -115,3 +127,11 @@ class Slots:
     def close(self) -> None:
         for slot in self:
             slot.close()
+
+
+def _is_on(own: NodeNetwork, wanted: SliceNetwork) -> bool:
+    return (
+        (wanted.bridge, wanted.subnet, wanted.gateway) == (own.bridge, own.subnet, own.gateway)
+        and IPv4Address(wanted.private_ip) in IPv4Network(own.subnet)
+        and wanted.private_ip != own.gateway
+    )

@@ -3,12 +3,15 @@
 `reports.jsonl` holds one report a line and is flushed before `append` returns. `head.json` names the spool's
 incarnation and what was taken. A crash leaves at most a torn last line, which was never promised to anybody and is
 cut off at the next start, or a head that is behind: then some reports are sent twice, and intake takes each once.
+A whole line that cannot be read is the disk's doing, or another version's: the rest is sent, and the file is kept.
 
 Sequences count from 1 without gaps for as long as the incarnation lives. A new incarnation begins with a new disk,
-and when the control plane wants reports again that were already forgotten (it was restored from a backup).
+when a report in between was lost, and when the control plane wants reports again that were already forgotten (it
+was restored from a backup).
 """
 
 import os
+import shutil
 import threading
 from collections import deque
 from datetime import datetime
@@ -47,8 +50,11 @@ class Spool:
         self._head = self._read_head()
         self._waiting = deque(report for report in self._recover() if report.sequence > self._head.taken)
         self._last = self._waiting[-1].sequence if self._waiting else self._head.taken
-        self._file = os.open(self._lines, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._file = self._open()
         sync_folder(self._folder)
+        if self._last - self._head.taken != len(self._waiting):
+            # Intake would wait for what is missing for ever.
+            self.begin_anew()
 
     def append(
         self, body: ReportBody, *, observed_at: datetime, order_id: UUID | None, trace_context: str | None
@@ -94,15 +100,17 @@ class Spool:
             self._changed.notify_all()
 
     def begin_anew(self) -> None:
-        """Give what still waits a new incarnation, counted from 1."""
+        """Give what still waits a new incarnation, counted from 1. Raises `OSError`."""
         with self._changed:
+            # What was taken leaves the file first: under a new head it would all seem to wait again.
+            self._compact()
             self._waiting = deque(
                 report.model_copy(update={"sequence": sequence})
                 for sequence, report in enumerate(self._waiting, 1)
             )
             self._last = len(self._waiting)
             self._head = _Head(incarnation=new_uuid())
-            # A crash inside leaves the new head over lines with old numbers: intake wants 1, and we come here again.
+            # A crash inside leaves the new head over lines with old numbers, and the next start comes here again.
             # The other way round the old head would pass the renumbered lines off as taken.
             self._compact()
 
@@ -115,14 +123,13 @@ class Spool:
     def full(self) -> bool:
         return self.waiting >= self._limit
 
-    def close(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-            os.close(self._file)
-
     @property
     def _lines(self) -> Path:
         return self._folder / "reports.jsonl"
+
+    @property
+    def _damaged(self) -> Path:
+        return self._folder / "reports.damaged"
 
     def _read_head(self) -> _Head:
         try:
@@ -137,22 +144,16 @@ class Spool:
 
     def _recover(self) -> list[Report]:
         """The whole lines of the file; what a crash tore off the last one is cut away."""
-        reports: list[Report] = []
         if not self._lines.exists():
-            return reports
-        good = 0
-        for line in self._lines.read_bytes().splitlines(keepends=True):
-            try:
-                report = Report.model_validate_json(line)
-            except ValidationError:
-                break
-            if not line.endswith(b"\n"):
-                break
-            reports.append(report)
-            good += len(line)
-        if good < self._lines.stat().st_size:
-            log.warning("spool_cut", kept=len(reports), at=good)
-            os.truncate(self._lines, good)
+            return []
+        *lines, torn = self._lines.read_bytes().split(b"\n")
+        if torn:
+            log.warning("spool_cut", kept=len(lines))
+            os.truncate(self._lines, self._lines.stat().st_size - len(torn))
+        reports = [report for line in lines if (report := _read(line)) is not None]
+        if len(reports) < len(lines):
+            log.error("spool_damaged", lost=len(lines) - len(reports), kept=str(self._damaged))
+            shutil.copyfile(self._lines, self._damaged)
         return reports
 
     def _write(self, line: bytes) -> None:
@@ -174,6 +175,19 @@ class Spool:
         self._store_head(durable=True)
         failpoint("agent.compact.between")
         content = b"".join(report.model_dump_json().encode() + b"\n" for report in self._waiting)
-        replace_file(self._lines, content)
-        os.close(self._file)
-        self._file = os.open(self._lines, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            replace_file(self._lines, content)
+        finally:
+            # Also when only the flush of the folder failed: the old file has no name any more, and would swallow reports.
+            old, self._file = self._file, self._open()
+            os.close(old)
+
+    def _open(self) -> int:
+        return os.open(self._lines, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+def _read(line: bytes) -> Report | None:
+    try:
+        return Report.model_validate_json(line)
+    except ValidationError:
+        return None

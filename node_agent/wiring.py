@@ -19,6 +19,7 @@ from node_agent.clock import NodeClock
 from node_agent.enrol import Identity, become_known
 from node_agent.fence import FenceFiles
 from node_agent.gate import Gate
+from node_agent.gateway import node_network
 from node_agent.halt import Halt
 from node_agent.heartbeat import HeartbeatSender
 from node_agent.host import Host
@@ -65,7 +66,8 @@ class Agent:
         self._reporter = Reporter(self._spool, self._clock)
         self._gate = Gate(self._spool)
         self._files = FenceFiles(settings.state_folder / "fence")
-        slots = Slots(settings.node_id, (slot.index for slot in settings.slots), self._files)
+        network = node_network(settings, enrolled.subnet)
+        slots = Slots(settings.node_id, network, (slot.index for slot in settings.slots), self._files)
         self._host = build_host(settings, enrolled.subnet, self._something_ended)
         self._acceptance = Acceptance(slots, SlotWork(self._host, self._reporter), self._reporter)
         self._heartbeat = HeartbeatSender(

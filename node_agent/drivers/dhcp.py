@@ -86,8 +86,10 @@ class DnsmasqLeases:
 
     def clear(self, lease: LeaseSeen) -> None:
         look_again()
-        if not self._server.running():
-            self._strike(lease)
+        # Held, or a server that comes back meanwhile has read the lease already, and writes it down again.
+        with self._server.held() as runs:
+            if not runs:
+                self._strike(lease)
         ends = monotonic() + self._deadline
         while _of(lease, self._leases()):
             if monotonic() > ends:
@@ -99,7 +101,7 @@ class DnsmasqLeases:
         try:
             files = [path for path in self._hosts.glob("*") if not path.name.startswith(".")]
             return frozenset(_reservation(path.name, path.read_text()) for path in files)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise HostUnreadable(f"reservations in {self._hosts}: {error}") from error
 
     def _leases(self) -> frozenset[LeaseSeen]:
@@ -107,7 +109,7 @@ class DnsmasqLeases:
             lines = self._file.read_text().splitlines()
         except FileNotFoundError:
             return frozenset()
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise HostUnreadable(f"lease file {self._file}: {error}") from error
         return frozenset(seen for line in lines if (seen := _lease(line, time.time())))
 

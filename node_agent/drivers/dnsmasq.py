@@ -15,7 +15,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -25,8 +25,9 @@ from typing import Final
 import structlog
 
 from node_agent.backoff import Backoff
+from node_agent.drivers.processes import PROC, own_processes
 from node_agent.gateway import NodeNetwork
-from node_agent.slices import HostRefused
+from node_agent.slices import HostRefused, HostUnreadable
 
 log = structlog.get_logger(__name__)
 
@@ -63,7 +64,10 @@ class Dnsmasq:
             return len(found) == 1 and self._watched == found[0].pid
 
     def serve(self, network: NodeNetwork) -> None:
-        """Adopt the dnsmasq that runs as wanted, or start one; end every other. Raises `HostRefused`."""
+        """Adopt the dnsmasq that runs as wanted, or start one; end every other.
+
+        Raises `HostRefused`, `HostUnreadable`.
+        """
         with self._turn:
             self._wanted = network
             found = [each for each in self.running() if self._is(each, network)][:1]
@@ -76,9 +80,17 @@ class Dnsmasq:
 
     def hang_up(self) -> None:
         """Make it read its hosts anew (dnsmasq(8), SIGHUP)."""
-        for each in self.running():
-            with suppress(ProcessLookupError):
-                os.kill(each.pid, signal.SIGHUP)
+        # Not while it is being started: before it handles the signal it would die of it.
+        with self._turn:
+            for each in self.running():
+                with suppress(ProcessLookupError):
+                    os.kill(each.pid, signal.SIGHUP)
+
+    @contextmanager
+    def held(self) -> Iterator[bool]:
+        """While this lasts nobody starts it or ends it; gives whether it runs."""
+        with self._turn:
+            yield bool(self.running())
 
     def close(self) -> None:
         """Watch it no more; it goes on serving."""
@@ -93,8 +105,7 @@ class Dnsmasq:
                 self._end(each.pid)
 
     def running(self) -> tuple[Running, ...]:
-        mark = f"--dhcp-leasefile={self._folder / 'leases'}".encode()
-        return tuple(_found(mark))
+        return tuple(_found(f"--dhcp-leasefile={self._folder / 'leases'}"))
 
     def _is(self, found: Running, network: NodeNetwork) -> bool:
         wanted = (self._arguments(network), str(self._link_number(network.bridge)))
@@ -165,8 +176,8 @@ class Dnsmasq:
             log.warning("dnsmasq_died", pid=pid)
             try:
                 self.serve(self._wanted)
-            except HostRefused as error:
-                log.error("dnsmasq_not_started", refusal=str(error))
+            except (HostRefused, HostUnreadable) as error:
+                log.error("dnsmasq_not_started", reason=str(error))
 
     def _end(self, pid: int) -> None:
         for deadly in (signal.SIGTERM, signal.SIGKILL):
@@ -207,16 +218,14 @@ class Dnsmasq:
         )
 
 
-def _found(mark: bytes) -> Iterator[Running]:
-    for folder in Path("/proc").glob("[0-9]*"):
-        # Processes come and go while we look.
+def _found(mark: str) -> Iterator[Running]:
+    for pid, words in own_processes():
+        # It may end while we look.
         with suppress(OSError):
-            words = (folder / "cmdline").read_bytes().split(b"\0")[:-1]
-            if mark in words and Path(os.fsdecode(words[0])).name == "dnsmasq":
-                environment = (folder / "environ").read_bytes().split(b"\0")
-                links = [word.partition(b"=")[2] for word in environment if word.startswith(LINK.encode())]
-                link = os.fsdecode(links[0]) if links else ""
-                yield Running(int(folder.name), tuple(map(os.fsdecode, words)), link)
+            if mark in words and Path(words[0]).name == "dnsmasq":
+                environment = os.fsdecode((PROC / str(pid) / "environ").read_bytes()).split("\0")
+                links = [word.partition("=")[2] for word in environment if word.startswith(f"{LINK}=")]
+                yield Running(pid, words, links[0] if links else "")
 
 
 def _ended(pid: int, within: float) -> bool:

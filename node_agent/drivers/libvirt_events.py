@@ -9,7 +9,7 @@ what finds everything.
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from typing import Any, Final
 
@@ -48,26 +48,27 @@ class DomainWatch:
 
     def _watch(self) -> None:
         while not self._stopped.is_set():
-            with suppress(libvirt.libvirtError):
-                self._watch_once()
+            with suppress(libvirt.libvirtError), ExitStack() as ends:
+                self._watch_once(ends)
             self._stopped.wait(_AGAIN_SECONDS)
 
-    def _watch_once(self) -> None:
+    def _watch_once(self, ends: ExitStack) -> None:
+        # The callbacks hold the connection, and the connection the callbacks: nothing else would ever free them. Each
+        # is undone even where another could not be, as on a connection whose other end is gone.
         self._lost.clear()
         connection = libvirt.open(self._uri)
+        ends.callback(connection.close)
         watch = connection.domainEventRegisterAny(None, _LIFECYCLE, self._on_event, None)
+        ends.callback(connection.domainEventDeregisterAny, watch)
         connection.registerCloseCallback(lambda *_: self._lost.set(), None)
+        ends.callback(connection.unregisterCloseCallback)
         # Last, because from here on the loop may close the connection, which must not meet a call on it.
         connection.setKeepAlive(_KEEPALIVE_SECONDS, _KEEPALIVE_MISSES)
+        ends.callback(connection.setKeepAlive, 0, 0)
         log.info("libvirt_watched", uri=self._uri)
         if not self._stopped.is_set():
             self._ended()
             self._lost.wait()
-        connection.setKeepAlive(0, 0)
-        # The callbacks hold the connection, and the connection the callbacks: nothing else would ever free them.
-        connection.unregisterCloseCallback()
-        connection.domainEventDeregisterAny(watch)
-        connection.close()
 
     def _on_event(self, _: Connection, domain: Domain, event: int, detail: int, __: None) -> None:
         if event == libvirt.VIR_DOMAIN_EVENT_STOPPED:

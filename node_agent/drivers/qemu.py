@@ -1,8 +1,4 @@
-"""QEMU processes, looked for in /proc and not in libvirt: a guest may outlive what libvirt knows of it.
-
-Only this process's own PID namespace counts as the host. A machine that carries lab nodes shows their processes in
-its /proc as well, under the same guests' names, and they are none of its agent's business.
-"""
+"""QEMU processes, looked for in /proc and not in libvirt: a guest may outlive what libvirt knows of it."""
 
 import os
 import select
@@ -11,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from node_agent.drivers.processes import PROC, own_processes
 from node_agent.machines import FoundProcess
 from node_agent.slices import HostRefused
 
-_PROC: Final = Path("/proc")
 _DEATH_SECONDS: Final = 5.0
 
 
@@ -42,26 +38,13 @@ def end_process(process: FoundProcess) -> None:
 
 
 def _found() -> Iterator[FoundProcess]:
-    own = _pid_namespace(_PROC / "self")
-    for folder in _PROC.iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            if _pid_namespace(folder) != own:
-                continue
-            words = (folder / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue  # ended while we looked, or not ours to look at
-        name, started = _guest_name(words), _started(int(folder.name))
+    for pid, words in own_processes():
+        name, started = _guest_name(words), _started(pid)
         if name and started is not None:
-            yield FoundProcess(name, int(folder.name), started)
+            yield FoundProcess(name, pid, started)
 
 
-def _pid_namespace(process: Path) -> int:
-    return (process / "ns" / "pid").stat().st_ino
-
-
-def _guest_name(words: list[str]) -> str | None:
+def _guest_name(words: tuple[str, ...]) -> str | None:
     if not Path(words[0]).name.startswith("qemu-system") or "-name" not in words[:-1]:
         return None
     options = words[words.index("-name") + 1].split(",")
@@ -71,7 +54,7 @@ def _guest_name(words: list[str]) -> str | None:
 def _started(pid: int) -> int | None:
     """Start time in clock ticks since boot (proc(5), /proc/pid/stat field 22); None once it is gone."""
     try:
-        stat = (_PROC / str(pid) / "stat").read_text()
+        stat = (PROC / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The second field is the program's name in brackets and may hold anything, blanks and brackets included.

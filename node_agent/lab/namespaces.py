@@ -74,6 +74,10 @@ class LittleHost:
         """The first process, as this machine numbers it."""
         return self._pid
 
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def launch(self) -> None:
         """Start the first process; `await_birth` must follow."""
         self._heard = b""

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from events.values import SlotIndex
-from node_agent import taking_down
+from events.values import Ipv4Address, Ipv4Subnet, SlotIndex
+from node_agent import bringing_up, taking_down
 from node_agent.accept import Acceptance
 from node_agent.clock import NodeClock
 from node_agent.fence import FenceFiles
+from node_agent.gateway import NodeNetwork
 from node_agent.reporter import Reporter
 from node_agent.slots import Slots
 from node_agent.spool import Spool
 from node_agent.work import SlotWork
-from tasks.orders import Order
+from tasks.orders import ApplySlice, Order
 from tasks.reports import (
     OrderRefused,
     ReportBody,
@@ -31,6 +32,13 @@ from tests.agent.eventually import eventually
 from tests.agent.orders import NODE, apply, remove
 from tests.agent.toy_host import STEPS, Toy
 
+NETWORK = NodeNetwork(
+    bridge="br-slice",
+    subnet=Ipv4Subnet("10.100.1.0/24"),
+    gateway=Ipv4Address("10.100.1.1"),
+    uplink="uplink0",
+    datapath_type="netdev",
+)
 MAKING = [steps[0] for steps in STEPS.values()]
 TAKING = [steps[1] for steps in STEPS.values()][::-1]
 
@@ -45,7 +53,7 @@ class Node:
     def __post_init__(self) -> None:
         self.spool = Spool(self.folder / "spool")
         self.files = FenceFiles(self.folder / "fence")
-        slots = Slots(NODE, (SlotIndex(0), SlotIndex(1)), self.files)
+        slots = Slots(NODE, NETWORK, (SlotIndex(0), SlotIndex(1)), self.files)
         reporter = Reporter(self.spool, NodeClock())
         self.acceptance = Acceptance(slots, SlotWork(self.toy.host(), reporter), reporter)
 
@@ -168,6 +176,29 @@ def test_an_order_for_another_node_or_slot_is_refused(node: Node, toy: Toy, stra
     assert toy.done == []
 
 
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        {"bridge": "br-uplink"},
+        {"subnet": "10.0.0.0/8"},
+        {"gateway": "10.100.1.254"},
+        {"private_ip": "10.100.2.10"},
+        {"private_ip": "10.100.1.1"},
+    ],
+)
+def test_an_order_for_a_network_that_this_node_does_not_guard_is_refused(
+    node: Node, toy: Toy, elsewhere: dict[str, str]
+) -> None:
+    order = apply()
+    assert isinstance(order.body, ApplySlice)
+    moved = order.body.network.model_copy(update=elsewhere)
+    node.accept(order.model_copy(update={"body": order.body.model_copy(update={"network": moved})}))
+    refused = node.told()[-1]
+    assert isinstance(refused, OrderRefused)
+    assert refused.reason.code == "wrong_network"
+    assert toy.done == []
+
+
 def test_a_refused_step_fails_the_slice_and_names_the_step(node: Node, toy: Toy) -> None:
     toy.refused.add("port.add")
     node.accept(apply())
@@ -228,7 +259,10 @@ def test_a_missed_deadline_says_what_was_missing(
     assert failed.reason.code == code
 
 
-def test_a_machine_that_dies_while_booting_is_started_again(node: Node, toy: Toy) -> None:
+def test_a_machine_that_dies_while_booting_is_started_again(
+    node: Node, toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bringing_up, "_LOOK_AGAIN_SECONDS", 0.1)
     toy.silent = True
     work = node.begin(apply())
     eventually(lambda: "machine" in toy.kinds())

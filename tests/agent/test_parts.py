@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from node_agent.__main__ import halt_on_broken_threads
 from node_agent.backoff import Backoff
 from node_agent.clock import NodeClock
 from node_agent.durable import replace_file
 from node_agent.fence import FenceFiles, Held, Refused, is_news
 from node_agent.gate import Gate
+from node_agent.halt import Halt
 from node_agent.reporter import Reporter
 from node_agent.settings import SettingsRefused, read_settings
 from node_agent.spool import Spool
@@ -127,3 +129,29 @@ def test_two_slots_of_one_index_are_refused(tmp_path: Path) -> None:
 def test_a_missing_configuration_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsRefused, match="No such file"):
         read_settings(tmp_path / "nowhere.json")
+
+
+def breaks() -> None:
+    raise LookupError("a mistake of ours")
+
+
+def test_a_thread_that_breaks_ends_the_agent_and_not_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    halt = Halt()
+    broken = halt_on_broken_threads(halt)
+    threading.Thread(target=breaks).start()
+    eventually(broken.is_set)
+    assert halt.rest(5)
+
+
+def test_a_thread_that_breaks_while_the_agent_ends_does_not_change_how_it_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    halt = Halt()
+    broken = halt_on_broken_threads(halt)
+    halt.ask()
+    thread = threading.Thread(target=breaks)
+    thread.start()
+    thread.join()
+    assert not broken.is_set()

@@ -128,10 +128,11 @@ def test_a_spool_that_was_emptied_long_ago_is_small(
     plane: FakeControlPlane, client: ControlPlane, spool: Spool, reporter: Reporter, tmp_path: Path
 ) -> None:
     reporter.start(client)
-    tell(reporter, 2000)
+    tell(reporter, 1700)
     eventually(lambda: spool.waiting == 0, 30)
+    assert sum(len(report.model_dump_json()) for report in plane.reports) > 300 * 1024
     assert (tmp_path / "spool" / "reports.jsonl").stat().st_size < 300 * 1024
-    assert sequences(plane) == list(range(1, 2001))
+    assert sequences(plane) == list(range(1, 1701))
 
 
 POINTS = [
@@ -153,6 +154,49 @@ def run_child(folder: Path, url: str, failpoints: str = "", count: int = COUNT) 
     return subprocess.run(
         command, env={**os.environ, "SLICEPLANE_FAILPOINTS": failpoints}, check=False
     ).returncode
+
+
+def test_a_disk_that_refuses_for_a_while_keeps_no_report_from_arriving(
+    plane: FakeControlPlane, client: ControlPlane, spool: Spool, reporter: Reporter, tmp_path: Path
+) -> None:
+    in_the_way = tmp_path / "spool" / "head.json.new"
+    in_the_way.mkdir()
+    tell(reporter, 2)
+    reporter.start(client)
+    eventually(lambda: sequences(plane) == [1, 2])
+    tell(reporter)
+    eventually(lambda: sequences(plane) == [1, 2, 3])
+    in_the_way.rmdir()
+    tell(reporter)
+    eventually(lambda: Spool(tmp_path / "spool").waiting == 0)
+    assert sequences(plane) == [1, 2, 3, 4]
+
+
+def test_a_damaged_line_costs_its_own_report_and_the_file_is_kept_for_a_person(
+    plane: FakeControlPlane, client: ControlPlane, spool: Spool, reporter: Reporter, tmp_path: Path
+) -> None:
+    tell(reporter, 3)
+    lines = tmp_path / "spool" / "reports.jsonl"
+    first, second, third = lines.read_bytes().splitlines(keepends=True)
+    damaged = first + second.replace(b"slice.starting", b"slice.st@rting") + third
+    lines.write_bytes(damaged)
+    again = Reporter(Spool(tmp_path / "spool"), NodeClock())
+    again.start(client)
+    eventually(lambda: sequences(plane) == [1, 2])
+    again.stop(5)
+    assert (tmp_path / "spool" / "reports.damaged").read_bytes() == damaged
+
+
+@pytest.mark.parametrize("visit", [1, 2])
+def test_killed_while_it_begins_anew_nothing_that_was_taken_is_sent_again(
+    plane: FakeControlPlane, known: FakeControlPlane, url: str, tmp_path: Path, visit: int
+) -> None:
+    assert run_child(tmp_path / "spool", url) == 0
+    plane.forget_reports()
+    point = f"agent.compact.between@{visit}"
+    assert run_child(tmp_path / "spool", url, point, COUNT + 1) == -signal.SIGKILL
+    eventually(lambda: run_child(tmp_path / "spool", url, count=1) == 0)
+    assert sequences(plane) == [*range(1, COUNT + 1), 1]
 
 
 @pytest.mark.parametrize("point", POINTS)

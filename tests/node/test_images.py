@@ -14,7 +14,9 @@ def put(folder: Path, name: str = IMAGE) -> Image:
     home = folder / name
     home.mkdir()
     image = Image(ImageName(name), home / "vmlinuz", home / "initrd.gz", "console=ttyS0 quiet")
-    publish(folder, image)
+    (home / "image.json").write_text("{}")
+    if name == IMAGE:
+        publish(folder, image)
     return image
 
 
@@ -38,6 +40,13 @@ def test_an_unknown_image_is_refused_by_its_name_and_with_those_there_are(tmp_pa
     put(tmp_path)
     with pytest.raises(HostRefused, match="image windows is not on this node, which has lab-guest"):
         ImagesFolder(tmp_path).find(ImageName("windows"))
+
+
+def test_a_folder_that_is_called_as_no_image_can_be_makes_the_images_unreadable(tmp_path: Path) -> None:
+    put(tmp_path)
+    put(tmp_path, "Not A Name")
+    with pytest.raises(HostUnreadable, match="Not A Name"):
+        ImagesFolder(tmp_path).names()
 
 
 @pytest.mark.parametrize(

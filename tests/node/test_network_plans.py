@@ -11,7 +11,7 @@ from node_agent.flows import Flow, cookie_of, flows_of, gateway_mac
 from node_agent.lab.simulated.host import HeldFlow
 from node_agent.leases import LeaseSeen, ObservedAddress, Reservation, observe
 from node_agent.links import OtherLink, Tap
-from node_agent.ports import Port
+from node_agent.ports import Port, PortAspect
 from node_agent.rules import ACCEPT, Rule, rule
 from node_agent.slices import Aspect, SliceNetwork
 from node_agent.translations import rules_of
@@ -130,6 +130,15 @@ def test_a_slices_address_is_bound_only_by_its_own_lease_of_its_own_address(leas
         assert seen == ObservedAddress(SLOT.ip, "bound")
     if not bound:
         assert seen.lease_state != "bound"
+
+
+def test_a_new_port_never_stands_under_the_flows_of_an_earlier_slice() -> None:
+    host = Simulated(NETWORK)
+    run(gateway_of(host).to_apply())
+    earlier = replace(SLOT, ip=Ipv4Address("10.100.1.66"))
+    host.switch.set_flows(SLOT.bridge, cookie_of(SLOT.index), flows_of(earlier))
+    steps = names(PortAspect(host.switch).to_apply(slice_on(SLOT)))
+    assert steps == ["port.delete_flows", "port.add", "port.set_flows"]
 
 
 def test_an_expired_lease_is_no_address() -> None:

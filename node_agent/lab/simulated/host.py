@@ -82,5 +82,6 @@ class SimulatedHost:
         if self._path is None:
             return
         draft = self._path.with_suffix(".draft")
-        draft.write_bytes(msgspec.json.encode(self._state))
+        # Sets in an order of their own, or two agents would write the same host differently, and that looks like a leak.
+        draft.write_bytes(msgspec.json.encode(self._state, order="deterministic"))
         draft.rename(self._path)

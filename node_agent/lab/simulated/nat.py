@@ -24,7 +24,7 @@ class SimulatedFilter:
             _check(state, change)
             if change.afresh:
                 state.chains, state.nat = [], []
-            state.chains = list({*state.chains, *change.chains})
+            state.chains = list(dict.fromkeys((*state.chains, *change.chains)))
             kept = [each for each in state.nat if each not in change.delete]
             last = max((each.handle for each in state.nat), default=0)
             inserted = _handled(change.insert, last)

@@ -55,7 +55,8 @@ class SimulatedSwitch:
             if bridge not in [each.name for each in state.bridges]:
                 raise HostRefused(f"set flows of {bridge}: no bridge {bridge}")
             others = [each for each in state.flows if (each.bridge, each.cookie) != (bridge, cookie)]
-            state.flows = [*others, *(HeldFlow(bridge, cookie, flow) for flow in flows)]
+            ordered = sorted(flows, key=lambda flow: (flow.priority, sorted(flow.match)))
+            state.flows = [*others, *(HeldFlow(bridge, cookie, flow) for flow in ordered)]
 
 
 def _has_device(state: State, name: str) -> bool:

@@ -8,9 +8,6 @@ from node_agent.lab.guest import GuestImage
 from node_agent.lab.lab import Lab
 from node_agent.machines import Machines
 from tests.contract.machines.hosts import Host, Simulated, real_host, shelve
-from tests.servers.lab import guest_image, lab
-
-__all__ = ["guest_image", "lab"]
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from node_agent.looks import one_look
 from node_agent.slices import Aspect
 from tests.contract.network.hosts import Host, Simulated, aspects_of, gateway_of
 from tests.contract.network.slices import NETWORK, network, run
@@ -27,9 +28,15 @@ def _node_host(request: pytest.FixtureRequest) -> Iterator[Host]:
 def host(node_host: Host) -> Iterator[Host]:
     run(gateway_of(node_host).to_apply())
     yield node_host
-    for index in range(4):
-        for aspect in reversed(aspects_of(node_host)):
-            run(aspect.to_remove(network(index)))
+    clear(node_host)
+
+
+def clear(host: Host) -> None:
+    """Empty every slot that a test may have used; what holds nothing shares one look."""
+    with one_look():
+        for aspect in reversed(aspects_of(host)):
+            for index in range(4):
+                run(aspect.to_remove(network(index)))
 
 
 @pytest.fixture

@@ -51,8 +51,8 @@ class Host(Protocol):
 
 
 class Simulated:
-    def __init__(self, network: NodeNetwork) -> None:
-        self.network, self.host = network, SimulatedHost(uplink=network.uplink)
+    def __init__(self, network: NodeNetwork, host: SimulatedHost | None = None) -> None:
+        self.network, self.host = network, host or SimulatedHost(uplink=network.uplink)
         self.links: AllLinks = SimulatedLinks(self.host)
         self.switch: AllSwitch = SimulatedSwitch(self.host)
         self.filter: AllFilter = SimulatedFilter(self.host)

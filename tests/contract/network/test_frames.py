@@ -16,9 +16,11 @@ from scapy.packet import Packet
 
 from node_agent.flows import gateway_mac
 from node_agent.leases import LeaseAspect, ObservedAddress
+from node_agent.looks import one_look
 from node_agent.rules import Change
 from node_agent.slices import SliceNetwork
-from tests.contract.network.hosts import Host, aspects_of
+from tests.contract.network.conftest import clear
+from tests.contract.network.hosts import Host, aspects_of, gateway_of
 from tests.contract.network.slices import GATEWAY, network, run, slice_on
 from tests.contract.network.wire import (
     BROADCAST,
@@ -42,12 +44,28 @@ pytestmark = pytest.mark.parametrize(
 )
 
 
+@pytest.fixture(scope="module")
+def carrying(node_host: Host) -> Iterator[Host]:
+    """A node with Alice's and Bob's slices, made once: only frames pass in these tests."""
+    run(gateway_of(node_host).to_apply())
+    for slot in (ALICE, BOB):
+        for aspect in aspects_of(node_host):
+            run(aspect.to_apply(slice_on(slot)))
+    yield node_host
+    clear(node_host)
+
+
+@pytest.fixture
+def host(carrying: Host) -> Iterator[Host]:
+    """What a test took away from the node is put back after it."""
+    yield carrying
+    with one_look():
+        run(gateway_of(carrying).to_apply())
+
+
 @pytest.fixture
 def wires(host: Host) -> Iterator[tuple[Wire, Wire]]:
     """Alice's and Bob's ends of their taps; both have spoken with the gateway."""
-    for slot in (ALICE, BOB):
-        for aspect in aspects_of(host):
-            run(aspect.to_apply(slice_on(slot)))
     with ExitStack() as stack:
         alice, bob = (stack.enter_context(Wire(slot.tap)) for slot in (ALICE, BOB))
         for wire, slot in ((alice, ALICE), (bob, BOB)):
