@@ -20,7 +20,7 @@ from tests.plugins.requirements import missing_server
 
 pytestmark = pytest.mark.slow
 
-READY = "slice(s) active"
+READY = "Ctrl-C stops everything"
 UP = (sys.executable, "-m", "deploy.embedded", "up", "--simulated", "--state")
 
 
