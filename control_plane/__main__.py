@@ -54,9 +54,8 @@ async def _issue_key(name: str) -> str:
     """Make an admin API key, record its hash, and return the key: it is shown this once."""
     key = f"sp_{secrets.token_urlsafe(32)}"
     settings = Settings()
-    configure_logs(
-        settings.log
-    )  # unconfigured, a log line would go to standard output, where the key is read
+    # Unconfigured, a log line would go to standard output, where the key is read.
+    configure_logs(settings.log)
     async with plane(settings, pool=1) as made:
         await made.handle(issue_key(name, "admin", sha256(key.encode()).hexdigest()))
     return key

@@ -18,12 +18,13 @@ from sqlalchemy.engine import URL
 
 from deploy.embedded import redis as embedded_redis
 from deploy.embedded.children import REPOSITORY, Child, python_module
-from deploy.embedded.layout import Layout, write_private
+from deploy.embedded.layout import Layout, default_state, write_private
 from deploy.embedded.postgres import PostgresServer
 from deploy.embedded.schema import migrate
 
 PROGRAMS: Final = ("api", "dispatcher", "projector")
 READY_SECONDS: Final = 30.0
+API_PORT: Final = 8080
 Say = Callable[[str], None]
 
 
@@ -173,9 +174,14 @@ def _url(dsn: str) -> URL:
 
 
 def _ports(layout: Layout) -> dict[str, int]:
-    """The same ports at every start, where they are free: what enrolled once finds its way back."""
+    """The same ports at every start, where they are free: what enrolled once finds its way back.
+
+    Only the default state folder asks for the well-known port at first: two that start at once could both find it
+    free, and one would then talk to the other's API.
+    """
     path = layout.state / "ports.json"
-    known: dict[str, int] = json.loads(path.read_text()) if path.exists() else {"api": 8080, "redis": 0}
+    api = API_PORT if layout.state == default_state() else 0
+    known: dict[str, int] = json.loads(path.read_text()) if path.exists() else {"api": api, "redis": 0}
     ports = {name: port if port and _is_free(port) else _free_port() for name, port in known.items()}
     write_private(path, dict(ports))
     return ports

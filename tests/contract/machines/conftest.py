@@ -8,6 +8,7 @@ from node_agent.lab.guest import GuestImage
 from node_agent.lab.lab import Lab
 from node_agent.machines import Machines
 from tests.contract.machines.hosts import Host, Simulated, real_host, shelve
+from tests.servers.lab import kept_folder, run_id
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +19,14 @@ def guest_on_disk(guest_image: GuestImage) -> Iterator[Path]:
         folder.chmod(0o755)
         shelve(folder, guest_image)
         yield folder
+
+
+@pytest.fixture(scope="package")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """Of its own: the gateway that the network's tests prepare on the shared nodes would keep these guests mute."""
+    folder = tmp_path_factory.mktemp("machines-lab")
+    with Lab(run_id(), folder, ["lab-a"], kept_folder() / "libvirt") as lab:
+        yield lab
 
 
 @pytest.fixture(params=["simulated", pytest.param("real", marks=pytest.mark.node)])
