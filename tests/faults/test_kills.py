@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from datetime import UTC, datetime
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -61,7 +62,10 @@ def test_the_api_killed_while_provisioning(embedded: Embedded) -> None:
     pid = embedded.stack.programs["api"].pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    until(lambda: embedded.state(allocation) == "unknown", "the API is gone")
+    # Nobody starts it again before the node has news that it cannot deliver.
+    spool = embedded.node().folder / "agent" / "spool" / "reports.jsonl"
+    until(lambda: told_ready(spool, allocation), "readiness is spooled while the API is away", 60)
+    assert embedded.state(allocation) == "unknown"
     embedded.await_state(allocation, "active")
     check_one_machine_was_started_once(embedded, before)
     embedded.release(allocation)
@@ -86,6 +90,11 @@ def test_older_orders_and_changed_ones_are_refused(embedded: Embedded) -> None:
     assert embedded.state(allocation) == "active"
     assert embedded.machines() == ["slice0"]
     embedded.release(allocation)
+
+
+def told_ready(spool: Path, allocation: str) -> bool:
+    """Whether the node's spool holds the readiness of this allocation."""
+    return any(allocation in line and "slice.ready" in line for line in spool.read_text().splitlines())
 
 
 def last_order(embedded: Embedded) -> str:
