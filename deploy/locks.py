@@ -15,7 +15,7 @@ from typing import Final
 
 from deploy.setup.repository import ENVIRONMENT, ROOT
 
-_BASE: Final = ("--extra", "embedded", "--extra", "dev")
+_BASE: Final = ("--extra", "embedded", "--extra", "bench", "--extra", "dev")
 # Relative: uv notes the paths it was given beside each package.
 _FOLDER: Final = "requirements"
 _NODE: Final = (*_BASE, "--extra", "node", "--constraint", f"{_FOLDER}/base.lock")
