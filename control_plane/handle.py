@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from control_plane.decisions.refusals import Conflict, Objection
 from events.append import Change, CommandKey, append, take_key
+from events.connection import ledger_connection
 from events.envelope import Cause
 from events.errors import ClaimHeld, VersionConflict
 from events.facts import Fact
@@ -117,10 +118,3 @@ def _numbered(changes: Iterable[Change]) -> list[tuple[int, Fact]]:
         for change in changes
         for version, fact in enumerate(change.facts, change.expected_version + 1)
     ]
-
-
-async def ledger_connection(conn: AsyncConnection) -> psycopg.AsyncConnection[tuple[object, ...]]:
-    """The psycopg connection under SQLAlchemy's: the same transaction, without its overhead."""
-    driver = (await conn.get_raw_connection()).driver_connection
-    assert isinstance(driver, psycopg.AsyncConnection)
-    return driver

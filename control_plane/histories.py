@@ -4,8 +4,8 @@ from typing import cast
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.handle import ledger_connection
 from events.allocations import AllocationFact
+from events.connection import ledger_connection
 from events.envelope import Recorded
 from events.store import read_stream
 from events.values import AllocationId, stream_of_allocation

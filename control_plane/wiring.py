@@ -13,9 +13,10 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from control_plane.handle import Clock, Handle, database_time, ledger_connection
+from control_plane.handle import Clock, Handle, database_time
 from control_plane.settings import Settings
 from control_plane.wake import RedisWake
+from events.connection import ledger_connection
 from events.fitness import refuse_unfit_server
 from tasks.failpoints import arm_from
 

@@ -6,7 +6,7 @@ from the log. `due_at` is when the relay should next see to the task.
 """
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import UUID
+from sqlalchemy.dialects.postgresql import JSONB, UUID
 
 from events.tables import metadata
 
@@ -63,5 +63,18 @@ report_cursor = sa.Table(
     sa.Column("node_id", sa.Text, primary_key=True),
     sa.Column("incarnation", UUID(as_uuid=True), primary_key=True),
     sa.Column("sequence", sa.BigInteger, nullable=False),
+    schema="work",
+)
+verification = sa.Table(
+    "verification",
+    metadata,
+    sa.Column("verification_id", UUID(as_uuid=True), primary_key=True),
+    sa.Column("asked_by", sa.Text, nullable=False),
+    sa.Column("asked_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("position", sa.BigInteger),
+    sa.Column("upto", sa.BigInteger),
+    sa.Column("differences", JSONB(none_as_null=True)),
+    sa.Column("ended_at", sa.DateTime(timezone=True)),
     schema="work",
 )

@@ -163,3 +163,7 @@ def stream_of_slot(slot: SlotId) -> StreamId:
 
 def stream_of_allocation(allocation: AllocationId) -> StreamId:
     return StreamId(f"allocation-{allocation}")
+
+
+def stream_of_projection(projection: str) -> StreamId:
+    return StreamId(f"projection-{projection}")

@@ -7,7 +7,7 @@ and events to look at.
 from collections.abc import Sequence
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import UUID, insert
+from sqlalchemy.dialects.postgresql import UUID
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.allocations import AllocationRequested
@@ -15,6 +15,7 @@ from events.envelope import Recorded
 from events.facts import Fact
 from events.tables import metadata
 from events.values import AllocationId, Position, correlation_of
+from read_models.rows import copy
 
 allocation = sa.Table(
     "allocation",
@@ -34,17 +35,14 @@ story = sa.Table(
 
 
 async def apply(conn: AsyncConnection, batch: Sequence[Recorded[Fact]]) -> None:
-    """Bring both tables up to a batch of the log."""
+    """Bring both tables up to a part of the log."""
     requests = [
-        {"position": each.position, "allocation_id": each.fact.allocation_id, "project": each.fact.project}
+        (each.position, each.fact.allocation_id, each.fact.project)
         for each in batch
         if isinstance(each.fact, AllocationRequested)
     ]
-    if requests:
-        await conn.execute(insert(allocation), requests)
-    if batch:
-        rows = [{"correlation_id": each.cause.correlation_id, "position": each.position} for each in batch]
-        await conn.execute(insert(story), rows)
+    await copy(conn, allocation, requests)
+    await copy(conn, story, [(each.cause.correlation_id, each.position) for each in batch])
 
 
 async def page(

@@ -1,8 +1,12 @@
-"""`read.checkpoint`: how far each follower of the log has come.
+"""`read.checkpoint`: how far each follower of the log has come, and what stopped it.
 
 A follower's effects and its checkpoint commit together, and the checkpoint is a compare-and-set: of two
 runners that both believe they lead, one commits and the other learns it (`Overtaken`) with nothing written.
+A stop stands at the event that could not be dealt with, for people to see; moving on clears it.
 """
+
+from datetime import datetime
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
@@ -16,8 +20,12 @@ checkpoint = sa.Table(
     metadata,
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("position", sa.BigInteger, nullable=False),
+    sa.Column("stopped_at", sa.BigInteger),
+    sa.Column("stopped_since", sa.DateTime(timezone=True)),
+    sa.Column("error", sa.Text),
     schema="read",
 )
+_RUNNING = {"stopped_at": None, "stopped_since": None, "error": None}
 
 
 class Overtaken(Exception):
@@ -28,6 +36,21 @@ class Overtaken(Exception):
         self.name = name
 
 
+class Stop(NamedTuple):
+    """The event that a follower could not deal with, since when, and why."""
+
+    at: Position
+    since: datetime
+    error: str
+
+
+class Checkpoint(NamedTuple):
+    """The last position that was dealt with, and what keeps it from the next."""
+
+    position: Position
+    stop: Stop | None
+
+
 async def load(conn: AsyncConnection, name: str) -> Position:
     """The last position that `name` has dealt with; 0 before the first."""
     await conn.execute(insert(checkpoint).values(name=name, position=0).on_conflict_do_nothing())
@@ -35,12 +58,40 @@ async def load(conn: AsyncConnection, name: str) -> Position:
     return Position(found or 0)
 
 
+async def find(conn: AsyncConnection, name: str, *, lock: bool = False) -> Checkpoint | None:
+    """The checkpoint of a follower that has begun."""
+    query = sa.select(checkpoint).where(checkpoint.c.name == name)
+    row = (await conn.execute(query.with_for_update() if lock else query)).one_or_none()
+    if row is None:
+        return None
+    stop = None if row.stopped_at is None else Stop(Position(row.stopped_at), row.stopped_since, row.error)
+    return Checkpoint(Position(row.position), stop)
+
+
 async def advance(conn: AsyncConnection, name: str, *, was: Position, now: Position) -> None:
     """Move the checkpoint in the caller's transaction. Raises `Overtaken`."""
     update = (
         sa.update(checkpoint)
         .where(checkpoint.c.name == name, checkpoint.c.position == was)
-        .values(position=now)
+        .values(position=now, **_RUNNING)
     )
     if (await conn.execute(update)).rowcount != 1:
         raise Overtaken(name)
+
+
+async def stop(conn: AsyncConnection, name: str, *, was: Position, at: Position, error: str) -> None:
+    """Say that the event at a position cannot be dealt with. Raises `Overtaken`."""
+    update = (
+        sa.update(checkpoint)
+        .where(checkpoint.c.name == name, checkpoint.c.position == was)
+        .values(stopped_at=at, stopped_since=sa.func.clock_timestamp(), error=error)
+    )
+    if (await conn.execute(update)).rowcount != 1:
+        raise Overtaken(name)
+
+
+async def begin(conn: AsyncConnection, name: str, position: Position) -> None:
+    """Put the checkpoint somewhere, wherever it was: for a set of tables that was emptied or exchanged."""
+    values = {"position": position, **_RUNNING}
+    statement = insert(checkpoint).values(name=name, **values)
+    await conn.execute(statement.on_conflict_do_update(index_elements=["name"], set_=values))

@@ -1,6 +1,5 @@
 """`read.api_key`: who may call the API. Changes in the append, so that a key works from its commit on."""
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -8,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.access import AccessFact
 from events.tables import metadata
+from read_models.rows import Patch
 
 api_key = sa.Table(
     "api_key",
@@ -27,10 +27,10 @@ class Principal(NamedTuple):
     role: str
 
 
-async def apply(conn: AsyncConnection, facts: Iterable[tuple[int, AccessFact]]) -> None:
-    for _version, fact in facts:
-        fields = {name: getattr(fact, name) for name in fact.__struct_fields__}
-        await conn.execute(sa.insert(api_key).values(**fields))
+def patch(_version: int, fact: AccessFact) -> Patch:
+    """A key is issued once, and nothing else happens to it."""
+    fields = {name: getattr(fact, name) for name in fact.__struct_fields__ if name != "key_id"}
+    return Patch(fact.key_id, {}, fields)
 
 
 async def principal(conn: AsyncConnection, key_sha256: str) -> Principal | None:

@@ -1,6 +1,7 @@
 """`read.node`: one row a host, as it stands now. Enrolment and authentication decide on it, so it changes in the append."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, assert_never
 
 import sqlalchemy as sa
@@ -11,6 +12,7 @@ from events.nodes import EnrolmentReopened, NodeEnrolled, NodeExpected, NodeFact
 from events.orders import OrderRefused
 from events.tables import metadata
 from events.values import Ipv4Subnet, NodeId
+from read_models.rows import Patch
 
 node = sa.Table(
     "node",
@@ -36,74 +38,53 @@ node = sa.Table(
 class NodeRow:
     """A host as its row says. States: expected, enrolled. `missing` is None until the host described itself."""
 
-    def __init__(self, row: sa.Row[Any]) -> None:
-        self.node_id = NodeId(row.node_id)
-        self.version: int = row.version
-        self.state: str = row.state
-        self.subnet = Ipv4Subnet(row.subnet)
-        self.l2_domain: str = row.l2_domain
-        self.token_sha256: str = row.token_sha256
-        self.token_expires_at = row.token_expires_at
-        self.credential_sha256: str | None = row.credential_sha256
-        self.queue_password_sha256: str | None = row.queue_password_sha256
-        self.agent_version: str | None = row.agent_version
-        self.hostname: str | None = row.hostname
-        self.simulated: bool | None = row.simulated
-        self.images: tuple[str, ...] | None = None if row.images is None else tuple(row.images)
-        self.missing: tuple[str, ...] | None = None if row.missing is None else tuple(row.missing)
+    def __init__(self, row: Mapping[Any, Any]) -> None:
+        self.node_id = NodeId(row["node_id"])
+        self.version: int = row["version"]
+        self.state: str = row["state"]
+        self.subnet = Ipv4Subnet(row["subnet"])
+        self.l2_domain: str = row["l2_domain"]
+        self.token_sha256: str = row["token_sha256"]
+        self.token_expires_at: datetime = row["token_expires_at"]
+        self.credential_sha256: str | None = row["credential_sha256"]
+        self.queue_password_sha256: str | None = row["queue_password_sha256"]
+        self.agent_version: str | None = row["agent_version"]
+        self.hostname: str | None = row["hostname"]
+        self.simulated: bool | None = row["simulated"]
+        self.images: tuple[str, ...] | None = None if row["images"] is None else tuple(row["images"])
+        self.missing: tuple[str, ...] | None = None if row["missing"] is None else tuple(row["missing"])
 
 
-async def apply(conn: AsyncConnection, facts: Iterable[tuple[int, NodeFact | OrderRefused]]) -> None:
-    """Bring rows up to facts, each with its version in its stream, in order."""
-    for version, fact in facts:
-        await conn.execute(_statement(version, fact))
-
-
-def _statement(version: int, fact: NodeFact | OrderRefused) -> sa.Executable:
+def patch(version: int, fact: NodeFact | OrderRefused) -> Patch:
+    """What a fact, at its version in its stream, does to its node's row."""
     match fact:
         case NodeExpected():
-            fields = {name: getattr(fact, name) for name in fact.__struct_fields__}
-            return sa.insert(node).values(version=version, state="expected", **fields)
+            fields = {name: getattr(fact, name) for name in fact.__struct_fields__ if name != "node_id"}
+            return Patch(fact.node_id, {}, {"version": version, "state": "expected", **fields})
         case EnrolmentReopened():
-            return _set(
-                fact.node_id,
-                version,
-                state="expected",
-                token_sha256=fact.token_sha256,
-                token_expires_at=fact.token_expires_at,
-            )
+            return _patch(fact, version, "token_sha256", "token_expires_at", state="expected")
         case NodeEnrolled():
-            return _set(
-                fact.node_id,
-                version,
-                state="enrolled",
-                credential_sha256=fact.credential_sha256,
-                queue_password_sha256=fact.queue_password_sha256,
-                agent_version=fact.agent_version,
-            )
+            told = ("credential_sha256", "queue_password_sha256", "agent_version")
+            return _patch(fact, version, *told, state="enrolled")
         case NodeInspected():
-            return _set(
-                fact.node_id,
-                version,
-                hostname=fact.hostname,
-                agent_version=fact.agent_version,
-                simulated=fact.simulated,
-                images=list(fact.images),
-                missing=list(fact.missing),
-            )
+            described = _patch(fact, version, "hostname", "agent_version", "simulated")
+            lists = {"images": list(fact.images), "missing": list(fact.missing)}
+            return described._replace(columns={**described.columns, **lists})
         case OrderRefused():
-            return _set(fact.node_id, version)
+            return _patch(fact, version)
         case _:
             assert_never(fact)
 
 
-def _set(node_id: NodeId, version: int, **columns: object) -> sa.Executable:
-    return sa.update(node).where(node.c.node_id == node_id).values(version=version, **columns)
+def _patch(fact: NodeFact | OrderRefused, version: int, *same: str, **further: object) -> Patch:
+    columns = {"version": version, **{name: getattr(fact, name) for name in same}, **further}
+    return Patch(fact.node_id, columns)
 
 
 async def find(conn: AsyncConnection, node_id: NodeId, *, lock: bool = False) -> NodeRow | None:
     query = sa.select(node).where(node.c.node_id == node_id)
-    row = (await conn.execute(query.with_for_update() if lock else query)).one_or_none()
+    found = await conn.execute(query.with_for_update() if lock else query)
+    row = found.mappings().one_or_none()
     return None if row is None else NodeRow(row)
 
 
@@ -111,7 +92,7 @@ async def page(conn: AsyncConnection, *, after: NodeId | None, limit: int) -> li
     query = sa.select(node).order_by(node.c.node_id).limit(limit)
     if after is not None:
         query = query.where(node.c.node_id > after)
-    return [NodeRow(row) for row in await conn.execute(query)]
+    return [NodeRow(row) for row in (await conn.execute(query)).mappings()]
 
 
 async def subnets(conn: AsyncConnection) -> set[Ipv4Subnet]:
@@ -122,4 +103,4 @@ async def subnets(conn: AsyncConnection) -> set[Ipv4Subnet]:
 async def enrolled(conn: AsyncConnection) -> list[NodeRow]:
     """Every host that ever presented its token, by id: what it has works on while it may enrol again."""
     query = sa.select(node).where(node.c.queue_password_sha256.is_not(None)).order_by(node.c.node_id)
-    return [NodeRow(row) for row in await conn.execute(query)]
+    return [NodeRow(row) for row in (await conn.execute(query)).mappings()]

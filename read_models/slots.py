@@ -3,11 +3,11 @@
 `version` is the slot stream's head: who holds the row's lock knows the version to append at.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, assert_never
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, assert_never
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.facts import Reason
@@ -24,6 +24,7 @@ from events.slots import (
 )
 from events.tables import metadata
 from events.values import AllocationId, NodeId, SkuName, SlotId, SlotIndex, index_of
+from read_models.rows import Patch
 
 slot = sa.Table(
     "slot",
@@ -44,40 +45,32 @@ slot = sa.Table(
     sa.Column("gateway", sa.Text),
     sa.Column("bridge", sa.Text),
     sa.Column("allocation_id", sa.Text),
-    sa.Column("reason", JSONB),
+    sa.Column("reason", JSONB(none_as_null=True)),
     sa.Index("slot_by_node", "node_id", "slot_index"),
     sa.Index("slot_free", "sku", "node_id", "slot_index", postgresql_where=sa.text("state = 'free'")),
     schema="read",
 )
+_NETWORK: Final = SlotNetwork.__struct_fields__
 
 
 class SlotRow:
     """A slot as its row says. States: discovered, free, claimed, releasing, withheld."""
 
-    def __init__(self, row: sa.Row[Any]) -> None:
-        self.slot_id = SlotId(row.slot_id)
-        self.node_id = NodeId(row.node_id)
-        self.index = SlotIndex(row.slot_index)
-        self.version: int = row.version
-        self.state: str = row.state
-        self.hardware = SlotHardware(row.vcpus, row.memory_mib, row.network_device)
-        self.sku = SkuName(row.sku) if row.sku else None
-        self.allocation_id = AllocationId(row.allocation_id) if row.allocation_id else None
-        self.reason = Reason(**row.reason) if row.reason else None
-        self.network = (
-            SlotNetwork(row.l2_domain, row.mac_address, row.private_ip, row.subnet, row.gateway, row.bridge)
-            if row.mac_address
-            else None
-        )
+    def __init__(self, row: Mapping[Any, Any]) -> None:
+        self.slot_id = SlotId(row["slot_id"])
+        self.node_id = NodeId(row["node_id"])
+        self.index = SlotIndex(row["slot_index"])
+        self.version: int = row["version"]
+        self.state: str = row["state"]
+        self.hardware = SlotHardware(row["vcpus"], row["memory_mib"], row["network_device"])
+        self.sku = SkuName(row["sku"]) if row["sku"] else None
+        self.allocation_id = AllocationId(row["allocation_id"]) if row["allocation_id"] else None
+        self.reason = Reason(**row["reason"]) if row["reason"] else None
+        self.network = SlotNetwork(*(row[name] for name in _NETWORK)) if row["mac_address"] else None
 
 
-async def apply(conn: AsyncConnection, facts: Iterable[tuple[int, SlotFact]]) -> None:
-    """Bring rows up to facts, each with its version in its stream, in order."""
-    for version, fact in facts:
-        await conn.execute(_statement(version, fact))
-
-
-def _statement(version: int, fact: SlotFact) -> sa.Executable:
+def patch(version: int, fact: SlotFact) -> Patch:
+    """What a fact, at its version in its stream, does to its slot's row."""
     match fact:
         case SlotDiscovered(slot_id=slot_id, node_id=node_id, hardware=hardware):
             described = {
@@ -86,31 +79,23 @@ def _statement(version: int, fact: SlotFact) -> sa.Executable:
                 "memory_mib": hardware.memory_mib,
                 "network_device": hardware.network_device,
             }
-            named = {"slot_id": slot_id, "node_id": node_id, "slot_index": index_of(slot_id)}
-            return (
-                insert(slot)
-                .values(**named, **described, state="discovered")
-                .on_conflict_do_update(index_elements=["slot_id"], set_=described)
-            )
+            born = {"node_id": node_id, "slot_index": index_of(slot_id), "state": "discovered"}
+            return Patch(slot_id, described, born)
         case SlotApproved(network=network, sku=sku):
-            fields = {name: getattr(network, name) for name in network.__struct_fields__}
-            return _set(fact, version, state="free", sku=sku, **fields)
+            fields = {name: getattr(network, name) for name in _NETWORK}
+            return Patch(fact.slot_id, {"version": version, "state": "free", "sku": sku, **fields})
         case SlotClaimed(allocation_id=allocation):
-            return _set(fact, version, state="claimed", allocation_id=allocation)
+            return Patch(fact.slot_id, {"version": version, "state": "claimed", "allocation_id": allocation})
         case SlotReleasing():
-            return _set(fact, version, state="releasing")
+            return Patch(fact.slot_id, {"version": version, "state": "releasing"})
         case SlotWithheld(reason=reason):
-            return _set(
-                fact, version, state="withheld", reason={"code": reason.code, "message": reason.message}
-            )
+            told = {"code": reason.code, "message": reason.message}
+            return Patch(fact.slot_id, {"version": version, "state": "withheld", "reason": told})
         case SlotReleased():
-            return _set(fact, version, state="free", allocation_id=None, reason=sa.null())
+            freed = {"version": version, "state": "free", "allocation_id": None, "reason": None}
+            return Patch(fact.slot_id, freed)
         case _:
             assert_never(fact)
-
-
-def _set(fact: SlotFact, version: int, **columns: object) -> sa.Executable:
-    return sa.update(slot).where(slot.c.slot_id == fact.slot_id).values(version=version, **columns)
 
 
 async def locked(conn: AsyncConnection, slot_ids: Sequence[SlotId]) -> dict[SlotId, SlotRow]:
@@ -121,12 +106,12 @@ async def locked(conn: AsyncConnection, slot_ids: Sequence[SlotId]) -> dict[Slot
         .order_by(slot.c.node_id, slot.c.slot_index)
         .with_for_update()
     )
-    return {row.slot_id: row for row in map(SlotRow, await conn.execute(query))}
+    return {row.slot_id: row for row in map(SlotRow, (await conn.execute(query)).mappings())}
 
 
 async def of_node(conn: AsyncConnection, node: NodeId) -> list[SlotRow]:
     query = sa.select(slot).where(slot.c.node_id == node).order_by(slot.c.slot_index)
-    return [SlotRow(row) for row in await conn.execute(query)]
+    return [SlotRow(row) for row in (await conn.execute(query)).mappings()]
 
 
 async def page(
@@ -137,4 +122,4 @@ async def page(
         query = query.where(slot.c.node_id == node)
     if after is not None:
         query = query.where(sa.tuple_(slot.c.node_id, slot.c.slot_index) > sa.tuple_(*map(sa.literal, after)))
-    return [SlotRow(row) for row in await conn.execute(query)]
+    return [SlotRow(row) for row in (await conn.execute(query)).mappings()]

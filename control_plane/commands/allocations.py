@@ -85,7 +85,8 @@ async def _free_slots(conn: AsyncConnection, request: AllocationRequested) -> di
     """Free slots of nodes that are fit, heard of and have the image, locked for this transaction."""
     rows: dict[SlotId, SlotRow] = {}
     for skip_locked in (True, False):
-        found = [SlotRow(row) for row in await conn.execute(_candidates(request, skip_locked=skip_locked))]
+        candidates = await conn.execute(_candidates(request, skip_locked=skip_locked))
+        found = [SlotRow(row) for row in candidates.mappings()]
         rows = {row.slot_id: row for row in found}
         if fits(rows, request.slot_count):
             break

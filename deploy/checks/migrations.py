@@ -6,7 +6,7 @@ A Postgres of its own is migrated from nothing; whatever Alembic would still cha
 import pkgutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -18,23 +18,30 @@ import read_models
 from deploy.embedded.postgres import PostgresServer
 from deploy.embedded.schema import admin_engine, migrate
 from events.tables import SCHEMAS, metadata
+from read_models.generations import IDLE, idle_metadata
 
 
 def differences(connection: sa.Connection) -> Sequence[object]:
-    """What would have to change in a migrated database to make it what `metadata` says."""
+    """What would have to change in a migrated database to make it what `metadata` says, the idle set included."""
     for module in pkgutil.iter_modules(read_models.__path__, "read_models."):
         import_module(module.name)
     import_module("control_plane.work")
+    return [*_differences(connection, metadata, SCHEMAS), *_differences(connection, idle_metadata(), (IDLE,))]
+
+
+def _differences(
+    connection: sa.Connection, wanted: sa.MetaData, schemas: Collection[str]
+) -> Sequence[object]:
     context = MigrationContext.configure(
         connection,
         opts={
             "include_schemas": True,
-            "include_name": lambda name, type_, _: type_ != "schema" or name in SCHEMAS,
+            "include_name": lambda name, type_, _: type_ != "schema" or name in schemas,
             "version_table_schema": "ledger",
             "compare_server_default": True,
         },
     )
-    return list(compare_metadata(context, metadata))
+    return list(compare_metadata(context, wanted))
 
 
 def main() -> int:
