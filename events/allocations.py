@@ -20,20 +20,32 @@ from events.values import (
 
 
 class PlacedSlot(Record, frozen=True):
+    """One slot of an allocation, with the network identity that its slice gets."""
+
     slot_id: SlotId
     network: SlotNetwork
 
 
 class AllocationRequested(Fact, frozen=True):
+    """Somebody asked for slots and was not refused: they are claimed in the same append."""
+
     allocation_id: AllocationId
     project: ProjectId
+    """On whose account."""
     sku: SkuName
+    """The size asked for."""
     network_mode: str
+    """How the slices are connected, such as `private-nat`."""
     image: ImageName
+    """What the slices are started from."""
     ssh_authorized_keys: tuple[SshPublicKey, ...]
+    """Who may log in to the slices; `authorized_keys` lines."""
     lease_seconds: int
+    """How long the lease lasts once it is granted."""
     slot_count: int
+    """How many slots, all on one node."""
     labels: dict[str, str]
+    """What the caller called it; Sliceplane reads nothing into them."""
 
 
 class AllocationPlaced(Fact, frozen=True):
@@ -41,6 +53,7 @@ class AllocationPlaced(Fact, frozen=True):
 
     allocation_id: AllocationId
     slots: tuple[PlacedSlot, ...]
+    """The chosen slots."""
     deadline: datetime
     """When the allocation fails unless it became active."""
 
@@ -58,9 +71,14 @@ class SliceAddressObserved(Fact, frozen=True):
     allocation_id: AllocationId
     slot_id: SlotId
     mac: MacAddress
+    """Of the slice."""
     expected_ip: Ipv4Address
+    """What is reserved for that MAC address."""
     actual_ip: Ipv4Address | None
+    """What it has leased, if anything."""
     lease_state: str
+    """`none`, `offered`, `bound`, `expired`, or `foreign`: a lease of another address, or a stranger's on this one.
+    """
 
 
 class SliceReady(Fact, frozen=True):
@@ -69,18 +87,29 @@ class SliceReady(Fact, frozen=True):
     allocation_id: AllocationId
     slot_id: SlotId
     address: Ipv4Address
+    """Where the guest answered."""
     port: int
+    """TCP port of the check."""
     banner: str
+    """The guest's first line."""
 
 
 class AllocationActivated(Fact, frozen=True):
+    """All slices are ready: the first time, and again after each interruption."""
+
     allocation_id: AllocationId
 
 
 class LeaseGranted(Fact, frozen=True):
+    """The time that was asked for begins. It is recorded with the first activation; an interruption does not
+    extend it.
+    """
+
     allocation_id: AllocationId
     granted_at: datetime
+    """When the lease began."""
     expires_at: datetime
+    """When the allocation is released unless it ended before."""
 
 
 class SliceInterrupted(Fact, frozen=True):
@@ -94,6 +123,8 @@ class SliceInterrupted(Fact, frozen=True):
 
 
 class LeaseExpired(Fact, frozen=True):
+    """The lease ran its whole time. The release that follows is recorded in the same append."""
+
     allocation_id: AllocationId
 
 
@@ -112,6 +143,8 @@ class AllocationFailed(Fact, frozen=True):
 
 
 class LeaseEnded(Fact, frozen=True):
+    """The granted time is over, because the allocation is being released or failed."""
+
     allocation_id: AllocationId
 
 
@@ -121,6 +154,7 @@ class SliceRemovalUnproved(Fact, frozen=True):
     allocation_id: AllocationId
     slot_id: SlotId
     leftovers: tuple[str, ...]
+    """What is there, a line each."""
 
 
 class SliceRemoved(Fact, frozen=True):
@@ -131,6 +165,8 @@ class SliceRemoved(Fact, frozen=True):
 
 
 class AllocationReleased(Fact, frozen=True):
+    """Nothing is left of any slice, and every slot is free again. It is the last fact of a released allocation."""
+
     allocation_id: AllocationId
 
 

@@ -14,9 +14,13 @@ class NodeExpected(Fact, frozen=True):
 
     node_id: NodeId
     subnet: Ipv4Subnet
+    """The addresses of this host's slots."""
     l2_domain: str
+    """The layer-2 domain that the host's slots will be in; a MAC address has one holder in each."""
     token_sha256: str
+    """Of the token; the token itself was shown once."""
     token_expires_at: datetime
+    """After this the token admits nobody."""
 
 
 class EnrolmentReopened(Fact, frozen=True):
@@ -24,7 +28,9 @@ class EnrolmentReopened(Fact, frozen=True):
 
     node_id: NodeId
     token_sha256: str
+    """Of the token; the token itself was shown once."""
     token_expires_at: datetime
+    """After this the token admits nobody."""
 
 
 class NodeEnrolled(Fact, frozen=True):
@@ -32,8 +38,11 @@ class NodeEnrolled(Fact, frozen=True):
 
     node_id: NodeId
     credential_sha256: str
+    """Of what the agent shows the API."""
     queue_password_sha256: str
+    """Of what the agent shows its queue."""
     agent_version: str
+    """Release of the agent that enrolled."""
 
 
 class NodeInspected(Fact, frozen=True):
@@ -41,9 +50,13 @@ class NodeInspected(Fact, frozen=True):
 
     node_id: NodeId
     hostname: str
+    """What the host calls itself."""
     agent_version: str
+    """Release of the agent that looked."""
     simulated: bool
+    """True for a host that an agent keeps in its memory."""
     images: tuple[str, ...]
+    """Names of the images that a slice can be started from there."""
     missing: tuple[str, ...]
     """Prerequisites that the host lacks, in words; empty means fit to carry slices."""
 

@@ -12,6 +12,7 @@ class OrderRefused(Fact, frozen=True):
     node_id: NodeId
     slot_id: SlotId
     order_id: UUID
+    """The order, as the control plane named it."""
     reason: Reason
 
 

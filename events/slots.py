@@ -8,25 +8,36 @@ from events.values import AllocationId, Ipv4Address, Ipv4Subnet, MacAddress, Nod
 
 
 class SlotHardware(Record, frozen=True):
-    """What the host offers in this place. `network_device` is the management vNIC's host side."""
+    """What the host offers in this place."""
 
     vcpus: int
+    """Virtual processors that a slice gets here."""
     memory_mib: int
+    """Memory that a slice gets here."""
     network_device: str
+    """Name of the host's side of the management vNIC."""
 
 
 class SlotNetwork(Record, frozen=True):
     """The identity of a slot on the management plane, fixed from approval on (ALC-3, ALC-4)."""
 
     l2_domain: str
+    """Where the MAC address is unique."""
     mac_address: MacAddress
+    """The slice's, made from the slot's id."""
     private_ip: Ipv4Address
+    """The slice's address, unique in its subnet."""
     subnet: Ipv4Subnet
+    """The host's, which the address is of."""
     gateway: Ipv4Address
+    """The host's own address in the subnet."""
     bridge: str
+    """Name of the bridge on the host."""
 
 
 class SlotDiscovered(Fact, frozen=True):
+    """A host showed a place for a slice that was not known before. It waits for an admin's approval."""
+
     slot_id: SlotId
     node_id: NodeId
     hardware: SlotHardware
@@ -37,10 +48,13 @@ class SlotApproved(Fact, frozen=True):
 
     slot_id: SlotId
     sku: SkuName
+    """What the slot is sold as."""
     network: SlotNetwork
 
 
 class SlotClaimed(Fact, frozen=True):
+    """The slot was chosen for an allocation, in the append that placed it. No other can have it now."""
+
     slot_id: SlotId
     allocation_id: AllocationId
 
@@ -59,6 +73,7 @@ class SlotWithheld(Fact, frozen=True):
     allocation_id: AllocationId
     reason: Reason
     leftovers: tuple[str, ...]
+    """What is there, a line each."""
 
 
 class SlotReleased(Fact, frozen=True):
@@ -67,6 +82,7 @@ class SlotReleased(Fact, frozen=True):
     slot_id: SlotId
     allocation_id: AllocationId
     absent: tuple[str, ...]
+    """Kinds of things, a word each."""
 
 
 SlotFact = SlotDiscovered | SlotApproved | SlotClaimed | SlotReleasing | SlotWithheld | SlotReleased

@@ -20,6 +20,7 @@ CHECKS: Final = {
     "imports": ("lint-imports", "--no-logo"),
     "layout": ("python", "-m", "pytest", "-q", "--no-header", "tests/checks"),
     "migrations": ("python", "-m", "deploy.checks.migrations"),
+    "events": ("python", "-m", "deploy.checks.event_catalogue"),
 }
 
 

@@ -28,8 +28,21 @@ VERBS: Final = {
     ),
     "down": Verb("down [--state DIR]", "stop what `up` started", "deploy.embedded", ("down",), at_root=False),
     "test": Verb("test [NAME | PYTEST ARGS]", "run the tests, or those of tests/NAME", "pytest"),
-    "check": Verb("check [NAME ...]", "format, lint, types, imports, layout, migrations", "deploy.checks"),
+    "torture": Verb(
+        "torture [--seed N] [--only P11 ...]",
+        "hold the promises at their full counts",
+        "tests.torture",
+    ),
+    "check": Verb(
+        "check [NAME ...]", "format, lint, types, imports, layout, migrations, events", "deploy.checks"
+    ),
     "bench": Verb("bench NAME [--json]", "measure, one JSON object a line", "bench"),
+    "events": Verb(
+        "events",
+        "write docs/events.md anew from the events' types",
+        "deploy.checks.event_catalogue",
+        ("--write",),
+    ),
     "lock": Verb("lock [PACKAGE ...]", "resolve requirements anew, or raise the named ones", "deploy.locks"),
 }
 

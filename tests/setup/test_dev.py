@@ -17,13 +17,29 @@ def dev(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_help_lists_the_verbs() -> None:
     listed = dev("help").stdout
-    assert re.findall(r"\./dev (\w+)", listed) == ["up", "down", "test", "check", "bench", "lock"]
+    assert re.findall(r"\./dev (\w+)", listed) == [
+        "up",
+        "down",
+        "test",
+        "torture",
+        "check",
+        "bench",
+        "events",
+        "lock",
+    ]
 
 
 def test_an_unknown_verb_is_refused_with_the_list_of_verbs() -> None:
     ended = dev("dance")
     assert ended.returncode == 2
     assert "./dev up" in ended.stderr
+
+
+def test_torture_refuses_an_unknown_promise_with_the_list_of_those_it_knows() -> None:
+    ended = dev("torture", "--only", "P11", "P99")
+    assert ended.returncode == 2
+    assert "P99" in ended.stderr
+    assert "'P11', 'P29'" in ended.stderr
 
 
 @pytest.mark.skipif(not (ROOT / ".venv/complete").exists(), reason="this environment was not made by ./dev")

@@ -1,0 +1,90 @@
+"""What the source says that a type, a field or a kind of value means: docstrings, those below a line included.
+
+Python keeps the docstring of a class, and forgets the string below a field or below a `NewType`; they are
+read from the source.
+"""
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import pairwise
+from types import ModuleType
+from typing import Final, NewType
+
+import msgspec
+
+from events.facts import Record
+
+_STREAM: Final = "Stream: "
+
+
+def of_module(module: ModuleType) -> str:
+    """What a module of facts is about, without the line that names the stream."""
+    about, _, _ = (module.__doc__ or "").partition(_STREAM)
+    _, _, further = inspect.cleandoc(module.__doc__ or "").partition("\n\n")
+    return "\n\n".join(part for part in (about.strip(), in_lines(further)) if part)
+
+
+def stream_of_module(module: ModuleType) -> str | None:
+    """The name of the stream as the first paragraph of the module gives it, such as `node-<node_id>`."""
+    first, _, _ = (module.__doc__ or "").partition("\n\n")
+    _, named, rest = first.partition(_STREAM)
+    return rest.split("`")[1] if named and rest.count("`") >= 2 else None  # noqa: PLR2004 (a pair)
+
+
+def of_class(cls: type) -> str | None:
+    return in_lines(inspect.cleandoc(cls.__doc__)) if cls.__doc__ else None
+
+
+def of_field(struct: type[msgspec.Struct], field: str) -> str | None:
+    """The string below the field, in the class that declares it."""
+    for cls in struct.__mro__:
+        if field in inspect.get_annotations(cls):
+            return _below_fields(cls.__module__).get((cls.__qualname__, field))
+    return None
+
+
+def of_kind(kind: NewType) -> str | None:
+    """The string below a `NewType`."""
+    return _below_fields(kind.__module__ or "").get(("", kind.__name__))
+
+
+def of_part(annotation: object) -> str | None:
+    """What a part of facts says first of itself; other types say nothing of a field."""
+    if isinstance(annotation, type) and issubclass(annotation, Record):
+        return first_sentence(of_class(annotation) or "")
+    return None
+
+
+def first_sentence(text: str) -> str:
+    return text.partition("\n\n")[0].partition(". ")[0].removesuffix(".") + "."
+
+
+def in_lines(text: str) -> str:
+    """Paragraphs, each on a line of its own."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip())
+
+
+@cache
+def _below_fields(module: str) -> dict[tuple[str, str], str]:
+    """(Class, field) to the string below it; the class is empty for what stands in the module itself."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    bodies = [("", tree.body)]
+    bodies += [(node.name, node.body) for node in tree.body if isinstance(node, ast.ClassDef)]
+    return {
+        (cls, name): in_lines(inspect.cleandoc(text)) for cls, body in bodies for name, text in _pairs(body)
+    }
+
+
+def _pairs(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for named, below in pairwise(body):
+        match named, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                yield name, text
+            case _:
+                pass

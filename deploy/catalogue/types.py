@@ -1,0 +1,126 @@
+"""The types of fields in plain words, and an example of a type whose every value says where it came from."""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+import msgspec
+
+from events.facts import Record
+
+F = TypeVar("F", bound=msgspec.Struct)
+
+_SPELLED: Final = {"Id": "id", "Ipv4": "IPv4", "Mac": "MAC", "Sku": "SKU", "Ssh": "SSH"}
+_PLAIN: Final = {str: "text", int: "whole number", bool: "true or false", datetime: "time", UUID: "UUID"}
+_UNITS: Final = {
+    (int, "seconds"): "whole number of seconds",
+    (int, "mib"): "whole number of MiB",
+    (str, "sha256"): "SHA-256, hexadecimal",
+}
+
+
+class NoWords(LookupError):
+    """A type that no reader of the catalogue was told about."""
+
+
+def in_words(field: str, annotation: Any) -> str:
+    """A field's type for people, its unit taken from the end of the field's name. Raises `NoWords`."""
+    if isinstance(annotation, NewType):
+        return kind_in_words(annotation)
+    if unit := _UNITS.get((annotation, field.rpartition("_")[2])):
+        return unit
+    if annotation in _PLAIN:
+        return _PLAIN[annotation]
+    if isinstance(annotation, type) and issubclass(annotation, Record):
+        return f"[{part_in_words(annotation)}](#{part_in_words(annotation).replace(' ', '-')})"
+    return _generic_in_words(field, annotation)
+
+
+def _generic_in_words(field: str, annotation: Any) -> str:
+    arguments = get_args(annotation)
+    match get_origin(annotation):
+        case origin if origin is UnionType or origin is Union:
+            return " or ".join("null" if a is NoneType else in_words(field, a) for a in arguments)
+        case origin if origin is tuple and arguments[1:] == (...,):
+            return f"list: {in_words(field, arguments[0])}"
+        case origin if origin is dict:
+            return f"object: {in_words('', arguments[0])} to {in_words('', arguments[1])}"
+        case origin if origin is Literal:
+            return "one of " + ", ".join(f"`{choice}`" for choice in arguments)
+        case _:
+            raise NoWords(f"{annotation!r} has no words in {__name__}")
+
+
+def kind_in_words(kind: NewType) -> str:
+    """`MacAddress` is a MAC address."""
+    parts = re.findall(r"[A-Z][a-z0-9]*", kind.__name__)
+    return " ".join(_SPELLED.get(part, part.lower()) for part in parts)
+
+
+def part_in_words(record: type[Record]) -> str:
+    """`SlotNetwork` is a slot network."""
+    return " ".join(re.findall(r"[A-Z][a-z0-9]*", record.__name__)).lower()
+
+
+def parts_of(struct: type[msgspec.Struct]) -> Iterator[type[Record]]:
+    """The records that a fact holds, and those that they hold."""
+    for leaf in _leaves_of(struct):
+        if isinstance(leaf, type) and issubclass(leaf, Record):
+            yield leaf
+            yield from parts_of(leaf)
+
+
+def kinds_of(struct: type[msgspec.Struct]) -> Iterator[NewType]:
+    """The kinds of values in its fields."""
+    yield from (leaf for leaf in _leaves_of(struct) if isinstance(leaf, NewType))
+
+
+def _leaves_of(struct: type[msgspec.Struct]) -> Iterator[Any]:
+    for annotation in get_type_hints(struct).values():
+        yield from _leaves(annotation)
+
+
+def _leaves(annotation: Any) -> Iterator[Any]:
+    if arguments := get_args(annotation):
+        for argument in arguments:
+            yield from _leaves(argument)
+    else:
+        yield annotation
+
+
+def pointing(struct: type[F], path: str = "") -> F:
+    """A value of the type in which each text is its own path in braces: `{network.subnet}`.
+
+    What is computed from it shows which fields it was computed from.
+    """
+    hints = get_type_hints(struct)
+    return struct(**{name: _pointing(hints[name], path + name) for name in struct.__struct_fields__})
+
+
+def _pointing(annotation: Any, path: str) -> Any:
+    if isinstance(annotation, NewType):
+        return _pointing(annotation.__supertype__, path)
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        return pointing(annotation, f"{path}.")
+    values = {
+        str: f"{{{path}}}",
+        int: 0,
+        bool: False,
+        datetime: datetime(2000, 1, 1, tzinfo=UTC),
+        UUID: UUID(int=0),
+    }
+    if annotation in values:
+        return values[annotation]
+    arguments = get_args(annotation)
+    match get_origin(annotation):
+        case origin if origin is tuple:
+            return (_pointing(arguments[0], f"{path}[]"),)
+        case origin if origin is dict:
+            return {}
+        case origin if origin is Literal:
+            return arguments[0]
+        case _:
+            return _pointing(next(a for a in arguments if a is not NoneType), path)

@@ -1,0 +1,171 @@
+"""Between facts and stored rows, whatever version these are of (LED-5).
+
+A type has versions 1 to n, all readable: today's straight into its class, an older one through its chain of
+upcasters. A version that is not known was written by a newer release.
+
+Old and new releases run side by side while a release is rolled out, and an old one cannot read what it does not
+know. So a release that brings a new shape reads it and goes on writing the one before (`Shape.still_written`);
+the next release writes it. What is written in the older shape is read back at once: a fact of which the older
+shape would lose something is refused, not cut down.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from events.facts import Fact, Unreadable
+
+JsonObject: TypeAlias = dict[str, Any]
+"""A JSON object as decoded: strings, integers, booleans, nulls, lists and further objects."""
+Rewrite: TypeAlias = Callable[[JsonObject], JsonObject]
+"""A pure function from one version of a stored shape to a neighbouring one."""
+
+_NAME: Final = re.compile(r"[a-z][a-z_]*\.[a-z][a-z_]*")
+_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+MISREAD: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What a function over JSON raises when the JSON is not what it takes it to be."""
+
+
+class Shape(NamedTuple):
+    """One type's newest shape: its version and its class.
+
+    `still_written`, while given, makes it the version before, and that is what this release writes.
+    """
+
+    version: int
+    fact: type[Fact]
+    still_written: Rewrite | None = None
+
+    @property
+    def written(self) -> int:
+        """The version that this release writes."""
+        return self.version if self.still_written is None else self.version - 1
+
+
+class UnknownFact(LookupError):
+    """The ledger holds a type or version that this release does not know; a newer release wrote it."""
+
+    def __init__(self, type_: str, schema_version: int) -> None:
+        super().__init__(f"no fact is known as {type_!r} version {schema_version}")
+        self.type, self.schema_version = type_, schema_version
+
+
+class UnreadableFact(msgspec.ValidationError):
+    """A stored row, or what an upcaster made of it, is not of the shape that its version says."""
+
+    def __init__(self, type_: str, schema_version: int, why: str) -> None:
+        super().__init__(f"{type_} version {schema_version} cannot be read: {why}")
+        self.type, self.schema_version = type_, schema_version
+
+
+class NotYetWritable(ValueError):
+    """The fact says something that the version still written cannot say."""
+
+    def __init__(self, type_: str, schema_version: int) -> None:
+        super().__init__(
+            f"{type_} is still written as version {schema_version}, which would read back as another fact"
+        )
+        self.type, self.schema_version = type_, schema_version
+
+
+class BrokenCatalog(ValueError):
+    """The table of shapes and the table of upcasters do not fit together; `objections` names every reason."""
+
+    def __init__(self, objections: Sequence[str]) -> None:
+        super().__init__("; ".join(objections))
+        self.objections = tuple(objections)
+
+
+class Shapes:
+    """Encodes and decodes the facts of a catalog. Raises `BrokenCatalog` unless every version can be read."""
+
+    def __init__(self, catalog: Mapping[str, Shape], upcasts: Mapping[tuple[str, int], Rewrite]) -> None:
+        if objections := tuple(_objections(catalog, upcasts)):
+            raise BrokenCatalog(objections)
+        self._written = {
+            shape.fact: (name, shape.written, shape.still_written) for name, shape in catalog.items()
+        }
+        self.readers = {
+            (name, version): _reader(name, version, shape, upcasts)
+            for name, shape in catalog.items()
+            for version in range(1, shape.version + 1)
+        }
+        """By stored name and version, what makes a fact of a payload; raises any of `MISREAD`, where `decode` says why."""
+
+    def name_of(self, fact: Fact) -> str:
+        """The stored name of a fact."""
+        return fact.type if isinstance(fact, Unreadable) else self._written[type(fact)][0]
+
+    def encode(self, fact: Fact) -> tuple[str, int, str]:
+        """Stored name, version written and canonical JSON of a fact. Raises `NotYetWritable`."""
+        name, version, rewrite = self._written[type(fact)]
+        data = _ENCODER.encode(fact).decode()
+        if rewrite is not None:
+            data = _ENCODER.encode(rewrite(msgspec.json.decode(data, type=JsonObject))).decode()
+            if self.decode(name, version, data) != fact:
+                raise NotYetWritable(name, version)
+        return name, version, data
+
+    def decode(self, type_: str, schema_version: int, data: str) -> Fact:
+        """The fact behind a stored row. Raises `UnknownFact` and `UnreadableFact`."""
+        try:
+            read = self.readers[type_, schema_version]
+        except KeyError:
+            raise UnknownFact(type_, schema_version) from None
+        try:
+            return read(data)
+        except MISREAD as error:
+            raise UnreadableFact(type_, schema_version, _why(error)) from error
+
+
+def _reader(
+    name: str, version: int, shape: Shape, upcasts: Mapping[tuple[str, int], Rewrite]
+) -> Callable[[str], Fact]:
+    if version == shape.version:
+        return msgspec.json.Decoder(shape.fact).decode
+    chain = tuple((older, upcasts[name, older]) for older in range(version, shape.version))
+    return partial(_read_older, chain, shape.fact)
+
+
+def _read_older(chain: Sequence[tuple[int, Rewrite]], fact: type[Fact], data: str) -> Fact:
+    shape = msgspec.json.decode(data, type=JsonObject)
+    for older, upcast in chain:
+        try:
+            shape = upcast(shape)
+        except MISREAD as error:
+            raise ValueError(f"the upcaster from version {older} failed with {_why(error)}") from error
+        if not isinstance(shape, dict):
+            raise TypeError(f"the upcaster from version {older} returned no object")
+    return msgspec.convert(shape, fact)
+
+
+def _why(error: Exception) -> str:
+    return f"{type(error).__name__} {error}" if isinstance(error, LookupError) else str(error)
+
+
+def _objections(catalog: Mapping[str, Shape], upcasts: Mapping[tuple[str, int], Rewrite]) -> Iterator[str]:
+    readable_as: dict[type[Fact], str] = {}
+    for name, shape in catalog.items():
+        if (other := readable_as.setdefault(shape.fact, name)) != name:
+            yield f"{shape.fact.__name__} is stored both as {other} and as {name}"
+        yield from _objections_to(name, shape)
+        for older in range(1, shape.version):
+            if (name, older) not in upcasts:
+                yield f"{name} version {older} has no upcaster to version {older + 1}"
+    for name, older in upcasts:
+        if name not in catalog:
+            yield f"there is an upcaster of {name}, which is not in the catalog"
+        elif not 1 <= older < catalog[name].version:
+            yield f"{name} has an upcaster from version {older}, and its newest is {catalog[name].version}"
+
+
+def _objections_to(name: str, shape: Shape) -> Iterator[str]:
+    if not _NAME.fullmatch(name):
+        yield f"{name!r} is no name such as slot.claimed"
+    if shape.version < 1:
+        yield f"{name} has version {shape.version}, and versions count from 1"
+    if shape.still_written is not None and shape.version == 1:
+        yield f"{name} has no version before 1 that could still be written"
