@@ -12,9 +12,11 @@ from hashlib import sha256
 
 from control_plane.api.server import serve
 from control_plane.commands.access import issue_key
-from control_plane.followers import run_dispatcher, run_projector
+from control_plane.followers import run_dispatcher
+from control_plane.projector.program import run_projector
 from control_plane.settings import Settings
 from control_plane.wiring import Plane, configure_logs, plane
+from events.fitness import UnfitServer
 
 PROGRAMS: dict[str, Callable[[Plane], Awaitable[None]]] = {
     "api": serve,
@@ -24,7 +26,25 @@ PROGRAMS: dict[str, Callable[[Plane], Awaitable[None]]] = {
 
 
 def main() -> int:
-    match sys.argv[1:]:
+    """The exit code: 1 for a server that must not carry the ledger, found at the start or later on."""
+    try:
+        return _command(sys.argv[1:])
+    except* UnfitServer as unfit:
+        print(f"This server cannot carry the ledger: {'; '.join(_sentences(unfit))}.", file=sys.stderr)
+    return 1
+
+
+def _sentences(unfit: BaseExceptionGroup[UnfitServer]) -> list[str]:
+    """Each reason once, whichever of the program's tasks met it."""
+    found: dict[str, None] = {}
+    for error in unfit.exceptions:
+        told = _sentences(error) if isinstance(error, BaseExceptionGroup) else error.reasons
+        found.update(dict.fromkeys(told))
+    return [*found]
+
+
+def _command(words: list[str]) -> int:
+    match words:
         case [program] if program in PROGRAMS:
             return asyncio.run(_run(PROGRAMS[program]))
         case ["issue-key", name]:

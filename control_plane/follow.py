@@ -11,16 +11,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-import psycopg
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from control_plane.outage import DATABASE_AWAY
 from control_plane.wake import Waiter
-from events.catalog import UnknownFact
 from events.envelope import Recorded
+from events.errors import UnreadableEvent
 from events.facts import Fact
+from events.store import refuse_unreadable
 from events.tail import Tail
 from events.values import Position
 from read_models import checkpoints
@@ -51,7 +50,7 @@ async def follow(engine: AsyncEngine, tail: Tail, waiter: Waiter, follower: Foll
         except (checkpoints.Overtaken, *DATABASE_AWAY) as error:
             log.warning("follower_restarts", follower=follower.name, error=str(error))
             await asyncio.sleep(RECONNECT_SECONDS)
-        except (UnknownFact, msgspec.MsgspecError, psycopg.DataError) as error:
+        except UnreadableEvent as error:
             log.error("follower_cannot_read", follower=follower.name, error=str(error))
             await asyncio.sleep(UNREADABLE_SECONDS)
 
@@ -62,6 +61,7 @@ async def _from_checkpoint(engine: AsyncEngine, tail: Tail, waiter: Waiter, foll
     while True:
         batch = await tail.batch(position, BATCH)
         if batch.final > position:
+            refuse_unreadable(batch.events)
             async with engine.begin() as conn:
                 # First, because it locks the row: a twin at the same place waits here and learns that it was
                 # overtaken, where it would otherwise run into the rows that were written meanwhile.

@@ -1,6 +1,6 @@
-"""The two programs that follow the log: the dispatcher, which gets orders on their way, and the projector.
+"""The dispatcher, which follows the log and gets orders on their way.
 
-The dispatcher runs three loops beside the log: timers (deadlines and ends of leases), the sweeper, and the
+It runs three loops beside the log: timers (deadlines and ends of leases), the sweeper, and the
 restoration of a Redis that lost its memory. Each of them may be late or run twice and nothing is lost. Servers that
 are away are waited for. An error that nobody foresaw ends all loops and the process with them, loudly: whoever tends
 it starts it again, and a half of it would look alive.
@@ -20,7 +20,6 @@ from control_plane.sweeper import Sweeper
 from control_plane.wake import Waiter, listen
 from control_plane.wiring import Plane
 from events.tail import Tail
-from read_models import allocations
 
 log = structlog.get_logger()
 TICK_SECONDS: Final = 1.0
@@ -43,16 +42,6 @@ async def run_dispatcher(plane: Plane) -> None:
         group.create_task(_every(TICK_SECONDS, sweeper.send_due))
         group.create_task(_every(TIDY_SECONDS, sweeper.withdraw_stranded))
         group.create_task(_every(TICK_SECONDS, lambda: _timers(plane, dispatcher), after=grace))
-
-
-async def run_projector(plane: Plane) -> None:
-    """Run until cancelled."""
-    waiter = Waiter()
-    log.info("projector_started")
-    async with asyncio.TaskGroup() as group:
-        group.create_task(listen(plane.redis, (waiter,)))
-        follower = Follower("projector", allocations.apply)
-        group.create_task(follow(plane.engine, Tail(ledger_dsn(plane)), waiter, follower))
 
 
 async def _timers(plane: Plane, dispatcher: Dispatcher) -> None:

@@ -4,7 +4,7 @@ Append writes these rows and a rebuild derives them again, so nothing else may t
 stream on which the fact is recorded.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from events.facts import Fact
 from events.nodes import NodeExpected
@@ -22,6 +22,8 @@ class Claims(NamedTuple):
 
 
 NOTHING = Claims()
+CLAIMING: Final = (NodeExpected, SlotApproved, SlotClaimed, SlotReleased)
+"""The facts that take or free anything."""
 
 
 def claims_of(fact: Fact) -> Claims:

@@ -16,7 +16,7 @@ from events.values import Epoch, Position, ProjectId, StreamId
 F = TypeVar("F", bound=Fact, covariant=True)
 
 
-class Cause(msgspec.Struct, frozen=True):
+class Cause(msgspec.Struct, frozen=True, gc=False):
     """Why something is about to be recorded.
 
     `actor` is who (`caller:alice`, `node:lab-a`, `process:allocations`), `why` the request id or the reason in a
@@ -32,7 +32,7 @@ class Cause(msgspec.Struct, frozen=True):
     trace_context: str | None = None
 
 
-class Recorded(msgspec.Struct, Generic[F], frozen=True):
+class Recorded(msgspec.Struct, Generic[F], frozen=True, gc=False):
     """A fact as the ledger holds it. `recorded_at` is the database's clock at append."""
 
     position: Position

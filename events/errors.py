@@ -8,7 +8,7 @@ import json
 import psycopg
 
 from events.claims import Claim
-from events.values import StreamId
+from events.values import Position, StreamId
 
 
 class LedgerRefusal(Exception):
@@ -63,12 +63,25 @@ class NotYetFinal(LedgerRefusal):
     """A position may still be written, so it is not dead."""
 
 
+class UnreadableEvent(Exception):
+    """This release cannot read an event: a newer one wrote it, or its row is damaged."""
+
+    def __init__(self, position: Position, why: str) -> None:
+        super().__init__(f"the event at position {position} cannot be read: {why}")
+        self.position = position
+
+
 def refusal(error: psycopg.Error) -> LedgerRefusal | None:
     """The typed refusal behind a database error, or None when it is something else."""
     if error.sqlstate is None or not error.sqlstate.startswith("SP"):
         return None
-    about = json.loads(error.diag.message_detail or "{}")
-    match error.sqlstate:
+    return refusal_of(error.sqlstate, error.diag.message_primary, error.diag.message_detail)
+
+
+def refusal_of(state: str, message: str | None, detail: str | None) -> LedgerRefusal:
+    """The typed refusal of an SQLSTATE of class SP, its message and its detail (a JSON object)."""
+    about = json.loads(detail or "{}")
+    match state:
         case "SP001":
             return VersionConflict(StreamId(about["stream"]), about["expected"], about["actual"])
         case "SP002":
@@ -76,10 +89,10 @@ def refusal(error: psycopg.Error) -> LedgerRefusal | None:
         case "SP003":
             return ClaimNotHeld(Claim(about["kind"], about["value"]), StreamId(about["stream"]))
         case "SP004":
-            return KeyReused(error.diag.message_primary)
+            return KeyReused(message)
         case "SP005":
             return KeyTaken(about["answer"])
         case "SP007":
-            return NotYetFinal(error.diag.message_primary)
+            return NotYetFinal(message)
         case _:
-            return MalformedAppend(error.diag.message_primary)
+            return MalformedAppend(message)

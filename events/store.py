@@ -5,14 +5,15 @@ position is for `events.tail` to say.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import psycopg
 
-from events.catalog import decode
+from events.catalog import UnknownFact, UnreadableFact, decode
 from events.envelope import Cause, Recorded
-from events.facts import Fact
+from events.errors import UnreadableEvent
+from events.facts import Fact, Unreadable
 from events.values import Position, StreamId
 
 COLUMNS: Final = (
@@ -31,13 +32,17 @@ _CORRELATED: Final = (
     " order by position limit %s"
 )
 _END: Final = 2**63 - 1
+Events = TypeVar("Events", bound=Sequence[Recorded[Fact]])
 
 
 async def read_stream(
     conn: psycopg.AsyncConnection, stream: StreamId, *, upto: Position | None = None
 ) -> tuple[Recorded[Fact], ...]:
-    """All facts of a stream in its order, or those up to a position. Empty when there is no such stream."""
-    return await _read(conn, _STREAM, [stream, _END if upto is None else upto])
+    """All facts of a stream in its order, or those up to a position. Empty when there is no such stream.
+
+    Raises `UnreadableEvent`: what a stream says is folded, and a fold must not pass over a fact.
+    """
+    return refuse_unreadable(await _read(conn, _STREAM, [stream, _END if upto is None else upto]))
 
 
 async def read_positions(
@@ -68,15 +73,31 @@ async def _read(
     return tuple([recorded(row) for row in await cursor.fetchall()])
 
 
+def refuse_unreadable(events: Events) -> Events:
+    """The events, all of them readable. Raises `UnreadableEvent` for the first that is not."""
+    for each in events:
+        if isinstance(each.fact, Unreadable):
+            raise UnreadableEvent(each.position, each.fact.error)
+    return events
+
+
 def recorded(row: tuple[Any, ...]) -> Recorded[Fact]:
-    """One row of `COLUMNS`, typed. Raises `UnknownFact` for what a newer release wrote."""
+    """One row of `COLUMNS`, typed; its fact is `Unreadable` where this release cannot read it."""
     return Recorded(
         row[0],
         row[1],
         row[2],
         row[3],
-        decode(row[4], row[5], row[15]),
+        fact_of(row[4], row[5], row[15]),
         Cause(row[7], row[8], row[9], row[12], row[6], row[10], row[11]),
         row[13],
         row[14],
     )
+
+
+def fact_of(type_: str, schema_version: int, data: str) -> Fact:
+    """The fact that is stored so, or `Unreadable`."""
+    try:
+        return decode(type_, schema_version, data)
+    except (UnknownFact, UnreadableFact) as error:
+        return Unreadable(type_, schema_version, data, str(error))

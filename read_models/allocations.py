@@ -4,7 +4,6 @@ What an allocation *is* stands in its own stream and is folded from there; these
 and events to look at.
 """
 
-from collections.abc import Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import UUID
@@ -15,7 +14,6 @@ from events.envelope import Recorded
 from events.facts import Fact
 from events.tables import metadata
 from events.values import AllocationId, Position, correlation_of
-from read_models.rows import copy
 
 allocation = sa.Table(
     "allocation",
@@ -34,15 +32,14 @@ story = sa.Table(
 )
 
 
-async def apply(conn: AsyncConnection, batch: Sequence[Recorded[Fact]]) -> None:
-    """Bring both tables up to a part of the log."""
-    requests = [
-        (each.position, each.fact.allocation_id, each.fact.project)
-        for each in batch
-        if isinstance(each.fact, AllocationRequested)
-    ]
-    await copy(conn, allocation, requests)
-    await copy(conn, story, [(each.cause.correlation_id, each.position) for each in batch])
+def request(recorded: Recorded[AllocationRequested]) -> list[tuple[Position, AllocationId, str]]:
+    """The row of `read.allocation` that a request adds."""
+    return [(recorded.position, recorded.fact.allocation_id, recorded.fact.project)]
+
+
+def chapter(recorded: Recorded[Fact]) -> list[tuple[str, Position]]:
+    """The row of `read.story` that any event adds."""
+    return [(recorded.cause.correlation_id.hex, recorded.position)]
 
 
 async def page(

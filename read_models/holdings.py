@@ -4,7 +4,6 @@ One row for each time that a slot, a MAC, an address or whatever else has one ho
 any position is the last row up to it. A row without a stream says that nobody holds it from there on.
 """
 
-from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -15,7 +14,6 @@ from events.envelope import Recorded
 from events.facts import Fact
 from events.tables import metadata
 from events.values import Position, StreamId
-from read_models.rows import copy
 
 holding = sa.Table(
     "holding",
@@ -36,18 +34,13 @@ class Holding(NamedTuple):
     stream: StreamId | None
 
 
-async def apply(conn: AsyncConnection, batch: Sequence[Recorded[Fact]]) -> None:
-    """Bring the table up to a part of the log."""
-    rows = [row for each in batch for row in _rows(each)]
-    await copy(conn, holding, rows)
-
-
-def _rows(recorded: Recorded[Fact]) -> Iterator[tuple[str, str, Position, StreamId | None]]:
+def changes(recorded: Recorded[Fact]) -> list[tuple[str, str, Position, StreamId | None]]:
+    """The rows that an event adds."""
     takes, frees = claims_of(recorded.fact)
-    for claim in frees:
-        yield claim.kind, claim.value, recorded.position, None
-    for claim in takes:
-        yield claim.kind, claim.value, recorded.position, recorded.stream
+    return [
+        *((claim.kind, claim.value, recorded.position, None) for claim in frees),
+        *((claim.kind, claim.value, recorded.position, recorded.stream) for claim in takes),
+    ]
 
 
 async def of_claim(conn: AsyncConnection, claim: Claim, *, upto: Position) -> list[Holding]:

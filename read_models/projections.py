@@ -4,42 +4,49 @@ One that decisions need at once changes in the append itself (`inline`); the oth
 whose checkpoint commits with their rows.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from events.envelope import Recorded
+from events.allocations import AllocationRequested
+from events.claims import CLAIMING
 from events.facts import Fact
 from read_models import allocations, holdings
 from read_models.inline import KEYS, NODES, SLOTS
-
-Apply = Callable[[AsyncConnection, Sequence[Recorded[Fact]]], Awaitable[None]]
+from read_models.rows import Inserted, Patched
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A read model: its tables, and how a part of the log brings them up.
+    """A read model: its tables, each with what events do to it.
 
-    Not inline, its tables have a column `position` and rows that never change, so that it can be compared with
-    another set of them up to any position.
+    Not inline, it has only tables of rows that never change, with a column `position`, so that it can be compared
+    with another set of them up to any position.
     """
 
     name: str
-    tables: tuple[sa.Table, ...]
-    apply: Apply
+    parts: tuple[Patched | Inserted, ...]
     inline: bool = False
+
+    @property
+    def tables(self) -> tuple[sa.Table, ...]:
+        return tuple(part.table for part in self.parts)
 
 
 PROJECTIONS: Final[dict[str, Projection]] = {
     each.name: each
     for each in (
-        Projection("nodes", (NODES.table,), NODES.apply, inline=True),
-        Projection("slots", (SLOTS.table,), SLOTS.apply, inline=True),
-        Projection("keys", (KEYS.table,), KEYS.apply, inline=True),
-        Projection("allocations", (allocations.allocation, allocations.story), allocations.apply),
-        Projection("holdings", (holdings.holding,), holdings.apply),
+        Projection("nodes", (NODES,), inline=True),
+        Projection("slots", (SLOTS,), inline=True),
+        Projection("keys", (KEYS,), inline=True),
+        Projection(
+            "allocations",
+            (
+                Inserted(allocations.allocation, (AllocationRequested,), allocations.request),
+                Inserted(allocations.story, (Fact,), allocations.chapter),
+            ),
+        ),
+        Projection("holdings", (Inserted(holdings.holding, CLAIMING, holdings.changes),)),
     )
 }

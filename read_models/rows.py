@@ -1,23 +1,25 @@
-"""How facts become rows: a fact is a patch of one row, and the patches of a batch are merged before they are written.
+"""How facts become rows. A fact is a patch of one row of its table, or it adds rows that never change.
 
 A patch assigns columns and never looks at what stood there. Merging is therefore exact, and the same patches give
 the same row whether they are written one by one in the append, by the thousand in a rebuild, or only folded in
-memory when the past is read. A table whose rows never change is filled by COPY instead.
+memory when the past is read. What is gathered from many events is written at once: patches merged, rows by COPY.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
+import msgspec
 import sqlalchemy as sa
 from psycopg import sql
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.connection import ledger_connection
+from events.envelope import Recorded
+from events.facts import Fact
 from read_models.generations import generation_of
 
-_BOUND: Final = "patched_"
+_JSON: Final = msgspec.json.Encoder()
 
 
 class Patch(NamedTuple):
@@ -49,71 +51,128 @@ def folded(table: sa.Table, patches: Iterable[Patch]) -> dict[str, Any] | None:
         if row is None:
             if patch.born is None:
                 raise RowMissing(table.name, [patch.key])
-            row = dict.fromkeys(table.columns.keys()) | {_key(table).name: patch.key, **patch.born}
+            row = dict.fromkeys(table.columns.keys()) | {_key(table): patch.key, **patch.born}
         row.update(patch.columns)
     return row
 
 
+class Gathered(Protocol):
+    """What events do to one table, collected in memory until it is written."""
+
+    def add(self, recorded: Recorded[Any]) -> None:
+        """Take in the next event of the log that concerns the table."""
+
+    async def write(self, conn: AsyncConnection) -> None:
+        """Bring the table up to them. Raises what the table's constraints refuse, and `RowMissing`."""
+
+
+class Patched(NamedTuple):
+    """A table with a row for each thing: the facts that concern it, and what each does to a row."""
+
+    table: sa.Table
+    facts: tuple[type[Fact], ...]
+    patch: PatchOf
+
+    def gather(self) -> Gathered:
+        return _Patches(self)
+
+    def patches(self, numbered: Iterable[tuple[int, Fact]]) -> list[Patch]:
+        """The patches of facts, each with its version in its stream."""
+        facts, patch = self.facts, self.patch
+        return [patch(version, fact) for version, fact in numbered if isinstance(fact, facts)]
+
+
+class Inserted(NamedTuple):
+    """A table of rows that never change: the facts that concern it, and the rows that an event adds, each with all
+    columns in the table's order.
+    """
+
+    table: sa.Table
+    facts: tuple[type[Fact], ...]
+    rows: Callable[[Recorded[Any]], Iterable[Sequence[object]]]
+
+    def gather(self) -> Gathered:
+        return _Rows(self)
+
+
+class _Patches:
+    def __init__(self, of: Patched) -> None:
+        self._table, self._patch = of.table, of.patch
+        self._merged: dict[str, Patch] = {}
+
+    def add(self, recorded: Recorded[Any]) -> None:
+        _merge(self._merged, self._patch(recorded.version, recorded.fact))
+
+    async def write(self, conn: AsyncConnection) -> None:
+        await _write(conn, self._table, self._merged.values())
+
+
+class _Rows:
+    def __init__(self, of: Inserted) -> None:
+        self._table, self._of = of.table, of.rows
+        self._rows: list[Sequence[object]] = []
+
+    def add(self, recorded: Recorded[Any]) -> None:
+        self._rows += self._of(recorded)
+
+    async def write(self, conn: AsyncConnection) -> None:
+        if self._rows:
+            await _copy(conn, self._table, self._rows)
+
+
 async def write(conn: AsyncConnection, table: sa.Table, patches: Iterable[Patch]) -> None:
     """Bring rows up to patches in their order. Raises `RowMissing`, and what the table's constraints refuse."""
-    alike: defaultdict[tuple[bool, tuple[str, ...], tuple[str, ...]], list[Patch]] = defaultdict(list)
-    for patch in _merged(patches):
-        alike[patch.born is not None, tuple(patch.columns), tuple(patch.born or ())].append(patch)
-    for (makes, columns, _), group in alike.items():
-        if makes:
-            await _insert(conn, table, columns, group)
-        else:
-            await _update(conn, table, columns, group)
-
-
-def _merged(patches: Iterable[Patch]) -> Iterable[Patch]:
-    rows: dict[str, Patch] = {}
+    merged: dict[str, Patch] = {}
     for patch in patches:
-        before = rows.get(patch.key)
-        # Whether the row was there is decided before its first patch; a later one that could make it finds it.
-        rows[patch.key] = (
-            patch if before is None else Patch(patch.key, {**before.columns, **patch.columns}, before.born)
-        )
-    return rows.values()
+        _merge(merged, patch)
+    await _write(conn, table, merged.values())
 
 
-async def _insert(
-    conn: AsyncConnection, table: sa.Table, columns: Sequence[str], group: Sequence[Patch]
-) -> None:
-    key = _key(table)
-    statement = insert(table)
+async def _write(conn: AsyncConnection, table: sa.Table, merged: Iterable[Patch]) -> None:
+    alike: defaultdict[tuple[bool, tuple[str, ...]], list[Patch]] = defaultdict(list)
+    for patch in merged:
+        alike[patch.born is not None, tuple(patch.columns)].append(patch)
+    for (makes, columns), group in alike.items():
+        statement = _statement(generation_of(conn), table, columns, makes=makes)
+        rows = [{_key(table): patch.key, **(patch.born or {}), **patch.columns} for patch in group]
+        ledger = await ledger_connection(conn)
+        written = await ledger.execute(statement, [_JSON.encode(rows).decode()], prepare=True)
+        if written.rowcount != len(group):
+            raise RowMissing(table.name, [patch.key for patch in group])
+
+
+def _statement(generation: str, table: sa.Table, columns: Sequence[str], *, makes: bool) -> sql.Composed:
+    """One statement for any number of rows, which come as one JSON text: a statement each takes five times as long."""
+    name, key = sql.Identifier(generation, table.name), sql.Identifier(_key(table))
+    rows = sql.SQL("json_populate_recordset(null::{name}, %s::json) new").format(name=name)
+    source = "excluded" if makes else "new"
+    assigned = sql.SQL(", ").join(
+        sql.SQL("{} = {}").format(sql.Identifier(column), sql.Identifier(source, column))
+        for column in columns
+    )
+    if not makes:
+        update = sql.SQL("update {} old set {} from {} where old.{} = new.{}")
+        return update.format(name, assigned, rows, key, key)
+    insert = sql.SQL("insert into {} select * from {}").format(name, rows)
     if columns:
-        replaced = {name: statement.excluded[name] for name in columns}
-        statement = statement.on_conflict_do_update(index_elements=[key.name], set_=replaced)
-    await conn.execute(
-        statement, [{key.name: patch.key, **(patch.born or {}), **patch.columns} for patch in group]
+        insert += sql.SQL(" on conflict ({}) do update set {}").format(key, assigned)
+    return insert
+
+
+def _merge(rows: dict[str, Patch], patch: Patch) -> None:
+    before = rows.get(patch.key)
+    # Whether the row was there is decided before its first patch; a later one that could make it finds it.
+    rows[patch.key] = (
+        patch if before is None else Patch(patch.key, {**before.columns, **patch.columns}, before.born)
     )
 
 
-async def _update(
-    conn: AsyncConnection, table: sa.Table, columns: Sequence[str], group: Sequence[Patch]
-) -> None:
-    key = _key(table)
-    statement = (
-        sa.update(table)
-        .where(key == sa.bindparam(f"{_BOUND}key"))
-        .values({name: sa.bindparam(_BOUND + name, type_=table.c[name].type) for name in columns})
-    )
-    bound = [
-        {f"{_BOUND}key": patch.key, **{_BOUND + name: value for name, value in patch.columns.items()}}
-        for patch in group
-    ]
-    if (await conn.execute(statement, bound)).rowcount != len(group):
-        raise RowMissing(table.name, [patch.key for patch in group])
-
-
-def _key(table: sa.Table) -> sa.Column[Any]:
+def _key(table: sa.Table) -> str:
     [key] = table.primary_key.columns
-    return key
+    return key.name
 
 
-async def copy(conn: AsyncConnection, table: sa.Table, rows: Iterable[Sequence[object]]) -> None:
-    """Add rows, all columns in the table's order."""
+async def _copy(conn: AsyncConnection, table: sa.Table, rows: Iterable[Sequence[object]]) -> None:
     name = sql.Identifier(generation_of(conn), table.name)
     cursor = (await ledger_connection(conn)).cursor()
     async with cursor.copy(sql.SQL("copy {} from stdin").format(name)) as copying:

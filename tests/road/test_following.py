@@ -13,20 +13,21 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.access import issue_key
 from control_plane.dispatch import Dispatcher
-from control_plane.follow import Follower, follow
 from control_plane.followers import ledger_dsn
-from control_plane.handle import Decision, Transaction, database_time, ledger_connection
+from control_plane.handle import Decision, Transaction, database_time
 from control_plane.histories import allocation_history
 from control_plane.origin import Origin
+from control_plane.projector.live import keep_live
 from control_plane.wake import Waiter
 from control_plane.wiring import Plane, plane
 from events.allocations import AllocationFact, AllocationReleased
 from events.append import Change, append
+from events.connection import ledger_connection
 from events.envelope import Recorded
 from events.facts import Fact
 from events.tail import Batch, Tail
 from events.values import AllocationId, Position, new_uuid, stream_of_allocation
-from read_models import allocations
+from read_models.projections import PROJECTIONS
 from tests.api.node import admit, allocate
 from tests.servers.plane import RunningPlane, settings_for
 from tests.servers.postgres import Database
@@ -65,9 +66,9 @@ async def test_of_two_runners_each_event_is_dealt_with_by_one(database: Database
     async with a_plane(database) as made:
         await made.handle(issue_key("test", "admin", sha256(b"key").hexdigest()))
         met = asyncio.Barrier(2)
-        follower = Follower("projector", allocations.apply)
+        stories = PROJECTIONS["allocations"]
         runners = [
-            asyncio.ensure_future(follow(made.engine, InStep(ledger_dsn(made), met), Waiter(), follower))
+            asyncio.ensure_future(keep_live(made.engine, InStep(ledger_dsn(made), met), Waiter(), stories))
             for _ in range(2)
         ]
         try:
@@ -84,14 +85,16 @@ async def test_of_two_runners_each_event_is_dealt_with_by_one(database: Database
 
 async def _moved(made: Plane) -> bool:
     async with made.engine.connect() as conn:
-        query = sa.text("select 1 from read.checkpoint where name = 'projector' and position > 0")
+        query = sa.text("select 1 from read.checkpoint where name = 'allocations' and position > 0")
         return await conn.scalar(query) is not None
 
 
 async def test_commands_that_lock_in_opposite_orders_both_succeed(database: Database) -> None:
     async with a_plane(database) as made:
         async with made.engine.begin() as conn:
-            await conn.execute(sa.text("insert into read.checkpoint values ('a', 0), ('b', 0)"))
+            await conn.execute(
+                sa.text("insert into read.checkpoint (name, position) values ('a', 0), ('b', 0)")
+            )
         met = asyncio.Barrier(2)
 
         def locking(first: str, second: str) -> Callable[[Transaction], Awaitable[Decision]]:
@@ -156,21 +159,17 @@ def test_a_fact_of_a_newer_release_stops_followers_and_nothing_else(running_plan
     admit(running_plane, "n1")
     of_tomorrow = {
         "event_id": str(new_uuid()),
+        "stream_id": "key-k",
+        "version": 1,
         "type": "key.of_tomorrow",
         "schema_version": 1,
         "data": '{"key_id":"k","key_sha256":"s","name":"n","role":"admin"}',
+        "actor": "test",
+        "why": "test",
+        "correlation_id": str(new_uuid()),
+        "observed_at": "2026-03-01T12:00:00Z",
     }
-    call = {
-        "changes": [{"stream_id": "key-k", "version": 0, "facts": [of_tomorrow]}],
-        "lock_order": [0],
-        "cause": {
-            "actor": "test",
-            "why": "test",
-            "correlation_id": str(new_uuid()),
-            "observed_at": "2026-03-01T12:00:00Z",
-        },
-    }
-    running_plane.rows("select ledger.append(%(call)s::jsonb)", call=json.dumps(call))
+    running_plane.rows("select ledger.append(%(events)s::jsonb)", events=json.dumps([of_tomorrow]))
     assert allocate(running_plane).status_code == 202
     with redis.Redis.from_url(running_plane.redis.url) as admin:
         admin.flushall()

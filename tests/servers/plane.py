@@ -20,7 +20,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from control_plane.api.server import serve
 from control_plane.commands.access import issue_key
-from control_plane.followers import run_dispatcher, run_projector
+from control_plane.followers import run_dispatcher
+from control_plane.projector.program import run_projector
 from control_plane.settings import Settings
 from control_plane.wiring import Plane, configure_logs, plane
 from deploy.embedded import redis as embedded_redis

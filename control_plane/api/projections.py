@@ -1,0 +1,209 @@
+"""`/v1/projections` and `/v1/verifications`: the keeping of read models, and the proof that they follow from the log."""
+
+from datetime import datetime
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+from fastapi import APIRouter, Request
+from pydantic import AfterValidator, BaseModel, Field
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_plane.api.access import Admin
+from control_plane.api.bodies import Body
+from control_plane.api.pages import Page
+from control_plane.api.problems import PROBLEMS
+from control_plane.api.state import key_of, origin_of, plane_of
+from control_plane.commands.projections import order_rebuild, projection_history, retry, skip_event, stops
+from control_plane.decisions.projections import fold
+from control_plane.decisions.refusals import Objection, UnknownName
+from control_plane.projector import verifications
+from events.connection import ledger_connection
+from events.cursors import drawn
+from events.envelope import Recorded
+from events.projections import ProjectionFact
+from events.values import Position
+from read_models.checkpoints import Checkpoint
+from read_models.generations import IDLE, LIVE
+from read_models.projections import PROJECTIONS, Projection
+
+router = APIRouter(prefix="/v1", tags=["projections"], responses=PROBLEMS)
+_MAX_POSITION: Final = 2**63 - 1
+
+
+class StopView(BaseModel):
+    """The event at `position` cannot be dealt with: skip it, or have it tried again when its cause is mended."""
+
+    position: int
+    since: datetime
+    error: str
+
+
+class RebuildView(BaseModel):
+    """The rebuild that is ordered or under way, and how far the set of tables is that it fills."""
+
+    ordered_at: datetime
+    ordered_by: str
+    position: int
+    stopped: StopView | None
+
+
+class ProjectionView(BaseModel):
+    """A read model. `inline`: it changes in the append itself, has no position of its own and cannot fall behind.
+
+    `last_position` is the last that was drawn in the log.
+    """
+
+    name: str
+    tables: list[str]
+    inline: bool
+    state: str
+    position: int | None
+    last_position: int
+    stopped: StopView | None
+    skipped: list[int]
+    rebuild: RebuildView | None
+
+
+class SkipEvent(Body):
+    """`POST /v1/projections/{name}/skip`."""
+
+    position: int = Field(ge=1, le=_MAX_POSITION)
+    reason: Annotated[str, Field(min_length=1, max_length=500), AfterValidator(str.strip)]
+
+
+class DifferenceView(BaseModel):
+    """The first row of a table that differs; `live` is what stands there, `replayed` what the log says."""
+
+    table: str
+    key: dict[str, Any]
+    columns: list[str]
+    live: dict[str, Any] | None
+    replayed: dict[str, Any] | None
+
+
+class VerificationView(BaseModel):
+    """`state`: asked, running, equal, different, or stopped (an event cannot be replayed: see `stopped`).
+
+    While it runs, `position` is how far the replay is on its way to `upto`; at the end, what was compared.
+    """
+
+    id: str
+    state: str
+    asked_at: datetime
+    asked_by: str
+    position: int | None
+    upto: int | None
+    ended_at: datetime | None
+    differences: list[DifferenceView]
+    stopped: dict[str, Any] | None
+
+
+@router.get("/projections")
+async def list_projections(request: Request, _principal: Admin) -> Page[ProjectionView]:
+    """Every read model, how far it is, and what stops it."""
+    async with plane_of(request).engine.connect() as conn:
+        items = [await _view(conn, each) for each in PROJECTIONS.values()]
+    return Page(items=items, next_cursor=None)
+
+
+@router.get("/projections/{name}")
+async def show_projection(request: Request, _principal: Admin, name: str) -> ProjectionView:
+    """One read model."""
+    async with plane_of(request).engine.connect() as conn:
+        return await _view(conn, _named(name))
+
+
+@router.post("/projections/{name}/rebuild", status_code=202)
+async def rebuild(request: Request, principal: Admin, name: str) -> ProjectionView:
+    """Have the read model filled anew beside the live one, and swapped in. Watch its `rebuild` come and go."""
+    await plane_of(request).handle(
+        order_rebuild(name, origin_of(request, principal)), await key_of(request, principal)
+    )
+    return await show_projection(request, principal, name)
+
+
+@router.post("/projections/{name}/skip")
+async def skip(request: Request, principal: Admin, name: str, body: SkipEvent) -> ProjectionView:
+    """Let the read model pass over the event that stops it, now and in every rebuild."""
+    command = skip_event(name, Position(body.position), body.reason, origin_of(request, principal))
+    await plane_of(request).handle(command, await key_of(request, principal))
+    return await show_projection(request, principal, name)
+
+
+@router.post("/projections/{name}/retry")
+async def try_again(request: Request, principal: Admin, name: str) -> ProjectionView:
+    """Have the read model try the event again that stops it."""
+    await plane_of(request).handle(
+        retry(name, origin_of(request, principal)), await key_of(request, principal)
+    )
+    return await show_projection(request, principal, name)
+
+
+@router.post("/verifications", status_code=202)
+async def verify(request: Request, principal: Admin) -> VerificationView:
+    """Have the log replayed from zero and compared row for row with every live table."""
+    async with plane_of(request).engine.begin() as conn:
+        asked = await verifications.ask(conn, principal.actor)
+    return await show_verification(request, principal, str(asked))
+
+
+@router.get("/verifications/{verification}")
+async def show_verification(request: Request, _principal: Admin, verification: str) -> VerificationView:
+    """How far a verification is, or what it found: the first difference of each table."""
+    unknown = UnknownName(Objection("unknown_verification", f"there is no verification {verification}"))
+    try:
+        asked = UUID(verification)
+    except ValueError:
+        raise unknown from None
+    async with plane_of(request).engine.connect() as conn:
+        row = await verifications.find(conn, asked)
+    if row is None:
+        raise unknown
+    found, stopped = row["differences"] or [], row["state"] == "stopped"
+    return VerificationView(
+        id=str(asked),
+        **{name: row[name] for name in ("state", "asked_at", "asked_by", "position", "upto", "ended_at")},
+        differences=[] if stopped else found,
+        stopped=found[0] if stopped else None,
+    )
+
+
+def _named(name: str) -> Projection:
+    if name not in PROJECTIONS:
+        raise UnknownName(Objection("unknown_projection", f"no projection is named {name!r}"))
+    return PROJECTIONS[name]
+
+
+async def _view(conn: AsyncConnection, projection: Projection) -> ProjectionView:
+    history = await projection_history(conn, projection.name)
+    kept = fold(history)
+    found = await stops(conn, projection.name)
+    live, idle = found[LIVE], found[IDLE]
+    stopped = _stop(live)
+    return ProjectionView(
+        name=projection.name,
+        tables=[str(table) for table in projection.tables],
+        inline=projection.inline,
+        state="stopped" if stopped else "rebuilding" if kept.rebuild_order else "live",
+        position=None if live is None else live.position,
+        last_position=await drawn(await ledger_connection(conn)),
+        stopped=stopped,
+        skipped=sorted(kept.skipped),
+        rebuild=None if kept.rebuild_order is None else _rebuild(kept.rebuild_order, idle),
+    )
+
+
+def _stop(checkpoint: Checkpoint | None) -> StopView | None:
+    if checkpoint is None or checkpoint.stop is None:
+        return None
+    stop = checkpoint.stop
+    return StopView(position=stop.at, since=stop.since, error=stop.error)
+
+
+def _rebuild(order: Recorded[ProjectionFact], idle: Checkpoint | None) -> RebuildView:
+    return RebuildView(
+        ordered_at=order.recorded_at,
+        ordered_by=order.cause.actor,
+        position=0 if idle is None else idle.position,
+        stopped=_stop(idle),
+    )

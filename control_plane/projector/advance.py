@@ -1,0 +1,142 @@
+"""Bringing a set of tables up with the log, each event exactly once.
+
+A batch's rows and the checkpoints commit together. A batch that fails is taken again in smaller parts, down to the one
+event that cannot be dealt with: everything before it is in, nothing of it is, and the stop stands at its
+checkpoint for people to see until one of them has it tried again, or passed over. The same steps fill live tables
+and those of a rebuild; a long stretch of final events is streamed.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import aclosing, suppress
+from typing import Final, Self
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from control_plane.projector.gathering import Gathering, Skips, Stopped, skips_of
+from events.connection import ledger_connection
+from events.envelope import Recorded
+from events.facts import Fact
+from events.replay import replay
+from events.tail import Tail
+from events.values import Position
+from read_models import checkpoints
+from read_models.generations import turn_to
+from read_models.projections import Projection
+
+log = structlog.get_logger()
+SMALLER: Final = 8
+
+
+class Advance:
+    """Projections that go through the log together, in one set of tables, from one position on.
+
+    `batch` is how many events share a commit.
+    """
+
+    def __init__(
+        self, engine: AsyncEngine, tail: Tail, projections: Sequence[Projection], generation: str, batch: int
+    ) -> None:
+        self._engine, self._tail = engine, tail
+        self._projections, self._generation = tuple(projections), generation
+        self._whole = self._size = batch
+        self._skips: Skips = {}
+        self.position = Position(0)
+
+    async def begin(self) -> None:
+        """Find out where to go on, and what to pass over."""
+        async with self._engine.begin() as conn:
+            self._skips = await skips_of(conn, self._projections)
+            await turn_to(conn, self._generation)
+            self.position = min([await checkpoints.load(conn, each.name) for each in self._projections])
+
+    async def stream(self) -> None:
+        """Deal with what is final by now, up to an event that stops it: that is for `step` to find."""
+        final = await self._tail.final()
+        async with self._engine.connect() as conn:
+            reader = await ledger_connection(conn)
+            async with aclosing(replay(reader, self.position, final)) as stretch:
+                with suppress(Stopped):
+                    await self._stream(stretch, final)
+
+    async def _stream(self, stretch: AsyncIterator[list[Recorded[Fact]]], final: Position) -> None:
+        gathering = self._gathering()
+        # One part is written while the next is gathered: the server and this process share the work.
+        async with _OneBehind() as writing:
+            async for events in stretch:
+                gathering.add(events)
+                if gathering.events >= self._whole:
+                    await writing.then(self._commit(gathering, events[-1].position))
+                    gathering = self._gathering()
+            await writing.then(self._commit(gathering, final))
+
+    async def step(self) -> bool:
+        """Deal with the next batch; whether there was one. Raises `Stopped`, `Overtaken` and what an outage raises."""
+        batch = await self._tail.batch(self.position, self._size)
+        if batch.final == self.position:
+            return False
+        gathering = self._gathering()
+        try:
+            gathering.add(batch.events)
+            await self._commit(gathering, batch.final)
+        except Stopped as stopped:
+            if len(batch.events) == 1:
+                await self._stop(stopped)
+                raise
+            self._size = max(1, len(batch.events) // SMALLER)
+        else:
+            self._size = min(self._whole, self._size * SMALLER)
+        return True
+
+    @property
+    def searching(self) -> bool:
+        """Whether a batch failed, and the event that it failed for was not yet found or passed."""
+        return self._size < self._whole
+
+    def _gathering(self) -> Gathering:
+        return Gathering(self._projections, self._skips)
+
+    async def _commit(self, gathering: Gathering, now: Position) -> None:
+        async with self._engine.begin() as conn:
+            await turn_to(conn, self._generation)
+            # First, because it locks the rows: a twin at the same place waits here and learns that it was
+            # overtaken, where it would otherwise run into the rows that were written meanwhile.
+            for each in self._projections:
+                await checkpoints.advance(conn, each.name, was=self.position, now=now)
+            await gathering.write(conn)
+        self.position = now
+
+    async def _stop(self, stopped: Stopped) -> None:
+        named = {"projection": stopped.projection, "position": stopped.at, "error": stopped.error}
+        log.error("projection_stopped", generation=self._generation, **named)
+        async with self._engine.begin() as conn:
+            await turn_to(conn, self._generation)
+            await checkpoints.stop(
+                conn, stopped.projection, was=self.position, at=stopped.at, error=stopped.error
+            )
+
+
+class _OneBehind:
+    """Runs one thing after the other in the background, at most one at a time."""
+
+    def __init__(self) -> None:
+        self._running: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def then(self, work: Coroutine[None, None, None]) -> None:
+        """Wait for what runs, and begin with the next. Raises what the one before raised."""
+        before, self._running = self._running, None
+        if before is not None:
+            try:
+                await before
+            except BaseException:
+                work.close()
+                raise
+        self._running = asyncio.ensure_future(work)
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._running is not None:
+            await self._running

@@ -1,0 +1,102 @@
+"""What is different between a table and its replay, and where first, in the order of the table's key.
+
+Compared in the database, within the caller's snapshot: only a row that differs leaves it.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from events.tables import claim, command_key, event, head
+from events.values import Position
+from read_models.generations import idle_metadata
+from read_models.holdings import holding
+
+Row = dict[str, Any]
+
+
+class Difference(NamedTuple):
+    """The first row of a table that differs: its key, and what is there (`live`) and should be (`replayed`); None for
+    no such row. `columns` names what differs in it.
+    """
+
+    table: str
+    key: Row
+    columns: tuple[str, ...]
+    live: Row | None
+    replayed: Row | None
+
+
+async def compare_tables(conn: AsyncConnection, table: sa.Table, upto: Position | None) -> Difference | None:
+    """A live table against the idle one, up to a position where one is given."""
+    live, replayed = (
+        sa.select(each) if upto is None else sa.select(each).where(each.c.position <= upto)
+        for each in (table, _idle(table))
+    )
+    return await _first(conn, table, live, replayed)
+
+
+async def compare_ledger(conn: AsyncConnection) -> list[Difference | None]:
+    """The rows that append keeps beside the events: heads and claims."""
+    heads = sa.select(event.c.stream_id, sa.func.count().label("version")).group_by(event.c.stream_id)
+    held = _idle(holding)
+    names = [held.c.kind.collate("C").label("kind"), held.c.value.collate("C").label("value")]
+    last = (
+        sa.select(*names, held.c.stream_id)
+        .ext(distinct_on(held.c.kind, held.c.value))
+        .order_by(held.c.kind, held.c.value, held.c.position.desc())
+        .subquery()
+    )
+    claims = sa.select(last).where(last.c.stream_id.is_not(None))
+    return [
+        await _first(conn, head, sa.select(head), heads),
+        await _first(conn, claim, sa.select(claim), claims),
+    ]
+
+
+async def compare_keys(conn: AsyncConnection) -> Difference | None:
+    """An idempotency key whose events are not in the log. (No event says under which key it came.)"""
+    first, last = command_key.c.first_position, command_key.c.last_position
+    there = [sa.exists().where(event.c.position == column) for column in (first, last)]
+    stray = sa.and_(first.is_not(None), sa.or_(last < first, last.is_(None), *(~each for each in there)))
+    key = list(command_key.primary_key.columns)
+    query = sa.select(*key, first, last).where(stray).order_by(*key).limit(1)
+    row = (await conn.execute(query)).mappings().one_or_none()
+    if row is None:
+        return None
+    names = {column.name: row[column.name] for column in key}
+    return Difference(str(command_key), names, (first.name, last.name), dict(row), None)
+
+
+def _idle(table: sa.Table) -> sa.Table:
+    return idle_metadata().tables[f"idle.{table.name}"]
+
+
+async def _first(
+    conn: AsyncConnection, table: sa.Table, live: sa.Select[Any], replayed: sa.Select[Any]
+) -> Difference | None:
+    left, right = live.subquery("live"), replayed.subquery("replayed")
+    key = [column.name for column in table.primary_key.columns]
+    columns = [column.name for column in table.columns]
+    same = sa.and_(*(left.c[name] == right.c[name] for name in key))
+    differs = sa.or_(*(left.c[name].is_distinct_from(right.c[name]) for name in columns))
+    query = (
+        sa.select(sa.func.to_jsonb(left.table_valued()), sa.func.to_jsonb(right.table_valued()))
+        .select_from(left.join(right, same, full=True))
+        .where(differs)
+        .order_by(*(sa.func.coalesce(left.c[name], right.c[name]) for name in key))
+        .limit(1)
+    )
+    row = (await conn.execute(query)).one_or_none()
+    return None if row is None else _named(str(table), key, columns, row[0], row[1])
+
+
+def _named(
+    table: str, key: Sequence[str], columns: Sequence[str], live: Row | None, replayed: Row | None
+) -> Difference:
+    there = live or replayed or {}
+    differing = tuple(name for name in columns if (live or {}).get(name) != (replayed or {}).get(name))
+    return Difference(table, {name: there[name] for name in key}, differing, live, replayed)

@@ -1,0 +1,96 @@
+"""The projector: read models kept up with the log, and what is asked for of them: rebuilds and verifications.
+
+One projector of a control plane leads, by a lock that its session holds; another waits for it to go. Two that both
+believe they lead harm nothing: their checkpoints are compared and set. What is asked for is carried out one after
+the other, because there is one idle set of tables: first every rebuild that is ordered, in one pass over the log.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import psycopg
+import structlog
+
+from control_plane.commands.projections import projection_history
+from control_plane.decisions.projections import fold
+from control_plane.followers import ledger_dsn
+from control_plane.outage import DATABASE_AWAY, rest
+from control_plane.projector.live import keep_live
+from control_plane.projector.rebuild import Rebuild
+from control_plane.projector.verifications import Verifications
+from control_plane.wake import Waiter, listen
+from control_plane.wiring import Plane
+from events.tail import Tail
+from read_models.projections import PROJECTIONS, Projection
+
+log = structlog.get_logger()
+LEAD_SECONDS: Final = 1.0
+SILENT_SECONDS: Final = 5
+"""After which the server ends a leader's session: a process that is stopped must not lead for ever."""
+ASKED_SECONDS: Final = 0.5
+
+
+async def run_projector(plane: Plane) -> None:
+    """Run until cancelled."""
+    while True:
+        try:
+            await _leading(ledger_dsn(plane), "projector", lambda: _project(plane))
+        except DATABASE_AWAY as error:
+            log.warning("leadership_lost", error=str(error))
+        await rest(LEAD_SECONDS)
+
+
+async def _leading(dsn: str, name: str, run: Callable[[], Awaitable[None]]) -> None:
+    """Wait to lead, and run for as long as the session that leads lives. Raises its end as a database error."""
+    conn = await psycopg.AsyncConnection.connect(dsn, autocommit=True, application_name=f"lead {name}")
+    async with conn:
+        await conn.execute(f"set idle_session_timeout = '{SILENT_SECONDS}s'")
+        while not await _lead(conn, name):
+            await rest(LEAD_SECONDS)
+        log.info("leading", name=name)
+        running = asyncio.ensure_future(run())
+        try:
+            while not running.done():
+                await conn.execute("select")
+                await asyncio.wait([running], timeout=LEAD_SECONDS)
+            await running
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+
+
+async def _lead(conn: psycopg.AsyncConnection, name: str) -> bool:
+    row = await (await conn.execute("select ledger.lead(%s)", [name])).fetchone()
+    return bool(row and row[0])
+
+
+async def _project(plane: Plane) -> None:
+    live = [each for each in PROJECTIONS.values() if not each.inline]
+    waiters = {each.name: Waiter() for each in live}
+    log.info("projector_started")
+    async with asyncio.TaskGroup() as group:
+        group.create_task(listen(plane.redis, tuple(waiters.values())))
+        for each in live:
+            tail = Tail(ledger_dsn(plane), each.name)
+            group.create_task(keep_live(plane.engine, tail, waiters[each.name], each))
+        group.create_task(_carry_out(plane))
+
+
+async def _carry_out(plane: Plane) -> None:
+    rebuild = Rebuild(plane.handle, Tail(ledger_dsn(plane), "rebuild"))
+    verifications = Verifications(plane.engine)
+    while True:
+        try:
+            if ordered := await _rebuilds_ordered(plane):
+                await rebuild(ordered)
+            await verifications.carry_out()
+        except DATABASE_AWAY as error:
+            log.warning("orders_put_off", error=str(error))
+        await rest(ASKED_SECONDS)
+
+
+async def _rebuilds_ordered(plane: Plane) -> list[Projection]:
+    async with plane.engine.connect() as conn:
+        kept = {name: fold(await projection_history(conn, name)) for name in PROJECTIONS}
+    return [PROJECTIONS[name] for name, each in kept.items() if each.rebuild_order]

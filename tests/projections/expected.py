@@ -1,0 +1,98 @@
+"""What rows of read models must hold, said in another way than by patches: from the last facts of each stream.
+
+Comparing a table with its replay cannot see what both have wrong. This can, because it shares no code with them.
+"""
+
+import json
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg.rows import dict_row
+
+Row = dict[str, Any]
+_SLOT_STATE = {
+    "slot.approved": "free",
+    "slot.claimed": "claimed",
+    "slot.releasing": "releasing",
+    "slot.withheld": "withheld",
+    "slot.released": "free",
+}
+
+
+class _Told(NamedTuple):
+    type: str
+    data: Row
+
+
+def slots(conn: psycopg.Connection) -> dict[str, Row]:
+    return {facts[0].data["slot_id"]: _slot(facts) for facts in _streams(conn, "slot-")}
+
+
+def _slot(facts: list[_Told]) -> Row:
+    lives = [each for each in facts if each.type in _SLOT_STATE]
+    approved = _last(facts, "slot.approved")
+    held = _last(facts, "slot.claimed", but_not_after="slot.released")
+    withheld = _last(facts, "slot.withheld", but_not_after="slot.released")
+    hardware = _last(facts, "slot.discovered")["hardware"]
+    network = approved.get("network", {})
+    names = ("l2_domain", "mac_address", "private_ip", "subnet", "gateway", "bridge")
+    return {
+        "version": len(facts),
+        "state": _SLOT_STATE[lives[-1].type] if lives else "discovered",
+        "sku": approved.get("sku"),
+        "allocation_id": held.get("allocation_id"),
+        "reason": withheld.get("reason"),
+        **{name: hardware[name] for name in ("vcpus", "memory_mib", "network_device")},
+        **{name: network.get(name) for name in names},
+    }
+
+
+def nodes(conn: psycopg.Connection) -> dict[str, Row]:
+    return {facts[0].data["node_id"]: _node(facts) for facts in _streams(conn, "node-")}
+
+
+def _node(facts: list[_Told]) -> Row:
+    admitted = _last(facts, "node.expected")
+    token = _last(facts, "node.expected", "node.enrolment_reopened")
+    enrolled = _last(facts, "node.enrolled")
+    inspected = _last(facts, "node.inspected")
+    agent = _last(facts, "node.enrolled", "node.inspected")
+    states = {"node.expected": "expected", "node.enrolment_reopened": "expected", "node.enrolled": "enrolled"}
+    return {
+        "version": len(facts),
+        "state": [states[each.type] for each in facts if each.type in states][-1],
+        "subnet": admitted["subnet"],
+        "l2_domain": admitted["l2_domain"],
+        "token_sha256": token["token_sha256"],
+        "credential_sha256": enrolled.get("credential_sha256"),
+        "queue_password_sha256": enrolled.get("queue_password_sha256"),
+        "agent_version": agent.get("agent_version"),
+        **{name: inspected.get(name) for name in ("hostname", "simulated", "images", "missing")},
+    }
+
+
+def rows(conn: psycopg.Connection, table: str, key: str, like: dict[str, Row]) -> dict[str, Row]:
+    """What stands in a live table, in the columns that are expected."""
+    found = conn.cursor(row_factory=dict_row).execute(f"select * from read.{table}").fetchall()
+    columns = next(iter(like.values())).keys() if like else ()
+    return {row[key]: {name: row[name] for name in columns} for row in found}
+
+
+def _last(facts: list[_Told], *types: str, but_not_after: str | None = None) -> Row:
+    for each in reversed(facts):
+        if each.type in types:
+            return each.data
+        if each.type == but_not_after:
+            return {}
+    return {}
+
+
+def _streams(conn: psycopg.Connection, prefix: str) -> list[list[_Told]]:
+    query = (
+        "select stream_id, type, data from ledger.event where starts_with(stream_id, %s) order by position"
+    )
+    found: defaultdict[str, list[_Told]] = defaultdict(list)
+    for stream, type_, data in conn.execute(query, [prefix]):
+        found[stream].append(_Told(type_, json.loads(data)))
+    return list(found.values())

@@ -1,0 +1,210 @@
+"""A fleet that lives on a database of its own, driven command by command, as the API's routes drive the same commands.
+
+Nothing runs beside it: the projector comes along when it is told to, so that a history has one order and a
+test can stand still between any two steps.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_plane import work
+from control_plane.commands.access import issue_key
+from control_plane.commands.allocations import (
+    create_allocation,
+    expire_lease,
+    miss_deadline,
+    release_allocation,
+)
+from control_plane.commands.nodes import enrol_node, expect_node, reopen_enrolment
+from control_plane.commands.projections import order_rebuild
+from control_plane.commands.slots import approve_slot
+from control_plane.decisions.refusals import Refused
+from control_plane.followers import ledger_dsn
+from control_plane.handle import Command, Handle, database_time
+from control_plane.intake import Place, take_report
+from control_plane.origin import Origin
+from control_plane.projector.advance import Advance
+from control_plane.projector.compare import Difference
+from control_plane.projector.rebuild import Rebuild
+from control_plane.projector.verify import verify
+from control_plane.settings import Settings
+from control_plane.wiring import plane
+from events.allocations import AllocationPlaced, AllocationRequested
+from events.facts import Reason
+from events.tail import Tail
+from events.values import (
+    AllocationId,
+    ImageName,
+    NodeId,
+    Position,
+    ProjectId,
+    SkuName,
+    SlotId,
+    SshPublicKey,
+    allocation_of,
+    new_uuid,
+    node_of,
+)
+from read_models.generations import LIVE
+from read_models.projections import PROJECTIONS
+from tasks.agent_api import Enrolment
+from tasks.reports import Report, ReportBody
+from tests.api.node import KEY
+from tests.servers.plane import settings_for
+from tests.servers.postgres import Database
+
+_NOBODYS_REDIS: Final = "redis://127.0.0.1:1"
+
+
+def token(word: str) -> str:
+    return f"a token of sixteen characters or more, {word}"
+
+
+@dataclass
+class Fleet:
+    """`later` is added to the database's time. Commands answer whether they were not refused."""
+
+    handle: Handle
+    tail: Tail
+    later: timedelta = timedelta()
+    placed: dict[AllocationId, tuple[SlotId, ...]] = field(default_factory=dict)
+    _sequences: dict[NodeId, int] = field(default_factory=dict)
+
+    async def clock(self, conn: AsyncConnection) -> datetime:
+        return await database_time(conn) + self.later
+
+    async def do(self, command: Command) -> bool:
+        try:
+            await self.handle(command)
+        except Refused:
+            return False
+        return True
+
+    async def expect(self, node: NodeId) -> bool:
+        return await self.do(expect_node(node, token("first"), self.origin("expect")))
+
+    async def reopen(self, node: NodeId, word: str) -> bool:
+        return await self.do(reopen_enrolment(node, token(word), self.origin("reopen")))
+
+    async def enrol(self, node: NodeId, word: str, version: str) -> bool:
+        secret = sha256(word.encode()).hexdigest()
+        asked = Enrolment(
+            node_id=node,
+            token=token(word),
+            credential_sha256=secret,
+            queue_password_sha256=secret,
+            agent_version=version,
+        )
+        return await self.do(enrol_node(asked, self.origin("enrol")))
+
+    async def report(self, node: NodeId, body: ReportBody, *, twice: bool = False) -> bool:
+        """The next report of the node's spool; with `twice` it is delivered again."""
+        self._sequences[node] = self._sequences.get(node, 0) + 1
+        moment = datetime.now(UTC)
+        report = Report(sequence=self._sequences[node], observed_at=moment, body=body)
+        place = Place(node, UUID(int=1))
+        done = [await self.do(take_report(place, report)) for _ in range(1 + twice)]
+        return all(done)
+
+    async def approve(self, slot: SlotId) -> bool:
+        return await self.do(approve_slot(slot, self.origin("approve")))
+
+    async def create(self, slots: int, project: str) -> bool:
+        await self._heard_of()
+        allocation = allocation_of(new_uuid())
+        asked = AllocationRequested(
+            allocation, ProjectId(project), SkuName("lab.small"), "private-nat", ImageName("lab-guest"),
+            (SshPublicKey(KEY),), 3600, slots, {},
+        )  # fmt: skip
+
+        def noted(facts: tuple[object, ...], _now: datetime) -> str:
+            [placed] = [fact for fact in facts if isinstance(fact, AllocationPlaced)]
+            self.placed[allocation] = tuple(each.slot_id for each in placed.slots)
+            return ""
+
+        return await self.do(create_allocation(asked, self.origin("create"), noted))
+
+    async def release(self, allocation: AllocationId) -> bool:
+        why = Reason("released_by_caller", "asked for")
+        return await self.do(release_allocation(allocation, self.origin("release"), why))
+
+    async def expire(self, allocation: AllocationId) -> bool:
+        return await self.do(expire_lease(allocation))
+
+    async def miss_deadline(self, allocation: AllocationId) -> bool:
+        return await self.do(miss_deadline(allocation))
+
+    async def issue_key(self, name: str) -> bool:
+        return await self.do(issue_key(name, "admin", new_uuid().hex * 2))
+
+    async def project(self, names: Sequence[str], batch: int) -> None:
+        """The projector brings live tables up, in batches of that size."""
+        for name in names:
+            advance = Advance(self.handle.engine, self.tail, [PROJECTIONS[name]], LIVE, batch)
+            await advance.begin()
+            while await advance.step():
+                pass
+
+    async def order_rebuild(self, name: str) -> None:
+        assert await self.do(order_rebuild(name, self.origin("rebuild")))
+
+    async def rebuild(self, names: list[str]) -> None:
+        for name in names:
+            await self.order_rebuild(name)
+        await Rebuild(self.handle, self.tail)([PROJECTIONS[name] for name in names])
+
+    async def verify(self) -> tuple[Difference, ...]:
+        async def told(position: Position, upto: Position) -> None:
+            assert position <= upto
+
+        _, differences = await verify(self.handle.engine, told)
+        return differences
+
+    def origin(self, why: str) -> Origin:
+        return Origin("key:test", why, new_uuid())
+
+    async def _heard_of(self) -> None:
+        """Every node lives: only that of which nobody heard would get nothing."""
+        seen = {
+            "seen_at": sa.func.clock_timestamp(),
+            "agent_version": "1",
+            "spooled_reports": 0,
+            "resynced": True,
+        }
+        async with self.handle.engine.begin() as conn:
+            for node in self._sequences:
+                statement = insert(work.node_seen).values(node_id=node, **seen)
+                await conn.execute(statement.on_conflict_do_update(index_elements=["node_id"], set_=seen))
+
+    def node_of(self, allocation: AllocationId, slot: int) -> tuple[NodeId, SlotId]:
+        slots = self.placed[allocation]
+        return node_of(slots[slot % len(slots)]), slots[slot % len(slots)]
+
+
+def settings_of(database: Database) -> Settings:
+    """Of programs on the database that wake nobody, and whom nobody wakes."""
+    return settings_for(database, _NOBODYS_REDIS, 1, 1)
+
+
+@asynccontextmanager
+async def living(database: Database, pool: int = 4) -> AsyncIterator[Fleet]:
+    async with plane(settings_of(database), pool=pool) as made:
+        fleet = Fleet(Handle(made.engine, _nobody_is_woken), Tail(ledger_dsn(made)))
+        fleet.handle = replace(fleet.handle, clock=fleet.clock)
+        try:
+            yield fleet
+        finally:
+            await fleet.tail.close()
+
+
+async def _nobody_is_woken() -> None:
+    """Nobody follows the log by himself."""

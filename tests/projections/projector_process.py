@@ -1,0 +1,69 @@
+"""A projector as a process of its own, that a test may stop, kill and set going again."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.embedded.children import Child, python_module
+from tests.projections.living import settings_of
+from tests.servers.postgres import Database
+from tests.waiting import until
+
+
+@dataclass(frozen=True)
+class ProjectorProcess:
+    child: Child
+
+    @property
+    def pid(self) -> int:
+        assert self.child.pid is not None
+        return self.child.pid
+
+    @property
+    def leads(self) -> bool:
+        """Whether it ever led."""
+        return '"event": "leading"' in self.log()
+
+    def log(self) -> str:
+        return self.child.log.read_text()
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Without a word, and wait for its end."""
+        self.signal(signal.SIGKILL)
+        self.await_end()
+
+    def await_end(self) -> None:
+        until(lambda: _is_over(self.pid), "the projector ended")
+        self.child.stop()
+
+
+@contextmanager
+def projector(database: Database, log: Path, failpoints: str = "") -> Iterator[ProjectorProcess]:
+    """Running, and continued and ended at last. It has nobody's Redis, so that it polls."""
+    settings = settings_of(database)
+    environment = {
+        "SLICEPLANE_DATABASE_URL": settings.database_url.get_secret_value(),
+        "SLICEPLANE_REDIS_URL": settings.redis_url.get_secret_value(),
+        "SLICEPLANE_FAILPOINTS": failpoints,
+        "SLICEPLANE_LOG": "json",
+    }
+    made = ProjectorProcess(Child("projector", python_module("control_plane", "projector"), log, environment))
+    made.child.start()
+    try:
+        yield made
+    finally:
+        if made.child.pid is not None and not _is_over(made.pid):
+            made.signal(signal.SIGCONT)
+        made.child.stop()
+
+
+def _is_over(pid: int) -> bool:
+    """Its parent, which is us, has not waited for it yet: a zombie is over (proc(5), `State`)."""
+    state = Path(f"/proc/{pid}/stat")
+    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
