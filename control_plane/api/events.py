@@ -4,28 +4,39 @@ from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
 from control_plane.api.access import Admin
-from control_plane.api.pages import Cursor, Limit, Page, event_page, event_stream, position_of, resume_after
+from control_plane.api.pages import Limit, Page, event_page
+from control_plane.api.picking import After, LastEventId, Picked, held
 from control_plane.api.problems import PROBLEMS
 from control_plane.api.state import feed_of
 from control_plane.api.views import EventView
-from events.values import Position
+from control_plane.api.watch import STREAMED, event_stream, watch
 
 router = APIRouter(prefix="/v1/events", tags=["events"], responses=PROBLEMS)
 
 
 @router.get("")
 async def list_events(
-    request: Request, _principal: Admin, after: Cursor = None, cursor: Cursor = None, limit: Limit = 200
+    request: Request,
+    _principal: Admin,
+    pick: Picked,
+    after: After = None,
+    cursor: After = None,
+    limit: Limit = 200,
 ) -> Page[EventView]:
-    """Events in the ledger's order, after a position."""
+    """Events in the ledger's order, after a position: all that are final, or those picked of them.
+
+    While few are found among very many, a page may be short or empty, and yet not be the last.
+    """
     feed = feed_of(request)
-    start = position_of(cursor or after) or Position(0)
-    return event_page(await feed.read(start, feed.final, None, limit), limit)
+    start = await held(request, cursor or after)
+    final = await feed.up_to_date()
+    return event_page(await feed.past.full_page(pick, start.position, final, limit), final)
 
 
-@router.get(
-    "/watch", response_class=StreamingResponse, responses={200: {"content": {"text/event-stream": {}}}}
-)
-async def watch(request: Request, _principal: Admin, after: Cursor = None) -> StreamingResponse:
-    """Every event as it becomes final, after `Last-Event-ID` or `after`."""
-    return event_stream(feed_of(request).watch(resume_after(request, after), None))
+@router.get("/watch", response_class=StreamingResponse, responses=STREAMED)
+async def watch_events(
+    request: Request, _principal: Admin, pick: Picked, after: After = None, last_event_id: LastEventId = None
+) -> StreamingResponse:
+    """Events as they become final, after `Last-Event-ID` or `after`: all of them, or those picked."""
+    start = await held(request, last_event_id or after)
+    return event_stream(watch(feed_of(request), start.position, pick))

@@ -13,7 +13,9 @@ from starlette.exceptions import HTTPException
 from control_plane.decisions.refusals import (
     Conflict,
     Forbidden,
+    Gone,
     Malformed,
+    NotYetKnown,
     Objection,
     Refused,
     Unauthorised,
@@ -37,7 +39,9 @@ class Kind(NamedTuple):
 KINDS: Final[dict[type[Refused], Kind]] = {
     Malformed: Kind("malformed", 422, "The request is malformed"),
     UnknownName: Kind("unknown-name", 404, "Something named does not exist"),
+    Gone: Kind("gone", 410, "What it would go on from is no longer there"),
     Conflict: Kind("conflict", 409, "The state of things forbids it"),
+    NotYetKnown: Kind("not-yet-known", 503, "It cannot be told yet"),
     Unauthorised: Kind("unauthorised", 401, "Nobody is known by these credentials"),
     Forbidden: Kind("forbidden", 403, "You may not do this"),
 }
@@ -86,6 +90,8 @@ def problem(request: Request, kind: Kind, objections: Iterable[Objection], **hea
     )
     if kind is KINDS[Unauthorised]:
         headers["WWW-Authenticate"] = "Bearer"
+    if kind is KINDS[NotYetKnown]:
+        headers["Retry-After"] = "1"
     log.info("request_refused", status=kind.status, reasons=[reason.code for reason in reasons])
     return JSONResponse(body.model_dump(), kind.status, headers, MEDIA_TYPE)
 

@@ -37,18 +37,19 @@ async def serve(plane: Plane) -> None:
             group.create_task(feed.run()),
         ]
         log.info("api_serving", listen=plane.settings.listen)
-        await _until_cancelled(server, sockets)
+        await _until_cancelled(server, sockets, feed)
         for task in background:
             task.cancel()
 
 
-async def _until_cancelled(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
+async def _until_cancelled(server: uvicorn.Server, sockets: list[socket.socket], feed: Feed) -> None:
     serving = asyncio.ensure_future(server.serve(sockets))
     try:
         await asyncio.shield(serving)
     except asyncio.CancelledError:
         # Cancelled itself, it would drop its connections where they stand, answers of committed commands included.
         server.should_exit = True
+        feed.end_watches()
         await serving
         raise
 

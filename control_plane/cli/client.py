@@ -6,7 +6,7 @@ after a lost connection cannot do the thing twice.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Self
@@ -19,7 +19,7 @@ from control_plane.cli.access import Access
 from control_plane.cli.answers import Page, Problem, decode
 from control_plane.cli.failures import Failure, Unreachable, from_problem
 
-Params = Mapping[str, str | int | None]
+Params = Mapping[str, str | int | Sequence[str] | None]
 
 _TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
 _STREAM_TIMEOUT: Final = httpx.Timeout(60.0, connect=5.0)
@@ -74,14 +74,18 @@ class Client:
             wanted["cursor"] = page.next_cursor
 
     @contextmanager
-    def stream(self, path: str, after: int | None) -> Iterator[Iterator[str]]:
-        """Lines of a server-sent event stream from behind a position. Raises `Unreachable` when it breaks."""
+    def stream(
+        self, path: str, params: Params | None = None, last_id: str | None = None
+    ) -> Iterator[Iterator[str]]:
+        """Lines of a server-sent event stream, behind the id that was told last. Raises `Unreachable` when it breaks."""
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
-        if after is not None:
-            headers["Last-Event-ID"] = str(after)
+        if last_id is not None:
+            headers["Last-Event-ID"] = last_id
         with (
             self._lost_connections(),
-            self._http.stream("GET", path, headers=headers, timeout=_STREAM_TIMEOUT) as response,
+            self._http.stream(
+                "GET", path, params=_given(params), headers=headers, timeout=_STREAM_TIMEOUT
+            ) as response,
         ):
             if response.status_code != httpx.codes.OK:
                 response.read()
@@ -97,8 +101,9 @@ class Client:
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
-        given = {name: value for name, value in (params or {}).items() if value is not None}
-        request = self._http.build_request(method, path, params=given, content=content, headers=headers)
+        request = self._http.build_request(
+            method, path, params=_given(params), content=content, headers=headers
+        )
         for pause in _PAUSES:
             try:
                 response = self._http.send(request)
@@ -135,6 +140,10 @@ class Client:
                 f"cannot reach the control plane at {self.url}: {what}",
                 "is it running? start one here: ./dev up",
             ) from error
+
+
+def _given(params: Params | None) -> dict[str, str | int | Sequence[str]]:
+    return {name: value for name, value in (params or {}).items() if value is not None}
 
 
 def _page_size(limit: int | None) -> int | None:

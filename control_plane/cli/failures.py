@@ -67,6 +67,16 @@ class NotActive(Failure):
     exit_code = ExitCode.NOT_ACTIVE
 
 
+class Stopped(Failure):
+    """What was asked for was taken, and an event of the log keeps it from its end until somebody decides."""
+
+    exit_code = ExitCode.NOT_ACTIVE
+
+
+class Different(Failure):
+    """The live tables are not what the log says."""
+
+
 _ADVICE: Final = {
     "unknown_sku": "see what is offered: sliceplane skus list",
     "unknown_image": "see the images of each SKU: sliceplane skus list",
@@ -74,6 +84,9 @@ _ADVICE: Final = {
     "unknown_allocation": "see the allocations there are: sliceplane allocations list",
     "unknown_node": "see the nodes there are: sliceplane nodes list",
     "unknown_slot": "see the slots there are: sliceplane slots list",
+    "unknown_projection": "see the projections there are: sliceplane projections list",
+    "not_stopped": "see how each stands: sliceplane projections list",
+    "not_stopped_there": "see where it stopped: sliceplane projections list",
     "node_exists": "see how it stands: sliceplane nodes list",
     "fabric_only_refused": "ask for --network-mode private-nat",
     "network_mode_not_offered": "ask for --network-mode private-nat",
@@ -97,7 +110,7 @@ def _meant_by(problem: Problem) -> tuple[type[Failure], *tuple[str, ...]]:
         case HTTPStatus.FORBIDDEN:
             return NoAccess, "use a key whose role allows this"
         case HTTPStatus.GONE:
-            return Refused, "start again without --after"
+            return Refused, "start again without --after, or with --after and a position that there is"
         case status if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return Unreachable, "try again; the control plane's log knows more"
         case _:

@@ -1,42 +1,55 @@
 """Server-sent events, followed over lost connections (WHATWG HTML, section 9.2).
 
-Every event's id is its position, so after a break the stream is asked for again from behind the last one seen,
-and what comes twice is passed over. Nothing is kept on disk: who is killed starts where they say with --after.
+After a break the stream is asked for again behind the last id that was told, which also comes without an event, when
+a filter leaves much out; and what comes twice is passed over. Nothing is kept on disk: who is killed starts where they
+say with --after.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
-import msgspec
-
-from control_plane.cli.client import Client
+from control_plane.cli.client import Client, Params
 from control_plane.cli.failures import Unreachable
 
 _FIRST_PAUSE: Final = 0.2
 _LONGEST_PAUSE: Final = 5.0
 
 
-class _Position(msgspec.Struct):
-    position: int
+class Message(NamedTuple):
+    """What stands between two empty lines, if it is more than comments (heartbeats)."""
+
+    id: str | None
+    data: bytes | None
+
+    @property
+    def position(self) -> int | None:
+        """The ledger's position in an id, which is `<epoch>.<position>`."""
+        _, _, position = (self.id or "").rpartition(".")
+        return int(position) if position.isascii() and position.isdigit() else None
 
 
-def payloads(lines: Iterable[str]) -> Iterator[bytes]:
-    """The data of each message; comments (heartbeats) and messages without data are passed over."""
+def messages(lines: Iterable[str]) -> Iterator[Message]:
+    """The messages of a stream; one that is cut off is none."""
+    told: str | None = None
     data: list[str] = []
     for line in lines:
         name, _, value = line.partition(":")
-        if name == "data":
+        if name == "id":
+            told = value.removeprefix(" ")
+        elif name == "data":
             data.append(value.removeprefix(" "))
-        elif not line and data:
-            yield "\n".join(data).encode()
-            data = []
+        elif not line and (data or told is not None):
+            yield Message(told, "\n".join(data).encode() if data else None)
+            told, data = None, []
 
 
 @dataclass
 class Follower:
-    """Follows one stream of events. `on_lost` and `on_back` tell the user about the connection.
+    """Follows one stream of events: those that `params` pick, from a place that they may name as `after`.
+
+    `on_lost` and `on_back` tell the user about the connection.
 
     `patience` is how long, in seconds, a lost connection is tried again, the first included. With None that is for
     ever, but for the first: a control plane that was never there should be said at once.
@@ -44,10 +57,12 @@ class Follower:
 
     client: Client
     path: str
-    after: int | None = None
+    params: Params | None = None
     patience: float | None = None
     on_lost: Callable[[Unreachable], None] = lambda _: None
     on_back: Callable[[], None] = lambda: None
+    _last_id: str | None = field(default=None, init=False)
+    _position: int = field(default=0, init=False)
     _pause: float = field(default=_FIRST_PAUSE, init=False)
     _lost_at: float | None = field(default=None, init=False)
 
@@ -56,10 +71,10 @@ class Follower:
         connected = False
         while True:
             try:
-                with self.client.stream(self.path, self.after) as lines:
+                with self.client.stream(self.path, self.params, self._last_id) as lines:
                     connected = True
                     self._found()
-                    yield from self._news(payloads(lines))
+                    yield from self._news(messages(lines))
             except Unreachable as lost:
                 if not connected and self.patience is None:
                     raise
@@ -67,13 +82,14 @@ class Follower:
             time.sleep(self._pause)
             self._pause = min(self._pause * 2, _LONGEST_PAUSE)
 
-    def _news(self, messages: Iterable[bytes]) -> Iterator[bytes]:
-        for message in messages:
-            position = msgspec.json.decode(message, type=_Position).position
-            if self.after is None or position > self.after:
-                self.after = position
-                self._pause = _FIRST_PAUSE
-                yield message
+    def _news(self, told: Iterable[Message]) -> Iterator[bytes]:
+        for message in told:
+            position = message.position
+            self._last_id = message.id if message.id is not None else self._last_id
+            self._pause = _FIRST_PAUSE
+            if message.data is not None and (position is None or position > self._position):
+                self._position = position or self._position
+                yield message.data
 
     def _lost(self, lost: Unreachable) -> None:
         if self._lost_at is None:

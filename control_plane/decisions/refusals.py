@@ -34,6 +34,14 @@ class Conflict(Refused):
     """The state of things forbids it now: no capacity, a taken address, a wrong moment."""
 
 
+class Gone(Refused):
+    """What the request wants to go on from is no longer there, and never will be again."""
+
+
+class NotYetKnown(Refused):
+    """What is asked for cannot be told yet, and can in a moment."""
+
+
 class Unauthorised(Refused):
     """Nobody knows who is asking."""
 

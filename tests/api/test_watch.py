@@ -1,45 +1,156 @@
-"""Watching the log: in order, complete, and resumable after a lost connection."""
+"""Watching the log: in order, complete, and resumable after a lost connection (P15)."""
 
-import itertools
-from collections.abc import Iterator
+from uuid import uuid4
 
+import httpx
+import pytest
+
+from tests.api.streams import Event, open_stream, watched
 from tests.servers.plane import RunningPlane
 
 
-def events(plane: RunningPlane, path: str, count: int, **headers: str) -> list[tuple[int, str]]:
-    """The first so many (position, type) of a stream of server-sent events."""
-    with plane.client(**headers).stream("GET", path) as answer:
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        return list(itertools.islice(_parsed(answer.iter_lines()), count))
+def expect_nodes(plane: RunningPlane, *names: str) -> None:
+    for name in names:
+        assert plane.client().post("/nodes", json={"id": name}).status_code == 201
 
 
-def _parsed(lines: Iterator[str]) -> Iterator[tuple[int, str]]:
-    position = 0
-    for line in lines:
-        field, _, value = line.partition(": ")
-        if field == "id":
-            position = int(value)
-        if field == "event":
-            yield position, value
+def cursors(events: list[Event]) -> list[str]:
+    return [event.id for event in events]
 
 
 def test_a_watch_tells_what_was_and_what_comes(running_plane: RunningPlane) -> None:
-    for name in ("n1", "n2", "n3"):
-        running_plane.client().post("/nodes", json={"id": name})
-    seen = events(running_plane, "/events/watch", 4)
-    assert [type_ for _, type_ in seen] == ["access.key_issued", *["node.expected"] * 3]
-    resumed = events(running_plane, "/events/watch", 2, **{"Last-Event-ID": str(seen[1][0])})
-    assert resumed == seen[2:]
+    expect_nodes(running_plane, "n1")
+    with open_stream(running_plane, "/events/watch") as stream:
+        seen = stream.take(2)
+        expect_nodes(running_plane, "n2", "n3")
+        seen += stream.take(2)
+    assert [event.type for event in seen] == ["access.key_issued", *["node.expected"] * 3]
+    assert [event.data["stream"] for event in seen[1:]] == ["node-n1", "node-n2", "node-n3"]
+    assert cursors(seen) == [f"{event.data['epoch']}.{event.data['position']}" for event in seen]
+
+
+def test_a_lost_watch_goes_on_behind_the_last_event_that_was_seen(running_plane: RunningPlane) -> None:
+    expect_nodes(running_plane, "n1", "n2", "n3")
+    seen = watched(running_plane, "/events/watch", 4)
+    assert watched(running_plane, "/events/watch", 2, last_event_id=seen[1].id) == seen[2:]
+    assert watched(running_plane, f"/events/watch?after={seen[1].id}", 2) == seen[2:]
+    assert watched(running_plane, "/events/watch?after=position:0", 4) == seen
+
+
+def test_the_last_event_id_goes_before_the_place_of_the_url(running_plane: RunningPlane) -> None:
+    """A browser that reconnects repeats the URL with which it began."""
+    expect_nodes(running_plane, "n1", "n2", "n3")
+    seen = watched(running_plane, "/events/watch", 4)
+    path = f"/events/watch?after={seen[0].id}"
+    assert watched(running_plane, path, 1, last_event_id=seen[2].id) == seen[3:]
 
 
 def test_the_list_of_events_pages_through_all_of_them(running_plane: RunningPlane) -> None:
     client = running_plane.client()
-    for name in ("n1", "n2", "n3"):
-        client.post("/nodes", json={"id": name})
-    seen = events(running_plane, "/events/watch", 4)
-    pages, cursor = [], "0"
+    expect_nodes(running_plane, "n1", "n2", "n3")
+    seen = watched(running_plane, "/events/watch", 4)
+    pages, cursor = [], "position:0"
     while cursor is not None:
         page = client.get("/events", params={"limit": 3, "cursor": cursor}).json()
-        pages += [(event["position"], event["type"]) for event in page["items"]]
+        pages += page["items"]
         cursor = page["next_cursor"]
-    assert pages == seen
+    assert pages == [event.data for event in seen]
+
+
+def test_a_list_holds_what_was_answered_before_it_was_asked_for(running_plane: RunningPlane) -> None:
+    for number in range(20):
+        expect_nodes(running_plane, f"n{number}")
+        items = running_plane.client().get("/events").json()["items"]
+        assert items[-1]["stream"] == f"node-n{number}"
+
+
+def test_each_filter_leaves_out_what_is_not_asked_for(running_plane: RunningPlane) -> None:
+    expect_nodes(running_plane, "n1", "n2")
+    everything = running_plane.client().get("/events").json()["items"]
+    second = everything[-1]
+    picks = {
+        "stream": "node-n2",
+        "type": "node.expected",
+        "actor": second["actor"],
+        "correlation": second["correlation_id"],
+    }
+    for name, value in picks.items():
+        wanted = [
+            each for each in everything if each[{"correlation": "correlation_id"}.get(name, name)] == value
+        ]
+        assert 0 < len(wanted) < len(everything)
+        listed = running_plane.client().get("/events", params={name: value}).json()
+        assert listed == {"items": wanted, "next_cursor": None}
+        told = watched(running_plane, f"/events/watch?{httpx.QueryParams({name: value})}", len(wanted))
+        assert [event.data for event in told] == wanted
+    assert running_plane.client().get("/events?project=nobody").json()["items"] == []
+
+
+def test_a_filter_holds_for_what_comes_as_for_what_was(running_plane: RunningPlane) -> None:
+    with open_stream(
+        running_plane, "/events/watch?stream=node-n2&stream=node-n4&type=node.expected"
+    ) as stream:
+        expect_nodes(running_plane, "n1", "n2", "n3", "n4")
+        assert [event.data["stream"] for event in stream.take(2)] == ["node-n2", "node-n4"]
+
+
+def test_everything_wrong_with_a_watch_is_said_at_once(shared_plane: RunningPlane) -> None:
+    wrong = "stream=&stream=Node&type=node.exploded&project=A%20B&actor=%00&correlation=7&after=yesterday"
+    for path in ("/events", "/events/watch"):
+        answer = shared_plane.client().get(f"{path}?{wrong}")
+        assert answer.status_code == 422
+        fields = {reason["field"] for reason in answer.json()["reasons"]}
+        assert fields == {
+            "/query/stream/0",
+            "/query/stream/1",
+            "/query/type/0",
+            "/query/project/0",
+            "/query/actor/0",
+            "/query/correlation/0",
+            "/query/after",
+        }
+
+
+@pytest.mark.parametrize(
+    "cursor", ["", "7", "1.", ".7", "1.7.7", "-1.7", "1.-7", "position:", "position:x", "1.٧"]
+)
+def test_what_is_no_cursor_is_refused(shared_plane: RunningPlane, cursor: str) -> None:
+    for path in ("/events", "/events/watch"):
+        answer = shared_plane.client().get(path, params={"after": cursor})
+        assert answer.status_code == 422
+        assert "position:N" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "cursor", ["1.999999", "position:999999", "7.1", "0.1", "999999999.999999999999999999"]
+)
+def test_a_place_that_the_log_does_not_have_is_gone(shared_plane: RunningPlane, cursor: str) -> None:
+    for path, headers in (
+        (f"/events?after={cursor}", {}),
+        (f"/events?cursor={cursor}", {}),
+        (f"/events/watch?after={cursor}", {}),
+        ("/events/watch", {"Last-Event-ID": cursor}),
+    ):
+        answer = shared_plane.client(**headers).get(path)
+        assert answer.status_code == 410
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.json()["type"] == "urn:sliceplane:problem:gone"
+        [reason] = answer.json()["reasons"]
+        assert reason["code"] == "cursor_gone"
+        assert "begin again without a cursor" in reason["message"]
+
+
+def test_a_watch_of_nothing_known_is_refused(shared_plane: RunningPlane) -> None:
+    for name in ("nonsense", "alc-00000000000000000000000000"):
+        for path in ("events", "watch"):
+            assert shared_plane.client().get(f"/allocations/{name}/{path}").status_code == 404
+
+
+def test_no_two_watches_differ(running_plane: RunningPlane) -> None:
+    names = [f"n{uuid4().hex[:8]}" for _ in range(12)]
+    with (
+        open_stream(running_plane, "/events/watch") as first,
+        open_stream(running_plane, "/events/watch") as second,
+    ):
+        expect_nodes(running_plane, *names)
+        assert first.take(13) == second.take(13) == watched(running_plane, "/events/watch", 13)

@@ -18,7 +18,7 @@ import redis
 from control_plane.sweeper import RESEND
 from deploy.embedded.children import Child, python_module
 from tests.api.node import QUEUE_PASSWORD, admit, allocate
-from tests.api.test_watch import events
+from tests.api.streams import watched
 from tests.servers.plane import RunningPlane, free_port
 from tests.waiting import until
 
@@ -54,8 +54,8 @@ def test_every_program_outlives_its_connections_to_the_database(running_plane: R
     allocation = running_plane.client().get
     until(lambda: len(allocation("/allocations").json()["items"]) == 1, "the projector is back")
     last = running_plane.rows("select max(position) from ledger.event")[0][0]
-    seen = events(running_plane, "/events/watch", 1, **{"Last-Event-ID": str(last - 1)})
-    assert [position for position, _ in seen] == [last]
+    seen = watched(running_plane, f"/events/watch?after=position:{last - 1}", 1)
+    assert [event.data["position"] for event in seen] == [last]
 
 
 def test_a_redis_that_hangs_delays_no_answer_and_ends_no_program(running_plane: RunningPlane) -> None:

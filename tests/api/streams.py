@@ -1,0 +1,66 @@
+"""Reading server-sent events as a client does (WHATWG HTML, section 9.2)."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import httpx
+
+from tests.servers.plane import RunningPlane
+
+
+class Event(NamedTuple):
+    """A message as it is dispatched: `id` is the last one that was told."""
+
+    id: str
+    type: str
+    data: dict[str, Any]
+
+
+class Stream:
+    """A stream that stays open. `last_event_id` is what a reconnecting client would send."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._lines = lines
+        self.last_event_id = ""
+        self.comments: list[str] = []
+
+    def take(self, count: int) -> list[Event]:
+        """The next so many events."""
+        return [self.next() for _ in range(count)]
+
+    def next(self) -> Event:
+        while True:
+            told = self.block()
+            if "data" in told:
+                return Event(self.last_event_id, told["event"], json.loads(told["data"]))
+
+    def block(self) -> dict[str, str]:
+        """The fields up to the next empty line."""
+        fields: dict[str, str] = {}
+        for line in self._lines:
+            if not line:
+                self.last_event_id = fields.get("id", self.last_event_id)
+                return fields
+            name, _, value = line.partition(":")
+            if name:
+                fields[name] = value.removeprefix(" ")
+            else:
+                self.comments.append(value.strip())
+        raise EOFError("the stream ended")
+
+
+@contextmanager
+def open_stream(plane: RunningPlane, path: str, last_event_id: str | None = None) -> Iterator[Stream]:
+    headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
+    with plane.client(**headers) as client, client.stream("GET", path) as answer:
+        assert answer.status_code == httpx.codes.OK, answer.read()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        yield Stream(answer.iter_lines())
+
+
+def watched(plane: RunningPlane, path: str, count: int, last_event_id: str | None = None) -> list[Event]:
+    """The first so many events of a stream."""
+    with open_stream(plane, path, last_event_id) as stream:
+        return stream.take(count)
