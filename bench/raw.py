@@ -11,11 +11,10 @@ import psycopg
 import sqlalchemy as sa
 from sqlalchemy.schema import CreateSchema, CreateTable
 
-from bench.workload import Command
 from deploy.embedded.postgres import APP_ROLE
 from deploy.embedded.schema import admin_engine
 from events import catalog
-from events.append import Change
+from events.append import Change, Command
 from events.claims import claims_of
 from events.envelope import Cause
 from events.tables import claim, command_key, event, head
@@ -100,3 +99,9 @@ async def insert_all(conn: psycopg.AsyncConnection, inserts: Sequence[Insert]) -
     async with conn.pipeline(), conn.cursor() as cursor:
         for insert in inserts:
             await cursor.execute(insert.statement, insert.row, prepare=True)
+
+
+def copy_out(copy_format: str) -> str:
+    """The statement that sends the ledger's own event rows, all that a reader reads of them, in no order."""
+    columns = ", ".join(column.name for column in event.columns if column.name != "leaf")
+    return f"copy {event.fullname} ({columns}) to stdout (format {copy_format})"

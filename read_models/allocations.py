@@ -4,7 +4,6 @@ What an allocation *is* stands in its own stream and is folded from there; these
 and events to look at.
 """
 
-
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import UUID
 from sqlalchemy.ext.asyncio import AsyncConnection

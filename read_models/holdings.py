@@ -37,10 +37,9 @@ class Holding(NamedTuple):
 def changes(recorded: Recorded[Fact]) -> list[tuple[str, str, Position, StreamId | None]]:
     """The rows that an event adds."""
     takes, frees = claims_of(recorded.fact)
-    return [
-        *((claim.kind, claim.value, recorded.position, None) for claim in frees),
-        *((claim.kind, claim.value, recorded.position, recorded.stream) for claim in takes),
-    ]
+    position, stream = recorded.position, recorded.stream
+    freed = [(kind, value, position, None) for kind, value in frees]
+    return freed + [(kind, value, position, stream) for kind, value in takes]
 
 
 async def of_claim(conn: AsyncConnection, claim: Claim, *, upto: Position) -> list[Holding]:

@@ -1,5 +1,10 @@
-"""Append, made cheaper, and many commands in one transaction."""
+"""Append, made cheaper, and many commands in one transaction.
 
+Both functions are put together from the same parts, so that there is one text of every check: a line
+`-- part: NAME` stands for the file of that name.
+"""
+
+import re
 from pathlib import Path
 from typing import Final
 
@@ -13,13 +18,22 @@ branch_labels: Final = None
 depends_on: Final = None
 
 SQL: Final = Path(__file__).parent.parent / "sql" / revision
+_PART: Final = re.compile(rb"^ *-- part: (\w+)$", re.MULTILINE)
 
 
 def upgrade() -> None:
     connection = op.get_bind().connection.driver_connection
     assert isinstance(connection, psycopg.Connection)
-    for part in sorted(SQL.glob("*.sql")):
-        connection.execute(part.read_bytes())
+    connection.execute("set local role sliceplane_owner")
+    connection.execute("drop function ledger.append(jsonb)")
+    connection.execute(_text("keys"))
+    connection.execute(_PART.sub(lambda found: _text(found[1].decode()), _text("append")))
+    connection.execute("reset role")
+    connection.execute(_text("grants"))
+
+
+def _text(part: str) -> bytes:
+    return (SQL / f"{part}.sql").read_bytes()
 
 
 def downgrade() -> None:

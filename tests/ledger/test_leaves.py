@@ -138,16 +138,17 @@ async def test_a_dead_position_has_a_leaf_of_its_own(
 
 
 async def test_a_leaf_that_the_caller_brings_along_is_ignored(conn: psycopg.AsyncConnection) -> None:
-    call = """{"lock_order": [0], "claims": [], "cause": {"actor": "a", "why": "w", "leaf": "\\\\x00", "position": 99,
-      "correlation_id": "01890000-0000-7000-8000-000000000001", "observed_at": "2026-11-20T12:00:00Z"},
-      "changes": [{"stream_id": "slot-a", "version": 0, "facts": [{"type": "t", "schema_version": 1, "data": "{}",
-      "event_id": "01890000-0000-7000-8000-000000000001", "leaf": "\\\\x01", "epoch": 9, "version": 5}]}]}"""
+    call = """[{"actor": "a", "why": "w", "leaf": "\\\\x01", "position": 99, "epoch": 9,
+      "recorded_at": "1999-12-31T23:59:59Z", "correlation_id": "01890000-0000-7000-8000-000000000001",
+      "observed_at": "2026-11-20T12:00:00Z", "stream_id": "slot-a", "version": 1, "type": "t", "schema_version": 1,
+      "data": "{}", "event_id": "01890000-0000-7000-8000-000000000001"}]"""
     await conn.execute("select ledger.append(%s::jsonb)", [call])
 
     ((row, leaf),) = await stored(conn)
 
     assert leaf == leaf_of(row)
     assert (row.position, row.version, row.epoch) == (1, 1, 1)
+    assert row.recorded_at.year > 1999
 
 
 async def test_a_client_of_another_encoding_is_refused(conn: psycopg.AsyncConnection) -> None:

@@ -17,8 +17,8 @@ create function ledger.current_epoch() returns integer language sql immutable pa
 
 -- The facts and everything said about them. `data` is the canonical JSON exactly as it was hashed (jsonb would
 -- rewrite numbers); `leaf` is the RFC 6962 leaf hash over every other column, see append.sql.
--- No CHECK constraints here: Postgres reads them from their stored text at every insert, a fifth of append's
--- time, and append is the only one that writes.
+-- No CHECK constraints here: Postgres reads them from their stored text at every insert (docs/decisions/0002), and
+-- append is the only one that writes.
 create table ledger.event (
   position       bigint      not null primary key,
   event_id       uuid        not null,

@@ -1,0 +1,175 @@
+"""What goes to `ledger.append` and what comes back (see its migration for the meaning of each).
+
+A command is encoded once, here, for a call of its own and for a batch alike: its events as rows of `ledger.event`
+without the columns that the ledger fills, and beside them what they take and free.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from events import catalog
+from events.claims import Claim, claims_of
+from events.envelope import Cause, Recorded
+from events.errors import ClaimHeld, ClaimNotHeld
+from events.facts import Fact
+from events.values import Epoch, Position, ProjectId, StreamId, new_uuid
+
+
+class Change(NamedTuple):
+    """Facts for one stream, which must be at `expected_version` (0: it has none yet)."""
+
+    stream: StreamId
+    expected_version: int
+    facts: Sequence[Fact]
+
+
+class CommandKey(NamedTuple):
+    """An idempotency key, scoped by who sends it where. `body_hash` is of the request's canonical bytes."""
+
+    principal: str
+    route: str
+    key: str
+    body_hash: bytes
+
+
+class Command(NamedTuple):
+    """The arguments of one append."""
+
+    changes: Sequence[Change]
+    cause: Cause
+    key: CommandKey | None = None
+    answer: str | None = None
+
+
+class _Event(msgspec.Struct, omit_defaults=True):
+    """The columns of `ledger.event` that the ledger does not fill itself."""
+
+    event_id: UUID
+    stream_id: StreamId
+    version: int
+    type: str
+    schema_version: int
+    data: str
+    actor: str
+    why: str
+    correlation_id: UUID
+    observed_at: datetime
+    project: ProjectId | None = None
+    causation_id: UUID | None = None
+    trace_context: str | None = None
+
+
+class _Claim(msgspec.Struct, omit_defaults=True):
+    kind: str
+    value: str
+    frees: StreamId | None = None
+    takes: StreamId | None = None
+
+
+class WireKey(msgspec.Struct):
+    principal: str
+    route: str
+    key: str
+    body_hash: str
+    answer: str | None
+
+
+class WireCommand(msgspec.Struct, omit_defaults=True):
+    """The arguments of `ledger.append`, and an element of those of `ledger.append_many`."""
+
+    events: list[_Event]
+    lock_order: list[int] | None = None
+    claims: list[_Claim] | None = None
+    key: WireKey | None = None
+
+
+class Stamp(NamedTuple):
+    """What the ledger put on the events of a command; no positions where there were no facts."""
+
+    positions: Sequence[Position] | None
+    recorded_at: datetime
+    epoch: Epoch
+
+
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+def encoded(wire: object) -> str:
+    return _ENCODER.encode(wire).decode()
+
+
+def wire_key(key: CommandKey, answer: str | None) -> WireKey:
+    return WireKey(key.principal, key.route, key.key, key.body_hash.hex(), answer)
+
+
+def wire_command(command: Command) -> WireCommand:
+    """Raises `ClaimHeld` or `ClaimNotHeld` where its facts contradict each other, `ValueError` for nonsense."""
+    changes, cause, key, answer = command
+    if cause.observed_at.tzinfo is None:
+        raise ValueError("observed_at needs a zone: the ledger would guess one")
+    events = [event for change in changes for event in _events(change, cause)]
+    return WireCommand(
+        events,
+        _lock_order(events) if len(events) > 1 else None,
+        _net_claims(changes) or None,
+        None if key is None else wire_key(key, answer),
+    )
+
+
+def recorded(command: Command, wire: WireCommand, stamp: Stamp) -> tuple[Recorded[Fact], ...]:
+    """The command's facts as the ledger holds them now."""
+    facts = [fact for change in command.changes for fact in change.facts]
+    return tuple(
+        [
+            Recorded(
+                position, row.event_id, row.stream_id, row.version, fact, command.cause,
+                stamp.recorded_at, stamp.epoch,
+            )
+            for position, row, fact in zip(stamp.positions or (), wire.events, facts, strict=True)
+        ]
+    )  # fmt: skip
+
+
+def _events(change: Change, cause: Cause) -> list[_Event]:
+    if not change.facts:
+        raise ValueError("a change without facts would leave a stream that nobody can find")
+    return [
+        _Event(
+            new_uuid(), change.stream, version, *catalog.encode(fact),
+            cause.actor, cause.why, cause.correlation_id, cause.observed_at,
+            cause.project, cause.causation_id, cause.trace_context,
+        )
+        for version, fact in enumerate(change.facts, change.expected_version + 1)
+    ]  # fmt: skip
+
+
+def _lock_order(events: Sequence[_Event]) -> list[int]:
+    return sorted(
+        range(len(events)), key=lambda index: (events[index].stream_id.encode(), events[index].version)
+    )
+
+
+def _net_claims(changes: Sequence[Change]) -> list[_Claim]:
+    """What all facts together take and free, in the one order in which append locks it.
+
+    Freed on one stream and taken on another is a move. Within one append nobody can free what it took.
+    """
+    net: dict[Claim, _Claim] = {}
+    for stream, fact in ((change.stream, fact) for change in changes for fact in change.facts):
+        takes, frees = claims_of(fact)
+        for claim in frees:
+            if claim in net:
+                raise ClaimNotHeld(claim, stream)
+            net[claim] = _Claim(*claim, frees=stream)
+        for claim in takes:
+            entry = net.setdefault(claim, _Claim(*claim))
+            if entry.takes is not None:
+                raise ClaimHeld(claim, entry.takes)
+            entry.takes = stream
+    return [
+        net[claim] for claim in sorted(net, key=lambda claim: (claim.kind.encode(), claim.value.encode()))
+    ]
