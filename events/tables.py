@@ -54,6 +54,14 @@ dead_position: Final = sa.Table(
     schema="ledger",
 )
 
+gap: Final = sa.Table(
+    "gap",
+    metadata,
+    sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("suspects", sa.ARRAY(sa.Text), nullable=False),
+    schema="ledger",
+)
+
 head: Final = sa.Table(
     "head",
     metadata,

@@ -6,6 +6,9 @@ With no holder everything up to that position is final; otherwise only up to the
 holders at first sight have all gone, and which is still one in a later statement, is dead, and is recorded
 as such so that every reader agrees. Bound and events in one statement, or in one snapshot, lose events.
 
+The server believes no reader and looks for itself who could still write a gap. So it is told of a gap that lasts
+while its suspects are few: else every younger appender that idles would add to the wait (promise P29).
+
 One `Tail` for a process: it owns one connection, which it makes again after an error. What it knew about
 pending gaps belongs to the server it knew it of, and is forgotten then.
 """
@@ -28,9 +31,15 @@ log = structlog.get_logger()
 
 _FENCE: Final = "select last, holders from ledger.fence()"
 _DEAD: Final = "select position from ledger.dead_position where position > %s and position <= %s"
+_NOTE_GAPS: Final = "select ledger.note_gaps(%s::bigint[])"
 _NOTE_DEAD: Final = "select ledger.note_dead(%s::bigint[], %s)"
+_WRITTEN: Final = """
+select greatest(0, (select max(position) from ledger.event), (select max(position) from ledger.dead_position))
+"""
+_LASTING_SECONDS: Final = 0.1
 _SETTLE_SECONDS: Final = 0.02
 _SETTLE_POLL_SECONDS: Final = 0.001
+_SIGHTS_KEPT: Final = 64
 
 
 class Batch(NamedTuple):
@@ -45,6 +54,14 @@ class _Fence(NamedTuple):
     holders: frozenset[str]
 
 
+class _Gap(NamedTuple):
+    """Who may still write it: whoever held the fence when it was seen first, or when the server was told of it."""
+
+    suspects: frozenset[str]
+    since: float
+    told: bool = False
+
+
 class Tail:
     """A reader of the log's end. `name` stands in the record of what it found dead."""
 
@@ -52,8 +69,8 @@ class Tail:
         self._dsn, self._name = dsn, name
         self._conn: psycopg.AsyncConnection | None = None
         self._turn = asyncio.Lock()
-        self._first_holders: dict[Position, frozenset[str]] = {}
-        self._sighted: _Fence | None = None
+        self._gaps: dict[Position, _Gap] = {}
+        self._sighted: list[_Fence] = []
         self._known = Position(0)
 
     async def batch(self, after: Position, limit: int) -> Batch:
@@ -68,7 +85,8 @@ class Tail:
     async def final(self) -> Position:
         """A position up to which the log is final, at most milliseconds old while no appender hangs; 0 if unknown.
 
-        It reads no event: what was drawn when the fence was seen is final once its holders of then are gone.
+        It reads no event: what was drawn when the fence was seen is final once its holders of then are gone. Positions
+        behind the last event are left out: after a crash the server may draw them again.
         """
         async with self._turn:
             try:
@@ -102,15 +120,32 @@ class Tail:
         gaps = set(range(after + 1, end + 1)).difference(event.position for event in events)
         known = await conn.execute(_DEAD, [after, end])
         gaps.difference_update(position for (position,) in await known.fetchall())
-        dead, final = [], end
-        for gap in map(Position, sorted(gaps)):
-            if not self._first_holders.setdefault(gap, holders).isdisjoint(holders):
-                final = Position(gap - 1)
-                break
-            dead.append(gap)
+        order = [Position(gap) for gap in sorted(gaps)]
+        await self._remember(conn, order, holders)
+        still_open = (gap for gap in order if not self._gaps[gap].suspects.isdisjoint(holders))
+        final = Position(next(still_open, end + 1) - 1)
+        dead = [gap for gap in order if gap <= final]
         if dead and not await self._note_dead(conn, dead):
             final = Position(dead[0] - 1)
+        self._gaps = {gap: known for gap, known in self._gaps.items() if gap > final}
         return final
+
+    async def _remember(
+        self, conn: psycopg.AsyncConnection, gaps: Sequence[Position], holders: frozenset[str]
+    ) -> None:
+        """Of all gaps at once: seen one by one, each would wait for those who came while the one before it was open."""
+        now = asyncio.get_running_loop().time()
+        for gap in gaps:
+            self._gaps.setdefault(gap, _Gap(holders, now))
+        if lasting := [gap for gap in gaps if self._lasts(gap, holders, now)]:
+            await conn.execute(_NOTE_GAPS, [lasting])
+            younger = (await _fence(conn)).holders
+            for gap in lasting:
+                self._gaps[gap] = _Gap(self._gaps[gap].suspects | younger, now, told=True)
+
+    def _lasts(self, gap: Position, holders: frozenset[str], now: float) -> bool:
+        suspects, since, told = self._gaps[gap]
+        return not told and now - since > _LASTING_SECONDS and not suspects.isdisjoint(holders)
 
     async def _note_dead(self, conn: psycopg.AsyncConnection, gaps: list[Position]) -> bool:
         try:
@@ -119,26 +154,27 @@ class Tail:
             if isinstance(refusal(error), NotYetFinal):
                 return False  # a younger holder hangs, and the server cannot know that the gap is not his
             raise
-        for gap in gaps:
-            del self._first_holders[gap]
         log.info("positions_dead", first=gaps[0], count=len(gaps))
         return True
 
     async def _final(self, conn: psycopg.AsyncConnection) -> Position:
         deadline = asyncio.get_running_loop().time() + _SETTLE_SECONDS
+        fence = await _fence(conn)
+        del self._sighted[1:-_SIGHTS_KEPT:2]
+        self._sighted.append(fence)
         while True:
-            fence = await _fence(conn)
-            if not fence.holders:
-                self._sighted, self._known = None, fence.last
-                return self._known
-            if self._sighted is None:
-                self._sighted = fence
-            elif self._sighted.holders.isdisjoint(fence.holders):
-                self._known, self._sighted = self._sighted.last, fence
-                return self._known
-            if asyncio.get_running_loop().time() > deadline:
+            await self._settle(conn, fence.holders)
+            if not self._sighted or asyncio.get_running_loop().time() > deadline:
                 return self._known
             await asyncio.sleep(_SETTLE_POLL_SECONDS)
+            fence = await _fence(conn)
+
+    async def _settle(self, conn: psycopg.AsyncConnection, holders: frozenset[str]) -> None:
+        """Of all earlier sights the youngest counts whose holders are gone: waiting for one only would add up."""
+        settled = [sight.last for sight in self._sighted if sight.holders.isdisjoint(holders)]
+        if settled:
+            self._known = await _written(conn, max(settled))
+            self._sighted = [sight for sight in self._sighted if sight.last > max(settled)]
 
     async def _connection(self) -> psycopg.AsyncConnection:
         if self._conn is None:
@@ -153,8 +189,8 @@ class Tail:
 
     async def _forget(self) -> None:
         conn, self._conn = self._conn, None
-        self._first_holders.clear()
-        self._sighted, self._known = None, Position(0)
+        self._gaps.clear()
+        self._sighted, self._known = [], Position(0)
         if conn is not None:
             await conn.close()
 
@@ -163,3 +199,10 @@ async def _fence(conn: psycopg.AsyncConnection) -> _Fence:
     row = await (await conn.execute(_FENCE, prepare=True)).fetchone()
     assert row is not None
     return _Fence(Position(row[0]), frozenset(row[1]))
+
+
+async def _written(conn: psycopg.AsyncConnection, drawn: Position) -> Position:
+    """The part of it that no crash takes back: drawing is written down with an event's commit, or a dead mark's."""
+    row = await (await conn.execute(_WRITTEN, prepare=True)).fetchone()
+    assert row is not None
+    return min(drawn, Position(row[0]))

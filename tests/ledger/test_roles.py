@@ -110,6 +110,7 @@ MAY_CALL: Final = frozenset(
         "append_many",
         "take_key",
         "note_dead",
+        "note_gaps",
         "fence",
         "current_epoch",
         "begin_swap",

@@ -1,15 +1,18 @@
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import psycopg
 import pytest
 
+from deploy.embedded.postgres import running_postgres
+from deploy.embedded.schema import migrate
 from events.append import append
 from events.fitness import UnfitServer
 from events.tail import Batch, Tail
 from events.values import Position
-from tests.ledger.given import because, committed, on
-from tests.servers.postgres import Connect, Database
+from tests.ledger.given import because, committed, on, plain
+from tests.servers.postgres import Connect, Database, server_folder
 
 START = Position(0)
 
@@ -158,3 +161,34 @@ async def test_a_tail_whose_connection_died_connects_again(
 async def test_a_tail_does_not_follow_an_unfit_server(database: Database) -> None:
     with pytest.raises(UnfitServer):
         await Tail(database.admin_dsn).batch(START, 10)
+
+
+async def test_what_was_called_final_stays_so_when_a_crash_takes_drawn_positions_back(
+    postgres_programs: Path,
+) -> None:
+    """A rolled-back command leaves nothing that the server must write down before it crashes."""
+    settings = {"fsync": "off", "wal_writer_delay": "10s"}
+    with (
+        server_folder() as folder,
+        running_postgres(
+            folder / "pg", folder / "run", settings=settings, programs=postgres_programs
+        ) as server,
+    ):
+        migrate(server.admin_dsn)
+        tail = Tail(server.app_dsn)
+        async with await psycopg.AsyncConnection.connect(server.app_dsn) as conn:
+            await committed(conn, on("slot-a", 0, *[plain()] * 30))
+            # The server wrote down in advance that 33 may be drawn, and now that more may.
+            await append(conn, [on("slot-b", 0, *[plain()] * 5)], because())
+            await conn.rollback()
+            final = await tail.final()
+            assert server.process is not None
+            server.process.kill()
+            server.process.wait()
+        await tail.close()
+        server.start()
+
+        async with await psycopg.AsyncConnection.connect(server.app_dsn) as conn:
+            (recorded,) = await committed(conn, on("slot-c", 0))
+
+    assert recorded.position > final >= 30

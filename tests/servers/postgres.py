@@ -54,13 +54,25 @@ def server_folder() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
+PACKAGED: Final = "packaged"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--postgres",
+        default=os.environ.get("SLICEPLANE_TEST_POSTGRES", ""),
+        metavar="FOLDER",
+        help="run on the server whose programs are in this folder (`/usr/lib/postgresql/15/bin`), or on the newest one "
+        f"of the Python package (`{PACKAGED}`); the default comes from SLICEPLANE_TEST_POSTGRES, else it is Debian's",
+    )
+
+
 @pytest.fixture(scope="session")
-def postgres_programs() -> Path:
-    """The folder of the server's programs; SLICEPLANE_TEST_POSTGRES names another than would be found."""
-    if given := os.environ.get("SLICEPLANE_TEST_POSTGRES"):
-        return Path(given)
+def postgres_programs(pytestconfig: pytest.Config) -> Path:
+    """The folder of the server's programs, as the option `--postgres` says."""
+    given = str(pytestconfig.getoption("--postgres"))
     try:
-        return find_programs()
+        return Path(given) if given not in {"", PACKAGED} else find_programs(packaged=given == PACKAGED)
     except PostgresUnavailable as missing:
         missing_server(str(missing))
 

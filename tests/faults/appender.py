@@ -1,0 +1,32 @@
+"""An appender that goes no further: `python -m tests.faults.appender hang | stop`, the DSN on standard input.
+
+It appends, says which position it was given, and then, with its transaction open, idles for ever (`hang`) or stops as by
+SIGSTOP (`stop`).
+"""
+
+import asyncio
+import os
+import signal
+import sys
+
+import psycopg
+
+from events.append import append
+from tests.ledger.given import because, on
+
+
+async def main(how: str) -> None:
+    conn = await psycopg.AsyncConnection.connect(sys.stdin.read())
+    (recorded,) = await append(conn, [on(f"appender-{os.getpid()}", 0)], because())
+    print(recorded.position, flush=True)
+    match how:
+        case "hang":
+            await asyncio.Event().wait()
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case _:
+            raise SystemExit(f"not known: {how}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

@@ -1,0 +1,139 @@
+"""P29: an appender that stops or idles between its append and its commit delays readers by five seconds at most.
+
+What it holds is the fence; what bounds it are the settings of the application's role. Measured on the event that was
+committed behind it, with a real process that is really stopped.
+"""
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import count
+
+import psycopg
+import pytest
+
+from events.append import append
+from events.tail import Tail
+from events.values import Position
+from tests.checks.files import ROOT
+from tests.ledger.given import because, committed, on
+from tests.servers.postgres import Connect, Database
+
+pytestmark = [pytest.mark.slow]
+BOUND_SECONDS = 5.0
+
+Start = Callable[..., int]
+"""Starts an appender that does what its word says; returns the position that it holds back."""
+
+
+@pytest.fixture
+def start(database: Database) -> Iterator[Start]:
+    """None of them is left after the test, stopped or not."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(how: str, dsn: str = database.app_dsn) -> int:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.appender", how],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        started.append(process)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(dsn)
+        process.stdin.close()
+        return int(process.stdout.readline())
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+async def tail(database: Database) -> AsyncIterator[Tail]:
+    tail = Tail(database.app_dsn)
+    yield tail
+    await tail.close()
+
+
+async def followed(tail: Tail, event: Position) -> None:
+    """Until a reader who follows the log has the event."""
+    position = Position(0)
+    while position < event:
+        position = (await tail.batch(position, 100)).final
+
+
+async def final(tail: Tail, event: Position) -> None:
+    """Until the log is said to be final at the event."""
+    while await tail.final() < event:
+        await asyncio.sleep(0.05)
+
+
+async def delay(
+    tail: Tail, conn: psycopg.AsyncConnection, stream: str, until: Callable[[Tail, Position], Awaitable[None]]
+) -> float:
+    """Seconds from the commit of a new event."""
+    (event,) = await committed(conn, on(stream, 0))
+    began = time.monotonic()
+    await until(tail, event.position)
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("how", ["hang", "stop"])
+async def test_one_that_holds_the_fence(
+    how: str, start: Start, tail: Tail, conn: psycopg.AsyncConnection
+) -> None:
+    held = start(how)
+    assert (await tail.batch(Position(0), 10)).final < held
+    seconds = await delay(tail, conn, "slot-a", followed)
+    print(f"{how}: {seconds:.2f} s")
+    assert 0.5 < seconds < BOUND_SECONDS
+
+
+async def test_many_that_stop_at_once(start: Start, tail: Tail, conn: psycopg.AsyncConnection) -> None:
+    await asyncio.gather(*(asyncio.to_thread(start, "stop") for _ in range(6)))
+    seconds = await delay(tail, conn, "slot-a", followed)
+    print(f"many at once: {seconds:.2f} s")
+    assert 0.5 < seconds < BOUND_SECONDS
+
+
+@pytest.mark.parametrize("until", [followed, final])
+async def test_many_that_idle_one_after_the_other(
+    database: Database,
+    tail: Tail,
+    connect: Connect,
+    until: Callable[[Tail, Position], Awaitable[None]],
+) -> None:
+    """There is never a moment at which nobody holds the fence."""
+    conn = await connect()
+    async with holding_in_turn(database):
+        delays = [await delay(tail, conn, f"slot-{number}", until) for number in range(2)]
+    print(f"one after the other, until {until.__name__}: {[round(seconds, 2) for seconds in delays]}")
+    assert min(delays) > 0.5, "there was a moment at which nobody held the fence"
+    assert max(delays) < BOUND_SECONDS
+
+
+@asynccontextmanager
+async def holding_in_turn(database: Database, every: float = 0.7) -> AsyncIterator[None]:
+    """Each of them appends and idles until the server ends it; the next one follows meanwhile."""
+    async with AsyncExitStack() as opened:
+
+        async def hold(number: int) -> None:
+            conn = await psycopg.AsyncConnection.connect(database.app_dsn)
+            opened.push_async_callback(conn.close)
+            await append(conn, [on(f"idle-{number}", 0)], because())
+
+        async def go_on() -> None:
+            for number in count(1):
+                await asyncio.sleep(every)
+                await hold(number)
+
+        await hold(0)
+        going_on = asyncio.create_task(go_on())
+        try:
+            yield
+        finally:
+            going_on.cancel()

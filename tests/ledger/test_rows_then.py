@@ -1,0 +1,104 @@
+"""Rows as they were, picked out of long streams in the database, are the folds of these streams."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import psycopg
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from control_plane.time_travel.rows import Row, advanced, row_of, rows_at, since, streams_up_to
+from events.catalog import encode
+from events.envelope import Recorded
+from events.facts import Fact
+from events.values import Position, StreamId
+from read_models.inline import NODES, SLOTS
+from read_models.rows import Patched
+from tests.decisions.test_the_past import discovered, expected, histories, of_node, of_slot
+from tests.servers.postgres import Database
+
+_INSERT = """
+insert into ledger.event values (%s, gen_random_uuid(), %s, %s, %s, %s, null, 'key:x', 'x', gen_random_uuid(), null,
+  null, now(), now(), 1, %s, '')
+"""
+_HEADS = "insert into ledger.head select stream_id, max(version) from ledger.event group by stream_id"
+SLOT_STREAMS = [StreamId("slot-a/0"), StreamId("slot-a/1")]
+NODE_STREAMS = [StreamId("node-a")]
+slot_histories = st.tuples(histories(discovered, of_slot), histories(discovered, of_slot))
+node_histories = st.tuples(histories(expected, of_node))
+on_one_database = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@contextmanager
+def written(
+    database: Database,
+    streams: Sequence[StreamId],
+    told: Sequence[list[tuple[int, Fact]]],
+    turns: Sequence[int],
+) -> Iterator[Position]:
+    """A log in which streams take turns, with a gap now and then; returns its end."""
+    waiting = [list(history) for history in told]
+    position, rows = 0, []
+    for turn in (*turns, *range(sum(map(len, told)))):
+        position += 1
+        at = turn % len(streams)
+        if waiting[at]:
+            version, fact = waiting[at].pop(0)
+            rows.append((position, streams[at], version, *encode(fact)))
+    rows += [
+        (position := position + 1, streams[at], version, *encode(fact))
+        for at, history in enumerate(waiting)
+        for version, fact in history
+    ]
+    with psycopg.connect(database.admin_dsn, autocommit=True) as admin:
+        admin.cursor().executemany(_INSERT, rows)
+        admin.execute(_HEADS)
+        try:
+            yield Position(position)
+        finally:
+            admin.execute("delete from ledger.event; delete from ledger.head")
+
+
+async def check(database: Database, model: Patched, streams: list[StreamId], end: Position) -> None:
+    async with await psycopg.AsyncConnection.connect(database.app_dsn) as conn:
+        for place in map(Position, range(end + 2)):
+            whole = await streams_up_to(conn, streams, place)
+            assert await rows_at(conn, model, streams, place) == {
+                stream: row_of(model, history) for stream, history in whole.items()
+            }
+        for stream in streams:
+            await check_steps(conn, model, stream, end)
+
+
+async def check_steps(conn: psycopg.AsyncConnection, model: Patched, stream: StreamId, end: Position) -> None:
+    """From anywhere, one fact more at a time leads through the same rows."""
+    whole = (await streams_up_to(conn, [stream], end))[stream]
+    for start in map(Position, range(0, end, 3)):
+        row: Row | None = (await rows_at(conn, model, [stream], start)).get(stream)
+        news: list[Recorded[Fact]] = await since(conn, stream, start, end, 1000)
+        assert news == [each for each in whole if each.position > start]
+        assert await since(conn, stream, start, end, 2) == news[:2]
+        for each in news:
+            row = advanced(model, row, each)
+            assert row == row_of(model, [known for known in whole if known.version <= each.version])
+
+
+@on_one_database
+@given(slot_histories, st.lists(st.integers(0, 1), max_size=30))
+def test_slots_as_they_were(
+    database: Database, told: tuple[list[tuple[int, Fact]], ...], turns: list[int]
+) -> None:
+    with written(database, SLOT_STREAMS, told, turns) as end:
+        asyncio.run(check(database, SLOTS, SLOT_STREAMS, end))
+
+
+@on_one_database
+@given(node_histories, st.lists(st.integers(0, 1), max_size=10))
+def test_nodes_as_they_were(
+    database: Database, told: tuple[list[tuple[int, Fact]], ...], turns: list[int]
+) -> None:
+    with written(database, NODE_STREAMS, told, turns) as end:
+        asyncio.run(check(database, NODES, NODE_STREAMS, end))

@@ -1,0 +1,48 @@
+"""`./dev torture [--seed N] [--only P11 ...]`: the promises at their full counts.
+
+The tests are those of `./dev test`; there they run with a tenth of the count and a seed of the day. Two variables tell
+them otherwise, so that any way of starting pytest can: SLICEPLANE_TORTURE=full and SLICEPLANE_TORTURE_SEED. Each test
+prints its seed; the same seed gives the same workload, though not the same interleaving.
+"""
+
+import argparse
+import os
+import random
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import pytest
+
+PROMISES: Final = {
+    "P11": ("tests/ledger/test_no_event_is_skipped.py",),
+    "P29": ("tests/faults/test_stopped_appender.py",),
+}
+
+
+def count(full: int) -> int:
+    """How much of a promise's count is asked for: all of it, or a tenth."""
+    return full if os.environ.get("SLICEPLANE_TORTURE") == "full" else full // 10
+
+
+def seed() -> int:
+    """The seed asked for, or one at random; printed, which pytest shows when the test fails."""
+    given = int(os.environ.get("SLICEPLANE_TORTURE_SEED") or random.randrange(2**32))
+    print(f"seed {given}: SLICEPLANE_TORTURE_SEED={given} repeats the workload")
+    return given
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="./dev torture", description="the promises at their full counts")
+    parser.add_argument("--seed", type=int, help="repeat the workload of another run")
+    parser.add_argument("--only", nargs="+", choices=PROMISES, default=[*PROMISES], help="these promises")
+    asked = parser.parse_args(arguments)
+    os.environ["SLICEPLANE_TORTURE"] = "full"
+    if asked.seed is not None:
+        os.environ["SLICEPLANE_TORTURE_SEED"] = str(asked.seed)
+    tests = dict.fromkeys(test for promise in asked.only for test in PROMISES[promise])
+    return int(pytest.main([*tests, "-v", "-s", "-x"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
