@@ -1,33 +1,24 @@
-"""`/v1/allocations`: create, look, watch, release."""
+"""`/v1/allocations`: create, look, release."""
 
 from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import StreamingResponse
 
 from control_plane.api.access import Admin
+from control_plane.api.at import At, say, travel_of
 from control_plane.api.bodies import CreateAllocation
-from control_plane.api.pages import (
-    Cursor,
-    Limit,
-    Page,
-    event_page,
-    event_stream,
-    position_of,
-    resume_after,
-)
+from control_plane.api.pages import Cursor, Limit, Page, position_of
 from control_plane.api.problems import PROBLEMS
-from control_plane.api.state import feed_of, key_of, origin_of, plane_of
-from control_plane.api.views import AllocationView, EventView, allocation_view
+from control_plane.api.state import key_of, origin_of, plane_of
+from control_plane.api.then import allocations_then, told
+from control_plane.api.views import AllocationView, allocation_view
 from control_plane.commands.allocations import create_allocation, release_allocation
 from control_plane.decisions.refusals import Malformed, Objection, UnknownName
-from control_plane.handle import ledger_connection
 from control_plane.histories import allocation_history
 from events.allocations import AllocationFact, AllocationRequested
 from events.envelope import Recorded
 from events.facts import Reason
-from events.store import read_positions
 from events.values import (
     AllocationId,
     ImageName,
@@ -82,17 +73,34 @@ def _render(facts: tuple[AllocationFact, ...], now: datetime) -> str:
 @router.get("")
 async def list_allocations(
     request: Request,
+    response: Response,
     _principal: Admin,
+    *,
     project: Annotated[str | None, Query(max_length=63)] = None,
+    at: At = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[AllocationView]:
-    """Allocations, the newest first."""
+    """Allocations, the newest first: as they stand now, or those that had been asked for then, as they stood."""
     before = position_of(cursor)
     only = None if project is None else _project(project)
+    if at is not None:
+        async with travel_of(request).to(at, known_to="allocations") as (conn, [place]):
+            end = Position(place.position + 1)
+            before = end if before is None else min(before, end)
+            found = await allocations.page(conn, project=only, before=before, limit=limit)
+            views = await allocations_then(conn, [each for _position, each in found], place.position)
+        say(response, place)
+        return _page(views, found, limit)
     async with plane_of(request).engine.connect() as conn:
         found = await allocations.page(conn, project=only, before=before, limit=limit)
-        views = [_view(await allocation_history(conn, each)) for _position, each in found]
+        views = [told(await allocation_history(conn, each)) for _position, each in found]
+    return _page(views, found, limit)
+
+
+def _page(
+    views: list[AllocationView], found: list[tuple[Position, AllocationId]], limit: int
+) -> Page[AllocationView]:
     return Page(items=views, next_cursor=str(found[-1][0]) if len(found) == limit else None)
 
 
@@ -103,26 +111,40 @@ def _project(raw: str) -> ProjectId:
         raise Malformed(Objection("bad_project", str(invalid))) from None
 
 
-def _view(history: tuple[Recorded[AllocationFact], ...]) -> AllocationView:
-    return allocation_view(tuple(recorded.fact for recorded in history), history[0].cause.observed_at)
-
-
 @router.get("/{allocation}")
-async def show(request: Request, _principal: Admin, allocation: str) -> AllocationView:
-    """One allocation, as it stands now."""
-    return _view(await _history(request, allocation))
+async def show(
+    request: Request, response: Response, _principal: Admin, allocation: str, at: At = None
+) -> AllocationView:
+    """One allocation, as it stands now or stood then."""
+    if at is None:
+        return told(await _history(request, allocation))
+    name = _name(allocation)
+    async with travel_of(request).to(at) as (conn, [place]):
+        then = await allocations_then(conn, [name], place.position)
+    if not then:
+        why = f"there was no allocation {name} at position {place.position}"
+        raise UnknownName(Objection("unknown_allocation", why))
+    say(response, place)
+    return then[0]
+
+
+def _name(raw: str) -> AllocationId:
+    try:
+        return allocation_id(raw)
+    except InvalidValue:
+        raise _unknown(raw) from None
+
+
+def _unknown(raw: str) -> UnknownName:
+    return UnknownName(Objection("unknown_allocation", f"there is no allocation {raw}"))
 
 
 async def _history(request: Request, raw: str) -> tuple[Recorded[AllocationFact], ...]:
-    unknown = UnknownName(Objection("unknown_allocation", f"there is no allocation {raw}"))
-    try:
-        name = allocation_id(raw)
-    except InvalidValue:
-        raise unknown from None
+    name = _name(raw)
     async with plane_of(request).engine.connect() as conn:
         history = await allocation_history(conn, name)
     if not history:
-        raise unknown
+        raise _unknown(raw)
     return history
 
 
@@ -140,35 +162,4 @@ async def release(request: Request, principal: Admin, allocation: str) -> Alloca
     )
     reason = Reason("released_by_caller", f"release was asked for by {principal.actor}")
     await plane_of(request).handle(release_allocation(asked.allocation_id, origin, reason))
-    return _view(await _history(request, allocation))
-
-
-@router.get("/{allocation}/events")
-async def story(
-    request: Request, _principal: Admin, allocation: str, cursor: Cursor = None, limit: Limit = 200
-) -> Page[EventView]:
-    """The whole story, oldest first: the allocation's own events and those of its slots that belong to it."""
-    name = _name(await _history(request, allocation))
-    after = position_of(cursor) or Position(0)
-    async with plane_of(request).engine.connect() as conn:
-        positions = await allocations.positions(conn, name, after=after, limit=limit)
-        events = await read_positions(await ledger_connection(conn), positions)
-    return event_page(tuple(events), limit)
-
-
-def _name(history: tuple[Recorded[AllocationFact], ...]) -> AllocationId:
-    return history[0].fact.allocation_id
-
-
-@router.get(
-    "/{allocation}/watch",
-    response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {}}}},
-)
-async def watch(
-    request: Request, _principal: Admin, allocation: str, after: Cursor = None
-) -> StreamingResponse:
-    """The story as it happens, from its beginning or after `Last-Event-ID`."""
-    history = await _history(request, allocation)
-    start = max(resume_after(request, after), Position(history[0].position - 1))
-    return event_stream(feed_of(request).watch(Position(start), correlation_of(_name(history))))
+    return told(await _history(request, allocation))

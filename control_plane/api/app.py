@@ -1,14 +1,15 @@
 """The HTTP application: routes, problems, a request id on everything, health."""
 
-from collections.abc import Awaitable, Callable
-
 import sqlalchemy as sa
 import structlog
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Request
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from control_plane.api import agent, allocations, events, nodes, problems
+from control_plane.api import agent, allocations, events, history, nodes, problems, projections, stories
 from control_plane.api.feed import Feed
 from control_plane.api.state import plane_of
+from control_plane.time_travel.travel import TimeTravel
 from control_plane.wiring import Plane
 from events.values import new_uuid
 
@@ -19,22 +20,47 @@ def create_app(plane: Plane, feed: Feed) -> FastAPI:
     """The application over one process's connections."""
     app = FastAPI(title="Sliceplane", version="0.1.0", description=DESCRIPTION, redoc_url=None)
     app.state.plane, app.state.feed = plane, feed
+    app.state.travel = TimeTravel(plane.engine, feed)
     problems.install(app)
-    app.middleware("http")(_identify)
-    for router in (allocations.router, nodes.router, events.router, agent.router):
+    app.add_middleware(_Named)
+    for router in (
+        allocations.router,
+        stories.router,
+        nodes.router,
+        projections.router,
+        events.router,
+        history.router,
+        agent.router,
+    ):
         app.include_router(router)
     app.get("/healthz", tags=["health"])(alive)
     app.get("/readyz", tags=["health"], response_model=None)(ready)
     return app
 
 
-async def _identify(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-    """Name the request in its log lines, its events and its answer."""
-    request.state.request_id = f"req-{new_uuid().hex}"
-    with structlog.contextvars.bound_contextvars(request=request.state.request_id):
-        response = await call_next(request)
-    response.headers["X-Request-Id"] = request.state.request_id
-    return response
+class _Named:
+    """Names each request in its log lines, its events and its answer.
+
+    Plain ASGI: Starlette's own way would pass each part of a watch from one task to another.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        name = f"req-{new_uuid().hex}"
+        scope.setdefault("state", {})["request_id"] = name
+
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["X-Request-Id"] = name
+            await send(message)
+
+        with structlog.contextvars.bound_contextvars(request=name):
+            await self._app(scope, receive, named)
 
 
 async def alive() -> dict[str, str]:

@@ -6,25 +6,37 @@ from datetime import datetime
 from typing import Annotated, Final
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane import work
 from control_plane.api.access import Admin
+from control_plane.api.at import At, say, travel_of
 from control_plane.api.bodies import ExpectNode
 from control_plane.api.pages import Cursor, Limit, Page, bad_cursor
 from control_plane.api.problems import PROBLEMS
 from control_plane.api.state import key_of, origin_of, plane_of
+from control_plane.api.then import nodes_then, slots_then
 from control_plane.api.views import NodeView, Seen, SlotView, node_view, slot_view
 from control_plane.commands.nodes import expect_node, reopen_enrolment
 from control_plane.commands.slots import approve_slot
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.decisions.skus import IMAGES, SKUS
 from control_plane.handle import database_time
-from events.values import InvalidValue, NodeId, SlotId, SlotIndex, index_of, node_id, node_of, slot_id
+from events.values import (
+    InvalidValue,
+    NodeId,
+    SlotId,
+    SlotIndex,
+    index_of,
+    node_id,
+    node_of,
+    slot_id,
+)
 from read_models import nodes, slots
 from read_models.nodes import NodeRow
+from read_models.slots import SlotRow
 
 router = APIRouter(prefix="/v1", tags=["nodes"], responses=PROBLEMS)
 _MAX_PATH: Final = 64
@@ -72,13 +84,29 @@ def _expected(node: str, token: str, answer: str) -> ExpectedNode:
 
 @router.get("/nodes")
 async def list_nodes(
-    request: Request, _principal: Admin, cursor: Cursor = None, limit: Limit = 100
+    request: Request,
+    response: Response,
+    _principal: Admin,
+    *,
+    at: At = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
 ) -> Page[NodeView]:
-    """Hosts by name."""
+    """Hosts by name. As of the past a page leaves out those that came later, and may be short."""
     after = None if cursor is None else _node_cursor(cursor)
+    if at is not None:
+        async with travel_of(request).to(at) as (conn, [place]):
+            rows = await nodes.page(conn, after=after, limit=limit)
+            views = await nodes_then(conn, [row.node_id for row in rows], place.position)
+        say(response, place)
+        return _node_page(views, rows, limit)
     async with plane_of(request).engine.connect() as conn:
         rows = await nodes.page(conn, after=after, limit=limit)
         views = await _node_views(conn, rows)
+    return _node_page(views, rows, limit)
+
+
+def _node_page(views: list[NodeView], rows: list[NodeRow], limit: int) -> Page[NodeView]:
     return Page(items=views, next_cursor=rows[-1].node_id if len(rows) == limit else None)
 
 
@@ -107,9 +135,19 @@ def _node_name(raw: str) -> NodeId:
 
 
 @router.get("/nodes/{node}")
-async def show_node(request: Request, _principal: Admin, node: str) -> NodeView:
-    """One host, as it stands now."""
+async def show_node(
+    request: Request, response: Response, _principal: Admin, node: str, at: At = None
+) -> NodeView:
+    """One host, as it stands now or stood then."""
     name = _node_name(node)
+    if at is not None:
+        async with travel_of(request).to(at) as (conn, [place]):
+            then = await nodes_then(conn, [name], place.position)
+        if not then:
+            why = f"no node was named {name!r} at position {place.position}"
+            raise UnknownName(Objection("unknown_node", why))
+        say(response, place)
+        return then[0]
     async with plane_of(request).engine.connect() as conn:
         row = await nodes.find(conn, name)
         if row is None:
@@ -120,17 +158,29 @@ async def show_node(request: Request, _principal: Admin, node: str) -> NodeView:
 @router.get("/slots")
 async def list_slots(
     request: Request,
+    response: Response,
     _principal: Admin,
+    *,
     node: Annotated[str | None, Query(max_length=_MAX_PATH)] = None,
+    at: At = None,
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> Page[SlotView]:
-    """Slots by node and index."""
-    only = None if node is None else _node_name(node)
+    """Slots by node and index. As of the past a page leaves out those that came later, and may be short."""
+    only, after = None if node is None else _node_name(node), _slot_cursor(cursor)
+    if at is not None:
+        async with travel_of(request).to(at) as (conn, [place]):
+            rows = await slots.page(conn, node=only, after=after, limit=limit)
+            views = await slots_then(conn, [row.slot_id for row in rows], place.position)
+        say(response, place)
+        return _slot_page(views, rows, limit)
     async with plane_of(request).engine.connect() as conn:
-        rows = await slots.page(conn, node=only, after=_slot_cursor(cursor), limit=limit)
-    next_cursor = rows[-1].slot_id if len(rows) == limit else None
-    return Page(items=[slot_view(row) for row in rows], next_cursor=next_cursor)
+        rows = await slots.page(conn, node=only, after=after, limit=limit)
+    return _slot_page([slot_view(row) for row in rows], rows, limit)
+
+
+def _slot_page(views: list[SlotView], rows: list[SlotRow], limit: int) -> Page[SlotView]:
+    return Page(items=views, next_cursor=rows[-1].slot_id if len(rows) == limit else None)
 
 
 def _slot_cursor(cursor: str | None) -> tuple[NodeId, SlotIndex] | None:
@@ -161,8 +211,8 @@ def _slot(node: str, index: str) -> SlotId:
 
 
 @router.get("/skus")
-async def list_skus(_principal: Admin) -> Page[SkuView]:
-    """What can be asked for."""
+async def list_skus(_principal: Admin, _at: At = None) -> Page[SkuView]:
+    """What can be asked for. Sizes belong to the release and not to the ledger: `at` is checked, and changes nothing."""
     items = [
         SkuView(name=sku.name, vcpus=sku.vcpus, memory_mib=sku.memory_mib, images=list(IMAGES))
         for sku in SKUS.values()

@@ -73,7 +73,9 @@ class Endpoint(BaseModel):
 
 
 class AllocationView(BaseModel):
-    """`generation` counts the facts of the allocation up to the last that changed what its slots should carry."""
+    """`generation` counts the facts of the allocation up to the last that changed what its slots should carry; 0 before
+    it was placed, which only the past shows: a request is placed as it is recorded.
+    """
 
     id: str
     project: str
@@ -93,6 +95,8 @@ class AllocationView(BaseModel):
 class NodeView(BaseModel):
     """`state`: expected, enrolled, silent (an enrolled node's heartbeat is overdue), or resyncing (its agent started
     and has not yet compared every slot with what it should carry, or not yet delivered what it found).
+
+    Heartbeats are no events: as of the past a node is expected or enrolled, and `seen_at` is null.
     """
 
     id: str
@@ -153,7 +157,6 @@ class EventView(BaseModel):
 def allocation_view(facts: tuple[AllocationFact, ...], requested_at: datetime) -> AllocationView:
     state = fold(facts)
     assert state is not None, "an allocation has facts"
-    assert not isinstance(state, Requested), "a request is placed as it is recorded"
     request = state.request
     return AllocationView(
         id=request.allocation_id,
@@ -163,8 +166,8 @@ def allocation_view(facts: tuple[AllocationFact, ...], requested_at: datetime) -
         reason=_reason(state.reason if isinstance(state, Releasing | Released | Failed) else None),
         network_mode=request.network_mode,
         image=request.image,
-        slots=_slots(state, facts),
-        lease=_lease(state),
+        slots=[] if isinstance(state, Requested) else _slots(state, facts),
+        lease=None if isinstance(state, Requested) else _lease(state),
         endpoints=_endpoints(facts) if isinstance(state, Active) else [],
         labels=request.labels,
         generation=_generation(facts),
@@ -215,13 +218,21 @@ def _endpoints(facts: Sequence[AllocationFact]) -> list[Endpoint]:
 
 def _generation(facts: Sequence[AllocationFact]) -> int:
     wanted = AllocationPlaced | AllocationReleasing | AllocationFailed
-    return max(version for version, fact in enumerate(facts, 1) if isinstance(fact, wanted))
+    return max((version for version, fact in enumerate(facts, 1) if isinstance(fact, wanted)), default=0)
 
 
 def node_view(node: NodeRow, seen: Seen | None, now: datetime) -> NodeView:
+    state = _node_state(seen, now) if node.state == "enrolled" else node.state
+    return past_node_view(node).model_copy(
+        update={"state": state, "seen_at": None if seen is None else seen.at}
+    )
+
+
+def past_node_view(node: NodeRow) -> NodeView:
+    """The node as events alone tell of it."""
     return NodeView(
         id=node.node_id,
-        state=_node_state(seen, now) if node.state == "enrolled" else node.state,
+        state=node.state,
         subnet=node.subnet,
         l2_domain=node.l2_domain,
         hostname=node.hostname,
@@ -229,7 +240,7 @@ def node_view(node: NodeRow, seen: Seen | None, now: datetime) -> NodeView:
         simulated=node.simulated,
         images=list(node.images or ()),
         missing=list(node.missing or ()),
-        seen_at=None if seen is None else seen.at,
+        seen_at=None,
     )
 
 

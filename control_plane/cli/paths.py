@@ -11,7 +11,16 @@ def node_path(node: str) -> str:
     return f"/v1/nodes/{quote(node, safe='')}"
 
 
+def history_path(kind: str, name: str, *further: str) -> str:
+    """Of a thing whose name may hold slashes, which stay as they are."""
+    return "/".join(["/v1/history", quote(kind, safe=""), quote(name, safe="/"), *further])
+
+
 def approval_path(slot: str) -> str:
     """Of a slot named `<node>/<index>`."""
     node, _, index = slot.rpartition("/")
     return f"{node_path(node)}/slots/{quote(index, safe='')}/approve"
+
+
+def projection_path(projection: str, *further: str) -> str:
+    return "/".join(["/v1/projections", quote(projection, safe=""), *further])

@@ -66,9 +66,10 @@ class ScriptedPlane(ThreadingHTTPServer):
     def of(self, route: str) -> list[Seen]:
         return [seen for seen in self.seen if seen.route == route]
 
-    def await_request(self, route: str) -> None:
+    def await_request(self, route: str, times: int = 1) -> None:
         with self.news:
-            assert self.news.wait_for(lambda: self.of(route), timeout=20), f"nobody asked {route}"
+            asked = self.news.wait_for(lambda: len(self.of(route)) >= times, timeout=20)
+            assert asked, f"nobody asked {route}"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -130,7 +131,7 @@ def stream(*events: dict[str, object], hold: bool = False) -> Reply:
     """Server-sent events; without `hold` the connection ends behind them."""
     lines = [": welcome\n\n"]
     lines += [
-        f"id: {each['position']}\nevent: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in events
+        f"id: 1.{each['position']}\nevent: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in events
     ]
     return Reply("".join(lines).encode(), headers={"Content-Type": "text/event-stream"}, hold=hold)
 

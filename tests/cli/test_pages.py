@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from control_plane.cli.pages.words import span
-from tests.cli.control_plane import ScriptedPlane, document, page, problem, stream
-from tests.cli.examples import ALLOCATION, COMING_UP, allocation
+from tests.cli.control_plane import ScriptedPlane, document, page, problem
+from tests.cli.examples import ALLOCATION, allocation
 from tests.cli.outcome import Outcome
 
 Run = Callable[..., Outcome]
@@ -127,21 +127,6 @@ def test_skus_are_listed(plane: ScriptedPlane, sliceplane: Run) -> None:
         "MiB",
         "lab-guest",
     ]
-
-
-def test_a_part_of_the_ledger_is_listed(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.answers("GET /v1/events", page(*COMING_UP))
-    outcome = sliceplane("events", "list", "--after", "7", "--limit", "10")
-    assert plane.seen[0].path == "/v1/events?after=7&limit=10"
-    assert len(outcome.out.splitlines()) == len(COMING_UP)
-
-
-def test_following_starts_where_it_is_told(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.answers("GET /v1/events/watch", stream(*COMING_UP[3:]), problem(410, "cursor_too_old", "gone"))
-    outcome = sliceplane("events", "follow", "--after", "4")
-    assert plane.seen[0].headers["Last-Event-ID"] == "4"
-    assert len(outcome.out.splitlines()) == 2
-    assert outcome.code == 1
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import msgspec
 
 from control_plane.cli.answers import Event
-from control_plane.cli.follow import payloads
 from control_plane.cli.story import Story
 from tests.cli.examples import (
     ALLOCATION,
@@ -53,8 +52,3 @@ def test_a_slice_that_comes_back_makes_the_allocation_active_again() -> None:
 def test_events_of_other_streams_move_nothing() -> None:
     foreign = {**event(15, "allocation.failed"), "stream": "allocation-alc-other"}
     assert _told(*COMING_UP, foreign).state == "active"
-
-
-def test_heartbeats_and_split_data_are_read_as_the_standard_says() -> None:
-    lines = [": welcome", "", "id: 1", "event: x", "data: {", "data:}", "", ": alive", "", "data: cut off"]
-    assert list(payloads(lines)) == [b"{\n}"]

@@ -1,8 +1,6 @@
 """The command line as a process of its own, on a terminal and under Ctrl-C."""
 
 import json
-import os
-import pty
 import signal
 import subprocess
 import sys
@@ -11,6 +9,7 @@ import pytest
 
 from tests.cli.control_plane import ScriptedPlane, document, page, stream
 from tests.cli.examples import ALLOCATION, COMING_UP, PLACED, REQUESTED, allocation, event
+from tests.cli.terminal import on_a_terminal, plain
 
 PATH = f"/v1/allocations/{ALLOCATION}"
 SLICEPLANE = (sys.executable, "-m", "control_plane.cli")
@@ -38,11 +37,11 @@ def test_a_terminal_shows_a_live_line_and_then_the_result(plane: ScriptedPlane, 
     plane.answers("POST /v1/allocations", document(allocation("placed"), 202))
     plane.answers(f"GET {PATH}/watch", stream(*COMING_UP, hold=True))
     plane.answers(f"GET {PATH}", document(allocation()))
-    code, shown = _on_a_terminal(*CREATE)
+    code, shown = on_a_terminal(*CREATE)
     assert code == 0
     assert "\x1b[" in shown
-    assert "after 5.0 s  (requested 0.00 s, placed 0.25 s, provisioning 4.8 s)" in _plain(shown)
-    assert "ssh root@10.100.1.10" in _plain(shown)
+    assert "after 5.0 s  (requested 0.00 s, placed 0.25 s, provisioning 4.8 s)" in plain(shown)
+    assert "ssh root@10.100.1.10" in plain(shown)
 
 
 def test_ctrl_c_ends_following_without_a_word(plane: ScriptedPlane, environment: None) -> None:
@@ -71,28 +70,6 @@ def test_a_reader_that_leaves_ends_the_stream_quietly(plane: ScriptedPlane, envi
 
 def test_a_narrow_terminal_cuts_no_id(plane: ScriptedPlane, environment: None) -> None:
     plane.answers("GET /v1/allocations", page(allocation(project="a-project-with-a-long-name")))
-    code, shown = _on_a_terminal(*SLICEPLANE, "allocations", "list", columns=40)
+    code, shown = on_a_terminal(*SLICEPLANE, "allocations", "list", columns=40)
     assert code == 0
-    assert "a-project-with-a-long-name" in _plain(shown)
-
-
-def _on_a_terminal(*words: str, columns: int = 160) -> tuple[int, str]:
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns)}
-    environment.pop("NO_COLOR", None)
-    process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
-    os.close(theirs)
-    shown = b""
-    # The terminal answers EIO once its last writer has gone (pty(7)).
-    try:
-        while part := os.read(ours, 4096):
-            shown += part
-    except OSError:
-        pass
-    os.close(ours)
-    return process.wait(20), shown.decode()
-
-
-def _plain(shown: str) -> str:
-    parts = shown.split("\x1b[")
-    return parts[0] + "".join(part.partition("m")[2] for part in parts[1:])
+    assert "a-project-with-a-long-name" in plain(shown)

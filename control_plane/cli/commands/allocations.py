@@ -9,6 +9,7 @@ from control_plane.cli.answers import Allocation, Event, decode
 from control_plane.cli.commands.events import show_events
 from control_plane.cli.failures import NotActive
 from control_plane.cli.follow import Follower
+from control_plane.cli.moments import At
 from control_plane.cli.options import After, AllocationId, AsJson
 from control_plane.cli.pages import details, event_line, tables
 from control_plane.cli.paths import allocation_path
@@ -92,11 +93,12 @@ def list_allocations(
         str | None, typer.Option(help="Only those of one project.", show_default=False)
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest first.")] = 50,
+    at: At = None,
     as_json: AsJson = False,
 ) -> None:
     """The newest allocations."""
     with session(context, json=as_json) as here:
-        items = here.client.items("/v1/allocations", {"project": project}, limit)
+        items = here.client.items("/v1/allocations", {"project": project, "at": at}, limit)
         if as_json:
             here.screen.documents(items)
         else:
@@ -104,10 +106,10 @@ def list_allocations(
 
 
 @commands.command()
-def show(context: typer.Context, *, allocation: AllocationId, as_json: AsJson = False) -> None:
+def show(context: typer.Context, *, allocation: AllocationId, at: At = None, as_json: AsJson = False) -> None:
     """One allocation: its state, slots, addresses, lease, and how to log in."""
     with session(context, json=as_json) as here:
-        _show(here, here.client.get(allocation_path(allocation)))
+        _show(here, here.client.get(allocation_path(allocation), {"at": at}))
 
 
 @commands.command()
@@ -143,7 +145,7 @@ def watch(
     """Its events from the first on, as they come, until it is over. Ends with code 5 if it failed."""
     with session(context, json=as_json) as here:
         story = Story(allocation)
-        follower = Follower(here.client, allocation_path(allocation, "watch"), after)
+        follower = Follower(here.client, allocation_path(allocation, "watch"), {"after": after})
         for raw in follower:
             event = decode(raw, Event)
             if as_json:

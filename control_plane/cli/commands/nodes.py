@@ -3,6 +3,7 @@
 import typer
 
 from control_plane.cli.answers import ExpectedNode, Node, decode
+from control_plane.cli.moments import At
 from control_plane.cli.options import AsJson, NodeId
 from control_plane.cli.pages import details, tables
 from control_plane.cli.paths import node_path
@@ -12,25 +13,25 @@ commands = typer.Typer(no_args_is_help=True)
 
 
 @commands.command("list")
-def list_nodes(context: typer.Context, *, as_json: AsJson = False) -> None:
+def list_nodes(context: typer.Context, *, at: At = None, as_json: AsJson = False) -> None:
     """All hosts, and when each was last heard of."""
     with session(context, json=as_json) as here:
-        items = here.client.items("/v1/nodes")
+        items = here.client.items("/v1/nodes", {"at": at})
         if as_json:
             here.screen.documents(items)
         else:
-            here.screen.rows(tables.nodes(decode(item, Node) for item in items))
+            here.screen.rows(tables.nodes((decode(item, Node) for item in items), then=at is not None))
 
 
 @commands.command()
-def show(context: typer.Context, *, node: NodeId, as_json: AsJson = False) -> None:
+def show(context: typer.Context, *, node: NodeId, at: At = None, as_json: AsJson = False) -> None:
     """One host: its state, and what it lacks to carry slices."""
     with session(context, json=as_json) as here:
-        raw = here.client.get(node_path(node))
+        raw = here.client.get(node_path(node), {"at": at})
         if as_json:
             here.screen.document(raw)
         else:
-            here.screen.page(details.node(decode(raw, Node)))
+            here.screen.page(details.node(decode(raw, Node), then=at is not None))
 
 
 @commands.command()

@@ -6,6 +6,7 @@ import msgspec
 import typer
 
 from control_plane.cli.answers import Slot, decode
+from control_plane.cli.moments import At
 from control_plane.cli.options import AsJson
 from control_plane.cli.pages import tables
 from control_plane.cli.paths import approval_path
@@ -19,11 +20,12 @@ def list_slots(
     context: typer.Context,
     *,
     node: Annotated[str | None, typer.Option(help="Only those of one node.", show_default=False)] = None,
+    at: At = None,
     as_json: AsJson = False,
 ) -> None:
     """Places for slices: what each is, and who has it."""
     with session(context, json=as_json) as here:
-        items = here.client.items("/v1/slots", {"node": node})
+        items = here.client.items("/v1/slots", {"node": node, "at": at})
         if as_json:
             here.screen.documents(items)
         else:

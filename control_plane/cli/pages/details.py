@@ -7,14 +7,14 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from control_plane.cli.answers import AllocatedSlot, Allocation, Endpoint, ExpectedNode, Node
+from control_plane.cli.answers import AllocatedSlot, Allocation, Endpoint, ExpectedNode, Node, Slot
 from control_plane.cli.pages import words
 
 Row = tuple[str, RenderableType]
 _OVER: Final = frozenset({"failed", "released"})
 
 
-def _page(rows: Iterator[Row]) -> Table:
+def page(rows: Iterator[Row]) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -24,7 +24,7 @@ def _page(rows: Iterator[Row]) -> Table:
 
 
 def allocation(item: Allocation) -> Table:
-    return _page(_allocation(item))
+    return page(_allocation(item))
 
 
 def _allocation(item: Allocation) -> Iterator[Row]:
@@ -70,14 +70,16 @@ def _endpoint(endpoint: Endpoint) -> Text:
     return Text.assemble((f"ssh {port}root@{endpoint.address}", "bold"), (where, "dim"))
 
 
-def node(item: Node) -> Table:
-    return _page(_node(item))
+def node(item: Node, *, then: bool = False) -> Table:
+    """As of the past, `then`, nobody knows when it was heard of."""
+    return page(_node(item, then=then))
 
 
-def _node(item: Node) -> Iterator[Row]:
+def _node(item: Node, *, then: bool) -> Iterator[Row]:
     yield "node", Text(item.id, "bold")
     yield "state", words.state(item.state)
-    yield "heard of", words.since(item.seen_at)
+    if not then:
+        yield "heard of", words.since(item.seen_at)
     yield "subnet", item.subnet
     if item.hostname:
         yield "hostname", item.hostname
@@ -87,8 +89,22 @@ def _node(item: Node) -> Iterator[Row]:
         yield "missing", Text("\n".join(item.missing), "red")
 
 
+def slot(item: Slot) -> Table:
+    return page(_slot_rows(item))
+
+
+def _slot_rows(item: Slot) -> Iterator[Row]:
+    yield "slot", Text(item.id, "bold")
+    yield "state", words.state(item.state)
+    if item.reason:
+        yield "reason", Text.assemble(item.reason.message, (f"  [{item.reason.code}]", "dim"))
+    yield "size", f"{item.vcpus or '-'} vCPU, {words.amount(item.memory_mib)}, SKU {item.sku or '-'}"
+    yield "address", f"{item.mac_address or '-'}  {item.private_ip or '-'}"
+    yield "allocation", item.allocation_id or "none"
+
+
 def expected(item: ExpectedNode) -> Table:
-    return _page(_expected(item))
+    return page(_expected(item))
 
 
 def _expected(item: ExpectedNode) -> Iterator[Row]:

@@ -41,11 +41,12 @@ def slots(items: Iterable[Slot]) -> RenderableType:
     )
 
 
-def nodes(items: Iterable[Node]) -> RenderableType:
+def nodes(items: Iterable[Node], *, then: bool = False) -> RenderableType:
+    """As of the past, `then`, nobody knows when they were heard of."""
     table = _table("ID", "STATE", "SUBNET", "KIND", "AGENT", "HEARD OF", "MISSING")
     for item in items:
         kind = {True: "simulated", False: "host", None: "-"}[item.simulated]
-        heard = words.since(item.seen_at)
+        heard = "-" if then else words.since(item.seen_at)
         missing = ", ".join(item.missing or ())
         table.add_row(
             item.id, words.state(item.state), item.subnet, kind, item.agent_version or "-", heard, missing

@@ -10,6 +10,7 @@ _COLOURS: Final = {
     "active": "green", "free": "green", "enrolled": "green", "bound": "green",
     "placed": "yellow", "provisioning": "yellow", "starting": "yellow", "releasing": "yellow",
     "expected": "yellow", "discovered": "yellow",
+    "live": "green", "rebuilding": "yellow", "stopped": "red",
     "claimed": "cyan",
     "failed": "red", "silent": "red", "withheld": "red",
     "released": "dim",

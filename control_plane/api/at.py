@@ -1,0 +1,43 @@
+"""`?at=`: an answer as of a place in the past, and what the answer says about that place."""
+
+from typing import Annotated, Final, cast
+
+from fastapi import Depends, Query, Request, Response
+from pydantic import AfterValidator
+
+from control_plane.time_travel.asked import Asked, asked
+from control_plane.time_travel.travel import Place, TimeTravel
+
+DESCRIPTION: Final = (
+    "As of then: a time (RFC 3339; everything recorded until then) or `position:N`. The answer's headers"
+    " `Sliceplane-Position` (`<epoch>.<position>` of the last event until then, a cursor for watching on) and"
+    " `Sliceplane-Time` (when that was recorded) say what it is of. 409 for what is still to come."
+)
+
+
+def checked(raw: str | None) -> str | None:
+    """The same, if it names a place. Raises `InvalidValue`."""
+    if raw is not None:
+        asked(raw)
+    return raw
+
+
+def _at(
+    at: Annotated[str | None, Query(max_length=64, description=DESCRIPTION), AfterValidator(checked)] = None,
+) -> Asked | None:
+    return None if at is None else asked(at)
+
+
+At = Annotated[Asked | None, Depends(_at)]
+
+
+def travel_of(request: Request) -> TimeTravel:
+    return cast(TimeTravel, request.app.state.travel)
+
+
+def say(response: Response, place: Place) -> None:
+    """Name the place that the answer is of."""
+    last = place.last
+    response.headers["Sliceplane-Position"] = "0.0" if last is None else f"{last.epoch}.{last.position}"
+    if last is not None:
+        response.headers["Sliceplane-Time"] = last.recorded_at.isoformat()

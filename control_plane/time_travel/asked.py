@@ -1,0 +1,25 @@
+"""The ways to name a place in the past: a time, or a position of the log."""
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+from events.values import InvalidValue, Position
+
+_POSITION: Final = re.compile(r"position:([0-9]{1,18})")
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
+_FORMS: Final = "a time such as 2026-11-21T09:30:00Z (RFC 3339; '+' is sent as %2B), or position:N"
+
+Asked = Position | datetime
+
+
+def asked(raw: str) -> Asked:
+    """What a query's `at` names. Times are in UTC, to the microsecond. Raises `InvalidValue`."""
+    if said := _POSITION.fullmatch(raw):
+        return Position(int(said[1]))
+    if not _TIME.fullmatch(raw.upper()):
+        raise InvalidValue("place in the past", raw[:64], _FORMS)
+    try:
+        return datetime.fromisoformat(raw.upper()).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise InvalidValue("time", raw[:64], str(error)) from None

@@ -1,0 +1,111 @@
+"""Rows of read models as they were: the fold of a stream up to a position, by the patches that make the live row.
+
+A stream grows without end, and its row follows from little of it. Every fact of a type assigns the same columns, so the
+last of each type tells what the others left; the first fact of the stream makes the row. Those few are picked in the
+database, for a page of streams in one statement: the version that a stream had is found by halving, because versions
+and positions ascend together, and up to there only types are looked at. docs/decisions/0012 has what that costs.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import psycopg
+
+from events.envelope import Recorded
+from events.facts import Fact
+from events.store import COLUMNS, recorded, refuse_unreadable
+from events.values import Position, StreamId
+from read_models.rows import Patched, folded
+
+Row = dict[str, Any]
+
+# The version that a stream had at a position; of `asked.stream_id`, and 0 before its first fact.
+_VERSION_AT: Final = """
+  with recursive halved(low, high) as (
+      select 0::bigint, coalesce((select h.version from ledger.head h where h.stream_id = asked.stream_id), 0) + 1
+    union all
+      select case when there then middle else low end, case when there then high else middle end
+        from (select low, high, (low + high) / 2 as middle from halved where high - low > 1) as step
+       cross join lateral (select e.position <= %(upto)s as there from ledger.event e
+                            where e.stream_id = asked.stream_id and e.version = step.middle) as probe
+  ) select low as version from halved where high - low = 1
+"""
+_DECISIVE: Final = f"""
+select found.* from unnest(%(streams)s::text[]) as asked(stream_id)
+ cross join lateral ({_VERSION_AT}) as had
+ cross join lateral (
+    select max(e.version) as version from ledger.event e
+     where e.stream_id = asked.stream_id and e.version <= had.version group by e.type
+    union select 1 where had.version > 0) as decisive
+ cross join lateral (select {COLUMNS} from ledger.event e
+                      where e.stream_id = asked.stream_id and e.version = decisive.version offset 0) as found
+ order by found.stream_id, found.version
+"""  # noqa: S608, put together from constants
+_SINCE: Final = f"""
+select {COLUMNS} from ledger.event
+ where stream_id = %(stream)s and position <= %(to)s
+   and version > (select had.version from (select %(stream)s::text) as asked(stream_id)
+                   cross join lateral ({_VERSION_AT}) as had)
+ order by version limit %(limit)s
+"""  # noqa: S608, put together from constants
+_WHOLE: Final = f"""
+select {COLUMNS} from ledger.event where stream_id = any(%(streams)s) and position <= %(upto)s
+ order by stream_id, version
+"""  # noqa: S608, put together from constants
+_FIRST: Final = f"""
+select {COLUMNS} from ledger.event where stream_id = any(%(streams)s) and version = 1
+"""  # noqa: S608, put together from constants
+
+
+async def rows_at(
+    conn: psycopg.AsyncConnection, model: Patched, streams: Sequence[StreamId], upto: Position
+) -> dict[StreamId, Row]:
+    """The row that each stream made up to a position; streams that had not begun are left out."""
+    found = await _read(conn, _DECISIVE, {"streams": list(streams), "upto": upto})
+    return {stream: made for stream, facts in _by_stream(found) if (made := row_of(model, facts)) is not None}
+
+
+def row_of(model: Patched, history: Iterable[Recorded[Fact]]) -> Row | None:
+    """The row that these facts of one stream make; None when there are none."""
+    return folded(model.table, model.patches((each.version, each.fact) for each in history))
+
+
+def advanced(model: Patched, row: Row | None, fact: Recorded[Fact]) -> Row | None:
+    """The row after one more fact of its stream."""
+    patches = model.patches([(fact.version, fact.fact)])
+    if row is None:
+        return folded(model.table, patches)
+    return row | {name: value for patch in patches for name, value in patch.columns.items()}
+
+
+async def since(
+    conn: psycopg.AsyncConnection, stream: StreamId, after: Position, to: Position, limit: int
+) -> list[Recorded[Fact]]:
+    """The first so many facts of a stream behind one position and up to another."""
+    return await _read(conn, _SINCE, {"stream": stream, "upto": after, "to": to, "limit": limit})
+
+
+async def streams_up_to(
+    conn: psycopg.AsyncConnection, streams: Sequence[StreamId], upto: Position
+) -> dict[StreamId, list[Recorded[Fact]]]:
+    """All facts of streams up to a position; streams that had not begun are left out."""
+    return dict(_by_stream(await _read(conn, _WHOLE, {"streams": list(streams), "upto": upto})))
+
+
+async def firsts(conn: psycopg.AsyncConnection, streams: Sequence[StreamId]) -> list[Recorded[Fact]]:
+    """The first fact of each stream."""
+    return await _read(conn, _FIRST, {"streams": list(streams)})
+
+
+async def _read(
+    conn: psycopg.AsyncConnection, query: str, parameters: dict[str, object]
+) -> list[Recorded[Fact]]:
+    cursor = await conn.execute(query, parameters, prepare=True, binary=True)
+    return refuse_unreadable([recorded(row) for row in await cursor.fetchall()])
+
+
+def _by_stream(events: Iterable[Recorded[Fact]]) -> Iterable[tuple[StreamId, list[Recorded[Fact]]]]:
+    grouped: dict[StreamId, list[Recorded[Fact]]] = {}
+    for each in events:
+        grouped.setdefault(each.stream, []).append(each)
+    return grouped.items()

@@ -1,0 +1,153 @@
+"""The past, from the command line."""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+import typer
+
+from control_plane.cli.moments import place
+from deploy.embedded.postgres import PostgresServer
+from tests.api.lives import Life, lived
+from tests.cli.control_plane import ScriptedPlane, document, page
+from tests.cli.outcome import Outcome
+from tests.servers.plane import ADMIN_KEY, running
+
+Run = Callable[..., Outcome]
+NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def life(postgres_server: PostgresServer) -> Iterator[Life]:
+    with running(postgres_server) as plane:
+        yield lived(plane)
+
+
+@pytest.fixture
+def history(life: Life, bare: Run) -> Run:
+    """`sliceplane history` on a life that was lived."""
+    return lambda *words: bare("--url", life.plane.url, "--api-key", ADMIN_KEY, "history", *words)
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ("position:7", "position:7"),
+        ("10m ago", "2026-11-21T11:50:00Z"),
+        ("-1h30m", "2026-11-21T10:30:00Z"),
+        ("2d ago", "2026-11-19T12:00:00Z"),
+        ("2026-11-21T13:00:00+02:00", "2026-11-21T11:00:00Z"),
+        ("2026-11-21T11:00:00.25Z", "2026-11-21T11:00:00.250000Z"),
+    ],
+)
+def test_people_name_times_as_they_think_of_them(given: str, asked: str) -> None:
+    assert place(given, clock=lambda: NOON) == asked
+
+
+def test_a_time_without_a_zone_is_local() -> None:
+    local = datetime(2026, 11, 21, 9, 30).astimezone()
+    assert datetime.fromisoformat(place("2026-11-21 09:30")) == local
+
+
+@pytest.mark.parametrize("given", ["yesterday", "10m", "position:x", "1.7", "", "ago", "999999w ago"])
+def test_what_names_no_place_is_wrong_usage(given: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        place(given, clock=lambda: NOON)
+
+
+@pytest.mark.parametrize(
+    ("words", "route"),
+    [
+        (("allocations", "list"), "/v1/allocations"),
+        (("nodes", "list"), "/v1/nodes"),
+        (("slots", "list"), "/v1/slots"),
+    ],
+)
+def test_lists_are_asked_for_as_of_then(
+    plane: ScriptedPlane, sliceplane: Run, words: tuple[str, ...], route: str
+) -> None:
+    plane.answers(f"GET {route}", page())
+    assert sliceplane(*words, "--at", "position:7").code == 0
+    assert "at=position%3A7" in plane.seen[0].path
+
+
+def test_a_name_with_slashes_stays_one_name(plane: ScriptedPlane, sliceplane: Run) -> None:
+    told = {"kind": "slot", "name": "lab-a/0", "at": {"position": 7, "time": None}, "state": None}
+    plane.answers("GET /v1/history/slot/lab-a/0", document(told))
+    outcome = sliceplane("history", "show", "slot", "lab-a/0")
+    assert outcome.code == 0
+    assert "was not there yet" in outcome.out
+
+
+def test_show_tells_what_was_true(life: Life, history: Run) -> None:
+    active = next(m for m in life.moments if m.said[f"/allocations/{life.allocation}"]["state"] == "active")
+    said = active.said[f"/allocations/{life.allocation}"]
+    out = history("show", "allocation", life.allocation, "--at", f"position:{active.position}").out
+    for part in (f"position {active.position}", life.allocation, "active", "DHCP bound", "ssh root@"):
+        assert part in out
+    address = said["slots"][0]["private_ip"]
+    then = history("show", "address", address, "--at", f"position:{active.position}").out
+    for part in (address, "slot-n1/0", "claimed", life.allocation, "project default", "by key:test"):
+        assert part in then
+    assert "none" in history("show", "address", address).out
+    assert "free" in history("show", "slot", "n1/0").out
+    node = history("show", "node", "n1").out
+    assert "enrolled" in node
+    assert "heard of" not in node
+
+
+def test_diff_names_what_changed_who_did_it_and_why(life: Life, history: Run) -> None:
+    first, last = life.moments[0], life.moments[-1]
+    out = history(
+        *("diff", "slot", "n1/0", "--from", f"position:{first.position}", "--to", f"position:{last.position}")
+    ).out
+    for part in ("slot.releasing", "by key:test", f"(DELETE /v1/allocations/{life.allocation}", "by node:n1"):
+        assert part in out
+    steps, _, altogether = out.partition("altogether")
+    assert [line.split() for line in steps.splitlines() if line.strip().startswith("state ")] == [
+        ["state", "claimed", "→", "releasing"],
+        ["state", "releasing", "→", "withheld"],
+        ["state", "withheld", "→", "free"],
+    ]
+    assert ["state", "claimed", "→", "free"] in [line.split() for line in altogether.splitlines()]
+    assert "reason" not in altogether
+
+
+def test_diff_says_where_there_is_more_and_goes_on_from_there(life: Life, history: Run) -> None:
+    first = history("diff", "allocation", life.allocation, "--limit", "3")
+    assert first.out.count("by ") == 3
+    _, _, place_ = first.err.rpartition("--from ")
+    rest = history("diff", "allocation", life.allocation, "--from", place_.strip(), "--json")
+    whole = history("diff", "allocation", life.allocation, "--json")
+    assert json.loads(whole.out)["changes"][3:] == json.loads(rest.out)["changes"]
+
+
+def test_nothing_happened_is_said(life: Life, history: Run) -> None:
+    last = f"position:{life.moments[-1].position}"
+    assert "nothing happened" in history("diff", "node", "n1", "--from", last).out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [
+        (("show", "mapping", "tcp/203.0.113.7:443"), 1, "no ingress mapping"),
+        (("show", "address", "203.0.113.7"), 1, "reserved for no slot"),
+        (("show", "allocation", "alc-nonsense"), 1, "not a valid allocation id"),
+        (("show", "node", "n1", "--at", "2999-01-01T00:00:00Z"), 1, "still to come"),
+        (("show", "pigeon", "n1"), 2, "pigeon"),
+        (("show", "node", "n1", "--at", "soon"), 2, "no place in the past"),
+        (("diff", "node", "n1", "--from", "position:3", "--to", "position:1"), 1, "behind position 1"),
+    ],
+)
+def test_what_cannot_be_told_is_refused_with_its_reason(
+    history: Run, words: tuple[str, ...], code: int, why: str
+) -> None:
+    outcome = history(*words)
+    assert outcome.code == code
+    assert why in outcome.err
+
+
+def test_another_zone_names_the_same_moment() -> None:
+    there = NOON.astimezone(timezone(timedelta(hours=5, minutes=45)))
+    assert place(there.isoformat()) == "2026-11-21T12:00:00Z"

@@ -1,0 +1,173 @@
+"""What reading the past rests on: a row follows from its first fact and the last of each type, and fields compare."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, get_args
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control_plane.time_travel.asked import asked
+from control_plane.time_travel.differences import Difference, Json, differences
+from control_plane.time_travel.holders import held_at
+from events import nodes, orders, slots
+from events.claims import Claim
+from events.facts import Fact, Reason
+from events.values import (
+    AllocationId,
+    InvalidValue,
+    Ipv4Address,
+    Ipv4Subnet,
+    MacAddress,
+    NodeId,
+    Position,
+    SkuName,
+    SlotId,
+    StreamId,
+)
+from read_models.holdings import Holding
+from read_models.inline import NODES, SLOTS
+from read_models.rows import Patched, folded
+
+SLOT, NODE = SlotId("lab-a/0"), NodeId("lab-a")
+word = st.sampled_from(["a", "b", "c"])
+words = st.lists(word, max_size=2).map(tuple)
+number = st.integers(1, 3)
+moment = st.sampled_from([datetime(2026, 3, day, tzinfo=UTC) for day in (1, 2, 3)])
+reason = st.builds(Reason, word, word)
+network = st.builds(
+    slots.SlotNetwork,
+    word,
+    word.map(MacAddress),
+    word.map(Ipv4Address),
+    word.map(Ipv4Subnet),
+    word.map(Ipv4Address),
+    word,
+)
+allocation = word.map(AllocationId)
+discovered = st.builds(
+    slots.SlotDiscovered, st.just(SLOT), st.just(NODE), st.builds(slots.SlotHardware, number, number, word)
+)
+of_slot: tuple[st.SearchStrategy[Fact], ...] = (
+    discovered,
+    st.builds(slots.SlotApproved, st.just(SLOT), word.map(SkuName), network),
+    st.builds(slots.SlotClaimed, st.just(SLOT), allocation),
+    st.builds(slots.SlotReleasing, st.just(SLOT), allocation),
+    st.builds(slots.SlotWithheld, st.just(SLOT), allocation, reason, words),
+    st.builds(slots.SlotReleased, st.just(SLOT), allocation, words),
+)
+expected = st.builds(nodes.NodeExpected, st.just(NODE), word.map(Ipv4Subnet), word, word, moment)
+of_node: tuple[st.SearchStrategy[Fact], ...] = (
+    st.builds(nodes.EnrolmentReopened, st.just(NODE), word, moment),
+    st.builds(nodes.NodeEnrolled, st.just(NODE), word, word, word),
+    st.builds(nodes.NodeInspected, st.just(NODE), word, word, st.booleans(), words, words),
+    st.builds(orders.OrderRefused, st.just(NODE), st.just(SLOT), st.just(UUID(int=1)), reason),
+)
+
+
+def histories(
+    first: st.SearchStrategy[Fact], others: Iterable[st.SearchStrategy[Fact]]
+) -> st.SearchStrategy[list[tuple[int, Fact]]]:
+    """A stream in any order that the patches could meet, also those that no decision makes."""
+    rest = st.lists(st.one_of(*others), max_size=25)
+    return st.builds(lambda born, then: list(enumerate([born, *then], 1)), first, rest)
+
+
+def decisive(history: Sequence[tuple[int, Fact]]) -> list[tuple[int, Fact]]:
+    """The first fact and the last of each type, in the stream's order."""
+    last = {type(fact): version for version, fact in history}
+    return [(version, fact) for version, fact in history if version == 1 or last[type(fact)] == version]
+
+
+@given(histories(discovered, of_slot))
+def test_a_slots_row_follows_from_its_first_fact_and_the_last_of_each_type(
+    history: list[tuple[int, Fact]],
+) -> None:
+    assert made(SLOTS, decisive(history)) == made(SLOTS, history)
+
+
+@given(histories(expected, of_node))
+def test_a_nodes_row_follows_from_its_first_fact_and_the_last_of_each_type(
+    history: list[tuple[int, Fact]],
+) -> None:
+    assert made(NODES, decisive(history)) == made(NODES, history)
+
+
+def made(model: Patched, history: Sequence[tuple[int, Fact]]) -> dict[str, Any] | None:
+    return folded(model.table, model.patches(history))
+
+
+def test_the_histories_have_every_type_of_fact() -> None:
+    assert len(of_slot) == len(get_args(slots.SlotFact))
+    assert len(of_node) + 1 == len(NODES.facts)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("ab/~", max_size=2), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@given(json_values)
+def test_nothing_differs_from_itself(value: Json) -> None:
+    assert differences(value, value) == []
+
+
+@given(json_values, json_values)
+def test_differences_turn_round_with_what_is_compared(one: Json, other: Json) -> None:
+    there, back = differences(one, other), differences(other, one)
+    assert {(each.path, each.after, each.before) for each in there} == set(back)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ({"a": 1, "b": 2}, {"a": 1, "b": 3}, [("/b", 2, 3)]),
+        (None, {"a": {"b": "x"}, "c": None, "d": []}, [("/a/b", None, "x")]),
+        ({"s": [{"ready": False}]}, {"s": [{"ready": True}]}, [("/s/0/ready", False, True)]),
+        ({"s": ["a", "b"]}, {"s": ["a"]}, [("/s/1", "b", None)]),
+        ({"a/b": 1, "c~d": 1}, {"a/b": 2, "c~d": 2}, [("/a~1b", 1, 2), ("/c~0d", 1, 2)]),
+    ],
+)
+def test_each_field_that_differs_is_named_once(before: Json, after: Json, found: list[Difference]) -> None:
+    assert differences(before, after) == found
+
+
+def test_who_holds_a_claim_is_the_last_who_took_it_and_nobody_once_it_was_freed() -> None:
+    mac, ip = Claim("mac", "d/m"), Claim("ip", "s/i")
+    one, other = StreamId("slot-a/0"), StreamId("slot-a/1")
+    history = [
+        Holding(mac, Position(2), one),
+        Holding(ip, Position(3), one),
+        Holding(mac, Position(5), None),
+        Holding(mac, Position(8), other),
+    ]
+    held = {at: {each.stream for each in held_at(history, Position(at))} for at in range(1, 9)}
+    assert held == {1: set(), 2: {one}, 3: {one}, 4: {one}, 5: {one}, 6: {one}, 7: {one}, 8: {one, other}}
+    assert [each.claim for each in held_at(history, Position(6))] == [ip]
+
+
+@pytest.mark.parametrize(
+    ("raw", "named"),
+    [
+        ("position:0", 0),
+        ("position:41", 41),
+        ("2026-11-21T09:30:00Z", datetime(2026, 11, 21, 9, 30, tzinfo=UTC)),
+        ("2026-11-21t10:30:00.5+01:00", datetime(2026, 11, 21, 9, 30, 0, 500_000, tzinfo=UTC)),
+    ],
+)
+def test_a_place_is_named_by_a_time_or_a_position(raw: str, named: object) -> None:
+    assert asked(raw) == named
+
+
+@given(st.text(max_size=40))
+def test_whatever_is_sent_names_a_place_or_is_refused(raw: str) -> None:
+    for text in (raw, f"position:{raw}", f"2026-11-21T09:30:0{raw}"):
+        with suppress(InvalidValue):
+            assert asked(text) is not None
