@@ -38,7 +38,7 @@ def find_programs(*, packaged: bool = False) -> Path:
 
     With `packaged` the latter only. Raises `PostgresUnavailable`.
     """
-    for folder in (*(() if packaged else _debian()), *_packaged()):
+    for folder in [*([] if packaged else _debian()), *_packaged()]:
         if (folder / "postgres").exists() and (folder / "initdb").exists():
             return folder
     raise PostgresUnavailable(

@@ -21,6 +21,7 @@ from events.values import Position
 from tests.checks.files import ROOT
 from tests.ledger.given import because, committed, on
 from tests.servers.postgres import Connect, Database
+from tests.waiting import dawdle
 
 pytestmark = [pytest.mark.slow]
 BOUND_SECONDS = 5.0
@@ -128,7 +129,7 @@ async def holding_in_turn(database: Database, every: float = 0.7) -> AsyncIterat
 
         async def go_on() -> None:
             for number in count(1):
-                await asyncio.sleep(every)
+                await dawdle(every)
                 await hold(number)
 
         await hold(0)

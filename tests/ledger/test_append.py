@@ -88,8 +88,9 @@ async def test_of_many_at_once_exactly_one_wins_and_none_is_lost(connect: Connec
 
 async def test_opposite_orders_of_streams_never_deadlock(connect: Connect) -> None:
     there, back = await connect(), await connect()
-    for conn in (there, back):
-        await conn.set_autocommit(True)  # a read outside a transaction of its own would open one for all appends
+    # A read outside a transaction of its own would open one for all appends.
+    await there.set_autocommit(True)
+    await back.set_autocommit(True)
     await committed(there, on("slot-a", 0), on("slot-b", 0))
 
     async def run(conn: psycopg.AsyncConnection, *streams: str) -> None:

@@ -21,6 +21,7 @@ from events.append import Change, append
 from events.errors import LedgerRefusal, VersionConflict
 from tests.ledger.given import because, on, plain, takes
 from tests.ledger.skipping.journal import Journal
+from tests.waiting import dawdle
 
 OWN_STREAMS: Final = 20
 SHARED_STREAMS: Final = 12
@@ -56,7 +57,7 @@ class Writer:
 
     async def run(self) -> None:
         while not self._orders.has_enough():
-            await asyncio.sleep(self._dice.expovariate(1 / self._orders.pause))
+            await dawdle(self._dice.expovariate(1 / self._orders.pause))
             try:
                 await self._command()
             except GONE:
@@ -135,7 +136,7 @@ class Writer:
             asked, self._asked = self._asked, None
             os.kill(os.getpid(), asked)
         if seconds := self._dice.choice(DAWDLING):
-            await asyncio.sleep(seconds)
+            await dawdle(seconds)
 
     async def _end(self) -> None:
         self._journal.write("committing")
