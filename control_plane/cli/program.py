@@ -4,12 +4,13 @@ from typing import Annotated
 
 import typer
 
-from control_plane.cli.commands import allocations, events, nodes, skus, slots
+from control_plane.cli.commands import allocations, events, history, nodes, projections, skus, slots
 from control_plane.cli.session import Wanted
 
 _EPILOG = """
 **Exit codes:** 0 done · 1 the control plane refused · 2 wrong usage · 3 no access · 4 the control plane
-cannot be reached or did not answer sensibly · 5 the allocation failed or did not become active · 130 interrupted
+cannot be reached or did not answer sensibly · 5 the allocation failed or did not become
+active, or an event stopped a rebuild · 130 interrupted
 """
 
 program = typer.Typer(
@@ -25,6 +26,14 @@ program.add_typer(slots.commands, name="slots", help="Places for slices on nodes
 program.add_typer(nodes.commands, name="nodes", help="Hosts.")
 program.add_typer(skus.commands, name="skus", help="Sizes that can be asked for.")
 program.add_typer(events.commands, name="events", help="The ledger: everything that happened.")
+program.add_typer(
+    history.commands, name="history", help="The past: what was true when, what changed, who and why."
+)
+program.add_typer(
+    projections.commands,
+    name="projections",
+    help="Tables that follow from the ledger: rebuild and verify them.",
+)
 
 
 @program.callback()

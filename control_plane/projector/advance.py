@@ -7,10 +7,11 @@ and those of a rebuild; a long stretch of final events is streamed.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from typing import Final, Self
 
+import psycopg
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -27,6 +28,10 @@ from read_models.projections import Projection
 
 log = structlog.get_logger()
 SMALLER: Final = 8
+STRETCH: Final = 20_000
+"""Positions that one statement reads. For as long as it runs, the server keeps every version of the rows that are
+written beside it: read at once, a million events made a table of two thousand rows hold a hundred thousand, and each
+batch took longer than the one before."""
 
 
 class Advance:
@@ -55,16 +60,17 @@ class Advance:
         """Deal with what is final by now, up to an event that stops it: that is for `step` to find."""
         final = await self._tail.final()
         async with self._engine.connect() as conn:
+            await conn.execution_options(isolation_level="AUTOCOMMIT")
             reader = await ledger_connection(conn)
-            async with aclosing(replay(reader, self.position, final)) as stretch:
+            async with aclosing(_in_stretches(reader, self.position, final)) as stretches:
                 with suppress(Stopped):
-                    await self._stream(stretch, final)
+                    await self._stream(stretches, final)
 
-    async def _stream(self, stretch: AsyncIterator[list[Recorded[Fact]]], final: Position) -> None:
+    async def _stream(self, stretches: AsyncIterator[list[Recorded[Fact]]], final: Position) -> None:
         gathering = self._gathering()
         # One part is written while the next is gathered: the server and this process share the work.
         async with _OneBehind() as writing:
-            async for events in stretch:
+            async for events in stretches:
                 gathering.add(events)
                 if gathering.events >= self._whole:
                     await writing.then(self._commit(gathering, events[-1].position))
@@ -115,6 +121,17 @@ class Advance:
             await checkpoints.stop(
                 conn, stopped.projection, was=self.position, at=stopped.at, error=stopped.error
             )
+
+
+async def _in_stretches(
+    reader: psycopg.AsyncConnection, after: Position, upto: Position
+) -> AsyncGenerator[list[Recorded[Fact]], None]:
+    while after < upto:
+        end = Position(min(after + STRETCH, upto))
+        async with aclosing(replay(reader, after, end)) as stretch:
+            async for events in stretch:
+                yield events
+        after = end
 
 
 class _OneBehind:

@@ -5,6 +5,7 @@ gone, it starts again from the stored checkpoint. Stopped by an event, it waits 
 and tries again by itself only when its process starts: another release may know better.
 """
 
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
@@ -47,12 +48,19 @@ async def _follow(engine: AsyncEngine, tail: Tail, waiter: Waiter, projection: P
         await waiter.wait(busy=await advance.step())
 
 
-async def until_told(engine: AsyncEngine, name: str, told: int) -> None:
-    """Wait until more than `told` orders were given for a read model."""
+async def nothing() -> None:
+    """What is done while nothing can be done."""
+
+
+async def until_told(
+    engine: AsyncEngine, name: str, told: int, meanwhile: Callable[[], Awaitable[None]] = nothing
+) -> None:
+    """Wait until more than `told` orders were given for a read model, doing `meanwhile` again and again."""
     while True:
         try:
             if await orders_given(engine, name) > told:
                 return
+            await meanwhile()
         except DATABASE_AWAY as error:
             log.warning("projection_waits_for_database", projection=name, error=str(error))
         await rest(LOOK_SECONDS)

@@ -78,8 +78,8 @@ async def _project(plane: Plane) -> None:
 
 
 async def _carry_out(plane: Plane) -> None:
-    rebuild = Rebuild(plane.handle, Tail(ledger_dsn(plane), "rebuild"))
     verifications = Verifications(plane.engine)
+    rebuild = Rebuild(plane.handle, Tail(ledger_dsn(plane), "rebuild"), verifications.carry_out)
     while True:
         try:
             if ordered := await _rebuilds_ordered(plane):

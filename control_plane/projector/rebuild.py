@@ -6,7 +6,7 @@ open and the live tables as they were, and the next run begins again. A swap tha
 time gives way to the appends, and is tried again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +20,7 @@ from control_plane.handle import Command, Decision, Handle, Transaction
 from control_plane.outage import DATABASE_AWAY, rest
 from control_plane.projector.advance import Advance
 from control_plane.projector.gathering import Gathering, Stopped
-from control_plane.projector.live import orders_given, until_told
+from control_plane.projector.live import nothing, orders_given, until_told
 from events.append import Change
 from events.connection import ledger_connection
 from events.projections import ProjectionRebuilt
@@ -42,10 +42,14 @@ ALL: Final = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """Rebuilds read models; one at a time in a control plane, because there is one idle set."""
+    """Rebuilds read models; one at a time in a control plane, because there is one idle set.
+
+    `meanwhile` is done while an event stops a rebuild, again and again: nobody fills the idle set then.
+    """
 
     handle: Handle
     tail: Tail
+    meanwhile: Callable[[], Awaitable[None]] = nothing
 
     async def __call__(self, projections: Sequence[Projection]) -> None:
         """Rebuild and swap. Waits, for ever if need be, for somebody to deal with an event that stops it."""
@@ -71,7 +75,8 @@ class Rebuild:
             try:
                 await _until_little_is_missing(advance)
             except Stopped as stopped:
-                await until_told(self.handle.engine, stopped.projection, told[stopped.projection])
+                name = stopped.projection
+                await until_told(self.handle.engine, name, told[name], self.meanwhile)
             else:
                 return
 

@@ -57,7 +57,7 @@ from events.values import (
 from read_models.generations import LIVE
 from read_models.projections import PROJECTIONS
 from tasks.agent_api import Enrolment
-from tasks.reports import Report, ReportBody
+from tasks.reports import FoundSlot, NodeSurveyed, Report, ReportBody, SliceRemoved
 from tests.api.node import KEY
 from tests.servers.plane import settings_for
 from tests.servers.postgres import Database
@@ -145,6 +145,26 @@ class Fleet:
 
     async def issue_key(self, name: str) -> bool:
         return await self.do(issue_key(name, "admin", new_uuid().hex * 2))
+
+    async def bring_up(self, node: NodeId, slots: int) -> None:
+        """A node that is admitted and enrolled, with approved slots."""
+        assert await self.expect(node)
+        assert await self.enrol(node, "first", "1")
+        found = tuple(
+            FoundSlot(index=index, vcpus=1, memory_mib=96, network_device=f"slice{index}")
+            for index in range(slots)
+        )
+        body = NodeSurveyed(
+            hostname="host", agent_version="1", simulated=True, images=("lab-guest",), missing=(), slots=found
+        )
+        assert await self.report(node, body)
+        for index in range(slots):
+            assert await self.approve(SlotId(f"{node}/{index}"))
+
+    async def prove_gone(self, allocation: AllocationId) -> None:
+        for slot in self.placed[allocation]:
+            body = SliceRemoved(slot_id=slot, allocation_id=allocation, absent=("port",))
+            assert await self.report(node_of(slot), body)
 
     async def project(self, names: Sequence[str], batch: int) -> None:
         """The projector brings live tables up, in batches of that size."""

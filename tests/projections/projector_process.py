@@ -7,10 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
+
 from deploy.embedded.children import Child, python_module
+from read_models.projections import PROJECTIONS
 from tests.projections.living import settings_of
 from tests.servers.postgres import Database
 from tests.waiting import until
+
+LIVE = [each.name for each in PROJECTIONS.values() if not each.inline]
 
 
 @dataclass(frozen=True)
@@ -67,3 +72,25 @@ def _is_over(pid: int) -> bool:
     """Its parent, which is us, has not waited for it yet: a zombie is over (proc(5), `State`)."""
     state = Path(f"/proc/{pid}/stat")
     return not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def caught_up(database: Database) -> bool:
+    """Whether every read model that the projector brings up has all events."""
+    with psycopg.connect(database.admin_dsn) as conn:
+        last = conn.execute("select max(position) from ledger.event").fetchone()
+        query = "select count(*) from read.checkpoint where name = any(%s) and position >= %s"
+        return last is not None and conn.execute(query, [LIVE, last[0]]).fetchone() == (len(LIVE),)
+
+
+def rebuilds_open(database: Database) -> int:
+    """How many rebuilds are ordered and not done."""
+    query = """
+        select count(*) from (
+          select distinct on (stream_id) type from ledger.event where starts_with(stream_id, 'projection-')
+          order by stream_id, version desc
+        ) last where type = 'projection.rebuild_ordered'
+    """
+    with psycopg.connect(database.admin_dsn) as conn:
+        row = conn.execute(query).fetchone()
+    assert row is not None
+    return int(row[0])

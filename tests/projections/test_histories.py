@@ -1,7 +1,7 @@
 """Whatever happens, and in whatever order: live tables equal a rebuild (LED-1).
 
 Hypothesis makes up histories of commands, refused ones among them, with the projector coming along and sets of tables
-being rebuilt and swapped in on the way. `./dev torture --only P12` makes up ten times as many.
+being rebuilt and swapped in on the way. SLICEPLANE_TORTURE=full makes up ten times as many.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import psycopg
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
@@ -210,6 +211,8 @@ def _news(allocation: AllocationId, slot: SlotId) -> list[reports.ReportBody]:
     ]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)  # a failing history is made short, which takes minutes
 def test_live_tables_equal_a_rebuild_after_any_history(postgres_server: PostgresServer) -> None:
     Histories.server = postgres_server
     run_state_machine_as_test(

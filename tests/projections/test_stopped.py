@@ -6,7 +6,7 @@ from uuid import uuid4
 import psycopg
 
 from tests.api.node import allocate
-from tests.projections.keeping import caught_up, change, rebuild, show, some_life, verify
+from tests.projections.keeping import NAMES, caught_up, change, rebuild, show, some_life, verify
 from tests.servers.plane import RunningPlane
 from tests.waiting import until
 
@@ -149,3 +149,19 @@ def test_rebuilding_a_stopped_projection_with_the_event_skipped_sets_it_going(
 
     caught_up(running_plane)
     assert verify(running_plane)["state"] == "equal"
+
+
+def test_a_verification_does_not_wait_for_a_rebuild_that_an_event_stops(running_plane: RunningPlane) -> None:
+    some_life(running_plane)
+    poison = from_a_newer_release(running_plane)
+    running_plane.client().post("/projections/slots/rebuild")
+    until(lambda: bool((show(running_plane, "slots")["rebuild"] or {}).get("stopped")), "the rebuild stops")
+
+    assert verify(running_plane)["stopped"]["position"] == poison
+
+    for name in NAMES:
+        skipped = running_plane.client().post(
+            f"/projections/{name}/skip", json={"position": poison, "reason": "not ours"}
+        )
+        assert skipped.is_success or name in {"nodes", "keys"}
+    until(lambda: show(running_plane, "slots")["rebuild"] is None, "the rebuild ends with what it had filled")

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -16,12 +16,15 @@ from events.values import NodeId
 from read_models.projections import PROJECTIONS
 from tasks import reports
 from tests.checks.files import ROOT
+from tests.projections.eventually import eventually
 from tests.projections.living import Fleet, living
-from tests.projections.projector_process import projector
+from tests.projections.projector_process import projector, rebuilds_open
 from tests.servers.postgres import Database
 
 pytestmark = [pytest.mark.slow]
 APPENDERS, SWAPS, SLOTS = 4, 6, 2
+ATTEMPTS = 4
+"""Of a swap that somebody is in the way of, while appends are timed."""
 BOUND_SECONDS = 0.3
 """What the server lets a swap hold appends, its waiting for locks included; a loaded machine adds to it."""
 NOISE_SECONDS = 0.7
@@ -83,13 +86,6 @@ class Appenders:
             await asyncio.gather(*tasks)
 
 
-async def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
-        await asyncio.sleep(0.01)
-
-
 async def test_no_append_is_lost_or_fails_while_sets_are_swapped_again_and_again(
     fleet: Fleet, database: Database
 ) -> None:
@@ -120,11 +116,10 @@ async def test_a_swap_gives_way_to_whoever_reads_on_and_ends_when_he_left(
         await reader.execute("select count(*) from read.slot")
         with capture_logs() as told:
             rebuilding = asyncio.ensure_future(fleet.rebuild(["slots"]))
-            await until(
-                lambda: [each["event"] for each in told].count("swap_put_off") >= 2, "it gave way twice"
-            )
-            took = [await survey(fleet, 0, turn) for turn in range(1, 20)]
-            assert not rebuilding.done()
+            took: list[float] = []
+            while [each["event"] for each in told].count("swap_put_off") < ATTEMPTS:
+                took.append(await survey(fleet, 0, 1 + len(took)))
+                assert not rebuilding.done()
         print(f"the longest append beside it took {max(took) * 1000:.0f} ms")
         assert max(took) < BOUND_SECONDS + NOISE_SECONDS
         await reader.rollback()
@@ -174,11 +169,11 @@ async def test_killed_inside_the_swap_it_leaves_live_tables_alone_and_the_next_p
     with projector(database, tmp_path / "first.log", "rebuild.before_exchange") as first:
         await asyncio.to_thread(first.await_end)
     assert live_set(database) == before
-    assert not rebuilt(database)
+    assert rebuilds_open(database)
 
     assert await survey(fleet, 0, 6) < BOUND_SECONDS + NOISE_SECONDS
     with projector(database, tmp_path / "second.log"):
-        await until(lambda: rebuilt(database), "the next one ends the rebuild")
+        await eventually(lambda: not rebuilds_open(database), "the next one ends the rebuild")
 
     assert live_set(database)[0] != before[0]
     assert await fleet.verify() == ()
@@ -189,9 +184,3 @@ def live_set(database: Database) -> tuple[object, list[tuple[object, ...]]]:
     with psycopg.connect(database.admin_dsn) as conn:
         row = conn.execute("select 'read.slot'::regclass::oid").fetchone()
         return row, conn.execute("select t::text from read.slot t order by 1").fetchall()
-
-
-def rebuilt(database: Database) -> bool:
-    with psycopg.connect(database.admin_dsn) as conn:
-        query = "select from ledger.event where type = 'projection.rebuilt'"
-        return conn.execute(query).fetchone() is not None

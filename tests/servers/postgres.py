@@ -19,7 +19,7 @@ import pytest
 from psycopg import sql
 
 from deploy.embedded.postgres import APP_ROLE, PostgresServer
-from deploy.embedded.postgres_cluster import PostgresUnavailable, find_programs
+from deploy.embedded.postgres_cluster import PostgresUnavailable, find_programs, server_user
 from deploy.embedded.schema import migrate
 from tests.plugins.requirements import missing_server
 
@@ -68,13 +68,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="session")
-def postgres_programs(pytestconfig: pytest.Config) -> Path:
+def postgres_programs(pytestconfig: pytest.Config) -> Iterator[Path]:
     """The folder of the server's programs, as the option `--postgres` says."""
     given = str(pytestconfig.getoption("--postgres"))
     try:
-        return Path(given) if given not in {"", PACKAGED} else find_programs(packaged=given == PACKAGED)
+        if given == PACKAGED:
+            with _within_reach(find_programs(packaged=True)) as programs:
+                yield programs
+        else:
+            yield Path(given) if given else find_programs()
     except PostgresUnavailable as missing:
         missing_server(str(missing))
+
+
+@contextmanager
+def _within_reach(programs: Path) -> Iterator[Path]:
+    """As root the server runs as another user, who may not enter every folder that a checkout lies in."""
+    if server_user() is None:
+        yield programs
+        return
+    with server_folder() as folder:
+        installation, package = programs.parent, programs.parent.parent
+        copied = shutil.copytree(installation, folder / package.name / installation.name)
+        libraries = f"{package.name}.libs"  # which the programs look for beside their package
+        shutil.copytree(package.parent / libraries, folder / libraries)
+        yield copied / programs.name
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,254 @@
+"""`rebuild`: every read model filled anew and swapped in, and what appends feel of it (design section 3).
+
+Two ledgers of a fleet's history, one ten times as long as the other, each on a server of its own. A round rebuilds both,
+as the projector does, all read models in one pass with their swaps, and reads the longer one by COPY, as the
+replay bench does. `swap_pause_ms` comes from a third, short ledger into which eight connections of another process
+append without a break, commands that write rows of nodes and slots. A pause is what one append took, or the time that
+passed between two commits, whichever is longer; those count that fell, even in part, into a swap, and the worst of all
+rounds is told. Beside it stands the worst in as long a time without any rebuild.
+"""
+
+import asyncio
+import gc
+import logging
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Final, NamedTuple
+
+import psycopg
+import structlog
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from bench.histories import History
+from bench.lines import Told, told
+from bench.measure import Bench, Measurement, Pair, Progress, Round, TakeRound, middle, pooled, ratio
+from bench.rebuild_writer import Append, Writing
+from bench.replay import COPIES, copied, copied_blocking
+from bench.servers import bench_folder, migrated_postgres, sqlalchemy_url
+from control_plane.commands.projections import order_rebuild
+from control_plane.handle import Command, Handle
+from control_plane.origin import Origin
+from control_plane.projector.rebuild import Rebuild
+from deploy.embedded.postgres import PostgresServer
+from events.append import CommandKey
+from events.tail import Tail
+from events.values import new_uuid
+from read_models.projections import PROJECTIONS
+
+LARGE: Final = 1_000_000
+SMALL: Final = 100_000
+SHORT: Final = 20_000
+ROUNDS: Final = 5
+CONNECTIONS: Final = 8
+REBUILDS: Final = 4
+"""Of the short ledger in a round; each swaps every read model."""
+_TELL_EVERY: Final = 0.1
+_MILLION: Final = 1_000_000
+
+
+class Window(NamedTuple):
+    """A stretch of time, in nanoseconds of the clock that the machine's processes share."""
+
+    began: int
+    ended: int
+
+
+@dataclass(frozen=True, slots=True)
+class Watched(Handle):
+    """Notes when each command, of which a rebuild has none but its swaps, was carried out or given up."""
+
+    windows: list[Window] = field(default_factory=list)
+
+    async def __call__(self, command: Command, key: CommandKey | None = None) -> str:
+        began = time.monotonic_ns()
+        try:
+            return await Handle.__call__(self, command, key)
+        finally:
+            self.windows.append(Window(began, time.monotonic_ns()))
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """A server with a fleet's history."""
+
+    server: PostgresServer
+    handle: Watched
+    tail: Tail
+    events: int
+
+    async def rebuild(self) -> float:
+        """Rebuild and swap every read model; returns the seconds that it took."""
+        for name in PROJECTIONS:
+            await self.handle(order_rebuild(name, Origin("key:bench", "rebuild", new_uuid())))
+        self.handle.windows.clear()
+        gc.collect()
+        began = time.perf_counter()
+        await Rebuild(self.handle, self.tail)(list(PROJECTIONS.values()))
+        return time.perf_counter() - began
+
+
+@asynccontextmanager
+async def _ledger(folder: Path, events: int) -> AsyncIterator[Ledger]:
+    async with AsyncExitStack() as opened:
+        server = opened.enter_context(migrated_postgres(folder))
+        recorded = await History(server.app_dsn).grow(events, _Said(events))
+        engine = create_async_engine(sqlalchemy_url(server))
+        opened.push_async_callback(engine.dispose)
+        tail = Tail(server.app_dsn, "rebuild")
+        opened.push_async_callback(tail.close)
+        yield Ledger(server, Watched(engine, _nobody_is_woken), tail, recorded)
+
+
+@asynccontextmanager
+async def _running() -> AsyncIterator[TakeRound]:
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.WARNING
+        ),  # a line for each swap hides the progress
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+    )
+    async with AsyncExitStack() as opened:
+        folder = opened.enter_context(bench_folder())
+        short, small, large = [
+            await opened.enter_async_context(_ledger(folder / name, events))
+            for name, events in (("short", SHORT), ("small", SMALL), ("large", LARGE))
+        ]
+        copies = await _copies(opened, large)
+        appenders = await opened.enter_async_context(told("bench.rebuild_writer"))
+        await appenders.ask(Writing(sqlalchemy_url(short.server), CONNECTIONS), type(None))
+
+        async def take(number: int, progress: Progress) -> Round:
+            sides: list[Callable[[], Awaitable[dict[str, list[float]]]]] = [
+                partial(_rebuilt, "small", small),
+                partial(_rebuilt, "large", large),
+                partial(_copied, copies, large.events),
+                partial(_swapped, short, appenders),
+            ]
+            found: dict[str, list[float]] = {}
+            for done in range(len(sides)):
+                progress(done / len(sides))
+                found |= await sides[(number + done) % len(sides)]()
+            progress(1.0)
+            return found
+
+        yield take
+
+
+async def _rebuilt(series: str, ledger: Ledger) -> dict[str, list[float]]:
+    return {series: [ledger.events / await ledger.rebuild()]}
+
+
+Copies = dict[str, Callable[[], Awaitable[int]]]
+
+
+async def _copies(opened: AsyncExitStack, ledger: Ledger) -> Copies:
+    dsn = ledger.server.app_dsn
+    conn = await opened.enter_async_context(await psycopg.AsyncConnection.connect(dsn, autocommit=True))
+    blocking = opened.enter_context(psycopg.connect(dsn, autocommit=True))
+    reads = (
+        partial(copied, conn, "text"),
+        partial(copied, conn, "binary"),
+        partial(copied_blocking, blocking, "text"),
+        partial(copied_blocking, blocking, "binary"),
+    )
+    return dict(zip(COPIES, reads, strict=True))
+
+
+async def _copied(copies: Copies, events: int) -> dict[str, list[float]]:
+    rates = {}
+    for series, copy in copies.items():
+        gc.collect()
+        began = time.perf_counter()
+        await copy()
+        rates[series] = [events / (time.perf_counter() - began)]
+    return rates
+
+
+async def _swapped(ledger: Ledger, appenders: Told) -> dict[str, list[float]]:
+    """Swaps under load, and then as long a time under the same load without any."""
+    windows: list[Window] = []
+    began = time.monotonic()
+    await appenders.ask("begin", type(None))
+    for _ in range(REBUILDS):
+        await ledger.rebuild()
+        windows += ledger.handle.windows
+    under = await appenders.ask("end", list[Append])
+    took = time.monotonic() - began
+    await appenders.ask("begin", type(None))
+    await asyncio.sleep(took)
+    without = await appenders.ask("end", list[Append])
+    return {
+        "pause": [max((_ms(each) for each in _pauses(under) if _within(each, windows)), default=0.0)],
+        "pause.without": [max(map(_ms, _pauses(without)))],
+        "pause.rebuilding": [max(map(_ms, _pauses(under)))],
+        "swap": [_ms(each) for each in windows],
+        "appends": [len(under) / took],
+        "appends.without": [len(without) / took],
+    }
+
+
+def _pauses(appends: Sequence[Append]) -> Iterator[Window]:
+    """What each append took, and what passed between each commit and the next."""
+    commits = sorted(ended for _, ended in appends)
+    yield from (Window(*each) for each in appends)
+    yield from map(Window, commits, commits[1:])
+
+
+def _within(pause: Window, windows: Sequence[Window]) -> bool:
+    return any(pause.began < each.ended and each.began < pause.ended for each in windows)
+
+
+def _ms(window: Window) -> float:
+    return (window.ended - window.began) / _MILLION
+
+
+def _results(rounds: Sequence[Round]) -> tuple[Measurement, ...]:
+    copy = max(COPIES, key=lambda series: median(pooled(rounds, series)))
+    return (
+        ratio("rebuild.scaling", rounds, Pair("large", "small")),
+        ratio("rebuild.ratio_copy", rounds, Pair("large", copy)),
+        middle("rebuild.rate", rounds, "large", "events/s"),
+        middle("rebuild.copy.rate", rounds, copy, "events/s"),
+        _worst("rebuild.swap_pause_ms", rounds, "pause"),
+        _worst("rebuild.pause_while_filling_ms", rounds, "pause.rebuilding"),
+        _worst("rebuild.pause_without_ms", rounds, "pause.without"),
+        middle("rebuild.swap_ms", rounds, "swap", "ms"),
+        middle("rebuild.appends_under.rate", rounds, "appends", "appends/s"),
+        middle("rebuild.appends_without.rate", rounds, "appends.without", "appends/s"),
+    )
+
+
+def _worst(metric: str, rounds: Sequence[Round], series: str) -> Measurement:
+    return Measurement(metric, round(max(pooled(rounds, series)), 1), "ms")
+
+
+class _Said:
+    """Says how far the filling is."""
+
+    def __init__(self, events: int) -> None:
+        self._events, self._next = events, 0.0
+
+    def __call__(self, done: float) -> None:
+        if done >= self._next:
+            self._next = done + _TELL_EVERY
+            sys.stderr.write(f"rebuild: recording a fleet's history, {done:.0%} of {self._events:,} events\n")
+
+
+async def _nobody_is_woken() -> None:
+    """Nobody follows these ledgers."""
+
+
+BENCH: Final = Bench(
+    name="rebuild",
+    explanation="read models filled anew and swapped in, at two lengths of the ledger and under load",
+    shape=f"rebuild {LARGE} and {SMALL} events, {REBUILDS} times beside {CONNECTIONS} connections",
+    rounds=ROUNDS,
+    running=_running,
+    results=_results,
+)

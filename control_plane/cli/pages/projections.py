@@ -1,0 +1,74 @@
+"""Tables that follow from the log: how each stands, and where one is not what the log says."""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from control_plane.cli.answers import Difference, Projection
+from control_plane.cli.pages import words
+
+
+def projections(items: Iterable[Projection]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("NAME", "STATE", "POSITION", "TABLES", "NOTES"):
+        table.add_column(name, no_wrap=True)
+    for item in items:
+        notes = Text("; ").join(_notes(item))
+        table.add_row(item.name, words.state(item.state), _where(item), ", ".join(item.tables), notes)
+    return table
+
+
+def _where(item: Projection) -> str:
+    """One that changes in the append is where the log is."""
+    if item.inline:
+        return f"{item.last_position} (in the append)"
+    position = item.position or 0
+    behind = item.last_position - position
+    return str(position) if behind <= 0 else f"{position} ({behind} behind)"
+
+
+def _notes(item: Projection) -> Iterator[Text]:
+    if item.stopped:
+        yield Text(f"stopped at position {item.stopped.position}: {item.stopped.error}", "red")
+    if item.rebuild and item.rebuild.stopped:
+        stop = item.rebuild.stopped
+        yield Text(f"its rebuild stopped at position {stop.position}: {stop.error}", "red")
+    elif item.rebuild:
+        yield Text(f"its rebuild is at {item.rebuild.position} of {item.last_position}")
+    if item.skipped:
+        yield Text(f"passes over {', '.join(map(str, item.skipped))}")
+
+
+def differences(items: Iterable[Difference]) -> RenderableType:
+    """The first difference of each table: the row, and what stands in it beside what the log says."""
+    return Group(*(part for item in items for part in _difference(item)))
+
+
+def _difference(item: Difference) -> Iterator[RenderableType]:
+    key = ", ".join(f"{name}={_value(value)}" for name, value in item.key.items())
+    yield Text.assemble((item.table, "bold red"), f"  first difference at {key}{_what(item)}")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("COLUMN", no_wrap=True)
+    table.add_column("LIVE", overflow="fold")
+    table.add_column("THE LOG SAYS", overflow="fold")
+    for name in item.columns:
+        table.add_row(name, _cell(item.live, name), _cell(item.replayed, name))
+    yield Padding(table, (0, 0, 1, 2))
+
+
+def _what(item: Difference) -> str:
+    if item.live is None:
+        return ": this row is missing"
+    return ": no such row follows from the log" if item.replayed is None else ""
+
+
+def _cell(row: dict[str, object] | None, name: str) -> str:
+    return "" if row is None else _value(row.get(name))
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) and value else msgspec.json.encode(value).decode()
