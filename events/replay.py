@@ -28,14 +28,22 @@ BATCH: Final = 64
 occasion: an event is eight of them, and twice the batch takes half as long again for each event."""
 Row: TypeAlias = tuple[Any, ...]
 _STRETCH: Final = (
-    f"select {COLUMNS} from ledger.event where position > %s and position <= %s order by position"  # noqa: S608 (constants)
+    f"select {COLUMNS} from ledger.event where position > %s and position <= %s"  # noqa: S608 (constants)
+    " and type <> all(%s) order by position"
 )
 
 
 async def replay(
-    conn: psycopg.AsyncConnection, after: Position, upto: Position, *, batch: int = BATCH
+    conn: psycopg.AsyncConnection,
+    after: Position,
+    upto: Position,
+    *,
+    without: Sequence[str] = (),
+    batch: int = BATCH,
 ) -> AsyncGenerator[list[Recorded[Fact]], None]:
     """The events after one position and up to another, in order, in lists of `batch` (the last may be shorter).
+
+    Those of the types in `without` are left out.
 
     For a reader that may stop before the end: `async with aclosing(replay(...)) as batches`. Raises `ValueError`
     for an empty batch, and `psycopg.OperationalError` when the server is away.
@@ -43,7 +51,7 @@ async def replay(
     if batch < 1:
         raise ValueError(f"a batch holds at least one event, not {batch}")
     rows: list[Row] = []
-    streamed = conn.cursor().stream(_STRETCH, [after, upto], binary=True, size=batch)
+    streamed = conn.cursor().stream(_STRETCH, [after, upto, list(without)], binary=True, size=batch)
     assert isinstance(streamed, AsyncGenerator)
     # Closed here and not when it is collected: until then it holds the connection's lock.
     async with _in_index_order(conn), aclosing(streamed):

@@ -4,14 +4,15 @@ What an allocation *is* stands in its own stream and is folded from there; these
 and events to look at.
 """
 
+from typing import Final
+
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import UUID
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.allocations import AllocationRequested
 from events.envelope import Recorded
-from events.facts import Fact
-from events.tables import metadata
+from events.tables import event, metadata
 from events.values import AllocationId, Position, correlation_of
 
 allocation = sa.Table(
@@ -30,15 +31,13 @@ story = sa.Table(
     schema="read",
 )
 
+CHAPTERS: Final = sa.select(event.c.correlation_id, event.c.position)
+"""The rows of `read.story`: every event is a part of one."""
+
 
 def request(recorded: Recorded[AllocationRequested]) -> list[tuple[Position, AllocationId, str]]:
     """The row of `read.allocation` that a request adds."""
     return [(recorded.position, recorded.fact.allocation_id, recorded.fact.project)]
-
-
-def chapter(recorded: Recorded[Fact]) -> list[tuple[str, Position]]:
-    """The row of `read.story` that any event adds."""
-    return [(recorded.cause.correlation_id.hex, recorded.position)]
 
 
 async def page(

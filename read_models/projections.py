@@ -14,7 +14,7 @@ from events.claims import CLAIMING
 from events.facts import Fact
 from read_models import allocations, holdings
 from read_models.inline import KEYS, NODES, SLOTS
-from read_models.rows import Inserted, Patched
+from read_models.rows import Inserted, Patched, Selected
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,12 @@ class Projection:
     """
 
     name: str
-    parts: tuple[Patched | Inserted, ...]
+    parts: tuple[Patched | Inserted | Selected, ...]
     inline: bool = False
+
+    def concerned_by(self, fact: type[Fact]) -> bool:
+        """Whether events with such a fact have to be read for it."""
+        return any(issubclass(fact, part.facts) for part in self.parts)
 
     @property
     def tables(self) -> tuple[sa.Table, ...]:
@@ -44,7 +48,7 @@ PROJECTIONS: Final[dict[str, Projection]] = {
             "allocations",
             (
                 Inserted(allocations.allocation, (AllocationRequested,), allocations.request),
-                Inserted(allocations.story, (Fact,), allocations.chapter),
+                Selected(allocations.story, allocations.CHAPTERS),
             ),
         ),
         Projection("holdings", (Inserted(holdings.holding, CLAIMING, holdings.changes),)),

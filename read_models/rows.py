@@ -3,6 +3,7 @@
 A patch assigns columns and never looks at what stood there. Merging is therefore exact, and the same patches give
 the same row whether they are written one by one in the append, by the thousand in a rebuild, or only folded in
 memory when the past is read. What is gathered from many events is written at once: patches merged, rows by COPY.
+What needs no fact, only what stands around it, never leaves the database.
 """
 
 from collections import defaultdict
@@ -17,6 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from events.connection import ledger_connection
 from events.envelope import Recorded
 from events.facts import Fact
+from events.tables import event
+from events.values import Position
 from read_models.generations import generation_of
 
 _JSON: Final = msgspec.json.Encoder()
@@ -56,14 +59,21 @@ def folded(table: sa.Table, patches: Iterable[Patch]) -> dict[str, Any] | None:
     return row
 
 
+class Span(NamedTuple):
+    """The part of the log behind one position and up to another."""
+
+    after: Position
+    upto: Position
+
+
 class Gathered(Protocol):
-    """What events do to one table, collected in memory until it is written."""
+    """What a span of the log does to one table, collected in memory until it is written."""
 
     def add(self, recorded: Recorded[Any]) -> None:
         """Take in the next event of the log that concerns the table."""
 
-    async def write(self, conn: AsyncConnection) -> None:
-        """Bring the table up to them. Raises what the table's constraints refuse, and `RowMissing`."""
+    async def write(self, conn: AsyncConnection, span: Span) -> None:
+        """Bring the table up to the span. Raises what the table's constraints refuse, and `RowMissing`."""
 
 
 class Patched(NamedTuple):
@@ -95,6 +105,17 @@ class Inserted(NamedTuple):
         return _Rows(self)
 
 
+class Selected(NamedTuple):
+    """A table with a row for every event: what of its envelope stands there, as a select on `ledger.event`."""
+
+    table: sa.Table
+    envelope: sa.Select[Any]
+    facts: tuple[type[Fact], ...] = ()
+
+    def gather(self) -> Gathered:
+        return _Selection(self)
+
+
 class _Patches:
     def __init__(self, of: Patched) -> None:
         self._table, self._patch = of.table, of.patch
@@ -103,7 +124,7 @@ class _Patches:
     def add(self, recorded: Recorded[Any]) -> None:
         _merge(self._merged, self._patch(recorded.version, recorded.fact))
 
-    async def write(self, conn: AsyncConnection) -> None:
+    async def write(self, conn: AsyncConnection, span: Span) -> None:
         await _write(conn, self._table, self._merged.values())
 
 
@@ -115,9 +136,22 @@ class _Rows:
     def add(self, recorded: Recorded[Any]) -> None:
         self._rows += self._of(recorded)
 
-    async def write(self, conn: AsyncConnection) -> None:
+    async def write(self, conn: AsyncConnection, span: Span) -> None:
         if self._rows:
             await _copy(conn, self._table, self._rows)
+
+
+class _Selection:
+    def __init__(self, of: Selected) -> None:
+        self._of = of
+
+    def add(self, recorded: Recorded[Any]) -> None:
+        raise AssertionError("no fact concerns it")
+
+    async def write(self, conn: AsyncConnection, span: Span) -> None:
+        table, envelope = self._of.table, self._of.envelope
+        rows = envelope.where(event.c.position > span.after, event.c.position <= span.upto)
+        await conn.execute(sa.insert(table).from_select(list(table.columns), rows))
 
 
 async def write(conn: AsyncConnection, table: sa.Table, patches: Iterable[Patch]) -> None:

@@ -2,7 +2,7 @@
 
 What a correlation id holds together is found through the story of each allocation (`read_models.allocations`), up to
 where its projector has come: the log has no index for it, and an old allocation would be a walk through everything
-since. From there on the log itself is looked through. What the projector was told to skip is looked at as well.
+since. From there on the log itself is looked through.
 
 Few read at a time: watchers who catch up wait for one another, and leave the other connections to requests.
 """
@@ -16,10 +16,9 @@ from events.connection import ledger_connection
 from events.cursors import Cursor, last_event
 from events.envelope import Recorded
 from events.facts import Fact
-from events.projections import ProjectionEventSkipped
 from events.search import Found, Pick, find, find_at
-from events.store import read_range, read_stream
-from events.values import Position, allocation_of, stream_of_projection
+from events.store import read_range
+from events.values import Position, allocation_of
 from read_models import allocations, checkpoints
 
 PAGE: Final = 200
@@ -79,15 +78,9 @@ async def _told(conn: AsyncConnection, pick: Pick, after: Position, upto: Positi
     known = min(upto, checkpoint.position if checkpoint else Position(0))
     if known <= after:
         return Found((), after)
-    told = set(await _skipped(conn))
+    told: set[Position] = set()
     for correlation in pick.correlations:
         told.update(await allocations.positions(conn, allocation_of(correlation), after=after, limit=limit))
     positions = sorted(position for position in told if after < position <= known)[:limit]
     events = await find_at(conn, pick, positions)
     return Found(events, positions[-1] if len(positions) == limit else known)
-
-
-async def _skipped(conn: AsyncConnection) -> list[Position]:
-    """Events that the stories were told to pass over."""
-    orders = await read_stream(await ledger_connection(conn), stream_of_projection("allocations"))
-    return [each.fact.position for each in orders if isinstance(each.fact, ProjectionEventSkipped)]

@@ -15,7 +15,7 @@ import psycopg
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from control_plane.projector.gathering import Gathering, Skips, Stopped, skips_of
+from control_plane.projector.gathering import Gathering, Skips, Stopped, of_no_concern, skips_of
 from events.connection import ledger_connection
 from events.envelope import Recorded
 from events.facts import Fact
@@ -25,6 +25,7 @@ from events.values import Position
 from read_models import checkpoints
 from read_models.generations import turn_to
 from read_models.projections import Projection
+from read_models.rows import Span
 
 log = structlog.get_logger()
 SMALLER: Final = 8
@@ -62,7 +63,9 @@ class Advance:
         async with self._engine.connect() as conn:
             await conn.execution_options(isolation_level="AUTOCOMMIT")
             reader = await ledger_connection(conn)
-            async with aclosing(_in_stretches(reader, self.position, final)) as stretches:
+            async with aclosing(
+                in_stretches(reader, self._projections, Span(self.position, final))
+            ) as stretches:
                 with suppress(Stopped):
                     await self._stream(stretches, final)
 
@@ -110,7 +113,7 @@ class Advance:
             # overtaken, where it would otherwise run into the rows that were written meanwhile.
             for each in self._projections:
                 await checkpoints.advance(conn, each.name, was=self.position, now=now)
-            await gathering.write(conn)
+            await gathering.write(conn, Span(self.position, now))
         self.position = now
 
     async def _stop(self, stopped: Stopped) -> None:
@@ -123,12 +126,15 @@ class Advance:
             )
 
 
-async def _in_stretches(
-    reader: psycopg.AsyncConnection, after: Position, upto: Position
+async def in_stretches(
+    reader: psycopg.AsyncConnection, projections: Sequence[Projection], span: Span
 ) -> AsyncGenerator[list[Recorded[Fact]], None]:
+    """What concerns projections of a span that is final, in order."""
+    without = of_no_concern(projections)
+    after, upto = span
     while after < upto:
         end = Position(min(after + STRETCH, upto))
-        async with aclosing(replay(reader, after, end)) as stretch:
+        async with aclosing(replay(reader, after, end, without=without)) as stretch:
             async for events in stretch:
                 yield events
         after = end

@@ -7,11 +7,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from control_plane.commands.projections import projection_history
 from control_plane.decisions.projections import fold
 from control_plane.outage import DATABASE_AWAY
+from events.catalog import CATALOG
 from events.envelope import Recorded
 from events.facts import Fact, Unreadable
 from events.store import refuse_unreadable
 from events.values import Position
 from read_models.projections import Projection
+from read_models.rows import Span
 
 Skips = Mapping[str, frozenset[Position]]
 """By projection, the positions that it passes over."""
@@ -51,11 +53,11 @@ class Gathering:
         except Exception as error:  # whatever is wrong with one event must stop its projection alone, visibly
             raise self._stopped(projection, error) from error
 
-    async def write(self, conn: AsyncConnection) -> None:
-        """Bring the tables that the connection is turned to up to all of them. Raises `Stopped`."""
+    async def write(self, conn: AsyncConnection, span: Span) -> None:
+        """Bring the tables that the connection is turned to up to the span that they stood in. Raises `Stopped`."""
         for projection, _, gathered in self._parts:
             try:
-                await gathered.write(conn)
+                await gathered.write(conn, span)
             except DATABASE_AWAY:
                 raise
             except Exception as error:  # as above
@@ -104,3 +106,12 @@ def refuse(recorded: Recorded[Fact]) -> None:
 async def skips_of(conn: AsyncConnection, projections: Sequence[Projection]) -> Skips:
     """What somebody let each of them pass over."""
     return {each.name: fold(await projection_history(conn, each.name)).skipped for each in projections}
+
+
+def of_no_concern(projections: Sequence[Projection]) -> tuple[str, ...]:
+    """Types of event that need not be read for them. One that this release does not know is never among these."""
+    return tuple(
+        name
+        for name, shape in CATALOG.items()
+        if not any(each.concerned_by(shape.fact) for each in projections)
+    )

@@ -30,6 +30,7 @@ from events.values import Position, stream_of_projection
 from read_models import checkpoints
 from read_models.generations import IDLE, LIVE, turn_to
 from read_models.projections import Projection
+from read_models.rows import Span
 from tasks.failpoints import failpoint
 
 log = structlog.get_logger()
@@ -140,7 +141,7 @@ async def _replay_rest(conn: AsyncConnection, projection: Projection, skips: fro
     last = Position(int(str(row[0])))
     rest_of_it = Gathering([projection], {projection.name: skips})
     rest_of_it.add(await read_range(ledger, filled.position, last, limit=ALL))
-    await rest_of_it.write(conn)
+    await rest_of_it.write(conn, Span(filled.position, last))
     return last
 
 

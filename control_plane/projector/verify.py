@@ -8,25 +8,27 @@ fills the idle set in a transaction that is rolled back, so that a crash leaves 
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from control_plane.projector.advance import in_stretches
 from control_plane.projector.compare import Difference, compare_keys, compare_ledger, compare_tables
-from control_plane.projector.gathering import Gathering, Stopped, skips_of
+from control_plane.projector.gathering import Gathering, Skips, Stopped, skips_of
 from control_plane.projector.rebuild import empty
 from events.connection import ledger_connection
 from events.envelope import Recorded
 from events.facts import Fact
-from events.store import read_range
 from events.tables import event
 from events.values import Position
 from read_models import checkpoints
 from read_models.generations import IDLE, LIVE, turn_to
 from read_models.projections import PROJECTIONS
+from read_models.rows import Span
 
-BATCH: Final = 2000
+BATCH: Final = 10_000
 Told = Callable[[Position, Position], Awaitable[None]]
 """Told the position that the replay has reached, and the one it will end at."""
 
@@ -35,43 +37,63 @@ async def verify(engine: AsyncEngine, told: Told) -> tuple[Position, tuple[Diffe
     """The position that was compared, and each table's first difference. Raises `Stopped` for an event that nobody
     let pass and that cannot be replayed.
     """
-    async with engine.connect() as conn:
-        await conn.execution_options(isolation_level="REPEATABLE READ")
+    async with engine.connect() as conn, engine.connect() as reader:
+        for each in (conn, reader):
+            await each.execution_options(isolation_level="REPEATABLE READ")
         # Before the snapshot is taken: whoever fills the idle set, or swaps it, is waited for and then kept out.
         await empty(conn, list(PROJECTIONS.values()))
         try:
+            # One writes while the other reads, and both see the same.
+            snapshot = await conn.scalar(sa.select(sa.func.pg_export_snapshot()))
+            await reader.execute(sa.text(f"set transaction snapshot '{snapshot}'"))
             upto = await conn.scalar(sa.select(sa.func.max(event.c.position)))
             end = Position(upto or 0)
-            await _replay(conn, end, told)
+            await _Replay(conn, reader, told, end).run()
             return end, await _differences(conn)
         finally:
             await conn.rollback()
 
 
-async def _replay(conn: AsyncConnection, upto: Position, told: Told) -> None:
-    projections = list(PROJECTIONS.values())
-    skips = await skips_of(conn, projections)
-    ledger = await ledger_connection(conn)
-    await turn_to(conn, IDLE)
-    position = Position(0)
-    while position < upto:
-        await told(position, upto)
-        events = await read_range(ledger, position, upto, limit=BATCH)
+class _Replay:
+    """Fills the idle set from the whole log, in the transactions of its connections."""
+
+    def __init__(self, conn: AsyncConnection, reader: AsyncConnection, told: Told, end: Position) -> None:
+        self._conn, self._reader, self._told, self._end = conn, reader, told, end
+        self._projections = list(PROJECTIONS.values())
+        self._skips: Skips = {}
+        self._position = Position(0)
+
+    async def run(self) -> None:
+        self._skips = await skips_of(self._conn, self._projections)
+        await turn_to(self._conn, IDLE)
+        await self._told(self._position, self._end)
+        everything = Span(self._position, self._end)
+        reader = await ledger_connection(self._reader)
+        async with aclosing(in_stretches(reader, self._projections, everything)) as stretches:
+            part: list[Recorded[Fact]] = []
+            async for events in stretches:
+                part += events
+                if len(part) >= BATCH:
+                    await self._write(part, part[-1].position)
+                    part = []
+            await self._write(part, self._end)
+
+    async def _write(self, events: Sequence[Recorded[Fact]], upto: Position) -> None:
         try:
-            await _write(conn, events, Gathering(projections, skips))
+            await self._add(events, upto)
         except Stopped:
-            for each in events:
-                await _write(conn, [each], Gathering(projections, skips))
+            for each in events:  # the one that it stops at
+                await self._add([each], each.position)
             raise
-        position = events[-1].position
-    await told(upto, upto)
+        await self._told(upto, self._end)
 
-
-async def _write(conn: AsyncConnection, events: Sequence[Recorded[Fact]], gathering: Gathering) -> None:
-    """Within a savepoint, so that after a failure one event can be tried after the other."""
-    async with conn.begin_nested():
-        gathering.add(events)
-        await gathering.write(conn)
+    async def _add(self, events: Sequence[Recorded[Fact]], upto: Position) -> None:
+        # A savepoint, so that after a failure one event can be tried after the other.
+        async with self._conn.begin_nested():
+            gathering = Gathering(self._projections, self._skips)
+            gathering.add(events)
+            await gathering.write(self._conn, Span(self._position, upto))
+        self._position = upto
 
 
 async def _differences(conn: AsyncConnection) -> tuple[Difference, ...]:
