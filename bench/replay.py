@@ -35,7 +35,7 @@ from read_models import checkpoints
 from read_models.generations import IDLE, turn_to
 from read_models.projections import PROJECTIONS
 
-EVENTS: Final = 100_000
+EVENTS: Final = 200_000
 ROUNDS: Final = 11
 COPIES: Final = ("copy.text", "copy.binary", "copy.blocking_text", "copy.blocking_binary")
 _END: Final = Position(2**62)

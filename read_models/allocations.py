@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from events.allocations import AllocationRequested
 from events.envelope import Recorded
 from events.tables import event, metadata
-from events.values import AllocationId, Position, correlation_of
+from events.values import AllocationId, Position, correlation_of, stream_of_allocation
 
 allocation = sa.Table(
     "allocation",
@@ -31,8 +31,12 @@ story = sa.Table(
     schema="read",
 )
 
-CHAPTERS: Final = sa.select(event.c.correlation_id, event.c.position)
-"""The rows of `read.story`: every event is a part of one."""
+CHAPTERS: Final = (
+    sa.select(event.c.correlation_id, event.c.position)
+    .where(event.c.stream_id.not_like("allocation-%"))
+    .order_by(event.c.correlation_id, event.c.position)
+)
+"""The rows of `read.story`; in the order of its index, which is filled faster so."""
 
 
 def request(recorded: Recorded[AllocationRequested]) -> list[tuple[Position, AllocationId, str]]:
@@ -56,10 +60,10 @@ async def positions(
     conn: AsyncConnection, allocation_id: AllocationId, *, after: Position, limit: int
 ) -> list[Position]:
     """Positions of the events of an allocation's story, oldest first."""
-    query = (
-        sa.select(story.c.position)
-        .where(story.c.correlation_id == correlation_of(allocation_id), story.c.position > after)
-        .order_by(story.c.position)
-        .limit(limit)
-    )
+    elsewhere = sa.select(story.c.position).where(story.c.correlation_id == correlation_of(allocation_id))
+    own = sa.select(event.c.position).where(event.c.stream_id == stream_of_allocation(allocation_id))
+    both = sa.union_all(
+        elsewhere.where(story.c.position > after), own.where(event.c.position > after)
+    ).subquery()
+    query = sa.select(both.c.position).order_by(both.c.position).limit(limit)
     return [Position(found) for found in await conn.scalars(query)]

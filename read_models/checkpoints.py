@@ -45,10 +45,11 @@ class Stop(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """The last position that was dealt with, and what keeps it from the next."""
+    """The last position that was dealt with, what keeps it from the next, and what it waits for without being stopped."""
 
     position: Position
     stop: Stop | None
+    waits_for: str | None = None
 
 
 async def load(conn: AsyncConnection, name: str) -> Position:
@@ -65,7 +66,7 @@ async def find(conn: AsyncConnection, name: str, *, lock: bool = False) -> Check
     if row is None:
         return None
     stop = None if row.stopped_at is None else Stop(Position(row.stopped_at), row.stopped_since, row.error)
-    return Checkpoint(Position(row.position), stop)
+    return Checkpoint(Position(row.position), stop, row.error if stop is None else None)
 
 
 async def advance(conn: AsyncConnection, name: str, *, was: Position, now: Position) -> None:
@@ -88,6 +89,12 @@ async def stop(conn: AsyncConnection, name: str, *, was: Position, at: Position,
     )
     if (await conn.execute(update)).rowcount != 1:
         raise Overtaken(name)
+
+
+async def wait(conn: AsyncConnection, name: str, why: str) -> None:
+    """Say what a follower waits for that no event stops; moving on clears it."""
+    mine = sa.and_(checkpoint.c.name == name, checkpoint.c.stopped_at.is_(None))
+    await conn.execute(sa.update(checkpoint).where(mine).values(error=why))
 
 
 async def begin(conn: AsyncConnection, name: str, position: Position) -> None:

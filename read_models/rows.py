@@ -125,7 +125,8 @@ class _Patches:
         _merge(self._merged, self._patch(recorded.version, recorded.fact))
 
     async def write(self, conn: AsyncConnection, span: Span) -> None:
-        await _write(conn, self._table, self._merged.values())
+        merged, self._merged = self._merged, {}
+        await _write(conn, self._table, merged.values())
 
 
 class _Rows:
@@ -137,8 +138,9 @@ class _Rows:
         self._rows += self._of(recorded)
 
     async def write(self, conn: AsyncConnection, span: Span) -> None:
-        if self._rows:
-            await _copy(conn, self._table, self._rows)
+        rows, self._rows = self._rows, []
+        if rows:
+            await _copy(conn, self._table, rows)
 
 
 class _Selection:
@@ -163,22 +165,30 @@ async def write(conn: AsyncConnection, table: sa.Table, patches: Iterable[Patch]
 
 
 async def _write(conn: AsyncConnection, table: sa.Table, merged: Iterable[Patch]) -> None:
-    alike: defaultdict[tuple[bool, tuple[str, ...]], list[Patch]] = defaultdict(list)
+    alike: defaultdict[tuple[tuple[str, ...] | None, tuple[str, ...]], list[Patch]] = defaultdict(list)
     for patch in merged:
-        alike[patch.born is not None, tuple(patch.columns)].append(patch)
-    for (makes, columns), group in alike.items():
-        statement = _statement(generation_of(conn), table, columns, makes=makes)
+        alike[None if patch.born is None else tuple(patch.born), tuple(patch.columns)].append(patch)
+    for (born, columns), group in alike.items():
         rows = [{_key(table): patch.key, **(patch.born or {}), **patch.columns} for patch in group]
+        types = {name: table.c[name].type.compile(dialect=conn.dialect) for name in rows[0]}
+        statement = _statement(generation_of(conn), table, types, columns, makes=born is not None)
         ledger = await ledger_connection(conn)
         written = await ledger.execute(statement, [_JSON.encode(rows).decode()], prepare=True)
         if written.rowcount != len(group):
             raise RowMissing(table.name, [patch.key for patch in group])
 
 
-def _statement(generation: str, table: sa.Table, columns: Sequence[str], *, makes: bool) -> sql.Composed:
-    """One statement for any number of rows, which come as one JSON text: a statement each takes five times as long."""
+def _statement(
+    generation: str, table: sa.Table, types: Mapping[str, str], columns: Sequence[str], *, makes: bool
+) -> sql.Composed:
+    """One statement for any number of rows, which come as one JSON text: a statement each takes five times as long.
+
+    `types` are those of all columns that the rows give, `columns` those that an existing row takes.
+    """
     name, key = sql.Identifier(generation, table.name), sql.Identifier(_key(table))
-    rows = sql.SQL("json_populate_recordset(null::{name}, %s::json) new").format(name=name)
+    names = sql.SQL(", ").join(map(sql.Identifier, types))
+    typed = [sql.SQL("{} {}").format(sql.Identifier(each), sql.SQL(types[each])) for each in types]
+    rows = sql.SQL("json_to_recordset(%s::json) new ({})").format(sql.SQL(", ").join(typed))
     source = "excluded" if makes else "new"
     assigned = sql.SQL(", ").join(
         sql.SQL("{} = {}").format(sql.Identifier(column), sql.Identifier(source, column))
@@ -187,7 +197,7 @@ def _statement(generation: str, table: sa.Table, columns: Sequence[str], *, make
     if not makes:
         update = sql.SQL("update {} old set {} from {} where old.{} = new.{}")
         return update.format(name, assigned, rows, key, key)
-    insert = sql.SQL("insert into {} select * from {}").format(name, rows)
+    insert = sql.SQL("insert into {} ({}) select {} from {}").format(name, names, names, rows)
     if columns:
         insert += sql.SQL(" on conflict ({}) do update set {}").format(key, assigned)
     return insert

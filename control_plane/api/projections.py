@@ -5,12 +5,13 @@ from typing import Annotated, Any, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Request
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import BaseModel, Field, StringConstraints
+from sqlalchemy import RowMapping
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.api.access import Admin
 from control_plane.api.bodies import Body
-from control_plane.api.pages import Page
+from control_plane.api.pages import Limit, Page
 from control_plane.api.problems import PROBLEMS
 from control_plane.api.state import key_of, origin_of, plane_of
 from control_plane.commands.projections import order_rebuild, projection_history, retry, skip_event, stops
@@ -39,12 +40,16 @@ class StopView(BaseModel):
 
 
 class RebuildView(BaseModel):
-    """The rebuild that is ordered or under way, and how far the set of tables is that it fills."""
+    """The rebuild that is ordered or under way, and how far the set of tables is that it fills.
+
+    `waits_for` says why the filled tables are not swapped in yet.
+    """
 
     ordered_at: datetime
     ordered_by: str
     position: int
     stopped: StopView | None
+    waits_for: str | None
 
 
 class ProjectionView(BaseModel):
@@ -68,7 +73,7 @@ class SkipEvent(Body):
     """`POST /v1/projections/{name}/skip`."""
 
     position: int = Field(ge=1, le=_MAX_POSITION)
-    reason: Annotated[str, Field(min_length=1, max_length=500), AfterValidator(str.strip)]
+    reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
 
 
 class DifferenceView(BaseModel):
@@ -116,6 +121,7 @@ async def show_projection(request: Request, _principal: Admin, name: str) -> Pro
 @router.post("/projections/{name}/rebuild", status_code=202)
 async def rebuild(request: Request, principal: Admin, name: str) -> ProjectionView:
     """Have the read model filled anew beside the live one, and swapped in. Watch its `rebuild` come and go."""
+    _named(name)
     await plane_of(request).handle(
         order_rebuild(name, origin_of(request, principal)), await key_of(request, principal)
     )
@@ -125,6 +131,7 @@ async def rebuild(request: Request, principal: Admin, name: str) -> ProjectionVi
 @router.post("/projections/{name}/skip")
 async def skip(request: Request, principal: Admin, name: str, body: SkipEvent) -> ProjectionView:
     """Let the read model pass over the event that stops it, now and in every rebuild."""
+    _named(name)
     command = skip_event(name, Position(body.position), body.reason, origin_of(request, principal))
     await plane_of(request).handle(command, await key_of(request, principal))
     return await show_projection(request, principal, name)
@@ -133,6 +140,7 @@ async def skip(request: Request, principal: Admin, name: str, body: SkipEvent) -
 @router.post("/projections/{name}/retry")
 async def try_again(request: Request, principal: Admin, name: str) -> ProjectionView:
     """Have the read model try the event again that stops it."""
+    _named(name)
     await plane_of(request).handle(
         retry(name, origin_of(request, principal)), await key_of(request, principal)
     )
@@ -141,10 +149,23 @@ async def try_again(request: Request, principal: Admin, name: str) -> Projection
 
 @router.post("/verifications", status_code=202)
 async def verify(request: Request, principal: Admin) -> VerificationView:
-    """Have the log replayed from zero and compared row for row with every live table."""
+    """Have the log replayed from zero and compared row for row with every live table.
+
+    One that was asked for and has not begun answers this request too, so that asking twice costs nothing.
+    """
     async with plane_of(request).engine.begin() as conn:
         asked = await verifications.ask(conn, principal.actor)
     return await show_verification(request, principal, str(asked))
+
+
+@router.get("/verifications")
+async def list_verifications(
+    request: Request, _principal: Admin, limit: Limit = 50
+) -> Page[VerificationView]:
+    """The last verifications, newest first."""
+    async with plane_of(request).engine.connect() as conn:
+        rows = await verifications.latest(conn, limit)
+    return Page(items=[_verification(row) for row in rows], next_cursor=None)
 
 
 @router.get("/verifications/{verification}")
@@ -159,9 +180,13 @@ async def show_verification(request: Request, _principal: Admin, verification: s
         row = await verifications.find(conn, asked)
     if row is None:
         raise unknown
+    return _verification(row)
+
+
+def _verification(row: RowMapping) -> VerificationView:
     found, stopped = row["differences"] or [], row["state"] == "stopped"
     return VerificationView(
-        id=str(asked),
+        id=str(row["verification_id"]),
         **{name: row[name] for name in ("state", "asked_at", "asked_by", "position", "upto", "ended_at")},
         differences=[] if stopped else found,
         stopped=found[0] if stopped else None,
@@ -179,17 +204,18 @@ async def _view(conn: AsyncConnection, projection: Projection) -> ProjectionView
     kept = fold(history)
     found = await stops(conn, projection.name)
     live, idle = found[LIVE], found[IDLE]
+    rebuild = None if kept.rebuild_order is None else _rebuild(kept.rebuild_order, idle)
     stopped = _stop(live)
     return ProjectionView(
         name=projection.name,
         tables=[str(table) for table in projection.tables],
         inline=projection.inline,
-        state="stopped" if stopped else "rebuilding" if kept.rebuild_order else "live",
+        state="stopped" if stopped or (rebuild and rebuild.stopped) else "rebuilding" if rebuild else "live",
         position=None if live is None else live.position,
         last_position=await drawn(await ledger_connection(conn)),
         stopped=stopped,
         skipped=sorted(kept.skipped),
-        rebuild=None if kept.rebuild_order is None else _rebuild(kept.rebuild_order, idle),
+        rebuild=rebuild,
     )
 
 
@@ -206,4 +232,5 @@ def _rebuild(order: Recorded[ProjectionFact], idle: Checkpoint | None) -> Rebuil
         ordered_by=order.cause.actor,
         position=0 if idle is None else idle.position,
         stopped=_stop(idle),
+        waits_for=None if idle is None else idle.waits_for,
     )

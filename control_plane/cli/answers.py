@@ -151,6 +151,7 @@ class Rebuild(Answer, frozen=True):
     ordered_by: str
     position: int
     stopped: Stop | None = None
+    waits_for: str | None = None
 
 
 class Projection(Answer, frozen=True):

@@ -12,6 +12,7 @@ from contextlib import aclosing, suppress
 from typing import Final, Self
 
 import psycopg
+import sqlalchemy as sa
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -23,7 +24,7 @@ from events.replay import replay
 from events.tail import Tail
 from events.values import Position
 from read_models import checkpoints
-from read_models.generations import turn_to
+from read_models.generations import IDLE, turn_to
 from read_models.projections import Projection
 from read_models.rows import Span
 
@@ -60,6 +61,8 @@ class Advance:
     async def stream(self) -> None:
         """Deal with what is final by now, up to an event that stops it: that is for `step` to find."""
         final = await self._tail.final()
+        if final <= self.position:  # unknown, or older than what was dealt with, while an appender hangs
+            return
         async with self._engine.connect() as conn:
             await conn.execution_options(isolation_level="AUTOCOMMIT")
             reader = await ledger_connection(conn)
@@ -75,6 +78,7 @@ class Advance:
         async with _OneBehind() as writing:
             async for events in stretches:
                 gathering.add(events)
+                await asyncio.sleep(0)  # rows that have arrived are no wait, and what is being written would stand still
                 if gathering.events >= self._whole:
                     await writing.then(self._commit(gathering, events[-1].position))
                     gathering = self._gathering()
@@ -91,6 +95,7 @@ class Advance:
             await self._commit(gathering, batch.final)
         except Stopped as stopped:
             if len(batch.events) == 1:
+                stopped.at = batch.events[0].position
                 await self._stop(stopped)
                 raise
             self._size = max(1, len(batch.events) // SMALLER)
@@ -109,6 +114,9 @@ class Advance:
     async def _commit(self, gathering: Gathering, now: Position) -> None:
         async with self._engine.begin() as conn:
             await turn_to(conn, self._generation)
+            if self._generation == IDLE:
+                # A crash begins a rebuild anew, and its swap makes all before it durable.
+                await conn.execute(sa.text("set local synchronous_commit = off"))
             # First, because it locks the rows: a twin at the same place waits here and learns that it was
             # overtaken, where it would otherwise run into the rows that were written meanwhile.
             for each in self._projections:

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from events.tables import claim, command_key, event, head
+from events.tables import claim, command_key, dead_position, event, head
 from events.values import Position
+from read_models.checkpoints import checkpoint
 from read_models.generations import idle_metadata
 from read_models.holdings import holding
 
@@ -31,17 +32,33 @@ class Difference(NamedTuple):
 
 
 async def compare_tables(conn: AsyncConnection, table: sa.Table, upto: Position | None) -> Difference | None:
-    """A live table against the idle one, up to a position where one is given."""
-    live, replayed = (
-        sa.select(each) if upto is None else sa.select(each).where(each.c.position <= upto)
-        for each in (table, _idle(table))
-    )
-    return await _first(conn, table, live, replayed)
+    """A live table against the idle one, or against that part of it that a follower should have come up to."""
+    idle = _idle(table)
+    replayed = sa.select(idle) if upto is None else sa.select(idle).where(idle.c.position <= upto)
+    return await _first(conn, table, sa.select(table), replayed)
 
 
-async def compare_ledger(conn: AsyncConnection) -> list[Difference | None]:
-    """The rows that append keeps beside the events: heads and claims."""
+async def compare_checkpoints(conn: AsyncConnection) -> Difference | None:
+    """A checkpoint behind which nothing can ever come, because the log never came so far."""
+    end = sa.select(sa.func.max(event.c.position)).scalar_subquery()
+    dead = sa.select(sa.func.max(dead_position.c.position)).scalar_subquery()
+    drawn = sa.func.greatest(end, dead, 0)
+    query = sa.select(checkpoint.c.name, checkpoint.c.position, drawn).where(checkpoint.c.position > drawn)
+    row = (await conn.execute(query.order_by(checkpoint.c.name).limit(1))).one_or_none()
+    if row is None:
+        return None
+    key, last = {"name": row[0]}, {"position": row[2]}
+    return Difference(str(checkpoint), key, ("position",), {**key, "position": row[1]}, {**key, **last})
+
+
+async def compare_heads(conn: AsyncConnection) -> Difference | None:
+    """The versions that append guards, against the events that there are."""
     heads = sa.select(event.c.stream_id, sa.func.count().label("version")).group_by(event.c.stream_id)
+    return await _first(conn, head, sa.select(head), heads)
+
+
+async def compare_claims(conn: AsyncConnection) -> Difference | None:
+    """The claims that append keeps, against the last word on each in the idle holdings."""
     held = _idle(holding)
     names = [held.c.kind.collate("C").label("kind"), held.c.value.collate("C").label("value")]
     last = (
@@ -51,10 +68,7 @@ async def compare_ledger(conn: AsyncConnection) -> list[Difference | None]:
         .subquery()
     )
     claims = sa.select(last).where(last.c.stream_id.is_not(None))
-    return [
-        await _first(conn, head, sa.select(head), heads),
-        await _first(conn, claim, sa.select(claim), claims),
-    ]
+    return await _first(conn, claim, sa.select(claim), claims)
 
 
 async def compare_keys(conn: AsyncConnection) -> Difference | None:

@@ -13,7 +13,7 @@ from events.facts import Fact, Unreadable
 from events.store import refuse_unreadable
 from events.values import Position
 from read_models.projections import Projection
-from read_models.rows import Span
+from read_models.rows import Patched, Span
 
 Skips = Mapping[str, frozenset[Position]]
 """By projection, the positions that it passes over."""
@@ -21,7 +21,7 @@ Add = Callable[[Recorded[Fact]], None]
 
 
 class Stopped(Exception):
-    """A projection cannot deal with an event among those from `at` on; with one event, it is that one."""
+    """A projection cannot deal with the event at `at`, or with one behind it that the database found wrong."""
 
     def __init__(self, projection: str, at: Position, error: str) -> None:
         super().__init__(f"projection {projection} stops at {at}: {error}")
@@ -35,36 +35,34 @@ class Gathering:
         self._parts = [(each, part, part.gather()) for each in projections for part in each.parts]
         self._projections, self._skips = projections, skips
         self._concerned = _Concerned(self._of_type)
-        self._first: Position | None = None
         self.events = 0
 
     def add(self, events: Sequence[Recorded[Fact]]) -> None:
         """Take in more events. Raises `Stopped`."""
-        if not events:
-            return
         self.events += len(events)
-        self._first = self._first or events[0].position
         concerned = self._concerned
-        projection = self._projections[0]
-        try:
-            for each in events:
-                for projection, add in concerned[type(each.fact)]:  # noqa: B007 (said of the one that fails)
+        for each in events:
+            for projection, add in concerned[type(each.fact)]:
+                try:
                     add(each)
-        except Exception as error:  # whatever is wrong with one event must stop its projection alone, visibly
-            raise self._stopped(projection, error) from error
+                except Exception as error:  # one wrong event must stop its projection alone, and visibly
+                    raise _stopped(projection, each.position, error) from error
 
-    async def write(self, conn: AsyncConnection, span: Span) -> None:
-        """Bring the tables that the connection is turned to up to the span that they stood in. Raises `Stopped`."""
-        for projection, _, gathered in self._parts:
+    async def write(self, conn: AsyncConnection, span: Span, *, patches: bool = True) -> None:
+        """Bring the tables that the connection is turned to up to the span that the events stood in.
+
+        Without `patches`, these go on being gathered: they merge, however many there are. Raises `Stopped`.
+        """
+        self.events = 0
+        for projection, part, gathered in self._parts:
+            if isinstance(part, Patched) and not patches:
+                continue
             try:
                 await gathered.write(conn, span)
             except DATABASE_AWAY:
                 raise
             except Exception as error:  # as above
-                raise self._stopped(projection, error) from error
-
-    def _stopped(self, projection: Projection, error: Exception) -> Stopped:
-        return Stopped(projection.name, self._first or Position(0), f"{type(error).__name__}: {error}")
+                raise _stopped(projection, Position(span.after + 1), error) from error
 
     def _of_type(self, fact: type[Fact]) -> tuple[tuple[Projection, Add], ...]:
         """What takes in events with a fact of a type."""
@@ -84,6 +82,10 @@ class Gathering:
                 add(recorded)
 
         return add_unless_skipped if skipped else add
+
+
+def _stopped(projection: Projection, at: Position, error: Exception) -> Stopped:
+    return Stopped(projection.name, at, f"{type(error).__name__}: {error}")
 
 
 class _Concerned(dict[type[Fact], tuple[tuple[Projection, Add], ...]]):

@@ -30,15 +30,15 @@ LOOK_SECONDS: Final = 0.5
 async def keep_live(engine: AsyncEngine, tail: Tail, waiter: Waiter, projection: Projection) -> None:
     """Run until cancelled."""
     while True:
-        told = 0
+        known = 0
         try:
-            told = await orders_given(engine, projection.name)
+            known = await orders_given(engine, projection.name)
             await _follow(engine, tail, waiter, projection)
         except (Overtaken, *DATABASE_AWAY) as error:
             log.warning("projection_restarts", projection=projection.name, error=str(error))
             await rest(RECONNECT_SECONDS)
         except Stopped:
-            await until_told(engine, projection.name, told)
+            await until_ordered(engine, projection.name, known)
 
 
 async def _follow(engine: AsyncEngine, tail: Tail, waiter: Waiter, projection: Projection) -> None:
@@ -48,19 +48,16 @@ async def _follow(engine: AsyncEngine, tail: Tail, waiter: Waiter, projection: P
         await waiter.wait(busy=await advance.step())
 
 
-async def nothing() -> None:
-    """What is done while nothing can be done."""
-
-
-async def until_told(
-    engine: AsyncEngine, name: str, told: int, meanwhile: Callable[[], Awaitable[None]] = nothing
+async def until_ordered(
+    engine: AsyncEngine, name: str, known: int, meanwhile: Callable[[], Awaitable[None]] | None = None
 ) -> None:
-    """Wait until more than `told` orders were given for a read model, doing `meanwhile` again and again."""
+    """Wait until more than the `known` orders were given for a read model, doing `meanwhile` again and again."""
     while True:
         try:
-            if await orders_given(engine, name) > told:
+            if await orders_given(engine, name) > known:
                 return
-            await meanwhile()
+            if meanwhile is not None:
+                await meanwhile()
         except DATABASE_AWAY as error:
             log.warning("projection_waits_for_database", projection=name, error=str(error))
         await rest(LOOK_SECONDS)

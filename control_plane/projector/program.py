@@ -7,6 +7,7 @@ the other, because there is one idle set of tables: first every rebuild that is 
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Final
 
 import psycopg
@@ -22,6 +23,7 @@ from control_plane.projector.verifications import Verifications
 from control_plane.wake import Waiter, listen
 from control_plane.wiring import Plane
 from events.tail import Tail
+from read_models.checkpoints import Overtaken
 from read_models.projections import PROJECTIONS, Projection
 
 log = structlog.get_logger()
@@ -69,23 +71,25 @@ async def _project(plane: Plane) -> None:
     live = [each for each in PROJECTIONS.values() if not each.inline]
     waiters = {each.name: Waiter() for each in live}
     log.info("projector_started")
-    async with asyncio.TaskGroup() as group:
+    async with AsyncExitStack() as opened, asyncio.TaskGroup() as group:
+        tails = {name: Tail(ledger_dsn(plane), name) for name in ("rebuild", *waiters)}
+        for tail in tails.values():
+            opened.push_async_callback(tail.close)
         group.create_task(listen(plane.redis, tuple(waiters.values())))
         for each in live:
-            tail = Tail(ledger_dsn(plane), each.name)
-            group.create_task(keep_live(plane.engine, tail, waiters[each.name], each))
-        group.create_task(_carry_out(plane))
+            group.create_task(keep_live(plane.engine, tails[each.name], waiters[each.name], each))
+        group.create_task(_carry_out(plane, tails["rebuild"]))
 
 
-async def _carry_out(plane: Plane) -> None:
+async def _carry_out(plane: Plane, tail: Tail) -> None:
     verifications = Verifications(plane.engine)
-    rebuild = Rebuild(plane.handle, Tail(ledger_dsn(plane), "rebuild"), verifications.carry_out)
+    rebuild = Rebuild(plane.handle, tail, verifications.carry_out_one)
     while True:
         try:
             if ordered := await _rebuilds_ordered(plane):
                 await rebuild(ordered)
-            await verifications.carry_out()
-        except DATABASE_AWAY as error:
+            await verifications.carry_out_one()
+        except (Overtaken, *DATABASE_AWAY) as error:
             log.warning("orders_put_off", error=str(error))
         await rest(ASKED_SECONDS)
 

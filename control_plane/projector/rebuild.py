@@ -3,7 +3,8 @@
 Order: empty the idle set, fill it up to where little is missing, then, in one transaction and with appends held, the
 rest, the exchange, the live checkpoint and the fact that says so. A crash before that transaction leaves the order
 open and the live tables as they were, and the next run begins again. A swap that does not get its locks in
-time gives way to the appends, and is tried again.
+time gives way to the appends, says so at the idle checkpoint, and is tried again ever less often: each try holds
+appends for a moment.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,9 +21,10 @@ from control_plane.handle import Command, Decision, Handle, Transaction
 from control_plane.outage import DATABASE_AWAY, rest
 from control_plane.projector.advance import Advance
 from control_plane.projector.gathering import Gathering, Stopped
-from control_plane.projector.live import nothing, orders_given, until_told
+from control_plane.projector.live import orders_given, until_ordered
 from events.append import Change
 from events.connection import ledger_connection
+from events.cursors import drawn
 from events.projections import ProjectionRebuilt
 from events.store import read_range
 from events.tail import Tail
@@ -34,11 +36,17 @@ from read_models.rows import Span
 from tasks.failpoints import failpoint
 
 log = structlog.get_logger()
-BATCH: Final = 10_000
+BATCH: Final = 20_000
 LITTLE: Final = 200
-"""Events that are still missing when appends may be held: few enough to be dealt with in milliseconds."""
+"""Events that are still missing when a swap is tried: few enough to be dealt with in milliseconds."""
+MOST: Final = 2_000
+"""Positions that a swap deals with at most while it holds appends; the others are waited for again."""
 AGAIN_SECONDS: Final = 0.2
-ALL: Final = 2**31
+AT_LAST_SECONDS: Final = 10.0
+
+
+class TooMuchMissing(Exception):
+    """More was recorded since the idle tables were filled than appends may be held for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +58,18 @@ class Rebuild:
 
     handle: Handle
     tail: Tail
-    meanwhile: Callable[[], Awaitable[None]] = nothing
+    meanwhile: Callable[[], Awaitable[None]] | None = None
 
     async def __call__(self, projections: Sequence[Projection]) -> None:
         """Rebuild and swap. Waits, for ever if need be, for somebody to deal with an event that stops it."""
         await self._empty(projections)
         await self._fill(projections)
         for each in projections:
+            again = AGAIN_SECONDS
+            await self._fill([each])
             while not await self._swapped(each):
-                await rest(AGAIN_SECONDS)
+                await rest(again)
+                again = min(again * 2, AT_LAST_SECONDS)
                 await self._fill([each])
 
     async def _empty(self, projections: Sequence[Projection]) -> None:
@@ -70,14 +81,14 @@ class Rebuild:
 
     async def _fill(self, projections: Sequence[Projection]) -> None:
         while True:
-            told = {each.name: await orders_given(self.handle.engine, each.name) for each in projections}
+            known = {each.name: await orders_given(self.handle.engine, each.name) for each in projections}
             advance = Advance(self.handle.engine, self.tail, projections, IDLE, BATCH)
             await advance.begin()
             try:
                 await _until_little_is_missing(advance)
             except Stopped as stopped:
                 name = stopped.projection
-                await until_told(self.handle.engine, name, told[name], self.meanwhile)
+                await until_ordered(self.handle.engine, name, known[name], self.meanwhile)
             else:
                 return
 
@@ -85,8 +96,13 @@ class Rebuild:
         """Whether it was. An event that the rest of it stops at is for the next filling to find."""
         try:
             await self.handle(swap(projection))
-        except (Stopped, *DATABASE_AWAY) as error:
+        except (Stopped, TooMuchMissing, *DATABASE_AWAY) as error:
             log.info("swap_put_off", projection=projection.name, error=str(error))
+            async with self.handle.engine.begin() as conn:
+                await turn_to(conn, IDLE)
+                await checkpoints.wait(
+                    conn, projection.name, f"the swap was put off: {error}".partition("\n")[0]
+                )
             return False
         log.info("projection_rebuilt", projection=projection.name)
         return True
@@ -108,7 +124,8 @@ def swap(projection: Projection) -> Command:
         conn = transaction.conn
         history = await projection_history(conn, projection.name)
         kept = fold(history)
-        assert kept.rebuild_order is not None, "only an ordered rebuild fills the idle tables"
+        if kept.rebuild_order is None:
+            raise checkpoints.Overtaken(projection.name)
         # Before the tables, as the projector does, who would otherwise wait for us while we wait for him.
         await checkpoints.find(conn, projection.name, lock=True)
         ledger = await ledger_connection(conn)
@@ -136,11 +153,14 @@ async def _replay_rest(conn: AsyncConnection, projection: Projection, skips: fro
     filled = await checkpoints.find(conn, projection.name)
     assert filled is not None, "a rebuild filled the tables"
     ledger = await ledger_connection(conn)
-    row = await (await ledger.execute("select last from ledger.fence()")).fetchone()
-    assert row is not None
-    last = Position(int(str(row[0])))
+    last = await drawn(ledger)
+    missing = last - filled.position
+    if missing > MOST:
+        raise TooMuchMissing(
+            f"{missing} positions are still missing, and appends are held for {MOST} at most"
+        )
     rest_of_it = Gathering([projection], {projection.name: skips})
-    rest_of_it.add(await read_range(ledger, filled.position, last, limit=ALL))
+    rest_of_it.add(await read_range(ledger, filled.position, last, limit=MOST))
     await rest_of_it.write(conn, Span(filled.position, last))
     return last
 

@@ -23,7 +23,11 @@ log = structlog.get_logger()
 
 
 async def ask(conn: AsyncConnection, asked_by: str) -> UUID:
-    """Ask for a verification; its id."""
+    """Ask for a verification; its id. One that was asked for and has not begun answers whoever else asks."""
+    await conn.execute(sa.text("lock table work.verification in share row exclusive mode"))
+    waiting: UUID | None = await conn.scalar(_ids("asked"))
+    if waiting is not None:
+        return waiting
     asked = new_uuid()
     values = {"verification_id": asked, "asked_by": asked_by, "state": "asked"}
     await conn.execute(sa.insert(verification).values(**values, asked_at=sa.func.clock_timestamp()))
@@ -36,18 +40,24 @@ async def find(conn: AsyncConnection, asked: UUID) -> sa.RowMapping | None:
     return (await conn.execute(query)).mappings().one_or_none()
 
 
+async def latest(conn: AsyncConnection, limit: int) -> Sequence[sa.RowMapping]:
+    """The last that were asked for, newest first."""
+    query = sa.select(verification).order_by(verification.c.asked_at.desc()).limit(limit)
+    return (await conn.execute(query)).mappings().all()
+
+
 @dataclass(frozen=True, slots=True)
 class Verifications:
     """Carries out what was asked for. One at a time: the projector that leads does it."""
 
     engine: AsyncEngine
 
-    async def carry_out(self) -> None:
-        """Carry out everything that was asked for by now."""
+    async def carry_out_one(self) -> None:
+        """Carry out the next that was asked for, if there is one."""
         async with self.engine.connect() as conn:
-            asked = list(await conn.scalars(_OPEN))
-        for each in asked:
-            await self._carry_out(each)
+            asked: UUID | None = await conn.scalar(_ids("running", "asked"))
+        if asked is not None:
+            await self._carry_out(asked)
 
     async def _carry_out(self, asked: UUID) -> None:
         async def told(position: Position, upto: Position) -> None:
@@ -77,11 +87,10 @@ class Verifications:
             )
 
 
-_OPEN = (
-    sa.select(verification.c.verification_id)
-    .where(verification.c.state.in_(("asked", "running")))
-    .order_by(verification.c.asked_at)
-)
+def _ids(*states: str) -> sa.Select[tuple[UUID]]:
+    """The oldest in one of these states."""
+    mine = verification.c.state.in_(states)
+    return sa.select(verification.c.verification_id).where(mine).order_by(verification.c.asked_at).limit(1)
 
 
 def _row(difference: Difference) -> dict[str, Any]:

@@ -18,6 +18,8 @@ BY_HAND = [
     ("read.api_key", "update read.api_key set name = 'other'", "name"),
     ("read.story", "delete from read.story where position = 3", "position"),
     ("read.allocation", "update read.allocation set project = 'other'", "project"),
+    ("read.holding", "insert into read.holding values ('ip', 'x/1', 100000, 'slot-x/1')", "position"),
+    ("read.checkpoint", "update read.checkpoint set position = 100000 where name = 'holdings'", "position"),
     ("read.holding", "update read.holding set stream_id = 'slot-x/1' where kind = 'ip'", "stream_id"),
     (
         "ledger.head",

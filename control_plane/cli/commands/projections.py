@@ -68,6 +68,7 @@ def _until_swapped(here: Session, ordered: Sequence[Projection], drawn: Advancin
     """The projections, as each was when it was swapped in. Raises `Stopped`."""
     rebuilt: dict[str, msgspec.Raw] = {}
     orders = {each.name: each.rebuild for each in ordered}
+    waiting: dict[str, str] = {}
     for page in polled(here, "/v1/projections"):
         for raw in decode(page, Page).items:
             item = decode(raw, Projection)
@@ -78,6 +79,9 @@ def _until_swapped(here: Session, ordered: Sequence[Projection], drawn: Advancin
                 drawn.arrived(item.name, item.last_position, "is rebuilt and live")
             else:
                 _refuse_to_wait(item)
+                if (why := item.rebuild.waits_for) and waiting.get(item.name) != why:
+                    waiting[item.name] = why
+                    here.screen.note(f"{item.name}: {why}")
                 drawn.at(item.name, item.rebuild.position, item.last_position)
         if len(rebuilt) == len(orders):
             break

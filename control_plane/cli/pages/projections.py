@@ -39,6 +39,8 @@ def _notes(item: Projection) -> Iterator[Text]:
         yield Text(f"its rebuild stopped at position {stop.position}: {stop.error}", "red")
     elif item.rebuild:
         yield Text(f"its rebuild is at {item.rebuild.position} of {item.last_position}")
+        if item.rebuild.waits_for:
+            yield Text(item.rebuild.waits_for, "yellow")
     if item.skipped:
         yield Text(f"passes over {', '.join(map(str, item.skipped))}")
 
