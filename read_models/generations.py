@@ -3,7 +3,7 @@
 Both have the same names, in the schemas `read` and `idle`; all code names `read`, and a connection that is turned
 to the idle set means the other with the same statements. A swap exchanges a read model's tables between the
 schemas, so that nobody who reads needs to know. What is filled inside a transaction that is rolled back is
-nobody's but its own: that is how the past is replayed for a look at it, or for a comparison.
+nobody's but its own: that is how the log is replayed for a comparison.
 """
 
 from typing import Final

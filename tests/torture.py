@@ -16,6 +16,9 @@ import pytest
 
 PROMISES: Final = {
     "P11": ("tests/ledger/test_no_event_is_skipped.py",),
+    "P12": ("tests/projections/test_histories.py", "tests/golden"),
+    "P14": ("tests/ledger/test_roles.py",),
+    "P15": ("tests/api/test_watch_faults.py",),
     "P29": ("tests/faults/test_stopped_appender.py",),
 }
 
