@@ -74,11 +74,12 @@ class Advance:
 
     async def _stream(self, stretches: AsyncIterator[list[Recorded[Fact]]], final: Position) -> None:
         gathering = self._gathering()
-        # One part is written while the next is gathered: the server and this process share the work.
+        # One part is written while the next is gathered: the server and this process share the work. Rows that have
+        # arrived already are no wait, so that the writing is let on by hand.
         async with _OneBehind() as writing:
             async for events in stretches:
                 gathering.add(events)
-                await asyncio.sleep(0)  # rows that have arrived are no wait, and what is being written would stand still
+                await asyncio.sleep(0)
                 if gathering.events >= self._whole:
                     await writing.then(self._commit(gathering, events[-1].position))
                     gathering = self._gathering()
