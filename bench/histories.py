@@ -3,8 +3,7 @@
 The fleet comes up first; then allocations live on it, many at once, one command of one of them after the other. Lanes
 fill side by side, each with nodes and allocations of its own, so that no lane waits for another's streams. What a
 lane records follows from the seed; how the lanes' events interleave, and what only the ledger gives (event ids, times
-of recording), do not. Everything goes in through `append`, and several commands share a commit, which no reader can
-tell.
+of recording), do not. Everything goes in through `append_many`, commands of several lives at once, which no reader can tell.
 """
 
 import asyncio
@@ -17,13 +16,15 @@ import psycopg
 
 from bench.lives import Life, World, allocation_lives, node_comes_up
 from bench.measure import Progress
-from events.append import Command, append
+from events.append import Command
+from events.append_many import append_many
+from events.errors import LedgerRefusal
 
 LANES: Final = 4
 NODES: Final = 256
 _CROWD: Final = 2
 """Allocations that live at once, for each node."""
-_COMMIT_EVERY: Final = 25
+_TOGETHER: Final = 25
 """Commands; one commit each would measure the disk."""
 
 
@@ -69,23 +70,28 @@ class _Lane:
     async def grow(self, conn: psycopg.AsyncConnection, events: int, tell: Callable[[], None]) -> None:
         while self.events < events:
             async with conn.transaction():
-                for _ in range(_COMMIT_EVERY):
-                    await self._step(conn)
+                await self._step(conn)
             tell()
 
     def _begin(self, life: Life) -> None:
         self._due.append((life, next(life)))
 
     async def _step(self, conn: psycopg.AsyncConnection) -> None:
-        """Carry out the next command of one of the lives."""
-        if len(self._due) < self._crowd and (slots := self._world.take_slots()):
+        """Carry out the next command of some of the lives, which have nothing in common."""
+        while len(self._due) < self._crowd and (slots := self._world.take_slots()):
             self._begin(allocation_lives(self._world, slots))
-        chosen = self._world.chance.randrange(len(self._due))
-        life, (changes, cause, *_) = self._due[chosen]
-        told = await append(conn, changes, cause)
-        self.events += len(told)
-        try:
-            self._due[chosen] = life, life.send(told)
-        except StopIteration:
-            self._due[chosen] = self._due[-1]
+        chosen = self._world.chance.sample(range(len(self._due)), min(_TOGETHER, len(self._due)))
+        outcomes = await append_many(conn, [self._due[each][1] for each in chosen])
+        ended = []
+        for each, told in zip(chosen, outcomes, strict=True):
+            if isinstance(told, LedgerRefusal):
+                raise told
+            self.events += len(told)
+            life, _ = self._due[each]
+            try:
+                self._due[each] = life, life.send(told)
+            except StopIteration:
+                ended.append(each)
+        for each in sorted(ended, reverse=True):
+            self._due[each] = self._due[-1]
             self._due.pop()

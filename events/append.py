@@ -25,7 +25,7 @@ from events.append_wire import (
     wire_key,
 )
 from events.envelope import Cause, Recorded
-from events.errors import KeyBusy, refusal
+from events.errors import refusal
 from events.facts import Fact
 
 __all__ = ["Change", "Command", "CommandKey", "StoredAnswer", "append", "take_key"]
@@ -51,8 +51,6 @@ async def take_key(conn: psycopg.AsyncConnection, key: CommandKey) -> StoredAnsw
     """
     try:
         cursor = await conn.execute(_TAKE_KEY, [encoded(wire_key(key, None))])
-    except psycopg.errors.LockNotAvailable as error:
-        raise KeyBusy("a command with the same key is still running") from error
     except psycopg.Error as error:
         raise (refusal(error) or error) from error
     row = await cursor.fetchone()
@@ -70,7 +68,7 @@ async def append(
     """Records the facts of all changes or none of them, in the order given, and returns them as recorded.
 
     With a `key`, `answer` is what its next user is told; `changes` may then be empty. Raises `VersionConflict`,
-    `ClaimHeld`, `ClaimNotHeld`, `KeyReused`, `KeyTaken`, and `ValueError` for a call that makes no sense.
+    `ClaimHeld`, `ClaimNotHeld`, `KeyReused`, `KeyTaken`, `KeyBusy`, and `ValueError` for a call that makes no sense.
     """
     command = Command(changes, cause, key, answer)
     wire = wire_command(command)

@@ -3,7 +3,7 @@
 The result is that of the same commands appended one after the other, each in a transaction of its own: a refused one
 leaves nothing (its key neither), burns no position and harms no other, and a later one sees what an earlier one did.
 Only the moment differs: all of them become final together, at the caller's commit, with one `recorded_at`. A key can
-be waited for as in `append`, by the whole batch.
+be waited for as in `append`, by the whole batch; a twin in another transaction that keeps it for too long ends all.
 
 Two batches may take the same rows in opposite orders. The server then ends one of them with a deadlock, nothing
 of which is stored, and its caller begins again (`psycopg.errors.DeadlockDetected`), as after any deadlock.
@@ -51,7 +51,8 @@ _REFUSALS: Final = msgspec.json.Decoder(dict[int, _Refused])
 async def append_many(conn: psycopg.AsyncConnection, commands: Sequence[Command]) -> tuple[Outcome, ...]:
     """Records each command or refuses it, and says which, in their order.
 
-    Raises `ValueError` for more than `LIMIT` of them and for a command that makes no sense; then nothing was recorded.
+    Raises `KeyBusy`, `ValueError` for more than `LIMIT` of them and for a command that makes no sense; then nothing was
+    recorded.
     """
     if len(commands) > LIMIT:
         raise ValueError(f"{len(commands)} commands are more than a batch takes: {LIMIT}")

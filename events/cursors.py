@@ -7,6 +7,7 @@ say where to begin without having seen anything; it is held up to the last posit
 """
 
 import re
+from datetime import datetime
 from typing import Final, NamedTuple, Self
 
 import psycopg
@@ -20,7 +21,13 @@ select exists (select from ledger.event where position = %(position)s and epoch 
     or exists (select from ledger.dead_position where position = %(position)s and epoch = %(epoch)s)
 """
 _DRAWN: Final = "select last from ledger.fence()"
-_LAST: Final = "select epoch, position from ledger.event where position <= %s order by position desc limit 1"
+_LAST: Final = "select position, epoch, recorded_at from ledger.event where position <= %s order by position desc limit 1"
+
+
+def said(raw: str) -> Position | None:
+    """The position of `position:N`; None for anything else."""
+    found = _SAID.fullmatch(raw)
+    return Position(int(found[1])) if found else None
 
 
 class Cursor(NamedTuple):
@@ -34,8 +41,8 @@ class Cursor(NamedTuple):
         """The cursor that is written so. Raises `InvalidValue`."""
         if seen := _SEEN.fullmatch(raw):
             return cls(Position(int(seen[2])), Epoch(int(seen[1])))
-        if said := _SAID.fullmatch(raw):
-            return cls(Position(int(said[1])))
+        if (position := said(raw)) is not None:
+            return cls(position)
         raise InvalidValue(
             "cursor", raw[:64], "<epoch>.<position> as in an event stream's ids, or position:N"
         )
@@ -45,6 +52,18 @@ class Cursor(NamedTuple):
 
 
 BEGINNING: Final = Cursor(Position(0))
+
+
+class Last(NamedTuple):
+    """The last event up to somewhere."""
+
+    position: Position
+    epoch: Epoch
+    recorded_at: datetime
+
+    @property
+    def cursor(self) -> Cursor:
+        return Cursor(self.position, self.epoch)
 
 
 async def holds(conn: psycopg.AsyncConnection, cursor: Cursor) -> bool:
@@ -66,7 +85,7 @@ async def drawn(conn: psycopg.AsyncConnection) -> Position:
     return Position(row[0])
 
 
-async def last_event(conn: psycopg.AsyncConnection, upto: Position) -> Cursor:
-    """The cursor of the last event up to a position; the beginning where there is none."""
-    row = await (await conn.execute(_LAST, [upto])).fetchone()
-    return BEGINNING if row is None else Cursor(Position(row[1]), Epoch(row[0]))
+async def last_up_to(conn: psycopg.AsyncConnection, position: Position) -> Last | None:
+    """The last event up to a position, which may itself hold none."""
+    row = await (await conn.execute(_LAST, [position], prepare=True)).fetchone()
+    return None if row is None else Last(Position(row[0]), Epoch(row[1]), row[2])

@@ -73,6 +73,12 @@ class UnreadableEvent(Exception):
 
 def refusal(error: psycopg.Error) -> LedgerRefusal | None:
     """The typed refusal behind a database error, or None when it is something else."""
+    # The same state says that a stream's head or a claim was waited for too long, which is nothing that a key's
+    # user did: only where it happened tells them apart.
+    if isinstance(error, psycopg.errors.LockNotAvailable) and "ledger.hold_key(" in (
+        error.diag.context or ""
+    ):
+        return KeyBusy("a command with the same key is still running")
     if error.sqlstate is None or not error.sqlstate.startswith("SP"):
         return None
     return refusal_of(error.sqlstate, error.diag.message_primary, error.diag.message_detail)

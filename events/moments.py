@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import psycopg
 
-from events.values import Epoch, Position
+from events.values import Position
 
 SLACK: Final = timedelta(seconds=30)
 """More than an appender lives between the clock and its positions (readers wait for it 5 s at most, P29), together
@@ -45,7 +45,6 @@ select coalesce(
     where e.position < (select min(high) from halved) and e.recorded_at <= %(moment)s
     order by e.position desc limit 1), 0)
 """
-_LAST: Final = "select position, epoch, recorded_at from ledger.event where position <= %s order by position desc limit 1"
 
 
 class Settled(NamedTuple):
@@ -53,14 +52,6 @@ class Settled(NamedTuple):
 
     now: datetime
     before: datetime | None
-
-
-class Last(NamedTuple):
-    """The last event up to somewhere."""
-
-    position: Position
-    epoch: Epoch
-    recorded_at: datetime
 
 
 async def settled(conn: psycopg.AsyncConnection) -> Settled:
@@ -82,9 +73,3 @@ async def position_at(conn: psycopg.AsyncConnection, moment: datetime) -> Positi
     row = await found.fetchone()
     assert row is not None
     return Position(row[0])
-
-
-async def last_up_to(conn: psycopg.AsyncConnection, position: Position) -> Last | None:
-    """The last event up to a position, which may itself hold none."""
-    row = await (await conn.execute(_LAST, [position], prepare=True)).fetchone()
-    return None if row is None else Last(Position(row[0]), Epoch(row[1]), row[2])

@@ -1,11 +1,11 @@
 """Events picked by what stands around them: stream, type, project, actor, correlation.
 
 The log has an index by position and one by stream, and gets no others: each would cost every append. So streams are
-read by theirs, and for all else the log is looked through a window at a time: a statement is short however rare the
+read by theirs, from the version on that each had at the place where its reader is; for all else the log is looked through a window at a time: a statement is short however rare the
 events are that it looks for, and its caller can tell how far it has come. Nothing here knows what is final.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -13,11 +13,13 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.catalog import name_of
+from events.connection import ledger_connection
 from events.envelope import Recorded
 from events.facts import Fact
 from events.store import COLUMNS, recorded
 from events.tables import event
 from events.values import Position, ProjectId, StreamId
+from events.versions import versions_at
 
 WINDOW: Final = 10_000
 _COLUMNS: Final = tuple(event.c[name.strip()] for name in COLUMNS.split(","))
@@ -69,16 +71,35 @@ class Found(NamedTuple):
 
 async def find(conn: AsyncConnection, pick: Pick, *, after: Position, upto: Position, limit: int) -> Found:
     """The next events of a pick behind one position and up to another; perhaps none yet, and `reached` below `upto`."""
-    query = sa.select(*_COLUMNS).where(event.c.position > after, pick.condition()).limit(limit)
     if pick.streams:
-        # By an expression, not the column: the planner would rather walk the whole log in its order until enough
-        # is found than sort the few events that the streams' index gives.
-        query, end = query.order_by(event.c.position + 0), upto
+        begun = await versions_at(await ledger_connection(conn), pick.streams, after)
+        query, end = _of_streams(begun, pick, upto, limit), upto
     else:
-        query, end = query.order_by(event.c.position), min(upto, Position(after + WINDOW))
-    rows = await conn.execute(query.where(event.c.position <= end))
-    events = _typed(rows.all())
+        end = min(upto, Position(after + WINDOW))
+        query = _between(pick, after, end).limit(limit)
+    events = _typed((await conn.execute(query)).all())
     return Found(events, events[-1].position if len(events) == limit else end)
+
+
+def _between(pick: Pick, after: Position, upto: Position) -> sa.Select[Any]:
+    where = event.c.position > after, event.c.position <= upto, pick.condition()
+    return sa.select(*_COLUMNS).where(*where).order_by(event.c.position)
+
+
+def _of_streams(begun: Mapping[StreamId, int], pick: Pick, upto: Position, limit: int) -> sa.Select[Any]:
+    """Behind a version of each stream: a page costs what it holds, however much of the stream lies before it."""
+    names = sa.column("stream_id", event.c.stream_id.type), sa.column("version", event.c.version.type)
+    asked = sa.values(*names, name="asked").data(list(begun.items()))
+    own = event.c.stream_id == asked.c.stream_id, event.c.version > asked.c.version
+    news = (
+        sa.select(*_COLUMNS)
+        .where(*own, event.c.position <= upto, pick._replace(streams=frozenset()).condition())
+        .order_by(event.c.version)
+        .limit(limit)
+        .lateral("news")
+    )
+    found = sa.select(*(news.c[column.name] for column in _COLUMNS)).select_from(asked.join(news, sa.true()))
+    return found.order_by(news.c.position).limit(limit)
 
 
 async def find_at(

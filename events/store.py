@@ -6,7 +6,6 @@ position is for `events.tail` to say.
 
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
-from uuid import UUID
 
 import psycopg
 
@@ -26,10 +25,6 @@ _STREAM: Final = (
 _POSITIONS: Final = f"select {COLUMNS} from ledger.event where position = any(%s) order by position"
 _RANGE: Final = (
     f"select {COLUMNS} from ledger.event where position > %s and position <= %s order by position limit %s"
-)
-_CORRELATED: Final = (
-    f"select {COLUMNS} from ledger.event where position > %s and position <= %s and correlation_id = %s"
-    " order by position limit %s"
 )
 _END: Final = 2**63 - 1
 Events = TypeVar("Events", bound=Sequence[Recorded[Fact]])
@@ -53,17 +48,10 @@ async def read_positions(
 
 
 async def read_range(
-    conn: psycopg.AsyncConnection,
-    after: Position,
-    upto: Position,
-    *,
-    correlation_id: UUID | None = None,
-    limit: int,
+    conn: psycopg.AsyncConnection, after: Position, upto: Position, *, limit: int
 ) -> tuple[Recorded[Fact], ...]:
-    """At most `limit` events after one position and up to another, or those of one correlation."""
-    if correlation_id is None:
-        return await _read(conn, _RANGE, [after, upto, limit])
-    return await _read(conn, _CORRELATED, [after, upto, correlation_id, limit])
+    """At most `limit` events after one position and up to another."""
+    return await _read(conn, _RANGE, [after, upto, limit])
 
 
 async def _read(

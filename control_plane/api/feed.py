@@ -20,11 +20,12 @@ from control_plane.api.past import Past
 from control_plane.api.ring import Ring, stretch
 from control_plane.follow import RECONNECT_SECONDS
 from control_plane.outage import DATABASE_AWAY
+from control_plane.patience import patience
 from control_plane.wake import Waiter
 from events.connection import ledger_connection
-from events.cursors import Cursor, drawn, holds, last_event
+from events.cursors import Cursor, holds, last_up_to
 from events.tail import Tail
-from events.values import Position
+from events.values import Epoch, Position
 
 log = structlog.get_logger()
 BATCH: Final = 500
@@ -37,10 +38,10 @@ class Feed:
 
     def __init__(self, engine: AsyncEngine, tail: Tail, waiter: Waiter) -> None:
         self._engine, self._tail, self._waiter = engine, tail, waiter
-        self._last: Cursor | None = None
-        self._doubtful = False
+        self._begun = self._doubtful = False
+        self._epoch: Epoch | None = None
         self._grown = asyncio.Event()
-        self._asked: list[asyncio.Event] = []
+        self._asked: set[asyncio.Event] = set()
         self.past = Past(engine)
         self.ring = Ring(Position(0))
         self.incarnation = 0
@@ -65,11 +66,15 @@ class Feed:
                 await self._waiter.wait(busy=grew)
 
     async def up_to_date(self) -> Position:
-        """How far the log is final, by a look that begins after this call."""
+        """How far the log is final, by a look that begins after this call. Raises `NotYetKnown`."""
         looked = asyncio.Event()
-        self._asked.append(looked)
+        self._asked.add(looked)
         self._waiter.wake()
-        await looked.wait()
+        try:
+            async with patience("not_looked", "the end of the log cannot be seen now; ask again"):
+                await looked.wait()
+        finally:
+            self._asked.discard(looked)
         return self.final
 
     async def grows_past(self, place: Position, seconds: float) -> bool:
@@ -89,8 +94,8 @@ class Feed:
         self._tell()
 
     async def _look(self) -> bool:
-        asked = len(self._asked)
-        if self._last is None or (self._doubtful and not await self._still_there(self._last)):
+        asked = tuple(self._asked)
+        if not self._begun or (self._doubtful and not await self._still_there()):
             await self._begin()
         self._doubtful = False
         before = self.final
@@ -98,39 +103,48 @@ class Feed:
         if batch.final > before:
             self.ring.add(stretch(before, batch.final, batch.events))
             if batch.events:
-                self._last = Cursor(batch.events[-1].position, batch.events[-1].epoch)
+                self._epoch = batch.events[-1].epoch
             self._tell()
         if len(batch.events) < BATCH:
-            self._answer(asked)
+            for looked in asked:
+                looked.set()
         return batch.final > before
 
-    async def _still_there(self, last: Cursor) -> bool:
+    async def _still_there(self) -> bool:
+        """Whether the log is the one that was followed; a wrong no only makes watchers come again.
+
+        The place itself is asked for and not the last event before it: behind a restored event, positions that were dead
+        hold events of a later epoch, and these would be passed over.
+        """
+        if self.final == 0:
+            return True
+        place = Cursor(self.final, self._epoch)
         async with self._engine.connect() as conn:
-            if await holds(await ledger_connection(conn), last):
+            if self._epoch is not None and await holds(await ledger_connection(conn), place):
                 return True
-        log.error("feed_lost_its_log", last=str(last))
+        log.warning("feed_begins_anew", after=str(place))
         return False
 
     async def _begin(self) -> None:
         """Start at the end of the log that there is."""
-        final = await self._tail.final()
+        final = await self._end()
         async with self._engine.connect() as conn:
-            ledger = await ledger_connection(conn)
-            # 0 also means that somebody appends, and nothing is known yet.
-            while final == 0 and await drawn(ledger) > 0:
-                await asyncio.sleep(_BEGIN_POLL_SECONDS)
-                final = await self._tail.final()
-            last = await last_event(ledger, final)
-        if self._last is not None:
+            last = await last_up_to(await ledger_connection(conn), final)
+        if self._begun:
             self.incarnation += 1
-        self.ring, self._last = Ring(final), last
+        self.ring, self._epoch, self._begun = Ring(final), last and last.epoch, True
         self._tell()
+
+    async def _end(self) -> Position:
+        while not (final := await self._tail.final()):
+            # 0 means that nothing is known yet, because somebody appends; or that there is no event, and then the
+            # beginning is near enough. What was drawn and given up there is only noted by who reads it.
+            first = await self._tail.batch(Position(0), 1)
+            if not first.events:
+                return first.final
+            await asyncio.sleep(_BEGIN_POLL_SECONDS)
+        return final
 
     def _tell(self) -> None:
         grown, self._grown = self._grown, asyncio.Event()
         grown.set()
-
-    def _answer(self, asked: int) -> None:
-        for looked in self._asked[:asked]:
-            looked.set()
-        del self._asked[:asked]

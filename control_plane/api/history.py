@@ -6,19 +6,19 @@ The state of a thing is the view that the present has of it, so that then and no
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, assert_never
+from typing import assert_never
 
-from fastapi import APIRouter, Query, Request, Response
-from pydantic import AfterValidator, BaseModel, Field
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.api.access import Admin
-from control_plane.api.at import At, checked, say, travel_of
+from control_plane.api.at import At, From, To, refuse_backwards, say, stretch_of, travel_of
 from control_plane.api.pages import Limit
 from control_plane.api.problems import PROBLEMS
 from control_plane.api.subjects import OneAllocation, OneClaim, OneRow, State, Step, Subject
 from control_plane.api.views import past_node_view, slot_view
-from control_plane.decisions.refusals import Malformed, Objection, UnknownName
-from control_plane.time_travel.asked import asked
+from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.time_travel.differences import Json, differences
 from control_plane.time_travel.holders import address, mapping
 from control_plane.time_travel.travel import Place
@@ -37,7 +37,6 @@ from read_models.nodes import NodeRow
 from read_models.slots import SlotRow
 
 router = APIRouter(prefix="/v1/history", tags=["history"], responses=PROBLEMS)
-BEGINNING = "position:0"
 
 
 class Kind(StrEnum):
@@ -104,14 +103,6 @@ class ChangesView(BaseModel):
     next_from: str | None
 
 
-From = Annotated[
-    str,
-    Query(alias="from", max_length=64, description="As `at`; else the beginning."),
-    AfterValidator(checked),
-]
-To = Annotated[str | None, Query(max_length=64, description="As `at`; else now."), AfterValidator(checked)]
-
-
 @router.get("/{kind}/{name:path}/changes")
 async def changes(
     request: Request,
@@ -119,20 +110,18 @@ async def changes(
     kind: Kind,
     name: str,
     *,
-    from_: From = BEGINNING,
+    from_: From = None,
     to: To = None,
     limit: Limit = 200,
 ) -> ChangesView:
     """What changed between two places in the past, who did it and why."""
     subject = _subject(kind, name)
-    wanted = asked(from_), None if to is None else asked(to)
+    wanted = stretch_of(from_, to)
     async with travel_of(request).to(*wanted, known_to=subject.known_to) as (conn, [start, end]):
-        if start.position > end.position:
-            why = f"{from_} is position {start.position}, which is behind position {end.position}"
-            raise Malformed(Objection("from_behind_to", why, "/from"))
+        refuse_backwards(start.position, end.position)
         before = await subject.at(conn, start.position)
         after = await subject.at(conn, end.position)
-        if before is None and after is None:
+        if before is None and after is None and not await _ever(request, conn, subject):
             raise _unknown(kind, name, end.position)
         found = await subject.steps(conn, start.position, end.position, limit)
     return ChangesView(
@@ -155,10 +144,15 @@ async def show(
     subject = _subject(kind, name)
     async with travel_of(request).to(at, known_to=subject.known_to) as (conn, [place]):
         state = await subject.at(conn, place.position)
-        if state is None and await subject.at(conn, travel_of(request).final) is None:
+        if state is None and not await _ever(request, conn, subject):
             raise _unknown(kind, name, place.position)
     say(response, place)
     return HistoryView(kind=kind, name=name, at=_place(place), state=state)
+
+
+async def _ever(request: Request, conn: AsyncConnection, subject: Subject) -> bool:
+    """Whether it is there by now: what came later has a past too, though an empty one."""
+    return await subject.at(conn, travel_of(request).final) is not None
 
 
 def _subject(kind: Kind, name: str) -> Subject:
@@ -193,7 +187,7 @@ def _place(place: Place) -> PlaceView:
     last = place.last
     return PlaceView(
         position=place.position,
-        cursor=None if last is None else f"{last.epoch}.{last.position}",
+        cursor=None if last is None else str(last.cursor),
         time=None if last is None else last.recorded_at,
     )
 

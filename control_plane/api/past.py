@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from events.connection import ledger_connection
-from events.cursors import Cursor, last_event
+from events.cursors import Cursor, last_up_to
 from events.envelope import Recorded
 from events.facts import Fact
 from events.search import Found, Pick, find, find_at
@@ -47,8 +47,8 @@ class Past:
             events, reached = await _page(conn, pick, after, upto, limit)
             if events and (pick.everything or events[-1].position == reached):
                 return Section(events, reached, Cursor(events[-1].position, events[-1].epoch))
-            last = await last_event(await ledger_connection(conn), reached)
-            return Section(events, reached, last if last.position else None)
+            last = await last_up_to(await ledger_connection(conn), reached)
+            return Section(events, reached, last and last.cursor)
 
     async def full_page(self, pick: Pick, after: Position, upto: Position, limit: int) -> Section:
         """As `page`, but short only at the end, or when there is little to find in much."""

@@ -5,7 +5,7 @@ value that no event could ever have is refused, with all others that are wrong; 
 """
 
 import re
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 from fastapi import Depends, Header, Query, Request
@@ -48,46 +48,25 @@ def _cursor(raw: str) -> str:
     return raw
 
 
+def _several(name: str, description: str) -> Any:
+    """A parameter that may be given up to `MOST` times."""
+    return Query(default_factory=list, alias=name, max_length=MOST, description=description)
+
+
 Streams = Annotated[
     list[Annotated[StreamId, AfterValidator(_stream)]],
-    Query(
-        default_factory=list,
-        alias="stream",
-        max_length=MOST,
-        description="Streams, such as `node-lab-a` or `slot-lab-a/0`.",
-    ),
+    _several("stream", "Streams, such as `node-lab-a` or `slot-lab-a/0`."),
 ]
 Types = Annotated[
     list[Annotated[str, AfterValidator(_type)]],
-    Query(
-        default_factory=list,
-        alias="type",
-        max_length=MOST,
-        description="Types of event, such as `slot.claimed`.",
-    ),
+    _several("type", "Types of event, such as `slot.claimed`."),
 ]
-Projects = Annotated[
-    list[Annotated[ProjectId, AfterValidator(project_id)]],
-    Query(default_factory=list, alias="project", max_length=MOST, description="Projects."),
-]
+Projects = Annotated[list[Annotated[ProjectId, AfterValidator(project_id)]], _several("project", "Projects.")]
 Actors = Annotated[
     list[Annotated[str, AfterValidator(_actor)]],
-    Query(
-        default_factory=list,
-        alias="actor",
-        max_length=MOST,
-        description="Who caused it, such as `key:alice`.",
-    ),
+    _several("actor", "Who caused it, such as `key:alice`."),
 ]
-Correlations = Annotated[
-    list[UUID],
-    Query(
-        default_factory=list,
-        alias="correlation",
-        max_length=MOST,
-        description="Correlation ids: what one request led to.",
-    ),
-]
+Correlations = Annotated[list[UUID], _several("correlation", "Correlation ids: what one request led to.")]
 After = Annotated[
     str | None,
     Query(description="Begin behind this cursor (an event's id), or `position:N`.", max_length=64),

@@ -1,6 +1,7 @@
 """The one table from refusals to HTTP: RFC 9457 `application/problem+json`, with every reason at once."""
 
 from collections.abc import Iterable
+from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -21,7 +22,9 @@ from control_plane.decisions.refusals import (
     Unauthorised,
     UnknownName,
 )
-from events.errors import KeyBusy, KeyReused
+from control_plane.outage import DATABASE_AWAY
+from control_plane.redis_nodes import RedisAway
+from events.errors import KeyBusy, KeyReused, UnreadableEvent
 
 log = structlog.get_logger()
 MEDIA_TYPE: Final = "application/problem+json"
@@ -45,6 +48,12 @@ KINDS: Final[dict[type[Refused], Kind]] = {
     Unauthorised: Kind("unauthorised", 401, "Nobody is known by these credentials"),
     Forbidden: Kind("forbidden", 403, "You may not do this"),
 }
+BROKEN: Final = Kind("internal-error", 500, "This is a fault of Sliceplane")
+DATABASE: Final = Kind("database-away", 503, "The database does not answer")
+REDIS: Final = Kind("queues-away", 503, "The nodes' queues do not answer")
+UNREADABLE: Final = Kind("unreadable-event", 503, "An event that this rests on cannot be read")
+OTHERS: Final = (BROKEN, DATABASE, REDIS, UNREADABLE)
+"""What befalls a request, and is no refusal."""
 _BY_NAME: Final = {kind.__name__: kind for kind in KINDS}
 
 
@@ -67,13 +76,15 @@ class Problem(BaseModel):
     request_id: str
 
 
+def _told(kinds: Iterable[Kind]) -> dict[str, Any]:
+    description = "; ".join(f"{URN}{kind.name}: {kind.title}" for kind in kinds)
+    return {"model": Problem, "description": description, "content": {MEDIA_TYPE: {}}}
+
+
+_ALL: Final = (*KINDS.values(), *OTHERS)
 PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
-    kind.status: {
-        "model": Problem,
-        "description": f"{URN}{kind.name}: {kind.title}",
-        "content": {MEDIA_TYPE: {}},
-    }
-    for kind in KINDS.values()
+    status: _told(kind for kind in _ALL if kind.status == status)
+    for status in sorted({kind.status for kind in _ALL})
 }
 
 
@@ -90,7 +101,7 @@ def problem(request: Request, kind: Kind, objections: Iterable[Objection], **hea
     )
     if kind is KINDS[Unauthorised]:
         headers["WWW-Authenticate"] = "Bearer"
-    if kind is KINDS[NotYetKnown]:
+    if kind.status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers["Retry-After"] = "1"
     log.info("request_refused", status=kind.status, reasons=[reason.code for reason in reasons])
     return JSONResponse(body.model_dump(), kind.status, headers, MEDIA_TYPE)
@@ -98,6 +109,7 @@ def problem(request: Request, kind: Kind, objections: Iterable[Objection], **hea
 
 def install(app: FastAPI) -> None:
     """Make every refusal of the application a problem."""
+    _install_absences(app)
 
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Refused) -> JSONResponse:
@@ -121,17 +133,42 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> JSONResponse:
         log.error("request_broke", path=request.url.path, exc_info=error)
-        kind = Kind("internal-error", 500, "This is a fault of Sliceplane")
         why = (
             "the request could not be carried out; the control plane's log has the cause under its request id"
         )
-        return problem(request, kind, [Objection("internal_error", why)])
+        return problem(request, BROKEN, [Objection("internal_error", why)])
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
         kind = Kind(error.detail.lower().replace(" ", "-"), error.status_code, error.detail)
         why = f"{request.method} {request.url.path}: {error.detail}"
         return problem(request, kind, [Objection(kind.name.replace("-", "_"), why)])
+
+
+def _install_absences(app: FastAPI) -> None:
+    """Tell plainly what cannot be had now, and may be had in a moment."""
+
+    @app.exception_handler(UnreadableEvent)
+    async def unreadable(request: Request, error: UnreadableEvent) -> JSONResponse:
+        log.error("event_unreadable", position=error.position, error=str(error))
+        return problem(request, UNREADABLE, [Objection("unreadable_event", str(error))])
+
+    @app.exception_handler(RedisAway)
+    async def without_queues(request: Request, error: RedisAway) -> JSONResponse:
+        log.warning("redis_away", error=str(error))
+        why = "Redis does not answer, which keeps the nodes' queues; ask again"
+        return problem(request, REDIS, [Objection("queues_away", why)])
+
+    async def without_database(request: Request, error: Exception) -> JSONResponse:
+        log.warning("database_away", error=str(error))
+        why = (
+            "Postgres did not answer in time, ended the connection or has none to give; whether something was changed is not"
+            " known: ask again, with the same Idempotency-Key"
+        )
+        return problem(request, DATABASE, [Objection("database_away", why)])
+
+    for away in DATABASE_AWAY:
+        app.add_exception_handler(away, without_database)
 
 
 def _refusal(request: Request, refusals: list[Refused]) -> JSONResponse:

@@ -19,7 +19,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     NO_ACCESS = 3
     UNREACHABLE = 4
-    NOT_ACTIVE = 5
+    NOT_DONE = 5
     INTERRUPTED = 130
 
 
@@ -64,13 +64,13 @@ class Interrupted(Failure):
 class NotActive(Failure):
     """The request was taken, and the allocation ended without becoming (or staying) active."""
 
-    exit_code = ExitCode.NOT_ACTIVE
+    exit_code = ExitCode.NOT_DONE
 
 
 class Stopped(Failure):
     """What was asked for was taken, and an event of the log keeps it from its end until somebody decides."""
 
-    exit_code = ExitCode.NOT_ACTIVE
+    exit_code = ExitCode.NOT_DONE
 
 
 class Different(Failure):

@@ -47,12 +47,26 @@ def _option(given: str | None) -> str | None:
     return None if given is None else place(given)
 
 
-def required(given: str) -> str:
-    """The same, for an option that has a default."""
-    return place(given)
-
-
 At = Annotated[
     str | None,
     typer.Option(metavar="WHEN", callback=_option, help=f"As of then: {FORMS}.", show_default=False),
+]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="WHEN",
+        callback=_option,
+        help=f"What came after that: {FORMS}. Else from the beginning.",
+        show_default=False,
+    ),
+]
+To = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHEN",
+        callback=_option,
+        help="What came until then, named likewise. Else until now.",
+        show_default=False,
+    ),
 ]

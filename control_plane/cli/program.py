@@ -8,9 +8,9 @@ from control_plane.cli.commands import allocations, events, history, nodes, proj
 from control_plane.cli.session import Wanted
 
 _EPILOG = """
-**Exit codes:** 0 done · 1 the control plane refused · 2 wrong usage · 3 no access · 4 the control plane
-cannot be reached or did not answer sensibly · 5 the allocation failed or did not become
-active, or an event stopped a rebuild · 130 interrupted
+**Exit codes:** 0 done · 1 the control plane refused, or tables differ from the log · 2 wrong usage · 3 no
+access · 4 the control plane cannot be reached or did not answer sensibly · 5 begun and not done: the allocation
+failed or did not become active, or an event stopped a rebuild or a verification · 130 interrupted
 """
 
 program = typer.Typer(

@@ -4,7 +4,7 @@ Compared in the database, within the caller's snapshot: only a row that differs 
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import distinct_on
@@ -17,6 +17,14 @@ from read_models.generations import idle_metadata
 from read_models.holdings import holding
 
 Row = dict[str, Any]
+_HASHED: Final = ", ".join("null::bytea as leaf" if name == "leaf" else name for name in event.columns.keys())  # noqa: SIM118 (columns, not names)
+_LEAVES: Final = f"""
+select position, encode(kept, 'hex') as kept, encode(made, 'hex') as made
+  from (select e.position, e.leaf as kept,
+               sha256('\\x000101'::bytea || record_send((select h from (select {_HASHED}) h))) as made
+          from ledger.event e offset 0) leaves
+ where made <> kept order by position limit 1
+"""  # noqa: S608 (made of the table's columns); events.merkle says what is hashed
 
 
 class Difference(NamedTuple):
@@ -49,6 +57,17 @@ async def compare_checkpoints(conn: AsyncConnection) -> Difference | None:
         return None
     key, last = {"name": row[0]}, {"position": row[2]}
     return Difference(str(checkpoint), key, ("position",), {**key, "position": row[1]}, {**key, **last})
+
+
+async def compare_leaves(conn: AsyncConnection) -> Difference | None:
+    """The first event that is not what it was when append hashed it. Whoever changed the leaf along with it is not
+    found here: that takes tree heads that are kept elsewhere (LED-7).
+    """
+    row = (await conn.execute(sa.text(_LEAVES))).one_or_none()
+    if row is None:
+        return None
+    key = {"position": row.position}
+    return Difference(str(event), key, ("leaf",), {**key, "leaf": row.kept}, {**key, "leaf": row.made})
 
 
 async def compare_heads(conn: AsyncConnection) -> Difference | None:

@@ -21,6 +21,7 @@ from control_plane.projector.compare import (
     compare_claims,
     compare_heads,
     compare_keys,
+    compare_leaves,
     compare_tables,
 )
 from control_plane.projector.gathering import Gathering, Skips, skips_of
@@ -91,7 +92,10 @@ class _Replay:
 
 async def _differences(conn: AsyncConnection, skips: Skips) -> tuple[Difference, ...]:
     await turn_to(conn, LIVE)
-    found: list[Difference | None] = [await compare_checkpoints(conn)]
+    found: list[Difference | None] = [
+        await compare_leaves(conn),
+        await compare_checkpoints(conn),
+    ]
     for each in PROJECTIONS.values():
         reached: Any = None
         if not each.inline:

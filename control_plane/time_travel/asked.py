@@ -4,9 +4,9 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
+from events import cursors
 from events.values import InvalidValue, Position
 
-_POSITION: Final = re.compile(r"position:([0-9]{1,18})")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
 _FORMS: Final = "a time such as 2026-11-21T09:30:00Z (RFC 3339; '+' is sent as %2B), or position:N"
 
@@ -15,8 +15,8 @@ Asked = Position | datetime
 
 def asked(raw: str) -> Asked:
     """What a query's `at` names. Times are in UTC, to the microsecond. Raises `InvalidValue`."""
-    if said := _POSITION.fullmatch(raw):
-        return Position(int(said[1]))
+    if (position := cursors.said(raw)) is not None:
+        return position
     if not _TIME.fullmatch(raw.upper()):
         raise InvalidValue("place in the past", raw[:64], _FORMS)
     try:

@@ -15,24 +15,14 @@ from events.envelope import Recorded
 from events.facts import Fact
 from events.store import COLUMNS, recorded, refuse_unreadable
 from events.values import Position, StreamId
+from events.versions import VERSION_AT
 from read_models.rows import Patched, folded
 
 Row = dict[str, Any]
 
-# The version that a stream had at a position; of `asked.stream_id`, and 0 before its first fact.
-_VERSION_AT: Final = """
-  with recursive halved(low, high) as (
-      select 0::bigint, coalesce((select h.version from ledger.head h where h.stream_id = asked.stream_id), 0) + 1
-    union all
-      select case when there then middle else low end, case when there then high else middle end
-        from (select low, high, (low + high) / 2 as middle from halved where high - low > 1) as step
-       cross join lateral (select e.position <= %(upto)s as there from ledger.event e
-                            where e.stream_id = asked.stream_id and e.version = step.middle) as probe
-  ) select low as version from halved where high - low = 1
-"""
 _DECISIVE: Final = f"""
 select found.* from unnest(%(streams)s::text[]) as asked(stream_id)
- cross join lateral ({_VERSION_AT}) as had
+ cross join lateral ({VERSION_AT}) as had
  cross join lateral (
     select max(e.version) as version from ledger.event e
      where e.stream_id = asked.stream_id and e.version <= had.version group by e.type
@@ -45,7 +35,7 @@ _SINCE: Final = f"""
 select {COLUMNS} from ledger.event
  where stream_id = %(stream)s and position <= %(to)s
    and version > (select had.version from (select %(stream)s::text) as asked(stream_id)
-                   cross join lateral ({_VERSION_AT}) as had)
+                   cross join lateral ({VERSION_AT}) as had)
  order by version limit %(limit)s
 """  # noqa: S608, put together from constants
 _WHOLE: Final = f"""

@@ -1,13 +1,15 @@
 """The way to a place in the past: wait until the log up to it is final, and read there without being in anybody's way.
 
 What is final never changes, so an answer about the past is the same whenever it is asked for. Who waits holds no
-connection, and few read at a time: however much of the past is asked for, the present keeps most of the connections. Only
-a place that is not final yet is waited for, and an appender that hangs delays nobody who asks for what was before.
+connection, one looks for all who wait for the same thing, and few read at a time: however much of the past is asked
+for, the present keeps most of the connections. Only a place that is not final yet is waited for, and an appender that
+hangs delays nobody who asks for what was before.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from typing import Final, NamedTuple, Protocol
 
@@ -15,16 +17,17 @@ import psycopg
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from control_plane.decisions.refusals import Conflict, NotYetKnown, Objection
+from control_plane.patience import PATIENCE_SECONDS, patience
 from control_plane.time_travel.asked import Asked
 from events import cursors
 from events.connection import ledger_connection
-from events.moments import Last, last_up_to, position_at, settled
+from events.cursors import Last, last_up_to
+from events.moments import position_at, settled
 from events.values import Position
 from read_models import checkpoints
 
-PATIENCE_SECONDS: Final = 5.0
-"""An appender delays readers no longer than this (P29)."""
 READERS: Final = 3
+"""So many connections at a time, those of short looks included."""
 _POLL_SECONDS: Final = 0.02
 
 
@@ -49,8 +52,10 @@ class TimeTravel:
 
     def __init__(self, engine: AsyncEngine, end: End) -> None:
         self._engine, self._end = engine, end
-        self._readers, self._look = asyncio.Semaphore(READERS), asyncio.Lock()
+        self._readers = asyncio.Semaphore(READERS)
+        self._look, self._look_at = asyncio.Lock(), defaultdict[str, asyncio.Lock](asyncio.Lock)
         self._settled_before: datetime | None = None
+        self._known: dict[str, Position] = {}
 
     @property
     def final(self) -> Position:
@@ -64,15 +69,22 @@ class TimeTravel:
         """Places, and a connection to read them with; None means now. `known_to` names a projection that must have come
         so far. Raises `Conflict` for what is still to come, and `NotYetKnown`.
         """
-        async with _patience("not_yet_final", "what belongs to there is still being written; ask again"):
-            positions = [await self._position(each) for each in wanted]
-            await self._final_to(max(positions))
+        positions = await self.positions(*wanted)
         if known_to is not None:
-            async with _patience("not_yet_listed", f"the projection {known_to} is not there yet; ask again"):
+            async with patience("not_yet_listed", f"the projection {known_to} is not there yet; ask again"):
                 await self._known_to(known_to, max(positions))
-        async with self._readers, self._engine.connect() as conn:
+        async with AsyncExitStack() as stack:
+            async with patience("too_many_readers", "others read the past, one after the other; ask again"):
+                conn = await stack.enter_async_context(self._connection())
             ledger = await ledger_connection(conn)
             yield conn, tuple([Place(each, await last_up_to(ledger, each)) for each in positions])
+
+    async def positions(self, *wanted: Asked | None) -> tuple[Position, ...]:
+        """The positions of places, once the log is final up to each. Raises as `to`."""
+        async with patience("not_yet_final", "what belongs to there is still being written; ask again"):
+            found = tuple([await self._position(each) for each in wanted])
+            await self._final_to(max(found))
+            return found
 
     async def _position(self, wanted: Asked | None) -> Position:
         if isinstance(wanted, datetime):
@@ -112,29 +124,37 @@ class TimeTravel:
             await self._end.grows_past(Position(position - 1), PATIENCE_SECONDS)
 
     async def _known_to(self, projection: str, position: Position) -> None:
-        while True:
-            async with self._engine.connect() as conn:
-                found = await checkpoints.find(conn, projection)
-            if found is not None and found.position >= position:
-                return
-            if found is not None and found.stop is not None:
-                why = (
-                    f"the projection {projection}, which lists what there was, stopped at position"
-                    f" {found.stop.at}: {found.stop.error}"
-                )
-                raise NotYetKnown(Objection("projection_stopped", why))
-            await asyncio.sleep(_POLL_SECONDS)
+        while not self._is_known(projection, position):
+            # As in `_settle`, one looks for all.
+            async with self._look_at[projection]:
+                if self._is_known(projection, position):
+                    return
+                self._known[projection] = await self._checkpoint(projection, position)
+                if not self._is_known(projection, position):
+                    await asyncio.sleep(_POLL_SECONDS)
+
+    def _is_known(self, projection: str, position: Position) -> bool:
+        return self._known.get(projection, -1) >= position
+
+    async def _checkpoint(self, projection: str, wanted: Position) -> Position:
+        async with self._connection() as conn:
+            found = await checkpoints.find(conn, projection)
+        if found is None:
+            return Position(0)
+        if found.stop is not None and found.position < wanted:
+            why = (
+                f"the projection {projection}, which lists what there was, stopped at position"
+                f" {found.stop.at}: {found.stop.error}"
+            )
+            raise NotYetKnown(Objection("projection_stopped", why))
+        return found.position
 
     @asynccontextmanager
     async def _ledger(self) -> AsyncIterator[psycopg.AsyncConnection[tuple[object, ...]]]:
-        async with self._engine.connect() as conn:
+        async with self._connection() as conn:
             yield await ledger_connection(conn)
 
-
-@asynccontextmanager
-async def _patience(code: str, why: str) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            yield
-    except TimeoutError:
-        raise NotYetKnown(Objection(code, why)) from None
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[AsyncConnection]:
+        async with self._readers, self._engine.connect() as conn:
+            yield conn

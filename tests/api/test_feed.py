@@ -11,22 +11,23 @@ import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from control_plane import patience
 from control_plane.api import watch as watching
 from control_plane.api.feed import Feed
 from control_plane.api.ring import Ring, stretch
 from control_plane.api.watch import ALIVE, WELCOME, watch
+from control_plane.decisions.refusals import NotYetKnown
 from control_plane.wake import Waiter
 from events import search
 from events.append import append
 from events.cursors import Cursor, holds
 from events.envelope import Recorded
 from events.facts import Fact
-from events.projections import ProjectionEventSkipped
-from events.search import Pick
+from events.search import Pick, traits_of
 from events.tail import Tail
-from events.values import Position, StreamId, correlation_of, stream_of_projection
+from events.values import Position, StreamId, correlation_of
 from read_models import allocations, checkpoints
-from tests.ledger.given import ALLOCATION, because, committed, on, plain
+from tests.ledger.given import ALLOCATION, because, committed, on, plain, takes
 from tests.servers.plane import settings_for
 from tests.servers.postgres import Connect, Database
 
@@ -216,20 +217,6 @@ async def test_a_story_is_whole_wherever_its_projector_is(
             assert await reading(feed, pick=STORY).positions(len(told)) == told
 
 
-async def test_a_story_holds_what_its_projector_was_told_to_skip(
-    engine: AsyncEngine, database: Database, connect: Connect
-) -> None:
-    conn = await connect()
-    told = await committed_story(conn)
-    skipped = ProjectionEventSkipped("allocations", Position(told[1]), "it is poison")
-    async with conn.transaction():
-        await append(conn, [on(stream_of_projection("allocations"), 0, skipped)], because())
-    async with engine.begin() as writing:
-        await project(writing, told[-1] + 1, [position for position in told if position != told[1]])
-    async with feeding(engine, database) as feed:
-        assert await reading(feed, pick=STORY).positions(len(told)) == told
-
-
 async def committed_story(conn: psycopg.AsyncConnection) -> list[int]:
     """Events of one allocation between others; their positions."""
     told: list[int] = []
@@ -305,6 +292,67 @@ async def test_a_watch_ends_when_the_log_behind_it_was_restored(
         assert await holds(asking, Cursor(new.position, new.epoch))
         assert await holds(asking, Cursor(Position(3), lost.epoch))
     assert await reading(feed, 3).positions(1) == [4]
+
+
+async def test_a_feed_begins_though_the_first_append_of_all_was_given_up(
+    engine: AsyncEngine, database: Database, conn: psycopg.AsyncConnection
+) -> None:
+    async with conn.transaction(force_rollback=True):
+        await append(conn, [on("never", 0)], because())
+    async with asyncio.timeout(5), feeding(engine, database) as feed:
+        [first] = await fill(conn, 1)
+        assert await feed.up_to_date() == first.position == 2
+
+
+async def test_positions_that_were_dead_before_a_restore_are_read_after_it(
+    feed: Feed, conn: psycopg.AsyncConnection, database: Database
+) -> None:
+    await fill(conn, 3)
+    async with conn.transaction(force_rollback=True):
+        await append(conn, [on("never", 0)], because())
+    chunks = watch(feed, Position(0), Pick())
+    assert await Reader(chunks).positions(3) == [1, 2, 3]
+    while feed.final < 4:
+        await feed.up_to_date()
+    async with await psycopg.AsyncConnection.connect(database.admin_dsn, autocommit=True) as admin:
+        await admin.execute("truncate ledger.dead_position")
+    await restored_up_to(database, 3)
+    await fill(await psycopg.AsyncConnection.connect(database.app_dsn), 1)
+    assert [chunk async for chunk in chunks] == []
+    assert await reading(feed, 3).positions(1) == [4]
+
+
+async def test_who_asks_for_the_end_of_a_log_that_nobody_looks_at_is_told_to_come_again(
+    engine: AsyncEngine, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "PATIENCE_SECONDS", SOON)
+    with pytest.raises(NotYetKnown):
+        await Feed(engine, Tail(database.app_dsn), Waiter()).up_to_date()
+
+
+@pytest.mark.parametrize("streams", [("long",), ("long", "other", "none")])
+@pytest.mark.parametrize("types", [(), ("allocation.activated",), ("slot.claimed",)])
+async def test_pages_of_long_streams_make_the_streams(
+    engine: AsyncEngine, conn: psycopg.AsyncConnection, streams: tuple[str, ...], types: tuple[str, ...]
+) -> None:
+    lengths = {"long": 0, "other": 0, "unasked": 0}
+    told: list[Recorded[Fact]] = []
+    for number in range(60):
+        for stream, count_ in (("long", 5), ("unasked", 2), ("other", number % 3 + 1)):
+            facts = [plain()] * (count_ - 1) + [takes(f"{stream}/{number}")]
+            told += await committed(conn, on(stream, lengths[stream], *facts))
+            lengths[stream] += count_
+    pick = Pick(streams=frozenset(map(StreamId, streams)), types=frozenset(types))
+    upto = Position(told[-1].position - 7)
+    wanted = [each for each in told if each.position <= upto and pick.takes(traits_of(each))]
+    found: list[Recorded[Fact]] = []
+    after = Position(0)
+    async with engine.connect() as reading_:
+        while after < upto:
+            page = await search.find(reading_, pick, after=after, upto=upto, limit=37)
+            found += page.events
+            after = page.reached
+    assert found == wanted
 
 
 async def restored_up_to(database: Database, position: int) -> None:

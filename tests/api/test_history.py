@@ -105,6 +105,56 @@ def test_each_change_names_the_event_that_made_it(life: Life) -> None:
     assert by_type["allocation.slice_ready"]["actor"] == "node:n1"
 
 
+def test_a_stretch_before_a_thing_was_there_has_no_changes(life: Life) -> None:
+    for subject in subjects(life):
+        found = changes(life, subject, to="position:1")
+        assert (found["before"], found["after"], found["changes"], found["next_from"]) == (
+            None,
+            None,
+            [],
+            None,
+        )
+
+
+def test_what_happened_between_two_times_is_listed_page_by_page(life: Life) -> None:
+    early, late = life.moments[2], life.moments[7]
+    told = life.plane.rows(
+        "select position, actor from ledger.event where position > %(early)s and position <= %(late)s order by position",
+        early=early.position,
+        late=late.position,
+    )
+    for stretch in (
+        {"from": early.time.isoformat(), "to": late.time.isoformat()},
+        {"from": f"position:{early.position}", "to": f"position:{late.position}"},
+        {"after": f"position:{early.position}", "to": late.time.isoformat()},
+    ):
+        found, cursor = [], dict[str, str]()
+        while True:
+            page = ask(life.plane, "/events", limit="2", **stretch, **cursor).json()
+            found += [(event["position"], event["actor"]) for event in page["items"]]
+            if page["next_cursor"] is None:
+                break
+            cursor = {"cursor": page["next_cursor"]}
+        assert found == told
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        ({"from": "position:3", "to": "position:2"}, 422, "from_behind_to"),
+        ({"to": "position:999999"}, 409, "not_reached"),
+        ({"to": "2999-01-01T00:00:00Z"}, 409, "in_the_future"),
+        ({"from": "yesterday"}, 422, "value_error"),
+    ],
+)
+def test_a_stretch_that_cannot_be_listed_is_refused(
+    life: Life, query: dict[str, str], status: int, code: str
+) -> None:
+    answer = ask(life.plane, "/events", **query)
+    assert answer.status_code == status
+    assert {reason["code"] for reason in answer.json()["reasons"]} == {code}
+
+
 def test_between_two_times_only_what_was_recorded_in_between_is_told(life: Life) -> None:
     early, late = life.moments[4], life.moments[7]
     query = {"from": early.time.isoformat(), "to": late.time.isoformat()}

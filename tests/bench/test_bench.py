@@ -170,8 +170,7 @@ def test_only_the_baseline_knows_the_ledgers_tables() -> None:
         path.name
         for path in python_files(below="bench")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom)
-        and node.module in {"events.tables", "events.store"}
+        if isinstance(node, ast.ImportFrom) and node.module in {"events.tables", "events.store"}
     }
     assert importing == {"raw.py"}
 

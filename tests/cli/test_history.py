@@ -30,6 +30,12 @@ def history(life: Life, bare: Run) -> Run:
     return lambda *words: bare("--url", life.plane.url, "--api-key", ADMIN_KEY, "history", *words)
 
 
+@pytest.fixture
+def events(life: Life, bare: Run) -> Run:
+    """`sliceplane events` on the same."""
+    return lambda *words: bare("--url", life.plane.url, "--api-key", ADMIN_KEY, "events", *words)
+
+
 @pytest.mark.parametrize(
     ("given", "asked"),
     [
@@ -121,6 +127,14 @@ def test_diff_says_where_there_is_more_and_goes_on_from_there(life: Life, histor
     rest = history("diff", "allocation", life.allocation, "--from", place_.strip(), "--json")
     whole = history("diff", "allocation", life.allocation, "--json")
     assert json.loads(whole.out)["changes"][3:] == json.loads(rest.out)["changes"]
+
+
+def test_events_between_two_places_are_listed_with_who_caused_them(life: Life, events: Run) -> None:
+    first, last = life.moments[0].position, life.moments[3].position
+    words = ("--from", f"position:{first}", "--to", f"position:{last}", "--json")
+    listed = json.loads(events("list", *words).out)["items"]
+    assert [event["position"] for event in listed] == list(range(first + 1, last + 1))
+    assert {event["actor"] for event in listed} == {"node:n1"}
 
 
 def test_nothing_happened_is_said(life: Life, history: Run) -> None:

@@ -18,6 +18,7 @@ from events.claims import Claim
 from events.errors import (
     ClaimHeld,
     ClaimNotHeld,
+    KeyBusy,
     KeyReused,
     KeyTaken,
     LedgerRefusal,
@@ -143,6 +144,31 @@ async def test_a_twin_in_the_same_batch_gets_the_first_answer(conn: psycopg.Asyn
     assert isinstance(outcomes[1], KeyTaken)
     assert outcomes[1].answer == "first"
     assert await take_key(conn, KEY) == StoredAnswer("first")
+
+
+async def test_a_twin_that_keeps_the_key_for_too_long_ends_a_batch_as_it_ends_an_append(
+    connect: Connect,
+) -> None:
+    first, second = [await connect() for _ in range(2)]
+    await take_key(first, KEY)
+    await second.execute("set lock_timeout = '50ms'")
+    await second.commit()
+
+    with pytest.raises(KeyBusy):
+        await batch(second, command(on("slot-a", 0)), command(on("slot-b", 0), key=KEY, answer="second"))
+    with pytest.raises(KeyBusy):
+        async with second.transaction():
+            await append(second, [on("slot-b", 0)], because(), key=KEY, answer="second")
+
+
+async def test_a_stream_that_is_kept_for_too_long_is_no_key_that_is_busy(connect: Connect) -> None:
+    first, second = [await connect() for _ in range(2)]
+    await append(first, [on("slot-a", 0)], because())
+    await second.execute("set lock_timeout = '50ms'")
+    await second.commit()
+
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        await batch(second, command(on("slot-a", 0), key=KEY, answer="second"))
 
 
 async def test_a_key_knows_the_positions_of_its_own_command(conn: psycopg.AsyncConnection) -> None:

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from events.append import append
-from events.moments import SLACK, Settled, last_up_to, position_at, settled
+from events.cursors import last_up_to
+from events.moments import SLACK, Settled, position_at, settled
 from events.values import Position
 from tests.ledger.given import because, committed, on
 from tests.servers.postgres import Connect, Database

@@ -59,9 +59,9 @@ def test_a_skipped_event_is_passed_over_for_good_and_the_log_says_who_let_it(
     client = running_plane.client()
     some_life(running_plane)
     poison = from_a_newer_release(running_plane)
-    stories = ("allocations", "holdings")
-    until(lambda: all(stopped_at(running_plane, name) == poison for name in stories), "both stop")
-    for name in stories:
+    both = ("allocations", "holdings")
+    until(lambda: all(stopped_at(running_plane, name) == poison for name in both), "both stop")
+    for name in both:
         body = {"position": poison, "reason": "a release from the future"}
         assert client.post(f"/projections/{name}/skip", json=body).is_success
     caught_up(running_plane)
@@ -71,6 +71,8 @@ def test_a_skipped_event_is_passed_over_for_good_and_the_log_says_who_let_it(
     assert [event["data"]["position"] for event in skips] == [poison, poison]
     assert all(event["actor"].startswith("key:") and "/skip" in event["why"] for event in skips)
     assert show(running_plane, "holdings")["skipped"] == [poison]
+    stories = running_plane.rows("select count(*) from read.story where position = %(at)s", at=poison)
+    assert stories == [(1,)], "a story needs no fact, and so it lacks none"
 
 
 def test_a_rebuild_stops_at_it_too_and_the_live_tables_stay(running_plane: RunningPlane) -> None:

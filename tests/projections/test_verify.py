@@ -21,6 +21,7 @@ BY_HAND = [
     ("read.holding", "insert into read.holding values ('ip', 'x/1', 100000, 'slot-x/1')", "position"),
     ("read.checkpoint", "update read.checkpoint set position = 100000 where name = 'holdings'", "position"),
     ("read.holding", "update read.holding set stream_id = 'slot-x/1' where kind = 'ip'", "stream_id"),
+    ("ledger.event", "update ledger.event set actor = 'key:other' where position = 3", "leaf"),
     (
         "ledger.head",
         "update ledger.head set version = version + 1 where stream_id = 'node-node-a'",

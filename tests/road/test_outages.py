@@ -14,10 +14,13 @@ from uuid import uuid4
 import httpx
 import psycopg
 import redis
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
+from control_plane.api import problems
 from control_plane.sweeper import RESEND
 from deploy.embedded.children import Child, python_module
-from tests.api.node import QUEUE_PASSWORD, admit, allocate
+from tests.api.node import QUEUE_PASSWORD, admit, allocate, enrol, expect
 from tests.api.streams import watched
 from tests.servers.plane import RunningPlane, free_port
 from tests.waiting import until
@@ -56,6 +59,57 @@ def test_every_program_outlives_its_connections_to_the_database(running_plane: R
     last = running_plane.rows("select max(position) from ledger.event")[0][0]
     seen = watched(running_plane, f"/events/watch?after=position:{last - 1}", 1)
     assert [event.data["position"] for event in seen] == [last]
+
+
+def test_while_the_database_is_away_every_caller_is_told_to_come_again(running_plane: RunningPlane) -> None:
+    name = sql.Identifier(running_plane.database.name)
+    server = make_conninfo(running_plane.database.admin_dsn, dbname="postgres")
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(sql.SQL("alter database {} with allow_connections false").format(name))
+        try:
+            admin.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s",
+                [running_plane.database.name],
+            )
+            client = running_plane.client()
+            for path in ("/skus", "/allocations", "/events", "/slots?at=position:1", "/history/node/n1"):
+                answer = client.get(path)
+                assert (answer.status_code, answer.headers.get("retry-after")) == (503, "1"), answer.text
+                assert answer.headers["content-type"] == "application/problem+json"
+                assert answer.json()["type"] == "urn:sliceplane:problem:database-away"
+        finally:
+            admin.execute(sql.SQL("alter database {} with allow_connections true").format(name))
+    until(lambda: _answers(running_plane), "the API is back")
+
+
+def test_an_event_that_cannot_be_read_is_named_to_who_needs_it(running_plane: RunningPlane) -> None:
+    admit(running_plane, "n1")
+    allocation = allocate(running_plane).json()["id"]
+    [(position,)] = running_plane.rows(
+        "update ledger.event set type = 'allocation.enchanted' where type = 'allocation.placed' returning position"
+    )
+    answer = running_plane.client().get(f"/allocations/{allocation}")
+    assert (answer.status_code, answer.headers.get("retry-after")) == (503, "1")
+    assert answer.json()["type"] == "urn:sliceplane:problem:unreadable-event"
+    assert f"position {position} " in answer.json()["detail"]
+
+
+def test_a_redis_that_is_away_is_told_to_a_node_that_enrols(running_plane: RunningPlane) -> None:
+    token = expect(running_plane, "n1")
+    running_plane.redis.process.kill()
+    running_plane.redis.process.wait()
+    answer = enrol(running_plane, "n1", token)
+    assert (answer.status_code, answer.headers.get("retry-after")) == (503, "1")
+    assert answer.json()["type"] == "urn:sliceplane:problem:queues-away"
+
+
+def test_the_description_of_the_api_names_every_kind_of_problem(shared_plane: RunningPlane) -> None:
+    described = httpx.get(f"{shared_plane.url}/openapi.json").json()
+    answers = described["paths"]["/v1/events"]["get"]["responses"]
+    told = " ".join(answer["description"] for answer in answers.values())
+    for kind in (*problems.KINDS.values(), *problems.OTHERS):
+        assert f"{problems.URN}{kind.name}:" in told
+        assert problems.MEDIA_TYPE in answers[str(kind.status)]["content"]
 
 
 def test_a_redis_that_hangs_delays_no_answer_and_ends_no_program(running_plane: RunningPlane) -> None:

@@ -9,6 +9,7 @@ import typer
 from control_plane.cli.answers import Event, decode
 from control_plane.cli.client import Params
 from control_plane.cli.follow import Follower
+from control_plane.cli.moments import From, To
 from control_plane.cli.options import Actors, After, AsJson, Correlations, Projects, Streams, Types
 from control_plane.cli.pages import event_line
 from control_plane.cli.screen import Screen
@@ -36,13 +37,15 @@ def list_events(
     project: Projects = None,
     actor: Actors = None,
     correlation: Correlations = None,
+    since: From = None,
+    to: To = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the oldest first.")] = 200,
     as_json: AsJson = False,
 ) -> None:
-    """A part of the ledger, in order: all of it, or what the options pick."""
+    """A part of the ledger, in order: all of it, what happened between two times, or what the options pick."""
     picked = _picked(after, stream=stream, type=type_, project=project, actor=actor, correlation=correlation)
     with session(context, json=as_json) as here:
-        show_events(here.screen, here.client.items("/v1/events", picked, limit))
+        show_events(here.screen, here.client.items("/v1/events", {**picked, "from": since, "to": to}, limit))
 
 
 @commands.command()

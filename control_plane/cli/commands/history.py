@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from control_plane.cli.answers import decode
-from control_plane.cli.moments import FORMS, At, required
+from control_plane.cli.moments import At, From, To
 from control_plane.cli.options import AsJson
 from control_plane.cli.pages import history as pages
 from control_plane.cli.pasts import Changes, History, Kind
@@ -36,11 +36,8 @@ def diff(
     kind: Of,
     name: Name,
     *,
-    since: Annotated[
-        str,
-        typer.Option("--from", metavar="WHEN", callback=required, help=f"From there on: {FORMS}."),
-    ] = "position:0",
-    to: At = None,
+    since: From = None,
+    to: To = None,
     limit: Annotated[
         int, typer.Option(min=1, max=500, help="At most so many events, the oldest first.")
     ] = 200,

@@ -48,11 +48,10 @@ def rebuild(
         known = [decode(item, Projection) for item in here.client.items("/v1/projections")]
         asked = [each.name for each in known] if every else list(dict.fromkeys(names or []))
         _refuse_unknown(asked, known)
+        # Ordered before anything is said to go on: interrupted here, not all of it does.
+        ordered = [decode(here.client.post(projection_path(name, "rebuild")), Projection) for name in asked]
         told = f"the rebuild of {', '.join(asked)}"
         with going_on(told, _LIST), advancing(here.screen, "rebuilding") as drawn:
-            ordered = [
-                decode(here.client.post(projection_path(name, "rebuild")), Projection) for name in asked
-            ]
             rebuilt = _until_swapped(here, ordered, drawn)
         _show(here, rebuilt)
 
