@@ -223,6 +223,18 @@ def test_the_first_difference_of_each_table_is_told_with_its_key_and_both_values
     assert "ledger.head is written by the append alone" in outcome.err
 
 
+def test_nobody_is_told_to_rebuild_from_a_log_that_was_changed(plane: ScriptedPlane, sliceplane: Run) -> None:
+    changed = {"table": "ledger.event", "key": {"position": 3}, "columns": ["leaf"]}
+    found = {**ASKED, "state": "different", "position": LAST, "differences": [changed, SLOT_DIFFERS]}
+    plane.answers(VERIFY, document(ASKED, 202))
+    plane.answers(VERIFYING, document(found))
+    plane.answers(LIST, page(projection(), projection("holdings")))
+    outcome = sliceplane("projections", "verify")
+    assert "ledger.event  first difference at position=3" in outcome.out
+    assert "rebuild nothing from it" in outcome.err
+    assert "projections rebuild" not in outcome.err
+
+
 def test_a_program_gets_the_differences_as_they_came(plane: ScriptedPlane, sliceplane: Run) -> None:
     found = {**ASKED, "state": "different", "position": LAST, "differences": [SLOT_DIFFERS]}
     plane.answers(VERIFY, document(ASKED, 202))

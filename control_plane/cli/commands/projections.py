@@ -158,7 +158,10 @@ def _not_equal(here: Session, found: Verification) -> Failure:
         for table in tables
         if not any(table in each.tables for each in known)
     ]
-    if names := [each.name for each in known if set(each.tables) & set(tables)]:
+    names = [each.name for each in known if set(each.tables) & set(tables)]
+    if "ledger.event" in tables:
+        advice.append("the log itself was changed: rebuild nothing from it before you know by whom")
+    elif names:
         advice.append(f"make them anew from the log: sliceplane projections rebuild {' '.join(names)}")
     told = f"{len(tables)} table{'' if len(tables) == 1 else 's'}"
     return Different(f"{told} not equal to what the log says, at position {found.position}", *advice)
