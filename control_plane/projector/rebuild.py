@@ -81,16 +81,26 @@ class Rebuild:
 
     async def _fill(self, projections: Sequence[Projection]) -> None:
         while True:
+            await self._refuse_unless_ordered(projections)
             known = {each.name: await orders_given(self.handle.engine, each.name) for each in projections}
             advance = Advance(self.handle.engine, self.tail, projections, IDLE, BATCH)
             await advance.begin()
             try:
                 await _until_little_is_missing(advance)
             except Stopped as stopped:
+                # A twin who has swapped meanwhile left the old live rows here, and they stop whoever goes on.
+                await self._refuse_unless_ordered(projections)
                 name = stopped.projection
                 await until_ordered(self.handle.engine, name, known[name], self.meanwhile)
             else:
                 return
+
+    async def _refuse_unless_ordered(self, projections: Sequence[Projection]) -> None:
+        """Raises `Overtaken` when a twin carried an order out."""
+        async with self.handle.engine.connect() as conn:
+            for each in projections:
+                if fold(await projection_history(conn, each.name)).rebuild_order is None:
+                    raise checkpoints.Overtaken(each.name)
 
     async def _swapped(self, projection: Projection) -> bool:
         """Whether it was. An event that the rest of it stops at is for the next filling to find."""
