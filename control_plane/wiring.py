@@ -65,6 +65,9 @@ def configure_logs(style: str) -> None:
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer() if style == "console" else structlog.processors.JSONRenderer()
     )
+    # The pool replaces connections that it finds broken, and whoever had one is told by an error of his own; its own
+    # lines would be tracebacks between ours whenever Postgres restarts.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
