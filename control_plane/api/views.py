@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from pydantic import BaseModel
 
-from control_plane.decisions.allocation import (
+from control_plane.decisions.allocation_states import (
     Active,
     Failed,
     Placed,

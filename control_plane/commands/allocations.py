@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane import work
 from control_plane.decisions import allocation as life
+from control_plane.decisions.allocation_states import Allocation, Placed, Requested, fold
 from control_plane.decisions.placement import choose, fits
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.decisions.skus import SKUS
@@ -134,7 +135,7 @@ class Living:
     """An allocation as a command finds it: its history, the state that follows, and its locked slot rows."""
 
     history: tuple[Recorded[AllocationFact], ...]
-    state: life.Placed
+    state: Placed
     rows: dict[SlotId, SlotRow]
 
     def changes(self, facts: tuple[AllocationFact, ...], *slot_changes: Change) -> tuple[Change, ...]:
@@ -169,8 +170,8 @@ def _ends(facts: tuple[AllocationFact, ...]) -> bool:
 async def load(conn: AsyncConnection, allocation: AllocationId) -> Living:
     """Find an allocation and lock its slots. Raises `UnknownName`."""
     history = await allocation_history(conn, allocation)
-    state = life.fold(tuple(recorded.fact for recorded in history))
-    if state is None or isinstance(state, life.Requested):
+    state = fold(tuple(recorded.fact for recorded in history))
+    if state is None or isinstance(state, Requested):
         raise UnknownName(Objection("unknown_allocation", f"there is no allocation {allocation}"))
     rows = await slots.locked(conn, [slot.slot_id for slot in state.slots])
     return Living(history, state, rows)
@@ -198,7 +199,7 @@ def miss_deadline(allocation: AllocationId) -> Command:
 def _by_the_clock(
     allocation: AllocationId,
     why: str,
-    decide: Callable[[life.Allocation, datetime], tuple[AllocationFact, ...]],
+    decide: Callable[[Allocation, datetime], tuple[AllocationFact, ...]],
 ) -> Command:
     """What the passing of time alone decides; its cause is the fact that set the time."""
 

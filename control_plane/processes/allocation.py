@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import assert_never
 from uuid import UUID, uuid5
 
-from control_plane.decisions.allocation import (
+from control_plane.decisions.allocation_states import (
     Active,
     Failed,
     Placed,

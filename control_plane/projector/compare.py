@@ -17,7 +17,8 @@ from read_models.generations import idle_metadata
 from read_models.holdings import holding
 
 Row = dict[str, Any]
-_HASHED: Final = ", ".join("null::bytea as leaf" if name == "leaf" else name for name in event.columns.keys())  # noqa: SIM118 (columns, not names)
+_COLUMNS: Final = [column.name for column in event.columns]
+_HASHED: Final = ", ".join("null::bytea as leaf" if name == "leaf" else name for name in _COLUMNS)
 _LEAVES: Final = f"""
 select position, encode(kept, 'hex') as kept, encode(made, 'hex') as made
   from (select e.position, e.leaf as kept,

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from control_plane.decisions import allocation as life
+from control_plane.decisions.allocation_states import Allocation, fold, state_name
 from control_plane.decisions.refusals import Conflict
 from control_plane.decisions.slots import network_of
 from events.allocations import (
@@ -59,8 +60,8 @@ INTERRUPTED = SliceInterrupted(ID, A, WHY, NOW + timedelta(minutes=2))
 RELEASING = (*ACTIVE, AllocationReleasing(ID, WHY), LeaseEnded(ID))
 
 
-def state_after(*facts: AllocationFact) -> life.Allocation:
-    state = life.fold(facts)
+def state_after(*facts: AllocationFact) -> Allocation:
+    state = fold(facts)
     assert state is not None
     return state
 
@@ -79,7 +80,7 @@ def state_after(*facts: AllocationFact) -> life.Allocation:
     ],
 )
 def test_each_history_leads_to_its_state(facts: tuple[AllocationFact, ...], name: str) -> None:
-    assert life.state_name(state_after(*facts)) == name
+    assert state_name(state_after(*facts)) == name
 
 
 def test_only_the_last_ready_slice_activates_and_grants_the_lease() -> None:
@@ -123,7 +124,7 @@ def test_only_the_last_proof_of_absence_ends_the_release() -> None:
 def test_a_failed_allocation_stays_failed_when_its_slots_are_proved_empty() -> None:
     failed = (*PROVISIONING, AllocationFailed(ID, WHY), SliceRemoved(ID, A))
     assert life.slice_removed(state_after(*failed), B) == (SliceRemoved(ID, B),)
-    assert life.state_name(state_after(*failed, SliceRemoved(ID, B))) == "failed"
+    assert state_name(state_after(*failed, SliceRemoved(ID, B))) == "failed"
 
 
 def test_a_lease_expires_at_its_end_and_not_before() -> None:
@@ -164,6 +165,6 @@ def test_an_observation_is_news_only_when_it_differs_from_the_last_of_its_slot()
 
 def test_a_history_that_no_decision_makes_is_refused() -> None:
     with pytest.raises(AssertionError):
-        life.fold((AllocationActivated(ID),))
+        fold((AllocationActivated(ID),))
     with pytest.raises(AssertionError):
-        life.fold((*PROVISIONING, AllocationReleased(ID)))
+        fold((*PROVISIONING, AllocationReleased(ID)))

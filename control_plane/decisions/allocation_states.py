@@ -1,0 +1,256 @@
+"""The life of an allocation: its states, and how facts change them.
+
+    placed -> provisioning -> active -> releasing -> released
+                   |            | ^
+                   |            v |
+                   |          starting        (a running slice was interrupted and comes back)
+                   v            |
+                 failed  <------+             (slots are emptied; the allocation stays failed)
+
+Only `evolve` reads facts and only the decisions of `allocation` make them, so what is stored and what is believed
+cannot part.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final, assert_never
+
+from events.allocations import (
+    AllocationActivated,
+    AllocationFact,
+    AllocationFailed,
+    AllocationPlaced,
+    AllocationReleased,
+    AllocationReleasing,
+    AllocationRequested,
+    LeaseEnded,
+    LeaseExpired,
+    LeaseGranted,
+    PlacedSlot,
+    SliceAddressObserved,
+    SliceInterrupted,
+    SliceReady,
+    SliceRemovalUnproved,
+    SliceRemoved,
+    SliceStarting,
+)
+from events.facts import Reason
+from events.values import SlotId
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    granted_at: datetime
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """Lasts only within the append that also places it."""
+
+    request: AllocationRequested
+
+
+@dataclass(frozen=True, slots=True)
+class Provisioning:
+    """Slots are claimed and being made; `started` and `ready` say how far each is."""
+
+    request: AllocationRequested
+    slots: tuple[PlacedSlot, ...]
+    deadline: datetime
+    started: frozenset[SlotId] = frozenset()
+    ready: frozenset[SlotId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    request: AllocationRequested
+    slots: tuple[PlacedSlot, ...]
+    lease: Lease | None = None
+    """None only between activation and the grant that follows it in the same append."""
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """Was active; `down` are the slots whose slice is not back yet."""
+
+    request: AllocationRequested
+    slots: tuple[PlacedSlot, ...]
+    lease: Lease | None
+    down: frozenset[SlotId]
+    deadline: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Releasing:
+    request: AllocationRequested
+    slots: tuple[PlacedSlot, ...]
+    lease: Lease | None
+    reason: Reason
+    remaining: frozenset[SlotId]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Final for the caller; `remaining` slots are still being emptied."""
+
+    request: AllocationRequested
+    slots: tuple[PlacedSlot, ...]
+    lease: Lease | None
+    reason: Reason
+    remaining: frozenset[SlotId]
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    request: AllocationRequested
+    slots: tuple[PlacedSlot, ...]
+    lease: Lease | None
+    reason: Reason
+
+
+Placed = Provisioning | Active | Starting | Releasing | Failed | Released
+Allocation = Requested | Placed
+Living = Provisioning | Active | Starting
+_NOTES: Final = (SliceStarting, SliceAddressObserved, SliceRemovalUnproved, LeaseExpired, LeaseEnded)
+"""Facts that tell something and move nothing."""
+
+
+def slot_ids(slots: tuple[PlacedSlot, ...]) -> frozenset[SlotId]:
+    return frozenset(slot.slot_id for slot in slots)
+
+
+def evolve(state: Allocation | None, fact: AllocationFact) -> Allocation:
+    """The state after a fact. Raises `AssertionError` on a history that no decision could have made."""
+    following = _after(state, fact)
+    if following is None and state is not None and isinstance(fact, _NOTES):
+        return state
+    assert following is not None, f"{type(fact).__name__} cannot follow {type(state).__name__}"
+    return following
+
+
+def _after(state: Allocation | None, fact: AllocationFact) -> Allocation | None:
+    """The next state, or None when the fact moves nothing."""
+    match state:
+        case None:
+            return Requested(fact) if isinstance(fact, AllocationRequested) else None
+        case Requested(request):
+            return (
+                Provisioning(request, fact.slots, fact.deadline)
+                if isinstance(fact, AllocationPlaced)
+                else None
+            )
+        case Provisioning():
+            return _after_provisioning(state, fact) or _after_end(state, fact)
+        case Active():
+            return _after_active(state, fact) or _after_end(state, fact)
+        case Starting():
+            return _after_starting(state, fact) or _after_end(state, fact)
+        case Releasing() | Failed():
+            return _after_removal(state, fact)
+        case Released():
+            return None
+        case _:
+            assert_never(state)
+
+
+def _after_provisioning(state: Provisioning, fact: AllocationFact) -> Allocation | None:
+    match fact:
+        case SliceStarting(slot_id=slot):
+            return replace(state, started=state.started | {slot})
+        case SliceReady(slot_id=slot):
+            return replace(state, ready=state.ready | {slot})
+        case AllocationActivated():
+            return Active(state.request, state.slots)
+        case _:
+            return None
+
+
+def _after_active(state: Active, fact: AllocationFact) -> Allocation | None:
+    match fact:
+        case LeaseGranted(granted_at=granted_at, expires_at=expires_at):
+            return replace(state, lease=Lease(granted_at, expires_at))
+        case SliceInterrupted(slot_id=slot, deadline=deadline):
+            return Starting(state.request, state.slots, state.lease, frozenset({slot}), deadline)
+        case _:
+            return None
+
+
+def _after_starting(state: Starting, fact: AllocationFact) -> Allocation | None:
+    match fact:
+        case SliceInterrupted(slot_id=slot):
+            return replace(state, down=state.down | {slot})
+        case SliceReady(slot_id=slot):
+            return replace(state, down=state.down - {slot})
+        case AllocationActivated():
+            return Active(state.request, state.slots, state.lease)
+        case _:
+            return None
+
+
+def _after_end(state: Living, fact: AllocationFact) -> Allocation | None:
+    match fact:
+        case AllocationReleasing(reason=reason):
+            return Releasing(state.request, state.slots, lease_of(state), reason, slot_ids(state.slots))
+        case AllocationFailed(reason=reason):
+            return Failed(state.request, state.slots, lease_of(state), reason, slot_ids(state.slots))
+        case _:
+            return None
+
+
+def _after_removal(state: Releasing | Failed, fact: AllocationFact) -> Allocation | None:
+    match state, fact:
+        case _, SliceRemoved(slot_id=slot):
+            return replace(state, remaining=state.remaining - {slot})
+        case Releasing(request, slots, lease, reason), AllocationReleased():
+            return Released(request, slots, lease, reason)
+        case _:
+            return None
+
+
+def lease_of(state: Living) -> Lease | None:
+    """None before the first activation."""
+    return None if isinstance(state, Provisioning) else state.lease
+
+
+def fold(facts: tuple[AllocationFact, ...]) -> Allocation | None:
+    state: Allocation | None = None
+    for fact in facts:
+        state = evolve(state, fact)
+    return state
+
+
+def state_name(state: Allocation) -> str:
+    """The word of ALC-8 for a state."""
+    match state:
+        case Requested():
+            return "requested"
+        case Provisioning(started=started):
+            return "provisioning" if started else "placed"
+        case Active():
+            return "active"
+        case Starting():
+            return "starting"
+        case Releasing():
+            return "releasing"
+        case Failed():
+            return "failed"
+        case Released():
+            return "released"
+        case _:
+            assert_never(state)
+
+
+def ready_slots(state: Placed) -> frozenset[SlotId]:
+    """Slots whose slice can be used now."""
+    match state:
+        case Provisioning(ready=ready):
+            return ready
+        case Active(slots=slots):
+            return slot_ids(slots)
+        case Starting(slots=slots, down=down):
+            return slot_ids(slots) - down
+        case Releasing() | Failed() | Released():
+            return frozenset()
+        case _:
+            assert_never(state)
