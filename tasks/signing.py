@@ -1,0 +1,96 @@
+"""Signed texts between the control plane and its nodes.
+
+An order is signed each time it is sent, together with the moment after which no node may begin it, so that a copy of a
+queue is worth nothing later. A node signs only to prove who it is. The two kinds never pass for each other: the header
+names the type, and a reader asks for the one it wants.
+
+Form: JWS compact serialization (RFC 7515) with Ed25519 (RFC 8037, named as in RFC 9864); a key's id is its thumbprint
+(RFC 7638).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, Literal
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from joserfc import jws
+from joserfc.errors import BadSignatureError, JoseError
+from joserfc.jwk import OKPKey
+
+Type = Literal["order+jws", "session+jws"]
+_ALGORITHM: Final = "Ed25519"
+
+
+class BadSignature(ValueError):
+    """A text that nobody we trust signed. Codes: `malformed`, `unknown_key`, `forged`."""
+
+    def __init__(self, code: Literal["malformed", "unknown_key", "forged"], why: str) -> None:
+        super().__init__(why)
+        self.code, self.why = code, why
+
+
+@dataclass(frozen=True)
+class Signer:
+    """Signs with one private key."""
+
+    key: OKPKey = field(repr=False)
+
+    @classmethod
+    def of_pem(cls, pem: bytes) -> "Signer":
+        """From a PKCS #8 file's content. Raises `BadSignature` for anything but an Ed25519 private key."""
+        key = _imported(pem)
+        if not isinstance(key.raw_value, Ed25519PrivateKey):
+            raise BadSignature("malformed", "it is no Ed25519 private key")
+        return cls(key)
+
+    @cached_property
+    def kid(self) -> str:
+        """The name under which readers know the key."""
+        return self.key.thumbprint()
+
+    @cached_property
+    def public(self) -> str:
+        """The public key, as `public_key` reads it: PEM."""
+        return self.key.as_pem(private=False).decode("ascii")
+
+    def sign(self, type_: Type, payload: bytes) -> str:
+        """The payload as a compact JWS."""
+        header = {"alg": _ALGORITHM, "kid": self.kid, "typ": type_}
+        return jws.serialize_compact(header, payload, self.key, algorithms=[_ALGORITHM])
+
+
+def verify(text: str, type_: Type, keys: Mapping[str, OKPKey]) -> bytes:
+    """The payload of a compact JWS of this type, signed by one of `keys` (by key id). Raises `BadSignature`."""
+    try:
+        found = jws.extract_compact(text.encode("ascii"))
+        # Exactly these: `crit`, `jwk`, `alg: none` and the like have no meaning here, and so no effect.
+        match found.headers():
+            case {"alg": "Ed25519", "kid": str(kid), "typ": str(typ), **rest} if typ == type_ and not rest:
+                pass
+            case _:
+                raise BadSignature("malformed", f"its header is not one of a {type_}")
+        if kid not in keys:
+            raise BadSignature("unknown_key", f"its key {kid[:64]!r} is not known here")
+        if not jws.validate_compact(found, keys[kid], algorithms=[_ALGORITHM]):
+            raise BadSignature("forged", "its signature does not fit its content")
+    except (JoseError, UnicodeEncodeError, ValueError) as error:
+        if isinstance(error, BadSignature):
+            raise
+        code: Literal["forged", "malformed"] = (
+            "forged" if isinstance(error, BadSignatureError) else "malformed"
+        )
+        raise BadSignature(code, f"it is no signed text: {error}") from None
+    return found.payload
+
+
+def public_key(pem: str) -> OKPKey:
+    """The key that `Signer.public` wrote. Raises `BadSignature`."""
+    return _imported(pem.encode())
+
+
+def _imported(pem: bytes) -> OKPKey:
+    try:
+        return OKPKey.import_key(pem)
+    except (JoseError, ValueError) as error:
+        raise BadSignature("malformed", f"it is no Ed25519 key: {error}") from None
