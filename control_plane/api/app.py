@@ -2,12 +2,13 @@
 
 import sqlalchemy as sa
 import structlog
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from control_plane.api import agent, allocations, events, history, nodes, problems, projections, stories
 from control_plane.api.feed import Feed
+from control_plane.api.parameters import known_parameters
 from control_plane.api.state import plane_of
 from control_plane.time_travel.travel import TimeTravel
 from control_plane.wiring import Plane
@@ -18,7 +19,13 @@ DESCRIPTION = "Who gets which slot, MAC, IP and port of a GPU cloud, for how lon
 
 def create_app(plane: Plane, feed: Feed) -> FastAPI:
     """The application over one process's connections."""
-    app = FastAPI(title="Sliceplane", version="0.1.0", description=DESCRIPTION, redoc_url=None)
+    app = FastAPI(
+        title="Sliceplane",
+        version="0.1.0",
+        description=DESCRIPTION,
+        redoc_url=None,
+        dependencies=[Depends(known_parameters)],
+    )
     app.state.plane, app.state.feed = plane, feed
     app.state.travel = TimeTravel(plane.engine, feed)
     problems.install(app)

@@ -111,6 +111,14 @@ def test_names_and_cursors_that_mean_nothing_are_refused(
     assert codes(answer)
 
 
+@pytest.mark.parametrize("path", ["/nodes?att=position:1&sort=name", "/skus?att=1&sort=name"])
+def test_parameters_that_a_route_does_not_know_are_all_named(shared_plane: RunningPlane, path: str) -> None:
+    answer = shared_plane.client().get(path)
+    assert answer.status_code == 422
+    assert codes(answer) == {"unknown_parameter"}
+    assert all(f"'{name}'" in answer.json()["detail"] for name in ("att", "sort"))
+
+
 @pytest.mark.parametrize(
     ("method", "path", "header", "value"),
     [
