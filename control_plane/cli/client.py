@@ -31,10 +31,14 @@ _LATER: Final = frozenset({409, 429, 503})
 
 
 class Client:
-    """Close it, or use it in a `with` block. Every method raises a `Failure`."""
+    """Close it, or use it in a `with` block. Every method raises a `Failure`.
+
+    `asides` is what the answers said beside their content: of what moment they are, and that there is more.
+    """
 
     def __init__(self, access: Access) -> None:
         self.url = access.url
+        self.asides: dict[str, None] = {}
         headers = {"Authorization": f"Bearer {access.api_key}"}
         try:
             self._http = httpx.Client(base_url=access.url, headers=headers, timeout=_TIMEOUT)
@@ -72,6 +76,7 @@ class Client:
             if page.next_cursor is None:
                 return
             wanted["cursor"] = page.next_cursor
+        self.asides["there is more than --limit lets through"] = None
 
     @contextmanager
     def stream(
@@ -117,9 +122,12 @@ class Client:
             return self._answer(self._http.send(request))
 
     def _answer(self, response: httpx.Response) -> bytes:
-        if response.is_success:
-            return response.content
-        raise self._failure(response)
+        if not response.is_success:
+            raise self._failure(response)
+        if place := response.headers.get("Sliceplane-Position"):
+            recorded = response.headers.get("Sliceplane-Time", "the beginning")
+            self.asides[f"as of {place}, recorded {recorded}"] = None
+        return response.content
 
     def _failure(self, response: httpx.Response) -> Failure:
         try:

@@ -38,6 +38,8 @@ def session(context: typer.Context, *, json: bool) -> Iterator[Session]:
             screen.warn(warning)
         with Client(access) as client:
             yield Session(client, screen)
+            for aside in client.asides:
+                screen.note(aside)
     except Failure as failure:
         _end(screen, failure)
     except msgspec.DecodeError as error:

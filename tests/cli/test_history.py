@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -73,9 +74,12 @@ def test_what_names_no_place_is_wrong_usage(given: str) -> None:
 def test_lists_are_asked_for_as_of_then(
     plane: ScriptedPlane, sliceplane: Run, words: tuple[str, ...], route: str
 ) -> None:
-    plane.answers(f"GET {route}", page())
-    assert sliceplane(*words, "--at", "position:7").code == 0
+    of = {"Sliceplane-Position": "1.7", "Sliceplane-Time": "2026-11-21T12:00:00+00:00"}
+    plane.answers(f"GET {route}", replace(page(), headers=of))
+    outcome = sliceplane(*words, "--at", "position:7")
+    assert outcome.code == 0
     assert "at=position%3A7" in plane.seen[0].path
+    assert "as of 1.7, recorded 2026-11-21T12:00:00+00:00" in outcome.err
 
 
 def test_a_name_with_slashes_stays_one_name(plane: ScriptedPlane, sliceplane: Run) -> None:
@@ -135,6 +139,14 @@ def test_events_between_two_places_are_listed_with_who_caused_them(life: Life, e
     listed = json.loads(events("list", *words).out)["items"]
     assert [event["position"] for event in listed] == list(range(first + 1, last + 1))
     assert {event["actor"] for event in listed} == {"node:n1"}
+
+
+def test_a_list_that_was_cut_says_so_and_an_empty_one_too(events: Run) -> None:
+    cut = events("list", "--limit", "2")
+    assert len(cut.out.splitlines()) == 2
+    assert "there is more" in cut.err
+    assert "there is more" not in events("list", "--limit", "10000").err
+    assert "no such events" in events("list", "--actor", "key:nobody").err
 
 
 def test_nothing_happened_is_said(life: Life, history: Run) -> None:

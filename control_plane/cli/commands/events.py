@@ -23,8 +23,12 @@ def show_events(screen: Screen, items: Iterable[msgspec.Raw], of: str = "") -> N
     if screen.json:
         screen.documents(items)
         return
+    none = True
     for item in items:
+        none = False
         screen.rows(event_line.line(decode(item, Event), of))
+    if none:
+        screen.note("no such events")
 
 
 @commands.command("list")
