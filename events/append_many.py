@@ -24,7 +24,7 @@ from events.facts import Fact
 from events.values import Epoch, Position
 
 LIMIT: Final = 50
-"""Commands in a batch. Each is a subtransaction, and the server forgets how to know those of others fast at 64."""
+"""Commands in a batch. Each may be a subtransaction, and the server forgets how to know those of others fast at 64."""
 
 Outcome = tuple[Recorded[Fact], ...] | LedgerRefusal
 """What became of a command: its facts as recorded, or why there are none."""

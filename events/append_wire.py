@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from events import catalog
-from events.claims import Claim, claims_of
+from events.claims import NOTHING, Claim, claims_of
 from events.envelope import Cause, Recorded
 from events.errors import ClaimHeld, ClaimNotHeld
 from events.facts import Fact
@@ -159,8 +159,11 @@ def _net_claims(changes: Sequence[Change]) -> list[_Claim]:
     Freed on one stream and taken on another is a move. Within one append nobody can free what it took.
     """
     net: dict[Claim, _Claim] = {}
-    for stream, fact in ((change.stream, fact) for change in changes for fact in change.facts):
-        takes, frees = claims_of(fact)
+    for stream, fact in [(change.stream, fact) for change in changes for fact in change.facts]:
+        claims = claims_of(fact)
+        if claims is NOTHING:
+            continue
+        takes, frees = claims
         for claim in frees:
             if claim in net:
                 raise ClaimNotHeld(claim, stream)
@@ -170,6 +173,8 @@ def _net_claims(changes: Sequence[Change]) -> list[_Claim]:
             if entry.takes is not None:
                 raise ClaimHeld(claim, entry.takes)
             entry.takes = stream
+    if not net:
+        return []
     return [
         net[claim] for claim in sorted(net, key=lambda claim: (claim.kind.encode(), claim.value.encode()))
     ]

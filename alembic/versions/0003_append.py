@@ -27,13 +27,13 @@ def upgrade() -> None:
     connection.execute("set local role sliceplane_owner")
     connection.execute("drop function ledger.append(jsonb)")
     connection.execute(_text("keys"))
-    connection.execute(_PART.sub(lambda found: _text(found[1].decode()), _text("append")))
+    connection.execute(_text("append"))
     connection.execute("reset role")
     connection.execute(_text("grants"))
 
 
 def _text(part: str) -> bytes:
-    return (SQL / f"{part}.sql").read_bytes()
+    return _PART.sub(lambda found: _text(found[1].decode()), (SQL / f"{part}.sql").read_bytes())
 
 
 def downgrade() -> None:

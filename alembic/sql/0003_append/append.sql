@@ -18,6 +18,9 @@
 --
 -- Few expressions, each doing much: PL/pgSQL prepares every one of them anew in every transaction, and that is most
 -- of what a call costs. The parts are put in where they are named, because a call of each would cost a tenth.
+--
+-- An event alone, without claims and key, has one check, which is one statement, and so a short road in both
+-- functions. Where it does not pass, nothing was changed: the long road checks again, and tells why.
 
 create function ledger.append(
   events jsonb, lock_order jsonb default null, claims jsonb default null, key jsonb default null,
@@ -30,21 +33,27 @@ declare
   e      ledger.event;
 begin
   -- part: settings
+  if jsonb_array_length(events) = 1 and claims is null and key is null then
+    e := jsonb_populate_record(null::ledger.event, events -> 0);
+    -- part: head
+    if found then
+      -- part: fence
+      -- part: insert
+      epoch := e.epoch;
+      return;
+    end if;
+  end if;
   -- part: hold
-
-  -- Shared: appenders never wait for one another. Held to commit: a reader who sees no holder sees every event.
-  -- Taken after the last check that can refuse: a refused command must draw no position, or every reader
-  -- would wait for a gap that nobody will ever fill.
-  -- The time is read under the fence: no later holder can record an earlier one than a reader has seen to be final.
-  recorded_at := case when pg_advisory_xact_lock_shared(21328, 1) is not null then clock_timestamp() end;
+  -- part: fence
   -- part: write
   epoch := e.epoch;
 end $$;
 
 -- Many commands in one transaction, each {events, lock_order?, claims?, key?} with the meaning above. The result is
 -- that of the same commands appended one after the other, where a refused one leaves nothing and harms no other:
--- each sees what those before it did, and its refusal undoes a subtransaction. `refused` says of each of those, by
--- its index, {state, message, detail}; `positions` are those of all others' events, in order.
+-- each sees what those before it did, and what takes more than one check is a subtransaction, which a refusal undoes.
+-- `refused` says of each of those, by its index, {state, message, detail}; `positions` are those of all others'
+-- events, in order.
 --
 -- Locks are taken command by command, so two batches may wait for each other in a ring; the server then ends one of
 -- them (40P01), nothing of which is stored, and its caller begins it again.
@@ -62,7 +71,8 @@ declare
   stream     text collate "C";
   claim      jsonb;
   e          ledger.event;
-  held       jsonb[];
+  held       jsonb[];         -- in order; null for an event alone,
+  alone      ledger.event[];  -- which stands here, at the same index
   why        text;
   about      text;
 begin
@@ -71,9 +81,18 @@ begin
   for number in 0 .. jsonb_array_length(commands) - 1 loop
     command := commands -> number;
     events := command -> 'events';
-    lock_order := coalesce(command -> 'lock_order', '[0]');
+    lock_order := command -> 'lock_order';
     claims := command -> 'claims';
     key := command -> 'key';
+    if jsonb_array_length(events) = 1 and claims is null and key is null then
+      e := jsonb_populate_record(null::ledger.event, events -> 0);
+      -- part: head
+      if found then
+        held := held || null::jsonb;
+        alone[cardinality(held)] := e;
+        continue;
+      end if;
+    end if;
     begin
       -- part: hold
       held := held || command;
@@ -88,13 +107,16 @@ begin
   if held is null then
     return;
   end if;
-  -- As in append: shared, held to commit, after the last check of all.
-  recorded_at := case when pg_advisory_xact_lock_shared(21328, 1) is not null then clock_timestamp() end;
-  foreach command in array held loop
-    events := command -> 'events';
-    lock_order := coalesce(command -> 'lock_order', '[0]');
-    key := command -> 'key';
-    -- part: write
+  -- part: fence
+  for number in 1 .. cardinality(held) loop
+    if held[number] is null then
+      e := alone[number];
+      -- part: insert
+    else
+      events := held[number] -> 'events';
+      key := held[number] -> 'key';
+      -- part: write
+    end if;
   end loop;
   epoch := e.epoch;
 end $$;

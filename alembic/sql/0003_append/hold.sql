@@ -1,6 +1,6 @@
 -- A part of `append` and of `append_many`: everything of one command that can refuse, and the locks that it takes.
 -- Order: key, heads (by stream), claims (by kind and value), the same for everybody, so that two appends never wait
--- for each other in a ring. Afterwards `e` is the last event in lock order.
+-- for each other in a ring.
 
 if key is not null then
   declare
@@ -14,20 +14,12 @@ if key is not null then
 end if;
 
 for i in 0 .. jsonb_array_length(events) - 1 loop
-  if lock_order is null then
-    e := jsonb_populate_record(null::ledger.event, events -> i);
-  else
-    e := jsonb_populate_record(null::ledger.event, events -> (lock_order ->> i)::integer);
-    if i > 0 and e.stream_id < stream then
-      raise exception 'streams must ascend' using errcode = 'SP006', detail = '{}';
-    end if;
-    stream := e.stream_id;
+  e := jsonb_populate_record(null::ledger.event, events -> coalesce((lock_order ->> i)::integer, i));
+  if i > 0 and e.stream_id < stream then
+    raise exception 'streams must ascend' using errcode = 'SP006', detail = '{}';
   end if;
-  if e.version = 1 then
-    insert into ledger.head values (e.stream_id, 1) on conflict do nothing;
-  else
-    update ledger.head h set version = e.version where h.stream_id = e.stream_id and h.version = e.version - 1;
-  end if;
+  stream := e.stream_id;
+  -- part: head
   if not found then
     raise exception 'the stream has moved on' using errcode = 'SP001', detail = jsonb_build_object(
       'stream', e.stream_id, 'expected', e.version - 1,
