@@ -12,7 +12,7 @@ from structlog.contextvars import bound_contextvars
 
 from node_agent.fence import Held, Refused
 from node_agent.reporter import Reporter
-from node_agent.slots import Slot, Slots
+from node_agent.slots import Admission, Slot, Slots
 from node_agent.work import SlotWork
 from tasks.orders import Order
 from tasks.reports import OrderRefused
@@ -42,15 +42,20 @@ class Acceptance:
         """Only the fence and the disk; the slot to work on, or None if there is nothing to do."""
         with _bound(order):
             try:
-                slot = self.slots.of(order)
-                news = slot.admit(order)
+                slot, admission = self.judge(order)
             except Refused as refused:
                 log.warning("order_refused", code=refused.reason.code, reason=refused.reason.message)
                 refusal = OrderRefused(order_id=order.order_id, slot_id=order.slot_id, reason=refused.reason)
                 self._reporter.tell(refusal, order)
                 return None
-            log.info("order_admitted" if news else "order_already_under_way", kind=order.body.kind)
-            return slot if news else None
+            return None if admission == "under_way" else slot
+
+    def judge(self, order: Order) -> tuple[Slot, Admission]:
+        """The same, and nothing is said of a refusal: raises `Refused`, and `OSError`."""
+        slot = self.slots.of(order)
+        admission = slot.admit(order)
+        log.info("order_admitted", kind=order.body.kind, admission=admission)
+        return slot, admission
 
     def is_due(self, slot: Slot) -> bool:
         """Whether `look_after` would do or say anything. Raises `HostUnreadable`."""
@@ -62,7 +67,7 @@ class Acceptance:
         held = slot.held
         if held is None:
             return
-        with _bound(held.order), slot.working(wait=False) as halt:
+        with _bound(held.order), slot.working() as halt:
             if halt is not None:
                 self._work.notice(slot, held)
 
@@ -71,7 +76,7 @@ class Acceptance:
         held = slot.held
         if held is None:
             return
-        with _bound(held.order), slot.working(wait=False) as halt:
+        with _bound(held.order), slot.working() as halt:
             newest = slot.held
             if halt is not None and newest is not None:
                 self._work.run(slot, newest, halt, asked=False)
@@ -81,7 +86,7 @@ class Acceptance:
         self.slots.close()
 
     def _run(self, slot: Slot, order: Order) -> None:
-        with slot.working() as halt:
+        with slot.working(order) as halt:
             held = slot.held
             if halt is None or held is None or _superseded(held, order):
                 return

@@ -12,13 +12,15 @@ from typing import Final
 from node_agent.converge import make, patiently
 from node_agent.halt import Halt
 from node_agent.host import Answered, Host, LeaseState, NotYet
+from node_agent.progress import tell_wait
 from node_agent.slices import HostUnreadable, Slice
 from node_agent.steps import StepFailed
 from node_agent.wanted import slice_of
 from tasks.orders import ApplySlice, Order
+from tasks.reasons import SliceFailureCode, UnreadyCode
 from tasks.reports import Reason, SliceAddress, SliceFailed, SliceReady
 
-_PROBE_SECONDS: Final = 0.2
+PROBE_SECONDS: Final = 0.2
 _LOOK_AGAIN_SECONDS: Final = 3.0
 _LINE: Final = 2000
 
@@ -30,19 +32,19 @@ class Sighting:
     address: SliceAddress
     heard: Answered | NotYet
 
-    def failure(self) -> Reason:
+    def failure(self) -> tuple[UnreadyCode, str]:
         """Why the slice is not ready, most telling cause first."""
         match self.address.lease_state, self.heard:
             case ("foreign", _) if self.address.actual_ip is None:
-                return _reason("lease_mismatch", f"another card holds a lease on {self.address.expected_ip}")
+                return "lease_mismatch", f"another card holds a lease on {self.address.expected_ip}"
             case ("foreign", _):
-                return _reason("lease_mismatch", self._lease())
+                return "lease_mismatch", self._lease()
             case ("bound", _) if not self._as_reserved():
-                return _reason("lease_mismatch", self._lease())
+                return "lease_mismatch", self._lease()
             case ("none" | "offered" | "expired", _):
-                return _reason("no_lease", self._lease())
+                return "no_lease", self._lease()
             case ("bound", NotYet(why)):
-                return _reason("not_reachable", f"{self.address.expected_ip}: {why}")
+                return "not_reachable", f"{self.address.expected_ip}: {why}"
             case ("bound", Answered()):
                 raise AssertionError("that is ready")
 
@@ -68,7 +70,7 @@ def bring_up(
         attempt.make()
         return attempt.await_ready(on_address)
     except StepFailed as failure:
-        return attempt.failed(_reason(failure.code, str(failure)))
+        return attempt.failed(_reason("step_refused", str(failure)))
     except HostUnreadable as unreadable:
         return attempt.failed(_reason("host_unreadable", str(unreadable)))
 
@@ -108,6 +110,7 @@ class _Attempt:
         patiently(lambda: make(wanted, self.host, self.halt), until=self.until, halt=self.halt)
 
     def await_ready(self, on_address: Callable[[SliceAddress], None]) -> SliceReady | SliceFailed:
+        tell_wait("readiness.wait")
         look_again = time.monotonic() + _LOOK_AGAIN_SECONDS
         while True:
             sighting = patiently(self._look, until=self.until, halt=self.halt)
@@ -115,8 +118,8 @@ class _Attempt:
             if sighting.is_ready() and isinstance(sighting.heard, Answered):
                 return self._ready(sighting.heard)
             if time.monotonic() >= self.until:
-                return self.failed(sighting.failure())
-            self.halt.wait(_PROBE_SECONDS)
+                return self.failed(_reason(*sighting.failure()))
+            self.halt.wait(PROBE_SECONDS)
             if time.monotonic() >= look_again:
                 self.make()
                 look_again = time.monotonic() + _LOOK_AGAIN_SECONDS
@@ -137,5 +140,5 @@ class _Attempt:
         )
 
 
-def _reason(code: str, message: str) -> Reason:
+def _reason(code: SliceFailureCode, message: str) -> Reason:
     return Reason(code=code, message=message[:_LINE])

@@ -7,13 +7,14 @@ less, never one that is more open, and the same comparison goes on from there.
 """
 
 import ipaddress
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from events.values import MAX_SLOTS, Ipv4Address, Ipv4Subnet, MacAddress, SlotIndex, ipv4_address
 from node_agent.flows import COOKIE, COOKIE_MASK, Flow, gateway_mac
 from node_agent.gateway_rules import CHAINS, node_rules
+from node_agent.host import Prerequisite
 from node_agent.links import DEFAULT_MTU
 from node_agent.rules import Change, Rule, Ruleset
 from node_agent.settings import Settings
@@ -141,27 +142,34 @@ class Gateway:
             *self._dhcp_steps(),
         )
 
-    def prerequisites(self) -> tuple[str, ...]:
-        """What is missing on the node, in words, after all that could be done about it (NOD-6)."""
-        missing = (*self._bridges.missing(), *self._filter.missing(), *self._dhcp.missing())
+    def prerequisites(self) -> tuple[Prerequisite, ...]:
+        """What the node needs, after all that could be done about it (NOD-6)."""
+        drivers = (("switch", self._bridges), ("translation", self._filter), ("dhcp", self._dhcp))
+        lacking = tuple(
+            Prerequisite(name, ok=False, detail=words)
+            for name, driver in drivers
+            for words in driver.missing()
+        )
         # Without the means to look, the rest would only repeat the same in other words.
-        return missing or tuple(self._missing())
+        return lacking or self._looked_at()
 
-    def _missing(self) -> Iterator[str]:
+    def _looked_at(self) -> tuple[Prerequisite, ...]:
         wanted = self._wanted
-        try:
-            if self._bridges.bridge(wanted.bridge) is None:
-                yield f"bridge {wanted.bridge}"
-            if not self._links.forwards():
-                yield "IPv4 forwarding"
-            if wanted.uplink not in self._links.default_route_links():
-                yield f"default route by {wanted.uplink}"
-            if set(self._rules()) - {found.rule for found in self._filter.ruleset().rules}:
-                yield f"masquerade and filter rules for {wanted.subnet}"
-            if not self._dhcp.serves(wanted):
-                yield "DHCP server"
-        except HostUnreadable as error:
-            yield str(error)
+        return (
+            _found(
+                "switch", f"bridge {wanted.bridge}", lambda: self._bridges.bridge(wanted.bridge) is not None
+            ),
+            _found("forwarding", "IPv4 forwarding", self._links.forwards),
+            _found("uplink", f"default route by {wanted.uplink}", self._has_uplink),
+            _found("translation", f"masquerade and filter rules for {wanted.subnet}", self._has_rules),
+            _found("dhcp", "DHCP server", lambda: self._dhcp.serves(wanted)),
+        )
+
+    def _has_uplink(self) -> bool:
+        return self._wanted.uplink in self._links.default_route_links()
+
+    def _has_rules(self) -> bool:
+        return not set(self._rules()) - {found.rule for found in self._filter.ruleset().rules}
 
     def _bridge_steps(self) -> Iterator[Step]:
         wanted = Bridge(
@@ -202,6 +210,13 @@ class Gateway:
     def _dhcp_steps(self) -> Iterator[Step]:
         if not self._dhcp.serves(self._wanted):
             yield Step("gateway.serve_dhcp", lambda: self._dhcp.serve(self._wanted))
+
+
+def _found(name: str, what: str, look: Callable[[], bool]) -> Prerequisite:
+    try:
+        return Prerequisite(name, ok=look(), detail=what)
+    except HostUnreadable as error:
+        return Prerequisite(name, ok=False, detail=f"{what}: {error}")
 
 
 def foreign_cookies(flows: Mapping[int, frozenset[Flow]], *, secure: bool) -> tuple[int, ...]:

@@ -5,17 +5,23 @@ finished: between two steps the host is always in a state from which the same co
 """
 
 import threading
+import time
 
 
 class Halted(Exception):
     """The work was told to stop. Nothing is reported: whoever halted it owns what follows."""
 
 
-class Halt:
-    """Set once, from any thread."""
+class Late(Halted):
+    """The work's own time is over."""
 
-    def __init__(self) -> None:
+
+class Halt:
+    """Set once, from any thread. Work with a time limit is late from `until` on, by the monotonic clock."""
+
+    def __init__(self, until: float | None = None) -> None:
         self._asked = threading.Event()
+        self._until = until
 
     def ask(self) -> None:
         self._asked.set()
@@ -25,14 +31,17 @@ class Halt:
         return self._asked.is_set()
 
     def check(self) -> None:
-        """Raises `Halted` once asked."""
+        """Raises `Halted` once asked, and `Late`."""
         if self._asked.is_set():
             raise Halted
+        if self._until is not None and time.monotonic() >= self._until:
+            raise Late
 
     def wait(self, seconds: float) -> None:
-        """Wait, and raise `Halted` as soon as asked."""
-        if self._asked.wait(seconds):
-            raise Halted
+        """Wait, and raise `Halted` as soon as asked, and `Late`."""
+        left = seconds if self._until is None else min(seconds, self._until - time.monotonic())
+        self._asked.wait(max(0.0, left))
+        self.check()
 
     def rest(self, seconds: float | None = None) -> bool:
         """Wait until asked, or for so long; whether it was asked."""

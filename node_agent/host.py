@@ -35,6 +35,24 @@ class NotYet:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Prerequisite:
+    """One thing that a host needs; `detail` names it, and says why where it could not be looked at."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSeen:
+    """What the hypervisor knows of a slot's machine. Sizes are None for a machine that is none of ours."""
+
+    state: Literal["running", "paused", "stopped"]
+    vcpus: int | None
+    memory_mib: int | None
+
+
 class Probe(Protocol):
     """One bounded try: does `address` answer on `port` with a line that starts with `banner`?"""
 
@@ -42,12 +60,14 @@ class Probe(Protocol):
 
 
 class Gateway(Protocol):
-    """What the node as a whole needs before it can carry a slice. Reads raise `HostUnreadable`."""
+    """What the node as a whole needs before it can carry a slice."""
 
-    def to_apply(self) -> tuple[Step, ...]: ...
+    def to_apply(self) -> tuple[Step, ...]:
+        """Raises `HostUnreadable`."""
+        ...
 
-    def prerequisites(self) -> tuple[str, ...]:
-        """What is missing, in words; empty means fit."""
+    def prerequisites(self) -> tuple[Prerequisite, ...]:
+        """Everything that was looked at; what cannot be read is not there."""
         ...
 
 
@@ -60,4 +80,8 @@ class Host:
     observe_address: Callable[[SliceNetwork], Observed]
     probe: Probe
     images: Callable[[], tuple[str, ...]]
+    devices: Callable[[], tuple[Prerequisite, ...]]
+    """Devices that the settings name, or say that there are none of."""
+    inspect_machine: Callable[[SliceNetwork], MachineSeen | None]
+    """Raises `HostUnreadable`."""
     close: Callable[[], None]

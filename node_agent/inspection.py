@@ -46,10 +46,8 @@ class Inspection:
         return ()
 
     def _missing(self) -> tuple[str, ...]:
-        try:
-            return self._host.gateway.prerequisites()
-        except HostUnreadable as unreadable:
-            return (f"inspection: {unreadable}",)
+        looked_at = (*self._host.gateway.prerequisites(), *self._host.devices())
+        return tuple(each.detail for each in looked_at if not each.ok)
 
     def _images(self) -> tuple[str, ...]:
         try:

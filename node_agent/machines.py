@@ -15,6 +15,7 @@ from typing import Literal, Protocol, assert_never
 from uuid import UUID
 
 from node_agent.guests import Accelerator, Guest, Hosting, guest_for
+from node_agent.host import MachineSeen
 from node_agent.images import Images
 from node_agent.seed import seed_image
 from node_agent.slices import Slice, SliceNetwork, Step
@@ -164,6 +165,14 @@ class Machines:
     ) -> None:
         self._hypervisor, self._disks, self._images = hypervisor, disks, images
         self._accelerator, self._offload = accelerator, offload
+
+    def inspect(self, network: SliceNetwork) -> MachineSeen | None:
+        """The slot's machine, whoever made it. Raises `HostUnreadable`."""
+        found = next((each for each in self._hypervisor.domains() if each.name == network.tap), None)
+        if found is None:
+            return None
+        guest = found.guest
+        return MachineSeen(found.state, guest.vcpus if guest else None, guest.memory_mib if guest else None)
 
     def to_apply(self, wanted: Slice) -> tuple[Step, ...]:
         guest = guest_for(wanted)

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from events.values import Ipv4Subnet
+from node_agent.devices import devices_of
 from node_agent.drivers.dhcp import DnsmasqLeases
 from node_agent.drivers.disks import DisksFolder
 from node_agent.drivers.libvirt import LibvirtHypervisor
@@ -60,6 +61,8 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_ended: Callable[
         observe_address=leases.observe_address,
         probe=BannerProbe(),
         images=images.names,
+        devices=devices_of(settings, links),
+        inspect_machine=machines.inspect,
         close=ends.close,
     )
 

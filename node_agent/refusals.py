@@ -1,24 +1,34 @@
 """What is told of an order that the queue gives up: unreadable, unknown, poisonous, or broken on the way.
 
 A refusal ends an order for the control plane, so only what can never be carried out here is refused. What broke on
-the way is not: admitted, it stands on disk and the survey takes it up; not admitted, the control plane sends it again.
+the way is not: admitted, it stands on disk and the survey takes it up; not admitted, the control plane sends it again. An operation is told as failed
+whatever it was: it stands on no disk.
+
+What stands around a signed text, the message's id and its actor, is believed only as far as the text says the same. A bad
+copy is told under the message's id, whoever chose that, and ends nothing: the control plane sends another.
 
 The broker calls this before the order leaves the queue. It must not raise, or the order would stay held for ever.
 """
 
-import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, assert_never
+from uuid import UUID
 
+import msgspec
 import structlog
 from dramatiq.errors import ActorNotFound
+from dramatiq.middleware import TimeLimitExceeded
 
 from events.values import InvalidValue, SlotId, slot_id
-from node_agent.actors import MalformedOrder
 from node_agent.reporter import Reporter
 from node_agent.slots import Slots
 from tasks.broker import Failed, GivenUp, Poisoned, Unreadable
-from tasks.reports import OrderRefused, Reason
+from tasks.catalogue import is_order
+from tasks.reading import TaskRefused
+from tasks.reasons import CopyCode, OperationFailureCode, RefusalCode
+from tasks.reports import OperationFailed, OrderRefused, Reason
+from tasks.sealed import BadCopy
 from tasks.wire import OrderMessage
 
 log = structlog.get_logger(__name__)
@@ -26,12 +36,26 @@ log = structlog.get_logger(__name__)
 _LINE: Final = 2000
 
 
+class _Body(msgspec.Struct):
+    kind: str
+
+
+class _Named(msgspec.Struct):
+    """What every task says of itself, in any version."""
+
+    body: _Body
+    order_id: UUID | None = None
+    operation_id: UUID | None = None
+    slot_id: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class GivenUpOrders:
-    """The broker's `on_given_up`."""
+    """The broker's `on_given_up`. `recall` gives the task in a signed text, or raises `BadCopy`."""
 
     slots: Slots
     reporter: Reporter
+    recall: Callable[[str], bytes]
 
     def __call__(self, given_up: GivenUp) -> None:
         match given_up:
@@ -41,11 +65,16 @@ class GivenUpOrders:
             case Poisoned(message=message, deliveries=deliveries):
                 self._poisoned(message, deliveries)
             case Failed(message=message, error=ActorNotFound()):
-                self._refuse(message, "malformed", f"this agent knows no order {message.actor[:100]!r}")
-            case Failed(message=message, error=MalformedOrder() as error):
-                self._refuse(message, "malformed", str(error))
+                self._refuse(message, "unsupported", f"this agent knows no order {message.actor[:100]!r}")
+            case Failed(message=message, error=TaskRefused(code=code, why=why)):
+                self._refuse(message, code, why)
+            case Failed(message=message, error=BadCopy(code=code, why=why)):
+                self._refuse_copy(message, code, why)
             case Failed(message=message, error=error):
                 log.error("order_broke", order_id=str(message.order_id), exc_info=error)
+                if not is_order(message.actor):
+                    # It stands on no disk and is taken up by nobody again: its end must be told.
+                    self._tell(OperationFailed(operation_id=message.order_id, reason=_broke(error)), message)
             case _:
                 assert_never(given_up)
 
@@ -57,22 +86,45 @@ class GivenUpOrders:
         reason = f"given out {deliveries} times, and the agent died each time before it was admitted"
         self._refuse(message, "poisoned", reason)
 
-    def _refuse(self, message: OrderMessage, code: str, why: str) -> None:
-        slot = _slot_of(message)
-        log.error("order_not_taken", order_id=str(message.order_id), slot_id=slot, code=code, reason=why)
-        if slot is None:
-            return
+    def _refuse(self, message: OrderMessage, code: RefusalCode, why: str) -> None:
         try:
-            reason = Reason(code=code, message=why[:_LINE])
-            refused = OrderRefused(order_id=message.order_id, slot_id=slot, reason=reason)
-            self.reporter.tell(refused, order_id=message.order_id)
+            slot = self._slot_of(message)
+        except BadCopy as bad:
+            self._refuse_copy(message, bad.code, bad.why)
+            return
+        log.error("order_not_taken", order_id=str(message.order_id), slot_id=slot, code=code, reason=why)
+        reason = Reason(code=code, message=why[:_LINE])
+        if not is_order(message.actor):
+            self._tell(OperationFailed(operation_id=message.order_id, reason=reason), message)
+        else:
+            self._tell(OrderRefused(order_id=message.order_id, slot_id=slot, reason=reason), message)
+
+    def _refuse_copy(self, message: OrderMessage, code: CopyCode, why: str) -> None:
+        log.error("copy_not_believed", message_id=str(message.order_id), code=code, reason=why)
+        reason = Reason(code=code, message=why[:_LINE])
+        self._tell(OrderRefused(order_id=message.order_id, reason=reason), message)
+
+    def _slot_of(self, message: OrderMessage) -> SlotId | None:
+        """The slot that a signed text names, if any. Raises `BadCopy` when the message says what the text does not."""
+        try:
+            named = msgspec.json.decode(self.recall(message.order), type=_Named)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None  # signed by us, and nothing that this release understands
+        if (named.order_id or named.operation_id, named.body.kind) != (message.order_id, message.actor):
+            raise BadCopy("forged", "its id or its actor is not what was signed")
+        try:
+            return None if named.slot_id is None else slot_id(named.slot_id)
+        except InvalidValue:
+            return None
+
+    def _tell(self, refusal: OrderRefused | OperationFailed, message: OrderMessage) -> None:
+        try:
+            self.reporter.tell(refusal, order_id=message.order_id)
         except OSError:
             log.exception("refusal_not_spooled", order_id=str(message.order_id))
 
 
-def _slot_of(message: OrderMessage) -> SlotId | None:
-    """The slot that a payload names, as far as it can be read."""
-    try:
-        return slot_id(json.loads(message.order)["slot_id"])
-    except (ValueError, TypeError, KeyError, AttributeError, InvalidValue):
-        return None
+def _broke(error: BaseException) -> Reason:
+    late = isinstance(error, TimeLimitExceeded)
+    code: OperationFailureCode = "time_limit" if late else "broke"
+    return Reason(code=code, message=f"{type(error).__name__}: {error}"[:_LINE])

@@ -16,7 +16,7 @@ from node_agent.clock import NodeClock
 from node_agent.halt import Halt
 from node_agent.spool import Spool
 from tasks.failpoints import failpoint
-from tasks.orders import Order
+from tasks.reading import Task, id_of
 from tasks.reports import ReportBatch, ReportBody
 
 log = structlog.get_logger(__name__)
@@ -32,13 +32,13 @@ class Reporter:
         self._halt = Halt()
         self._thread: threading.Thread | None = None
 
-    def tell(self, body: ReportBody, order: Order | None = None, *, order_id: UUID | None = None) -> None:
-        """Report something, as come of `order` where there is one. Raises `OSError` when the disk refuses."""
+    def tell(self, body: ReportBody, cause: Task | None = None, *, order_id: UUID | None = None) -> None:
+        """Report something, as come of `cause` where there is one. Raises `OSError` when the disk refuses."""
         report = self._spool.append(
             body,
             observed_at=self._clock.now(),
-            order_id=order.order_id if order else order_id,
-            trace_context=order.trace_context if order else None,
+            order_id=id_of(cause) if cause else order_id,
+            trace_context=cause.trace_context if cause else None,
         )
         log.info("reported", kind=body.kind, sequence=report.sequence)
 

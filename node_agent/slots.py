@@ -4,18 +4,28 @@ Two locks a slot. The *door* is held for moments: to judge an order against what
 and to speak for it. *Work* is held as long as the host is being changed for the slot. A newer order passes the
 door at once, halts the older one's work, and then waits for work; the older one finds itself superseded at the
 door and says nothing. Doors are never taken while another door is held; work is always taken before the door.
+
+An operation that mends owns the work too; it speaks for no order, and a newer order halts it like any work.
 """
 
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from ipaddress import IPv4Address, IPv4Network
+from typing import Final, Literal
 
 from events.values import NodeId, SlotId, SlotIndex, index_of, node_of, slot_of
 from node_agent.fence import FenceFiles, Held, Refused, is_news
 from node_agent.gateway import NodeNetwork
 from node_agent.halt import Halt
+from node_agent.progress import tell_wait
+from node_agent.trust import proof
 from tasks.orders import ApplySlice, Order, SliceNetwork
+
+Admission = Literal["news", "held", "under_way"]
+"""What an order was to a slot: newer than what it holds, or just that; `under_way` while it is being carried out."""
+
+_LOOK_UP_SECONDS: Final = 0.05
 
 
 class Slot:
@@ -28,6 +38,7 @@ class Slot:
         self._door = threading.Lock()
         self._work = threading.Lock()
         self._working: Halt | None = None
+        self._is_mended = False
         self._closing = False
 
     @property
@@ -35,31 +46,45 @@ class Slot:
         with self._door:
             return self._held
 
-    def admit(self, order: Order) -> bool:
-        """Pass the fence, and halt what an older order is doing. False: this very order is being worked on.
+    def admit(self, order: Order) -> Admission:
+        """Pass the fence, and halt what is done for an older order.
 
         Raises `Refused`, and `OSError` when the disk does; then nothing was admitted.
         """
         with self._door:
             if is_news(self._held, order):
-                self._write(Held(order=order))
+                self._write(Held(order=order, signed=proof()))
                 if self._working:
                     self._working.ask()
-                return True
-            return self._working is None
+                return "news"
+            return "held" if self._working is None or self._is_mended else "under_way"
 
     @contextmanager
-    def working(self, *, wait: bool = True) -> Iterator[Halt | None]:
-        """Own the slot's host state meanwhile. None: it is busy and `wait` is off, or the agent ends."""
-        if not self._work.acquire(blocking=wait):
+    def working(self, waiting: Order | None = None) -> Iterator[Halt | None]:
+        """Own the slot's host state meanwhile. None: somebody else does, or the agent ends.
+
+        `waiting` waits until it can be had, as long as no newer order passed the door: of all that wait only the
+        newest still has something to do, and each of the others would keep a thread of the agent.
+        """
+        if not self._acquired(waiting):
             yield None
             return
         try:
-            yield self._begin()
+            yield self._begin(Halt())
         finally:
-            with self._door:
-                self._working = None
-            self._work.release()
+            self._end()
+
+    @contextmanager
+    def mending(self, halt: Halt) -> Iterator[bool]:
+        """Own the slot's host state for an operation that can be halted by `halt`, while waiting for it too.
+
+        False: the agent ends. Raises `Halted`.
+        """
+        self._await_work(halt)
+        try:
+            yield self._begin(halt, is_mended=True) is not None
+        finally:
+            self._end()
 
     @contextmanager
     def speaking_for(self, order: Order) -> Iterator[Held | None]:
@@ -79,12 +104,33 @@ class Slot:
             if self._working:
                 self._working.ask()
 
-    def _begin(self) -> Halt | None:
+    def _acquired(self, waiting: Order | None) -> bool:
+        if waiting is None:
+            return self._work.acquire(blocking=False)
+        while not self._work.acquire(timeout=_LOOK_UP_SECONDS):
+            held = self.held
+            if held is None or held.order.token != waiting.token:
+                return False
+        return True
+
+    def _await_work(self, halt: Halt) -> None:
+        if self._work.acquire(blocking=False):
+            return
+        tell_wait("slot.wait")
+        while not self._work.acquire(timeout=_LOOK_UP_SECONDS):
+            halt.check()
+
+    def _begin(self, halt: Halt, *, is_mended: bool = False) -> Halt | None:
         with self._door:
             if self._closing:
                 return None
-            self._working = Halt()
-            return self._working
+            self._working, self._is_mended = halt, is_mended
+            return halt
+
+    def _end(self) -> None:
+        with self._door:
+            self._working, self._is_mended = None, False
+        self._work.release()
 
     def _write(self, held: Held, *, durable: bool = True) -> None:
         self._files.write(held, durable=durable)

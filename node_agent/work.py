@@ -23,6 +23,7 @@ from node_agent.converge import leftovers, make, planned
 from node_agent.fence import Held, Outcome
 from node_agent.halt import Halt, Halted
 from node_agent.host import STARTING, Host
+from node_agent.progress import Told, telling, untold
 from node_agent.reporter import Reporter
 from node_agent.slices import HostUnreadable
 from node_agent.slots import Slot
@@ -31,6 +32,7 @@ from node_agent.taking_down import removed, take_down
 from node_agent.wanted import network_of, slice_of
 from tasks.failpoints import failpoint
 from tasks.orders import ApplySlice, Order, RemoveSlice
+from tasks.reasons import InterruptionCode
 from tasks.reports import (
     Reason,
     ReportBody,
@@ -51,16 +53,15 @@ class SlotWork:
 
     host: Host
     reporter: Reporter
+    told: Told = untold
+    """Hears each step."""
 
     def run(self, slot: Slot, held: Held, halt: Halt, *, asked: bool) -> None:
         """Raises `OSError` when the disk refuses, else reports what went wrong."""
         try:
             self._say_untold(slot, held)
-            match held.order.body:
-                case ApplySlice() as body:
-                    self._apply(slot, held, body, halt, asked=asked)
-                case RemoveSlice() as body:
-                    self._remove(slot, held, body, halt, asked=asked)
+            with telling(self.told, held.order.order_id):
+                self._carry_out(slot, held, halt, asked=asked)
         except Halted:
             log.info("work_halted")
         except HostUnreadable as unreadable:
@@ -93,6 +94,13 @@ class SlotWork:
                 return bool(planned(wanted, self.host)) or _is_news(held.address, seen)
             case _, outcome:
                 return not isinstance(outcome, SliceFailed | SliceRemoved)
+
+    def _carry_out(self, slot: Slot, held: Held, halt: Halt, *, asked: bool) -> None:
+        match held.order.body:
+            case ApplySlice() as body:
+                self._apply(slot, held, body, halt, asked=asked)
+            case RemoveSlice() as body:
+                self._remove(slot, held, body, halt, asked=asked)
 
     def _apply(self, slot: Slot, held: Held, body: ApplySlice, halt: Halt, *, asked: bool) -> None:
         match held.outcome:
@@ -139,9 +147,8 @@ class SlotWork:
             log.warning("drift_not_repaired", failed=failure.step, reason=str(failure))
 
     def _interrupted(self, slot: Slot, order: Order) -> None:
-        reason = Reason(
-            code="machine_not_running", message="the machine was found not running, and nobody ordered that"
-        )
+        code: InterruptionCode = "machine_not_running"
+        reason = Reason(code=code, message="the machine was found not running, and nobody ordered that")
         interrupted = SliceInterrupted(
             slot_id=order.slot_id, allocation_id=order.allocation_id, reason=reason
         )

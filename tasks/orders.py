@@ -37,28 +37,41 @@ class SliceNetwork(Wire):
     """The slice's identity on the management plane: one port on `bridge`, one address behind `gateway`."""
 
     bridge: InterfaceName
+    """The node's own bridge."""
     mac_address: MacAddress
+    """Of the guest's card."""
     private_ip: Ipv4Address
+    """The one address that the guest may have."""
     subnet: Ipv4Subnet
+    """The node's own subnet."""
     gateway: Ipv4Address
+    """Where the guest sends what is not for itself."""
 
 
 class Machine(Wire):
     """The virtual machine: sizes, image, and what its first boot is told."""
 
     vcpus: int = Field(ge=1, le=256)
+    """Virtual processors."""
     memory_mib: int = Field(ge=32)
+    """The guest's memory."""
     image: ImageName
+    """What it boots from, by its name on the node."""
     hostname: str = Field(pattern=r"^[a-z][a-z0-9-]{0,62}$")
+    """What the guest calls itself."""
     ssh_authorized_keys: tuple[SshPublicKey, ...] = Field(min_length=1, max_length=16)
+    """Who may log in, in the words of OpenSSH's `authorized_keys`."""
 
 
 class Readiness(Wire):
     """When the slice counts as usable: `port` answers with a line that starts with `banner`."""
 
     port: int = Field(default=22, ge=1, le=65535)
+    """TCP port of the guest."""
     banner: str = Field(default="SSH-", max_length=64)
+    """What the line begins with; empty where an open port is enough."""
     deadline_seconds: int = Field(ge=1, le=3600)
+    """How long it may take, from when the node takes the order up."""
 
 
 class ApplySlice(Wire):
@@ -82,14 +95,20 @@ class Order(Wire):
 
     schema_version: Literal[1] = 1
     order_id: UUID
+    """Name of the order, and of its message in the queue."""
     node_id: NodeId
     slot_id: SlotId
     allocation_id: AllocationId
     token: Token
+    """Fence token of the fact that wanted it: the ledger's epoch, then the fact's position."""
     issued_at: datetime
+    """When that fact was recorded."""
     correlation_id: UUID
+    """Shared by all that follows from one request."""
     causation_id: UUID
+    """The event that led to it."""
     trace_context: str | None = None
+    """W3C `traceparent` of the request."""
     body: Annotated[ApplySlice | RemoveSlice, Field(discriminator="kind")]
 
     def content_digest(self) -> str:

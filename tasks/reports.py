@@ -9,6 +9,7 @@ from uuid import UUID
 
 from pydantic import Field
 
+from tasks import operations
 from tasks.fields import (
     AllocationId,
     Count,
@@ -24,8 +25,13 @@ from tasks.fields import (
 
 
 class Reason(Wire):
+    """A code for programs, one of `tasks.reasons`, and words for people. A reader takes any code: a node may be newer
+    than its control plane."""
+
     code: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    """What kind of reason it is."""
     message: Line
+    """The reason itself."""
 
 
 class FoundSlot(Wire):
@@ -73,8 +79,11 @@ class SliceReady(_OfSlice):
 
     kind: Literal["slice.ready"] = "slice.ready"
     address: Ipv4Address
+    """Where it answers."""
     port: int = Field(ge=1, le=65535)
+    """The port at which it does."""
     banner: str = Field(max_length=256)
+    """What it said."""
 
 
 class SliceInterrupted(_OfSlice):
@@ -96,6 +105,7 @@ class SliceRemoved(_OfSlice):
 
     kind: Literal["slice.removed"] = "slice.removed"
     absent: tuple[Line, ...] = Field(min_length=1, max_length=64)
+    """`link`, `lease`, `port`, `translation` and `machine`."""
 
 
 class SliceRemains(_OfSlice):
@@ -103,15 +113,35 @@ class SliceRemains(_OfSlice):
 
     kind: Literal["slice.remains"] = "slice.remains"
     leftovers: tuple[Line, ...] = Field(min_length=1, max_length=256)
+    """What is still there, in words."""
 
 
 class OrderRefused(Wire):
-    """The node would not touch the order. Codes: `stale_token`, `conflicting_content`, `wrong_node`, `malformed`,
-    `poisoned`."""
+    """The node would not touch the order; the codes are `tasks.reasons.RefusalCode`.
+
+    Of a copy that is not believed, `order_id` is what stood around it, which anybody may have chosen, and no slot is
+    named.
+    """
 
     kind: Literal["order.refused"] = "order.refused"
     order_id: UUID
-    slot_id: SlotId
+    slot_id: SlotId | None = None
+    reason: Reason
+
+
+class OperationDone(Wire):
+    """The operation was carried out, perhaps again; the first result of an operation counts."""
+
+    kind: Literal["operation.done"] = "operation.done"
+    operation_id: UUID
+    result: operations.OperationResult
+
+
+class OperationFailed(Wire):
+    """The operation came to nothing: refused before it began, or failed after. The catalogue declares its codes."""
+
+    kind: Literal["operation.failed"] = "operation.failed"
+    operation_id: UUID
     reason: Reason
 
 
@@ -124,7 +154,9 @@ ReportBody = Annotated[
     | SliceFailed
     | SliceRemoved
     | SliceRemains
-    | OrderRefused,
+    | OrderRefused
+    | OperationDone
+    | OperationFailed,
     Field(discriminator="kind"),
 ]
 
@@ -133,7 +165,7 @@ class Report(Wire):
     sequence: int = Field(ge=1)
     observed_at: Moment
     order_id: UUID | None = None
-    """The order this came of, where there was one."""
+    """The order or operation that this came of, where there was one."""
     trace_context: Word | None = None
     body: ReportBody
 

@@ -3,6 +3,8 @@
 The order travels as one JSON string, its exact bytes kept, so that a signature over them can be checked. Everything
 around it is unsigned and read strictly: one argument, no keyword arguments, no options. An option would be a
 way to steer a worker from the queue (`eta` delays, `time_limit` stretches), past what the order itself says.
+
+Operations travel as orders do.
 """
 
 from dataclasses import dataclass
@@ -13,16 +15,18 @@ from uuid import UUID
 from dramatiq import Message
 from dramatiq.errors import DecodeError
 
+from tasks.catalogue import CATALOGUE, bounds_of
 from tasks.scripts import DEFAULT_QUEUE
 
-MAX_ORDER_BYTES: Final = 64 * 1024
+_SEAL_BYTES: Final = 1024
+"""More than a signed text has beside its order: header, signature, expiry."""
 
 
 class OrderTooLarge(ValueError):
-    """An order of more than `MAX_ORDER_BYTES` bytes (TSK-1: payloads are bounded)."""
+    """An order of more bytes than its type allows (TSK-1: payloads are bounded)."""
 
-    def __init__(self, order_id: UUID, size: int) -> None:
-        super().__init__(f"order {order_id} has {size} bytes, and at most {MAX_ORDER_BYTES} are sent")
+    def __init__(self, order_id: UUID, size: int, bound: int) -> None:
+        super().__init__(f"order {order_id} has {size} bytes, and at most {bound} are sent")
         self.order_id, self.size = order_id, size
 
 
@@ -36,7 +40,7 @@ class MalformedMessage(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class OrderMessage:
-    """An order on its way: its id, the actor it is for (the order's kind), and its JSON as sent."""
+    """An order on its way: its id, the actor it is for (the order's kind), and its signed text."""
 
     order_id: UUID
     actor: str
@@ -45,19 +49,22 @@ class OrderMessage:
 
 def encode_order(message: OrderMessage, *, sent_at: datetime, queue: str = DEFAULT_QUEUE) -> bytes:
     """The bytes to enqueue; `sent_at` (the database's time) only informs. Raises `OrderTooLarge`."""
-    refuse_too_large(message.order_id, message.order)
+    if (size := len(message.order.encode())) > (bound := sealed_bytes(message.actor)):
+        raise OrderTooLarge(message.order_id, size, bound)
     return _dramatiq_message(message, queue, int(sent_at.timestamp() * 1000)).encode()
 
 
-def refuse_too_large(order_id: UUID, order: str) -> None:
-    """Raises `OrderTooLarge` for an order that could never be sent."""
-    if (size := len(order.encode())) > MAX_ORDER_BYTES:
-        raise OrderTooLarge(order_id, size)
+def refuse_too_large(order_id: UUID, kind: str, order: str) -> None:
+    """Raises `OrderTooLarge` for an order or operation, unsigned, that no node would take, and `NotInCatalogue`."""
+    if (size := len(order.encode())) > (bound := bounds_of(kind).payload_bytes):
+        raise OrderTooLarge(order_id, size, bound)
 
 
-def decode_order(data: bytes) -> OrderMessage:
-    """The order in a queue's bytes. Raises `MalformedMessage`."""
-    return order_of(decode_message(data))
+def sealed_bytes(kind: str) -> int:
+    """How long the signed text of a task of this kind may be; of an unknown kind, what the longest may have."""
+    types = (CATALOGUE[kind],) if kind in CATALOGUE else CATALOGUE.values()
+    # Base64 makes four characters of three bytes.
+    return (max(type_.bounds.payload_bytes for type_ in types) + 2) // 3 * 4 + _SEAL_BYTES
 
 
 def decode_message(data: bytes) -> Message[Any]:

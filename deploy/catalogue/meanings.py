@@ -13,7 +13,7 @@ from itertools import pairwise
 from types import ModuleType
 from typing import Final, NewType
 
-import msgspec
+from pydantic import BaseModel
 
 from events.facts import Record
 
@@ -35,12 +35,14 @@ def stream_of_module(module: ModuleType) -> str | None:
 
 
 def of_class(cls: type) -> str | None:
-    return in_lines(inspect.cleandoc(cls.__doc__)) if cls.__doc__ else None
+    # Its own only: a wire type without one would be told in the words of what it derives from.
+    own = cls.__dict__.get("__doc__")
+    return in_lines(inspect.cleandoc(own)) if own else None
 
 
-def of_field(struct: type[msgspec.Struct], field: str) -> str | None:
+def of_field(holder: type, field: str) -> str | None:
     """The string below the field, in the class that declares it."""
-    for cls in struct.__mro__:
+    for cls in holder.__mro__:
         if field in inspect.get_annotations(cls):
             return _below_fields(cls.__module__).get((cls.__qualname__, field))
     return None
@@ -52,8 +54,8 @@ def of_kind(kind: NewType) -> str | None:
 
 
 def of_part(annotation: object) -> str | None:
-    """What a part of facts says first of itself; other types say nothing of a field."""
-    if isinstance(annotation, type) and issubclass(annotation, Record):
+    """What a part says first of itself; other types say nothing of a field."""
+    if isinstance(annotation, type) and issubclass(annotation, Record | BaseModel):
         return first_sentence(of_class(annotation) or "")
     return None
 

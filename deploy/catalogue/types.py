@@ -4,17 +4,38 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    NewType,
+    TypeGuard,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 from uuid import UUID
 
 import msgspec
+from pydantic import AwareDatetime, BaseModel
 
+from deploy.catalogue.limits import limits_in_words
 from events.facts import Record
 
 F = TypeVar("F", bound=msgspec.Struct)
 
 _SPELLED: Final = {"Id": "id", "Ipv4": "IPv4", "Mac": "MAC", "Sku": "SKU", "Ssh": "SSH"}
-_PLAIN: Final = {str: "text", int: "whole number", bool: "true or false", datetime: "time", UUID: "UUID"}
+_PLAIN: Final = {
+    str: "text",
+    int: "whole number",
+    bool: "true or false",
+    datetime: "time",
+    AwareDatetime: "time",
+    UUID: "UUID",
+}
 _UNITS: Final = {
     (int, "seconds"): "whole number of seconds",
     (int, "mib"): "whole number of MiB",
@@ -34,7 +55,9 @@ def in_words(field: str, annotation: Any) -> str:
         return unit
     if annotation in _PLAIN:
         return _PLAIN[annotation]
-    if isinstance(annotation, type) and issubclass(annotation, Record):
+    if isinstance(annotation, type) and issubclass(annotation, tuple):
+        return f"list: {', '.join(getattr(annotation, '_fields', ()))}"
+    if is_part(annotation):
         return f"[{part_in_words(annotation)}](#{part_in_words(annotation).replace(' ', '-')})"
     return _generic_in_words(field, annotation)
 
@@ -42,6 +65,9 @@ def in_words(field: str, annotation: Any) -> str:
 def _generic_in_words(field: str, annotation: Any) -> str:
     arguments = get_args(annotation)
     match get_origin(annotation):
+        case origin if origin is Annotated:
+            of_them = " of them" if get_origin(arguments[0]) is tuple else " long"
+            return in_words(field, arguments[0]) + limits_in_words(arguments[1:], of_them)
         case origin if origin is UnionType or origin is Union:
             return " or ".join("null" if a is NoneType else in_words(field, a) for a in arguments)
         case origin if origin is tuple and arguments[1:] == (...,):
@@ -60,31 +86,53 @@ def kind_in_words(kind: NewType) -> str:
     return " ".join(_SPELLED.get(part, part.lower()) for part in parts)
 
 
-def part_in_words(record: type[Record]) -> str:
+def is_part(annotation: object) -> TypeGuard[type]:
+    """Whether it has fields of its own."""
+    return isinstance(annotation, type) and issubclass(annotation, Record | BaseModel)
+
+
+def bare(annotation: Any) -> Any:
+    """The type without its limits."""
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def hints_of(holder: type) -> dict[str, Any]:
+    """Field to type, with the limits of a wire type."""
+    if not issubclass(holder, BaseModel):
+        return get_type_hints(holder)
+    return {
+        name: Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+        for name, field in holder.model_fields.items()
+    }
+
+
+def part_in_words(record: type) -> str:
     """`SlotNetwork` is a slot network."""
     return " ".join(re.findall(r"[A-Z][a-z0-9]*", record.__name__)).lower()
 
 
-def parts_of(struct: type[msgspec.Struct]) -> Iterator[type[Record]]:
-    """The records that a fact holds, and those that they hold."""
-    for leaf in _leaves_of(struct):
-        if isinstance(leaf, type) and issubclass(leaf, Record):
+def parts_of(holder: type) -> Iterator[type]:
+    """The records that a fact or task holds, and those that they hold."""
+    for leaf in _leaves_of(holder):
+        if is_part(leaf):
             yield leaf
             yield from parts_of(leaf)
 
 
-def kinds_of(struct: type[msgspec.Struct]) -> Iterator[NewType]:
+def kinds_of(holder: type) -> Iterator[NewType]:
     """The kinds of values in its fields."""
-    yield from (leaf for leaf in _leaves_of(struct) if isinstance(leaf, NewType))
+    yield from (leaf for leaf in _leaves_of(holder) if isinstance(leaf, NewType))
 
 
-def _leaves_of(struct: type[msgspec.Struct]) -> Iterator[Any]:
-    for annotation in get_type_hints(struct).values():
+def _leaves_of(holder: type) -> Iterator[Any]:
+    for annotation in hints_of(holder).values():
         yield from _leaves(annotation)
 
 
 def _leaves(annotation: Any) -> Iterator[Any]:
-    if arguments := get_args(annotation):
+    if get_origin(annotation) is Annotated:
+        yield from _leaves(get_args(annotation)[0])
+    elif arguments := get_args(annotation):
         for argument in arguments:
             yield from _leaves(argument)
     else:

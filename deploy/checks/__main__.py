@@ -21,6 +21,7 @@ CHECKS: Final = {
     "layout": ("python", "-m", "pytest", "-q", "--no-header", "tests/checks"),
     "migrations": ("python", "-m", "deploy.checks.migrations"),
     "events": ("python", "-m", "deploy.checks.event_catalogue"),
+    "tasks": ("python", "-m", "deploy.checks.task_catalogue"),
 }
 
 

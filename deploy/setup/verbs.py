@@ -34,13 +34,19 @@ VERBS: Final = {
         "tests.torture",
     ),
     "check": Verb(
-        "check [NAME ...]", "format, lint, types, imports, layout, migrations, events", "deploy.checks"
+        "check [NAME ...]", "format, lint, types, imports, layout, migrations, events, tasks", "deploy.checks"
     ),
     "bench": Verb("bench NAME [--json]", "measure, one JSON object a line", "bench"),
     "events": Verb(
         "events",
         "write docs/events.md anew from the events' types",
         "deploy.checks.event_catalogue",
+        ("--write",),
+    ),
+    "tasks": Verb(
+        "tasks",
+        "write docs/tasks.md anew from the catalogue of tasks",
+        "deploy.checks.task_catalogue",
         ("--write",),
     ),
     "lock": Verb("lock [PACKAGE ...]", "resolve requirements anew, or raise the named ones", "deploy.locks"),

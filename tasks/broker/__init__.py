@@ -9,13 +9,14 @@ for `worker_timeout`; then the queue again, when the control plane asks after th
 held, and their deliveries counted.
 """
 
-from tasks.broker.consumer import Failed, GivenUp, OnGivenUp, Poisoned, Unreadable
+from tasks.broker.consumer import Failed, GivenBack, GivenUp, OnGivenUp, Poisoned, Unreadable
 from tasks.broker.link import QueueAddress
 from tasks.broker.node_broker import NodeBroker, NodesDoNotEnqueue, NotTheNodesQueue
 from tasks.broker.worker import NodeWorker
 
 __all__ = [
     "Failed",
+    "GivenBack",
     "GivenUp",
     "NodeBroker",
     "NodeWorker",

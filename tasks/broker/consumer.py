@@ -18,7 +18,6 @@ from dramatiq.broker import Consumer, MessageProxy
 from tasks.broker.hand import Hand
 from tasks.broker.link import Patience, QueueAway
 from tasks.broker.queue import Delivery, NodeQueue
-from tasks.failpoints import failpoint
 from tasks.wire import MalformedMessage, OrderMessage, decode_message, order_of
 
 _ROOM_SECONDS: Final = 1.0
@@ -49,6 +48,10 @@ class Unreadable:
 
     key: str
     reason: str
+
+
+class GivenBack(Exception):
+    """Raised by a handler that gives its order back to the queue, because the agent ends. It counts as not begun."""
 
 
 GivenUp = Poisoned | Failed | Unreadable
@@ -97,13 +100,15 @@ class OrderConsumer(Consumer):
 
     def ack(self, message: MessageProxy) -> None:
         """The handler returned."""
-        failpoint("queue.handled")
         self._settle(message.message_id)
 
     def nack(self, message: MessageProxy) -> None:
         """The handler raised, or there is none. Told first, settled after: a crash between tells twice."""
         assert isinstance(message, Delivered)  # all that this consumer yields
         error = message.error or RuntimeError("failed without an exception")
+        if isinstance(error, GivenBack):
+            self.requeue((message,))
+            return
         self._on_given_up(Failed(message.order, error))
         self._settle(message.message_id)
 
@@ -149,7 +154,6 @@ class OrderConsumer(Consumer):
             # us again now, and the first run settles both.
             log.info("order_already_in_hand", order=delivery.order_id)
             return None
-        failpoint("queue.fetched")
         try:
             message = self._read(delivery)
         except MalformedMessage as malformed:
@@ -186,5 +190,4 @@ class OrderConsumer(Consumer):
                     break
                 self._queue.note(away)
                 patience.pause(self._queue.stopping)
-        failpoint("queue.settled")
         self._hand.drop(order_id)

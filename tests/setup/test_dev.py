@@ -26,6 +26,7 @@ def test_help_lists_the_verbs() -> None:
         "check",
         "bench",
         "events",
+        "tasks",
         "lock",
     ]
 

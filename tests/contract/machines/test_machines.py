@@ -7,6 +7,7 @@ import pytest
 
 from events.values import ImageName
 from node_agent.guests import guest_for
+from node_agent.host import MachineSeen
 from node_agent.machines import FoundDomain, Machines
 from node_agent.slices import HostRefused, Slice
 from tests.contract.machines.hosts import Host
@@ -53,6 +54,18 @@ def test_a_removed_slice_leaves_nothing_and_removing_again_changes_nothing(
     assert remove(machines) == ["machine.destroy", "machine.wipe_disks"]
     assert machines.remains(network_on(0)) == ()
     assert remove(machines) == []
+
+
+def test_a_machine_is_seen_running_paused_and_gone(host: Host, machines: Machines) -> None:
+    assert machines.inspect(network_on(0)) is None
+    host.add_tap("slice0")
+    apply(machines)
+    running = machines.inspect(network_on(0))
+    assert running == MachineSeen("running", WANTED.machine.vcpus, WANTED.machine.memory_mib)
+    host.pause(only_domain(host))
+    assert machines.inspect(network_on(0)) == replace(running, state="paused")
+    remove(machines)
+    assert machines.inspect(network_on(0)) is None
 
 
 def test_a_guest_without_its_tap_is_refused_and_starts_once_the_tap_is_there(

@@ -1,0 +1,13 @@
+"""`python -m deploy.checks.task_catalogue [--write]`: docs/tasks.md says what the code says (`generated`)."""
+
+import sys
+from typing import Final
+
+from deploy.catalogue.tasks_page import tasks_page
+from deploy.checks.generated import check_or_write
+from deploy.setup.repository import ROOT
+
+PAGE: Final = ROOT / "docs" / "tasks.md"
+
+if __name__ == "__main__":
+    sys.exit(check_or_write(PAGE, lambda: tasks_page().text(), "tasks", sys.argv[1:]))

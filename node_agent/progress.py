@@ -1,0 +1,125 @@
+"""How far the work on a task is, told while it goes on: best effort, and never at the work's expense.
+
+Whoever works on a task does so `telling` somebody; below it, every step names itself, as deep as it is called. What is
+told is kept only until it is sent: the newest of each task, five times a second at most, in one request. What could not
+be sent is forgotten, because a newer one follows or the report of the end does.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from node_agent.client import ControlPlane, ControlPlaneAway, TurnedAway
+from node_agent.clock import NodeClock
+from node_agent.halt import Halt
+from tasks.agent_api import Progress, ProgressBatch
+
+log = structlog.get_logger(__name__)
+
+_PAUSE_SECONDS: Final = 0.2
+_MOST: Final = 256
+
+Told = Callable[[UUID, str, int, int | None], None]
+"""A task's id, its step, the step's number, and of how many."""
+
+
+@dataclass(slots=True)
+class _Track:
+    task_id: UUID
+    told: Told
+    number: int = 0
+    of: int | None = None
+
+
+_track: Final[ContextVar[_Track | None]] = ContextVar("track", default=None)
+
+
+@contextmanager
+def telling(told: Told, task_id: UUID) -> Iterator[None]:
+    """While this lasts, the steps that this thread takes are steps of this task."""
+    token = _track.set(_Track(task_id, told))
+    try:
+        yield
+    finally:
+        _track.reset(token)
+
+
+def expect_steps(count: int) -> None:
+    """So many more are planned."""
+    if (track := _track.get()) is not None:
+        track.of = track.number + count
+
+
+def tell_step(name: str) -> None:
+    """A step begins."""
+    if (track := _track.get()) is not None:
+        track.number += 1
+        # A plan made anew on the way may have grown past what was expected.
+        of = None if track.of is None else max(track.of, track.number)
+        track.told(track.task_id, name, track.number, of)
+
+
+def tell_wait(name: str) -> None:
+    """From now on something is waited for that cannot be counted."""
+    if (track := _track.get()) is not None:
+        track.of = None
+    tell_step(name)
+
+
+def untold(task_id: UUID, step: str, number: int, of: int | None) -> None:
+    """Nobody listens."""
+
+
+class ProgressSender:
+    """`tell` from any thread, `start` once."""
+
+    def __init__(self, clock: NodeClock) -> None:
+        self._clock = clock
+        self._halt = Halt()
+        self._changed = threading.Condition()
+        self._newest: dict[UUID, Progress] = {}
+        self._thread: threading.Thread | None = None
+
+    def tell(self, task_id: UUID, step: str, number: int, of: int | None) -> None:
+        progress = Progress(order_id=task_id, step=step, number=number, of=of, at=self._clock.now())
+        with self._changed:
+            self._newest[task_id] = progress
+            self._changed.notify()
+
+    def start(self, control_plane: ControlPlane) -> None:
+        self._thread = threading.Thread(
+            target=self._send_until_halted, args=(control_plane,), name="progress", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self, timeout: float) -> None:
+        self._halt.ask()
+        with self._changed:
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def _send_until_halted(self, control_plane: ControlPlane) -> None:
+        while not self._halt.asked:
+            batch = self._take()
+            if batch is None:
+                continue
+            try:
+                control_plane.progress(batch)
+            except (ControlPlaneAway, TurnedAway) as away:
+                log.debug("progress_not_told", reason=str(away))
+            self._halt.rest(_PAUSE_SECONDS)
+
+    def _take(self) -> ProgressBatch | None:
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._newest) or self._halt.asked)
+            if not self._newest:
+                return None
+            ids = list(self._newest)[:_MOST]
+            return ProgressBatch(progress=tuple(self._newest.pop(each) for each in ids))

@@ -1,0 +1,58 @@
+"""Operations as the control plane writes them, for slots of `lab-a`."""
+
+from datetime import UTC, datetime
+from typing import Final
+from uuid import UUID, uuid5
+
+from tasks.operations import (
+    AddressReport,
+    DriftReport,
+    ExposureApply,
+    ExposureRemove,
+    LeaseApply,
+    MachineInspect,
+    NodeVerify,
+    Operation,
+    OperationBody,
+    OperationCancel,
+    PortReconcile,
+    ReadinessPoll,
+    SlotLook,
+    SlotMend,
+    VnicAttach,
+)
+from tasks.orders import Order
+from tests.agent.orders import NODE, apply, remove
+
+_NAMES: Final = UUID("0190f7a0-0000-7000-8000-000000000001")
+
+MENDS: Final = (VnicAttach, PortReconcile, LeaseApply, ExposureApply)
+LOOKS: Final = (AddressReport, ReadinessPoll, DriftReport, MachineInspect)
+
+
+def operation(body: OperationBody, attempt: int = 1, node: str = NODE) -> Operation:
+    """The same id for the same body and attempt."""
+    return Operation.model_validate(
+        {
+            "operation_id": uuid5(_NAMES, f"{body.model_dump_json()} {attempt}"),
+            "task_id": uuid5(_NAMES, body.model_dump_json()),
+            "node_id": node,
+            "issued_at": datetime(2025, 1, 1, tzinfo=UTC),
+            "correlation_id": _NAMES,
+            "causation_id": _NAMES,
+            "body": body,
+        }
+    )
+
+
+def verify(attempt: int = 1) -> Operation:
+    return operation(NodeVerify(), attempt)
+
+
+def on_slot(kind: type[SlotLook | SlotMend], wish: Order | None = None, attempt: int = 1) -> Operation:
+    wanted = wish or (remove() if kind is ExposureRemove else apply())
+    return operation(kind(wish=wanted), attempt)
+
+
+def cancel(target: Operation) -> Operation:
+    return operation(OperationCancel(target=target.operation_id))

@@ -1,0 +1,163 @@
+"""Operations on every kind of host: carried out, carried out again in no step, and what somebody changed put right."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from node_agent.flows import cookie_of
+from node_agent.host import Host as AgentsHost
+from node_agent.host import NotYet, Prerequisite
+from node_agent.leases import LeaseAspect
+from node_agent.rules import Change
+from tasks.operations import (
+    AddressReport,
+    AddressReported,
+    DriftReport,
+    DriftReported,
+    ExposureApplied,
+    ExposureApply,
+    ExposureRemove,
+    ExposureRemoved,
+    LeaseApplied,
+    LeaseApply,
+    NodeVerified,
+    Operation,
+    OperationResult,
+    PortReconcile,
+    PortReconciled,
+    VnicAttach,
+    VnicAttached,
+)
+from tasks.reports import OperationDone
+from tests.agent.entrance import Entrance
+from tests.agent.operations import on_slot, verify
+from tests.agent.orders import apply, remove
+from tests.contract.network.hosts import Host, aspects_of, gateway_of
+from tests.contract.network.slices import NETWORK, network
+
+MADE: list[tuple[type, OperationResult]] = [
+    (VnicAttach, VnicAttached(steps=("link.add_tap",))),
+    (LeaseApply, LeaseApplied(steps=("lease.reserve",))),
+    (PortReconcile, PortReconciled(steps=("port.add", "port.set_flows"))),
+    (ExposureApply, ExposureApplied(steps=("translation.set_rules",))),
+]
+
+
+@dataclass
+class Node:
+    """An agent's core over the host of this suite, which has no machines."""
+
+    entrance: Entrance
+    host: Host
+    attempts: int = 0
+
+    def result_of(self, kind: type, *, wanted: bool = True) -> OperationResult:
+        self.attempts += 1
+        return self.done(on_slot(kind, apply() if wanted else remove(), self.attempts))
+
+    def done(self, operation: Operation) -> OperationResult:
+        self.entrance.do(operation)
+        end = self.entrance.end_of(operation)
+        assert isinstance(end, OperationDone), end
+        return end.result
+
+    def make(self) -> None:
+        for kind, _ in MADE:
+            self.result_of(kind)
+
+    def drift(self) -> dict[str, tuple[str, ...]]:
+        found = self.result_of(DriftReport)
+        assert isinstance(found, DriftReported)
+        return {each.aspect: each.steps for each in found.drift}
+
+
+@pytest.fixture
+def node(host: Host, tmp_path: Path) -> Node:
+    agents = AgentsHost(
+        aspects=aspects_of(host),
+        gateway=gateway_of(host),
+        observe_address=LeaseAspect(host.leases).observe_address,
+        probe=lambda *_: NotYet("there is no guest"),
+        images=lambda: ("lab-guest",),
+        devices=lambda: (Prerequisite("vf", ok=True, detail="not configured"),),
+        inspect_machine=lambda _: None,
+        close=lambda: None,
+    )
+    return Node(Entrance(tmp_path, host=agents), host)
+
+
+def test_a_slices_network_is_made_by_four_operations_and_a_second_time_in_no_step(node: Node) -> None:
+    assert [node.result_of(kind) for kind, _ in MADE] == [result for _, result in MADE]
+    assert node.drift() == {}
+    again = [node.result_of(kind) for kind, _ in MADE]
+    assert again == [result.model_copy(update={"steps": ()}) for _, result in MADE]
+
+
+def delete_tap(host: Host) -> None:
+    host.links.delete_link("slice0")
+
+
+def delete_port(host: Host) -> None:
+    host.switch.delete_port("slice0")
+
+
+def delete_flows(host: Host) -> None:
+    host.switch.set_flows(NETWORK.bridge, cookie_of(network(0).index), frozenset())
+
+
+def withdraw_reservation(host: Host) -> None:
+    for each in host.leases.reservations():
+        host.leases.withdraw(each)
+
+
+def delete_rules(host: Host) -> None:
+    gone = tuple(found for found in host.filter.ruleset().rules if found.rule.owner == "slice0")
+    host.filter.change(Change(delete=gone))
+
+
+@pytest.mark.parametrize(
+    ("harm", "aspect", "kind"),
+    [
+        (delete_tap, "link", VnicAttach),
+        (delete_port, "port", PortReconcile),
+        (delete_flows, "port", PortReconcile),
+        (withdraw_reservation, "lease", LeaseApply),
+        (delete_rules, "translation", ExposureApply),
+    ],
+)
+def test_what_somebody_took_away_is_named_and_put_back(
+    node: Node, harm: Callable[[Host], None], aspect: str, kind: type
+) -> None:
+    node.make()
+    harm(node.host)
+    assert aspect in node.drift()
+    node.result_of(kind)
+    assert aspect not in node.drift()
+
+
+def test_exposure_and_lease_are_taken_away_and_proved_gone(node: Node) -> None:
+    node.make()
+    node.host.connect(network(0).ip)
+    removed = node.result_of(ExposureRemove, wanted=False)
+    assert isinstance(removed, ExposureRemoved)
+    assert removed.steps == ("translation.delete_rules", "translation.flush_connections", "lease.withdraw")
+    assert node.result_of(ExposureRemove, wanted=False) == removed.model_copy(update={"steps": ()})
+
+
+def test_an_address_is_reported_before_and_after_its_lease(node: Node) -> None:
+    node.make()
+    before = node.result_of(AddressReport)
+    assert node.host.lease("slice0", network(0).mac) == network(0).ip
+    after = node.result_of(AddressReport)
+    assert isinstance(before, AddressReported)
+    assert (before.lease_state, before.actual_ip) == ("none", None)
+    assert after == before.model_copy(update={"lease_state": "bound", "actual_ip": network(0).ip})
+
+
+def test_a_node_that_is_fit_has_all_it_needs(node: Node) -> None:
+    found = node.done(verify())
+    assert isinstance(found, NodeVerified)
+    assert [check.name for check in found.checks if not check.ok] == []
+    assert {check.name for check in found.checks} >= {"switch", "forwarding", "uplink", "translation", "dhcp"}
