@@ -4,11 +4,13 @@ Redis keeps neither across a restart, and a flush takes the orders. So a marker 
 run id) that was last restored in full, and is written after everything else: a marker that is missing or names
 another process means that something is lost, and a crash half-way through a restoration leaves it to be done again.
 
-A node's user is named after the node, holds only the SHA-256 of a password that the node made, and may do what
-`NODE_COMMANDS` lists on the keys of its own queue, and nothing else. Every function raises `RedisAway`.
+A node's user is named after the node, holds only the SHA-256 of passwords that the node made, and may do what
+`NODE_COMMANDS` lists on the keys of its own queue, and nothing else. It holds two passwords, those of the node's
+newest session and of the one before, so that a node which renews never finds itself between them when its connections end. Every function
+raises `RedisAway`.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -20,6 +22,7 @@ from redis.exceptions import RedisError
 from events.values import NodeId
 from tasks.failpoints import failpoint
 from tasks.scripts import ALL_SCRIPTS, NODE_COMMANDS, QueueKeys, namespace_of
+from tasks.trust import why_untrusted
 
 Command = tuple[str | bytes | int, ...]
 _MARKER: Final = "sliceplane:restored"
@@ -38,10 +41,11 @@ class RedisAway(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NodeLogin:
-    """A node's right to its queue; `password_sha256` in hex."""
+    """A node's right to its queue, by the SHA-256 (hex) of its password, and of the one before while that counts."""
 
     node_id: NodeId
     password_sha256: str
+    prior_sha256: str | None = None
 
 
 class Loss(Enum):
@@ -60,19 +64,28 @@ async def ensure_scripts(client: Redis) -> None:
     await _all(client, [("SCRIPT", "LOAD", script.source) for script in ALL_SCRIPTS])
 
 
-async def ensure_node_user(client: Redis, login: NodeLogin) -> None:
-    """Give a node its rights, exactly; asked again with another password, the old one ends.
+async def ensure_node_users(client: Redis, logins: Sequence[NodeLogin]) -> None:
+    """Give nodes their rights, exactly, and end every other password. Connections that exist go on."""
+    await _all(client, [_set_user(login) for login in logins])
 
-    So do the connections made before: Redis asks for a password only once, and a copy of the node's old disk would
-    go on taking its orders.
+
+async def end_connections(client: Redis, node_ids: Sequence[NodeId]) -> None:
+    """Have whoever is connected as one of the nodes show a password again.
+
+    Redis asks for it only once, and a copy of a node's old disk would go on taking its orders.
     """
-    await _all(client, [_set_user(login), ("CLIENT", "KILL", "USER", user_name(login.node_id))])
+    await _all(client, [("CLIENT", "KILL", "USER", user_name(node_id)) for node_id in node_ids])
 
 
-async def revoke(client: Redis, node_id: NodeId) -> None:
-    """End a node's connections, its user and its keys. Orders that were queued are still due in the ledger."""
-    keys = QueueKeys.of(namespace_of(node_id)).all()
-    await _all(client, [("ACL", "DELUSER", user_name(node_id)), ("UNLINK", *keys)])
+async def shut_out(client: Redis, node_ids: Sequence[NodeId]) -> None:
+    """End nodes' users and with them their connections; what waits in their queues stays."""
+    await _all(client, [("ACL", "DELUSER", user_name(node_id)) for node_id in node_ids])
+
+
+async def forget_queues(client: Redis, node_ids: Sequence[NodeId]) -> None:
+    """Drop the keys of nodes that are shut out, or that flooded them. Orders that were queued are still open in the ledger."""
+    keys = [QueueKeys.of(namespace_of(node_id)).all() for node_id in node_ids]
+    await _all(client, [("UNLINK", *each) for each in keys])
 
 
 async def inspect(client: Redis) -> Loss | None:
@@ -88,21 +101,22 @@ async def inspect(client: Redis) -> Loss | None:
     return None if all(loaded[0]) else Loss.SCRIPTS
 
 
-async def restore(client: Redis, logins: Iterable[NodeLogin], refill: Callable[[], Awaitable[None]]) -> None:
-    """Bring back scripts and users, then have `refill` send every due order again.
+async def restore(
+    client: Redis, users: Callable[[], Awaitable[None]], refill: Callable[[], Awaitable[None]]
+) -> None:
+    """Bring back scripts, then have `users` give every node its rights and `refill` send every due order again.
 
     Two control planes may do this at once, and each step may be repeated.
     """
     run_id = _run_id((await _all(client, [("INFO", "server")]))[0])
     await ensure_scripts(client)
-    users = [_set_user(login) for login in logins]
-    await _all(client, users)
+    await users()
     failpoint("redis.restored_users")
     await refill()
     failpoint("redis.refilled")
     # The run id read first: a Redis that restarted meanwhile gets the old one's name, and is found out.
     await _all(client, [("SET", _MARKER, run_id)])
-    log.info("redis_restored", users=len(users))
+    log.info("redis_restored")
 
 
 async def answers(client: Redis, commands: list[Command]) -> list[Any]:
@@ -115,7 +129,7 @@ async def answers(client: Redis, commands: list[Command]) -> list[Any]:
         try:
             found += await pipeline.execute(raise_on_error=False)
         except (RedisError, OSError) as error:
-            raise RedisAway(f"{type(error).__name__}: {error}") from error
+            raise RedisAway(why_untrusted(error) or f"{type(error).__name__}: {error}") from error
     return found
 
 
@@ -129,10 +143,11 @@ async def _all(client: Redis, commands: list[Command]) -> list[Any]:
 
 def _set_user(login: NodeLogin) -> Command:
     keys = QueueKeys.of(namespace_of(login.node_id)).all()
+    prior = () if login.prior_sha256 is None else (f"#{login.prior_sha256}",)
     return (
         *("ACL", "SETUSER", user_name(login.node_id)),
         # From nothing, in one command: rights that an older release gave do not linger.
-        *("reset", "on", "resetchannels", f"#{login.password_sha256}"),
+        *("reset", "on", "resetchannels", f"#{login.password_sha256}", *prior),
         *(f"~{key}" for key in keys),
         *(f"+{command}" for command in NODE_COMMANDS),
     )

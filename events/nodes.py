@@ -34,7 +34,10 @@ class EnrolmentReopened(Fact, frozen=True):
 
 
 class NodeEnrolled(Fact, frozen=True):
-    """The host presented its token. Secrets were made on the host; only their SHA-256 came here (hex)."""
+    """The host presented its token, in the days when it was known by lasting secrets of its own.
+
+    Not written any more: `NodeIdentified` took its place, and a host known by this alone has to enrol again.
+    """
 
     node_id: NodeId
     credential_sha256: str
@@ -43,6 +46,46 @@ class NodeEnrolled(Fact, frozen=True):
     """Of what the agent shows its queue."""
     agent_version: str
     """Release of the agent that enrolled."""
+
+
+class NodeIdentified(Fact, frozen=True):
+    """The host presented its token, and proved that it holds the private half of a key pair that it made.
+
+    Whoever enrolled before it under the name is a stranger from here on.
+    """
+
+    node_id: NodeId
+    public_key: str
+    """Ed25519, as PEM."""
+    key_thumbprint: str
+    """Of the public key (RFC 7638)."""
+    session: int
+    """Number of the session that began with it."""
+    agent_version: str
+    """Release of the agent that enrolled."""
+
+
+class AgentSuperseded(Fact, frozen=True):
+    """Somebody with the host's key wanted to go on from a session that had been gone on from: a copied or restored disk.
+
+    Recorded once for each session presented, however often it is tried, and once in all for sessions that it never had.
+    """
+
+    node_id: NodeId
+    presented_session: int
+    """The one that it named: its disk knows it, or it is a lie."""
+    current_session: int
+    """The newest, which somebody else holds."""
+    presented_at: datetime
+    """By the control plane's clock."""
+
+
+class NodeRevoked(Fact, frozen=True):
+    """An admin took the host's access away: its key, session and queue end. A new enrolment brings it back."""
+
+    node_id: NodeId
+    reason: str
+    """In the admin's words."""
 
 
 class NodeInspected(Fact, frozen=True):
@@ -61,4 +104,12 @@ class NodeInspected(Fact, frozen=True):
     """Prerequisites that the host lacks, in words; empty means fit to carry slices."""
 
 
-NodeFact = NodeExpected | EnrolmentReopened | NodeEnrolled | NodeInspected
+NodeFact = (
+    NodeExpected
+    | EnrolmentReopened
+    | NodeEnrolled
+    | NodeIdentified
+    | AgentSuperseded
+    | NodeRevoked
+    | NodeInspected
+)

@@ -14,6 +14,8 @@ class NodeClock:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._base, self._at = datetime.now(UTC), time.monotonic()
+        self.learned = False
+        """Whether it was ever told: before that, nothing may be judged to have expired, or not."""
 
     def now(self) -> datetime:
         with self._lock:
@@ -25,3 +27,4 @@ class NodeClock:
         """
         with self._lock:
             self._base, self._at = answer.astimezone(UTC), (asked + answered) / 2
+            self.learned = True

@@ -4,10 +4,14 @@ One file a slot holds the newest order, whole, and what came of it. It is writte
 an order, so a crash leaves either a host untouched or a file that says what the host was becoming: the next start
 goes on from there without the control plane. Files outlive their slices: a removed slice's token still refuses.
 
+Beside the order stands the signed text that it came in, and a file whose text does not prove its order was altered: it
+counts as one that cannot be read.
+
 The mark `complete` says that the files were once compared with the control plane's wishes. Without it, or with
 a file that cannot be read, a token may have been forgotten, and no order may be taken from the queue unfenced.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -18,8 +22,12 @@ from events.values import SlotId, SlotIndex, index_of
 from node_agent.durable import private_folder, replace_file, sync_folder
 from tasks.failpoints import failpoint
 from tasks.fields import Wire
+from tasks.operations import Operation
 from tasks.orders import Order
+from tasks.reading import TaskRefused, read_task
+from tasks.reasons import FenceCode
 from tasks.reports import Reason, SliceAddress, SliceFailed, SliceReady, SliceRemains, SliceRemoved
+from tasks.sealed import BadCopy
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +44,8 @@ class Held(Wire):
     """
 
     order: Order
+    signed: str
+    """The text that proves it: of the order itself, or of an operation that brought it."""
     outcome: Annotated[Outcome, Field(discriminator="kind")] | None = None
     told: bool = True
     address: SliceAddress | None = None
@@ -44,9 +54,9 @@ class Held(Wire):
 class Refused(Exception):
     """An order the node will not touch."""
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: FenceCode, message: str) -> None:
         super().__init__(message)
-        self.reason = Reason(code=code, message=message)
+        self.code, self.reason = code, Reason(code=code, message=message)
 
 
 def is_news(held: Held | None, order: Order) -> bool:
@@ -66,24 +76,43 @@ def _words(order: Order) -> str:
     return f"{order.token.epoch}.{order.token.position}"
 
 
-class FenceFiles:
-    """The folder of fence files. Each slot's file is written by whoever holds that slot's door."""
+def proved(task: bytes) -> Order | None:
+    """The order that a signed text says its slot should hold. Raises `TaskRefused`."""
+    match read_task(task):
+        case Order() as order:
+            return order
+        case Operation(body=body):
+            return getattr(body, "wish", None)
 
-    def __init__(self, folder: Path) -> None:
+
+class FenceFiles:
+    """The folder of fence files. Each slot's file is written by whoever holds that slot's door.
+
+    `recall` gives the task in a signed text that was believed once, or raises `BadCopy`.
+    """
+
+    def __init__(self, folder: Path, recall: Callable[[str], bytes]) -> None:
         self._folder = private_folder(folder)
+        self._recall = recall
         self._damaged = False
 
     def read(self, slot: SlotId) -> Held | None:
         path = self._path(index_of(slot))
         try:
-            return Held.model_validate_json(path.read_bytes())
+            return self._proved(Held.model_validate_json(path.read_bytes()))
         except FileNotFoundError:
             return None
-        except (OSError, ValidationError):
+        except (OSError, ValidationError, BadCopy, TaskRefused):
             # Never deleted: the newest wish is in it, and a person may want to read it.
             log.exception("fence_file_unreadable", path=str(path))
             self._damaged = True
             return None
+
+    def _proved(self, held: Held) -> Held:
+        """Raises `BadCopy` and `TaskRefused` unless its signed text says what it holds."""
+        if proved(self._recall(held.signed)) != held.order:
+            raise BadCopy("forged", "what was signed is another order")
+        return held
 
     def write(self, held: Held, *, durable: bool = True) -> None:
         """Raises `OSError`; then the order must have no effect."""

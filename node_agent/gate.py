@@ -1,6 +1,7 @@
 """When the node takes orders from its queue, and when it leaves them there.
 
-It takes none while its spool is full, because it could not say what came of them, and none while the control plane
+It takes none before it knows what time it is, since orders expire, none while its spool is full, because it could not
+say what came of them, and none while the control plane
 turns it away (design section 4: an error stops orders and keeps slices). An order that waits at the gate stays
 held in the queue: nothing of it was done, so nothing is lost.
 """
@@ -9,14 +10,16 @@ import threading
 
 import structlog
 
+from node_agent.clock import NodeClock
 from node_agent.spool import Spool
+from tasks.broker import GivenBack
 
 log = structlog.get_logger(__name__)
 
 
 class Gate:
-    def __init__(self, spool: Spool) -> None:
-        self._spool = spool
+    def __init__(self, spool: Spool, clock: NodeClock) -> None:
+        self._spool, self._clock = spool, clock
         self._changed = threading.Condition()
         self._turned_away: str | None = None
         self._closing = False
@@ -35,7 +38,7 @@ class Gate:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let everybody who waits through: the agent ends, and an order taken now is carried out at its next start."""
+        """Nobody passes any more: the agent ends, and whoever waits gives the order back."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -46,11 +49,14 @@ class Gate:
         return not self._spool.full
 
     def pass_through(self) -> None:
-        """Wait until orders may be taken."""
+        """Wait until orders may be taken. Raises `GivenBack` when the agent ends."""
         with self._changed:
-            # The spool does not tell when it drains: it is looked at again once a second.
+            # Neither spool nor clock tell when they are ready: they are looked at again once a second.
             while not (self._closing or self._open()):
                 self._changed.wait(1.0)
+            # Even if it is open: what is taken now would only be carried out at the next start.
+            if self._closing:
+                raise GivenBack
 
     def _open(self) -> bool:
-        return self._turned_away is None and self.room
+        return self._turned_away is None and self._clock.learned and self.room

@@ -25,13 +25,24 @@ class HeartbeatSender:
     """Beats every `seconds`; `beat` does it once, now."""
 
     def __init__(
-        self, control_plane: ControlPlane, clock: NodeClock, spool: Spool, gate: Gate, *, seconds: float
+        self,
+        control_plane: ControlPlane,
+        clock: NodeClock,
+        spool: Spool,
+        gate: Gate,
+        *,
+        seconds: float,
     ) -> None:
-        self._control_plane, self._clock, self._spool, self._gate = control_plane, clock, spool, gate
+        self._control_plane, self._clock, self._spool, self._gate = (
+            control_plane,
+            clock,
+            spool,
+            gate,
+        )
         self._resynced = False
         self._seconds = seconds
         self._halt = Halt()
-        self._away = False
+        self._away: str | None = None
         self._thread = threading.Thread(target=self._beat_until_halted, name="heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -67,12 +78,12 @@ class HeartbeatSender:
             self._gate.welcome()
 
     def _note(self, away: str | None) -> None:
-        """Log the control plane's going and coming back, once each."""
-        if away is not None and not self._away:
+        """Log the control plane's going and coming back, once each, and why it stays away when that changes."""
+        if away is not None and away != self._away:
             log.warning("control_plane_away", reason=away)
-        if away is None and self._away:
+        if away is None and self._away is not None:
             log.info("control_plane_back")
-        self._away = away is not None
+        self._away = away
 
     def _beat_until_halted(self) -> None:
         while not self._halt.asked:

@@ -11,12 +11,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from events.access import ApiKeyIssued
 from events.facts import Fact
 from events.nodes import NodeFact
-from events.orders import OrderRefused
+from events.orders import OrderFact
 from events.slots import SlotFact
 from read_models import keys, nodes, slots
 from read_models.rows import Patched, write
 
-NODES: Final = Patched(nodes.node, (*get_args(NodeFact), OrderRefused), nodes.patch)
+NODES: Final = Patched(nodes.node, (*get_args(NodeFact), *get_args(OrderFact)), nodes.patch)
 SLOTS: Final = Patched(slots.slot, get_args(SlotFact), slots.patch)
 KEYS: Final = Patched(keys.api_key, (ApiKeyIssued,), keys.patch)
 

@@ -8,8 +8,17 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from events.nodes import EnrolmentReopened, NodeEnrolled, NodeExpected, NodeFact, NodeInspected
-from events.orders import OrderRefused
+from events.nodes import (
+    AgentSuperseded,
+    EnrolmentReopened,
+    NodeEnrolled,
+    NodeExpected,
+    NodeFact,
+    NodeIdentified,
+    NodeInspected,
+    NodeRevoked,
+)
+from events.orders import MessageRefused, OrderFact, OrderRefused
 from events.tables import metadata
 from events.values import Ipv4Subnet, NodeId
 from read_models.rows import Patch
@@ -24,19 +33,27 @@ node = sa.Table(
     sa.Column("l2_domain", sa.Text, nullable=False),
     sa.Column("token_sha256", sa.Text, nullable=False),
     sa.Column("token_expires_at", sa.DateTime(timezone=True), nullable=False),
-    sa.Column("credential_sha256", sa.Text),
-    sa.Column("queue_password_sha256", sa.Text),
+    sa.Column("public_key", sa.Text),
+    sa.Column("key_thumbprint", sa.Text),
     sa.Column("agent_version", sa.Text),
     sa.Column("hostname", sa.Text),
     sa.Column("simulated", sa.Boolean),
     sa.Column("images", ARRAY(sa.Text)),
     sa.Column("missing", ARRAY(sa.Text)),
+    sa.Column("superseded_session", sa.BigInteger),
+    sa.Column("superseded_at", sa.DateTime(timezone=True)),
+    sa.Column("revoked", sa.Text),
     schema="read",
 )
 
 
 class NodeRow:
-    """A host as its row says. States: expected, enrolled. `missing` is None until the host described itself."""
+    """A host as its row says. States: expected, enrolled, revoked.
+
+    `public_key` and `key_thumbprint` are None while the host has no access; `missing` until it described itself.
+    `superseded_session` and `superseded_at` tell of the last copy of its disk that was refused since it enrolled,
+    `revoked` why an admin took its access away.
+    """
 
     def __init__(self, row: Mapping[Any, Any]) -> None:
         self.node_id = NodeId(row["node_id"])
@@ -46,16 +63,19 @@ class NodeRow:
         self.l2_domain: str = row["l2_domain"]
         self.token_sha256: str = row["token_sha256"]
         self.token_expires_at: datetime = row["token_expires_at"]
-        self.credential_sha256: str | None = row["credential_sha256"]
-        self.queue_password_sha256: str | None = row["queue_password_sha256"]
+        self.public_key: str | None = row["public_key"]
+        self.key_thumbprint: str | None = row["key_thumbprint"]
         self.agent_version: str | None = row["agent_version"]
         self.hostname: str | None = row["hostname"]
         self.simulated: bool | None = row["simulated"]
         self.images: tuple[str, ...] | None = None if row["images"] is None else tuple(row["images"])
         self.missing: tuple[str, ...] | None = None if row["missing"] is None else tuple(row["missing"])
+        self.superseded_session: int | None = row["superseded_session"]
+        self.superseded_at: datetime | None = row["superseded_at"]
+        self.revoked: str | None = row["revoked"]
 
 
-def patch(version: int, fact: NodeFact | OrderRefused) -> Patch:
+def patch(version: int, fact: NodeFact | OrderFact) -> Patch:
     """What a fact, at its version in its stream, does to its node's row."""
     match fact:
         case NodeExpected():
@@ -64,19 +84,28 @@ def patch(version: int, fact: NodeFact | OrderRefused) -> Patch:
         case EnrolmentReopened():
             return _patch(fact, version, "token_sha256", "token_expires_at", state="expected")
         case NodeEnrolled():
-            told = ("credential_sha256", "queue_password_sha256", "agent_version")
-            return _patch(fact, version, *told, state="enrolled")
+            return _patch(fact, version, "agent_version", state="enrolled")
+        case NodeIdentified():
+            told = ("public_key", "key_thumbprint", "agent_version")
+            anew = dict.fromkeys(("superseded_session", "superseded_at", "revoked"))
+            return _patch(fact, version, *told, state="enrolled", **anew)
+        case AgentSuperseded(presented_session=session, presented_at=at):
+            return _patch(fact, version, superseded_session=session, superseded_at=at)
+        case NodeRevoked(reason=reason):
+            return _patch(
+                fact, version, state="revoked", revoked=reason, public_key=None, key_thumbprint=None
+            )
         case NodeInspected():
             described = _patch(fact, version, "hostname", "agent_version", "simulated")
             lists = {"images": list(fact.images), "missing": list(fact.missing)}
             return described._replace(columns={**described.columns, **lists})
-        case OrderRefused():
+        case OrderRefused() | MessageRefused():
             return _patch(fact, version)
         case _:
             assert_never(fact)
 
 
-def _patch(fact: NodeFact | OrderRefused, version: int, *same: str, **further: object) -> Patch:
+def _patch(fact: NodeFact | OrderFact, version: int, *same: str, **further: object) -> Patch:
     columns = {"version": version, **{name: getattr(fact, name) for name in same}, **further}
     return Patch(fact.node_id, columns)
 
@@ -101,6 +130,6 @@ async def subnets(conn: AsyncConnection) -> set[Ipv4Subnet]:
 
 
 async def enrolled(conn: AsyncConnection) -> list[NodeRow]:
-    """Every host that ever presented its token, by id: what it has works on while it may enrol again."""
-    query = sa.select(node).where(node.c.queue_password_sha256.is_not(None)).order_by(node.c.node_id)
+    """Every host with a key that counts, by id: what it has works on while it may enrol again."""
+    query = sa.select(node).where(node.c.key_thumbprint.is_not(None)).order_by(node.c.node_id)
     return [NodeRow(row) for row in (await conn.execute(query)).mappings()]

@@ -13,13 +13,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from joserfc import jws
 from joserfc.errors import BadSignatureError, JoseError
 from joserfc.jwk import OKPKey
 
 Type = Literal["order+jws", "session+jws"]
 _ALGORITHM: Final = "Ed25519"
+MAX_SIGNED: Final = 160 * 1024
+"""Characters. A payload grows by a third (base64); nothing that we sign is longer than 80 KiB."""
+_MAX_HEADER: Final = 512
 
 
 class BadSignature(ValueError):
@@ -40,7 +44,7 @@ class Signer:
     def of_pem(cls, pem: bytes) -> "Signer":
         """From a PKCS #8 file's content. Raises `BadSignature` for anything but an Ed25519 private key."""
         key = _imported(pem)
-        if not isinstance(key.raw_value, Ed25519PrivateKey):
+        if not isinstance(key.raw_value, Ed25519PrivateKey):  # another curve, or only the public half
             raise BadSignature("malformed", "it is no Ed25519 private key")
         return cls(key)
 
@@ -62,6 +66,9 @@ class Signer:
 
 def verify(text: str, type_: Type, keys: Mapping[str, OKPKey]) -> bytes:
     """The payload of a compact JWS of this type, signed by one of `keys` (by key id). Raises `BadSignature`."""
+    # Bounded before it is parsed: a deep header would end the parser by its recursion, and a long text is never ours.
+    if len(text) > MAX_SIGNED or not 0 < text.find(".") <= _MAX_HEADER:
+        raise BadSignature("malformed", f"it is no signed text of at most {MAX_SIGNED} characters")
     try:
         found = jws.extract_compact(text.encode("ascii"))
         # Exactly these: `crit`, `jwk`, `alg: none` and the like have no meaning here, and so no effect.
@@ -85,8 +92,17 @@ def verify(text: str, type_: Type, keys: Mapping[str, OKPKey]) -> bytes:
 
 
 def public_key(pem: str) -> OKPKey:
-    """The key that `Signer.public` wrote. Raises `BadSignature`."""
-    return _imported(pem.encode())
+    """The key that `Signer.public` wrote. Raises `BadSignature`, for a private key too."""
+    key = _imported(pem.encode())
+    if not isinstance(key.raw_value, Ed25519PublicKey):
+        raise BadSignature("malformed", "it is no Ed25519 public key")
+    return key
+
+
+def new_private_key() -> bytes:
+    """A fresh Ed25519 key as the content of a PKCS #8 file (PEM, not encrypted)."""
+    key = Ed25519PrivateKey.generate()
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def _imported(pem: bytes) -> OKPKey:

@@ -4,18 +4,17 @@ Only hashes are stored, and they are compared in constant time or looked up by i
 that it wants; a route without one does not pass the tests.
 """
 
-import hmac
 from hashlib import sha256
 from typing import Annotated, Final
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.api.state import plane_of
 from control_plane.decisions.refusals import Forbidden, Objection, Unauthorised
+from control_plane.sessions import refuse_stranger
 from events.values import InvalidValue, NodeId, node_id
-from read_models import keys, nodes
+from read_models import keys
 from read_models.keys import Principal
 
 _bearer: Final = HTTPBearer(auto_error=False, description="An API key, or a node's id and credential.")
@@ -37,21 +36,15 @@ async def admin(request: Request, credentials: Credentials) -> Principal:
 
 
 async def node(request: Request, credentials: Credentials) -> NodeId:
-    """The node that calls. Raises `Unauthorised`."""
-    name, _, credential = _secret(credentials).partition(":")
-    async with plane_of(request).engine.connect() as conn:
-        stored = await _stored_credential(conn, name)
-    if stored is None or not hmac.compare_digest(stored, _digest(credential)):
-        raise Unauthorised(Objection("unknown_node", "no node is known by these credentials"))
-    return NodeId(name)
-
-
-async def _stored_credential(conn: AsyncConnection, name: str) -> str | None:
+    """The node that calls, by its newest session. Raises `Unauthorised`."""
+    raw, _, credential = _secret(credentials).partition(":")
     try:
-        row = await nodes.find(conn, node_id(name))
+        name = node_id(raw)
     except InvalidValue:
-        return None
-    return None if row is None else row.credential_sha256
+        raise Unauthorised(Objection("unknown_node", "no node is known by these credentials")) from None
+    async with plane_of(request).engine.connect() as conn:
+        await refuse_stranger(conn, name, _digest(credential))
+    return name
 
 
 def _secret(credentials: HTTPAuthorizationCredentials | None) -> str:

@@ -1,6 +1,8 @@
 """`/v1/agent`: what nodes call. A node reads and reports only what is its own."""
 
-from typing import Any
+import json
+from datetime import datetime, timedelta
+from typing import Any, NoReturn
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Request
@@ -9,15 +11,32 @@ from sqlalchemy.dialects.postgresql import distinct_on, insert
 from control_plane import work
 from control_plane.api.access import CallingNode
 from control_plane.api.problems import PROBLEMS
-from control_plane.api.state import plane_of
-from control_plane.commands.nodes import enrol_node
+from control_plane.api.state import keys_of, plane_of, users_of
+from control_plane.certificates import redis_ca
+from control_plane.commands.identity import (
+    enrol_node,
+    note_superseded,
+    proven,
+    renew_session,
+)
+from control_plane.decisions.refusals import Conflict, Objection
+from control_plane.handle import Command
 from control_plane.intake import Place, take_report
 from control_plane.origin import Origin
-from control_plane.redis_nodes import NodeLogin, ensure_node_user, user_name
-from events.values import Ipv4Subnet, new_uuid
-from tasks.agent_api import DesiredState, Enrolled, Enrolment, Heartbeat, HeartbeatAnswer, Queue
+from control_plane.redis_nodes import user_name
+from control_plane.sessions import Superseded
+from events.values import NodeId, new_uuid
+from tasks.agent_api import (
+    DesiredState,
+    Enrolment,
+    Granted,
+    Heartbeat,
+    HeartbeatAnswer,
+    Queue,
+    Renewal,
+)
+from tasks.catalogue import bounds_of
 from tasks.failpoints import failpoint
-from tasks.orders import Order
 from tasks.reports import ReportBatch, ReportsTaken
 from tasks.scripts import DEFAULT_QUEUE, namespace_of
 
@@ -25,26 +44,76 @@ router = APIRouter(prefix="/v1/agent", tags=["agent"], responses=PROBLEMS)
 
 
 @router.post("/enroll")
-async def enroll(request: Request, body: Enrolment) -> Enrolled:
-    """Trade a one-time token for credentials of the node's own making. Needs no other access."""
-    plane = plane_of(request)
-    origin = Origin(
-        actor=f"node:{body.node_id}", why=f"enrolment {request.state.request_id}", correlation_id=new_uuid()
+async def enroll(request: Request, body: Enrolment) -> Granted:
+    """Trade a one-time token for a session, by a key pair of the node's own making. Needs no other access."""
+    asked = proven(body)
+    node = asked.claims.node_id
+    return await _granted(
+        request,
+        node,
+        enrol_node(asked, _origin(request, node, "enrolment"), _lifetime(request)),
     )
-    subnet = await plane.handle(enrol_node(body, origin))
-    # A crash before this line leaves a node without its Redis user: its own repetition brings it, or the
-    # sweeper's restoration does.
-    failpoint("api.node_enrolled")
-    await ensure_node_user(plane.redis, NodeLogin(body.node_id, body.queue_password_sha256))
-    settings = plane.settings
+
+
+@router.post("/sessions")
+async def renew(request: Request, body: Renewal) -> Granted:
+    """Go on from a session to a new one. Needs the node's key, and that nobody went on from that session before."""
+    node = body.node_id
+    try:
+        return await _granted(
+            request,
+            node,
+            renew_session(body, _origin(request, node, "renewal"), _lifetime(request)),
+        )
+    except Superseded as superseded:
+        await _refuse_superseded(request, superseded)
+
+
+async def _granted(request: Request, node: NodeId, command: Command) -> Granted:
+    plane, settings = plane_of(request), plane_of(request).settings
+    answer = json.loads(await plane.handle(command))
+    # A crash before this line leaves a node that its queue does not know: its own repetition brings that, or the
+    # dispatcher does.
+    failpoint("api.session_granted")
+    await users_of(request).follow(node)
     queue = Queue(
         host=settings.queue_host,
         port=settings.queue_port,
-        username=user_name(body.node_id),
-        namespace=namespace_of(body.node_id),
+        username=user_name(node),
+        namespace=namespace_of(node),
         queue=DEFAULT_QUEUE,
+        tls=settings.nodes_over_tls,
+        ca=redis_ca(settings) if settings.nodes_over_tls else None,
     )
-    return Enrolled(node_id=body.node_id, subnet=Ipv4Subnet(subnet), queue=queue)
+    return Granted(
+        node_id=node,
+        number=answer["number"],
+        lifetime_seconds=settings.session_seconds,
+        order_keys=keys_of(request).trusted,
+        subnet=answer["subnet"],
+        queue=queue,
+    )
+
+
+async def _refuse_superseded(request: Request, superseded: Superseded) -> NoReturn:
+    node = superseded.node_id
+    if await plane_of(request).handle(note_superseded(superseded, _origin(request, node, "renewal"))):
+        # Here at once; after a crash before this line, by the dispatcher.
+        await users_of(request).follow(node)
+    why = f"{superseded}: this agent runs from a copied or restored disk, and another has taken its place"
+    raise Conflict(Objection("superseded", why))
+
+
+def _origin(request: Request, node: NodeId, what: str) -> Origin:
+    return Origin(
+        actor=f"node:{node}",
+        why=f"{what} {request.state.request_id}",
+        correlation_id=new_uuid(),
+    )
+
+
+def _lifetime(request: Request) -> timedelta:
+    return timedelta(seconds=plane_of(request).settings.session_seconds)
 
 
 @router.post("/heartbeat")
@@ -81,20 +150,16 @@ async def reports(request: Request, node: CallingNode, body: ReportBatch) -> Rep
 
 @router.get("/desired-state")
 async def desired_state(request: Request, node: CallingNode) -> DesiredState:
-    """The newest order of each slot, but for slots whose last order was to be empty and which are."""
+    """The newest order of each slot, signed, of emptied slots too: a node that lost its disk learns the fence of each."""
     task = work.task
     newest = (
-        sa.select(task.c.order, task.c.kind, task.c.state)
-        .where(task.c.node_id == node)
+        sa.select(task.c.order, task.c.kind)
+        .where(task.c.node_id == node, task.c.epoch.is_not(None))
         .ext(distinct_on(task.c.slot_id))
         .order_by(task.c.slot_id, task.c.epoch.desc(), task.c.position.desc())
     )
     async with plane_of(request).engine.connect() as conn:
         rows = (await conn.execute(newest)).all()
-    return DesiredState(
-        orders=tuple(
-            Order.model_validate_json(row.order)
-            for row in rows
-            if (row.kind, row.state) != ("slice.remove", "done")
-        )
-    )
+        now: datetime = await plane_of(request).handle.clock(conn)
+    seal = keys_of(request).seal
+    return DesiredState(orders=tuple(seal(row.order, now + bounds_of(row.kind).maximum_age) for row in rows))

@@ -13,12 +13,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from control_plane import work
 from control_plane.api.access import Admin
 from control_plane.api.at import At, say, travel_of
-from control_plane.api.bodies import ExpectNode
+from control_plane.api.bodies import ExpectNode, RevokeNode
 from control_plane.api.pages import Cursor, Limit, Page, bad_cursor
 from control_plane.api.problems import PROBLEMS
-from control_plane.api.state import key_of, origin_of, plane_of
+from control_plane.api.state import key_of, origin_of, plane_of, users_of
 from control_plane.api.then import nodes_then, slots_then
 from control_plane.api.views import NodeView, Seen, SlotView, node_view, slot_view
+from control_plane.commands.identity import revoke_node
 from control_plane.commands.nodes import expect_node, reopen_enrolment
 from control_plane.commands.slots import approve_slot
 from control_plane.decisions.refusals import Objection, UnknownName
@@ -37,6 +38,7 @@ from events.values import (
 from read_models import nodes, slots
 from read_models.nodes import NodeRow
 from read_models.slots import SlotRow
+from tasks.failpoints import failpoint
 
 router = APIRouter(prefix="/v1", tags=["nodes"], responses=PROBLEMS)
 _MAX_PATH: Final = 64
@@ -72,6 +74,21 @@ async def reopen(request: Request, principal: Admin, node: str) -> ExpectedNode:
     token = _new_token()
     command = reopen_enrolment(_node_name(node), token, origin_of(request, principal))
     return _expected(node, token, await plane_of(request).handle(command))
+
+
+@router.post("/nodes/{node}/revoke")
+async def revoke(request: Request, principal: Admin, node: str, body: RevokeNode) -> NodeView:
+    """Take a host's access away, at once: its key, its session and its queue. What it carries is not touched."""
+    name, plane = _node_name(node), plane_of(request)
+    command = revoke_node(name, body.why, origin_of(request, principal))
+    await plane.handle(command, await key_of(request, principal))
+    # A crash before this line leaves the queue's user to the dispatcher, who looks every second.
+    failpoint("api.node_revoked")
+    await users_of(request).follow(name)
+    async with plane.engine.connect() as conn:
+        row = await nodes.find(conn, name)
+        assert row is not None, "a node that was revoked was expected once"
+        return (await _node_views(conn, [row]))[0]
 
 
 def _new_token() -> str:

@@ -1,6 +1,5 @@
-"""Commands about hosts: expect one, enrol it, take its description."""
+"""Commands about hosts: expect one, let it enrol again, take its description."""
 
-import hmac
 import ipaddress
 import json
 from collections.abc import Iterable
@@ -9,18 +8,17 @@ from datetime import timedelta
 from hashlib import sha256
 from typing import Final
 
-from control_plane.decisions.refusals import Conflict, Objection, Unauthorised, UnknownName
+from control_plane.decisions.refusals import Conflict, Objection, UnknownName
 from control_plane.decisions.slots import discover
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.append import Change
 from events.envelope import Cause
-from events.nodes import EnrolmentReopened, NodeEnrolled, NodeExpected, NodeInspected
+from events.nodes import EnrolmentReopened, NodeExpected, NodeInspected
 from events.slots import SlotHardware
 from events.values import Ipv4Subnet, NodeId, SlotIndex, ipv4_subnet, stream_of_node, stream_of_slot
 from read_models import nodes, slots
 from read_models.nodes import NodeRow
-from tasks.agent_api import Enrolment
 from tasks.reports import NodeSurveyed
 
 L2_DOMAIN: Final = "default"
@@ -73,43 +71,6 @@ def _free_subnet(taken: Iterable[Ipv4Subnet]) -> Ipv4Subnet:
         if (candidate := ipv4_subnet(str(subnet))) not in held:
             return candidate
     raise Conflict(Objection("no_subnet", f"every /24 of {SUBNETS} belongs to a node"))
-
-
-def enrol_node(enrolment: Enrolment, origin: Origin) -> Command:
-    """Trade the token for credentials that the host made. The same host asking again gets the same answer."""
-
-    async def command(transaction: Transaction) -> Decision:
-        node = await nodes.find(transaction.conn, enrolment.node_id, lock=True)
-        if node is None or not _holds_token(node, enrolment.token):
-            raise Unauthorised(Objection("wrong_token", "no node waits for this token"))
-        if node.state == "enrolled":
-            _refuse_copied_token(node, enrolment)
-            return Decision((), origin.at(transaction.now), node.subnet)
-        if node.token_expires_at <= transaction.now:
-            raise Unauthorised(
-                Objection("token_expired", f"the token ended at {node.token_expires_at.isoformat()}")
-            )
-        fact = NodeEnrolled(
-            node_id=enrolment.node_id,
-            credential_sha256=enrolment.credential_sha256,
-            queue_password_sha256=enrolment.queue_password_sha256,
-            agent_version=enrolment.agent_version,
-        )
-        changes = (Change(stream_of_node(node.node_id), node.version, (fact,)),)
-        return Decision(changes, origin.at(transaction.now), node.subnet)
-
-    return command
-
-
-def _holds_token(node: NodeRow, token: str) -> bool:
-    return hmac.compare_digest(node.token_sha256, sha256(token.encode()).hexdigest())
-
-
-def _refuse_copied_token(node: NodeRow, enrolment: Enrolment) -> None:
-    """Whoever asks again made the secrets that are stored; the holder of a copied token did not."""
-    secrets = (node.credential_sha256, node.queue_password_sha256)
-    if secrets != (enrolment.credential_sha256, enrolment.queue_password_sha256):
-        raise Unauthorised(Objection("token_used", f"the token of node {node.node_id} was used before"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,11 @@ from node_agent.clock import NodeClock
 from node_agent.reporter import Reporter
 from node_agent.settings import Settings
 from node_agent.spool import Spool
-from tasks.agent_api import Enrolment, Queue
+from tasks.agent_api import EnrolmentClaims, Queue
+from tests.agent.bearing import client_of
 from tests.agent.control_plane import TOKEN, FakeControlPlane, serving
 from tests.agent.orders import NODE
+from tests.agent.queue import let_in
 
 CREDENTIAL = "the-nodes-own-credential"
 
@@ -36,21 +38,19 @@ def url(plane: FakeControlPlane) -> Iterator[str]:
 def known(plane: FakeControlPlane) -> FakeControlPlane:
     """It knows `lab-a` by CREDENTIAL."""
     digest = hashlib.sha256(CREDENTIAL.encode()).hexdigest()
-    plane.enrolments.append(
-        Enrolment(
-            node_id=NODE,
-            token=TOKEN,
-            credential_sha256=digest,
-            queue_password_sha256=digest,
-            agent_version="test",
-        )
+    plane.session = EnrolmentClaims(
+        node_id=NODE,
+        token_sha256=digest,
+        credential_sha256=digest,
+        queue_password_sha256=digest,
+        agent_version="test",
     )
     return plane
 
 
 @pytest.fixture
 def client(known: FakeControlPlane, url: str) -> Iterator[ControlPlane]:
-    client = ControlPlane(url, NODE, CREDENTIAL)
+    client = client_of(url, CREDENTIAL)
     yield client
     client.close()
 
@@ -92,6 +92,7 @@ async def control(redis_server: RedisServer, plane: FakeControlPlane) -> AsyncIt
     plane.queue = Queue(
         host=redis_server.address, port=redis_server.port, username=f"node-{NODE}", namespace=f"ctl:{NODE}"
     )
+    plane.let_in = let_in(redis_server.url)
     client = Redis.from_url(redis_server.url)
     await redis_nodes.ensure_scripts(client)
     yield client

@@ -15,10 +15,24 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from tasks.agent_api import DesiredState, Enrolled, Enrolment, Heartbeat, HeartbeatAnswer, Queue
+from control_plane.redis_nodes import NodeLogin
+from tasks.agent_api import (
+    DesiredState,
+    Enrolment,
+    EnrolmentClaims,
+    Granted,
+    Heartbeat,
+    HeartbeatAnswer,
+    ProgressBatch,
+    Queue,
+    Renewal,
+    RenewalClaims,
+)
 from tasks.orders import Order
 from tasks.reports import Report, ReportBatch, ReportBody, ReportsTaken
+from tasks.signing import public_key, verify
 from tests.agent.eventually import eventually
+from tests.agent.sealing import SIGNER, sealed
 
 TOKEN = "a-token-for-one-use-only"
 
@@ -32,8 +46,17 @@ class FakeControlPlane:
         self.queue = Queue(host="127.0.0.1", port=1, username="node-lab-a", namespace="ctl:lab-a")
         self.desired: list[Order] = []
         self.now: datetime | None = None
-        self.enrolments: list[Enrolment] = []
+        self.enrolments: list[EnrolmentClaims] = []
+        self.renewals: list[RenewalClaims] = []
+        self.token = TOKEN
+        self.order_keys: tuple[str, ...] = (SIGNER.public,)
+        self.lifetime_seconds = 900.0
+        self.number = 0
+        self.session: EnrolmentClaims | RenewalClaims | None = None
+        self.let_in: Callable[[NodeLogin], None] = lambda _login: None
+        self._public_key = ""
         self.heartbeats: list[Heartbeat] = []
+        self.progress: list[ProgressBatch] = []
         self.batches = 0
         self.turned_away = 0
         self._reports: list[Report] = []
@@ -81,7 +104,49 @@ class FakeControlPlane:
     def is_known(self, authorization: str | None) -> bool:
         node, _, credential = (authorization or "").removeprefix("Bearer ").partition(":")
         digest = hashlib.sha256(credential.encode()).hexdigest()
-        return any(e.node_id == node and e.credential_sha256 == digest for e in self.enrolments)
+        known = self.session
+        return known is not None and (known.node_id, known.credential_sha256) == (node, digest)
+
+    def enrol(self, enrolment: Enrolment) -> Granted | None:
+        """The session that begins, unless the token is not the one."""
+        if enrolment.token != self.token:
+            return None
+        self._public_key = enrolment.public_key
+        claims = EnrolmentClaims.model_validate_json(self._proved(enrolment.proof))
+        with self._lock:
+            self.enrolments.append(claims)
+            return self._granted(claims)
+
+    def renew(self, renewal: Renewal) -> Granted | None:
+        """The session that begins, unless another began where this one would go on."""
+        claims = RenewalClaims.model_validate_json(self._proved(renewal.proof))
+        with self._lock:
+            self.renewals.append(claims)
+            if claims != self.session and not self._is_newest(claims):
+                return None
+            return self._granted(claims)
+
+    def _is_newest(self, claims: RenewalClaims) -> bool:
+        newest = self.session and (self.number, self.session.credential_sha256)
+        return newest == (claims.number, claims.presented_sha256)
+
+    def _proved(self, proof: str) -> bytes:
+        key = public_key(self._public_key)
+        return verify(proof, "session+jws", {key.thumbprint(): key})
+
+    def _granted(self, claims: EnrolmentClaims | RenewalClaims) -> Granted:
+        if claims != self.session:
+            prior = None if self.session is None else self.session.queue_password_sha256
+            self.number, self.session = self.number + 1, claims
+            self.let_in(NodeLogin(claims.node_id, claims.queue_password_sha256, prior))
+        return Granted(
+            node_id="lab-a",
+            number=self.number,
+            lifetime_seconds=self.lifetime_seconds,
+            order_keys=self.order_keys,
+            subnet="10.100.1.0/24",
+            queue=self.queue,
+        )
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -89,30 +154,33 @@ class _Handler(BaseHTTPRequestHandler):
     plane: FakeControlPlane
 
     def do_GET(self) -> None:
-        self._answer(lambda: DesiredState(orders=tuple(self.plane.desired)))
+        self._answer(lambda: DesiredState(orders=tuple(map(sealed, self.plane.desired))))
 
     def do_POST(self) -> None:
         content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         match self.path:
             case "/v1/agent/enroll":
-                self._enrol(content)
+                self._grant("token", lambda: self.plane.enrol(Enrolment.model_validate_json(content)))
+            case "/v1/agent/sessions":
+                self._grant("session", lambda: self.plane.renew(Renewal.model_validate_json(content)))
             case "/v1/agent/heartbeat":
                 self.plane.heartbeats.append(Heartbeat.model_validate_json(content))
                 self._answer(lambda: HeartbeatAnswer(now=self.plane.now or datetime.now(UTC)))
+            case "/v1/agent/progress":
+                self.plane.progress.append(ProgressBatch.model_validate_json(content))
+                self._send(204, b"")
             case "/v1/agent/reports":
                 self._reports(ReportBatch.model_validate_json(content))
             case _:
                 self._send(404, b"{}")
 
-    def _enrol(self, content: bytes) -> None:
-        if self.plane.mood == "away":
+    def _grant(self, what: str, ask: Callable[[], Granted | None]) -> None:
+        if self.plane.mood in ("away", "deaf"):
             return self._send(503, b"{}")
-        enrolment = Enrolment.model_validate_json(content)
-        if enrolment.token != TOKEN or self.plane.mood == "refusing":
-            return self._send(403, b'{"title":"Forbidden","detail":"the token is not valid"}')
-        self.plane.enrolments.append(enrolment)
-        enrolled = Enrolled(node_id=enrolment.node_id, subnet="10.100.1.0/24", queue=self.plane.queue)
-        return self._send(200, enrolled.model_dump_json().encode())
+        granted = None if self.plane.mood == "refusing" else ask()
+        if granted is None:
+            return self._send(403, b'{"title":"Forbidden","detail":"the %s is not valid"}' % what.encode())
+        return self._send(200, granted.model_dump_json().encode())
 
     def _reports(self, batch: ReportBatch) -> None:
         if self.plane.mood in ("away", "refusing") or not self.plane.is_known(self.headers["Authorization"]):

@@ -7,14 +7,14 @@ import os
 import sys
 from pathlib import Path
 
-from node_agent.client import ControlPlane
 from node_agent.clock import NodeClock
 from node_agent.reporter import Reporter
 from node_agent.spool import Spool
 from tasks.failpoints import arm_from
 from tasks.reports import SliceStarting
+from tests.agent.bearing import client_of
 from tests.agent.eventually import eventually
-from tests.agent.orders import NODE, apply
+from tests.agent.orders import apply
 
 
 def main(folder: str, url: str, credential: str, count: str) -> None:
@@ -22,7 +22,7 @@ def main(folder: str, url: str, credential: str, count: str) -> None:
     order = apply()
     spool = Spool(Path(folder))
     reporter = Reporter(spool, NodeClock())
-    reporter.start(ControlPlane(url, NODE, credential))
+    reporter.start(client_of(url, credential))
     while spool._last < int(count):
         reporter.tell(SliceStarting(slot_id=order.slot_id, allocation_id=order.allocation_id), order)
     eventually(lambda: spool.waiting == 0, 30)

@@ -16,6 +16,7 @@ from node_agent.gateway import NodeNetwork
 from node_agent.reporter import Reporter
 from node_agent.slots import Slots
 from node_agent.spool import Spool
+from node_agent.trust import proved_by
 from node_agent.work import SlotWork
 from tasks.orders import ApplySlice, Order
 from tasks.reports import (
@@ -30,6 +31,7 @@ from tasks.reports import (
 )
 from tests.agent.eventually import eventually
 from tests.agent.orders import NODE, apply, remove
+from tests.agent.sealing import sealed, trust
 from tests.agent.toy_host import STEPS, Toy
 
 NETWORK = NodeNetwork(
@@ -52,14 +54,19 @@ class Node:
 
     def __post_init__(self) -> None:
         self.spool = Spool(self.folder / "spool")
-        self.files = FenceFiles(self.folder / "fence")
+        self.files = FenceFiles(self.folder / "fence", trust().recall)
         slots = Slots(NODE, NETWORK, (SlotIndex(0), SlotIndex(1)), self.files)
         reporter = Reporter(self.spool, NodeClock())
         self.acceptance = Acceptance(slots, SlotWork(self.toy.host(), reporter), reporter)
 
     def accept(self, *orders: Order) -> None:
         for order in orders:
-            self.acceptance.accept(order)
+            with proved_by(sealed(order)):
+                self.acceptance.accept(order)
+
+    def admit(self, order: Order) -> None:
+        with proved_by(sealed(order)):
+            self.acceptance.admit(order)
 
     def begin(self, order: Order) -> threading.Thread:
         thread = threading.Thread(target=self.accept, args=(order,), daemon=True)
@@ -204,7 +211,8 @@ def test_a_refused_step_fails_the_slice_and_names_the_step(node: Node, toy: Toy)
     node.accept(apply())
     failed = node.told()[-1]
     assert isinstance(failed, SliceFailed)
-    assert failed.reason.code == "port_add"
+    assert failed.reason.code == "step_refused"
+    assert failed.reason.message.startswith("port.add: ")
     assert "no port.add today" in failed.reason.message
     assert toy.done == MAKING[:2]
 
@@ -396,7 +404,7 @@ def test_a_restart_touches_nothing_of_a_slice_that_runs(node: Node, toy: Toy) ->
 
 
 def test_a_restart_takes_up_what_was_not_finished(node: Node, toy: Toy) -> None:
-    node.acceptance.admit(apply())
+    node.admit(apply())
     again = node.restarted()
     again.survey()
     assert toy.done == MAKING
@@ -437,3 +445,16 @@ def test_a_disk_that_refuses_the_fence_stops_the_order_before_its_first_effect(
     with pytest.raises(OSError, match="No space left"):
         node.accept(apply())
     assert toy.done == []
+
+
+def test_of_all_orders_that_wait_for_a_slot_only_the_newest_keeps_waiting(node: Node, toy: Toy) -> None:
+    slot = next(iter(node.acceptance.slots))
+    with slot.working():
+        waiting = [node.begin(apply(position, memory=position)) for position in range(96, 101)]
+        eventually(lambda: sum(thread.is_alive() for thread in waiting) == 1)
+        held = slot.held
+        assert held is not None
+        assert held.order.token.position == max(range(96, 101))
+    for thread in waiting:
+        thread.join(10)
+    assert toy.done == MAKING

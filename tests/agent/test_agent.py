@@ -1,27 +1,33 @@
 """The whole agent in this process: real queue, real HTTP, and a toy in place of the host."""
 
+import errno
 import hashlib
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from redis.asyncio import Redis
 
-from control_plane.relay import Depth, Relay
 from node_agent.enrol import EnrolmentRefused
 from node_agent.halt import Halt, Halted
+from node_agent.sessions import SessionFiles
 from node_agent.settings import Settings
 from node_agent.sole import AnotherAgent, sole_agent
 from node_agent.wiring import run
 from tasks.reports import NodeSurveyed, OrderRefused
+from tasks.signing import Signer, new_private_key
 from tests.agent.control_plane import FakeControlPlane
 from tests.agent.eventually import eventually, eventually_async
 from tests.agent.orders import NODE, apply, remove
 from tests.agent.queue import admit, drained, send
+from tests.agent.sealing import SIGNER, sealed
 from tests.agent.toy_host import STEPS, Toy
+from tests.servers.redis import Depth, queue_depth
 
 MAKING = [steps[0] for steps in STEPS.values()]
 
@@ -48,11 +54,11 @@ def toy() -> Toy:
 
 
 @pytest.fixture
-def start(settings: Settings, toy: Toy) -> Iterator[Callable[[], Running]]:
+def start(settings: Settings, toy: Toy) -> Iterator[Callable[..., Running]]:
     started: list[Running] = []
 
-    def start() -> Running:
-        started.append(Running(settings, toy))
+    def start(**changes: object) -> Running:
+        started.append(Running(settings.model_copy(update=changes), toy))
         return started[-1]
 
     yield start
@@ -109,43 +115,152 @@ async def test_reports_are_stamped_with_the_control_planes_time(
 
 
 @pytest.mark.parametrize(
-    ("actor", "payload", "said"),
+    ("payload", "code", "said"),
     [
-        ("slice.reboot", None, "knows no order"),
-        ("slice.remove", None, "came to the actor of"),
-        (None, json.dumps({"slot_id": "lab-a/0"}), "Field required"),
-        (None, apply().model_dump_json().replace('"vcpus":1', '"vcpus":0'), "greater than or equal to 1"),
-        (None, apply().model_dump_json().replace('"vcpus"', '"run":"rm -rf /","vcpus"'), "not permitted"),
+        (sealed(json.dumps({"slot_id": "lab-a/0"})), "malformed", "is no task"),
+        (
+            sealed(apply().model_dump_json().replace('"vcpus":1', '"vcpus":0')),
+            "malformed",
+            "than or equal to 1",
+        ),
+        (
+            sealed(apply().model_dump_json().replace('"vcpus"', '"run":"rm -rf /","vcpus"')),
+            "malformed",
+            "not permitted",
+        ),
     ],
 )
 async def test_what_is_no_order_is_refused_in_words_and_never_half_applied(
-    agent: Running,
-    plane: FakeControlPlane,
-    control: Redis,
-    toy: Toy,
-    *,
-    actor: str | None,
-    payload: str | None,
-    said: str,
+    agent: Running, plane: FakeControlPlane, control: Redis, toy: Toy, *, payload: str, code: str, said: str
 ) -> None:
-    await send(control, apply(), actor=actor, payload=payload)
+    await send(control, apply(), payload=payload)
     await eventually_async(lambda: "order.refused" in plane.kinds())
     refused = plane.reports[-1].body
     assert isinstance(refused, OrderRefused)
-    assert (refused.reason.code, refused.order_id) == ("malformed", apply().order_id)
+    assert (refused.reason.code, refused.order_id) == (code, apply().order_id)
     assert said in refused.reason.message
     assert toy.done == []
     await drained(control)
 
 
-async def test_an_unreadable_slot_leaves_nobody_to_tell_and_the_queue_goes_on(
-    agent: Running, plane: FakeControlPlane, control: Redis
+def altered(text: str) -> str:
+    """The same text with one byte of what was signed changed."""
+    header, payload, signature = text.split(".")
+    other = "A" if payload[40] != "A" else "B"
+    return ".".join((header, payload[:40] + other + payload[41:], signature))
+
+
+STRANGER = Signer.of_pem(new_private_key())
+
+
+@pytest.mark.parametrize(
+    ("payload", "actor", "code"),
+    [
+        ("no signed text at all", None, "forged"),
+        (apply().model_dump_json(), None, "forged"),
+        (altered(sealed(apply())), None, "forged"),
+        (sealed(apply(), signer=STRANGER), None, "unknown_key"),
+        (sealed(apply(), until=datetime.now(UTC) - timedelta(seconds=2)), None, "expired"),
+        (sealed(apply()), "slice.remove", "forged"),
+        (sealed(apply()), "slice.reboot", "forged"),
+        (sealed("[]"), None, "malformed"),
+    ],
+    ids=["text", "unsigned", "altered", "stranger", "expired", "other-actor", "no-actor", "list"],
+)
+async def test_a_copy_that_is_not_to_be_believed_is_refused_told_and_has_no_effect(
+    agent: Running,
+    plane: FakeControlPlane,
+    control: Redis,
+    toy: Toy,
+    *,
+    payload: str,
+    actor: str | None,
+    code: str,
 ) -> None:
-    stray = apply().model_copy(update={"order_id": uuid4()})
-    await send(control, stray, payload="no json at all")
+    await send(control, apply(), payload=payload, actor=actor)
+    await eventually_async(lambda: "order.refused" in plane.kinds())
+    refused = plane.reports[-1].body
+    assert isinstance(refused, OrderRefused)
+    assert (refused.reason.code, refused.order_id, refused.slot_id) == (code, apply().order_id, None)
+    assert toy.done == []
+    await drained(control)
     await send(control, apply())
     await eventually_async(lambda: "slice.ready" in plane.kinds())
-    await drained(control)
+
+
+async def test_a_good_copy_under_another_id_ends_nothing(
+    agent: Running, plane: FakeControlPlane, control: Redis, toy: Toy
+) -> None:
+    other = apply().model_copy(update={"order_id": uuid4()})
+    unreadable = apply().model_dump_json().replace('"vcpus":1', '"vcpus":0')
+    await send(control, other, payload=sealed(unreadable))
+    await eventually_async(lambda: "order.refused" in plane.kinds())
+    refused = plane.reports[-1].body
+    assert isinstance(refused, OrderRefused)
+    assert (refused.reason.code, refused.order_id, refused.slot_id) == ("forged", other.order_id, None)
+    assert toy.done == []
+
+
+async def test_a_key_that_is_new_is_asked_for_and_believed(
+    agent: Running, plane: FakeControlPlane, control: Redis
+) -> None:
+    await eventually_async(lambda: len(plane.heartbeats) > 11)
+    plane.order_keys = (SIGNER.public, STRANGER.public)
+    await send(control, apply(), payload=sealed(apply(), signer=STRANGER))
+    await eventually_async(lambda: "slice.ready" in plane.kinds())
+    assert len(plane.renewals) == 1
+
+
+async def test_orders_signed_by_the_old_key_and_by_the_new_are_believed_while_keys_change(
+    start: Callable[[], Running], plane: FakeControlPlane, control: Redis
+) -> None:
+    plane.order_keys = (STRANGER.public, SIGNER.public)
+    start()
+    await admit(plane, control)
+    await send(control, apply())
+    await eventually_async(lambda: "slice.ready" in plane.kinds())
+    await send(control, remove(), payload=sealed(remove(), signer=STRANGER))
+    await eventually_async(lambda: "slice.removed" in plane.kinds())
+
+
+async def test_what_stands_on_the_disk_is_believed_after_its_key_was_retired(
+    agent: Running, start: Callable[[], Running], plane: FakeControlPlane, control: Redis, toy: Toy
+) -> None:
+    await send(control, apply())
+    await eventually_async(lambda: "slice.ready" in plane.kinds())
+    agent.stop()
+    plane.order_keys = (STRANGER.public,)
+    toy.there.clear()
+    again = start()
+    await eventually_async(lambda: plane.kinds().count("slice.ready") == 2)
+    again.stop()
+    start()
+    await eventually_async(lambda: len(plane.renewals) == 2)
+    await send(control, remove())
+    await eventually_async(lambda: "order.refused" in plane.kinds())
+    refused = plane.reports[-1].body
+    assert isinstance(refused, OrderRefused)
+    assert refused.reason.code == "unknown_key"
+    assert toy.kinds() == set(STEPS)
+
+
+def has_told(plane: FakeControlPlane, kind: str, times: int) -> bool:
+    return plane.kinds().count(kind) == times
+
+
+async def test_a_session_is_renewed_again_and_again_and_no_order_is_lost_or_done_twice(
+    start: Callable[..., Running], plane: FakeControlPlane, control: Redis, toy: Toy
+) -> None:
+    start(renewal_seconds=0.2)
+    await admit(plane, control)
+    for number in range(1, 16):
+        await send(control, apply(2 * number))
+        await eventually_async(partial(has_told, plane, "slice.ready", number))
+        await send(control, remove(2 * number + 1))
+        await eventually_async(partial(has_told, plane, "slice.removed", number))
+    await eventually_async(lambda: len(plane.renewals) > 10)
+    assert toy.counts()["machine.start"] == 15
+    assert "order.refused" not in plane.kinds()
 
 
 async def test_a_new_node_takes_no_order_before_it_knows_what_is_wanted(
@@ -175,6 +290,66 @@ async def test_slices_are_kept_and_restored_while_the_control_plane_is_away(
     assert plane.kinds()[-3:] == ["slice.interrupted", "slice.starting", "slice.ready"]
 
 
+async def test_a_node_that_went_on_from_its_disk_asks_once_the_control_plane_is_heard(
+    agent: Running, start: Callable[[], Running], plane: FakeControlPlane, control: Redis, toy: Toy
+) -> None:
+    await send(control, apply())
+    await eventually_async(lambda: "slice.ready" in plane.kinds())
+    agent.stop()
+    plane.mood = "away"
+    plane.desired = [remove(9)]
+    toy.there.clear()
+    start()
+    await eventually_async(lambda: toy.kinds() == set(STEPS))
+    plane.mood = "well"
+    await eventually_async(lambda: "slice.removed" in plane.kinds(), 20)
+
+
+async def test_an_agent_whose_disk_is_full_goes_on_and_renews_its_session_when_it_can(
+    start: Callable[..., Running], plane: FakeControlPlane, control: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = start(renewal_seconds=0.2)
+    await admit(plane, control)
+    await eventually_async(lambda: bool(plane.renewals))
+    with monkeypatch.context() as full:
+        refused = fill_disk(full)
+        await eventually_async(lambda: len(refused) > 1, 20)
+        assert not agent.end.done()
+        asked = len(plane.renewals)
+    await eventually_async(lambda: len(plane.renewals) > asked + 1, 20)
+    await send(control, apply())
+    await eventually_async(lambda: "slice.ready" in plane.kinds())
+
+
+async def test_an_agent_starts_on_a_full_disk(
+    agent: Running,
+    start: Callable[[], Running],
+    plane: FakeControlPlane,
+    control: Redis,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await eventually_async(lambda: bool(plane.heartbeats))
+    agent.stop()
+    beats = len(plane.heartbeats)
+    refused = fill_disk(monkeypatch)
+    start()
+    await eventually_async(lambda: bool(refused) and len(plane.heartbeats) > beats)
+    await send(control, apply())
+    await eventually_async(lambda: "slice.ready" in plane.kinds())
+
+
+def fill_disk(patch: pytest.MonkeyPatch) -> list[Path]:
+    """Until the patch is undone nothing of a session can be written; the tries."""
+    tried: list[Path] = []
+
+    def refuse(path: Path, _content: bytes) -> None:
+        tried.append(path)
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    patch.setattr("node_agent.sessions.replace_file", refuse)
+    return tried
+
+
 async def test_a_restarted_agent_does_not_touch_what_runs(
     agent: Running, start: Callable[[], Running], plane: FakeControlPlane, control: Redis, toy: Toy
 ) -> None:
@@ -200,7 +375,7 @@ async def test_a_node_that_is_turned_away_takes_no_orders_and_keeps_its_slices(
     await send(control, remove())
 
     async def held() -> bool:
-        return await Relay(control).queue_depth(NODE) == Depth(0, 1)
+        return await queue_depth(control, NODE) == Depth(0, 1)
 
     await eventually_async(held)
     assert toy.kinds() == set(STEPS)
@@ -234,11 +409,42 @@ async def test_a_refused_token_ends_the_agent_with_the_reason(
 async def test_secrets_stay_on_the_node(agent: Running, settings: Settings, plane: FakeControlPlane) -> None:
     state = settings.state_folder
     assert state.stat().st_mode & 0o777 == 0o700
-    for name in ("credential", "queue-password", "enrolled.json"):
-        eventually((state / name).exists)
-        assert (state / name).stat().st_mode & 0o777 == 0o600
-    credential = (state / "credential").read_text()
-    assert plane.enrolments[0].credential_sha256 == hashlib.sha256(credential.encode()).hexdigest()
+    eventually((state / "session.json").exists)
+    assert (state / "session.json").stat().st_mode & 0o777 == 0o600
+    eventually(lambda: not (state / "next-session.json").exists())
+    kept = SessionFiles(state).kept()
+    assert kept is not None
+    credential = hashlib.sha256(kept.secrets.credential.encode()).hexdigest()
+    assert plane.enrolments[0].credential_sha256 == credential
+
+
+async def test_an_agent_whose_session_somebody_went_on_from_does_not_start_from_its_disk(
+    agent: Running, start: Callable[[], Running], plane: FakeControlPlane, control: Redis, toy: Toy
+) -> None:
+    await send(control, apply())
+    await eventually_async(lambda: "slice.ready" in plane.kinds())
+    agent.stop()
+    plane.number += 2
+    toy.there.clear()
+    again = start()
+    await eventually_async(again.end.done)
+    with pytest.raises(EnrolmentRefused, match="not valid"):
+        again.end.result()
+    assert toy.there == {}, "what it remembers may be somewhere else by now"
+
+
+async def test_a_refused_agent_takes_the_new_token_that_it_is_given(
+    agent: Running, start: Callable[[], Running], settings: Settings, plane: FakeControlPlane, control: Redis
+) -> None:
+    await eventually_async(lambda: bool(plane.heartbeats))
+    agent.stop()
+    plane.number += 2
+    plane.token = "another-token-for-one-use"
+    settings.enrolment_token_file.write_text(plane.token)
+    start()
+    await eventually_async(lambda: len(plane.enrolments) == 2)
+    await send(control, apply())
+    await eventually_async(lambda: "slice.ready" in plane.kinds())
 
 
 async def test_an_idle_agent_stops_at_once(agent: Running, plane: FakeControlPlane) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,17 +10,23 @@ import pytest
 
 from node_agent.__main__ import halt_on_broken_threads
 from node_agent.backoff import Backoff
+from node_agent.client import ControlPlane
 from node_agent.clock import NodeClock
 from node_agent.durable import replace_file
-from node_agent.fence import FenceFiles, Held, Refused, is_news
+from node_agent.fence import FenceFiles, Refused, is_news
 from node_agent.gate import Gate
 from node_agent.halt import Halt
 from node_agent.reporter import Reporter
+from node_agent.resync import Resync
 from node_agent.settings import SettingsRefused, read_settings
 from node_agent.spool import Spool
+from tasks.broker import GivenBack
 from tasks.orders import Token
+from tests.agent.control_plane import FakeControlPlane
+from tests.agent.entrance import Entrance
 from tests.agent.eventually import eventually
 from tests.agent.orders import apply
+from tests.agent.sealing import held, trust
 from tests.agent.test_reporter import tell
 
 
@@ -28,39 +35,39 @@ def test_a_first_order_is_news() -> None:
 
 
 def test_a_token_is_ordered_by_epoch_before_position() -> None:
-    assert is_news(Held(order=apply(900, epoch=1)), apply(1, epoch=2))
+    assert is_news(held(apply(900, epoch=1)), apply(1, epoch=2))
     with pytest.raises(Refused, match=r"1\.900 is older than 2\.1"):
-        is_news(Held(order=apply(1, epoch=2)), apply(900, epoch=1))
+        is_news(held(apply(1, epoch=2)), apply(900, epoch=1))
 
 
 def test_an_order_sent_again_is_no_news_whatever_its_envelope_says() -> None:
     again = apply().model_copy(
         update={"issued_at": datetime(2030, 1, 1, tzinfo=UTC), "trace_context": "00-1"}
     )
-    assert not is_news(Held(order=apply()), again)
+    assert not is_news(held(apply()), again)
 
 
 def test_what_a_slot_holds_is_read_back_as_it_was_written(tmp_path: Path) -> None:
-    files = FenceFiles(tmp_path)
-    files.write(Held(order=apply()))
-    held = FenceFiles(tmp_path).read(apply().slot_id)
-    assert held == Held(order=apply())
-    assert held is not None
-    assert held.order.token == Token(1, 7)
+    files = FenceFiles(tmp_path, trust().recall)
+    written = held(apply())
+    files.write(written)
+    found = FenceFiles(tmp_path, trust().recall).read(apply().slot_id)
+    assert found == written
+    assert written.order.token == Token(1, 7)
 
 
 def test_fence_files_are_complete_only_once_marked(tmp_path: Path) -> None:
-    assert not FenceFiles(tmp_path).complete
-    FenceFiles(tmp_path).mark_complete()
-    assert FenceFiles(tmp_path).complete
+    assert not FenceFiles(tmp_path, trust().recall).complete
+    FenceFiles(tmp_path, trust().recall).mark_complete()
+    assert FenceFiles(tmp_path, trust().recall).complete
 
 
 def test_a_damaged_fence_file_is_kept_and_makes_the_node_ask_first(tmp_path: Path) -> None:
-    files = FenceFiles(tmp_path)
-    files.write(Held(order=apply()))
+    files = FenceFiles(tmp_path, trust().recall)
+    files.write(held(apply()))
     files.mark_complete()
     (tmp_path / "slot-0.json").write_bytes(b'{"order":')
-    again = FenceFiles(tmp_path)
+    again = FenceFiles(tmp_path, trust().recall)
     assert again.read(apply().slot_id) is None
     assert not again.complete
     assert (tmp_path / "slot-0.json").read_bytes() == b'{"order":'
@@ -95,10 +102,28 @@ def test_pauses_grow_to_their_cap_and_start_again() -> None:
     assert backoff.next() <= 1
 
 
+def told_clock() -> NodeClock:
+    clock = NodeClock()
+    clock.learn(datetime.now(UTC), asked=time.monotonic(), answered=time.monotonic())
+    return clock
+
+
+def test_orders_wait_until_the_node_knows_what_time_it_is(spool: Spool) -> None:
+    clock = NodeClock()
+    gate = Gate(spool, clock)
+    passed = threading.Thread(target=gate.pass_through, daemon=True)
+    passed.start()
+    passed.join(0.2)
+    assert passed.is_alive()
+    clock.learn(datetime.now(UTC), asked=time.monotonic(), answered=time.monotonic())
+    gate.welcome()
+    eventually(lambda: not passed.is_alive())
+
+
 def test_orders_wait_while_the_spool_is_full(tmp_path: Path) -> None:
     spool = Spool(tmp_path, limit=2)
     tell(Reporter(spool, NodeClock()), 2)
-    gate = Gate(spool)
+    gate = Gate(spool, told_clock())
     passed = threading.Thread(target=gate.pass_through, daemon=True)
     passed.start()
     assert not gate.room
@@ -107,13 +132,35 @@ def test_orders_wait_while_the_spool_is_full(tmp_path: Path) -> None:
     eventually(lambda: not passed.is_alive())
 
 
-def test_whoever_waits_at_the_gate_is_let_through_at_the_end(spool: Spool) -> None:
-    gate = Gate(spool)
+def test_whoever_waits_at_the_gate_gives_the_order_back_at_the_end(spool: Spool) -> None:
+    gate = Gate(spool, NodeClock())
     gate.turned_away("unknown node")
-    passed = threading.Thread(target=gate.pass_through, daemon=True)
-    passed.start()
-    gate.close()
-    eventually(lambda: not passed.is_alive())
+    with ThreadPoolExecutor(1) as pool:
+        passed = pool.submit(gate.pass_through)
+        gate.close()
+        assert isinstance(passed.exception(10), GivenBack)
+    with pytest.raises(GivenBack):
+        gate.pass_through()
+
+
+def test_a_node_asks_what_is_wanted_as_soon_as_it_knows_the_time(
+    client: ControlPlane, plane: FakeControlPlane, tmp_path: Path
+) -> None:
+    """By the clock of its host, all that it is told may have expired."""
+    node, clock = Entrance(tmp_path), NodeClock()
+    files = FenceFiles(tmp_path / "fence", node.trust.recall)
+    files.mark_complete()
+    before = node.fences()
+    plane.desired = [apply()]
+    resync = Resync(client, node.acceptance, files, node.trust.believe, clock)
+    assert resync.begin(Halt()) == "disk"
+    assert node.fences() == before
+    clock.learn(datetime.now(UTC), asked=time.monotonic(), answered=time.monotonic())
+    asked = threading.Event()
+    resync.go_on_asking(asked.set)
+    assert asked.wait(10)
+    resync.stop(5)
+    assert set(node.fences()) - set(before) == {"slot-0.json"}
 
 
 def test_two_slots_of_one_index_are_refused(tmp_path: Path) -> None:

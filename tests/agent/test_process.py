@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 
 from control_plane.relay import Relay
 from node_agent.lab.simulated.host import State
+from node_agent.sessions import SessionFiles
 from node_agent.settings import Settings
 from tasks.orders import Order
 from tests.agent.control_plane import FakeControlPlane
@@ -177,6 +178,21 @@ async def test_killed_while_enrolling_it_enrols_with_the_same_secrets(
     assert len({enrolment.credential_sha256 for enrolment in plane.enrolments}) == 1
 
 
+@pytest.mark.parametrize("point", ["agent.secrets.after", "agent.enrolled.before", "agent.enrolled.after"])
+async def test_killed_while_renewing_its_session_it_goes_on_with_the_same_secrets(
+    agent: AgentProcess, plane: FakeControlPlane, control: Redis, point: str
+) -> None:
+    await enrolled(agent, plane, control)
+    agent.start(point)
+    await soon(agent, lambda: agent.died)
+    agent.start()
+    await send(control, apply())
+    await soon(agent, lambda: "slice.ready" in plane.kinds())
+    assert len({(each.number, each.credential_sha256) for each in plane.renewals}) == len(
+        {each.number for each in plane.renewals}
+    )
+
+
 async def test_a_refused_enrolment_has_an_exit_code_of_its_own(
     agent: AgentProcess, plane: FakeControlPlane
 ) -> None:
@@ -202,8 +218,10 @@ async def test_no_secret_is_logged(
     await send(control, apply())
     await soon(agent, lambda: "slice.ready" in plane.kinds())
     agent.end()
-    for name in ("credential", "queue-password"):
-        assert (settings.state_folder / name).read_text() not in agent.log()
+    kept = SessionFiles(settings.state_folder).kept()
+    assert kept is not None
+    for secret in (kept.secrets.credential, kept.secrets.queue_password, *kept.secrets.key.split("\n")[1:-2]):
+        assert secret not in agent.log()
     assert settings.enrolment_token_file.read_text().strip() not in agent.log()
 
 

@@ -21,7 +21,7 @@ from tests.agent.control_plane import TOKEN, FakeControlPlane, serving
 from tests.agent.eventually import eventually_async
 from tests.agent.orders import NODE, apply, remove
 from tests.agent.process import REPOSITORY
-from tests.agent.queue import admit, send
+from tests.agent.queue import admit, let_in, send
 from tests.servers.lab import kept_folder, run_id
 from tests.servers.redis import server_folder
 
@@ -79,6 +79,7 @@ async def control(lab: Lab, plane: FakeControlPlane) -> AsyncIterator[Redis]:
         plane.queue = Queue(
             host=lab.gateway_address, port=server.port, username=f"node-{NODE}", namespace=f"ctl:{NODE}"
         )
+        plane.let_in = let_in(server.url)
         client = Redis.from_url(server.url)
         await redis_nodes.ensure_scripts(client)
         yield client

@@ -13,6 +13,7 @@ from node_agent.clock import NodeClock
 from node_agent.reporter import Reporter
 from node_agent.spool import Spool
 from tasks.reports import SliceStarting
+from tests.agent.bearing import client_of
 from tests.agent.conftest import CREDENTIAL
 from tests.agent.control_plane import FakeControlPlane, serving
 from tests.agent.eventually import eventually
@@ -144,8 +145,8 @@ POINTS = [
     "agent.deliver.before@2",
     "agent.deliver.after@1",
     "agent.deliver.after@2",
-    "agent.forget.after@1",
-    "agent.forget.after@2",
+    "agent.head.after@1",
+    "agent.head.after@2",
 ]
 
 
@@ -224,7 +225,7 @@ def test_a_control_plane_that_comes_up_later_gets_everything(
 ) -> None:
     with serving(known) as url:
         port = int(url.rpartition(":")[2])
-    client = ControlPlane(url, apply().node_id, CREDENTIAL)
+    client = client_of(url, CREDENTIAL)
     reporter.start(client)
     tell(reporter, 3)
     with serving(known, port):

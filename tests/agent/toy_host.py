@@ -8,15 +8,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from events.values import Ipv4Address
-from node_agent.host import Answered, Host, NotYet
+from node_agent.host import Answered, Host, MachineSeen, NotYet, Prerequisite
 from node_agent.leases import LeaseState, ObservedAddress
 from node_agent.slices import HostRefused, HostUnreadable, Slice, SliceNetwork, Step
+from tasks.workflows import StepName
 
-STEPS = {
+STEPS: dict[str, tuple[StepName, StepName]] = {
     "link": ("link.add_tap", "link.delete"),
     "lease": ("lease.reserve", "lease.withdraw"),
     "port": ("port.add", "port.delete"),
-    "translation": ("translation.set_rules", "translation.remove_rules"),
+    "translation": ("translation.set_rules", "translation.delete_rules"),
     "machine": ("machine.start", "machine.destroy"),
 }
 
@@ -29,6 +30,7 @@ class Toy:
     unreadable: set[str] = field(default_factory=set)
     sticky: set[str] = field(default_factory=set)
     missing: tuple[str, ...] = ()
+    machine: MachineSeen | None = None
     lease: LeaseState = "bound"
     address: Ipv4Address | None = None
     silent: bool = False
@@ -48,6 +50,8 @@ class Toy:
             observe_address=self.observe,
             probe=self.probe,
             images=lambda: ("lab-guest",),
+            devices=lambda: (),
+            inspect_machine=lambda _network: self.machine,
             close=lambda: None,
         )
 
@@ -113,5 +117,5 @@ class ToyGateway:
     def to_apply(self) -> tuple[Step, ...]:
         return ()
 
-    def prerequisites(self) -> tuple[str, ...]:
-        return self.toy.missing
+    def prerequisites(self) -> tuple[Prerequisite, ...]:
+        return tuple(Prerequisite("toy", ok=False, detail=words) for words in self.toy.missing)

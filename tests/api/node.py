@@ -2,13 +2,17 @@
 
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 import httpx
 
+from tasks.agent_api import Enrolment, EnrolmentClaims, Renewal, RenewalClaims
+from tasks.signing import Signer, new_private_key
 from tests.servers.plane import RunningPlane
 
+KEYS: Final[dict[str, Signer]] = {}
+"""Of each node, by name: the key that it made."""
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHcl9zYpCQlBTb2vG1mW0K7f2LJkYH4wqQ2s5oE3c1aV"
 BEAT = {"agent_version": "0.1.0", "spooled_reports": 0, "resynced": True}
 SLOT = {"index": 0, "vcpus": 1, "memory_mib": 96, "network_device": "slice0"}
@@ -21,19 +25,66 @@ def expect(plane: RunningPlane, name: str) -> str:
     return str(answer.json()["enrolment_token"])
 
 
-def enrol(plane: RunningPlane, name: str, token: str, credential: str = CREDENTIAL) -> httpx.Response:
-    body = {
-        "node_id": name,
-        "token": token,
-        "credential_sha256": sha256(credential.encode()).hexdigest(),
-        "queue_password_sha256": sha256(QUEUE_PASSWORD.encode()).hexdigest(),
-        "agent_version": "0.1.0",
-    }
+def digest(secret: str) -> str:
+    return sha256(secret.encode()).hexdigest()
+
+
+def key_of(name: str) -> Signer:
+    """The same in all of a process, so that a host that asks again has the key that it had."""
+    return KEYS.setdefault(name, Signer.of_pem(new_private_key()))
+
+
+def enrolment(
+    name: str, token: str, credential: str = CREDENTIAL, key: Signer | None = None, version: str = "0.1.0"
+) -> Enrolment:
+    signer = key or key_of(name)
+    claims = EnrolmentClaims(
+        node_id=name,
+        token_sha256=digest(token),
+        credential_sha256=digest(credential),
+        queue_password_sha256=digest(QUEUE_PASSWORD),
+        agent_version=version,
+    )
+    proof = signer.sign("session+jws", claims.model_dump_json().encode())
+    return Enrolment(token=token, public_key=signer.public, proof=proof)
+
+
+def enrol(
+    plane: RunningPlane, name: str, token: str, credential: str = CREDENTIAL, key: Signer | None = None
+) -> httpx.Response:
+    body = enrolment(name, token, credential, key).model_dump()
     return httpx.post(f"{plane.url}/v1/agent/enroll", json=body, timeout=20)
 
 
-def as_node(plane: RunningPlane, name: str) -> httpx.Client:
-    headers = {"Authorization": f"Bearer {name}:{CREDENTIAL}"}
+def renewal(
+    name: str,
+    number: int,
+    credential: str,
+    *,
+    presented: str = CREDENTIAL,
+    password: str = QUEUE_PASSWORD,
+    key: Signer | None = None,
+    speaks: tuple[str, ...] = (),
+) -> Renewal:
+    """A request to go on from session `number`, whose credential is `presented`."""
+    claims = RenewalClaims(
+        node_id=name,
+        number=number,
+        presented_sha256=digest(presented),
+        credential_sha256=digest(credential),
+        queue_password_sha256=digest(password),
+        speaks=speaks,
+    )
+    proof = (key or key_of(name)).sign("session+jws", claims.model_dump_json().encode())
+    return Renewal(node_id=name, proof=proof)
+
+
+def renew(plane: RunningPlane, asked: Renewal) -> httpx.Response:
+    return httpx.post(f"{plane.url}/v1/agent/sessions", json=asked.model_dump(), timeout=20)
+
+
+def as_node(plane: RunningPlane, name: str, credential: str = CREDENTIAL) -> httpx.Client:
+    headers = {"Authorization": f"Bearer {name}:{credential}"}
     return httpx.Client(base_url=f"{plane.url}/v1/agent", headers=headers, timeout=20)
 
 

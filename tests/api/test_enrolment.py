@@ -1,4 +1,4 @@
-"""A node trades its one-time token for credentials of its own making, once."""
+"""A node trades its one-time token for a session by its own key, once."""
 
 from uuid import uuid4
 
@@ -26,7 +26,7 @@ def test_the_same_host_may_ask_again_and_a_copied_token_opens_nothing(running_pl
     copied = enrol(running_plane, "n1", token, credential="made-elsewhere")
     assert copied.status_code == 401
     assert copied.json()["reasons"][0]["code"] == "token_used"
-    enrolled = running_plane.rows("select count(*) from ledger.event where type = 'node.enrolled'")
+    enrolled = running_plane.rows("select count(*) from ledger.event where type = 'node.identified'")
     assert enrolled == [(1,)]
 
 

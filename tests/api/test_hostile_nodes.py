@@ -1,5 +1,6 @@
 """A node that lies harms nobody but itself: not the ledger's readers, not another node's orders."""
 
+from itertools import count
 from typing import Any
 from uuid import uuid4
 
@@ -48,6 +49,35 @@ def test_a_node_that_has_a_slice_ends_no_order_of_another(running_plane: Running
     body["reports"][0]["order_id"] = order
     assert mine.post("/reports", json=body).is_success
     assert order_of(running_plane, "n2") == order
+
+
+def test_a_node_that_refuses_without_end_is_recorded_a_few_times(running_plane: RunningPlane) -> None:
+    """Ids that are none of its orders, codes that nobody knows, an order of its own: each a fact once."""
+    node = admit(running_plane, "n1")
+    assert allocate(running_plane).status_code == 202
+    own, spool, numbers = order_of(running_plane, "n1"), str(uuid4()), count(1)
+
+    def refuse(*said: tuple[str, str, str | None]) -> int:
+        reports = [
+            {**refused("", order), "slot_id": slot, "reason": _reason(code)} for order, code, slot in said
+        ]
+        assert node.post(
+            "/reports", json=batch(spool, *((next(numbers), each) for each in reports))
+        ).is_success
+        query = "select 1 from ledger.event where type in ('order.refused', 'order.message_refused')"
+        return len(running_plane.rows(query))
+
+    assert refuse(*[(str(uuid4()), "forged", None) for _ in range(20)]) == 1
+    assert refuse(*[(str(uuid4()), "malformed", None) for _ in range(20)]) == 2
+    assert refuse(*[(str(uuid4()), "malformed", "n1/0") for _ in range(20)]) == 2
+    assert refuse(*[(str(uuid4()), f"invented_{number}", None) for number in range(20)]) == 3
+    assert refuse(*[(own, f"invented_{number}", "n1/0") for number in range(20)]) == 4
+    assert refuse(*[(own, "stale_token", "n1/0") for _ in range(20)]) == 5
+    assert running_plane.rows("select sum(times)::int from work.refusal") == [(120,)]
+
+
+def _reason(code: str) -> dict[str, str]:
+    return {"code": code, "message": "so I say"}
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,18 @@ def login(node_id: str, password: str = PASSWORD) -> redis_nodes.NodeLogin:
     return redis_nodes.NodeLogin(NodeId(node_id), hashlib.sha256(password.encode()).hexdigest())
 
 
+async def let_in(control: Redis, login: redis_nodes.NodeLogin) -> None:
+    """As a node's new session does: it has its rights, and whoever was connected as the node is no more."""
+    await redis_nodes.ensure_node_users(control, [login])
+    await redis_nodes.end_connections(control, [login.node_id])
+
+
+async def turn_out(control: Redis, node_id: NodeId) -> None:
+    """As the end of a node's key does: its connections, its user and its keys are gone."""
+    await redis_nodes.shut_out(control, [node_id])
+    await redis_nodes.forget_queues(control, [node_id])
+
+
 def address(server: embedded.RedisServer, node_id: str, password: str = PASSWORD) -> QueueAddress:
     return QueueAddress(server.address, server.port, f"node-{node_id}", password, f"ctl:{node_id}")
 
@@ -83,7 +95,7 @@ def address(server: embedded.RedisServer, node_id: str, password: str = PASSWORD
 async def lab_a(server: embedded.RedisServer, control: Redis) -> QueueAddress:
     """The queue of an enrolled node."""
     await redis_nodes.ensure_scripts(control)
-    await redis_nodes.ensure_node_user(control, login("lab-a"))
+    await let_in(control, login("lab-a"))
     return address(server, "lab-a")
 
 

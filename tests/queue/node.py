@@ -9,11 +9,13 @@ from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 import dramatiq
+from redis.asyncio import Redis
 
-from control_plane.relay import Depth, Relay, Requeued
+from control_plane.relay import Relay, Requeued
 from events.values import NodeId
 from tasks.broker import GivenUp, NodeBroker, NodeWorker, QueueAddress
 from tasks.wire import OrderMessage, encode_order
+from tests.servers.redis import Depth, queue_depth
 
 WORKER_TIMEOUT = 1.5
 PATIENCE = 10.0
@@ -35,10 +37,10 @@ def eventually(true: Callable[[], object], within: float = PATIENCE) -> None:
         threading.Event().wait(0.005)
 
 
-async def settled(relay: Relay, node_id: NodeId, within: float = PATIENCE) -> None:
+async def settled(control: Redis, node_id: NodeId, within: float = PATIENCE) -> None:
     """Return as soon as the node's queue has nothing waiting and nothing in flight."""
     deadline = time.monotonic() + within
-    while await relay.queue_depth(node_id) != Depth(0, 0):
+    while await queue_depth(control, node_id) != Depth(0, 0):
         assert time.monotonic() < deadline, "orders are left in the queue"
         await asyncio.sleep(0.005)
 
@@ -46,7 +48,7 @@ async def settled(relay: Relay, node_id: NodeId, within: float = PATIENCE) -> No
 async def requeued(relay: Relay, node_id: NodeId, order_id: UUID, data: bytes) -> float:
     """Ask after an order, as the sweeper does, until it is back on the queue; the seconds that took."""
     began = time.monotonic()
-    while not isinstance(await relay.ensure_queued(node_id, order_id, data), Requeued):
+    while not isinstance(await relay.enqueue(node_id, order_id, data), Requeued):
         assert time.monotonic() - began < PATIENCE, "its worker is still taken for alive"
         await asyncio.sleep(0.01)
     return time.monotonic() - began

@@ -9,13 +9,13 @@ import pytest
 import redis
 from redis.asyncio import Redis
 
-from control_plane import redis_nodes
-from control_plane.relay import AlreadyThere, Depth, Enqueued, Outgoing, QueueFull, Relay
+from control_plane.relay import AlreadyThere, Enqueued, Outgoing, QueueFull, Relay
 from events.values import NodeId
 from tasks.broker import Failed, NodesDoNotEnqueue, QueueAddress, Unreadable
 from tasks.scripts import QueueKeys
-from tests.queue.conftest import login
+from tests.queue.conftest import let_in, login
 from tests.queue.node import Node, eventually, message, order_ids, settled
+from tests.servers.redis import Depth, queue_depth
 
 LAB_A = NodeId("lab-a")
 KEYS = QueueKeys.of("ctl:lab-a")
@@ -52,14 +52,14 @@ async def test_a_settled_order_leaves_nothing_but_the_workers_name(
 
 
 async def test_an_order_sent_twice_while_it_waits_is_there_once_with_the_newer_bytes(
-    lab_a: QueueAddress, relay: Relay, start_node: Callable[..., Node]
+    lab_a: QueueAddress, control: Redis, relay: Relay, start_node: Callable[..., Node]
 ) -> None:
     [order_id] = order_ids(1)
     await relay.enqueue(LAB_A, order_id, message(order_id, "older"))
     assert await relay.enqueue(LAB_A, order_id, message(order_id, "newer")) == AlreadyThere(None)
     node = start_node()
     assert node.next_order() == "newer"
-    await settled(relay, LAB_A)
+    await settled(control, LAB_A)
     assert node.done == 1
 
 
@@ -68,7 +68,7 @@ async def test_an_order_sent_again_while_it_is_carried_out_runs_once(node: Node,
     node.gate.clear()
     await relay.enqueue(LAB_A, first, message(first, "first"))
     assert node.next_order() == "first"
-    again = await relay.ensure_queued(LAB_A, first, message(first, "first"))
+    again = await relay.enqueue(LAB_A, first, message(first, "first"))
     assert isinstance(again, AlreadyThere)
     assert again.worker is not None
     node.gate.set()
@@ -83,7 +83,7 @@ async def test_an_order_sent_ten_times_at_once_runs_once(node: Node, control: Re
     outcomes = await asyncio.gather(*(one.enqueue(LAB_A, order_id, message(order_id)) for one in senders))
     assert sum(isinstance(outcome, Enqueued) for outcome in outcomes) == 1
     node.gate.set()
-    await settled(relay, LAB_A)
+    await settled(control, LAB_A)
     assert node.done == 1
 
 
@@ -101,7 +101,7 @@ async def test_orders_begin_in_the_order_they_were_sent(
 async def test_a_full_queue_refuses_and_holds_back_no_other_node(
     relay: Relay, control: Redis, lab_a: QueueAddress
 ) -> None:
-    await redis_nodes.ensure_node_user(control, login("lab-b"))
+    await let_in(control, login("lab-b"))
     ids = order_ids(9)
     outcomes = await relay.enqueue_many([Outgoing(LAB_A, order_id, message(order_id)) for order_id in ids])
     assert outcomes[:8] == tuple(Enqueued(depth) for depth in range(1, 9))
@@ -110,19 +110,21 @@ async def test_a_full_queue_refuses_and_holds_back_no_other_node(
     assert await relay.enqueue(NodeId("lab-b"), ids[8], message(ids[8])) == Enqueued(1)
 
 
-async def test_a_node_holds_no_more_orders_than_it_may_prefetch(node: Node, relay: Relay) -> None:
+async def test_a_node_holds_no_more_orders_than_it_may_prefetch(
+    control: Redis, node: Node, relay: Relay
+) -> None:
     node.gate.clear()
     ids = order_ids(5)
     await relay.enqueue_many([Outgoing(LAB_A, order_id, message(order_id)) for order_id in ids])
     node.next_order()
     node.next_order()
-    assert await relay.queue_depth(LAB_A) == Depth(waiting=3, in_flight=2)
+    assert await queue_depth(control, LAB_A) == Depth(waiting=3, in_flight=2)
     node.gate.set()
     eventually(lambda: node.done == 5)
 
 
 async def test_an_order_whose_handler_raises_is_told_of_and_leaves_the_queue(
-    node: Node, relay: Relay
+    control: Redis, node: Node, relay: Relay
 ) -> None:
     [order_id] = order_ids(1)
     await relay.enqueue(LAB_A, order_id, message(order_id, "order", actor="slice.fail"))
@@ -130,16 +132,16 @@ async def test_an_order_whose_handler_raises_is_told_of_and_leaves_the_queue(
     assert isinstance(failed, Failed)
     assert failed.message.order_id == order_id
     assert str(failed.error) == "no such bridge: order"
-    await settled(relay, LAB_A)
+    await settled(control, LAB_A)
 
 
-async def test_an_order_that_nobody_listens_to_is_told_of(node: Node, relay: Relay) -> None:
+async def test_an_order_that_nobody_listens_to_is_told_of(control: Redis, node: Node, relay: Relay) -> None:
     [order_id] = order_ids(1)
     await relay.enqueue(LAB_A, order_id, message(order_id, actor="slice.unheard_of"))
     failed = node.next_given_up()
     assert isinstance(failed, Failed)
     assert failed.message.actor == "slice.unheard_of"
-    await settled(relay, LAB_A)
+    await settled(control, LAB_A)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +157,7 @@ async def test_an_order_that_nobody_listens_to_is_told_of(node: Node, relay: Rel
     ids=["no json", "delayed", "another time limit", "keyword arguments", "another queue", "no order"],
 )
 async def test_bytes_that_are_no_order_are_told_of_and_the_next_order_runs(
-    node: Node, relay: Relay, spoil: Callable[[bytes], bytes]
+    control: Redis, node: Node, relay: Relay, spoil: Callable[[bytes], bytes]
 ) -> None:
     bad, good = order_ids(2)
     spoilt = spoil(message(bad))
@@ -166,7 +168,7 @@ async def test_bytes_that_are_no_order_are_told_of_and_the_next_order_runs(
     assert isinstance(unreadable, Unreadable)
     assert unreadable.key == str(bad)
     assert node.next_order() == "good"
-    await settled(relay, LAB_A)
+    await settled(control, LAB_A)
 
 
 async def test_an_order_under_another_orders_id_is_refused(node: Node, relay: Relay) -> None:

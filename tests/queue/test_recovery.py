@@ -15,13 +15,14 @@ from control_plane import redis_nodes
 from control_plane.redis_nodes import Loss, RedisAway
 from control_plane.relay import (
     AlreadyThere,
-    Depth,
     Enqueued,
     NotTaken,
     Outcome,
     Outgoing,
     QueueFull,
     Relay,
+    Stranded,
+    Withdrawal,
 )
 from deploy.embedded import redis as embedded
 from events.values import NodeId
@@ -29,9 +30,9 @@ from tasks.broker import Poisoned, QueueAddress
 from tasks.broker.link import QueueAway
 from tasks.broker.queue import NodeQueue
 from tasks.scripts import QueueKeys
-from tests.queue.conftest import PASSWORD, address, login
+from tests.queue.conftest import PASSWORD, address, let_in, login, turn_out
 from tests.queue.node import WORKER_TIMEOUT, Node, eventually, message, order_ids, requeued, settled
-from tests.servers.redis import server_folder
+from tests.servers.redis import Depth, queue_depth, server_folder
 
 LAB_A = NodeId("lab-a")
 KEYS = QueueKeys.of("ctl:lab-a")
@@ -68,21 +69,21 @@ def _first_line(process: subprocess.Popen[str]) -> str:
 
 
 async def test_an_order_whose_worker_was_killed_goes_to_another_after_one_timeout(
-    lab_a: QueueAddress, relay: Relay, start_node: Callable[..., Node]
+    lab_a: QueueAddress, control: Redis, relay: Relay, start_node: Callable[..., Node]
 ) -> None:
     [order_id] = order_ids(1)
     data = message(order_id, "precious")
     await relay.enqueue(LAB_A, order_id, data)
     with doomed_worker(lab_a) as worker:
         assert _first_line(worker) == "precious"
-        assert isinstance(await relay.ensure_queued(LAB_A, order_id, data), AlreadyThere)
+        assert isinstance(await relay.enqueue(LAB_A, order_id, data), AlreadyThere)
     assert await requeued(relay, LAB_A, order_id, data) < WORKER_TIMEOUT + 5
     assert start_node().next_order() == "precious"
-    await settled(relay, LAB_A)
+    await settled(control, LAB_A)
 
 
 async def test_an_order_that_kills_its_workers_is_told_of_as_poison(
-    lab_a: QueueAddress, relay: Relay, start_node: Callable[..., Node]
+    lab_a: QueueAddress, control: Redis, relay: Relay, start_node: Callable[..., Node]
 ) -> None:
     [order_id] = order_ids(1)
     data = message(order_id, "poison")
@@ -95,7 +96,7 @@ async def test_an_order_that_kills_its_workers_is_told_of_as_poison(
     poisoned = node.next_given_up()
     assert isinstance(poisoned, Poisoned)
     assert (poisoned.message.order_id, poisoned.deliveries) == (order_id, 2)
-    await settled(relay, LAB_A)
+    await settled(control, LAB_A)
     assert node.begun.empty()
 
 
@@ -109,7 +110,7 @@ async def test_a_worker_at_a_long_order_is_not_taken_for_dead(
     first = admin.zscore(KEYS.workers, _only_worker(admin))
     assert first is not None
     eventually(lambda: (admin.zscore(KEYS.workers, _only_worker(admin)) or 0) > first + 1000 * WORKER_TIMEOUT)
-    assert isinstance(await relay.ensure_queued(LAB_A, order_id, message(order_id)), AlreadyThere)
+    assert isinstance(await relay.enqueue(LAB_A, order_id, message(order_id)), AlreadyThere)
 
 
 async def test_what_was_flushed_between_commit_and_fetch_arrives_after_restoration(
@@ -120,15 +121,15 @@ async def test_what_was_flushed_between_commit_and_fetch_arrives_after_restorati
     start_node: Callable[..., Node],
 ) -> None:
     due = [Outgoing(LAB_A, order_id, message(order_id, str(order_id))) for order_id in order_ids(3)]
-    await redis_nodes.restore(control, [login("lab-a")], _nothing_due)
+    await redis_nodes.restore(control, lambda: _users(control), _nothing_due)
     await relay.enqueue_many(due)
-    assert await relay.queue_depth(LAB_A) == Depth(waiting=3, in_flight=0)
+    assert await queue_depth(control, LAB_A) == Depth(waiting=3, in_flight=0)
     admin.flushall()
     assert await redis_nodes.inspect(control) is Loss.FLUSHED
     node = start_node()
-    await redis_nodes.restore(control, [login("lab-a")], lambda: _send(relay, due))
+    await redis_nodes.restore(control, lambda: _users(control), lambda: _send(relay, due))
     assert {node.next_order() for _ in due} == {str(order.order_id) for order in due}
-    await settled(relay, LAB_A)
+    await settled(control, LAB_A)
     assert node.done == 3
 
 
@@ -144,10 +145,10 @@ async def test_an_order_being_carried_out_while_redis_is_flushed_and_refilled_ru
     await relay.enqueue_many(due[:1])
     assert node.next_order() == "running"
     admin.flushall()
-    await redis_nodes.restore(control, [login("lab-a")], lambda: _send(relay, due))
+    await redis_nodes.restore(control, lambda: _users(control), lambda: _send(relay, due))
     assert node.next_order() == "next"
     node.gate.set()
-    await settled(relay, LAB_A)
+    await settled(control, LAB_A)
     assert node.done == 2
     assert node.begun.empty()
 
@@ -170,7 +171,7 @@ async def test_redis_restarted_empty_while_the_worker_waits_and_it_goes_on_by_it
     with server_folder() as kept, server_folder() as fresh:
         first = embedded.start(kept, server=program)
         async with Redis.from_url(first.url) as control:
-            await redis_nodes.restore(control, [login("lab-a")], _nothing_due)
+            await redis_nodes.restore(control, lambda: _users(control), _nothing_due)
         node = Node(address(first, "lab-a"))
         eventually(lambda: node.worker.consumers["slices"].consumer is not None)
         first.process.kill()
@@ -181,10 +182,10 @@ async def test_redis_restarted_empty_while_the_worker_waits_and_it_goes_on_by_it
                 assert await redis_nodes.inspect(control) is Loss.FLUSHED
                 [order_id] = order_ids(1)
                 due = [Outgoing(LAB_A, order_id, message(order_id, "due"))]
-                await redis_nodes.restore(control, [login("lab-a")], lambda: _send(relay, due))
+                await redis_nodes.restore(control, lambda: _users(control), lambda: _send(relay, due))
                 assert await redis_nodes.inspect(control) is None
                 assert node.next_order() == "due"
-                await settled(relay, LAB_A)
+                await settled(control, LAB_A)
                 node.stop()
 
 
@@ -193,14 +194,14 @@ async def test_redis_killed_and_restarted_on_its_data_keeps_the_queue_and_is_fou
         first = embedded.start(folder, server=program)
         [order_id] = order_ids(1)
         async with Redis.from_url(first.url) as control:
-            await redis_nodes.restore(control, [login("lab-a")], _nothing_due)
+            await redis_nodes.restore(control, lambda: _users(control), _nothing_due)
             await Relay(control).enqueue(LAB_A, order_id, message(order_id, "kept"))
         first.stop()
         with embedded.running_redis(folder, server=program, port=first.port) as second:
             node = Node(address(second, "lab-a"))
             async with Redis.from_url(second.url) as control:
                 assert await redis_nodes.inspect(control) is Loss.RESTARTED
-                await redis_nodes.restore(control, [login("lab-a")], _nothing_due)
+                await redis_nodes.restore(control, lambda: _users(control), _nothing_due)
                 assert await redis_nodes.inspect(control) is None
             assert node.next_order() == "kept"
             node.stop()
@@ -211,14 +212,14 @@ async def test_a_restoration_that_fails_half_way_is_found_undone(control: Redis,
         raise RedisAway("gone again")
 
     with pytest.raises(RedisAway):
-        await redis_nodes.restore(control, [login("lab-a")], fails)
+        await redis_nodes.restore(control, lambda: _users(control), fails)
     assert await redis_nodes.inspect(control) is Loss.FLUSHED
 
 
 async def test_lost_scripts_are_found_out_and_a_send_brings_them_back(
     node: Node, control: Redis, relay: Relay, admin: redis.Redis
 ) -> None:
-    await redis_nodes.restore(control, [login("lab-a")], _nothing_due)
+    await redis_nodes.restore(control, lambda: _users(control), _nothing_due)
     admin.script_flush()
     assert await redis_nodes.inspect(control) is Loss.SCRIPTS
     [order_id] = order_ids(1)
@@ -229,10 +230,10 @@ async def test_lost_scripts_are_found_out_and_a_send_brings_them_back(
 async def test_a_node_without_its_user_waits_and_goes_on_when_it_is_back(
     node: Node, control: Redis, relay: Relay
 ) -> None:
-    await redis_nodes.revoke(control, LAB_A)
+    await turn_out(control, LAB_A)
     [order_id] = order_ids(1)
     await relay.enqueue(LAB_A, order_id, message(order_id, "order"))
-    await redis_nodes.ensure_node_user(control, login("lab-a"))
+    await let_in(control, login("lab-a"))
     assert node.next_order() == "order"
 
 
@@ -245,7 +246,7 @@ async def test_orders_arrive_once_each_over_connections_that_break_all_the_time(
         assert isinstance(await relay.enqueue(LAB_A, order_id, message(order_id, str(order_id))), Enqueued)
         admin.client_kill_filter(user="node-lab-a", skipme=True)
     assert sorted(node.next_order() for _ in ids) == sorted(str(order_id) for order_id in ids)
-    await settled(relay, LAB_A)
+    await settled(control, LAB_A)
     assert node.begun.empty()
 
 
@@ -273,7 +274,7 @@ async def test_an_order_given_in_an_answer_that_was_lost_is_given_again_and_coun
 
 
 async def test_a_worker_that_was_stopped_past_its_time_settles_nothing_that_another_holds(
-    lab_a: QueueAddress, relay: Relay
+    lab_a: QueueAddress, control: Redis, relay: Relay
 ) -> None:
     [order_id] = order_ids(1)
     data = message(order_id)
@@ -284,7 +285,7 @@ async def test_a_worker_that_was_stopped_past_its_time_settles_nothing_that_anot
     assert other.fetch(1, ())[0].count == 2
     assert not stopped.settle(str(order_id))
     stopped.put_back([str(order_id)])
-    assert await relay.queue_depth(LAB_A) == Depth(waiting=0, in_flight=1)
+    assert await queue_depth(control, LAB_A) == Depth(waiting=0, in_flight=1)
     assert other.settle(str(order_id))
     stopped.close()
     other.close()
@@ -297,12 +298,12 @@ async def test_orders_of_dead_workers_are_listed_and_can_be_withdrawn(
     await relay.enqueue_many([Outgoing(LAB_A, order_id, message(order_id)) for order_id in (held, waiting)])
     worker = NodeQueue(lab_a, worker_timeout=WORKER_TIMEOUT)
     worker.fetch(1, ())
-    assert not await relay.withdraw(LAB_A, held)
+    assert await relay.withdraw(LAB_A, held) is Withdrawal.IN_FLIGHT
     worker.close()
-    assert await relay.stranded([LAB_A, NodeId("lab-b")]) == {LAB_A: (held,)}
-    assert await relay.withdraw(LAB_A, held)
-    assert await relay.withdraw(LAB_A, waiting)
-    assert await relay.withdraw(LAB_A, waiting)
+    assert await relay.stranded([LAB_A, NodeId("lab-b")]) == Stranded({LAB_A: (held,)}, ())
+    assert await relay.withdraw(LAB_A, held) is Withdrawal.WITHDRAWN
+    assert await relay.withdraw(LAB_A, waiting) is Withdrawal.WITHDRAWN
+    assert await relay.withdraw(LAB_A, waiting) is Withdrawal.ABSENT
     assert admin.keys("ctl:*") == []
 
 
@@ -345,6 +346,10 @@ async def test_a_redis_that_is_away_is_an_error_of_its_own(program: Path, lab_a:
 def _only_worker(admin: redis.Redis) -> str:
     [worker] = admin.zrange(KEYS.workers, 0, -1)
     return str(worker)
+
+
+async def _users(control: Redis) -> None:
+    await redis_nodes.ensure_node_users(control, [login("lab-a")])
 
 
 async def _send(relay: Relay, due: list[Outgoing]) -> None:

@@ -8,12 +8,12 @@ import redis
 from redis.asyncio import Redis
 
 from control_plane import redis_nodes
-from control_plane.relay import AlreadyThere, Relay, Requeued
+from control_plane.relay import AlreadyThere, Relay, Requeued, Stranded, Withdrawal
 from deploy.embedded.redis import RedisServer
 from events.values import NodeId
 from tasks.broker import QueueAddress
 from tasks.scripts import ALL_SCRIPTS, NODE_COMMANDS, QueueKeys
-from tests.queue.conftest import PASSWORD, login
+from tests.queue.conftest import PASSWORD, address, let_in, login, turn_out
 from tests.queue.node import message, order_ids
 
 OWN = QueueKeys.of("ctl:lab-a")
@@ -144,6 +144,66 @@ def test_no_script_reaches_another_nodes_keys(as_node: Any) -> None:
                 _answer(as_node, "EVALSHA", script.sha, 5, *mixed, "x", "x", 1, 1)
 
 
+NODES = tuple(f"lab-{letter}" for letter in "abcdefgh")
+"""As the promise counts them (P20)."""
+PAIRS = [(node, victim) for node in NODES for victim in NODES if node != victim]
+
+
+def hostile_to(node: str, victim: str) -> list[Words]:
+    """What one node may try against another: to take its orders, to forge, drop or hold them, to be it, to stop it."""
+    own, keys = QueueKeys.of(f"ctl:{node}"), QueueKeys.of(f"ctl:{victim}")
+    scripts: list[Words] = [("EVALSHA", script.sha, 5, *keys.all(), "x", 1, 1, 1) for script in ALL_SCRIPTS]
+    return [
+        ("LPOP", keys.waiting),
+        ("BLMOVE", keys.waiting, own.waiting, "LEFT", "LEFT", 0.01),
+        ("LPUSH", keys.waiting, "forged"),
+        ("LREM", keys.waiting, 0, "an order"),
+        ("HGET", keys.messages, "an order"),
+        ("HGETALL", keys.messages),
+        ("HSET", keys.messages, "an order", "forged"),
+        ("HDEL", keys.messages, "an order"),
+        ("HSET", keys.held, "an order", "nobody"),
+        ("HDEL", keys.held, "an order"),
+        ("HINCRBY", keys.deliveries, "an order", 1000),
+        ("ZADD", keys.workers, 10**15, "for ever"),
+        ("ZREM", keys.workers, "its worker"),
+        ("ZREMRANGEBYSCORE", keys.workers, "-inf", "+inf"),
+        ("DEL", *keys.all()),
+        ("RENAME", keys.waiting, own.waiting),
+        ("COPY", keys.messages, own.messages),
+        ("EVAL", "return redis.call('LPOP', KEYS[1])", 1, keys.waiting),
+        ("ACL", "SETUSER", f"node-{victim}", "off"),
+        ("ACL", "SETUSER", f"node-{victim}", ">mine"),
+        ("CLIENT", "KILL", "USER", f"node-{victim}"),
+        ("AUTH", f"node-{victim}", PASSWORD.upper()),
+        *scripts,
+    ]
+
+
+async def test_of_eight_nodes_none_reaches_any_other_with_any_hostile_command(
+    server: RedisServer, control: Redis, admin: redis.Redis
+) -> None:
+    await redis_nodes.ensure_scripts(control)
+    await redis_nodes.ensure_node_users(control, [login(node) for node in NODES])
+    relay, orders = Relay(control), {node: order_ids(2) for node in NODES}
+    for node, ids in orders.items():
+        for order_id in ids:
+            await relay.enqueue(NodeId(node), order_id, message(order_id))
+    before = {key: admin.dump(key) for key in sorted(admin.keys("ctl:*"))}
+    assert len(before) == 2 * len(NODES)
+    connections = {node: _connect(address(server, node)) for node in NODES}
+    for node, victim in PAIRS:
+        tried = hostile_to(node, victim)
+        assert len(tried) >= 20
+        for words in tried:
+            with pytest.raises(redis.exceptions.RedisError):
+                _answer(connections[node], *words)
+    assert {key: admin.dump(key) for key in sorted(admin.keys("ctl:*"))} == before
+    for node, connection in connections.items():
+        assert _answer(connection, "PING") == b"PONG", node
+        connection.disconnect()
+
+
 def test_nobody_gets_in_without_a_user(server: RedisServer) -> None:
     connection = _Connection(host=server.address, port=server.port, protocol=2)
     with pytest.raises(redis.exceptions.AuthenticationError):
@@ -154,7 +214,7 @@ def test_nobody_gets_in_without_a_user(server: RedisServer) -> None:
 async def test_a_new_password_ends_the_old_one(
     server: RedisServer, control: Redis, lab_a: QueueAddress
 ) -> None:
-    await redis_nodes.ensure_node_user(control, login("lab-a", "rotated"))
+    await let_in(control, login("lab-a", "rotated"))
     with pytest.raises(redis.exceptions.AuthenticationError):
         _answer(_connect(lab_a), "PING")
     assert _answer(_connect(lab_a, "rotated"), "PING") == b"PONG"
@@ -164,7 +224,7 @@ async def test_a_new_password_ends_connections_that_were_made_with_the_old(
     control: Redis, as_node: Any
 ) -> None:
     assert _answer(as_node, "PING") == b"PONG"
-    await redis_nodes.ensure_node_user(control, login("lab-a", "rotated"))
+    await let_in(control, login("lab-a", "rotated"))
     with pytest.raises(redis.exceptions.RedisError):
         _answer(as_node, "PING")
 
@@ -187,22 +247,26 @@ async def test_a_node_that_spoils_its_keys_keeps_no_order_of_another(
     [order_id] = order_ids(1)
     _answer(as_node, "HSET", OWN.held, str(order_id), "a dead worker")
     _answer(as_node, "HSET", OWN.waiting, "not", "a list")
-    assert await relay.stranded([NodeId("lab-a")]) == {NodeId("lab-a"): (order_id,)}
-    assert not await relay.withdraw(NodeId("lab-a"), order_id)
+    assert await relay.stranded([NodeId("lab-a")]) == Stranded({NodeId("lab-a"): (order_id,)}, ())
+    assert await relay.withdraw(NodeId("lab-a"), order_id) is Withdrawal.SPOILT
 
 
-async def test_a_node_that_claims_to_hold_very_much_is_believed_in_part(relay: Relay, as_node: Any) -> None:
-    held = [word for order_id in order_ids(100) for word in (str(order_id), "a dead worker")]
-    _answer(as_node, "HSET", OWN.held, *held)
+async def test_a_node_that_claims_to_hold_more_than_it_was_sent_is_not_looked_through(
+    relay: Relay, as_node: Any
+) -> None:
+    ids = order_ids(9)
+    _answer(as_node, "HSET", OWN.held, *(word for each in ids[:8] for word in (str(each), "a dead worker")))
     found = await relay.stranded([NodeId("lab-a")])
-    assert len(found[NodeId("lab-a")]) == 8
+    assert (set(found.orders[NodeId("lab-a")]), found.flooded) == (set(ids[:8]), ())
+    _answer(as_node, "HSET", OWN.held, str(ids[8]), "a dead worker")
+    assert await relay.stranded([NodeId("lab-b"), NodeId("lab-a")]) == Stranded({}, (NodeId("lab-a"),))
 
 
 async def test_a_right_given_by_an_older_release_does_not_linger(
     control: Redis, admin: redis.Redis, lab_a: QueueAddress
 ) -> None:
     admin.acl_setuser("node-lab-a", enabled=True, commands=["+keys"], keys=["*"])
-    await redis_nodes.ensure_node_user(control, login("lab-a"))
+    await let_in(control, login("lab-a"))
     with pytest.raises(redis.exceptions.NoPermissionError):
         _answer(_connect(lab_a), "KEYS", "*")
 
@@ -211,7 +275,7 @@ async def test_a_revoked_node_is_cut_off_and_its_keys_are_gone(
     control: Redis, admin: redis.Redis, as_node: Any
 ) -> None:
     _answer(as_node, "LPUSH", OWN.waiting, *["flood"] * 1000)
-    await redis_nodes.revoke(control, NodeId("lab-a"))
+    await turn_out(control, NodeId("lab-a"))
     assert admin.keys("ctl:*") == []
     with pytest.raises(redis.exceptions.ConnectionError):
         _answer(as_node, "PING")

@@ -7,13 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.catalogue import bounds_of
 from tasks.wire import (
-    MAX_ORDER_BYTES,
     MalformedMessage,
     OrderMessage,
     OrderTooLarge,
-    decode_order,
+    decode_message,
     encode_order,
+    order_of,
+    refuse_too_large,
+    sealed_bytes,
 )
 
 ORDER = UUID("01934e6a-0000-7000-8000-000000000001")
@@ -30,16 +33,26 @@ def test_an_orders_bytes_are_dramatiqs_message_format() -> None:
 @given(order=st.text(max_size=200))
 def test_an_order_comes_out_as_it_went_in(order: str) -> None:
     message = OrderMessage(ORDER, "slice.apply", order)
-    assert decode_order(encode_order(message, sent_at=NOON)) == message
+    assert order_of(decode_message(encode_order(message, sent_at=NOON))) == message
 
 
-def test_an_order_past_its_bound_is_not_sent() -> None:
+@pytest.mark.parametrize("kind", ["slice.apply", "node.verify", "drift.report"])
+def test_a_task_past_the_bound_of_its_type_is_not_sent(kind: str) -> None:
+    bound = bounds_of(kind).payload_bytes
+    refuse_too_large(ORDER, kind, "a" * bound)
     with pytest.raises(OrderTooLarge) as refused:
-        encode_order(OrderMessage(ORDER, "slice.apply", "é" * MAX_ORDER_BYTES), sent_at=NOON)
-    assert refused.value.size == 2 * MAX_ORDER_BYTES
+        refuse_too_large(ORDER, kind, "é" * (bound // 2 + 1))
+    assert refused.value.size == bound // 2 * 2 + 2
+
+
+def test_a_signed_text_past_its_bound_is_not_sent() -> None:
+    bound = sealed_bytes("node.verify")
+    encode_order(OrderMessage(ORDER, "node.verify", "a" * bound), sent_at=NOON)
+    with pytest.raises(OrderTooLarge):
+        encode_order(OrderMessage(ORDER, "node.verify", "a" * (bound + 1)), sent_at=NOON)
 
 
 @given(data=st.binary(max_size=300))
 def test_any_bytes_are_an_order_or_malformed(data: bytes) -> None:
     with pytest.raises(MalformedMessage):
-        decode_order(data)
+        decode_message(data)

@@ -1,5 +1,7 @@
 """`sliceplane nodes`."""
 
+from typing import Annotated
+
 import typer
 
 from control_plane.cli.answers import ExpectedNode, Node, decode
@@ -8,6 +10,8 @@ from control_plane.cli.options import AsJson, NodeId
 from control_plane.cli.pages import details, tables
 from control_plane.cli.paths import node_path
 from control_plane.cli.session import session
+
+Why = Annotated[str, typer.Option(help="The reason, for the record.", metavar="TEXT")]
 
 commands = typer.Typer(no_args_is_help=True)
 
@@ -46,3 +50,14 @@ def expect(context: typer.Context, *, node: NodeId, as_json: AsJson = False) -> 
         here.screen.note(
             "the token is not stored and not shown again; give it to the host's sliceplane-agent"
         )
+
+
+@commands.command()
+def revoke(context: typer.Context, *, node: NodeId, why: Why, as_json: AsJson = False) -> None:
+    """Take a host's access away, at once. What it carries goes on; only a new enrolment lets it in again."""
+    with session(context, json=as_json) as here:
+        raw = here.client.post(f"{node_path(node)}/revoke", {"why": why})
+        if as_json:
+            here.screen.document(raw)
+        else:
+            here.screen.page(details.node(decode(raw, Node)))

@@ -1,0 +1,58 @@
+"""Renews the node's session in time, and says when the control plane will not have it any more."""
+
+import random
+import threading
+import time
+
+import structlog
+
+from node_agent.backoff import Backoff
+from node_agent.client import ControlPlaneAway, TurnedAway
+from node_agent.gate import Gate
+from node_agent.halt import Halt
+from node_agent.sessions import Session
+
+log = structlog.get_logger(__name__)
+
+
+class Renewal:
+    """Renews at about half of a session's life, spread so that a fleet does not come at once; or every `seconds`."""
+
+    def __init__(self, session: Session, gate: Gate, *, seconds: float | None) -> None:
+        self._session, self._gate, self._seconds = session, gate, seconds
+        self._halt = Halt()
+        self._backoff = Backoff(cap=15.0)
+        self._thread = threading.Thread(target=self._renew_until_halted, name="renewal", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout: float) -> None:
+        self._halt.ask()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    def _renew_until_halted(self) -> None:
+        pause = self._half_life()
+        while not self._halt.rest(pause):
+            pause = self._try()
+
+    def _try(self) -> float:
+        """Renew; seconds until the next time."""
+        if (left := self._half_life() - (time.monotonic() - self._session.renewed_at)) > 0:
+            return left  # somebody else did, who was refused
+        try:
+            self._session.renew()
+        except (ControlPlaneAway, OSError) as away:
+            # A disk that is full passes too: nothing was asked for, or it is asked for again with the same secrets.
+            log.warning("session_not_renewed", reason=str(away))
+            return self._backoff.next()
+        except TurnedAway as refusal:
+            self._gate.turned_away(str(refusal))
+            return self._backoff.next()
+        self._backoff.reset()
+        return self._half_life()
+
+    def _half_life(self) -> float:
+        half = self._session.kept.granted.lifetime_seconds / 2
+        return (self._seconds or half) * random.uniform(0.9, 1.0)  # noqa: S311 (spread, not secrecy)

@@ -1,0 +1,149 @@
+"""Agents that are not who they say: a disk copied, restored or revoked, with real agents on a real control plane (P9)."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.embedded.children import Child, python_module
+from node_agent.sessions import SessionFiles
+from tests.road.conftest import Site
+from tests.waiting import until
+
+Start = Callable[[Path], Child]
+
+
+@pytest.fixture
+def folder(site: Site) -> Path:
+    """Where the node keeps everything."""
+    return site.node.host_file.parent
+
+
+@pytest.fixture
+def start_copy(site: Site) -> Iterator[Start]:
+    """Runs another agent of the same node from a copy of its state folder."""
+    started: list[Child] = []
+
+    def start(state: Path) -> Child:
+        original = json.loads((site.node.host_file.parent / "agent.json").read_text())
+        home = state.parent
+        configuration = {
+            **original,
+            "state_folder": str(state),
+            "run_folder": str(home / "run"),
+            "simulated": {"boot_seconds": 0.3, "host_file": str(home / "host.json")},
+        }
+        (home / "agent.json").write_text(json.dumps(configuration))
+        copy = Child("copy", python_module("node_agent", str(home / "agent.json")), home / "agent.log")
+        started.append(copy)
+        copy.start()
+        return copy
+
+    yield start
+    for copy in started:
+        copy.stop()
+
+
+def copied(folder: Path, to: Path) -> Path:
+    to.mkdir()
+    return shutil.copytree(folder / "agent", to / "agent")
+
+
+def superseded(site: Site) -> list[tuple[int, int]]:
+    query = "select data::jsonb ->> 'presented_session', data::jsonb ->> 'current_session' from ledger.event"
+    found = site.plane.rows(f"{query} where type = 'node.agent_superseded' order by position")
+    return [(int(presented), int(current)) for presented, current in found]
+
+
+def log_of(child: Child) -> str:
+    return child.log.read_text()
+
+
+def test_of_two_agents_on_copies_of_one_disk_one_is_refused_and_shown_and_the_other_goes_on(
+    site: Site, folder: Path, tmp_path: Path, start_copy: Start
+) -> None:
+    slice_ = site.create()
+    site.await_state(slice_, "active")
+    copy = start_copy(copied(folder, tmp_path / "copy"))
+    node = site.plane.client()
+    until(lambda: node.get("/nodes/sim-a").json()["superseded_at"] is not None, "one of them is shown", 40)
+    assert len(superseded(site)) == 1
+    refused, goes_on = (site.node.agent, copy)
+    until(lambda: "orders_stopped" in log_of(refused), "the refused one takes no orders")
+    assert "orders_stopped" not in log_of(goes_on)
+    assert len(site.node.holds().kinds["domain"]) == 1, "its slices are kept"
+    site.plane.client().delete(f"/allocations/{slice_}")
+    site.await_state(slice_, "released", 60)
+    assert superseded(site) == superseded(site)[:1]
+
+
+def test_an_agent_on_an_older_disk_is_refused_and_does_not_begin(
+    site: Site, folder: Path, tmp_path: Path, start_copy: Start
+) -> None:
+    older = copied(folder, tmp_path / "older")
+    site.node.agent.stop()
+    site.node.agent.start()
+    until(lambda: log_of(site.node.agent).count("agent_started") == 2, "the node is back")
+    site.node.agent.stop()
+    copy = start_copy(older)
+    until(lambda: "agent_cannot_run" in log_of(copy), "the older disk is refused")
+    assert "superseded" in site.plane.rows("select code from work.refusal")[0]
+    assert not (tmp_path / "older" / "host.json").exists(), "nothing of what it remembers was made"
+    site.node.agent.start()
+    until(lambda: log_of(site.node.agent).count("agent_started") == 3, "the node is back once more")
+    until(lambda: site.plane.client().get("/nodes/sim-a").json()["state"] == "enrolled", "and settled")
+    slice_ = site.create()
+    site.await_state(slice_, "active")
+
+
+def test_a_revoked_agent_stops_taking_orders_keeps_its_slices_and_comes_back_with_a_token(
+    site: Site, folder: Path
+) -> None:
+    slice_ = site.create()
+    site.await_state(slice_, "active")
+    admin = site.plane.client()
+    assert admin.post("/nodes/sim-a/revoke", json={"why": "to see"}).status_code == 200
+    until(lambda: "orders_stopped" in log_of(site.node.agent), "it takes no orders")
+    assert admin.post("/allocations", json={"sku": "lab.small"}).is_error
+    assert len(site.node.holds().kinds["domain"]) == 1
+    token = admin.post("/nodes/sim-a/enrolment").json()["enrolment_token"]
+    (folder / "token").write_text(token)
+    until(lambda: admin.get("/nodes/sim-a").json()["state"] == "enrolled", "it enrolled again", 40)
+    admin.delete(f"/allocations/{slice_}")
+    site.await_state(slice_, "released", 60)
+
+
+def test_an_agent_that_slept_past_its_session_renews_it_and_goes_on(site: Site) -> None:
+    ended = "update work.node_session set expires_at = clock_timestamp() returning 1"
+    for _ in range(3):
+        site.plane.rows(ended)
+        slice_ = site.create()
+        site.await_state(slice_, "active")
+        site.plane.client().delete(f"/allocations/{slice_}")
+        site.await_state(slice_, "released")
+    assert superseded(site) == []
+
+
+def test_a_disk_that_was_altered_is_noticed_and_the_node_asks_what_it_should_hold(
+    site: Site, folder: Path
+) -> None:
+    slice_ = site.create()
+    site.await_state(slice_, "active")
+    site.node.agent.stop()
+    [path] = (folder / "agent" / "fence").glob("slot-*.json")
+    path.write_text(path.read_text().replace('"memory_mib":96', '"memory_mib":960'))
+    site.node.agent.start()
+    until(lambda: log_of(site.node.agent).count("agent_started") == 2, "the agent is back")
+    assert "fence_file_unreadable" in log_of(site.node.agent)
+    assert '"memory_mib":96,' in path.read_text(), "what the control plane wants took its place"
+    until(lambda: site.show(slice_)["state"] == "active", "the slice is as it was")
+
+
+def test_secrets_of_an_enrolment_are_in_one_file_of_the_owners(site: Site, folder: Path) -> None:
+    kept = SessionFiles(folder / "agent").kept()
+    assert kept is not None
+    log = log_of(site.node.agent)
+    for secret in (kept.secrets.credential, kept.secrets.queue_password):
+        assert secret not in log
