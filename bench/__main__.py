@@ -13,12 +13,13 @@ from typing import Final
 
 import msgspec
 
-from bench import append, dispatch, rebuild, replay, watch
+from bench import append, dispatch, rebuild, redelivery, replay, watch
 from bench.measure import Bench, Measurement
 from bench.rounds import KeptRounds, kept_file, take_rounds
 
 BENCHES: Final[dict[str, Bench]] = {
-    each.name: each for each in (append.BENCH, dispatch.BENCH, rebuild.BENCH, replay.BENCH, watch.BENCH)
+    each.name: each
+    for each in (append.BENCH, dispatch.BENCH, rebuild.BENCH, redelivery.BENCH, replay.BENCH, watch.BENCH)
 }
 _UNKNOWN = 2
 

@@ -31,10 +31,19 @@ class Told:
         self._in.write(msgspec.json.encode(question) + b"\n")
         async with asyncio.timeout(PATIENCE):
             await self._in.drain()
-            line = await self._out.readline()
+            return await self.hear(answer)
+
+    async def hear(self, answer: type[T]) -> T:
+        """The next line that it says by itself, however long that takes."""
+        line = await self._out.readline()
         if not line:
             raise EOFError("a process of the bench ended")
         return msgspec.json.decode(line, type=answer)
+
+    async def kill(self) -> None:
+        """As `kill -9` does."""
+        self._process.kill()
+        await self._process.wait()
 
     async def end(self) -> None:
         """Its standard input ends, and so does it; or by force when it does not."""

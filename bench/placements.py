@@ -1,18 +1,21 @@
 """What the dispatch bench records: an allocation that is placed, from which the dispatcher derives one order."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
+from events import append
 from events.allocations import AllocationPlaced, AllocationRequested, PlacedSlot
-from events.append import Change
-from events.slots import SlotNetwork
+from events.envelope import Cause
+from events.slots import SlotClaimed, SlotNetwork
 from events.values import (
     AllocationId,
     NodeId,
+    SlotId,
     SlotIndex,
     SshPublicKey,
+    StreamId,
     correlation_of,
     image_name,
     ipv4_address,
@@ -43,23 +46,36 @@ def place(allocation: AllocationId, node: NodeId) -> Command:
     """
 
     async def command(transaction: Transaction) -> Decision:
-        requested = AllocationRequested(
-            allocation_id=allocation,
-            project=project_id("default"),
-            sku=sku_name("lab.small"),
-            network_mode="private-nat",
-            image=image_name("lab-guest"),
-            ssh_authorized_keys=(SshPublicKey(_KEY),),
-            lease_seconds=3600,
-            slot_count=1,
-            labels={},
-        )
-        slot = PlacedSlot(slot_of(node, SlotIndex(0)), _NETWORK)
-        placed = AllocationPlaced(
-            allocation_id=allocation, slots=(slot,), deadline=transaction.now + _DEADLINE
-        )
-        origin = Origin(actor="key:bench", why="bench", correlation_id=correlation_of(allocation))
-        change = Change(stream_of_allocation(allocation), 0, (requested, placed))
-        return Decision((change,), origin.at(transaction.now))
+        change = _change(allocation, slot_of(node, SlotIndex(0)), transaction.now)
+        return Decision((change,), _cause(allocation, transaction.now))
 
     return command
+
+
+def placement(allocation: AllocationId, slot: SlotId) -> append.Command:
+    """The same as the ledger gets it, with the claim of a slot that is new."""
+    now = datetime.now(UTC)
+    claimed = append.Change(StreamId(f"slot-{slot}"), 0, (SlotClaimed(slot, allocation),))
+    return append.Command((_change(allocation, slot, now), claimed), _cause(allocation, now))
+
+
+def _cause(allocation: AllocationId, now: datetime) -> Cause:
+    return Origin(actor="key:bench", why="bench", correlation_id=correlation_of(allocation)).at(now)
+
+
+def _change(allocation: AllocationId, slot: SlotId, now: datetime) -> append.Change:
+    requested = AllocationRequested(
+        allocation_id=allocation,
+        project=project_id("default"),
+        sku=sku_name("lab.small"),
+        network_mode="private-nat",
+        image=image_name("lab-guest"),
+        ssh_authorized_keys=(SshPublicKey(_KEY),),
+        lease_seconds=3600,
+        slot_count=1,
+        labels={},
+    )
+    placed = AllocationPlaced(
+        allocation_id=allocation, slots=(PlacedSlot(slot, _NETWORK),), deadline=now + _DEADLINE
+    )
+    return append.Change(stream_of_allocation(allocation), 0, (requested, placed))

@@ -12,11 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.engine import URL
 
 from deploy.embedded.postgres import PostgresServer, running_postgres
 from deploy.embedded.schema import migrate
+from tasks.signing import Signer
 
 _ON_DISK: Final = Path("/var/tmp")  # noqa: S108 (the folder that outlives a boot, so never memory; mkdtemp is private)
 
@@ -35,10 +38,21 @@ def bench_folder() -> Iterator[Path]:
 
 @contextmanager
 def migrated_postgres(folder: Path) -> Iterator[PostgresServer]:
-    """A server with the whole schema and a deployment's settings."""
+    """A server with the whole schema and a deployment's settings, in a folder that is made if need be."""
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o711)
     with running_postgres(folder / "postgres", folder / "run") as server:
         migrate(server.admin_dsn)
         yield server
+
+
+def signing_key(folder: Path) -> tuple[Path, Signer]:
+    """A new key that orders are signed with, in its file and ready to verify with."""
+    pem = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path = folder / "orders.pem"
+    path.write_bytes(pem)
+    path.chmod(0o600)
+    return path, Signer.of_pem(pem)
 
 
 def sqlalchemy_url(server: PostgresServer) -> str:

@@ -23,9 +23,10 @@ from events.store import refuse_unreadable
 from events.tail import Tail
 from events.values import Position
 from read_models import checkpoints
+from tasks.failpoints import failpoint
 
 log = structlog.get_logger()
-BATCH: Final = 500
+BATCH: Final = 2000
 RECONNECT_SECONDS: Final = 0.5
 UNREADABLE_SECONDS: Final = 5.0
 
@@ -34,12 +35,12 @@ UNREADABLE_SECONDS: Final = 5.0
 class Follower:
     """`apply` deals with a batch inside the transaction that also moves the checkpoint of `name`.
 
-    `committed` is called after each commit, for what must not happen before.
+    `committed` is told of each commit, for what must not happen before.
     """
 
     name: str
     apply: Callable[[AsyncConnection, Sequence[Recorded[Fact]]], Awaitable[None]]
-    committed: Callable[[], Awaitable[object]] | None = None
+    committed: Callable[[], Awaitable[None]] | None = None
 
 
 async def follow(engine: AsyncEngine, tail: Tail, waiter: Waiter, follower: Follower) -> None:
@@ -67,6 +68,8 @@ async def _from_checkpoint(engine: AsyncEngine, tail: Tail, waiter: Waiter, foll
                 # overtaken, where it would otherwise run into the rows that were written meanwhile.
                 await checkpoints.advance(conn, follower.name, was=position, now=batch.final)
                 await follower.apply(conn, batch.events)
+                failpoint("follow.before_commit")
+            failpoint("follow.committed")
             position = Position(batch.final)
             if follower.committed is not None:
                 await follower.committed()

@@ -1,54 +1,96 @@
 """The dispatcher, which follows the log and gets orders on their way.
 
-It runs three loops beside the log: timers (deadlines and ends of leases), the sweeper, and the
-restoration of a Redis that lost its memory. Each of them may be late or run twice and nothing is lost. Servers that
-are away are waited for. An error that nobody foresaw ends all loops and the process with them, loudly: whoever tends
-it starts it again, and a half of it would look alive.
+Beside the log it has loops of their own for the sweeper, which is also woken by every commit of new tasks, for timers
+(deadlines, ends of leases), for the nodes' users, and for a Redis that lost its memory. Each of them may be late or run
+twice and nothing is lost. Of two dispatchers one leads and follows the log; both do all the rest. Servers that are away
+are waited for. An error that nobody foresaw ends all loops and the process with them, loudly: whoever tends it starts
+it again, and a half of it would look alive.
 """
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
 
-from control_plane.dispatch import Dispatcher, overdue_timers
+from control_plane import outbox
+from control_plane.credit import wake_waiting
+from control_plane.dispatch import Dispatcher
 from control_plane.follow import Follower, follow
+from control_plane.leading import lead
 from control_plane.outage import DATABASE_AWAY, rest
+from control_plane.progress import forget
+from control_plane.queue_users import QueueUsers
 from control_plane.relay import Relay
+from control_plane.sealing import order_keys
 from control_plane.sweeper import Sweeper
-from control_plane.wake import Waiter, listen
+from control_plane.wake import DUE, RedisWake, Waiter, listen
 from control_plane.wiring import Plane
+from events.connection import ledger_connection
 from events.tail import Tail
 
 log = structlog.get_logger()
 TICK_SECONDS: Final = 1.0
 TIDY_SECONDS: Final = 5.0
+FORGET_SECONDS: Final = 60.0
 TIMERS: Final = 100
 
 
 async def run_dispatcher(plane: Plane) -> None:
     """Run until cancelled."""
-    waiter = Waiter()
+    heard, due = Waiter(), Waiter()
     dispatcher = Dispatcher(plane.handle)
-    sweeper = Sweeper(plane.engine, plane.redis, Relay(plane.redis))
-    follower = Follower("dispatcher", dispatcher.apply, sweeper.send_due)
+    sweeper = Sweeper(plane.engine, plane.redis, Relay(plane.redis), order_keys(plane.settings).seal)
+    users = QueueUsers(plane.engine, plane.redis)
+    tell_others = RedisWake(plane.redis, DUE)
+
+    async def committed() -> None:
+        due.wake()
+        await tell_others()
+
+    follower = Follower("dispatcher", dispatcher.apply, committed)
+    turns = itertools.count()
     grace = plane.settings.deadline_grace_seconds
     log.info("dispatcher_started")
     async with asyncio.TaskGroup() as group:
-        group.create_task(listen(plane.redis, (waiter,)))
-        group.create_task(follow(plane.engine, Tail(ledger_dsn(plane)), waiter, follower))
+        group.create_task(listen(plane.redis, (heard,)))
+        group.create_task(listen(plane.redis, (due,), DUE))
+        group.create_task(lead(ledger_dsn(plane), "dispatcher", lambda: _follow(plane, heard, follower)))
+        group.create_task(_sweep(sweeper, due))
         group.create_task(_every(TICK_SECONDS, sweeper.restore_redis))
-        group.create_task(_every(TICK_SECONDS, sweeper.send_due))
-        group.create_task(_every(TIDY_SECONDS, sweeper.withdraw_stranded))
+        group.create_task(_every(TICK_SECONDS, lambda: wake_waiting(plane.engine)))
+        group.create_task(_every(TICK_SECONDS, users.follow_all))
+        group.create_task(_every(TIDY_SECONDS, lambda: sweeper.withdraw_stranded(next(turns))))
+        group.create_task(_every(FORGET_SECONDS, lambda: forget(plane.engine)))
         group.create_task(_every(TICK_SECONDS, lambda: _timers(plane, dispatcher), after=grace))
+
+
+async def _follow(plane: Plane, heard: Waiter, follower: Follower) -> None:
+    tail = Tail(ledger_dsn(plane), follower.name)
+    try:
+        await follow(plane.engine, tail, heard, follower)
+    finally:
+        await tail.close()
+
+
+async def _sweep(sweeper: Sweeper, due: Waiter) -> None:
+    """Send what is due: at once after it became due, here or at another dispatcher's, and whatever else every second."""
+    while True:
+        sent = 0
+        try:
+            sent = await sweeper.send_due()
+        except DATABASE_AWAY as error:
+            log.warning("database_away", error=str(error))
+        await due.wait(busy=bool(sent))
 
 
 async def _timers(plane: Plane, dispatcher: Dispatcher) -> None:
     async with plane.engine.connect() as conn:
-        overdue = await overdue_timers(conn, await plane.handle.clock(conn), TIMERS)
-    for allocation in overdue:
-        await dispatcher.ring(plane.engine, allocation)
+        now = await plane.handle.clock(conn)
+        overdue = await outbox.overdue(await ledger_connection(conn), now, TIMERS)
+    for stream in overdue:
+        await dispatcher.ring(plane.engine, stream)
 
 
 async def _every(seconds: float, work: Callable[[], Awaitable[object]], *, after: float = 0.0) -> None:
@@ -63,4 +105,5 @@ async def _every(seconds: float, work: Callable[[], Awaitable[object]], *, after
 
 
 def ledger_dsn(plane: Plane) -> str:
+    """Where a `Tail` reads, and who leads keeps a session."""
     return plane.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)

@@ -1,19 +1,46 @@
-"""Reading an allocation's own stream, typed."""
+"""Reading streams typed: an allocation's own, and many at once for whoever looks at many."""
 
-from typing import cast
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Final, cast
+from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.allocations import AllocationFact
 from events.connection import ledger_connection
 from events.envelope import Recorded
-from events.store import read_stream
-from events.values import AllocationId, stream_of_allocation
+from events.facts import Fact
+from events.store import COLUMNS, read_stream, recorded
+from events.tasks import TaskFact
+from events.values import AllocationId, StreamId, stream_of_allocation, stream_of_task
+
+History = tuple[Recorded[Fact], ...]
+_MANY: Final = f"select {COLUMNS} from ledger.event where stream_id = any(%s) order by stream_id, version"  # noqa: S608 (constants)
 
 
 async def allocation_history(
     conn: AsyncConnection, allocation: AllocationId
 ) -> tuple[Recorded[AllocationFact], ...]:
     """Every fact of an allocation, oldest first; empty when there is none."""
-    recorded = await read_stream(await ledger_connection(conn), stream_of_allocation(allocation))
-    return cast(tuple[Recorded[AllocationFact], ...], tuple(recorded))
+    history = await read_stream(await ledger_connection(conn), stream_of_allocation(allocation))
+    return cast(tuple[Recorded[AllocationFact], ...], tuple(history))
+
+
+async def histories(conn: AsyncConnection, streams: Sequence[StreamId]) -> dict[StreamId, History]:
+    """Every fact of each stream, oldest first, read at once.
+
+    A fact that this release cannot read is among them as `Unreadable`: one stream's is not the others' affair.
+    """
+    if not streams:
+        return {}
+    ledger = await ledger_connection(conn)
+    cursor = await ledger.execute(_MANY, [list(streams)], prepare=True, binary=True)
+    rows = [recorded(row) for row in await cursor.fetchall()]
+    return {stream: tuple(found) for stream, found in groupby(rows, lambda each: each.stream)}
+
+
+async def task_history(conn: AsyncConnection, task: UUID) -> tuple[Recorded[TaskFact], ...]:
+    """Every fact of a task that was asked for, oldest first; empty when there is none."""
+    history = await read_stream(await ledger_connection(conn), stream_of_task(task))
+    return cast(tuple[Recorded[TaskFact], ...], tuple(history))

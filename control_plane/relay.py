@@ -9,20 +9,25 @@ Queues are bounded. A full or spoilt queue is the answer for its own node's orde
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
-from control_plane.redis_nodes import Command, RedisAway, answers, ensure_scripts
+from control_plane.redis_nodes import Command, answers, ensure_scripts
 from events.values import NodeId
 from tasks.failpoints import failpoint
 from tasks.scripts import ENQUEUE, STRANDED, WITHDRAW, QueueKeys, Script, namespace_of
 
 MAX_DEPTH: Final = 256
 WORKER_TIMEOUT: Final = 15.0
+
+
+AT_ONCE: Final = 50
+"""Orders that one script puts on their queues; nobody else is served meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +55,10 @@ class Requeued:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyThere:
-    """With the living `worker`, or waiting if there is none."""
+    """With the living `worker`, or waiting if there is none. The worker is dead if silent for `patience` seconds more."""
 
     worker: str | None
+    patience: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +75,29 @@ class NotTaken:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Neither in the queue nor with a living worker; only who looks is told so."""
+
+
+class Stranded(NamedTuple):
+    """Orders of dead workers by node, and whose queues hold more than was ever sent, which are not looked through."""
+
+    orders: dict[NodeId, tuple[UUID, ...]]
+    flooded: tuple[NodeId, ...]
+
+
 Outcome = Enqueued | Requeued | AlreadyThere | QueueFull | NotTaken
 
 
-@dataclass(frozen=True, slots=True)
-class Depth:
-    waiting: int
-    in_flight: int
+class Withdrawal(Enum):
+    """What became of an order that was to be taken back. `IN_FLIGHT`: a living worker has it, and will settle it.
+    `SPOILT`: the node put something else under its queue's keys."""
+
+    WITHDRAWN = "withdrawn"
+    ABSENT = "absent"
+    IN_FLIGHT = "in_flight"
+    SPOILT = "spoilt"
 
 
 class Relay:
@@ -91,41 +113,46 @@ class Relay:
     async def enqueue(self, node_id: NodeId, order_id: UUID, message: bytes) -> Outcome:
         return (await self.enqueue_many([Outgoing(node_id, order_id, message)]))[0]
 
-    ensure_queued = enqueue
-    """The sweeper's name for the same thing."""
-
     async def enqueue_many(self, orders: Sequence[Outgoing]) -> tuple[Outcome, ...]:
         """One outcome per order, in their order."""
+        return tuple([_outcome(answer) for answer in await self._ask(orders)])
+
+    async def look(self, orders: Sequence[tuple[NodeId, UUID]]) -> tuple[AlreadyThere | Gone | NotTaken, ...]:
+        """Where orders are that were sent, without sending them again; one answer per order, in their order."""
+        sought = [Outgoing(node_id, order_id, b"") for node_id, order_id in orders]
+        return tuple([_where(answer) for answer in await self._ask(sought)])
+
+    async def _ask(self, orders: Sequence[Outgoing]) -> list[Any]:
+        chunks = [orders[start : start + AT_ONCE] for start in range(0, len(orders), AT_ONCE)]
         failpoint("relay.sending")
-        calls = [
-            _call(ENQUEUE, order.node_id, str(order.order_id), order.message, self._max_depth, self._timeout)
-            for order in orders
-        ]
-        outcomes = tuple(_outcome(answer) for answer in await self._run(calls))
+        answers = await self._run([self._enqueue(chunk) for chunk in chunks])
         failpoint("relay.sent")
-        return outcomes
+        return [
+            answer
+            for chunk, answered in zip(chunks, answers, strict=True)
+            for answer in ([answered] * len(chunk) if isinstance(answered, ResponseError) else answered)
+        ]
 
-    async def withdraw(self, node_id: NodeId, order_id: UUID) -> bool:
-        """Take an order back. False: a living worker has it, and will settle it, or the node spoilt its keys."""
+    def _enqueue(self, chunk: Sequence[Outgoing]) -> Command:
+        keys = [key for order in chunk for key in QueueKeys.of(namespace_of(order.node_id)).all()]
+        words = [word for order in chunk for word in (str(order.order_id), order.message)]
+        return ("EVALSHA", ENQUEUE.sha, len(keys), *keys, self._max_depth, self._timeout, *words)
+
+    async def withdraw(self, node_id: NodeId, order_id: UUID) -> Withdrawal:
+        """Take an order back, unless a living worker has it. Nobody gets it then, if it is not sent again."""
+        failpoint("relay.withdrawing")
         [answer] = await self._run([_call(WITHDRAW, node_id, str(order_id), self._timeout)])
-        return answer in {b"withdrawn", b"absent"}
+        failpoint("relay.withdrawn")
+        return Withdrawal.SPOILT if isinstance(answer, ResponseError) else Withdrawal(answer.decode())
 
-    async def stranded(self, node_ids: Sequence[NodeId]) -> dict[NodeId, tuple[UUID, ...]]:
-        """Orders whose worker is dead, by node. Those still due want `enqueue`, the others `withdraw`.
-
-        No more of a node than its queue may hold: what else it says it holds was never sent.
-        """
-        found = await self._run([_call(STRANDED, node_id, self._timeout) for node_id in node_ids])
-        return {
-            node: orders
-            for node, answer in zip(node_ids, found, strict=True)
-            if (orders := _order_ids(answer)[: self._max_depth])
-        }
-
-    async def queue_depth(self, node_id: NodeId) -> Depth:
-        keys = QueueKeys.of(namespace_of(node_id))
-        waiting, in_flight = await answers(self._client, [("LLEN", keys.waiting), ("HLEN", keys.held)])
-        return Depth(_known(waiting), _known(in_flight))
+    async def stranded(self, node_ids: Sequence[NodeId]) -> Stranded:
+        """Orders whose worker is dead. Those still due want `enqueue`, the others `withdraw`."""
+        calls = [_call(STRANDED, node_id, self._max_depth, self._timeout) for node_id in node_ids]
+        found = [*zip(node_ids, await self._run(calls), strict=True)]
+        return Stranded(
+            {node: orders for node, answer in found if (orders := _order_ids(answer))},
+            tuple([node for node, answer in found if answer == b"flooded"]),
+        )
 
     async def _run(self, calls: list[Command]) -> list[Any]:
         found = await answers(self._client, calls)
@@ -145,31 +172,40 @@ def _call(script: Script, node_id: NodeId, *args: str | bytes | int) -> Command:
 
 
 def _outcome(answer: Any) -> Outcome:
-    match answer:
-        case [b"enqueued", int(depth)]:
-            return Enqueued(depth)
-        case [b"requeued", bytes(worker)]:
-            return Requeued(_name(worker))
-        case [b"in_flight", bytes(worker)]:
-            return AlreadyThere(_name(worker))
-        case [b"waiting", _]:
-            return AlreadyThere(None)
-        case [b"full", int(depth)]:
-            return QueueFull(depth)
-        case ResponseError():
-            return NotTaken(f"{type(answer).__name__}: {answer}")
+    found = _where(answer)
+    if not isinstance(found, Gone):
+        return found
+    word, _, detail = _words(answer)
+    match word:
+        case "enqueued":
+            return Enqueued(int(detail))
+        case "requeued":
+            return Requeued(detail)
+        case "full":
+            return QueueFull(int(detail))
         case _:
             raise AssertionError(f"the script answers nothing like {answer!r}")
 
 
-def _name(worker: bytes) -> str:
-    return worker.decode(errors="backslashreplace")  # the node wrote it, and may have written anything
+def _where(answer: Any) -> AlreadyThere | Gone | NotTaken:
+    if isinstance(answer, ResponseError):
+        return NotTaken(f"{type(answer).__name__}: {answer}")
+    word, _, detail = _words(answer)
+    match word:
+        case "in_flight":
+            left, _, worker = detail.partition(" ")
+            return AlreadyThere(worker, float(left) / 1000)
+        case "waiting":
+            return AlreadyThere(None)
+        case "refused":
+            return NotTaken(detail)
+        case _:
+            return Gone()
 
 
-def _known(answer: Any) -> Any:
-    if isinstance(answer, Exception):
-        raise RedisAway(f"{type(answer).__name__}: {answer}") from answer
-    return answer
+def _words(answer: bytes) -> tuple[str, str, str]:
+    # A worker's name is the node's to choose, and it may have written anything.
+    return answer.decode(errors="backslashreplace").partition(" ")
 
 
 def _order_ids(answer: Any) -> tuple[UUID, ...]:

@@ -3,14 +3,24 @@
 A task is looked at when it is due: at once after it was written, and again every `RESEND` while the node has not
 told its end. Sending is idempotent, so a task that waits in the queue or is being worked on stays as it is, and
 one that was lost with Redis, or with the worker that held it, is put back. There is no other way to recover.
+
+Two sorts of tasks have no moment (`due_at` is null) and cost nobody a look, however many there are:
+- `due` ones beyond their node's credit: as many go on as tasks before them came to their end;
+- `sent` ones whose node is silent: they lie in its queue, and are looked at again as soon as it is heard.
+`control_plane.credit` gives both their moment, every second. A Redis that lost its memory is another matter: then all that was
+sent is due at once, whoever is silent.
+
+Each sending is signed anew, so a copy in a queue is good for its type's maximum age and no longer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Final
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple, assert_never
 from uuid import UUID
+from zlib import crc32
 
+import psycopg
 import sqlalchemy as sa
 import structlog
 from redis.asyncio import Redis
@@ -18,18 +28,68 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from control_plane import redis_nodes, work
-from control_plane.handle import database_time
-from control_plane.redis_nodes import NodeLogin, RedisAway
-from control_plane.relay import AlreadyThere, Enqueued, Outcome, Outgoing, Relay, Requeued
+from control_plane.commands.allocations import SILENT_AFTER
+from control_plane.queue_users import QueueUsers
+from control_plane.redis_nodes import RedisAway
+from control_plane.relay import (
+    AlreadyThere,
+    Enqueued,
+    NotTaken,
+    Outcome,
+    Outgoing,
+    QueueFull,
+    Relay,
+    Requeued,
+)
+from events.connection import ledger_connection
 from events.values import NodeId
 from read_models import nodes
+from tasks.catalogue import CATALOGUE, NotInCatalogue, bounds_of
 from tasks.failpoints import failpoint
-from tasks.wire import OrderMessage, encode_order
+from tasks.wire import OrderMessage, OrderTooLarge, encode_order
 
 log = structlog.get_logger()
-RESEND: Final = timedelta(seconds=5)
+Seal = Callable[[str, datetime], str]
+"""A task's text, and until when a node may begin it, to the text that is sent."""
+RESEND: Final = timedelta(seconds=10)
 BACK_OFF: Final = timedelta(seconds=1)
+COPY: Final = min(type_.bounds.maximum_age for type_ in CATALOGUE.values()) / 2
+"""After which a copy that still waits is replaced by one that was signed anew."""
+_AT_ONCE: Final = timedelta(milliseconds=50)
 BATCH: Final = 500
+TIDY_ROUND: Final = 12
+"""One in so many nodes is tidied up at a time: their queues are asked, which they should not notice."""
+
+# What a crash of the server takes back is that a task was sent: it is sent again, and nobody notices. Without bitmaps the
+# index gives what is due in its order, and the rest is not looked at, whatever the planner believes how much there is.
+_SETTINGS: Final = "set local synchronous_commit = off; set local enable_bitmapscan = off"
+_DUE: Final = """
+select t.order_id, t.node_id, t.kind, t."order", statement_timestamp() as now, coalesce(
+  (select seen_at < statement_timestamp() - %s from work.node_seen seen where seen.node_id = t.node_id), false
+) as silent, t.state = 'sent' and t.sent_at > statement_timestamp() - %s as fresh
+from work.task t
+where t.state in ('due', 'sent') and t.due_at <= statement_timestamp()
+order by t.due_at limit %s for update skip locked
+"""
+_SENT: Final = """
+update work.task t set due_at = clock_timestamp() + r.pause,
+  state = case when r.taken then 'sent' else t.state end,
+  sent_at = case when r.copied then clock_timestamp() else t.sent_at end,
+  sends = t.sends + r.anew::int
+from unnest(%b::uuid[], %b::interval[], %b::bool[], %b::bool[], %b::bool[])
+  as r(order_id, pause, taken, copied, anew)
+where t.order_id = r.order_id
+"""
+
+
+class _Due(NamedTuple):
+    order_id: UUID
+    node_id: NodeId
+    kind: str
+    text: str
+    now: datetime
+    silent: bool
+    fresh: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,89 +97,130 @@ class Sweeper:
     engine: AsyncEngine
     redis: Redis
     relay: Relay
+    seal: Seal
 
     async def send_due(self) -> int:
         """Send every task that is due; returns how many were. A Redis that is away leaves them due."""
         sent = 0
         while True:
             async with self.engine.begin() as conn:
-                rows = await _due(conn)
+                ledger = await ledger_connection(conn)
+                rows = await _due(ledger)
                 if not rows:
                     return sent
                 try:
-                    await self._send(conn, rows)
+                    await self._send(ledger, rows)
                 except RedisAway as error:
                     log.warning("redis_away", error=error.reason, due=len(rows))
                     return sent
             failpoint("sweeper.sent")
             sent += len(rows)
 
-    async def _send(self, conn: AsyncConnection, rows: Sequence[sa.Row[Any]]) -> None:
-        now = await database_time(conn)
-        messages = [
-            Outgoing(
-                NodeId(row.node_id),
-                row.order_id,
-                encode_order(OrderMessage(row.order_id, row.kind, row.order), sent_at=now),
-            )
-            for row in rows
-        ]
+    async def _send(self, conn: psycopg.AsyncConnection, rows: Sequence[_Due]) -> None:
+        there = await self._there(rows)
+        sealed = [there.get(row.order_id) or self._sealed(row) for row in rows]
         failpoint("sweeper.before_send")
-        outcomes = await self.relay.enqueue_many(messages)
-        for row, outcome in zip(rows, outcomes, strict=True):
-            await conn.execute(_after(row, outcome, now + (RESEND if _is_there(outcome) else BACK_OFF), now))
+        answers = iter(await self.relay.enqueue_many([each for each in sealed if isinstance(each, Outgoing)]))
+        outcomes = [next(answers) if isinstance(each, Outgoing) else each for each in sealed]
+        _tell(rows, outcomes)
+        pauses = [_pause(row, outcome) for row, outcome in zip(rows, outcomes, strict=True)]
+        taken = [isinstance(each, Enqueued | Requeued | AlreadyThere) for each in outcomes]
+        anew = [isinstance(each, Enqueued | Requeued) for each in outcomes]
+        copied = [isinstance(each, Outgoing) and ok for each, ok in zip(sealed, taken, strict=True)]
+        ids = [row.order_id for row in rows]
+        await conn.execute(_SENT, [ids, pauses, taken, copied, anew], prepare=True)
 
-    async def withdraw_stranded(self) -> None:
-        """Take back what dead workers still hold of tasks that are at their end; the others are sent again anyway."""
+    async def _there(self, rows: Sequence[_Due]) -> dict[UUID, AlreadyThere]:
+        """Which of the tasks that were sent are where they belong, as copies that are good for long enough."""
+        sent = [(row.node_id, row.order_id) for row in rows if row.fresh]
+        found = zip(sent, await self.relay.look(sent), strict=True)
+        return {order_id: where for (_, order_id), where in found if isinstance(where, AlreadyThere)}
+
+    def _sealed(self, row: _Due) -> Outgoing | NotTaken:
+        """The message of a task; a row that another release wrote, and that cannot be sent, harms no other."""
+        try:
+            text = self.seal(row.text, row.now + bounds_of(row.kind).maximum_age)
+            message = encode_order(OrderMessage(row.order_id, row.kind, text), sent_at=row.now)
+        except (NotInCatalogue, OrderTooLarge) as error:
+            return NotTaken(str(error))
+        return Outgoing(row.node_id, row.order_id, message)
+
+    async def withdraw_stranded(self, turn: int) -> None:
+        """Take back what dead workers still hold of tasks that are at their end; the others are sent again anyway.
+
+        Of one in `TIDY_ROUND` nodes, another at each turn. A queue that its node flooded is taken away: what was sent
+        to it is looked for when it is due again, and sent anew.
+        """
         try:
             async with self.engine.connect() as conn:
                 names = [node.node_id for node in await nodes.enrolled(conn)]
-                stranded = await self.relay.stranded(names)
-                wanted = await _open(conn, [order for orders in stranded.values() for order in orders])
-            for node, orders in stranded.items():
+                asked = [name for name in names if crc32(name.encode()) % TIDY_ROUND == turn % TIDY_ROUND]
+                stranded = await self.relay.stranded(asked)
+                wanted = await _open(conn, [order for orders in stranded.orders.values() for order in orders])
+            for node, orders in stranded.orders.items():
                 for order in orders:
                     if order not in wanted:
                         await self.relay.withdraw(node, order)
+            if stranded.flooded:
+                log.warning("queue_flooded", nodes=stranded.flooded)
+                await redis_nodes.forget_queues(self.redis, stranded.flooded)
         except RedisAway as error:
             log.warning("redis_away", error=error.reason)
 
     async def restore_redis(self) -> None:
         """Give a Redis that lost its memory what it needs: users, scripts, and every open task."""
         try:
-            if await redis_nodes.inspect(self.redis) is None:
-                return
-            async with self.engine.connect() as conn:
-                enrolled = await nodes.enrolled(conn)
-            logins = [
-                NodeLogin(node.node_id, node.queue_password_sha256)
-                for node in enrolled
-                if node.queue_password_sha256 is not None
-            ]
-            await redis_nodes.restore(self.redis, logins, self._refill)
+            if await redis_nodes.inspect(self.redis) is not None:
+                users = QueueUsers(self.engine, self.redis)
+                await redis_nodes.restore(self.redis, users.restore, self._refill)
         except RedisAway as error:
             log.warning("redis_away", error=error.reason)
 
     async def _refill(self) -> None:
         async with self.engine.begin() as conn:
-            now = await database_time(conn)
-            await conn.execute(sa.update(work.task).where(work.task.c.state == "sent").values(due_at=now))
+            sent = sa.update(work.task).where(work.task.c.state == "sent")
+            await conn.execute(sent.values(due_at=sa.func.clock_timestamp()))
         await self.send_due()
 
 
-def _is_there(outcome: Outcome) -> bool:
-    return isinstance(outcome, Enqueued | Requeued | AlreadyThere)
+def _pause(row: _Due, outcome: Outcome) -> timedelta | None:
+    """How long until the task is looked at again; None: until its node is heard."""
+    match outcome:
+        case AlreadyThere(worker=str(), patience=patience):
+            return min(RESEND, timedelta(seconds=patience) + _AT_ONCE)
+        case Enqueued() | Requeued() | AlreadyThere():
+            return None if row.silent else RESEND
+        case QueueFull():
+            return None if row.silent else BACK_OFF
+        case NotTaken():
+            return BACK_OFF
+        case _:
+            assert_never(outcome)
 
 
-def _after(row: sa.Row[Any], outcome: Outcome, due_at: object, now: object) -> sa.Executable:
-    """The task after an attempt to send it."""
-    update = sa.update(work.task).where(work.task.c.order_id == row.order_id)
-    if isinstance(outcome, AlreadyThere):
-        return update.values(state="sent", due_at=due_at)
-    if isinstance(outcome, Enqueued | Requeued):
-        log.info("task_sent", order=str(row.order_id), node=row.node_id, kind=row.kind, sends=row.sends + 1)
-        return update.values(state="sent", due_at=due_at, sent_at=now, sends=row.sends + 1)
-    log.warning("task_not_taken", order=str(row.order_id), node=row.node_id, outcome=str(outcome))
-    return update.values(due_at=due_at)
+def _tell(rows: Sequence[_Due], outcomes: Sequence[Outcome]) -> None:
+    """A line for each order that was not taken, or that a dead worker had, and one for all that are new in a queue."""
+    sent = 0
+    for row, outcome in zip(rows, outcomes, strict=True):
+        match outcome:
+            case Enqueued():
+                sent += 1
+            case Requeued(worker=worker):
+                log.info("task_requeued", order=str(row.order_id), node=row.node_id, worker=worker)
+            case QueueFull() | NotTaken():
+                log.warning("task_not_taken", order=str(row.order_id), node=row.node_id, outcome=str(outcome))
+            case AlreadyThere():
+                pass
+            case _:
+                assert_never(outcome)
+    if sent:
+        log.info("tasks_sent", count=sent, first=str(rows[0].order_id), node=rows[0].node_id)
+
+
+async def _due(conn: psycopg.AsyncConnection) -> list[_Due]:
+    await conn.execute(_SETTINGS)
+    cursor = await conn.cursor(binary=True).execute(_DUE, [SILENT_AFTER, COPY, BATCH], prepare=True)
+    return [_Due(*row) for row in await cursor.fetchall()]
 
 
 async def _open(conn: AsyncConnection, order_ids: list[UUID]) -> set[UUID]:
@@ -127,18 +228,6 @@ async def _open(conn: AsyncConnection, order_ids: list[UUID]) -> set[UUID]:
     # One array: a parameter for each would be too many when many nodes hold many.
     named = sa.literal(order_ids, ARRAY(sa.Uuid()))
     query = sa.select(task.c.order_id).where(
-        task.c.order_id == sa.func.any(named), task.c.state.in_(("due", "sent"))
+        task.c.order_id == sa.func.any(named), task.c.state.in_(work.OPEN)
     )
     return set(await conn.scalars(query))
-
-
-async def _due(conn: AsyncConnection) -> Sequence[sa.Row[Any]]:
-    task = work.task
-    query = (
-        sa.select(task)
-        .where(task.c.state.in_(("due", "sent")), task.c.due_at <= sa.func.clock_timestamp())
-        .order_by(task.c.due_at)
-        .limit(BATCH)
-        .with_for_update(skip_locked=True)
-    )
-    return (await conn.execute(query)).all()

@@ -15,22 +15,24 @@ from control_plane.outage import give_way, rest
 
 log = structlog.get_logger()
 CHANNEL: Final = "ledger:appended"
+DUE: Final = "work:due"
+"""Where a dispatcher that wrote tasks tells those beside it, who may send them."""
 BUSY_POLL: Final = 0.01
 IDLE_POLL: Final = 1.0
 WAKE_SECONDS: Final = 0.5
 
 
 class RedisWake:
-    """Tells every follower that the log grew."""
+    """Tells every follower that the log grew, or whoever listens on another channel."""
 
-    def __init__(self, client: redis.asyncio.Redis) -> None:
-        self._client = client
+    def __init__(self, client: redis.asyncio.Redis, channel: str = CHANNEL) -> None:
+        self._client, self._channel = client, channel
 
     async def __call__(self) -> None:
         try:
             # The caller's answer waits for this: a Redis that hangs must not hold it back.
             async with asyncio.timeout(WAKE_SECONDS):
-                await self._client.publish(CHANNEL, "")
+                await self._client.publish(self._channel, "")
         except (redis.exceptions.RedisError, OSError) as error:
             log.info("wake_lost", error=str(error))
 
@@ -57,12 +59,12 @@ class Waiter:
         self._grown.set()
 
 
-async def listen(client: redis.asyncio.Redis, waiters: tuple[Waiter, ...]) -> None:
+async def listen(client: redis.asyncio.Redis, waiters: tuple[Waiter, ...], channel: str = CHANNEL) -> None:
     """Wake the waiters whenever somebody appended; runs until cancelled and outlives Redis."""
     while True:
         try:
             async with client.pubsub(ignore_subscribe_messages=True) as subscription:
-                await subscription.subscribe(CHANNEL)
+                await subscription.subscribe(channel)
                 async for _message in subscription.listen():
                     for waiter in waiters:
                         waiter.wake()

@@ -185,6 +185,9 @@ class Tail:
             await refuse_unfit_server(conn)
             # Each statement its own snapshot: one kept from before the fence would hide what committed since.
             await conn.execute("set session characteristics as transaction isolation level read committed")
+            # A little after a place is read at a time. A backlog that the planner's numbers know nothing of yet would
+            # be read and sorted as a whole each time; without bitmaps there is only the index, which is in order.
+            await conn.execute("set enable_bitmapscan = off")
         return self._conn
 
     async def _forget(self) -> None:

@@ -70,33 +70,55 @@ end
 
 ENQUEUE: Final = Script(
     "enqueue",
-    _OPENING
-    + _ALIVE
-    + """\
--- id, bytes, bound, worker timeout (ms)
-local id, bytes, bound, timeout = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local holder = redis.call('HGET', held, id)
-if holder then
-  if alive(holder, timeout) then return {'in_flight', holder} end
-  -- To the head: it was fetched before everything that waits now.
-  redis.call('HDEL', held, id)
+    """\
+-- bound, worker timeout (ms), then an id and its bytes for each five of KEYS
+local bound, timeout = tonumber(ARGV[1]), tonumber(ARGV[2])
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+
+local function enqueue(waiting, messages, held, deliveries, workers, id, bytes)
+  local holder = redis.call('HGET', held, id)
+  if holder then
+    local heard = redis.call('ZSCORE', workers, holder)
+    if heard and now - heard < timeout then return 'in_flight ' .. timeout - (now - heard) .. ' ' .. holder end
+  end
+  local known = redis.call('HEXISTS', messages, id) == 1
+  if bytes == '' then return known and not holder and 'waiting' or 'gone' end
+  if holder then
+    -- To the head: it was fetched before everything that waits now.
+    redis.call('HDEL', held, id)
+    redis.call('HSET', messages, id, bytes)
+    redis.call('LPUSH', waiting, id)
+    return 'requeued ' .. holder
+  end
+  if known then
+    -- The newer bytes win: the same order, signed again, may outlive the copy that waits.
+    redis.call('HSET', messages, id, bytes)
+    return 'waiting'
+  end
+  local depth = redis.call('HLEN', messages)
+  if depth >= bound then return 'full ' .. depth end
   redis.call('HSET', messages, id, bytes)
-  redis.call('LPUSH', waiting, id)
-  return {'requeued', holder}
+  redis.call('RPUSH', waiting, id)
+  return 'enqueued ' .. depth + 1
 end
-local depth = redis.call('HLEN', messages)
-if redis.call('HEXISTS', messages, id) == 1 then
-  -- The newer bytes win: the same order, signed again, may outlive the copy that waits.
-  redis.call('HSET', messages, id, bytes)
-  return {'waiting', depth}
+
+local answers = {}
+for i = 1, #KEYS / 5 do
+  local key, arg = 5 * i - 4, 2 * i + 1
+  -- What one node spoilt is the answer for its own order alone.
+  local fine, answer = pcall(
+    enqueue, KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3], KEYS[key + 4], ARGV[arg], ARGV[arg + 1]
+  )
+  answers[i] = fine and answer or 'refused ' .. (type(answer) == 'table' and answer.err or tostring(answer))
 end
-if depth >= bound then return {'full', depth} end
-redis.call('HSET', messages, id, bytes)
-redis.call('RPUSH', waiting, id)
-return {'enqueued', depth + 1}
+return answers
 """,
 )
-"""Put an order on the queue unless it is there, or with a worker that lives."""
+"""Put orders on their queues, each unless it is there, or with a worker that lives.
+
+An order without bytes is only looked for. Of a worker that lives, the answer also says for how long (ms) it may be
+silent from now on."""
 
 WITHDRAW: Final = Script(
     "withdraw",
@@ -121,8 +143,9 @@ STRANDED: Final = Script(
     _OPENING
     + _ALIVE
     + """\
--- worker timeout (ms)
-local timeout = tonumber(ARGV[1])
+-- bound, worker timeout (ms)
+local bound, timeout = tonumber(ARGV[1]), tonumber(ARGV[2])
+if redis.call('HLEN', held) > bound then return 'flooded' end
 local found = {}
 local holds = redis.call('HGETALL', held)
 for i = 1, #holds, 2 do
@@ -131,7 +154,9 @@ end
 return found
 """,
 )
-"""The ids of orders whose worker is dead."""
+"""The ids of orders whose worker is dead.
+
+A node may write what it likes there, and everybody waits for a script: of more than was ever sent nothing is read."""
 
 FETCH: Final = Script(
     "fetch",

@@ -27,6 +27,7 @@ from read_models import checkpoints
 from read_models.generations import IDLE, turn_to
 from read_models.projections import Projection
 from read_models.rows import Span
+from tasks.failpoints import failpoint
 
 log = structlog.get_logger()
 SMALLER: Final = 8
@@ -123,6 +124,8 @@ class Advance:
             for each in self._projections:
                 await checkpoints.advance(conn, each.name, was=self.position, now=now)
             await gathering.write(conn, Span(self.position, now))
+            failpoint("project.before_commit")
+        failpoint("project.committed")
         self.position = now
 
     async def _stop(self, stopped: Stopped) -> None:

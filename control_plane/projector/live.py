@@ -12,6 +12,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control_plane.commands.projections import projection_history
+from control_plane.follow import RECONNECT_SECONDS
 from control_plane.outage import DATABASE_AWAY, rest
 from control_plane.projector.advance import Advance
 from control_plane.projector.gathering import Stopped
@@ -23,7 +24,6 @@ from read_models.projections import Projection
 
 log = structlog.get_logger()
 BATCH: Final = 500
-RECONNECT_SECONDS: Final = 0.5
 LOOK_SECONDS: Final = 0.5
 
 

@@ -6,16 +6,15 @@ the other, because there is one idle set of tables: first every rebuild that is 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Final
 
-import psycopg
 import structlog
 
 from control_plane.commands.projections import projection_history
 from control_plane.decisions.projections import fold
 from control_plane.followers import ledger_dsn
+from control_plane.leading import lead
 from control_plane.outage import DATABASE_AWAY, rest
 from control_plane.projector.live import keep_live
 from control_plane.projector.rebuild import Rebuild
@@ -27,44 +26,12 @@ from read_models.checkpoints import Overtaken
 from read_models.projections import PROJECTIONS, Projection
 
 log = structlog.get_logger()
-LEAD_SECONDS: Final = 1.0
-SILENT_SECONDS: Final = 5
-"""After which the server ends a leader's session: a process that is stopped must not lead for ever."""
 ASKED_SECONDS: Final = 0.5
 
 
 async def run_projector(plane: Plane) -> None:
     """Run until cancelled."""
-    while True:
-        try:
-            await _leading(ledger_dsn(plane), "projector", lambda: _project(plane))
-        except DATABASE_AWAY as error:
-            log.warning("leadership_lost", error=str(error))
-        await rest(LEAD_SECONDS)
-
-
-async def _leading(dsn: str, name: str, run: Callable[[], Awaitable[None]]) -> None:
-    """Wait to lead, and run for as long as the session that leads lives. Raises its end as a database error."""
-    conn = await psycopg.AsyncConnection.connect(dsn, autocommit=True, application_name=f"lead {name}")
-    async with conn:
-        await conn.execute(f"set idle_session_timeout = '{SILENT_SECONDS}s'")
-        while not await _lead(conn, name):
-            await rest(LEAD_SECONDS)
-        log.info("leading", name=name)
-        running = asyncio.ensure_future(run())
-        try:
-            while not running.done():
-                await conn.execute("select")
-                await asyncio.wait([running], timeout=LEAD_SECONDS)
-            await running
-        finally:
-            running.cancel()
-            await asyncio.wait([running])
-
-
-async def _lead(conn: psycopg.AsyncConnection, name: str) -> bool:
-    row = await (await conn.execute("select ledger.lead(%s)", [name])).fetchone()
-    return bool(row and row[0])
+    await lead(ledger_dsn(plane), "projector", lambda: _project(plane))
 
 
 async def _project(plane: Plane) -> None:

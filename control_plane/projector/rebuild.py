@@ -78,6 +78,8 @@ class Rebuild:
             await turn_to(conn, IDLE)
             for each in projections:
                 await checkpoints.begin(conn, each.name, Position(0))
+            failpoint("rebuild.before_emptying")
+        failpoint("rebuild.emptied")
 
     async def _fill(self, projections: Sequence[Projection]) -> None:
         while True:

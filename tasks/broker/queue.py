@@ -1,7 +1,8 @@
 """The node's end of its queue: fetch, settle, put back, beat; each one script, each safe to repeat.
 
 A thread of its own tells Redis that the worker lives, because a worker busy with a long order is not dead. Beats
-come three times within the time after which silence counts as death.
+come three times within the time after which silence counts as death. Fetching is a beat as well, and whoever holds
+nothing need not be known to live: an idle node says nothing between two fetches.
 """
 
 import threading
@@ -13,9 +14,10 @@ from uuid import uuid4
 import structlog
 
 from tasks.broker.link import Line, Patience, QueueAddress, QueueAway
+from tasks.failpoints import failpoint
 from tasks.scripts import BEAT, FETCH, LEAVE, PUT_BACK, SETTLE
 
-_BLOCK_SECONDS: Final = 10
+_BLOCK_SECONDS: Final = 15
 _BEATS_IN_TIMEOUT: Final = 3
 
 log = structlog.get_logger(__name__)
@@ -40,18 +42,28 @@ class NodeQueue:
         self._closed = threading.Event()
         self._timeout = worker_timeout
         self._commands = Line(address, name=f"{address.username}-commands")
-        self._waiter = Line(address, name=f"{address.username}-waiter", answer_seconds=_BLOCK_SECONDS + 2)
+        self._waiter = Line(
+            address,
+            name=f"{address.username}-waiter",
+            answer_seconds=_BLOCK_SECONDS + 2,
+        )
         self._beats = threading.Thread(target=self._beat_until_closed, name="queue-heartbeat", daemon=True)
-        self._away = False
+        self._away: str | None = None
+        self._held: set[str] = set()
 
     def start(self) -> None:
         self._beats.start()
 
     def fetch(self, room: int, known: Iterable[str]) -> tuple[Delivery, ...]:
         """Up to `room` waiting orders, and any held for this worker that it does not know of. Raises `QueueAway`."""
+        failpoint("queue.fetch.before")
         answer = self._commands.run(FETCH, self.keys, self.worker_id, room, *known)
         given = cast(list[tuple[bytes, bytes, int]], answer)
-        return tuple(Delivery(order_id.decode(), data, count) for order_id, data, count in given)
+        if given:
+            failpoint("queue.fetched")
+        deliveries = tuple(Delivery(order_id.decode(), data, count) for order_id, data, count in given)
+        self._held.update(each.order_id for each in deliveries)
+        return deliveries
 
     def wait(self) -> None:
         """Until something waits in the queue, some seconds at most. Raises `QueueAway`.
@@ -64,11 +76,29 @@ class NodeQueue:
 
     def settle(self, order_id: str) -> bool:
         """Be done with an order. False: another worker has it by now. Raises `QueueAway`."""
-        return self._commands.run(SETTLE, self.keys, self.worker_id, order_id) == 1
+        failpoint("queue.handled")
+        settled = self._commands.run(SETTLE, self.keys, self.worker_id, order_id) == 1
+        failpoint("queue.settled")
+        self._held.discard(order_id)
+        return settled
 
     def put_back(self, order_ids: Iterable[str]) -> None:
         """Return orders that were not begun, oldest first. Raises `QueueAway`."""
-        self._commands.run(PUT_BACK, self.keys, self.worker_id, *order_ids)
+        ids = list(order_ids)
+        failpoint("queue.put_back.before")
+        self._commands.run(PUT_BACK, self.keys, self.worker_id, *ids)
+        failpoint("queue.put_back.after")
+        self._held.difference_update(ids)
+
+    def use_password(self, password: str) -> None:
+        """Log in with it from now on, whenever a connection is made."""
+        self._commands.use_password(password)
+        self._waiter.use_password(password)
+
+    def believe(self, ca: str | None) -> None:
+        """Believe Redis by this CA from now on, whenever a connection is made."""
+        self._commands.believe(ca)
+        self._waiter.believe(ca)
 
     def stop_waiting(self) -> None:
         """Fetch nothing more; whoever waits for the queue returns at once."""
@@ -89,18 +119,20 @@ class NodeQueue:
         self._waiter.close()
 
     def note(self, away: QueueAway | None) -> None:
-        """Log the queue's going and coming back, once each."""
-        if away is not None and not self._away:
-            log.warning("queue_away", queue=self.keys.waiting, reason=away.reason)
-        if away is None and self._away:
+        """Log the queue's going and coming back, once each, and why it stays away when that changes."""
+        reason = None if away is None else away.reason
+        if reason is not None and reason != self._away:
+            log.warning("queue_away", queue=self.keys.waiting, reason=reason)
+        if reason is None and self._away is not None:
             log.info("queue_back", queue=self.keys.waiting)
-        self._away = away is not None
+        self._away = reason
 
     def _beat_until_closed(self) -> None:
         patience = Patience()
         while not self._closed.is_set():
             try:
-                self._commands.run(BEAT, self.keys, self.worker_id, int(self._timeout * 1000))
+                if self._held:
+                    self._commands.run(BEAT, self.keys, self.worker_id, int(self._timeout * 1000))
             except QueueAway:
                 # Whoever fetches or settles logs it; sooner than a beat, or a short outage would cost the hold.
                 patience.pause(self._closed)

@@ -125,7 +125,7 @@ async def test_news_that_comes_after_the_deadline_is_heard_before_the_deadline_f
         async with made.engine.begin() as conn:
             await dispatcher.apply(conn, await _history(conn, allocation))
         assert _state(running_plane, allocation) == "placed"
-        await dispatcher.ring(made.engine, allocation)
+        await dispatcher.ring(made.engine, stream_of_allocation(allocation))
     assert _state(running_plane, allocation) == "failed"
 
 
@@ -147,8 +147,8 @@ async def test_an_allocation_that_makes_no_sense_is_parked_and_the_others_go_on(
         nonsense: Fact = AllocationReleased(broken)
         change = Change(stream_of_allocation(broken), 2, (nonsense,))
         await append(await ledger_connection(conn), (change,), cause)
-    parked = "select allocation_id from work.parked"
-    until(lambda: running_plane.rows(parked) == [(broken,)], "it is parked")
+    parked = "select stream_id from work.parked"
+    until(lambda: running_plane.rows(parked) == [(stream_of_allocation(broken),)], "it is parked")
     running_plane.rows("update work.timer set due_at = clock_timestamp() returning 1")
     other = allocate(running_plane).json()["id"]
     sent = "select 1 from work.task where allocation_id = %(other)s and state = 'sent'"

@@ -1,0 +1,165 @@
+"""The rows that say what is due: tasks, timers and parked streams, each statement for everything a batch found.
+
+Streams' timers come first: of a batch and a timer that rings at once, whoever has a stream's timer goes on first,
+and neither ever waits for the other's tasks while it keeps a timer the other wants.
+
+A node gets only so many tasks of a lane at a time, its credit (`tasks.catalogue`). What exceeds it waits without a moment (`due_at` is
+null), so it is in nobody's way, however much a dead node's backlog grows; `control_plane.credit` lets it go on.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+import psycopg
+
+from control_plane.derive import PROCESSES, Looked, Task
+from events.values import NodeId, SlotId, StreamId
+from tasks.catalogue import bounds_of
+from tasks.orders import Token
+
+_FORGET_TIMERS: Final = "delete from work.timer where stream_id = any(%s)"
+_SET_TIMERS: Final = """
+insert into work.timer (stream_id, due_at) select * from unnest(%s::text[], %s::timestamptz[])
+on conflict (stream_id) do update set due_at = excluded.due_at where timer.due_at <> excluded.due_at
+"""
+_UNPARK: Final = "delete from work.parked where stream_id = any(%s)"
+_PARK: Final = """
+insert into work.parked (stream_id, error, since) select *, %s from unnest(%s::text[], %s::text[])
+on conflict (stream_id) do update set error = excluded.error, since = excluded.since
+"""
+# An order that was derived before keeps its row. One that is older than what its slot was told meanwhile is none any
+# more: a look back at a part of the log, or at rows that were lost, must not send it.
+_INSERT: Final = """
+insert into work.task (order_id, node_id, slot_id, allocation_id, kind, epoch, position, "order", task_id, attempt, lane,
+  state, due_at, created_at, ended_at)
+select order_id, node_id, slot_id, allocation_id, kind, epoch, position, "order", task_id, attempt, lane,
+  case when outdated then 'superseded' else 'due' end,
+  case when not full_up then %(now)s end,
+  %(now)s,
+  case when outdated then %(now)s end
+from (
+  select r.*,
+    newer or exists (
+      select from work.task t where t.node_id = r.node_id and t.slot_id = r.slot_id
+        and (t.epoch, t.position) > (r.epoch, r.position)
+    ) as outdated,
+    nth + (
+      select count(*) from (
+        select from work.task t where t.node_id = r.node_id and t.lane = r.lane
+          and (t.state = 'sent' or t.state = 'due' and t.due_at is not null)
+        limit r.credit
+      ) as on_the_way
+    ) > credit or exists (
+      select from work.task t where t.node_id = r.node_id and t.lane = r.lane and t.state = 'due' and t.due_at is null
+    ) as full_up
+  from unnest(%(order_ids)b::uuid[], %(nodes)b::text[], %(slots)b::text[], %(allocations)b::text[],
+    %(kinds)b::text[], %(epochs)b::int4[], %(positions)b::int8[], %(texts)b::text[], %(task_ids)b::uuid[],
+    %(attempts)b::int4[], %(lanes)b::text[], %(newer)b::bool[], %(nths)b::int4[], %(credits)b::int4[])
+    as r(order_id, node_id, slot_id, allocation_id, kind, epoch, position, "order", task_id, attempt, lane,
+      newer, nth, credit)
+  offset 0  -- each of the two is found out once, wherever it is used
+) as r
+on conflict (order_id) do nothing
+"""
+_SUPERSEDE: Final = """
+update work.task t set state = 'superseded', ended_at = %(now)s
+from unnest(%(nodes)b::text[], %(slots)b::text[], %(epochs)b::int4[], %(positions)b::int8[], %(newer)b::bool[])
+  as r(node_id, slot_id, epoch, position, newer)
+where not r.newer and t.node_id = r.node_id and t.slot_id = r.slot_id and t.state in ('due', 'sent')
+  and (t.epoch, t.position) < (r.epoch, r.position)
+"""
+# The tries of a task before the newest; what was to stop them has nothing more to stop.
+_OVERTAKE: Final = """
+update work.task t set state = 'superseded', ended_at = coalesce(t.ended_at, %s)
+from unnest(%s::uuid[], %s::int4[]) as r(task_id, attempt)
+where t.task_id = r.task_id and t.attempt < r.attempt and t.state <> 'superseded'
+"""
+# A task can come to its end before its rows are written: nobody shall carry them out any more.
+_CLOSE: Final = """
+update work.task t set state = r.state, ended_at = %s
+from unnest(%s::uuid[], %s::text[]) as r(task_id, state)
+where t.task_id = r.task_id and t.state in ('due', 'sent')
+"""
+_HOLD: Final = "select 1 from work.timer where stream_id = %s for update"
+_OVERDUE: Final = """
+select stream_id from work.timer where due_at <= %s and split_part(stream_id, '-', 1) = any(%s)
+order by due_at limit %s
+"""
+
+
+async def write(conn: psycopg.AsyncConnection, found: Sequence[Looked], now: datetime) -> None:
+    """Have the rows say what these looks found: one row an order, however often it is derived."""
+    async with conn.pipeline():
+        await _write_timers(conn, found)
+        await _write_parked(conn, found, now)
+        if tasks := [task for each in found for task in each.tasks]:
+            rows = {**_columns(tasks), "now": now}
+            await conn.execute(_SUPERSEDE, rows, prepare=True)
+            await conn.execute(_INSERT, rows, prepare=True)
+            if tries := [(each.task_id, each.attempt) for each in tasks if each.task_id is not None]:
+                await conn.execute(_OVERTAKE, [now, *(list(column) for column in zip(*tries, strict=True))])
+        if ends := [(UUID(each.stream.removeprefix("task-")), each.over) for each in found if each.over]:
+            await conn.execute(_CLOSE, [now, *(list(column) for column in zip(*ends, strict=True))])
+
+
+async def hold_timer(conn: psycopg.AsyncConnection, stream: StreamId) -> None:
+    """Keep the stream's timer from all others until the transaction ends."""
+    await conn.execute(_HOLD, [stream], prepare=True)
+
+
+async def overdue(conn: psycopg.AsyncConnection, now: datetime, limit: int) -> list[StreamId]:
+    """Streams whose moment has come, oldest first; what another release set for others of its own is left to it."""
+    cursor = await conn.execute(_OVERDUE, [now, [*PROCESSES], limit], prepare=True)
+    return [StreamId(stream) for (stream,) in await cursor.fetchall()]
+
+
+async def _write_timers(conn: psycopg.AsyncConnection, found: Sequence[Looked]) -> None:
+    # In one order everywhere, so that two who set the same timers never wait for one another.
+    moments = sorted((each.stream, each.moment) for each in found if each.moment is not None)
+    if never := sorted(each.stream for each in found if each.moment is None):
+        await conn.execute(_FORGET_TIMERS, [never], prepare=True)
+    if moments:
+        await conn.execute(_SET_TIMERS, [list(column) for column in zip(*moments, strict=True)], prepare=True)
+
+
+async def _write_parked(conn: psycopg.AsyncConnection, found: Sequence[Looked], now: datetime) -> None:
+    if well := [each.stream for each in found if each.error is None]:
+        await conn.execute(_UNPARK, [well], prepare=True)
+    if ill := [(each.stream, each.error) for each in found if each.error is not None]:
+        await conn.execute(_PARK, [now, *(list(column) for column in zip(*ill, strict=True))])
+
+
+Column = Sequence[UUID | None] | Sequence[str | None] | Sequence[int | None]
+
+
+def _columns(tasks: Sequence[Task]) -> dict[str, Column]:
+    """The batch's rows, turned round. `newer`: the batch has a newer one for the slot. `nth`: of its node and lane."""
+    newest: dict[SlotId | None, Token] = {}
+    for each in tasks:
+        if each.token is not None:
+            newest[each.slot_id] = max(each.token, newest.get(each.slot_id, each.token))
+    bounds = [bounds_of(each.kind) for each in tasks]
+    counts: Counter[tuple[NodeId, str]] = Counter()
+    nths: list[int] = []
+    for each, bound in zip(tasks, bounds, strict=True):
+        counts[each.node_id, bound.lane] += 1
+        nths.append(counts[each.node_id, bound.lane])
+    return {
+        "order_ids": [each.order_id for each in tasks],
+        "nodes": [each.node_id for each in tasks],
+        "slots": [each.slot_id for each in tasks],
+        "allocations": [each.allocation_id for each in tasks],
+        "kinds": [each.kind for each in tasks],
+        "epochs": [None if each.token is None else each.token.epoch for each in tasks],
+        "positions": [None if each.token is None else each.token.position for each in tasks],
+        "texts": [each.text for each in tasks],
+        "task_ids": [each.task_id for each in tasks],
+        "attempts": [each.attempt for each in tasks],
+        "lanes": [bound.lane for bound in bounds],
+        "newer": [each.token is not None and each.token < newest[each.slot_id] for each in tasks],
+        "nths": nths,
+        "credits": [bound.credit for bound in bounds],
+    }

@@ -1,0 +1,25 @@
+"""Timers ring for streams that this release knows how to go on with; another release's keep theirs."""
+
+from control_plane import outbox
+from control_plane.dispatch import Dispatcher
+from control_plane.handle import database_time
+from control_plane.wiring import Plane
+from events.connection import ledger_connection
+from events.values import StreamId
+from tests.dispatch.given import Given
+
+
+async def test_timers_of_another_release_hold_up_no_other(made: Plane, given: Given) -> None:
+    given.rows(
+        """insert into work.timer (stream_id, due_at)
+        select stream, clock_timestamp() - make_interval(secs => ago)
+        from (values ('migration-1', 3), ('migration-2', 2), ('allocation-1', 1)) as timer(stream, ago)
+        returning 1"""
+    )
+    async with made.engine.connect() as conn:
+        overdue = await outbox.overdue(await ledger_connection(conn), await database_time(conn), 1)
+    assert overdue == [StreamId("allocation-1")]
+    for stream in overdue:
+        await Dispatcher(made.handle).ring(made.engine, stream)
+    left = given.rows("select stream_id from work.timer order by stream_id")
+    assert left == [("migration-1",), ("migration-2",)]
