@@ -16,7 +16,7 @@ import structlog
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane import work
+from control_plane import task_rows, work
 from control_plane.commands.allocations import Living, load
 from control_plane.commands.nodes import Survey, inspect_node
 from control_plane.decisions import allocation as life
@@ -24,14 +24,15 @@ from control_plane.decisions.refusals import Conflict, Objection, UnknownName
 from control_plane.decisions.skus import SKUS
 from control_plane.decisions.slots import free, withhold
 from control_plane.handle import Command, Decision, Transaction
+from control_plane.operation_reports import take_operation
 from control_plane.processes.allocation import wanted_by
+from control_plane.refused_orders import take_refusal
+from control_plane.task_rows import End
 from events import allocations as facts
 from events.append import Change
 from events.envelope import Cause
 from events.facts import Reason
-from events.orders import OrderRefused
-from events.values import NodeId, new_uuid, node_of, stream_of_node
-from read_models import nodes
+from events.values import NodeId, new_uuid, node_of
 from tasks import reports
 from tasks.reports import Report
 
@@ -76,7 +77,9 @@ async def _decide(transaction: Transaction, place: Place, report: Report) -> Dec
         case reports.NodeSurveyed() as body:
             return await inspect_node(transaction, Survey(place.node, body, _cause(place, report)))
         case reports.OrderRefused() as body:
-            return await _order_refused(transaction, place, report, body)
+            return await take_refusal(transaction, place.node, body, _cause(place, report))
+        case reports.OperationDone() | reports.OperationFailed() as body:
+            return await take_operation(transaction, place.node, body, _cause(place, report))
         case body:
             return await _slice(transaction, place, report, body)
 
@@ -114,18 +117,6 @@ def _cause(place: Place, report: Report) -> Cause:
         trace_context=report.trace_context,
         observed_at=report.observed_at,
     )
-
-
-async def _order_refused(
-    transaction: Transaction, place: Place, report: Report, body: reports.OrderRefused
-) -> Decision:
-    await _end_task(transaction, place, body.order_id, "refused")
-    node = await nodes.find(transaction.conn, place.node, lock=True)
-    if node is None or node_of(body.slot_id) != place.node:
-        log.warning("report_not_its_own", node=place.node, slot=body.slot_id, sequence=report.sequence)
-        return Decision((), _cause(place, report))
-    fact = OrderRefused(place.node, body.slot_id, body.order_id, _reason(body.reason))
-    return Decision((Change(stream_of_node(place.node), node.version, (fact,)),), _cause(place, report))
 
 
 async def _slice(transaction: Transaction, place: Place, report: Report, body: SliceReport) -> Decision:
@@ -183,19 +174,15 @@ def _reason(reason: reports.Reason) -> Reason:
 
 async def _follow_task(transaction: Transaction, place: Place, order_id: UUID, body: SliceReport) -> None:
     """An order ends with what it was for; until then the relay keeps seeing to it."""
+    conn, now = transaction.conn, transaction.now
     match body:
-        case reports.SliceReady() | reports.SliceFailed() | reports.SliceRemoved():
-            await _end_task(transaction, place, order_id, "done")
+        case reports.SliceReady() | reports.SliceRemoved():
+            result = body.model_dump_json(exclude={"slot_id", "allocation_id"})
+            await task_rows.end(conn, place.node, order_id, End("done", result=result), now)
+        case reports.SliceFailed(reason=reason):
+            await task_rows.end(conn, place.node, order_id, task_rows.failure(_reason(reason)), now)
+        case reports.SliceRemains(leftovers=leftovers):
+            why = Reason("leftovers", ", ".join(leftovers))
+            await task_rows.note(conn, place.node, order_id, why)
         case _:
             pass
-
-
-async def _end_task(transaction: Transaction, place: Place, order_id: UUID, state: str) -> None:
-    """Order ids can be guessed, so a node ends orders of its own alone."""
-    task = work.task
-    mine = sa.and_(task.c.order_id == order_id, task.c.node_id == place.node)
-    await transaction.conn.execute(
-        sa.update(task)
-        .where(mine, task.c.state.in_(("due", "sent")))
-        .values(state=state, ended_at=transaction.now)
-    )

@@ -1,12 +1,17 @@
 """The schema `work`: what is under way. Operational state, beside the ledger, that a rebuild does not restore.
 
-A task is one order on its way to a node: `due` until it was put into the node's queue, `sent` until the node
-told its end, then `done`, `refused` or `superseded`. Losing these rows loses no order: they are derived again
-from the log. `due_at` is when the relay should next see to the task.
+A task is one order on its way to a node: `due` until it was put into the node's queue, `sent` until the node told its
+end, which `GET /v1/tasks` names, or `waiting` for the next try after one that failed in passing. Losing these rows
+loses no order: they are derived again from the log. `due_at` is when the relay should next see to the task.
+
+An order is a wish of an allocation, with its fence token (`epoch`, `position`), or an operation: one try (`attempt`) at a
+task that an admin asked for (`task_id`), or what tells the node to stop one.
 """
 
+from typing import Final
+
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSONB, UUID
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, UUID
 
 from events.tables import metadata
 
@@ -15,34 +20,70 @@ task = sa.Table(
     metadata,
     sa.Column("order_id", UUID(as_uuid=True), primary_key=True),
     sa.Column("node_id", sa.Text, nullable=False),
-    sa.Column("slot_id", sa.Text, nullable=False),
-    sa.Column("allocation_id", sa.Text, nullable=False),
+    sa.Column("slot_id", sa.Text),
+    sa.Column("allocation_id", sa.Text),
     sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("epoch", sa.Integer, nullable=False),
-    sa.Column("position", sa.BigInteger, nullable=False),
+    sa.Column("epoch", sa.Integer),
+    sa.Column("position", sa.BigInteger),
     sa.Column("order", sa.Text, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
-    sa.Column("due_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("due_at", sa.DateTime(timezone=True)),
     sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
     sa.Column("sent_at", sa.DateTime(timezone=True)),
     sa.Column("ended_at", sa.DateTime(timezone=True)),
     sa.Column("sends", sa.Integer, nullable=False, server_default="0"),
-    sa.Index("task_due", "due_at", postgresql_where=sa.text("state in ('due', 'sent')")),
-    sa.Index("task_by_slot", "slot_id", "epoch", "position"),
-    sa.Index("task_by_node", "node_id", "slot_id"),
+    sa.Column("task_id", UUID(as_uuid=True)),
+    sa.Column("attempt", sa.Integer),
+    # Not as jsonb, which has no zero character: what a node says may have one.
+    sa.Column("reason", sa.JSON(none_as_null=True)),
+    sa.Column("result", sa.Text),
+    sa.Column("lane", sa.Text, nullable=False),
+    sa.Index(
+        "task_due", "due_at", postgresql_where=sa.text("state in ('due', 'sent') and due_at is not null")
+    ),
+    sa.Index(
+        *("task_waiting", "node_id", "lane", "state", "created_at"),
+        postgresql_where=sa.text("due_at is null and state in ('due', 'sent')"),
+    ),
+    sa.Index(
+        *("task_on_the_way", "node_id", "lane"),
+        postgresql_where=sa.text("state = 'sent' or state = 'due' and due_at is not null"),
+    ),
+    sa.Index("task_of_slot", "node_id", "slot_id", "epoch", "position"),
+    sa.Index("task_of_asked", "task_id", postgresql_where=sa.text("task_id is not null")),
+    sa.Index("task_by_age", "created_at", "order_id"),
+    sa.Index(
+        "task_ended_badly",
+        "created_at",
+        "order_id",
+        postgresql_where=sa.text(
+            "state in ('refused', 'failed', 'poisoned', 'cancelled', 'expired', 'waiting')"
+        ),
+    ),
+    schema="work",
+)
+OPEN: Final = ("due", "sent")
+progress = sa.Table(
+    "progress",
+    metadata,
+    sa.Column("order_id", UUID(as_uuid=True), primary_key=True),
+    sa.Column("step", sa.Text, nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("of", sa.Integer),
+    sa.Column("at", sa.DateTime(timezone=True), nullable=False),
     schema="work",
 )
 timer = sa.Table(
     "timer",
     metadata,
-    sa.Column("allocation_id", sa.Text, primary_key=True),
+    sa.Column("stream_id", sa.Text, primary_key=True),
     sa.Column("due_at", sa.DateTime(timezone=True), nullable=False, index=True),
     schema="work",
 )
 parked = sa.Table(
     "parked",
     metadata,
-    sa.Column("allocation_id", sa.Text, primary_key=True),
+    sa.Column("stream_id", sa.Text, primary_key=True),
     sa.Column("since", sa.DateTime(timezone=True), nullable=False),
     sa.Column("error", sa.Text, nullable=False),
     schema="work",
@@ -76,5 +117,30 @@ verification = sa.Table(
     sa.Column("upto", sa.BigInteger),
     sa.Column("differences", JSONB(none_as_null=True)),
     sa.Column("ended_at", sa.DateTime(timezone=True)),
+    schema="work",
+)
+node_session = sa.Table(
+    "node_session",
+    metadata,
+    sa.Column("node_id", sa.Text, primary_key=True),
+    sa.Column("number", sa.BigInteger, nullable=False),
+    sa.Column("key_thumbprint", sa.Text, nullable=False),
+    sa.Column("credential_sha256", sa.Text, nullable=False),
+    sa.Column("queue_password_sha256", sa.Text, nullable=False),
+    sa.Column("prior_queue_password_sha256", sa.Text),
+    sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("queue_number", sa.BigInteger),
+    sa.Column("speaks", ARRAY(sa.Text)),
+    schema="work",
+)
+refusal = sa.Table(
+    "refusal",
+    metadata,
+    sa.Column("node_id", sa.Text, primary_key=True),
+    sa.Column("about", sa.Text, primary_key=True),
+    sa.Column("code", sa.Text, primary_key=True),
+    sa.Column("first_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("last_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("times", sa.Integer, nullable=False),
     schema="work",
 )

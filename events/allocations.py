@@ -157,6 +157,16 @@ class SliceRemovalUnproved(Fact, frozen=True):
     """What is there, a line each."""
 
 
+class SliceRemovalRetried(Fact, frozen=True):
+    """An admin wants the slot emptied anew: its node had refused the order to do so, or given it up.
+
+    It is what the slot's next order is named after.
+    """
+
+    allocation_id: AllocationId
+    slot_id: SlotId
+
+
 class SliceRemoved(Fact, frozen=True):
     """The node proved the absence of one slice."""
 
@@ -184,6 +194,7 @@ AllocationFact = (
     | AllocationFailed
     | LeaseEnded
     | SliceRemovalUnproved
+    | SliceRemovalRetried
     | SliceRemoved
     | AllocationReleased
 )

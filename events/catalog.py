@@ -10,7 +10,7 @@ class stays, for reading; when its shape changes, the version rises and `events.
 
 from typing import Final
 
-from events import access, allocations, nodes, orders, projections, slots
+from events import access, allocations, nodes, orders, projections, slots, tasks
 from events.shapes import BrokenCatalog, NotYetWritable, Shape, Shapes, UnknownFact, UnreadableFact
 from events.upcasts import UPCASTS
 
@@ -31,6 +31,9 @@ CATALOG: Final[dict[str, Shape]] = {
     "node.expected": Shape(1, nodes.NodeExpected),
     "node.enrolment_reopened": Shape(1, nodes.EnrolmentReopened),
     "node.enrolled": Shape(1, nodes.NodeEnrolled),
+    "node.identified": Shape(1, nodes.NodeIdentified),
+    "node.agent_superseded": Shape(1, nodes.AgentSuperseded),
+    "node.revoked": Shape(1, nodes.NodeRevoked),
     "node.inspected": Shape(1, nodes.NodeInspected),
     "slot.discovered": Shape(1, slots.SlotDiscovered),
     "slot.approved": Shape(1, slots.SlotApproved),
@@ -51,10 +54,18 @@ CATALOG: Final[dict[str, Shape]] = {
     "allocation.failed": Shape(1, allocations.AllocationFailed),
     "allocation.lease_ended": Shape(1, allocations.LeaseEnded),
     "allocation.slice_removal_unproved": Shape(1, allocations.SliceRemovalUnproved),
+    "allocation.slice_removal_retried": Shape(1, allocations.SliceRemovalRetried),
     "allocation.slice_removed": Shape(1, allocations.SliceRemoved),
     "allocation.released": Shape(1, allocations.AllocationReleased),
+    "task.asked": Shape(1, tasks.TaskAsked),
+    "task.failed": Shape(1, tasks.TaskFailed),
+    "task.succeeded": Shape(1, tasks.TaskSucceeded),
+    "task.cancel_asked": Shape(1, tasks.TaskCancelAsked),
+    "task.cancelled": Shape(1, tasks.TaskCancelled),
+    "task.retried": Shape(1, tasks.TaskRetried),
     "access.key_issued": Shape(1, access.ApiKeyIssued),
     "order.refused": Shape(1, orders.OrderRefused),
+    "order.message_refused": Shape(1, orders.MessageRefused),
     "projection.rebuild_ordered": Shape(1, projections.ProjectionRebuildOrdered),
     "projection.rebuilt": Shape(1, projections.ProjectionRebuilt),
     "projection.event_skipped": Shape(1, projections.ProjectionEventSkipped),

@@ -167,3 +167,7 @@ def stream_of_allocation(allocation: AllocationId) -> StreamId:
 
 def stream_of_projection(projection: str) -> StreamId:
     return StreamId(f"projection-{projection}")
+
+
+def stream_of_task(task: UUID) -> StreamId:
+    return StreamId(f"task-{task}")

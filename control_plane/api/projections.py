@@ -14,7 +14,14 @@ from control_plane.api.bodies import Body
 from control_plane.api.pages import Limit, Page
 from control_plane.api.problems import PROBLEMS
 from control_plane.api.state import key_of, origin_of, plane_of
-from control_plane.commands.projections import order_rebuild, projection_history, retry, skip_event, stops
+from control_plane.commands.projections import (
+    named,
+    order_rebuild,
+    projection_history,
+    retry,
+    skip_event,
+    stops,
+)
 from control_plane.decisions.projections import fold
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.projector import verifications
@@ -115,13 +122,13 @@ async def list_projections(request: Request, _principal: Admin) -> Page[Projecti
 async def show_projection(request: Request, _principal: Admin, name: str) -> ProjectionView:
     """One read model."""
     async with plane_of(request).engine.connect() as conn:
-        return await _view(conn, _named(name))
+        return await _view(conn, named(name))
 
 
 @router.post("/projections/{name}/rebuild", status_code=202)
 async def rebuild(request: Request, principal: Admin, name: str) -> ProjectionView:
     """Have the read model filled anew beside the live one, and swapped in. Watch its `rebuild` come and go."""
-    _named(name)
+    named(name)
     await plane_of(request).handle(
         order_rebuild(name, origin_of(request, principal)), await key_of(request, principal)
     )
@@ -131,7 +138,7 @@ async def rebuild(request: Request, principal: Admin, name: str) -> ProjectionVi
 @router.post("/projections/{name}/skip")
 async def skip(request: Request, principal: Admin, name: str, body: SkipEvent) -> ProjectionView:
     """Let the read model pass over the event that stops it, now and in every rebuild."""
-    _named(name)
+    named(name)
     command = skip_event(name, Position(body.position), body.reason, origin_of(request, principal))
     await plane_of(request).handle(command, await key_of(request, principal))
     return await show_projection(request, principal, name)
@@ -140,7 +147,7 @@ async def skip(request: Request, principal: Admin, name: str, body: SkipEvent) -
 @router.post("/projections/{name}/retry")
 async def try_again(request: Request, principal: Admin, name: str) -> ProjectionView:
     """Have the read model try the event again that stops it."""
-    _named(name)
+    named(name)
     await plane_of(request).handle(
         retry(name, origin_of(request, principal)), await key_of(request, principal)
     )
@@ -191,12 +198,6 @@ def _verification(row: RowMapping) -> VerificationView:
         differences=[] if stopped else found,
         stopped=found[0] if stopped else None,
     )
-
-
-def _named(name: str) -> Projection:
-    if name not in PROJECTIONS:
-        raise UnknownName(Objection("unknown_projection", f"no projection is named {name!r}"))
-    return PROJECTIONS[name]
 
 
 async def _view(conn: AsyncConnection, projection: Projection) -> ProjectionView:

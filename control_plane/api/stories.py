@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import sqlalchemy as sa
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
@@ -9,13 +10,16 @@ from control_plane.api.access import Admin
 from control_plane.api.pages import Limit, Page, event_page
 from control_plane.api.picking import After, LastEventId, held
 from control_plane.api.problems import PROBLEMS
+from control_plane.api.progress import Subject, watch_both
 from control_plane.api.state import feed_of, plane_of
 from control_plane.api.views import EventView
-from control_plane.api.watch import STREAMED, event_stream, watch
+from control_plane.api.watch import STREAMED, event_stream
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.histories import allocation_history
+from control_plane.work import task
+from events.allocations import AllocationPlaced
 from events.search import Pick
-from events.values import InvalidValue, Position, allocation_id, correlation_of
+from events.values import InvalidValue, NodeId, Position, SlotId, allocation_id, correlation_of, node_of
 
 router = APIRouter(prefix="/v1/allocations", tags=["allocations"], responses=PROBLEMS)
 
@@ -24,6 +28,12 @@ class _Story(NamedTuple):
     pick: Pick
     before: Position
     """Nothing of it stands up to here."""
+    slots: tuple[SlotId, ...]
+    """Its own, all of one node."""
+
+    @property
+    def node(self) -> NodeId:
+        return node_of(self.slots[0])
 
 
 @router.get("/{allocation}/events")
@@ -46,10 +56,21 @@ async def watch_story(
     after: After = None,
     last_event_id: LastEventId = None,
 ) -> StreamingResponse:
-    """The story as it happens, from its beginning or after `Last-Event-ID`."""
+    """The story as it happens, from its beginning or after `Last-Event-ID`; and between its events how far the node is
+    with its orders, as messages `progress` without an id.
+    """
     story = await _story(request, allocation)
     start = await held(request, last_event_id or after)
-    return event_stream(watch(feed_of(request), max(start.position, story.before), story.pick))
+    behind = max(start.position, story.before)
+    name = allocation_id(allocation)
+    which = sa.and_(
+        task.c.node_id == story.node, task.c.slot_id.in_(story.slots), task.c.allocation_id == name
+    )
+    return event_stream(
+        watch_both(
+            request, Subject(story.pick, behind, story.node, lambda step: step.allocation_id == name, which)
+        )
+    )
 
 
 async def _story(request: Request, raw: str) -> _Story:
@@ -62,4 +83,9 @@ async def _story(request: Request, raw: str) -> _Story:
         history = await allocation_history(conn, name)
     if not history:
         raise unknown
-    return _Story(Pick(correlations=frozenset({correlation_of(name)})), Position(history[0].position - 1))
+    placed = next(each.fact for each in history if isinstance(each.fact, AllocationPlaced))
+    return _Story(
+        Pick(correlations=frozenset({correlation_of(name)})),
+        Position(history[0].position - 1),
+        tuple(slot.slot_id for slot in placed.slots),
+    )

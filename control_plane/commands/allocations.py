@@ -99,6 +99,7 @@ def _candidates(request: AllocationRequested, *, skip_locked: bool) -> sa.Select
     node = nodes.node
     fit = sa.exists().where(
         node.c.node_id == slot.c.node_id,
+        node.c.key_thumbprint.is_not(None),
         sa.func.cardinality(node.c.missing) == 0,
         node.c.images.any_() == request.image,
     )

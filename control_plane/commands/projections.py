@@ -16,7 +16,7 @@ from events.store import read_stream
 from events.values import Position, stream_of_projection
 from read_models import checkpoints
 from read_models.generations import IDLE, LIVE, turn_to
-from read_models.projections import PROJECTIONS
+from read_models.projections import PROJECTIONS, Projection
 
 
 async def projection_history(conn: AsyncConnection, name: str) -> tuple[Recorded[ProjectionFact], ...]:
@@ -65,12 +65,18 @@ def retry(name: str, origin: Origin) -> Command:
     return command
 
 
-async def _history(conn: AsyncConnection, name: str) -> tuple[Recorded[ProjectionFact], ...]:
+def named(name: str) -> Projection:
+    """The read model of that name. Raises `UnknownName`."""
     if name not in PROJECTIONS:
         known = ", ".join(PROJECTIONS)
         raise UnknownName(
             Objection("unknown_projection", f"no projection is named {name!r}; there are {known}")
         )
+    return PROJECTIONS[name]
+
+
+async def _history(conn: AsyncConnection, name: str) -> tuple[Recorded[ProjectionFact], ...]:
+    named(name)
     return await projection_history(conn, name)
 
 

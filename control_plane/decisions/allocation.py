@@ -33,6 +33,7 @@ from events.allocations import (
     SliceAddressObserved,
     SliceInterrupted,
     SliceReady,
+    SliceRemovalRetried,
     SliceRemovalUnproved,
     SliceRemoved,
     SliceStarting,
@@ -165,6 +166,23 @@ def slice_remains(state: Allocation, unproved: SliceRemovalUnproved) -> tuple[Al
             return (unproved,)
         case _:
             return ()
+
+
+def retry_removal(state: Allocation, slot: SlotId) -> tuple[AllocationFact, ...]:
+    """Have a slot emptied anew. Raises `Conflict` unless it is still to be emptied."""
+    match state:
+        case Releasing(remaining=remaining) | Failed(remaining=remaining) if slot in remaining:
+            return (SliceRemovalRetried(state.request.allocation_id, slot),)
+        case _:
+            why = f"allocation {state.request.allocation_id} does not wait for {slot} to be emptied"
+            raise Conflict(Objection("not_to_be_emptied", why))
+
+
+def cancel(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
+    """Stop bringing slices up: the allocation fails. Raises `Conflict` for one that is over or on its way there."""
+    if facts := fail(state, reason):
+        return facts
+    raise Conflict(Objection("already_ending", f"allocation {state.request.allocation_id} is ending already"))
 
 
 def is_news(history: tuple[AllocationFact, ...], fact: SliceAddressObserved | SliceRemovalUnproved) -> bool:

@@ -30,6 +30,7 @@ from events.allocations import (
     SliceAddressObserved,
     SliceInterrupted,
     SliceReady,
+    SliceRemovalRetried,
     SliceRemovalUnproved,
     SliceRemoved,
     SliceStarting,
@@ -112,7 +113,14 @@ class Released:
 Placed = Provisioning | Active | Starting | Releasing | Failed | Released
 Allocation = Requested | Placed
 Living = Provisioning | Active | Starting
-_NOTES: Final = (SliceStarting, SliceAddressObserved, SliceRemovalUnproved, LeaseExpired, LeaseEnded)
+_NOTES: Final = (
+    SliceStarting,
+    SliceAddressObserved,
+    SliceRemovalUnproved,
+    SliceRemovalRetried,
+    LeaseExpired,
+    LeaseEnded,
+)
 """Facts that tell something and move nothing."""
 
 

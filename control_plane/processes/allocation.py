@@ -31,6 +31,7 @@ from events.allocations import (
     AllocationReleasing,
     AllocationRequested,
     PlacedSlot,
+    SliceRemovalRetried,
 )
 from events.envelope import Recorded
 from events.values import SlotId, correlation_of, node_of
@@ -69,7 +70,7 @@ def due(history: Sequence[Recorded[AllocationFact]], now: datetime) -> tuple[Due
         case Provisioning(deadline=deadline, ready=up):
             if deadline <= now:
                 return (MissDeadline(),)
-            orders = _orders(state, wanted_by(history), slot_ids(state.slots) - up)
+            orders = _orders(state, history, slot_ids(state.slots) - up)
             return *orders, Wait("readiness", deadline)
         case Active(lease=lease):
             assert lease is not None, "the grant is recorded with the activation"
@@ -84,14 +85,14 @@ def due(history: Sequence[Recorded[AllocationFact]], now: datetime) -> tuple[Due
                 return (MissDeadline(),)
             return (Wait("readiness again", min(deadline, lease.expires_at)),)
         case Releasing(remaining=remaining) | Failed(remaining=remaining):
-            orders = _orders(state, wanted_by(history), remaining)
+            orders = _orders(state, history, remaining)
             return *orders, Wait("proof that the slots are empty")
         case _:
             assert_never(state)
 
 
 def wanted_by(history: Sequence[Recorded[AllocationFact]]) -> Recorded[AllocationFact]:
-    """The fact that last changed what the allocation's slots should carry."""
+    """The fact that last changed what all of the allocation's slots should carry."""
     return next(
         recorded
         for recorded in reversed(history)
@@ -99,24 +100,45 @@ def wanted_by(history: Sequence[Recorded[AllocationFact]]) -> Recorded[Allocatio
     )
 
 
-def _orders(state: Placed, wanted: Recorded[AllocationFact], slots: frozenset[SlotId]) -> tuple[Order, ...]:
-    allocation = state.request.allocation_id
-    present = isinstance(wanted.fact, AllocationPlaced)
+def wish_of(history: Sequence[Recorded[AllocationFact]], slot: SlotId) -> Order | None:
+    """The newest order of a slot that the allocation has or had; None while it is not placed."""
+    state = fold(tuple(recorded.fact for recorded in history))
+    if state is None or isinstance(state, Requested):
+        return None
+    return next(iter(_orders(state, history, frozenset({slot}))), None)
+
+
+def _orders(
+    state: Placed, history: Sequence[Recorded[AllocationFact]], slots: frozenset[SlotId]
+) -> tuple[Order, ...]:
+    """The newest order of each of the slots, in the allocation's order."""
+    newest = wanted_by(history)
+    anew = {
+        recorded.fact.slot_id: recorded
+        for recorded in history
+        if isinstance(recorded.fact, SliceRemovalRetried) and recorded.position > newest.position
+    }
     return tuple(
-        Order(
-            order_id=_order_id(slot.slot_id, wanted),
-            node_id=node_of(slot.slot_id),
-            slot_id=slot.slot_id,
-            allocation_id=allocation,
-            token=Token(wanted.epoch, wanted.position),
-            issued_at=wanted.recorded_at,
-            correlation_id=correlation_of(allocation),
-            causation_id=wanted.event_id,
-            trace_context=wanted.cause.trace_context,
-            body=_apply(state.request, slot) if present else RemoveSlice(network=_network(slot)),
-        )
+        _order(state.request, slot, anew.get(slot.slot_id, newest))
         for slot in state.slots
         if slot.slot_id in slots
+    )
+
+
+def _order(request: AllocationRequested, slot: PlacedSlot, wanted: Recorded[AllocationFact]) -> Order:
+    allocation = request.allocation_id
+    present = isinstance(wanted.fact, AllocationPlaced)
+    return Order(
+        order_id=_order_id(slot.slot_id, wanted),
+        node_id=node_of(slot.slot_id),
+        slot_id=slot.slot_id,
+        allocation_id=allocation,
+        token=Token(wanted.epoch, wanted.position),
+        issued_at=wanted.recorded_at,
+        correlation_id=correlation_of(allocation),
+        causation_id=wanted.event_id,
+        trace_context=wanted.cause.trace_context,
+        body=_apply(request, slot) if present else RemoveSlice(network=_network(slot)),
     )
 
 

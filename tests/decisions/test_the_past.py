@@ -63,8 +63,12 @@ expected = st.builds(nodes.NodeExpected, st.just(NODE), word.map(Ipv4Subnet), wo
 of_node: tuple[st.SearchStrategy[Fact], ...] = (
     st.builds(nodes.EnrolmentReopened, st.just(NODE), word, moment),
     st.builds(nodes.NodeEnrolled, st.just(NODE), word, word, word),
+    st.builds(nodes.NodeIdentified, st.just(NODE), word, word, number, word),
+    st.builds(nodes.AgentSuperseded, st.just(NODE), number, number, moment),
+    st.builds(nodes.NodeRevoked, st.just(NODE), word),
     st.builds(nodes.NodeInspected, st.just(NODE), word, word, st.booleans(), words, words),
     st.builds(orders.OrderRefused, st.just(NODE), st.just(SLOT), st.just(UUID(int=1)), reason),
+    st.builds(orders.MessageRefused, st.just(NODE), st.just(UUID(int=1)), reason),
 )
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from deploy.catalogue.page import Page, Unexplained, page
-from deploy.checks.event_catalogue import differences
+from deploy.checks.generated import differences
 from events.catalog import CATALOG
 from events.facts import Fact
 from events.shapes import JsonObject, Shape

@@ -55,18 +55,27 @@ def nodes(conn: psycopg.Connection) -> dict[str, Row]:
 def _node(facts: list[_Told]) -> Row:
     admitted = _last(facts, "node.expected")
     token = _last(facts, "node.expected", "node.enrolment_reopened")
-    enrolled = _last(facts, "node.enrolled")
+    key = _last(facts, "node.identified", but_not_after="node.revoked")
+    superseded = _last(facts, "node.agent_superseded", but_not_after="node.identified")
+    revoked = _last(facts, "node.revoked", but_not_after="node.identified")
     inspected = _last(facts, "node.inspected")
-    agent = _last(facts, "node.enrolled", "node.inspected")
-    states = {"node.expected": "expected", "node.enrolment_reopened": "expected", "node.enrolled": "enrolled"}
+    agent = _last(facts, "node.identified", "node.inspected")
+    states = {
+        "node.expected": "expected",
+        "node.enrolment_reopened": "expected",
+        "node.identified": "enrolled",
+        "node.revoked": "revoked",
+    }
     return {
         "version": len(facts),
         "state": [states[each.type] for each in facts if each.type in states][-1],
         "subnet": admitted["subnet"],
         "l2_domain": admitted["l2_domain"],
         "token_sha256": token["token_sha256"],
-        "credential_sha256": enrolled.get("credential_sha256"),
-        "queue_password_sha256": enrolled.get("queue_password_sha256"),
+        "public_key": key.get("public_key"),
+        "key_thumbprint": key.get("key_thumbprint"),
+        "superseded_session": superseded.get("presented_session"),
+        "revoked": revoked.get("reason"),
         "agent_version": agent.get("agent_version"),
         **{name: inspected.get(name) for name in ("hostname", "simulated", "images", "missing")},
     }

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from hashlib import sha256
 from typing import Final
 from uuid import UUID
 
@@ -24,7 +23,14 @@ from control_plane.commands.allocations import (
     miss_deadline,
     release_allocation,
 )
-from control_plane.commands.nodes import enrol_node, expect_node, reopen_enrolment
+from control_plane.commands.identity import (
+    enrol_node,
+    note_superseded,
+    proven,
+    renew_session,
+    revoke_node,
+)
+from control_plane.commands.nodes import expect_node, reopen_enrolment
 from control_plane.commands.projections import order_rebuild
 from control_plane.commands.slots import approve_slot
 from control_plane.decisions.refusals import Refused
@@ -36,6 +42,7 @@ from control_plane.projector.advance import Advance
 from control_plane.projector.compare import Difference
 from control_plane.projector.rebuild import Rebuild
 from control_plane.projector.verify import verify
+from control_plane.sessions import Superseded
 from control_plane.settings import Settings
 from control_plane.wiring import plane
 from events.allocations import AllocationPlaced, AllocationRequested
@@ -56,9 +63,8 @@ from events.values import (
 )
 from read_models.generations import LIVE
 from read_models.projections import PROJECTIONS
-from tasks.agent_api import Enrolment
 from tasks.reports import FoundSlot, NodeSurveyed, Report, ReportBody, SliceRemoved
-from tests.api.node import KEY
+from tests.api.node import KEY, enrolment, renewal
 from tests.servers.plane import settings_for
 from tests.servers.postgres import Database
 
@@ -78,6 +84,7 @@ class Fleet:
     later: timedelta = timedelta()
     placed: dict[AllocationId, tuple[SlotId, ...]] = field(default_factory=dict)
     _sequences: dict[NodeId, int] = field(default_factory=dict)
+    _words: dict[NodeId, str] = field(default_factory=dict)
 
     async def clock(self, conn: AsyncConnection) -> datetime:
         return await database_time(conn) + self.later
@@ -96,15 +103,26 @@ class Fleet:
         return await self.do(reopen_enrolment(node, token(word), self.origin("reopen")))
 
     async def enrol(self, node: NodeId, word: str, version: str) -> bool:
-        secret = sha256(word.encode()).hexdigest()
-        asked = Enrolment(
-            node_id=node,
-            token=token(word),
-            credential_sha256=secret,
-            queue_password_sha256=secret,
-            agent_version=version,
-        )
-        return await self.do(enrol_node(asked, self.origin("enrol")))
+        asked = proven(enrolment(node, token(word), credential=word, version=version))
+        done = await self.do(enrol_node(asked, self.origin("enrol"), timedelta(minutes=15)))
+        if done:
+            self._words[node] = word
+        return done
+
+    async def renew(self, node: NodeId, number: int, word: str) -> bool:
+        """Go on from a session; False for one that is past, which is recorded."""
+        asked = renewal(node, number, word, presented=self._words.get(node, word))
+        try:
+            done = await self.do(renew_session(asked, self.origin("renew"), timedelta(minutes=15)))
+        except Superseded as superseded:
+            await self.do(note_superseded(superseded, self.origin("renew")))
+            return False
+        if done:
+            self._words[node] = word
+        return done
+
+    async def revoke(self, node: NodeId) -> bool:
+        return await self.do(revoke_node(node, "no reason", self.origin("revoke")))
 
     async def report(self, node: NodeId, body: ReportBody, *, twice: bool = False) -> bool:
         """The next report of the node's spool; with `twice` it is delivered again."""

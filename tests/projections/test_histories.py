@@ -93,6 +93,14 @@ class Histories(RuleBasedStateMachine):
         )
         self._run(self.fleet.report(node, body, twice=twice))
 
+    @rule(node=NODES, number=st.integers(0, 3), word=WORDS)
+    def a_session_is_renewed(self, node: NodeId, number: int, word: str) -> None:
+        self._run(self.fleet.renew(node, number, word))
+
+    @rule(node=NODES)
+    def a_node_is_revoked(self, node: NodeId) -> None:
+        self._run(self.fleet.revoke(node))
+
     @rule(node=NODES, index=st.integers(0, 2))
     def a_slot_is_approved(self, node: NodeId, index: int) -> None:
         self._run(self.fleet.approve(SlotId(f"{node}/{index}")))

@@ -1,0 +1,118 @@
+"""Tasks: what nodes are to do, how each stands, and why one is not done."""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from control_plane.cli.answers import Parked, Task
+from control_plane.cli.pages import words
+from control_plane.cli.pages.details import Row, page
+
+
+def tasks(items: Iterable[Task]) -> RenderableType:
+    table = _table("ID", "KIND", "STATE", "PLACE", "ASKED FOR", "NOTES")
+    for item in items:
+        place, asked = item.slot_id or item.node_id, words.since(item.created_at)
+        table.add_row(item.id, item.kind, _state(item), place, asked, Text("; ").join(_notes(item)))
+    return table if table.row_count else Text("no tasks")
+
+
+def _state(item: Task) -> Text:
+    return words.state("cancelling" if item.cancelling else item.state)
+
+
+def _notes(item: Task) -> Iterator[Text]:
+    if item.parked:
+        yield Text(f"parked: {item.parked.error}", "red")
+    if item.reason:
+        yield Text(item.reason.message)
+    if item.progress:
+        yield Text(words.step(item.progress.step, item.progress.number, item.progress.of))
+    if item.attempt is not None and item.attempt > 1:
+        yield Text(f"try {item.attempt}")
+
+
+def task(item: Task) -> Table:
+    return page(_task(item))
+
+
+def _task(item: Task) -> Iterator[Row]:
+    yield "task", Text(item.id, "bold")
+    yield "kind", item.kind
+    yield "state", _state(item)
+    if item.reason:
+        yield "reason", Text.assemble(item.reason.message, (f"  [{item.reason.code}]", "dim"))
+    if item.parked:
+        yield "parked", Text(f"{item.parked.error} (since {words.clock(item.parked.since)})", "red")
+    yield "place", f"slot {item.slot_id}" if item.slot_id else f"node {item.node_id}"
+    if item.allocation_id:
+        yield "allocation", item.allocation_id
+    yield "at", f"{words.clock(item.created_at)} ({words.since(item.created_at)})"
+    yield "sent", _sent(item)
+    if item.progress:
+        told = words.step(item.progress.step, item.progress.number, item.progress.of)
+        yield "progress", f"{told}, {words.since(item.progress.at)}"
+    if item.ended_at:
+        yield "ended", f"{words.clock(item.ended_at)} ({words.since(item.ended_at)})"
+    yield from _result(item)
+
+
+def _sent(item: Task) -> str:
+    if not item.sends:
+        return "not yet"
+    told = "once" if item.sends == 1 else f"{item.sends} times"
+    fetched = "" if item.deliveries is None else f", fetched {item.deliveries} times"
+    attempt = "" if item.attempt is None else f", try {item.attempt}"
+    return f"{told}{fetched}{attempt}"
+
+
+def _result(item: Task) -> Iterator[Row]:
+    """A line for each part of it; lists of records a line each. Knows no kind, so that a new one is shown too."""
+    for name, value in (item.result or {}).items():
+        if name != "kind":
+            yield name.replace("_", " "), _told(value)
+
+
+def _told(value: object) -> str:
+    match value:
+        case [dict(), *_]:
+            return "\n".join(_record(each) for each in value)
+        case []:
+            return "none"
+        case [*several]:
+            return ", ".join(map(str, several))
+        case None:
+            return "-"
+        case str() | int():
+            return _plain(value)
+        case _:
+            return msgspec.json.encode(value).decode()
+
+
+def _record(record: object) -> str:
+    assert isinstance(record, dict), "a list of the API is of one kind"
+    return "  ".join(
+        _plain(each) if not isinstance(each, list) else ", ".join(each) for each in record.values()
+    )
+
+
+def _plain(value: object) -> str:
+    return {True: "ok", False: "NOT OK"}[value] if isinstance(value, bool) else str(value)
+
+
+def parked(items: Iterable[Parked]) -> RenderableType:
+    table = _table("STREAM", "PARKED", "LOOKED AT AGAIN", "ERROR")
+    for item in items:
+        again = "-" if item.next_look_at is None else words.until(item.next_look_at)
+        table.add_row(item.stream, words.since(item.since), again, Text(item.error, "red"))
+    return table if table.row_count else Text("nothing is parked")
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in columns:
+        table.add_column(name, no_wrap=True)
+    return table

@@ -1,0 +1,136 @@
+"""Rows of `work.task` as commands and reports change them, each in the transaction of the facts that say why.
+
+Order ids can be guessed, so what a node says changes rows of its own alone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, assert_never
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_plane.decisions.tasks import NO_ANSWER
+from control_plane.work import OPEN, progress, task
+from events.facts import Reason
+from events.tasks import (
+    TaskAsked,
+    TaskCancelAsked,
+    TaskCancelled,
+    TaskFact,
+    TaskFailed,
+    TaskRetried,
+    TaskSucceeded,
+)
+from events.values import NodeId
+from tasks.operations import OperationCancel
+
+CANCEL: Final[str] = OperationCancel.model_fields["kind"].default
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How an order ended: its row's state, with the reason or the result (JSON)."""
+
+    state: str
+    reason: Reason | None = None
+    result: str | None = None
+
+
+POISONED: Final = "poisoned"
+SUPERSEDED: Final = End("superseded")
+
+
+def failure(reason: Reason) -> End:
+    """The end of what failed for this reason, by its code."""
+    return End({POISONED: POISONED, NO_ANSWER: "expired"}.get(reason.code, "failed"), reason)
+
+
+def refusal(reason: Reason) -> End:
+    """The end of what the node would not touch; one that killed its agent again and again is poisoned."""
+    return End(POISONED if reason.code == POISONED else "refused", reason)
+
+
+def end_of(fact: TaskFact) -> End | None:
+    """How a fact ends the row of the try that it tells of; None when it does not."""
+    match fact:
+        case TaskSucceeded(result=result):
+            return End("done", result=result)
+        case TaskFailed(reason=reason, final=True):
+            return failure(reason)
+        case TaskFailed(reason=reason):
+            return End("waiting", reason)
+        case TaskCancelled(reason=reason):
+            return End("cancelled", reason)
+        case TaskAsked() | TaskCancelAsked() | TaskRetried():
+            return None
+        case _:
+            assert_never(fact)
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """An operation's row: which try at which task it is, or stops."""
+
+    operation_id: UUID
+    node_id: NodeId
+    task_id: UUID
+    attempt: int
+    kind: str
+    state: str
+    sends: int
+
+
+async def tried(conn: AsyncConnection, operation_id: UUID, node: NodeId) -> Tried | None:
+    """The operation of that id, if it is one of the node's."""
+    row = (
+        await conn.execute(_TRIED.where(task.c.order_id == operation_id, task.c.node_id == node))
+    ).one_or_none()
+    return None if row is None else Tried(*row)
+
+
+async def newest_try(conn: AsyncConnection, task_id: UUID) -> Tried | None:
+    """The last try at a task that has a row, locked: while we hold it, nobody sends it."""
+    query = _TRIED.where(task.c.task_id == task_id, task.c.kind != CANCEL)
+    row = (await conn.execute(query.order_by(task.c.attempt.desc()).limit(1).with_for_update())).one_or_none()
+    return None if row is None else Tried(*row)
+
+
+_TRIED: Final = sa.select(
+    task.c.order_id, task.c.node_id, task.c.task_id, task.c.attempt, task.c.kind, task.c.state, task.c.sends
+).where(task.c.task_id.is_not(None))
+
+
+async def end(conn: AsyncConnection, node: NodeId, order_id: UUID, how: End, now: datetime) -> None:
+    """End an order of the node that is still open; its progress is of no more use."""
+    mine = task.c.order_id == order_id, task.c.node_id == node
+    await _end(conn, sa.and_(*mine), how, now)
+
+
+async def end_tries(conn: AsyncConnection, task_id: UUID, how: End, now: datetime) -> None:
+    """End whatever is still open of a task: its try, and what tells the node to stop it."""
+    await _end(conn, sa.and_(task.c.task_id == task_id, task.c.kind != CANCEL), how, now)
+    await _end(conn, sa.and_(task.c.task_id == task_id, task.c.kind == CANCEL), SUPERSEDED, now)
+
+
+async def note(conn: AsyncConnection, node: NodeId, order_id: UUID, reason: Reason) -> None:
+    """Say on an order that goes on why it is not at its end."""
+    mine = task.c.order_id == order_id, task.c.node_id == node, task.c.state.in_(OPEN)
+    await conn.execute(sa.update(task).where(*mine).values(reason=_json(reason)))
+
+
+async def _end(conn: AsyncConnection, which: sa.ColumnElement[bool], how: End, now: datetime) -> None:
+    ended = (
+        sa.update(task)
+        .where(which, task.c.state.in_(OPEN))
+        .values(state=how.state, ended_at=now, reason=_json(how.reason), result=how.result)
+        .returning(task.c.order_id)
+        .cte("ended")
+    )
+    await conn.execute(sa.delete(progress).where(progress.c.order_id.in_(sa.select(ended.c.order_id))))
+
+
+def _json(reason: Reason | None) -> Mapping[str, str] | None:
+    return None if reason is None else {"code": reason.code, "message": reason.message}

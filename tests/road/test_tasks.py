@@ -1,0 +1,164 @@
+"""Tasks that an admin asks for, on the whole road: control plane, queue, and an agent over a host in memory."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node_agent.halt import Halt, Halted
+from node_agent.lab.simulated.host import SimulatedHost
+from node_agent.lab.simulated.node import host_over
+from node_agent.settings import Settings
+from node_agent.wiring import run
+from tests.api.node import allocate
+from tests.api.streams import Event, open_stream
+from tests.servers.plane import RunningPlane
+from tests.waiting import until
+
+NEVER_BOOTS = 3600.0
+
+
+@dataclass
+class Road:
+    """A control plane with one node, whose host the test can reach into."""
+
+    plane: RunningPlane
+    host: SimulatedHost
+
+    def asked(self, kind: str, **place: str) -> dict[str, Any]:
+        """What came of a task."""
+        answer = self.plane.client().post("/tasks", json={"kind": kind, **place})
+        assert answer.status_code == 202, answer.text
+        return self.ended(str(answer.json()["id"]))
+
+    def ended(self, task: str) -> dict[str, Any]:
+        until(lambda: self.show(task)["ended_at"] is not None, f"task {task} ends")
+        return self.show(task)
+
+    def show(self, task: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.plane.client().get(f"/tasks/{task}").json()
+        return found
+
+    def tasks(self, **picked: str) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = self.plane.client().get("/tasks", params=picked).json()["items"]
+        return items
+
+    def state(self, allocation: str) -> str:
+        return str(self.plane.client().get(f"/allocations/{allocation}").json()["state"])
+
+
+@contextmanager
+def a_road(plane: RunningPlane, folder: Path, boot_seconds: float = 0.05) -> Iterator[Road]:
+    """The agent runs in a thread of this process, and surveys its host at its start and then no more."""
+    (folder / "token").write_text(
+        plane.client().post("/nodes", json={"id": "sim-a"}).json()["enrolment_token"]
+    )
+    settings = Settings.model_validate(
+        {
+            "node_id": "sim-a",
+            "api_url": plane.url,
+            "enrolment_token_file": folder / "token",
+            "state_folder": folder / "agent",
+            "run_folder": folder / "run",
+            "images_folder": folder / "images",
+            "slots": [{"index": 0, "vcpus": 1, "memory_mib": 96}],
+            "survey_seconds": 3600,
+            "heartbeat_seconds": 0.5,
+            "simulated": {"boot_seconds": boot_seconds},
+        }
+    )
+    host, halt, pool = SimulatedHost(), Halt(), ThreadPoolExecutor(1)
+    agent = pool.submit(run, settings, halt, lambda *given: host_over(host, *given))
+    client = plane.client()
+    try:
+        until(lambda: len(client.get("/slots").json()["items"]) == 1, "the node's slot is discovered")
+        assert client.post("/nodes/sim-a/slots/0/approve").is_success
+        until(lambda: client.get("/nodes/sim-a").json()["state"] == "enrolled", "the node is settled")
+        yield Road(plane, host)
+    finally:
+        halt.ask()
+        wait([agent], 20)
+        pool.shutdown(wait=False)
+        if not isinstance(agent.exception(0), Halted):
+            agent.result()
+
+
+@pytest.fixture
+def road(running_plane: RunningPlane, tmp_path: Path) -> Iterator[Road]:
+    with a_road(running_plane, tmp_path) as made:
+        yield made
+
+
+def active(road: Road) -> str:
+    allocation = str(allocate(road.plane).json()["id"])
+    until(lambda: road.state(allocation) == "active", "it is active")
+    return allocation
+
+
+def test_drift_is_named_and_mended(road: Road) -> None:
+    active(road)
+    assert road.asked("drift.report", slot_id="sim-a/0")["result"]["drift"] == []
+    with road.host.change() as state:
+        state.ports.clear()
+    [drift] = road.asked("drift.report", slot_id="sim-a/0")["result"]["drift"]
+    assert drift["aspect"] == "port"
+    mended = road.asked("port.reconcile", slot_id="sim-a/0")
+    assert (mended["state"], bool(mended["result"]["steps"])) == ("done", True)
+    assert road.asked("drift.report", slot_id="sim-a/0")["result"]["drift"] == []
+    assert road.asked("port.reconcile", slot_id="sim-a/0")["result"]["steps"] == []
+
+
+def test_a_host_is_verified(road: Road) -> None:
+    checks = road.asked("node.verify", node_id="sim-a")["result"]["checks"]
+    assert checks
+    assert all(check["ok"] for check in checks)
+
+
+def test_every_kind_that_can_be_asked_for_ends(road: Road) -> None:
+    allocation = active(road)
+    kinds = ("vnic.attach", "port.reconcile", "lease.apply", "exposure.apply", "address.report")
+    looks = ("readiness.poll", "drift.report", "machine.inspect")
+    for kind in (*kinds, *looks):
+        ended = road.asked(kind, slot_id="sim-a/0")
+        assert ended["state"] == "done", ended
+    client = road.plane.client()
+    refused = client.post("/tasks", json={"kind": "exposure.remove", "slot_id": "sim-a/0"})
+    assert refused.status_code == 409
+    assert road.state(allocation) == "active"
+    verification = f"/verifications/{client.post('/verifications').json()['id']}"
+    until(lambda: client.get(verification).json()["ended_at"] is not None, "the tables are compared")
+    assert client.get(verification).json()["state"] == "equal", "a task's stream is nothing to read models"
+
+
+def test_a_poll_of_what_never_gets_ready_is_stopped(running_plane: RunningPlane, tmp_path: Path) -> None:
+    with a_road(running_plane, tmp_path, boot_seconds=NEVER_BOOTS) as road:
+        allocation = str(allocate(road.plane).json()["id"])
+        until(lambda: road.state(allocation) == "provisioning", "it is being brought up")
+        client = road.plane.client()
+        task = str(client.post("/tasks", json={"kind": "readiness.poll", "slot_id": "sim-a/0"}).json()["id"])
+        until(lambda: (road.show(task)["deliveries"] or 0) > 0, "the node has fetched it")
+        assert client.post(f"/tasks/{task}/cancel").is_success
+        ended = road.ended(task)
+        assert (ended["state"], ended["reason"]["code"]) == ("cancelled", "cancelled")
+        assert road.state(allocation) == "provisioning"
+
+
+def test_progress_of_an_allocation_is_told_between_its_events(
+    running_plane: RunningPlane, tmp_path: Path
+) -> None:
+    with a_road(running_plane, tmp_path, boot_seconds=2.0) as road:
+        allocation = str(allocate(road.plane).json()["id"])
+        seen: list[Event] = []
+        with open_stream(road.plane, f"/allocations/{allocation}/watch") as stream:
+            while not seen or seen[-1].type != "allocation.activated":
+                seen.append(stream.next())
+        steps = [each for each in seen if each.type == "progress"]
+        assert steps
+        assert {each.data["slot_id"] for each in steps} == {"sim-a/0"}
+        # Its id is that of the event before it: what a client goes on from is always an event.
+        assert all(each.id.partition(".")[0] == "1" for each in seen[1:])
+        assert road.tasks(kind="slice.apply")[0]["progress"] is None, "what is over makes no progress"
