@@ -5,24 +5,18 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
 
 import structlog
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from control_plane.handle import Clock, Handle, database_time
+from control_plane.redis_client import redis_client
 from control_plane.settings import Settings
 from control_plane.wake import RedisWake
 from events.connection import ledger_connection
 from events.fitness import refuse_unfit_server
 from tasks.failpoints import arm_from
-
-# Twice this is how long a Redis that hangs is waited for (once more on a new connection). The sweeper waits inside a
-# transaction, and Postgres ends those that idle for four seconds.
-REDIS_SECONDS: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +31,18 @@ class Plane:
 
 @asynccontextmanager
 async def plane(settings: Settings, *, pool: int = 8, clock: Clock = database_time) -> AsyncIterator[Plane]:
-    """Connect, refuse a server that the ledger's promises do not hold on, and close at the end."""
+    """Connect, refuse a server that the ledger's promises do not hold on, and close at the end.
+
+    Raises `UnfitServer`, `UnusableCertificate`.
+    """
     arm_from(settings.failpoints)
     engine = create_async_engine(
-        settings.database_url.get_secret_value(), pool_size=pool, max_overflow=0, pool_pre_ping=True
+        settings.database_url.get_secret_value(),
+        pool_size=pool,
+        max_overflow=0,
+        pool_pre_ping=True,
     )
-    redis = Redis.from_url(
-        settings.redis_url.get_secret_value(),
-        socket_timeout=REDIS_SECONDS,
-        socket_connect_timeout=REDIS_SECONDS,
-        retry=Retry(NoBackoff(), 1),
-    )
+    redis = redis_client(settings)
     try:
         async with engine.connect() as conn:
             await refuse_unfit_server(await ledger_connection(conn))

@@ -2,17 +2,27 @@
 
 `ControlPlaneAway` passes by itself: wait and ask again. `TurnedAway` does not: the control plane answered and will
 not have this node, or this request. What a failure means for slices is the same in every case: nothing.
+Over TLS, a control plane that is not believed is away: who answers may change, and so may this machine's clock.
 """
 
 from http import HTTPStatus
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from events.values import NodeId
-from tasks.agent_api import DesiredState, Enrolled, Enrolment, Heartbeat, HeartbeatAnswer
+from node_agent.settings import Settings, SettingsRefused, api_trust
+from tasks.agent_api import (
+    DesiredState,
+    Enrolment,
+    Granted,
+    Heartbeat,
+    HeartbeatAnswer,
+    ProgressBatch,
+    Renewal,
+)
 from tasks.reports import ReportBatch, ReportsTaken
+from tasks.trust import why_untrusted
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
@@ -48,55 +58,102 @@ class _Problem(BaseModel):
     reasons: tuple[_Reason, ...] = ()
 
 
-def enrol(api_url: str, enrolment: Enrolment) -> Enrolled:
+def enrol(settings: Settings, enrolment: Enrolment) -> Granted:
     """Present the one-time token. Raises `ControlPlaneAway`, `TurnedAway`."""
-    with httpx.Client(base_url=api_url, timeout=_TIMEOUT, trust_env=False) as http:
-        return _ask(http, "POST", "/v1/agent/enroll", Enrolled, enrolment)
+    with _http(settings) as http:
+        return _read(_answered(http, "POST", "/v1/agent/enroll", enrolment), Granted)
+
+
+def ask_for_session(settings: Settings, renewal: Renewal) -> Granted:
+    """Ask to go on from a session to a new one. Raises `ControlPlaneAway`, `TurnedAway`."""
+    with _http(settings) as http:
+        return _read(_answered(http, "POST", "/v1/agent/sessions", renewal), Granted)
+
+
+class Credentials(Protocol):
+    """What the node shows, and how it gets something else to show when that is refused."""
+
+    @property
+    def bearer(self) -> str: ...
+
+    def renew_if_still(self, bearer: str) -> bool:
+        """Whether there is something else to show than the refused `bearer`."""
+        ...
 
 
 class ControlPlane:
     """Every method may be called from any thread, and raises `ControlPlaneAway` and `TurnedAway`."""
 
-    def __init__(self, api_url: str, node_id: NodeId, credential: str) -> None:
-        self._http = httpx.Client(
-            base_url=api_url,
-            timeout=_TIMEOUT,
-            # Proxies and .netrc of the host's root are not for the agent's secret.
-            trust_env=False,
-            headers={"Authorization": f"Bearer {node_id}:{credential}"},
-        )
+    def __init__(self, settings: Settings, credentials: Credentials) -> None:
+        self._http = _http(settings)
+        self._credentials = credentials
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
-        return _ask(self._http, "POST", "/v1/agent/heartbeat", HeartbeatAnswer, heartbeat)
+        return _read(self._ask("POST", "/v1/agent/heartbeat", heartbeat), HeartbeatAnswer)
 
     def desired_state(self) -> DesiredState:
-        return _ask(self._http, "GET", "/v1/agent/desired-state", DesiredState)
+        return _read(self._ask("GET", "/v1/agent/desired-state"), DesiredState)
 
     def report(self, batch: ReportBatch) -> ReportsTaken:
         """Also raises `ReportMissing`."""
-        return _ask(self._http, "POST", "/v1/agent/reports", ReportsTaken, batch)
+        return _read(self._ask("POST", "/v1/agent/reports", batch), ReportsTaken)
+
+    def progress(self, batch: ProgressBatch) -> None:
+        self._ask("POST", "/v1/agent/progress", batch)
+
+    def _ask(self, method: str, path: str, question: BaseModel | None = None) -> httpx.Response:
+        """Ask, and once more when the session was renewed meanwhile or could be."""
+        bearer = self._credentials.bearer
+        try:
+            return _answered(self._http, method, path, question, bearer)
+        except TurnedAway as refusal:
+            if refusal.status != HTTPStatus.UNAUTHORIZED or not self._credentials.renew_if_still(bearer):
+                raise
+        return _answered(self._http, method, path, question, self._credentials.bearer)
 
     def close(self) -> None:
         self._http.close()
 
 
-def _ask(
-    http: httpx.Client, method: str, path: str, answer: type[Answer], question: BaseModel | None = None
-) -> Answer:
-    content = None if question is None else question.model_dump_json()
+def _http(settings: Settings) -> httpx.Client:
     try:
-        response = http.request(method, path, content=content, headers={"Content-Type": "application/json"})
-    except httpx.HTTPError as error:
-        raise ControlPlaneAway(f"{type(error).__name__}: {error}") from error
-    if response.status_code in _PASSING or response.is_server_error:
-        raise ControlPlaneAway(f"{response.status_code} from {path}")
-    if not response.is_success:
-        raise _refusal(response)
+        trusted = api_trust(settings)
+    except SettingsRefused as refused:
+        # It was good when the agent started: whoever exchanges the file will end that.
+        raise ControlPlaneAway(str(refused)) from refused
+    # Proxies and .netrc of the host's root are not for the agent's secret.
+    return httpx.Client(base_url=settings.api_url, verify=trusted, timeout=_TIMEOUT, trust_env=False)
+
+
+def _read(response: httpx.Response, answer: type[Answer]) -> Answer:
     try:
         return answer.model_validate_json(response.content)
     except ValidationError as error:
         # Something else answers on this address, or a control plane that speaks otherwise: both may pass.
-        raise ControlPlaneAway(f"{path} answered what is no {answer.__name__}: {error}") from error
+        why = f"{response.request.url.path} answered what is no {answer.__name__}: {error}"
+        raise ControlPlaneAway(why) from error
+
+
+def _answered(
+    http: httpx.Client,
+    method: str,
+    path: str,
+    question: BaseModel | None,
+    bearer: str | None = None,
+) -> httpx.Response:
+    content = None if question is None else question.model_dump_json()
+    headers = {"Content-Type": "application/json"}
+    if bearer is not None:
+        headers["Authorization"] = f"Bearer {bearer}"
+    try:
+        response = http.request(method, path, content=content, headers=headers)
+    except httpx.HTTPError as error:
+        raise ControlPlaneAway(why_untrusted(error) or f"{type(error).__name__}: {error}") from error
+    if response.status_code in _PASSING or response.is_server_error:
+        raise ControlPlaneAway(f"{response.status_code} from {path}")
+    if not response.is_success:
+        raise _refusal(response)
+    return response
 
 
 def _refusal(response: httpx.Response) -> TurnedAway:

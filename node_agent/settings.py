@@ -1,13 +1,19 @@
 """What the agent is told: one JSON file, read here and nowhere else, and refused whole if any of it is wrong."""
 
+import ssl
+from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
 from events.values import SlotIndex
 from node_agent.guests import Accelerator
 from tasks.fields import InterfaceName, NodeId, Wire
+from tasks.trust import UnusableCa, trust
+
+DeviceName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,14}$")]
+"""Name of a link that others made, so any that Linux and its drivers give."""
 
 
 class SettingsRefused(Exception):
@@ -30,16 +36,25 @@ class SimulatedHostSettings(Wire):
 
 
 class Settings(Wire):
-    """`state_folder` must survive a reboot of the host, `run_folder` need not."""
+    """`state_folder` must survive a reboot of the host, `run_folder` need not.
+
+    `ca_file` (PEM) is the CA that an API behind https:// is believed by; without it, one of the system's. It is all
+    that an agent trusts beforehand: whom to believe at its queue it learns from the API.
+    """
 
     node_id: NodeId
     api_url: str = Field(pattern=r"^https?://")
+    ca_file: Path | None = None
     enrolment_token_file: Path
     state_folder: Path
     run_folder: Path
     images_folder: Path
     bridge: InterfaceName = "br-slice"
     uplink: InterfaceName = "uplink0"
+    vf_parent: DeviceName | None = None
+    """The physical function that slots have virtual functions of."""
+    bf3_link: DeviceName | None = None
+    """The link to a BlueField card, `tmfifo_net0` as a rule."""
     datapath_type: Literal["system", "netdev"] = "system"
     libvirt_uri: str = "qemu:///system"
     ovs_folder: Path = Path("/run/openvswitch")
@@ -47,6 +62,8 @@ class Settings(Wire):
     slots: tuple[SlotSettings, ...] = Field(min_length=1, max_length=64)
     survey_seconds: float = Field(default=15, gt=0)
     heartbeat_seconds: float = Field(default=5, gt=0)
+    renewal_seconds: float | None = Field(default=None, gt=0)
+    """How often the session is renewed; at half of its life unless told otherwise."""
     log: Literal["console", "json"] = "json"
     simulated: SimulatedHostSettings | None = None
 
@@ -56,13 +73,48 @@ class Settings(Wire):
             raise ValueError("two slots have the same index")
         return self
 
+    @model_validator(mode="after")
+    def _the_ca_is_asked(self) -> "Settings":
+        if self.ca_file is not None and not self.over_tls:
+            raise ValueError("ca_file: api_url is no https://, and nobody would be checked")
+        return self
+
+    @property
+    def over_tls(self) -> bool:
+        return self.api_url.startswith("https://")
+
+
+_trusted: Final = lru_cache(maxsize=8)(trust)
+"""One context for all agents of a process that believe the same."""
+
+
+@lru_cache(maxsize=1)
+def _nobody() -> ssl.SSLContext:
+    """For http://, where it is not asked. The HTTP client's own default reads a store of CAs for each client."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def api_trust(settings: Settings) -> ssl.SSLContext:
+    """Whom to believe as the API. Raises `SettingsRefused`."""
+    if not settings.over_tls:
+        return _nobody()
+    path = settings.ca_file
+    try:
+        return _trusted(None if path is None else path.read_text())
+    except (UnusableCa, UnicodeDecodeError) as error:
+        raise SettingsRefused(f"ca_file: {path}: {error}") from None
+    except OSError as error:
+        raise SettingsRefused(f"ca_file: {path}: {error.strerror}") from error
+
 
 def read_settings(path: Path) -> Settings:
     """Raises `SettingsRefused`."""
     try:
-        return Settings.model_validate_json(path.read_bytes())
+        settings = Settings.model_validate_json(path.read_bytes())
     except OSError as error:
         raise SettingsRefused(f"{path}: {error.strerror}") from error
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors())
         raise SettingsRefused(f"{path}: {wrong}") from error
+    api_trust(settings)
+    return settings

@@ -9,7 +9,9 @@ import uvicorn
 
 from control_plane.api.app import create_app
 from control_plane.api.feed import Feed
+from control_plane.certificates import server_context
 from control_plane.followers import ledger_dsn
+from control_plane.sealing import order_keys
 from control_plane.wake import Waiter, listen
 from control_plane.wiring import Plane
 from events.tail import Tail
@@ -19,15 +21,21 @@ LAST_SECONDS: Final = 2
 
 
 async def serve(plane: Plane) -> None:
-    """Serve until cancelled; requests under way are then answered, for `LAST_SECONDS` at most."""
+    """Serve until cancelled; requests under way are then answered, for `LAST_SECONDS` at most.
+
+    Raises `NoSigningKey` and `UnusableCertificate` before it serves anybody.
+    """
+    keys, secure = order_keys(plane.settings), server_context(plane.settings)
     waiter = Waiter()
     feed = Feed(plane.engine, Tail(ledger_dsn(plane)), waiter)
+    app = create_app(plane, feed, keys)
     config = uvicorn.Config(
-        create_app(plane, feed),
+        app,
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=LAST_SECONDS,
         lifespan="off",
+        ssl_context_factory=None if secure is None else lambda _config, _default: secure,
     )
     sockets = [_listener(address) for address in plane.settings.listen.split(",")]
     server = uvicorn.Server(config)
@@ -35,8 +43,9 @@ async def serve(plane: Plane) -> None:
         background = [
             group.create_task(listen(plane.redis, (waiter,))),
             group.create_task(feed.run()),
+            group.create_task(app.state.hub.run()),
         ]
-        log.info("api_serving", listen=plane.settings.listen)
+        log.info("api_serving", listen=plane.settings.listen, tls=secure is not None)
         await _until_cancelled(server, sockets, feed)
         for task in background:
             task.cancel()

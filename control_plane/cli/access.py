@@ -1,7 +1,8 @@
 """Where the control plane is and with which key to ask: the only place that reads the environment.
 
 Order, for each of the two: option, environment, configuration file. The key of a file goes to the URL of that
-file only, so that a mistyped --url never receives the secret of another installation.
+file only, so that a mistyped --url never receives the secret of another installation. So it is with the CA in a file,
+which says for its URL who is believed there; --ca and SLICEPLANE_CA name a file (PEM) that says it for any.
 """
 
 import os
@@ -17,16 +18,18 @@ from control_plane.cli.failures import NoAccess, WrongUsage
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`warnings` are for the user, and no reason to stop."""
+    """`ca` (PEM) is whom to believe at the URL, None the system's CAs. `warnings` are for the user, and no reason to stop."""
 
     url: str
     api_key: str
+    ca: str | None = None
     warnings: tuple[str, ...] = ()
 
 
 class _ClientFile(msgspec.Struct, frozen=True):
     url: str
     api_key: str
+    ca: str | None = None
 
 
 def config_path(environ: Mapping[str, str], *, root: bool) -> Path:
@@ -39,15 +42,18 @@ def config_path(environ: Mapping[str, str], *, root: bool) -> Path:
     return Path(state) / "sliceplane/client.json"
 
 
-def find_access(url: str | None, api_key: str | None) -> Access:
+def find_access(url: str | None, api_key: str | None, ca: Path | None = None) -> Access:
     """Raises `WrongUsage` when no control plane is known, `NoAccess` when no key is."""
     environ = os.environ
     url = _checked(url or environ.get("SLICEPLANE_URL") or None)
     api_key = api_key or environ.get("SLICEPLANE_API_KEY")
-    if url and api_key:
-        return Access(url.rstrip("/"), api_key)
+    if ca is None and (named := environ.get("SLICEPLANE_CA")):
+        ca = Path(named)
+    given = None if ca is None else _read_ca(ca)
     path = config_path(environ, root=os.geteuid() == 0)
-    return _completed(url, api_key, path)
+    if url and api_key:
+        return Access(url.rstrip("/"), api_key, given or _ca_for(url, path))
+    return _completed(url, api_key, given, path)
 
 
 def _checked(url: str | None) -> str | None:
@@ -56,7 +62,27 @@ def _checked(url: str | None) -> str | None:
     return url
 
 
-def _completed(url: str | None, api_key: str | None, path: Path) -> Access:
+def _read_ca(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise WrongUsage(
+            f"cannot read the CA {path}: {why}",
+            "--ca and SLICEPLANE_CA name a file in PEM",
+        ) from error
+
+
+def _ca_for(url: str, path: Path) -> str | None:
+    """The CA of a file that is about this URL. No other file, and none that cannot be read, keeps us from asking."""
+    try:
+        found = _read(path)
+    except WrongUsage:
+        return None
+    return found.ca if found is not None and url.rstrip("/") == found.url.rstrip("/") else None
+
+
+def _completed(url: str | None, api_key: str | None, ca: str | None, path: Path) -> Access:
     found = _read(path)
     if url is None and found is None:
         raise WrongUsage(
@@ -65,10 +91,14 @@ def _completed(url: str | None, api_key: str | None, path: Path) -> Access:
             "or name one: --url and --api-key, or SLICEPLANE_URL and SLICEPLANE_API_KEY",
         )
     if found is not None and url in (None, found.url, found.url.rstrip("/")):
-        return Access(found.url.rstrip("/"), api_key or found.api_key, _open_to_others(path))
+        warnings = _open_to_others(path)
+        return Access(found.url.rstrip("/"), api_key or found.api_key, ca or found.ca, warnings)
     if url is None or api_key is None:
-        raise NoAccess(f"no API key is known for {url}", "give one: --api-key or SLICEPLANE_API_KEY")
-    return Access(url.rstrip("/"), api_key)
+        raise NoAccess(
+            f"no API key is known for {url}",
+            "give one: --api-key or SLICEPLANE_API_KEY",
+        )
+    return Access(url.rstrip("/"), api_key, ca)
 
 
 def _read(path: Path) -> _ClientFile | None:
@@ -78,11 +108,13 @@ def _read(path: Path) -> _ClientFile | None:
         return None
     except OSError as error:
         raise WrongUsage(
-            f"cannot read {path}: {error.strerror}", "name another with SLICEPLANE_CONFIG"
+            f"cannot read {path}: {error.strerror}",
+            "name another with SLICEPLANE_CONFIG",
         ) from error
     except msgspec.DecodeError as error:
         raise WrongUsage(
-            f"{path} is no configuration: {error}", 'it holds {"url": "...", "api_key": "..."}'
+            f"{path} is no configuration: {error}",
+            'it holds {"url": "...", "api_key": "..."}',
         ) from error
 
 

@@ -55,6 +55,10 @@ class Node(Answer, frozen=True):
     images: tuple[str, ...] | None = None
     missing: tuple[str, ...] | None = None
     seen_at: datetime | None = None
+    key_thumbprint: str | None = None
+    superseded_session: int | None = None
+    superseded_at: datetime | None = None
+    revoked: str | None = None
 
 
 class ExpectedNode(Answer, frozen=True):
@@ -138,6 +142,45 @@ class Event(Answer, frozen=True):
     why: str | None = None
 
 
+class Step(Answer, frozen=True):
+    """How far a node is with a task."""
+
+    step: str
+    number: int
+    at: datetime
+    of: int | None = None
+    task_id: str | None = None
+    slot_id: str | None = None
+
+
+class Parked(Answer, frozen=True):
+    stream: str
+    since: datetime
+    error: str
+    next_look_at: datetime | None = None
+
+
+class Task(Answer, frozen=True):
+    id: str
+    kind: str
+    state: str
+    node_id: str
+    created_at: datetime
+    slot_id: str | None = None
+    allocation_id: str | None = None
+    attempt: int | None = None
+    cancelling: bool = False
+    sends: int = 0
+    deliveries: int | None = None
+    sent_at: datetime | None = None
+    due_at: datetime | None = None
+    ended_at: datetime | None = None
+    reason: Reason | None = None
+    result: dict[str, object] | None = None
+    progress: Step | None = None
+    parked: Parked | None = None
+
+
 class Stop(Answer, frozen=True):
     """The event that something cannot go past."""
 
@@ -164,6 +207,19 @@ class Projection(Answer, frozen=True):
     stopped: Stop | None = None
     skipped: tuple[int, ...] = ()
     rebuild: Rebuild | None = None
+
+
+class ReachPath(Answer, frozen=True):
+    """One way from a part to another."""
+
+    who: str
+    reaches: str
+    at: str
+    transport: str
+    encrypted: bool
+    credential: str
+    survives_private_redis: bool
+    warnings: tuple[str, ...] = ()
 
 
 class Difference(Answer, frozen=True):

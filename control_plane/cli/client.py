@@ -18,6 +18,7 @@ import msgspec
 from control_plane.cli.access import Access
 from control_plane.cli.answers import Page, Problem, decode
 from control_plane.cli.failures import Failure, Unreachable, from_problem
+from control_plane.cli.trust import trust, why_untrusted
 
 Params = Mapping[str, str | int | Sequence[str] | None]
 
@@ -40,8 +41,9 @@ class Client:
         self.url = access.url
         self.asides: dict[str, None] = {}
         headers = {"Authorization": f"Bearer {access.api_key}"}
+        trusted = trust(access.url, access.ca)
         try:
-            self._http = httpx.Client(base_url=access.url, headers=headers, timeout=_TIMEOUT)
+            self._http = httpx.Client(base_url=access.url, headers=headers, timeout=_TIMEOUT, verify=trusted)
         except (httpx.InvalidURL, UnicodeEncodeError) as error:
             raise Unreachable(f"cannot use {access.url}: {error}", "look at the URL and the key") from error
 
@@ -49,7 +51,10 @@ class Client:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._http.close()
 
@@ -89,7 +94,11 @@ class Client:
         with (
             self._lost_connections(),
             self._http.stream(
-                "GET", path, params=_given(params), headers=headers, timeout=_STREAM_TIMEOUT
+                "GET",
+                path,
+                params=_given(params),
+                headers=headers,
+                timeout=_STREAM_TIMEOUT,
             ) as response,
         ):
             if response.status_code != httpx.codes.OK:
@@ -112,7 +121,9 @@ class Client:
         for pause in _PAUSES:
             try:
                 response = self._http.send(request)
-            except httpx.TransportError:
+            except httpx.TransportError as error:
+                if why_untrusted(error):
+                    break  # it will not be believed in a second either
                 time.sleep(pause)
                 continue
             if response.status_code not in _LATER or "Retry-After" not in response.headers:
@@ -143,6 +154,9 @@ class Client:
         try:
             yield
         except httpx.TransportError as error:
+            if untrusted := why_untrusted(error):
+                what, *advice = untrusted
+                raise Unreachable(f"{self.url} is not believed: {what}", *advice) from error
             what = str(error) or type(error).__name__
             raise Unreachable(
                 f"cannot reach the control plane at {self.url}: {what}",

@@ -67,6 +67,12 @@ class NotActive(Failure):
     exit_code = ExitCode.NOT_DONE
 
 
+class TaskNotDone(Failure):
+    """The task was taken, and came to an end without a result."""
+
+    exit_code = ExitCode.NOT_DONE
+
+
 class Stopped(Failure):
     """What was asked for was taken, and an event of the log keeps it from its end until somebody decides."""
 
@@ -87,6 +93,10 @@ _ADVICE: Final = {
     "unknown_projection": "see the projections there are: sliceplane projections list",
     "not_stopped": "see how each stands: sliceplane projections list",
     "not_stopped_there": "see where it stopped: sliceplane projections list",
+    "unknown_task": "see the tasks there are: sliceplane tasks list",
+    "unknown_parked": "see what is parked: sliceplane tasks parked",
+    "nothing_wanted": "see which slots have an allocation: sliceplane slots list",
+    "not_retriable": "ask for another: sliceplane allocations create --sku SKU",
     "node_exists": "see how it stands: sliceplane nodes list",
     "fabric_only_refused": "ask for --network-mode private-nat",
     "network_mode_not_offered": "ask for --network-mode private-nat",

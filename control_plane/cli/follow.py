@@ -15,6 +15,7 @@ from control_plane.cli.failures import Unreachable
 
 _FIRST_PAUSE: Final = 0.2
 _LONGEST_PAUSE: Final = 5.0
+_PROGRESS: Final = "progress"
 
 
 class Message(NamedTuple):
@@ -22,6 +23,7 @@ class Message(NamedTuple):
 
     id: str | None
     data: bytes | None
+    event: str | None = None
 
     @property
     def position(self) -> int | None:
@@ -32,24 +34,27 @@ class Message(NamedTuple):
 
 def messages(lines: Iterable[str]) -> Iterator[Message]:
     """The messages of a stream; one that is cut off is none."""
-    told: str | None = None
+    told = event = None
     data: list[str] = []
     for line in lines:
         name, _, value = line.partition(":")
         if name == "id":
             told = value.removeprefix(" ")
+        elif name == "event":
+            event = value.removeprefix(" ")
         elif name == "data":
             data.append(value.removeprefix(" "))
         elif not line and (data or told is not None):
-            yield Message(told, "\n".join(data).encode() if data else None)
-            told, data = None, []
+            yield Message(told, "\n".join(data).encode() if data else None, event)
+            told, event, data = None, None, []
 
 
 @dataclass
 class Follower:
     """Follows one stream of events: those that `params` pick, from a place that they may name as `after`.
 
-    `on_lost` and `on_back` tell the user about the connection.
+    `on_lost` and `on_back` tell the user about the connection. `on_progress` is given the JSON of what comes between events
+    and is none: how far a node is.
 
     `patience` is how long, in seconds, a lost connection is tried again, the first included. With None that is for
     ever, but for the first: a control plane that was never there should be said at once.
@@ -61,6 +66,7 @@ class Follower:
     patience: float | None = None
     on_lost: Callable[[Unreachable], None] = lambda _: None
     on_back: Callable[[], None] = lambda: None
+    on_progress: Callable[[bytes], None] = lambda _: None
     _last_id: str | None = field(default=None, init=False)
     _position: int = field(default=0, init=False)
     _pause: float = field(default=_FIRST_PAUSE, init=False)
@@ -87,7 +93,9 @@ class Follower:
             position = message.position
             self._last_id = message.id if message.id is not None else self._last_id
             self._pause = _FIRST_PAUSE
-            if message.data is not None and (position is None or position > self._position):
+            if message.event == _PROGRESS:
+                self.on_progress(message.data or b"")
+            elif message.data is not None and (position is None or position > self._position):
                 self._position = position or self._position
                 yield message.data
 

@@ -22,5 +22,13 @@ def approval_path(slot: str) -> str:
     return f"{node_path(node)}/slots/{quote(index, safe='')}/approve"
 
 
+def task_path(task: str, *further: str) -> str:
+    return "/".join(["/v1/tasks", quote(task, safe=""), *further])
+
+
+def parked_path(stream: str, *further: str) -> str:
+    return "/".join(["/v1/parked", quote(stream, safe=""), *further])
+
+
 def projection_path(projection: str, *further: str) -> str:
     return "/".join(["/v1/projections", quote(projection, safe=""), *further])

@@ -7,6 +7,7 @@ The line goes to stderr and is gone afterwards, so that stdout holds the result 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Protocol
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
+from control_plane.cli.answers import Step
 from control_plane.cli.failures import Unreachable
 from control_plane.cli.pages import words
 from control_plane.cli.pages.event_line import gist
@@ -25,6 +27,8 @@ class Progress(Protocol):
     """Is told of news about one allocation."""
 
     def tell(self, story: Story) -> None: ...
+
+    def step(self, step: Step) -> None: ...
 
     def lost(self, lost: Unreachable) -> None: ...
 
@@ -57,6 +61,9 @@ class Silence:
     def tell(self, story: Story) -> None:
         pass
 
+    def step(self, step: Step) -> None:
+        pass
+
     def lost(self, lost: Unreachable) -> None:
         pass
 
@@ -70,13 +77,18 @@ class LiveLine:
     def __init__(self, story: Story) -> None:
         self.story = story
         self._lost = False
+        self._step: Step | None = None
         self._began = self._news = time.monotonic()
         self._spinner = Spinner("dots")
 
     def tell(self, story: Story) -> None:
         if story.state != self.story.state:
             self._news = time.monotonic()
+            self._step = None
         self.story = story
+
+    def step(self, step: Step) -> None:
+        self._step = step
 
     def lost(self, lost: Unreachable) -> None:
         self._lost = True
@@ -100,6 +112,8 @@ class LiveLine:
     def _note(self) -> Text:
         if self._lost:
             return Text("  connection lost, trying again", "red")
+        if self._step is not None:
+            return Text(f"  {_doing(self._step)}")
         latest = self.story.latest
         return Text(f"  {gist(latest, self.story.allocation)}" if latest else "")
 
@@ -110,18 +124,34 @@ class PlainLines:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._told = 0
+        self._began: datetime | None = None
+        self._steps: dict[str | None, str] = {}
 
     def tell(self, story: Story) -> None:
         for step in story.steps[self._told :]:
             after = (step.since - story.steps[0].since).total_seconds()
             self._console.print(f"{words.span(after):>10}  {step.state}")
         self._told = len(story.steps)
+        self._began = story.steps[0].since if story.steps else None
+
+    def step(self, step: Step) -> None:
+        """A line for each step, however often it is told."""
+        if self._began is None or self._steps.get(step.task_id) == step.step:
+            return
+        self._steps[step.task_id] = step.step
+        after = (step.at - self._began).total_seconds()
+        self._console.print(f"{words.span(after):>10}  {_doing(step)}")
 
     def lost(self, lost: Unreachable) -> None:
         self._console.print(f"connection lost, trying again: {lost.what}")
 
     def back(self) -> None:
         self._console.print("connected again")
+
+
+def _doing(step: Step) -> str:
+    where = f"{step.slot_id}: " if step.slot_id else ""
+    return f"{where}{words.step(step.step, step.number, step.of)}"
 
 
 def _took(story: Story) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import typer
@@ -19,6 +20,7 @@ class Wanted:
 
     url: str | None
     api_key: str | None
+    ca: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ def session(context: typer.Context, *, json: bool) -> Iterator[Session]:
     screen = Screen(json=json)
     try:
         wanted = context.find_object(Wanted) or Wanted(None, None)
-        access = find_access(wanted.url, wanted.api_key)
+        access = find_access(wanted.url, wanted.api_key, wanted.ca)
         for warning in access.warnings:
             screen.warn(warning)
         with Client(access) as client:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from control_plane.cli.answers import Event, decode
+from control_plane.cli.answers import Event, Step, decode
 from control_plane.cli.failures import Interrupted, Unreachable
 from control_plane.cli.follow import Follower
 from control_plane.cli.paths import allocation_path
@@ -34,6 +34,7 @@ def wait(
             patience=PATIENCE,
             on_lost=progress.lost,
             on_back=progress.back,
+            on_progress=lambda told: progress.step(decode(told, Step)),
         )
         for message in follower:
             story = story.then(decode(message, Event))

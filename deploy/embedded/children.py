@@ -45,9 +45,27 @@ class Child:
             )
         self._started = time.monotonic()
 
+    def ensure(self) -> None:
+        """Start it unless it runs."""
+        if self._process is None or self._process.poll() is not None:
+            self.start()
+
     @property
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """How it ended, negative for a signal; None while it runs, or while nobody wants it to."""
+        return None if self._process is None else self._process.poll()
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal it, if it runs; after a SIGKILL, return when it is gone."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.send_signal(number)
+        if number == signal.SIGKILL:
+            self._process.wait()
 
     def tend(self, say: Callable[[str], None]) -> None:
         """Start it again if it has died."""

@@ -1,7 +1,8 @@
 """What `up` asks of the control plane, over its public API like any other caller."""
 
+import ssl
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -14,7 +15,8 @@ class ApiRefused(Exception):
 @dataclass(frozen=True, slots=True)
 class Api:
     url: str
-    key: str
+    key: str = field(repr=False)
+    trusted: ssl.SSLContext
 
     def get(self, path: str) -> Any:
         return self._call("GET", path)
@@ -30,8 +32,18 @@ class Api:
         return self._call("DELETE", path)
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        headers = {"Authorization": f"Bearer {self.key}", "Idempotency-Key": uuid.uuid4().hex}
-        answer = httpx.request(method, f"{self.url}/v1{path}", json=body, headers=headers, timeout=30)
+        headers = {
+            "Authorization": f"Bearer {self.key}",
+            "Idempotency-Key": uuid.uuid4().hex,
+        }
+        answer = httpx.request(
+            method,
+            f"{self.url}/v1{path}",
+            json=body,
+            headers=headers,
+            timeout=30,
+            verify=self.trusted,
+        )
         if answer.is_error:
             raise ApiRefused(f"{method} {path}: {answer.status_code} {answer.text}")
         return answer.json()

@@ -62,13 +62,28 @@ class Layout:
 
     @property
     def client_file(self) -> Path:
-        """What the command line reads: the API's address and a key."""
+        """What the command line reads: the API's address, its CA and a key."""
         return self.state / "client.json"
+
+    @property
+    def certificates(self) -> Path:
+        """The CA, and the certificate that API and Redis show."""
+        return self.state / "tls"
+
+    @property
+    def ca_file(self) -> Path:
+        """What everybody believes API and Redis by."""
+        return self.certificates / "ca.pem"
 
     @property
     def ssh_key(self) -> Path:
         """The private key of the allocation that `up` makes."""
         return self.state / "ssh" / "id_ed25519"
+
+    @property
+    def signing_key(self) -> Path:
+        """The private key that orders are signed with."""
+        return self.state / "signing-key.pem"
 
     @property
     def redis_url_file(self) -> Path:

@@ -15,7 +15,10 @@ from deploy.embedded.ssh_key import ensure_key_pair
 from events.values import ImageName
 
 NODES: Final = ("lab-a", "lab-b")
-SLOTS: Final = ({"index": 0, "vcpus": 1, "memory_mib": 96}, {"index": 1, "vcpus": 1, "memory_mib": 96})
+SLOTS: Final = (
+    {"index": 0, "vcpus": 1, "memory_mib": 96},
+    {"index": 1, "vcpus": 1, "memory_mib": 96},
+)
 NEEDED: Final = (
     "ovs-vswitchd",
     "ovsdb-server",
@@ -92,7 +95,9 @@ class LabNodes:
     simulated = False
 
     def __init__(self, layout: Layout, say: Say) -> None:
-        from node_agent.lab.lab import Lab  # needs pyroute2, which a machine without root has not
+        from node_agent.lab.lab import (
+            Lab,
+        )  # needs pyroute2, which a machine without root has not
 
         self._layout, self._say = layout, say
         self.lab = Lab(layout.run_id, layout.state, NODES)
@@ -136,7 +141,10 @@ class LabNodes:
         if name not in said:
             raise GuestUnusable(f"the guest does not carry the name of its allocation:\n{said}")
         self._prove_refusal(endpoint)
-        return [*(f"guest: {line.strip()}" for line in said.strip().splitlines()), "another key is refused"]
+        return [
+            *(f"guest: {line.strip()}" for line in said.strip().splitlines()),
+            "another key is refused",
+        ]
 
     def _prove_refusal(self, endpoint: dict[str, Any]) -> None:
         from node_agent.lab.login import LoginFailed
@@ -205,9 +213,18 @@ class SimulatedNodes:
         for name in NODES:
             folder = self._layout.node(name)
             folder.mkdir(parents=True, exist_ok=True)
-            host = {"simulated": {"boot_seconds": 1.0, "host_file": str(host_file(self._layout, name))}}
+            host = {
+                "simulated": {
+                    "boot_seconds": 1.0,
+                    "host_file": str(host_file(self._layout, name)),
+                }
+            }
             path = write_configuration(self._layout, name, api_url, folder, host)
-            agent = Child(name, python_module("node_agent", str(path)), self._layout.logs / f"{name}.log")
+            agent = Child(
+                name,
+                python_module("node_agent", str(path)),
+                self._layout.logs / f"{name}.log",
+            )
             agent.start()
             self._agents.append(agent)
 
@@ -248,6 +265,7 @@ def write_configuration(
         {
             "node_id": name,
             "api_url": api_url,
+            "ca_file": str(layout.ca_file),
             "enrolment_token_file": str(token_file(layout, name)),
             "state_folder": str(folder / "agent"),
             "run_folder": str(folder / "run"),

@@ -2,7 +2,7 @@
 
 The folder holds its configuration, the control plane's password and the append-only file, out of reach for
 everybody else. The append-only file is synced every second, so a crash may lose a second of queue, which the ledger
-refills. Users other than the control plane's are not kept: the control plane restores them, as after any loss.
+refills. With certificates it speaks TLS on its port and opens no other. Users other than the control plane's are not kept: the control plane restores them, as after any loss.
 
 The child dies with the thread that started it (PR_SET_PDEATHSIG), so start it from one that lives as long as the
 program. Killed, it starts again on the same folder.
@@ -22,8 +22,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 import redis
+
+from deploy.embedded.certificates import Certificates
+from tasks.trust import why_untrusted
 
 USER: Final = "sliceplane"
 _START_SECONDS: Final = 20.0
@@ -63,19 +67,34 @@ def bundled_server() -> Path | None:
     return server if server.exists() else None
 
 
+def speaks_tls(server: Path) -> bool:
+    """Whether the server was built with TLS, which only it knows: it refuses the option otherwise, and ends either way."""
+    asked = subprocess.run(
+        [str(server), "--port", "0", "--tls-port", "0"],
+        capture_output=True,
+        check=False,
+        timeout=_START_SECONDS,
+    )
+    return b"tls-port" not in asked.stdout + asked.stderr
+
+
 @dataclass
 class RedisServer:
-    """A running server: where it listens and the control plane's password."""
+    """A running server: where it listens and the control plane's password. `ca` is set where it speaks TLS."""
 
     address: str
     port: int
     password: str = field(repr=False)
     process: subprocess.Popen[bytes] = field(repr=False)
+    ca: Path | None = None
 
     @property
     def url(self) -> str:
         """With the password in it: not for logs, nor for a command line."""
-        return f"redis://{USER}:{self.password}@{self.address}:{self.port}/0"
+        there = f"{USER}:{self.password}@{self.address}:{self.port}/0"
+        if self.ca is None:
+            return f"redis://{there}"
+        return f"rediss://{there}?ssl_ca_certs={quote(str(self.ca))}"
 
     def stop(self) -> None:
         """Ask it to end, and make it when it does not. Safe to call twice."""
@@ -96,17 +115,22 @@ def start(
     port: int = 0,
     maxmemory: str = "256mb",
     server: Path | None = None,
+    certificates: Certificates | None = None,
 ) -> RedisServer:
     """Start a server on `folder` and wait until it answers. Raises `RedisNotFound`, `RedisDidNotStart`.
 
     It listens on the addresses of `bind` only; `port` 0 takes a free one. At `maxmemory` it refuses writes
-    and evicts nothing.
+    and evicts nothing. With `certificates` it speaks TLS and nothing else.
     """
     program = server or find_server()
     port = port or _free_port(bind[0])
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     password = _password(folder / "password")
-    _write(folder / "redis.conf", _configuration(folder, bind, port, maxmemory, password))
+    listening = [f"port {port}"] if certificates is None else _over_tls(folder, port, certificates)
+    _write(
+        folder / "redis.conf",
+        _configuration(folder, bind, listening, maxmemory, password),
+    )
     _give_to_server_user(folder)
     with (folder / "redis.log").open("ab") as log:
         process = subprocess.Popen(
@@ -118,7 +142,8 @@ def start(
             # Ctrl-C is for us: the server ends when those who use it have, and by our hand.
             process_group=0,
         )
-    started = RedisServer(bind[0], port, password, process)
+    ca = None if certificates is None else certificates.ca
+    started = RedisServer(bind[0], port, password, process, ca)
     try:
         _await_answer(started, folder / "redis.log")
     except BaseException:
@@ -128,20 +153,46 @@ def start(
 
 
 @contextmanager
-def running_redis(folder: Path, *, server: Path | None = None, port: int = 0) -> Iterator[RedisServer]:
-    started = start(folder, server=server, port=port)
+def running_redis(
+    folder: Path,
+    *,
+    server: Path | None = None,
+    port: int = 0,
+    certificates: Certificates | None = None,
+) -> Iterator[RedisServer]:
+    started = start(folder, server=server, port=port, certificates=certificates)
     try:
         yield started
     finally:
         started.stop()
 
 
-def _configuration(folder: Path, bind: Sequence[str], port: int, maxmemory: str, password: str) -> str:
+def _over_tls(folder: Path, port: int, certificates: Certificates) -> list[str]:
+    """Clients show a password and no certificate. The server reads the key as a user of its own: it gets a copy."""
+    shown = folder / "server.pem"
+    _write(shown, certificates.server.read_text())
+    return [
+        "port 0",
+        f"tls-port {port}",
+        f'tls-cert-file "{shown}"',
+        f'tls-key-file "{shown}"',
+        "tls-auth-clients no",
+        'tls-protocols "TLSv1.2 TLSv1.3"',
+    ]
+
+
+def _configuration(
+    folder: Path,
+    bind: Sequence[str],
+    listening: Sequence[str],
+    maxmemory: str,
+    password: str,
+) -> str:
     digest = hashlib.sha256(password.encode()).hexdigest()
     return "\n".join(
         [
             f"bind {' '.join(bind)}",
-            f"port {port}",
+            *listening,
             f'dir "{folder}"',
             "daemonize no",
             'save ""',
@@ -219,8 +270,10 @@ def _await_answer(server: RedisServer, log: Path) -> None:
                 client.ping()
                 return
             except redis.ConnectionError as error:  # not listening yet, or still reading its file
-                if time.monotonic() > deadline:
-                    raise RedisDidNotStart(f"does not answer: {error}", _last_words(log)) from error
+                untrusted = why_untrusted(error)
+                if untrusted or time.monotonic() > deadline:
+                    why = untrusted or f"does not answer: {error}"
+                    raise RedisDidNotStart(why, _last_words(log)) from error
             time.sleep(0.01)
 
 

@@ -1,6 +1,7 @@
 """The control plane on one machine: Postgres, Redis, API, dispatcher and projector, in that order and back.
 
-A server that dies is started again on its data, a program likewise; whoever needed them waits meanwhile.
+A server that dies is started again on its data, a program likewise; whoever needed them waits meanwhile. API and Redis
+speak TLS with certificates of a CA of the state folder. A Redis that was built without TLS listens on loopback alone.
 """
 
 import contextlib
@@ -10,17 +11,21 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 import httpx
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.engine import URL
 
+from deploy.embedded import certificates
 from deploy.embedded import redis as embedded_redis
 from deploy.embedded.children import REPOSITORY, Child, python_module
 from deploy.embedded.layout import Layout, default_state, write_private
 from deploy.embedded.postgres import PostgresServer
 from deploy.embedded.schema import migrate
+from deploy.embedded.signing_key import ensure_signing_key
+from tasks.trust import trust
 
 PROGRAMS: Final = ("api", "dispatcher", "projector")
 READY_SECONDS: Final = 30.0
@@ -33,13 +38,20 @@ class StackFailed(Exception):
 
 
 class Stack:
-    """`start` brings everything up on loopback and on `addresses`; `tend` keeps it up; `stop` ends it."""
+    """`start` brings everything up on loopback and on `addresses`; `tend` keeps it up; `stop` ends it.
 
-    def __init__(self, layout: Layout, addresses: Sequence[str], say: Say) -> None:
+    Of each program there are `replicas`, called `api`, `api-2`, ...; each API has a port of its own.
+    """
+
+    def __init__(self, layout: Layout, addresses: Sequence[str], say: Say, *, replicas: int = 1) -> None:
         self._layout, self._say = layout, say
         self._addresses = ("127.0.0.1", *addresses)
-        self._ports = _ports(layout)
+        self._apis = replicas_of("api", replicas)
+        self._replicas = replicas
+        self._ports = _ports(layout, self._apis)
         self._postgres = PostgresServer(layout.state / "postgres", layout.run / "postgres")
+        self.certificates = certificates.ensure(layout.certificates, self._addresses, datetime.now(UTC))
+        self.trusted = trust(self.certificates.ca.read_text())
         self._redis: embedded_redis.RedisServer | None = None
         self.programs: dict[str, Child] = {}
         self._open = contextlib.ExitStack()
@@ -51,11 +63,16 @@ class Stack:
 
     @property
     def api_url(self) -> str:
-        return f"http://127.0.0.1:{self._ports['api']}"
+        return f"https://127.0.0.1:{self._ports['api']}"
+
+    @property
+    def api_urls(self) -> tuple[str, ...]:
+        """Every API."""
+        return tuple(f"https://127.0.0.1:{self._ports[name]}" for name in self._apis)
 
     @property
     def node_api_url(self) -> str:
-        return f"http://{self.queue_address}:{self._ports['api']}"
+        return f"https://{self.queue_address}:{self._ports['api']}"
 
     @property
     def redis_url(self) -> str:
@@ -67,23 +84,32 @@ class Stack:
         """The database as its superuser: for looking, in tests."""
         return self._postgres.admin_dsn
 
+    @property
+    def servers(self) -> dict[str, int]:
+        """Process ids of the servers that were started: Postgres' first process, and Redis."""
+        redis = None if self._redis is None else self._redis.process
+        found = {"postgres": self._postgres.process, "redis": redis}
+        return {name: process.pid for name, process in found.items() if process is not None}
+
     def start(self) -> None:
         """Raises `StackFailed`, `PostgresUnavailable`, `RedisNotFound` or `RedisDidNotStart`."""
         self._open.callback(self._postgres.stop)
         self._postgres.start()
         migrate(self._postgres.admin_dsn)
         self._start_redis()
-        for name in PROGRAMS:
-            child = Child(
-                name,
-                python_module("control_plane", name),
-                self._layout.logs / f"{name}.log",
-                self.environment(),
-            )
-            self._open.callback(child.stop)
-            child.start()
-            self.programs[name] = child
-        self._await_api()
+        for program in PROGRAMS:
+            for name, api in zip(replicas_of(program, self._replicas), self._apis, strict=True):
+                child = Child(
+                    name,
+                    python_module("control_plane", program),
+                    self._layout.logs / f"{name}.log",
+                    self.environment(api),
+                )
+                self._open.callback(child.stop)
+                child.start()
+                self.programs[name] = child
+        for url in self.api_urls:
+            self._await_api(url)
 
     def stop(self) -> None:
         self._open.close()
@@ -99,15 +125,20 @@ class Stack:
         for child in self.programs.values():
             child.tend(self._say)
 
-    def environment(self) -> dict[str, str]:
-        """What the control plane's programs are told."""
+    def environment(self, api: str = "api") -> dict[str, str]:
+        """What the control plane's programs are told; `api` is the replica whose port they take."""
         database = _url(self._postgres.app_dsn)
+        over_tls = self._redis is not None and self._redis.ca is not None
         return {
             "SLICEPLANE_DATABASE_URL": database.render_as_string(hide_password=False),
             "SLICEPLANE_REDIS_URL": self.redis_url,
+            "SLICEPLANE_SIGNING_KEY_FILE": str(ensure_signing_key(self._layout.signing_key)),
             "SLICEPLANE_QUEUE_HOST": self.queue_address,
             "SLICEPLANE_QUEUE_PORT": str(self._ports["redis"]),
-            "SLICEPLANE_LISTEN": ",".join(f"{address}:{self._ports['api']}" for address in self._addresses),
+            "SLICEPLANE_LISTEN": ",".join(f"{address}:{self._ports[api]}" for address in self._addresses),
+            "SLICEPLANE_TLS_CERTIFICATE_FILE": str(self.certificates.server),
+            "SLICEPLANE_TLS_KEY_FILE": str(self.certificates.server),
+            **({"SLICEPLANE_REDIS_CA_FILE": str(self.certificates.ca)} if over_tls else {}),
         }
 
     def ensure_key(self) -> str:
@@ -116,14 +147,22 @@ class Stack:
         if path.exists():
             known = json.loads(path.read_text())
             if self._accepts(known["api_key"]):
-                write_private(path, {"url": self.api_url, "api_key": known["api_key"]})
+                self._write_client_file(known["api_key"])
                 return str(known["api_key"])
         made = self._run("control_plane", "issue-key", "admin").strip()
-        write_private(path, {"url": self.api_url, "api_key": made})
+        self._write_client_file(made)
         return made
 
+    def _write_client_file(self, api_key: str) -> None:
+        ca = self.certificates.ca.read_text()
+        write_private(
+            self._layout.client_file,
+            {"url": self.api_url, "api_key": api_key, "ca": ca},
+        )
+
     def _accepts(self, key: str) -> bool:
-        answer = httpx.get(f"{self.api_url}/v1/skus", headers={"Authorization": f"Bearer {key}"}, timeout=10)
+        headers = {"Authorization": f"Bearer {key}"}
+        answer = httpx.get(f"{self.api_url}/v1/skus", headers=headers, timeout=10, verify=self.trusted)
         return answer.status_code == httpx.codes.OK
 
     def _run(self, *words: str) -> str:
@@ -140,21 +179,34 @@ class Stack:
         return done.stdout
 
     def _start_redis(self) -> None:
+        server = embedded_redis.find_server()
+        secure = embedded_redis.speaks_tls(server)
         if self._redis is None:
             self._open.callback(self._stop_redis)
+            if not secure:
+                self._say(f"{server} was built without TLS: Redis is plain, and on loopback alone")
+        if not secure and len(self._addresses) > 1:
+            raise StackFailed(
+                f"nodes reach Redis over a network and {server} has no TLS: install Debian's redis-server"
+            )
         self._redis = embedded_redis.start(
-            self._layout.state / "redis", bind=self._addresses, port=self._ports["redis"]
+            self._layout.state / "redis",
+            bind=self._addresses,
+            port=self._ports["redis"],
+            server=server,
+            certificates=self.certificates if secure else None,
         )
 
     def _stop_redis(self) -> None:
         if self._redis is not None:
             self._redis.stop()
 
-    def _await_api(self) -> None:
+    def _await_api(self, url: str) -> None:
         deadline = time.monotonic() + READY_SECONDS
         while time.monotonic() < deadline:
             with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"{self.api_url}/readyz", timeout=2).status_code == httpx.codes.OK:
+                answer = httpx.get(f"{url}/readyz", timeout=2, verify=self.trusted)
+                if answer.status_code == httpx.codes.OK:
                     return
             self.tend()
             time.sleep(0.05)
@@ -173,7 +225,12 @@ def _url(dsn: str) -> URL:
     )
 
 
-def _ports(layout: Layout) -> dict[str, int]:
+def replicas_of(program: str, count: int) -> tuple[str, ...]:
+    """The names of a program's replicas."""
+    return (program, *(f"{program}-{number}" for number in range(2, count + 1)))
+
+
+def _ports(layout: Layout, apis: Sequence[str]) -> dict[str, int]:
     """The same ports at every start, where they are free: what enrolled once finds its way back.
 
     Only the default state folder asks for the well-known port at first: two that start at once could both find it
@@ -182,6 +239,7 @@ def _ports(layout: Layout) -> dict[str, int]:
     path = layout.state / "ports.json"
     api = API_PORT if layout.state == default_state() else 0
     known: dict[str, int] = json.loads(path.read_text()) if path.exists() else {"api": api, "redis": 0}
+    known = {**dict.fromkeys(apis, 0), **known}
     ports = {name: port if port and _is_free(port) else _free_port() for name, port in known.items()}
     write_private(path, dict(ports))
     return ports

@@ -33,7 +33,10 @@ def up(layout: Layout, screen: Screen, *, once: bool, simulated: bool) -> int:
     _log_to(layout.logs / "up.log")
     signal.signal(signal.SIGTERM, _end)
     with Hold(layout), contextlib.ExitStack() as opened:
-        opened.callback(screen.say, "everything is stopped; the state is kept in " + str(layout.state))
+        opened.callback(
+            screen.say,
+            "everything is stopped; the state is kept in " + str(layout.state),
+        )
         opened.callback(shutil.rmtree, layout.run, ignore_errors=True)
         opened.callback(_ignore_interrupts)
         nodes = _choose_nodes(layout, screen, simulated=simulated)
@@ -72,7 +75,13 @@ def _story(layout: Layout, stack: Stack, nodes: Nodes, screen: Screen) -> Story:
         stack.tend()
         nodes.tend()
 
-    return Story(layout, Api(stack.api_url, stack.ensure_key()), nodes, screen, tend)
+    return Story(
+        layout,
+        Api(stack.api_url, stack.ensure_key(), stack.trusted),
+        nodes,
+        screen,
+        tend,
+    )
 
 
 def _run_once(story: Story, stack: Stack) -> int:
@@ -103,7 +112,7 @@ def _explain(story: Story, stack: Stack, active: list[dict[str, Any]]) -> None:
     screen = story.screen
     screen.good(f"active: {', '.join(each['id'] for each in active)}")
     screen.note("Ctrl-C stops everything; the state is kept.")
-    screen.note(f"API   {stack.api_url}/docs   (key in {story.layout.client_file})")
+    screen.note(f"API   {stack.api_url}/docs   (key and CA in {story.layout.client_file})")
     screen.note(f"try   SLICEPLANE_CONFIG={story.layout.client_file} .venv/bin/sliceplane allocations list")
     screen.note(f"logs  {story.layout.logs}")
     for endpoint in (endpoint for allocation in active for endpoint in allocation["endpoints"]):

@@ -1,21 +1,26 @@
 """A node's two connections to Redis, and how it waits when Redis is away.
 
 One line carries every command, under a lock; the other only waits for the queue to have something in it. There is
-no pool and no hidden retry: a line that breaks is dropped, its caller hears `QueueAway`, and calls again later.
+no pool and no hidden retry: a line that breaks is dropped, its caller hears `QueueAway`, and calls again later. Over
+TLS, a server that is not believed is away like any other, and the reason says so.
 """
 
 import random
 import socket
+import ssl
 import threading
 from dataclasses import dataclass, field
-from typing import Final, Protocol, cast
+from functools import lru_cache
+from typing import Any, Final, Protocol, cast
 
 import redis
-from redis import ConnectionPool
+from redis import ConnectionPool, SSLConnection
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from typing_extensions import override
 
 from tasks.scripts import DEFAULT_QUEUE, QueueKeys, Script
+from tasks.trust import trust, why_untrusted
 
 _ANSWER_SECONDS: Final = 5.0
 _CONNECT_SECONDS: Final = 3.0
@@ -23,7 +28,10 @@ _CONNECT_SECONDS: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class QueueAddress:
-    """Where a node finds its orders, and as whom. `namespace` comes from the control plane at enrolment."""
+    """Where a node finds its orders, and as whom. `namespace` comes from the control plane at enrolment.
+
+    With `tls`, whoever answers must show a certificate of `ca` (PEM; None: of a CA of the system) for `host`.
+    """
 
     host: str
     port: int
@@ -31,6 +39,8 @@ class QueueAddress:
     password: str = field(repr=False)
     namespace: str
     queue: str = DEFAULT_QUEUE
+    tls: bool = False
+    ca: str | None = None
 
     @property
     def keys(self) -> QueueKeys:
@@ -53,6 +63,7 @@ class _Connection(Protocol):
     """What we use of redis-py's connection, which ships without types."""
 
     _sock: socket.socket | None
+    password: str
 
     def connect(self) -> None:
         """Nothing, if connected."""
@@ -65,7 +76,13 @@ class _Connection(Protocol):
 class Line:
     """One connection, used by one thread at a time. Every method raises `QueueAway`."""
 
-    def __init__(self, address: QueueAddress, *, name: str, answer_seconds: float = _ANSWER_SECONDS) -> None:
+    def __init__(
+        self,
+        address: QueueAddress,
+        *,
+        name: str,
+        answer_seconds: float = _ANSWER_SECONDS,
+    ) -> None:
         self._connection = _connection(address, name, answer_seconds)
         self._lock = threading.Lock()
         self._ended = False
@@ -82,7 +99,7 @@ class Line:
                 raise QueueAway(f"{type(error).__name__}: {error}") from error
             except (redis.RedisError, OSError) as error:
                 self._connection.disconnect()
-                raise QueueAway(f"{type(error).__name__}: {error}") from error
+                raise QueueAway(why_untrusted(error) or f"{type(error).__name__}: {error}") from error
             except BaseException:
                 # A time limit may interrupt between the two: the next caller would read this one's answer.
                 self._connection.disconnect()
@@ -103,9 +120,20 @@ class Line:
         sock = self._connection._sock  # noqa: SLF001 (the reason is above)
         if sock is not None:
             try:
-                sock.shutdown(socket.SHUT_RDWR)
+                # The socket's own shutdown: that of a TLS socket would first drop the encryption from under the reader,
+                # who would take for an answer what is still on its way.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
             except OSError:
                 return  # closed by the reader at the same moment
+
+    def use_password(self, password: str) -> None:
+        """From the next connection on; one that exists goes on."""
+        self._connection.password = password
+
+    def believe(self, ca: str | None) -> None:
+        """From the next connection on, over TLS; one that exists goes on."""
+        if isinstance(self._connection, _TrustingConnection):
+            self._connection.trusted = _trusted(ca)
 
     def close(self) -> None:
         self.end()
@@ -132,10 +160,32 @@ class Patience:
         self._next = self._shortest
 
 
+_trusted: Final = lru_cache(maxsize=8)(trust)
+"""One context for all lines that believe the same: they do not change it, and a process may hold a fleet."""
+
+
+class _TrustingConnection(SSLConnection):
+    """Over TLS with a context of ours: redis-py's own believes the system's CAs beside the one given, and reads them all
+    at every connection.
+    """
+
+    def __init__(self, *, trusted: ssl.SSLContext, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.trusted = trusted
+
+    @override
+    def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
+        return self.trusted.wrap_socket(sock, server_hostname=self.host)
+
+
 def _connection(address: QueueAddress, name: str, answer_seconds: float) -> _Connection:
     # RESP2, because RESP3 brings pushed messages that nobody here reads; no driver_info, because CLIENT SETINFO
     # is not among the rights of a node's user.
+    over_tls: dict[str, Any] = (
+        {"connection_class": _TrustingConnection, "trusted": _trusted(address.ca)} if address.tls else {}
+    )
     pool = ConnectionPool(
+        **over_tls,
         host=address.host,
         port=address.port,
         username=address.username,

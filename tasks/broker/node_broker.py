@@ -92,6 +92,14 @@ class NodeBroker(Broker):
         """Begin to tell Redis that this worker lives."""
         self._queue.start()
 
+    def use_password(self, password: str) -> None:
+        """Log in to the queue with it from now on; connections that exist go on."""
+        self._queue.use_password(password)
+
+    def believe(self, ca: str | None) -> None:
+        """Believe Redis by this CA (PEM) from now on, where it is spoken to over TLS; connections that exist go on."""
+        self._queue.believe(ca)
+
     def stop_fetching(self) -> None:
         """Take no further order; those in hand may finish."""
         self._queue.stop_waiting()

@@ -23,7 +23,12 @@ def plane() -> Iterator[ScriptedPlane]:
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of its own, with an SSH key and no configuration."""
-    for name in ("SLICEPLANE_URL", "SLICEPLANE_API_KEY", "XDG_STATE_HOME"):
+    for name in (
+        "SLICEPLANE_URL",
+        "SLICEPLANE_API_KEY",
+        "SLICEPLANE_CA",
+        "XDG_STATE_HOME",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SLICEPLANE_CONFIG", str(tmp_path / "client.json"))

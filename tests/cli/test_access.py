@@ -1,14 +1,17 @@
 """Where the command line looks for the control plane and its key."""
 
 import json
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from control_plane.cli.access import config_path
+from deploy.embedded.certificates import SERVER_LIFE, Certificates, ensure
 from tests.cli.conftest import KEY
-from tests.cli.control_plane import ScriptedPlane, page
+from tests.cli.control_plane import ScriptedPlane, page, running_plane
 from tests.cli.outcome import Outcome
 
 Run = Callable[..., Outcome]
@@ -84,3 +87,90 @@ def test_the_state_folder_is_the_one_of_dev_up() -> None:
     assert config_path({"HOME": "/h"}, root=False) == Path("/h/.local/state/sliceplane/client.json")
     assert config_path({"XDG_STATE_HOME": "/x"}, root=False) == Path("/x/sliceplane/client.json")
     assert config_path({"SLICEPLANE_CONFIG": "/c.json", "XDG_STATE_HOME": "/x"}, root=True) == Path("/c.json")
+
+
+@pytest.fixture
+def secure(home: Path) -> Iterator[tuple[str, Certificates]]:
+    """An HTTPS server that answers any request with an empty page; its URL, and the CA that it is believed by."""
+    made = ensure(home / "tls", ["127.0.0.1"], datetime.now(UTC))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.server)
+    with running_plane() as plane:
+        plane.answers("GET /v1/skus", page())
+        plane.socket = context.wrap_socket(plane.socket, server_side=True)
+        yield plane.url.replace("http://", "https://"), made
+
+
+def test_the_ca_of_the_configuration_file_is_believed_for_its_url(
+    secure: tuple[str, Certificates], home: Path, bare: Run
+) -> None:
+    url, made = secure
+    told = {"url": url, "api_key": KEY, "ca": made.ca.read_text()}
+    (home / "client.json").write_text(json.dumps(told))
+    assert bare("skus", "list").code == 0
+    assert bare("--url", url, "--api-key", KEY, "skus", "list").code == 0
+
+
+def test_the_ca_may_be_an_option_or_come_from_the_environment(
+    secure: tuple[str, Certificates], bare: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, made = secure
+    asked = ("--url", url, "--api-key", KEY, "skus", "list")
+    assert bare("--ca", str(made.ca), *asked).code == 0
+    monkeypatch.setenv("SLICEPLANE_CA", str(made.ca))
+    assert bare(*asked).code == 0
+
+
+def test_a_control_plane_of_another_ca_is_told_of_in_one_sentence(
+    secure: tuple[str, Certificates], tmp_path: Path, bare: Run
+) -> None:
+    url, _ = secure
+    other = ensure(tmp_path / "other", ["127.0.0.1"], datetime.now(UTC))
+    for words in ((), ("--ca", str(other.ca))):
+        outcome = bare(*words, "--url", url, "--api-key", KEY, "skus", "list")
+        assert outcome.code == 4
+        assert "the certificate is not signed by a CA that is known here" in outcome.err
+        assert "--ca" in outcome.err
+
+
+def test_an_expired_certificate_is_told_with_the_time_that_this_machine_has(
+    secure: tuple[str, Certificates], bare: Run, home: Path
+) -> None:
+    folder = home / "old"
+    made = ensure(folder, ["127.0.0.1"], datetime.now(UTC) - SERVER_LIFE - timedelta(days=1))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.server)
+    with running_plane() as plane:
+        plane.socket = context.wrap_socket(plane.socket, server_side=True)
+        url = plane.url.replace("http://", "https://")
+        outcome = bare("--ca", str(made.ca), "--url", url, "--api-key", KEY, "skus", "list")
+    assert outcome.code == 4
+    assert "has expired" in outcome.err
+    assert f"{datetime.now(UTC):%Y-%m-%d}" in outcome.err
+
+
+@pytest.mark.parametrize("content", [None, "torn"])
+def test_a_ca_that_cannot_be_read_is_wrong_usage(home: Path, bare: Run, content: str | None) -> None:
+    if content is not None:
+        (home / "ca.pem").write_text(content)
+    words = (
+        "--ca",
+        str(home / "ca.pem"),
+        "--url",
+        "https://127.0.0.1:1",
+        "--api-key",
+        KEY,
+        "skus",
+        "list",
+    )
+    assert bare(*words).code == 2
+
+
+def test_the_ca_of_a_file_is_not_believed_for_another_url(
+    secure: tuple[str, Certificates], home: Path, bare: Run
+) -> None:
+    url, made = secure
+    told = {"url": url, "api_key": KEY, "ca": made.ca.read_text()}
+    (home / "client.json").write_text(json.dumps(told))
+    other = url.replace("127.0.0.1", "localhost")
+    assert bare("--url", other, "--api-key", KEY, "skus", "list").code == 4

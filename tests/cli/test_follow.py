@@ -33,7 +33,7 @@ def test_messages_are_read_as_the_standard_says() -> None:
         "",
         "data: cut",
     ]
-    assert list(messages(lines)) == [Message("1.1", b"{\n}"), Message("1.9", None)]
+    assert list(messages(lines)) == [Message("1.1", b"{\n}", "x"), Message("1.9", None)]
 
 
 def test_a_part_of_the_ledger_is_listed(plane: ScriptedPlane, sliceplane: Run) -> None:

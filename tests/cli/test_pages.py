@@ -85,6 +85,29 @@ def test_a_node_says_what_it_lacks(plane: ScriptedPlane, sliceplane: Run) -> Non
     assert "no bridge br-slice" in sliceplane("nodes", "show", "lab-a").out
 
 
+def test_a_refused_copy_of_a_node_is_shown_on_its_page(sliceplane: Run, plane: ScriptedPlane) -> None:
+    copied = {
+        **NODE,
+        "key_thumbprint": "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k",
+        "superseded_session": 7,
+        "superseded_at": "2026-01-02T03:04:05Z",
+    }
+    plane.answers("GET /v1/nodes/lab-a", document(copied))
+    out = sliceplane("nodes", "show", "lab-a").out
+    assert "a copy of its disk, at session 7" in out
+    assert "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k" in out
+
+
+def test_a_node_is_revoked_with_a_reason(sliceplane: Run, plane: ScriptedPlane) -> None:
+    revoked = {**NODE, "state": "revoked", "revoked": "the host was sold"}
+    plane.answers("POST /v1/nodes/lab-a/revoke", document(revoked))
+    assert sliceplane("nodes", "revoke", "lab-a").code == 2
+    assert plane.seen == []
+    outcome = sliceplane("nodes", "revoke", "lab-a", "--why", "the host was sold")
+    assert (outcome.code, plane.seen[0].body) == (0, b'{"why":"the host was sold"}')
+    assert "the host was sold" in outcome.out
+
+
 def test_expecting_a_node_gives_its_token(plane: ScriptedPlane, sliceplane: Run) -> None:
     token = {"id": "lab-c", "subnet": "10.100.3.0/24", "enrolment_token": "enrol_x"}
     plane.answers("POST /v1/nodes", document({**token, "token_expires_at": "2026-01-02T04:00:00Z"}, 201))

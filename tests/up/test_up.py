@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from deploy.embedded.layout import Layout
+from tasks.trust import trust
 from tests.faults.embedded import traces
 from tests.servers.lab import kept_folder
 from tests.servers.postgres import server_folder
@@ -154,7 +155,8 @@ def allocations(layout: Layout) -> list[dict[str, Any]]:
     """What the API says."""
     client = json.loads(layout.client_file.read_text())
     headers = {"Authorization": f"Bearer {client['api_key']}"}
-    answer = httpx.get(f"{client['url']}/v1/allocations", headers=headers, timeout=20)
+    url, trusted = f"{client['url']}/v1/allocations", trust(client["ca"])
+    answer = httpx.get(url, headers=headers, timeout=20, verify=trusted)
     found: list[dict[str, Any]] = answer.json()["items"]
     return found
 

@@ -80,6 +80,12 @@ def _node(item: Node, *, then: bool) -> Iterator[Row]:
     yield "state", words.state(item.state)
     if not then:
         yield "heard of", words.since(item.seen_at)
+    if item.revoked:
+        yield "revoked", Text(item.revoked, "red")
+    if item.superseded_at:
+        yield "refused", Text.assemble(("a copy of its disk", "red"), f", {_copy(item)}")
+    if item.key_thumbprint:
+        yield "key", item.key_thumbprint
     yield "subnet", item.subnet
     if item.hostname:
         yield "hostname", item.hostname
@@ -87,6 +93,10 @@ def _node(item: Node, *, then: bool) -> Iterator[Row]:
         yield "images", ", ".join(item.images or ()) or "-"
     if item.missing:
         yield "missing", Text("\n".join(item.missing), "red")
+
+
+def _copy(item: Node) -> str:
+    return f"at session {item.superseded_session}, {words.since(item.superseded_at)}"
 
 
 def slot(item: Slot) -> Table:

@@ -12,7 +12,9 @@ _COLOURS: Final = {
     "expected": "yellow", "discovered": "yellow",
     "live": "green", "rebuilding": "yellow", "stopped": "red",
     "claimed": "cyan",
-    "failed": "red", "silent": "red", "withheld": "red",
+    "done": "green", "due": "yellow", "sent": "yellow", "waiting": "yellow", "cancelling": "yellow",
+    "refused": "red", "poisoned": "red", "expired": "red", "cancelled": "dim", "superseded": "dim",
+    "failed": "red", "silent": "red", "revoked": "red", "withheld": "red",
     "released": "dim",
 }  # fmt: skip
 
@@ -56,3 +58,8 @@ def amount(mebibytes: int | None) -> str:
     if mebibytes is None:
         return "-"
     return f"{mebibytes // 1024} GiB" if mebibytes % 1024 == 0 else f"{mebibytes} MiB"
+
+
+def step(name: str, number: int, of: int | None) -> str:
+    """`port (3 of 7)`, or `boot (4)` while nobody knows how many steps there are."""
+    return f"{name} ({number} of {of})" if of else f"{name} ({number})"

@@ -1,0 +1,215 @@
+"""The small CA of `./dev up`: kept while it is good, made anew when it is not, and never half there."""
+
+import ssl
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from control_plane.certificates import UnusableCertificate, redis_ca, server_context
+from control_plane.settings import Settings
+from deploy.embedded import redis as embedded_redis
+from deploy.embedded.certificates import (
+    CA_LIFE,
+    LEFT,
+    SERVER_LIFE,
+    Certificates,
+    ensure,
+)
+from deploy.embedded.layout import Layout
+from deploy.embedded.stack import Stack, StackFailed
+from node_agent.settings import Settings as AgentSettings
+from node_agent.settings import SettingsRefused, api_trust
+from tasks.trust import UnusableCa, trust, why_untrusted
+from tests.servers.redis import server_folder
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+ADDRESSES = ("127.0.0.1", "10.213.0.1")
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Certificates:
+    return ensure(tmp_path, ADDRESSES, NOW)
+
+
+def _contents(made: Certificates) -> tuple[bytes, bytes]:
+    return made.ca.read_bytes(), made.server.read_bytes()
+
+
+def test_what_is_good_is_kept(made: Certificates) -> None:
+    before = _contents(made)
+    assert _contents(ensure(made.ca.parent, ADDRESSES[:1], NOW + SERVER_LIFE - LEFT)) == before
+
+
+def test_a_certificate_with_less_than_thirty_days_to_go_is_renewed_by_the_same_ca(
+    made: Certificates,
+) -> None:
+    ca, server = _contents(made)
+    again = _contents(ensure(made.ca.parent, ADDRESSES, NOW + SERVER_LIFE - LEFT + DAY))
+    assert again[0] == ca
+    assert again[1] != server
+
+
+def test_a_new_address_makes_a_new_certificate_and_no_new_ca(
+    made: Certificates,
+) -> None:
+    ca, server = _contents(made)
+    again = ensure(made.ca.parent, [*ADDRESSES, "10.213.1.1"], NOW)
+    assert again.ca.read_bytes() == ca
+    assert again.server.read_bytes() != server
+    names = x509.load_pem_x509_certificate(again.server.read_bytes()).extensions.get_extension_for_class(
+        x509.SubjectAlternativeName
+    )
+    assert [str(each) for each in names.value.get_values_for_type(x509.IPAddress)] == [
+        *ADDRESSES,
+        "10.213.1.1",
+    ]
+    assert names.value.get_values_for_type(x509.DNSName) == ["localhost"]
+
+
+def test_a_ca_near_its_end_is_followed_by_another_and_its_certificate(
+    made: Certificates,
+) -> None:
+    ca, server = _contents(made)
+    again = _contents(ensure(made.ca.parent, ADDRESSES, NOW + CA_LIFE - LEFT + DAY))
+    assert again[0] != ca
+    assert again[1] != server
+
+
+@pytest.mark.parametrize("name", ["ca.key", "server.pem", "ca.pem"])
+@pytest.mark.parametrize("harm", [lambda path: path.unlink(), lambda path: path.write_text("torn")])
+def test_what_is_missing_or_torn_is_made_again(
+    made: Certificates, name: str, harm: Callable[[Path], object]
+) -> None:
+    harm(made.ca.with_name(name))
+    again = ensure(made.ca.parent, ADDRESSES, NOW)
+    server = x509.load_pem_x509_certificate(again.server.read_bytes())
+    server.verify_directly_issued_by(x509.load_pem_x509_certificate(again.ca.read_bytes()))
+
+
+def test_keys_are_for_their_owner_alone(made: Certificates) -> None:
+    modes = {path.name: path.stat().st_mode & 0o777 for path in made.ca.parent.iterdir()}
+    assert modes == {"ca.key": 0o600, "server.pem": 0o600, "ca.pem": 0o644}
+
+
+def test_a_ca_that_was_given_counts_alone(made: Certificates) -> None:
+    assert trust(made.ca.read_text()).cert_store_stats()["x509_ca"] == 1
+
+
+@pytest.mark.parametrize("given", ["", "no certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n", "é"])
+def test_what_is_no_certificate_is_refused_as_a_ca(given: str) -> None:
+    with pytest.raises(UnusableCa):
+        trust(given)
+
+
+def _settings(**told: object) -> Settings:
+    return Settings.model_validate(
+        {
+            "database_url": "postgresql+psycopg://x@/x",
+            "redis_url": "rediss://127.0.0.1",
+            **told,
+        }
+    )
+
+
+def test_nothing_older_than_tls_1_2_is_spoken(made: Certificates) -> None:
+    server = server_context(_settings(tls_certificate_file=made.server, tls_key_file=made.server))
+    assert server is not None
+    for context in (server, trust(None), trust(made.ca.read_text())):
+        assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+def test_files_that_cannot_be_used_are_named(made: Certificates, tmp_path: Path) -> None:
+    other = ensure(tmp_path / "other", ADDRESSES, NOW)
+    wrong = {
+        "is not the key of that certificate": (
+            made.server,
+            made.ca.with_name("ca.key"),
+        ),
+        "No such file": (tmp_path / "nowhere.pem", other.server),
+    }
+    for words, (certificate, key) in wrong.items():
+        with pytest.raises(UnusableCertificate, match=words):
+            server_context(_settings(tls_certificate_file=certificate, tls_key_file=key))
+    with pytest.raises(UnusableCertificate, match="nowhere"):
+        redis_ca(_settings(redis_ca_file=tmp_path / "nowhere.pem"))
+    with pytest.raises(ValueError, match="go together"):
+        _settings(tls_certificate_file=made.server)
+
+
+def _agent(**told: object) -> AgentSettings:
+    folders = ("enrolment_token_file", "state_folder", "run_folder", "images_folder")
+    slot = {"index": 0, "vcpus": 1, "memory_mib": 96}
+    settings = {"node_id": "lab-a", "api_url": "https://127.0.0.1", "slots": [slot]}
+    return AgentSettings.model_validate({**dict.fromkeys(folders, Path("/x")), **settings, **told})
+
+
+def test_an_agent_refuses_a_ca_that_it_cannot_read_or_would_not_ask(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(SettingsRefused, match=r"ca_file: .*No such file"):
+        api_trust(_agent(ca_file=tmp_path / "none.pem"))
+    (tmp_path / "torn.pem").write_text("torn")
+    with pytest.raises(SettingsRefused, match=r"ca_file: .*no certificate"):
+        api_trust(_agent(ca_file=tmp_path / "torn.pem"))
+    with pytest.raises(ValueError, match="nobody would be checked"):
+        _agent(ca_file=tmp_path / "torn.pem", api_url="http://127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("addresses", "when", "said"),
+    [
+        (
+            ADDRESSES,
+            -SERVER_LIFE - DAY,
+            "has expired, or this machine's clock is wrong: it says",
+        ),
+        (ADDRESSES, DAY, "is not valid yet, or this machine's clock is wrong: it says"),
+        (
+            ADDRESSES[1:],
+            -DAY,
+            "is another's: IP address mismatch, certificate is not valid for '127.0.0.1'",
+        ),
+    ],
+)
+def test_a_redis_whose_certificate_is_not_good_is_told_why(
+    server_with_tls: Path,
+    tmp_path: Path,
+    addresses: tuple[str, ...],
+    when: timedelta,
+    said: str,
+) -> None:
+    made = ensure(tmp_path, addresses, datetime.now(UTC) + when)
+    with (
+        server_folder() as folder,
+        pytest.raises(embedded_redis.RedisDidNotStart) as refused,
+    ):
+        embedded_redis.start(folder, server=server_with_tls, certificates=made)
+    assert said in str(why_untrusted(refused.value))
+    assert said in refused.value.reason
+
+
+def test_a_redis_without_tls_is_found_out_and_never_leaves_loopback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bundled = embedded_redis.bundled_server()
+    if bundled is None or embedded_redis.speaks_tls(bundled):
+        pytest.skip("needs a redis-server without TLS")
+    monkeypatch.setattr(embedded_redis, "find_server", lambda: bundled)
+    said: list[str] = []
+    with server_folder() as state:
+        layout = Layout(state)
+        layout.ensure()
+        with pytest.raises(StackFailed, match="install Debian's redis-server"):
+            Stack(layout, ("10.213.0.1",), said.append)._start_redis()
+        alone = Stack(layout, (), said.append)
+        alone._start_redis()
+        try:
+            assert alone.redis_url.startswith("redis://")
+            assert "without TLS" in said[-1]
+        finally:
+            alone.stop()
+            layout.run.rmdir()
