@@ -2,7 +2,8 @@
 
 The tests are those of `./dev test`; there they run with a tenth of the count and a seed of the day. Two variables tell
 them otherwise, so that any way of starting pytest can: SLICEPLANE_TORTURE=full and SLICEPLANE_TORTURE_SEED. Each test
-prints its seed; the same seed gives the same workload, though not the same interleaving.
+prints its seed; the same seed gives the same workload, though not the same interleaving. At the end stands what was
+planned, run and skipped of each promise; fewer run than planned is a failure.
 """
 
 import argparse
@@ -14,7 +15,15 @@ from typing import Final
 
 import pytest
 
+from tests.plugins.tally import PATHS
+
 PROMISES: Final = {
+    "P1": ("tests/faults/test_killed_at_failpoints.py", "tests/faults/test_killed_beside.py"),
+    "P2": ("tests/faults/test_killed_programs.py",),
+    "P3": ("tests/faults/test_killed_programs.py",),
+    "P5": ("tests/agent/test_duplicates.py", "tests/agent/test_payloads.py"),
+    "P6": ("tests/faults/test_redis_lost.py",),
+    "P7": ("tests/faults/test_redelivery.py", "tests/queue/test_recovery.py"),
     "P11": ("tests/ledger/test_no_event_is_skipped.py",),
     "P12": ("tests/projections/test_histories.py", "tests/golden"),
     "P14": ("tests/ledger/test_roles.py",),
@@ -44,7 +53,17 @@ def main(arguments: Sequence[str]) -> int:
     if asked.seed is not None:
         os.environ["SLICEPLANE_TORTURE_SEED"] = str(asked.seed)
     tests = dict.fromkeys(test for promise in asked.only for test in PROMISES[promise])
-    return int(pytest.main([*tests, "-v", "-s", "-x"]))
+    return int(pytest.main([*tests, "-v", "-s"], plugins=[Asked(asked.only)]))
+
+
+class Asked:
+    """Tells the tally which tests are which promise's."""
+
+    def __init__(self, promises: Sequence[str]) -> None:
+        self._promises = promises
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.stash[PATHS] = {name: PROMISES[name] for name in self._promises}
 
 
 if __name__ == "__main__":

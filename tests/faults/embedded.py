@@ -75,7 +75,7 @@ class Embedded:
         return listed.stdout.split()
 
 
-def start(state: Path) -> Embedded:
+def start(state: Path, *, replicas: int = 1) -> Embedded:
     """Bring everything up with two lab nodes and approved slots."""
     layout = Layout(state)
     layout.ensure()
@@ -85,9 +85,9 @@ def start(state: Path) -> Embedded:
     screen = Screen()
     nodes = LabNodes(layout, screen.say)
     nodes.start()
-    stack = Stack(layout, nodes.management_addresses, screen.say)
+    stack = Stack(layout, nodes.management_addresses, screen.say, replicas=replicas)
     stack.start()
-    api = Api(stack.api_url, stack.ensure_key())
+    api = Api(stack.api_url, stack.ensure_key(), stack.trusted)
     story = Story(layout, api, nodes, screen, stack.tend)
     story.admit_nodes()
     nodes.start_agents(stack.node_api_url)

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psycopg
@@ -13,6 +13,8 @@ from redis.asyncio import Redis
 from control_plane.relay import Relay
 from events.values import NodeId, allocation_of, new_uuid
 from tasks.orders import Order, Token
+from tasks.sealed import seal
+from tasks.signing import Signer
 from tasks.wire import OrderMessage, encode_order
 from tests.faults.embedded import QUEUE, Embedded
 from tests.waiting import until
@@ -121,9 +123,11 @@ def refusals(embedded: Embedded) -> dict[str, str]:
 
 
 async def send(embedded: Embedded, order: Order) -> None:
-    """Put an order into its node's queue, as the relay does."""
+    """Put an order into its node's queue, signed, as the relay does."""
     client = Redis.from_url(embedded.stack.redis_url)
-    message = OrderMessage(order.order_id, order.body.kind, order.model_dump_json())
+    signer = Signer.of_pem(embedded.layout.signing_key.read_bytes())
+    signed = seal(signer, order.model_dump_json(), datetime.now(UTC) + timedelta(minutes=5))
+    message = OrderMessage(order.order_id, order.body.kind, signed)
     await Relay(client).enqueue(
         NodeId(order.node_id), order.order_id, encode_order(message, sent_at=datetime.now(UTC))
     )

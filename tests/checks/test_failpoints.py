@@ -1,0 +1,202 @@
+"""The registry of failpoints against the code: every name is called, every call is declared, every effect has two.
+
+An effect is what another program, or the next life of this one, will see:
+
+- a step of a plan that runs (`step.run()`),
+- a transaction that moves a checkpoint, or that appends, as it commits,
+- a script that moves an order between a queue's lists,
+- a file that is replaced durably (`replace_file`),
+- reports handed over (`control_plane.report`).
+
+Each stands in its function between two failpoints, so that a kill can come on either side of it.
+"""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tasks.failpoints import UnknownFailpoint, arm_from, failpoint
+from tasks.workflows import FAILPOINTS, STEPS
+from tests.checks.files import ROOT
+
+PROGRAMS: Final = ("control_plane", "node_agent", "tasks")
+MECHANISM: Final = {ROOT / "tasks" / "failpoints.py", ROOT / "node_agent" / "durable.py"}
+MOVING: Final = {"ENQUEUE", "WITHDRAW", "FETCH", "SETTLE", "PUT_BACK"}
+"""Scripts that move an order."""
+COMMANDS: Final = {"_enqueue"}
+"""Functions that make a command of one, and run nothing."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Effect = ast.expr | ast.stmt
+
+
+def modules() -> Iterator[tuple[Path, ast.Module]]:
+    for program in PROGRAMS:
+        for path in sorted((ROOT / program).rglob("*.py")):
+            if path not in MECHANISM:
+                yield path, ast.parse(path.read_text())
+
+
+def functions() -> Iterator[tuple[str, Function]]:
+    for path, module in modules():
+        for node in ast.walk(module):
+            if isinstance(node, Function):
+                yield f"{path.relative_to(ROOT)}:{node.name}", node
+
+
+def calls(node: ast.AST) -> list[ast.Call]:
+    return [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+
+
+def called(call: ast.Call) -> str:
+    """The call as written, `checkpoints.advance` for instance."""
+    return ast.unparse(call.func)
+
+
+def texts(call: ast.Call) -> list[str]:
+    """The first argument, if it is a text."""
+    given = call.args[0] if call.args else None
+    return [given.value] if isinstance(given, ast.Constant) and isinstance(given.value, str) else []
+
+
+def is_failpoint(call: ast.Call) -> bool:
+    return called(call) in {"failpoint", "step_failpoint"}
+
+
+def moves_a_checkpoint(node: ast.AST) -> bool:
+    return any(called(call) in {"checkpoints.advance", "checkpoints.begin"} for call in calls(node))
+
+
+def steps_run(function: Function) -> list[Effect]:
+    return [call for call in calls(function) if called(call) == "step.run"]
+
+
+def transactions(function: Function) -> list[Effect]:
+    return [
+        node
+        for node in ast.walk(function)
+        if isinstance(node, ast.AsyncWith)
+        and any(ast.unparse(item.context_expr).endswith(".begin()") for item in node.items)
+        and moves_a_checkpoint(node)
+    ]
+
+
+def commits(function: Function) -> list[Effect]:
+    appends = [call.lineno for call in calls(function) if called(call) == "append"]
+    ending = [call for call in calls(function) if called(call).endswith(".commit")]
+    return [call for call in ending if appends and call.lineno > min(appends)]
+
+
+def scripts(function: Function) -> list[Effect]:
+    """Where such a script is run, or a command made of it by `_enqueue`."""
+    if function.name in COMMANDS:
+        return []
+    named = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id in MOVING]
+    return [*named, *(call for call in calls(function) if called(call).removeprefix("self.") in COMMANDS)]
+
+
+def files(function: Function) -> list[Effect]:
+    return [call for call in calls(function) if called(call) == "replace_file"]
+
+
+def deliveries(function: Function) -> list[Effect]:
+    return [call for call in calls(function) if called(call) == "control_plane.report"]
+
+
+KINDS: Final[dict[str, Callable[[Function], list[Effect]]]] = {
+    "a step that runs": steps_run,
+    "a transaction with a checkpoint": transactions,
+    "a transaction with facts": commits,
+    "a script that moves an order": scripts,
+    "a file replaced durably": files,
+    "reports handed over": deliveries,
+}
+
+
+def lacks(function: Function, effect: Effect) -> list[str]:
+    """The sides of an effect that have no failpoint.
+
+    A transaction's effect is its commit, so what comes before that stands inside of it.
+    """
+    lines = [call.lineno for call in calls(function) if is_failpoint(call)]
+    first, last = effect.lineno, effect.end_lineno or effect.lineno
+    inside = isinstance(effect, ast.AsyncWith)
+    before = any(first < line <= last for line in lines) if inside else any(line < first for line in lines)
+    after = any(line > last for line in lines)
+    return [side for side, there in (("before", before), ("after", after)) if not there]
+
+
+def test_every_call_of_a_failpoint_is_declared_and_every_declared_one_is_called() -> None:
+    found = [
+        name
+        for _, module in modules()
+        for call in calls(module)
+        if called(call) == "failpoint"
+        for name in texts(call) or [f"not a literal: {ast.unparse(call)}"]
+    ]
+    steps = {each.name for each in FAILPOINTS.values() if each.work in STEPS}
+    assert set(found) == FAILPOINTS.keys() - steps
+    assert len(found) == len(set(found)), "one name, one place"
+
+
+def test_every_step_of_a_plan_is_declared_and_every_declared_one_is_planned() -> None:
+    found = [
+        name
+        for path, module in modules()
+        if path.is_relative_to(ROOT / "node_agent")
+        for call in calls(module)
+        if called(call) == "Step"
+        for name in texts(call) or [f"not a literal: {ast.unparse(call)}"]
+    ]
+    assert set(found) == set(STEPS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_effect_stands_between_two_failpoints(kind: str) -> None:
+    effects = [
+        (where, function, effect) for where, function in functions() for effect in KINDS[kind](function)
+    ]
+    assert effects, "there is none: whoever moved them must teach this test where"
+    bare = [
+        f"{where}: none {' or '.join(sides)} it"
+        for where, function, effect in effects
+        if (sides := lacks(function, effect))
+    ]
+    assert bare == []
+
+
+@pytest.mark.parametrize(
+    "setting", ["intake.takn", "intake.taken@0", "intake.taken@x", "intake.taken,", "agent"]
+)
+def test_arming_what_is_not_there_is_refused(setting: str) -> None:
+    if setting.endswith(","):
+        setting += "no.such.point"
+    with pytest.raises(UnknownFailpoint, match=setting.rpartition(",")[2]):
+        arm_from(setting)
+    failpoint("intake.taken")  # would end this process
+
+
+@pytest.mark.parametrize("program", [("control_plane", "dispatcher"), ("node_agent", "no-such-file")])
+def test_a_program_that_is_to_arm_what_is_not_there_says_so_in_one_line_and_does_not_start(
+    program: tuple[str, ...],
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", *program],
+        cwd=ROOT,
+        env={
+            "SLICEPLANE_DATABASE_URL": "postgresql+psycopg://",
+            "SLICEPLANE_REDIS_URL": "redis://",
+            "SLICEPLANE_FAILPOINTS": "no.such.point",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode != 0
+    [line] = ended.stderr.splitlines()
+    assert "no.such.point" in line

@@ -1,0 +1,112 @@
+"""A caller who asks until he is answered: of whichever replica, with one key for all his tries."""
+
+import uuid
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+import redis
+
+from deploy.embedded.layout import Layout
+from deploy.embedded.stack import Stack
+from tests.waiting import until
+
+KEY: Final = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHcl9zYpCQlBTb2vG1mW0K7f2LJkYH4wqQ2s5oE3c1aV test"
+ENDS: Final = ("released", "failed")
+"""A failed allocation gives its slots back by itself."""
+PATIENCE_SECONDS: Final = 60.0
+
+
+@dataclass
+class Caller:
+    """Asks a stack as its admin. `tend` is called in every wait, and starts again what died."""
+
+    layout: Layout
+    stack: Stack
+    key: str = ""
+    _calls: int = field(default=0, repr=False)
+
+    def tend(self) -> None:
+        self.stack.tend()
+
+    def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """The answer, once somebody gives one that does not ask to come again."""
+        headers = {"Authorization": f"Bearer {self.key}", "Idempotency-Key": uuid.uuid4().hex}
+        answers: list[httpx.Response] = []
+
+        def answered() -> bool:
+            self.tend()
+            self._calls += 1
+            urls = self.stack.api_urls
+            url = urls[self._calls % len(urls)]
+            try:
+                answer = httpx.request(
+                    method,
+                    f"{url}/v1{path}",
+                    json=body,
+                    headers=headers,
+                    timeout=5,
+                    verify=self.stack.trusted,
+                )
+            except httpx.TransportError:
+                return False
+            if answer.headers.get("retry-after"):
+                return False
+            answers.append(answer)
+            return True
+
+        until(answered, f"{method} {path} is answered", PATIENCE_SECONDS)
+        assert not answers[0].is_error, f"{method} {path}: {answers[0].status_code} {answers[0].text}"
+        return answers[0].json()
+
+    def create(self, **fields: object) -> str:
+        asked = {"sku": "lab.small", "ssh_authorized_keys": [KEY], **fields}
+        return str(self.call("POST", "/allocations", asked)["id"])
+
+    def release(self, allocation: str) -> None:
+        self.call("DELETE", f"/allocations/{allocation}")
+
+    def give_back(self, *allocations: str) -> None:
+        """Release what is not, and wait until it is."""
+        for each in filter(None, allocations):
+            if self.state(each) not in (*ENDS, "releasing"):
+                self.release(each)
+        open_ = set(filter(None, allocations))
+        until(
+            lambda: all(self.state(each) in ENDS for each in open_),
+            f"{open_} are given back",
+            PATIENCE_SECONDS,
+        )
+
+    def show(self, allocation: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.call("GET", f"/allocations/{allocation}")
+        return found
+
+    def state(self, allocation: str) -> str:
+        return str(self.show(allocation)["state"])
+
+    def await_state(self, allocation: str, state: str, seconds: float = PATIENCE_SECONDS) -> None:
+        until(lambda: self.state(allocation) == state, f"{allocation} is {state}", seconds)
+
+    def is_active(self, allocation: str) -> bool:
+        """Active by its facts and by what the projector made of them."""
+        return self.state(allocation) == "active" and "allocation.lease_granted" in self.story(allocation)
+
+    def story(self, allocation: str) -> list[str]:
+        return [event["type"] for event in self.call("GET", f"/allocations/{allocation}/events")["items"]]
+
+    def redis(self) -> "redis.Redis":
+        return redis.Redis.from_url(self.stack.redis_url, socket_timeout=5)
+
+    def verified(self) -> list[Any]:
+        """What a replay of the log from zero finds amiss in the live tables."""
+        asked = self.call("POST", "/verifications")["id"]
+        found: list[dict[str, Any]] = []
+
+        def ended() -> bool:
+            found[:] = [self.call("GET", f"/verifications/{asked}")]
+            return found[0]["ended_at"] is not None
+
+        until(ended, "the ledger is verified", PATIENCE_SECONDS)
+        assert found[0]["stopped"] is None, found[0]
+        return list(found[0]["differences"])

@@ -1,0 +1,95 @@
+"""Every program of a whole Sliceplane on real lab nodes, as what a test may kill and stop."""
+
+import io
+import signal
+from dataclasses import dataclass, field
+from typing import Final
+
+import psycopg
+from rich.console import Console
+
+from deploy.embedded import stack
+from deploy.embedded.leaks import LeakCheck
+from deploy.embedded.nodes import LabNodes
+from deploy.embedded.screen import Screen
+from node_agent.lab.lab import LabNode
+from tests.faults.caller import Caller
+from tests.faults.processes import signal_all
+
+NODE: Final = "lab-a"
+REPLICAS: Final = 2
+CONTROL_PLANE: Final = tuple(
+    name for program in stack.PROGRAMS for name in stack.replicas_of(program, REPLICAS)
+)
+SERVERS: Final = ("postgres", "redis")
+DAEMONS: Final = {
+    "agent": "agent",
+    "ovsdb-server": "ovsdb-server",
+    "ovs-vswitchd": "ovs-vswitchd",
+    "dnsmasq": "dnsmasq",
+    "libvirtd": "libvirtd",
+    "qemu": "qemu-system-x86_64",
+}
+PROGRAMS: Final = (*CONTROL_PLANE, *SERVERS, *DAEMONS)
+
+
+@dataclass
+class Lab(Caller):
+    """A stack and its two nodes, of which the first carries the slices."""
+
+    nodes: LabNodes = field(kw_only=True)
+
+    @property
+    def node(self) -> LabNode:
+        return self.nodes.lab.node(NODE)
+
+    def signal(self, program: str, number: signal.Signals) -> None:
+        """To the program, all of it: to every process of Postgres, and to every guest of the node."""
+        if program in DAEMONS:
+            self.node.kill(DAEMONS[program], number)
+            return
+        pid = self.stack.servers[program] if program in SERVERS else self.stack.programs[program].pid
+        assert pid is not None
+        signal_all(pid, number)
+
+    def is_fit(self) -> bool:
+        """Whether the node will be the one that is chosen: it lacks nothing, and all its slots are free."""
+        self.tend()
+        node = self.call("GET", f"/nodes/{NODE}")
+        slots = [each for each in self.call("GET", "/slots")["items"] if each["node_id"] == NODE]
+        return not node["missing"] and all(each["state"] == "free" for each in slots)
+
+    def tasks_under_way(self) -> int:
+        """Orders that are due or sent, and not at their end."""
+        with psycopg.connect(self.stack.admin_dsn) as conn:
+            row = conn.execute("select count(*) from work.task where ended_at is null").fetchone()
+        return int(row[0]) if row else 0
+
+    def starts(self, tap: str = "slice0") -> int:
+        """How often libvirt started a machine in this place, as its own log of it says."""
+        log = self.node.folder / "log" / "libvirt" / "qemu" / f"{tap}.log"
+        return log.read_text(errors="replace").count(": starting up libvirt version") if log.exists() else 0
+
+    def ports(self) -> list[str]:
+        return self.node.run(["ovs-vsctl", "--timeout=5", "list-ports", "br-slice"]).stdout.split()
+
+    def machines(self) -> list[str]:
+        listed = self.node.run(["virsh", "-c", "qemu:///system", "list", "--all", "--name"])
+        return listed.stdout.split()
+
+    def leak_check(self) -> "Leaks":
+        return Leaks(self)
+
+
+class Leaks:
+    """The leak check of both nodes from here on; what it says is only told where something is left."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._said, screen = io.StringIO(), Screen()
+        screen.console = Console(file=self._said)
+        self._check = LeakCheck(lab.layout, lab.nodes, lab.stack.redis_url, screen)
+        self._check.snapshot()
+
+    def found(self) -> str:
+        """Empty when nothing differs."""
+        return "" if self._check.compare() else self._said.getvalue()

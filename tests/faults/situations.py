@@ -1,0 +1,196 @@
+"""What brings a program to each of its failpoints, with orders in flight, and how one sees that nothing came of its death.
+
+The load is the same in nearly all: one allocation is active, and while the node's agent is away it is released and
+another is asked for, so that an order of each kind is under way. `SITUATIONS` says what a work wants beside that.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from events.values import Ipv4Address
+from node_agent.flows import Flow
+from node_agent.lab.simulated.host import HeldFlow, State
+from node_agent.machines import FoundProcess
+from tasks.workflows import FAILPOINTS, Declared, Process
+from tests.faults.system import NODE, System
+from tests.waiting import until
+
+
+@dataclass
+class Load:
+    """`old` is active when it begins, and is released unless it is `kept`; `new` is asked for."""
+
+    old: str
+    new: str = ""
+    kept: bool = False
+
+
+@dataclass(frozen=True)
+class Situation:
+    """`keep` the old allocation, so that its host can be disturbed; `disturb` it while the agent is away; `provoke`
+    what else there is to be done once the program is armed. An agent that is `away` leaves the orders in the queue."""
+
+    keep: bool = False
+    away: bool = False
+    disturb: Callable[[System, Load, State], None] | None = None
+    provoke: Callable[[System, Load], None] | None = None
+    ask: Callable[[System], None] | None = None
+    """What an admin asks for while the agent is away, beside the load."""
+    starts: int = 0
+    """How often the old allocation's machine is started again because of what was done to the host."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program to be killed at one of its failpoints."""
+
+    point: str
+    process: Process
+
+    def __str__(self) -> str:
+        return f"{self.process}:{self.point}"
+
+    @property
+    def situation(self) -> Situation:
+        work = FAILPOINTS[self.point].work
+        return SITUATIONS.get((work, self.process)) or SITUATIONS.get((work, None)) or USUAL
+
+
+def tap_muted(system: System, load: Load, state: State) -> None:
+    place = system.place(load.old)
+    state.taps = [replace(tap, mtu=tap.mtu - 8) if tap.name == place else tap for tap in state.taps]
+
+
+def paused(system: System, load: Load, state: State) -> None:
+    place = system.place(load.old)
+    state.domains = [replace(each, state="paused") if each.name == place else each for each in state.domains]
+
+
+def gone(system: System, load: Load, state: State) -> None:
+    place = system.place(load.old)
+    state.domains = [each for each in state.domains if each.name != place]
+
+
+def outlived(system: System, load: Load, state: State) -> None:
+    """The hypervisor forgot the machine, and its process runs on."""
+    gone(system, load, state)
+    state.strays.append(FoundProcess(system.place(load.old), pid=4711, started=1))
+
+
+def connected(system: System, load: Load, state: State) -> None:
+    address = system.show(load.old)["slots"][0]["private_ip"]
+    state.connections.append(Ipv4Address(address))
+
+
+def foreign_flow(system: System, load: Load, state: State) -> None:
+    state.flows.append(HeldFlow(state.bridges[0].name, 0xBAD, Flow(1, frozenset(), "NORMAL")))
+
+
+def rebooted(system: System, load: Load, state: State) -> None:
+    """As the host's memory is after a power cut, but for the disks."""
+    empty = State(uplinks=state.uplinks, disks=state.disks, starts=state.starts)
+    for name in State.__struct_fields__:
+        setattr(state, name, getattr(empty, name))
+
+
+def long_spool(system: System, load: Load, state: State) -> None:
+    """Reports that were taken long ago, and are still in the file."""
+    spool = system.node.folder / "agent" / "spool" / "reports.jsonl"
+    [first, *_] = spool.read_bytes().splitlines(keepends=True)
+    spool.write_bytes(first * (300 * 1024 // len(first)) + spool.read_bytes())
+
+
+def redis_flushed(system: System, load: Load) -> None:
+    until(lambda: system.in_queue() > 0, "orders are in the queue")
+    system.redis().flushall()
+
+
+def rebuild_ordered(system: System, load: Load) -> None:
+    system.call("POST", "/projections/allocations/rebuild")
+
+
+def node_joins(system: System, load: Load) -> None:
+    name = f"lab-{time.monotonic_ns() % 10**9}"
+    system.add_node(name)
+    until(lambda: system.died_at is not None or system.is_settled(name), "another node joined", 60)
+
+
+def node_is_revoked(system: System, load: Load) -> None:
+    name = f"lab-{time.monotonic_ns() % 10**9}"
+    system.call("POST", "/nodes", {"id": name})
+    system.call("POST", f"/nodes/{name}/revoke", {"why": "its disk was sold"})
+
+
+def operation_asked(system: System) -> None:
+    system.call("POST", "/tasks", {"kind": "node.verify", "node_id": NODE})
+
+
+USUAL: Final = Situation()
+SITUATIONS: Final[dict[tuple[str, Process | None], Situation]] = {
+    ("granting", None): Situation(provoke=node_joins),
+    ("revoking", None): Situation(provoke=node_is_revoked),
+    ("following sessions", "api"): Situation(provoke=node_joins),
+    ("following sessions", "dispatcher"): Situation(away=True, provoke=redis_flushed),
+    ("operating", None): Situation(ask=operation_asked),
+    ("restoring", None): Situation(away=True, provoke=redis_flushed),
+    ("rebuilding", None): Situation(provoke=rebuild_ordered),
+    ("commanding", "projector"): Situation(provoke=rebuild_ordered),
+    ("interrupting", None): Situation(keep=True, disturb=gone, starts=1),
+    ("compacting", None): Situation(disturb=long_spool),
+    ("link.set_tap", None): Situation(keep=True, disturb=tap_muted),
+    ("machine.resume", None): Situation(keep=True, disturb=paused),
+    ("machine.end_stray", None): Situation(keep=True, disturb=outlived, starts=1),
+    ("translation.flush_connections", None): Situation(disturb=connected),
+    ("gateway.remove_foreign_flows", None): Situation(keep=True, disturb=foreign_flow),
+    **{
+        (each, None): Situation(keep=True, disturb=rebooted, starts=1)
+        for each in (
+            "gateway.set_bridge",
+            "gateway.set_rules",
+            "gateway.set_address",
+            "gateway.set_forwarding",
+            "gateway.serve_dhcp",
+        )
+    },
+}
+
+OTHERWISE: Final = {"joining", "withdrawing", "putting back"}
+"""Works with a test of their own beside the matrix, since the load does not bring a program there."""
+
+
+def cases() -> list[Case]:
+    """Every failpoint of every program that comes by it."""
+    return [
+        Case(each.name, process)
+        for each in FAILPOINTS.values()
+        for process in each.processes
+        if _is_ours(each, process)
+    ]
+
+
+def _is_ours(each: Declared, process: Process) -> bool:
+    return each.work not in OTHERWISE and (each.work, process) != ("commanding", "dispatcher")
+
+
+def begin(system: System, situation: Situation) -> Load:
+    """One allocation active, the agent away, and two orders under way (one, where the old one is kept)."""
+    load = Load(system.create(), kept=situation.keep)
+    until(lambda: system.is_active(load.old), "the first allocation is active")
+    return load
+
+
+def change(system: System, load: Load) -> None:
+    load.new = system.create()
+    if not load.kept:
+        system.release(load.old)
+
+
+def orders_under_way(system: System, load: Load) -> bool:
+    return system.in_queue() >= (1 if load.kept else 2)
+
+
+def has_settled(system: System, load: Load) -> bool:
+    rested = system.is_active(load.old) if load.kept else system.state(load.old) == "released"
+    return rested and system.is_active(load.new)

@@ -1,0 +1,217 @@
+"""One whole Sliceplane of real processes over a simulated node, each of which a test arms, kills and pauses.
+
+Two replicas of every control plane program. An armed program is the only one of its kind until it died at its failpoint;
+then its twins start first and take over, and it comes back unarmed. `tend` does that, and starts again whatever else
+died, so it is called in every wait.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from deploy.embedded.children import Child, python_module
+from deploy.embedded.layout import Layout
+from deploy.embedded.nodes import host_file, write_configuration, write_token
+from deploy.embedded.screen import Screen
+from deploy.embedded.stack import Stack
+from node_agent.lab.leaks.snapshot import Snapshot, differences, take
+from node_agent.lab.leaks.target import SimulatedTarget
+from node_agent.lab.simulated.host import State
+from tasks.scripts import QueueKeys, namespace_of
+from tasks.workflows import Process
+from tests.faults.caller import Caller
+from tests.servers.postgres import server_folder
+from tests.waiting import until
+
+NODE: Final = "lab-a"
+CONVERGED_SECONDS: Final = 30.0
+DEATH_SECONDS: Final = 60.0
+REPLICAS: Final = 2
+
+
+@dataclass
+class Node:
+    """A simulated node: its agent, and the file that is its host."""
+
+    name: str
+    folder: Path
+    host: Path
+    agent: Child
+
+    def state(self) -> State:
+        return msgspec.json.decode(self.host.read_bytes(), type=State)
+
+    def disturb(self, change: Callable[[State], None]) -> None:
+        """Change the host by hand, while no agent is there to be surprised by its own file."""
+        state = self.state()
+        change(state)
+        self.host.write_bytes(msgspec.json.encode(state, order="deterministic"))
+
+
+@dataclass
+class System(Caller):
+    """`armed` is the program that is to die at its failpoint, and `died_at` when it did, by the monotonic clock. `late` are
+    allocations that a fault itself asked for.
+    """
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+    armed: Child | None = None
+    died_at: float | None = None
+    late: list[str] = field(default_factory=list)
+    _twins: list[Child] = field(default_factory=list)
+
+    @property
+    def node(self) -> Node:
+        return self.nodes[NODE]
+
+    def children(self, process: Process) -> list[Child]:
+        """Every replica of a program."""
+        if process == "agent":
+            return [self.node.agent]
+        return [child for name, child in self.stack.programs.items() if name.partition("-")[0] == process]
+
+    def place(self, allocation: str) -> str:
+        """The tap of its slot."""
+        return f"slice{self.show(allocation)['slots'][0]['slot_index']}"
+
+    def in_queue(self) -> int:
+        """Orders that wait for the node."""
+        return int(self.redis().llen(QueueKeys.of(namespace_of(NODE)).waiting))
+
+    def held(self) -> list[bytes | str]:
+        """Orders that a worker of the node has fetched."""
+        return self.redis().hkeys(QueueKeys.of(namespace_of(NODE)).held)
+
+    def enrolments(self, node: str) -> int:
+        """How often the node became known, as the log says."""
+        events = self.call("GET", "/events?limit=500")["items"]
+        return sum(each["type"] == "node.identified" and each["data"]["node_id"] == node for each in events)
+
+    # Dying and coming back
+
+    def away(self, child: Child) -> None:
+        """Kill a program that nobody is to start again for now."""
+        child.send(signal.SIGKILL)
+        child.stop()
+
+    def arm(self, process: Process, point: str, *, child: Child | None = None) -> None:
+        """Start one of the programs to die at a failpoint, and stop its twins."""
+        everyone = [child] if child is not None else self.children(process)
+        for each in everyone:
+            self.away(each)
+        self.armed, self.died_at = everyone[0], None
+        self.armed.environment = {**self.armed.environment, "SLICEPLANE_FAILPOINTS": point}
+        self.armed.start()
+        self._twins = everyone[1:]
+
+    def tend(self) -> None:
+        """Notice the armed program's death and bring its kind back; start again what else died."""
+        if self.armed is not None and self.armed.status is not None:
+            assert self.armed.status == -signal.SIGKILL, f"{self.armed.name} ended with {self.armed.status}"
+            self.died_at = time.monotonic()
+            self.disarm()
+        self.stack.tend()
+        for node in self.nodes.values():
+            node.agent.tend(_silent)
+
+    def disarm(self) -> None:
+        """Everybody runs, nobody dies. What is still armed is started anew."""
+        if self.armed is None:
+            return
+        child, self.armed = self.armed, None
+        child.send(signal.SIGKILL)
+        child.environment = {**child.environment, "SLICEPLANE_FAILPOINTS": ""}
+        for each in (*self._twins, child):
+            each.start()
+
+    def die_and_stay_away(self) -> None:
+        """Wait for the armed program's death, and start nobody of its kind."""
+        child = self.armed
+        assert child is not None
+        until(lambda: child.status == -signal.SIGKILL, "the program died at its failpoint", DEATH_SECONDS)
+        self.armed, child.environment = None, {**child.environment, "SLICEPLANE_FAILPOINTS": ""}
+        child.stop()
+
+    def await_death(self, seconds: float = DEATH_SECONDS) -> None:
+        def dead() -> bool:
+            self.tend()
+            return self.died_at is not None
+
+        until(dead, "the program died at its failpoint", seconds)
+
+    def converge(self, condition: Callable[[], bool], what: str) -> float:
+        """Seconds from the death until `condition`; at most `CONVERGED_SECONDS`."""
+        assert self.died_at is not None
+        began = self.died_at
+
+        def done() -> bool:
+            self.tend()
+            return condition()
+
+        until(done, what, max(0.1, began + CONVERGED_SECONDS - time.monotonic()))
+        return time.monotonic() - began
+
+    # Looking
+
+    def snapshot(self) -> Snapshot:
+        return take(SimulatedTarget(str(self.node.host)))
+
+    def leaks(self, before: Snapshot) -> list[str]:
+        after = self.snapshot()
+        assert not after.unseen
+        return [f"{each.change}: {each.kind}: {each.object}" for each in differences(before, after)]
+
+    def add_node(self, name: str, failpoints: str = "") -> Node:
+        """Admit a node and start its agent."""
+        folder = self.layout.node(name)
+        folder.mkdir(parents=True)
+        token = self.call("POST", "/nodes", {"id": name})["enrolment_token"]
+        write_token(self.layout, name, token)
+        host = host_file(self.layout, name)
+        simulated = {"simulated": {"boot_seconds": 0.2, "host_file": str(host)}, "survey_seconds": 2}
+        path = write_configuration(self.layout, name, self.stack.node_api_url, folder, simulated)
+        agent = Child(name, python_module("node_agent", str(path)), self.layout.logs / f"{name}.log")
+        agent.environment = {"SLICEPLANE_FAILPOINTS": failpoints}
+        self.nodes[name] = Node(name, folder, host, agent)
+        agent.start()
+        return self.nodes[name]
+
+    def is_settled(self, name: str = NODE) -> bool:
+        self.tend()
+        node = self.call("GET", f"/nodes/{name}")
+        return node["state"] == "enrolled" and bool(node["hostname"]) and not node["missing"]
+
+
+def _silent(_line: str) -> None:
+    """What was started again is seen by its logs."""
+
+
+@contextmanager
+def running_system() -> Iterator[System]:
+    """A system whose one node has two approved slots."""
+    with server_folder() as state:
+        layout = Layout(state)
+        layout.ensure()
+        stack = Stack(layout, (), Screen().say, replicas=REPLICAS)
+        system = System(layout, stack)
+        try:
+            stack.start()
+            for child in stack.programs.values():
+                # Deadlines are given no grace: a case that waits for one would wait for that as well.
+                child.environment = {**child.environment, "SLICEPLANE_DEADLINE_GRACE_SECONDS": "0"}
+            system.key = stack.ensure_key()
+            system.add_node(NODE)
+            until(system.is_settled, "the node is settled", 60)
+            for slot in system.call("GET", "/slots")["items"]:
+                system.call("POST", f"/nodes/{NODE}/slots/{slot['index']}/approve")
+            yield system
+        finally:
+            for node in system.nodes.values():
+                node.agent.stop()
+            stack.stop()
