@@ -11,12 +11,15 @@ from collections.abc import Awaitable, Callable
 from hashlib import sha256
 
 from control_plane.api.server import serve
+from control_plane.certificates import UnusableCertificate
 from control_plane.commands.access import issue_key
 from control_plane.followers import run_dispatcher
 from control_plane.projector.program import run_projector
+from control_plane.sealing import NoSigningKey
 from control_plane.settings import Settings
 from control_plane.wiring import Plane, configure_logs, plane
 from events.fitness import UnfitServer
+from tasks.failpoints import UnknownFailpoint
 
 PROGRAMS: dict[str, Callable[[Plane], Awaitable[None]]] = {
     "api": serve,
@@ -26,11 +29,20 @@ PROGRAMS: dict[str, Callable[[Plane], Awaitable[None]]] = {
 
 
 def main() -> int:
-    """The exit code: 1 for a server that must not carry the ledger, found at the start or later on."""
+    """The exit code: 1 for a server that must not carry the ledger, found at the start or later on, and for no key."""
     try:
         return _command(sys.argv[1:])
     except* UnfitServer as unfit:
-        print(f"This server cannot carry the ledger: {'; '.join(_sentences(unfit))}.", file=sys.stderr)
+        print(
+            f"This server cannot carry the ledger: {'; '.join(_sentences(unfit))}.",
+            file=sys.stderr,
+        )
+    except* NoSigningKey as none:
+        print(f"Orders cannot be signed: {none.exceptions[0]}.", file=sys.stderr)
+    except* UnusableCertificate as unusable:
+        print(f"A file for TLS cannot be used: {unusable.exceptions[0]}.", file=sys.stderr)
+    except* UnknownFailpoint as unknown:
+        print(unknown.exceptions[0], file=sys.stderr)
     return 1
 
 

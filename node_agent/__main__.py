@@ -21,7 +21,7 @@ from node_agent.logs import configure_logs
 from node_agent.settings import Settings, SettingsRefused, read_settings
 from node_agent.sole import AnotherAgent
 from node_agent.wiring import run
-from tasks.failpoints import arm_from
+from tasks.failpoints import UnknownFailpoint, arm_from
 
 log = structlog.get_logger(__name__)
 
@@ -48,10 +48,10 @@ def _main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         sys.stderr.write("usage: sliceplane-agent CONFIG\n")
         return USAGE
-    arm_from(os.environ.get("SLICEPLANE_FAILPOINTS", ""))
     try:
+        arm_from(os.environ.get("SLICEPLANE_FAILPOINTS", ""))
         settings = read_settings(Path(arguments[0]))
-    except SettingsRefused as refused:
+    except (SettingsRefused, UnknownFailpoint) as refused:
         sys.stderr.write(f"sliceplane-agent: {refused}\n")
         return MISCONFIGURED
     configure_logs(settings.log, settings.node_id)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from events.values import AllocationId, Ipv4Address, Ipv4Subnet, MacAddress, SlotIndex
 from tasks.orders import Machine
+from tasks.workflows import StepName
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Slice:
 class Step:
     """One change of the host. `name` is static (`port.add`): it is the failpoint's and the log event's name."""
 
-    name: str
+    name: StepName
     run: Callable[[], None]
 
 

@@ -93,8 +93,7 @@ class Spool:
             while self._waiting and self._waiting[0].sequence <= through:
                 self._waiting.popleft()
             self._head = _Head(incarnation=self._head.incarnation, taken=min(through, self._last))
-            self._store_head(durable=False)
-            failpoint("agent.forget.after")
+            self._store_head(self._head, durable=False)
             if os.fstat(self._file).st_size > _COMPACT_BYTES:
                 self._compact()
             self._changed.notify_all()
@@ -139,7 +138,7 @@ class Spool:
         except ValidationError as error:
             log.warning("spool_head_unreadable", error=str(error))
             head = _Head(incarnation=new_uuid())
-        replace_file(self._folder / "head.json", head.model_dump_json().encode())
+        self._store_head(head, durable=True)
         return head
 
     def _recover(self) -> list[Report]:
@@ -167,12 +166,14 @@ class Spool:
             os.ftruncate(self._file, size)
             raise
 
-    def _store_head(self, *, durable: bool) -> None:
-        replace_file(self._folder / "head.json", self._head.model_dump_json().encode(), durable=durable)
+    def _store_head(self, head: _Head, *, durable: bool) -> None:
+        failpoint("agent.head.before")
+        replace_file(self._folder / "head.json", head.model_dump_json().encode(), durable=durable)
+        failpoint("agent.head.after")
 
     def _compact(self) -> None:
         # The head is flushed first: with the lines gone it alone knows which sequence comes next.
-        self._store_head(durable=True)
+        self._store_head(self._head, durable=True)
         failpoint("agent.compact.between")
         content = b"".join(report.model_dump_json().encode() + b"\n" for report in self._waiting)
         try:
@@ -181,6 +182,7 @@ class Spool:
             # Also when only the flush of the folder failed: the old file has no name any more, and would swallow reports.
             old, self._file = self._file, self._open()
             os.close(old)
+        failpoint("agent.compact.after")
 
     def _open(self) -> int:
         return os.open(self._lines, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -6,10 +6,24 @@ from fastapi import Depends, FastAPI, Request
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from control_plane.api import agent, allocations, events, history, nodes, problems, projections, stories
+from control_plane.api import (
+    agent,
+    allocations,
+    events,
+    history,
+    nodes,
+    parked,
+    paths,
+    problems,
+    progress,
+    projections,
+    stories,
+    tasks,
+)
 from control_plane.api.feed import Feed
 from control_plane.api.parameters import known_parameters
 from control_plane.api.state import plane_of
+from control_plane.sealing import OrderKeys
 from control_plane.time_travel.travel import TimeTravel
 from control_plane.wiring import Plane
 from events.values import new_uuid
@@ -17,7 +31,7 @@ from events.values import new_uuid
 DESCRIPTION = "Who gets which slot, MAC, IP and port of a GPU cloud, for how long, and what was true when."
 
 
-def create_app(plane: Plane, feed: Feed) -> FastAPI:
+def create_app(plane: Plane, feed: Feed, keys: OrderKeys) -> FastAPI:
     """The application over one process's connections."""
     app = FastAPI(
         title="Sliceplane",
@@ -26,7 +40,8 @@ def create_app(plane: Plane, feed: Feed) -> FastAPI:
         redoc_url=None,
         dependencies=[Depends(known_parameters)],
     )
-    app.state.plane, app.state.feed = plane, feed
+    app.state.plane, app.state.feed, app.state.keys = plane, feed, keys
+    app.state.hub = progress.Hub(plane.redis)
     app.state.travel = TimeTravel(plane.engine, feed)
     problems.install(app)
     app.add_middleware(_Named)
@@ -35,9 +50,13 @@ def create_app(plane: Plane, feed: Feed) -> FastAPI:
         stories.router,
         nodes.router,
         projections.router,
+        tasks.router,
+        parked.router,
+        paths.router,
         events.router,
         history.router,
         agent.router,
+        progress.router,
     ):
         app.include_router(router)
     app.get("/healthz", tags=["health"])(alive)

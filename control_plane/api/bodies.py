@@ -1,19 +1,20 @@
 """What callers send. Closed and strict: an unknown field or a wrong type is refused, with every other reason."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from control_plane.decisions.refusals import Refused
 from control_plane.decisions.requests import image_offered, network_mode_offered, sku_offered
+from control_plane.decisions.tasks import ASKABLE, kind_askable
 from events import values
 from events.ssh_keys import ssh_public_key
 from events.values import InvalidValue
-from tasks.wire import MAX_ORDER_BYTES
+from tasks.catalogue import bounds_of
 
-MAX_KEYS_BYTES: Final = MAX_ORDER_BYTES * 3 // 8
+MAX_KEYS_BYTES: Final = bounds_of("slice.apply").payload_bytes * 3 // 8
 """JSON may write each as two, and the rest of an order is small."""
 MAX_LEASE_SECONDS: Final = 365 * 24 * 3600
 
@@ -62,7 +63,33 @@ class CreateAllocation(Body):
     )
 
 
+class RevokeNode(Body):
+    """`POST /v1/nodes/{node}/revoke`."""
+
+    why: str = Field(min_length=1, max_length=500, pattern=r"^[^\x00]*$")
+    """For the record, in the admin's words."""
+
+
 class ExpectNode(Body):
     """`POST /v1/nodes`."""
 
     id: Annotated[str, AfterValidator(values.node_id)]
+
+
+class AskTask(Body):
+    """`POST /v1/tasks`: a slot for what is about a slot, a node for what is about a whole host."""
+
+    kind: Annotated[str, _decided_by(kind_askable)]
+    node_id: Annotated[str, AfterValidator(values.node_id)] | None = None
+    slot_id: Annotated[str, AfterValidator(values.slot_id)] | None = None
+
+    @model_validator(mode="after")
+    def _names_one_place(self) -> Self:
+        of_slot = ASKABLE[self.kind]
+        named, other = (self.slot_id, self.node_id) if of_slot else (self.node_id, self.slot_id)
+        if named is None or other is not None:
+            wanted = "slot_id" if of_slot else "node_id"
+            raise PydanticCustomError(
+                "wrong_place", "{why}", {"why": f"{self.kind} takes {wanted}, and that alone"}
+            )
+        return self

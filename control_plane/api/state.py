@@ -10,6 +10,8 @@ from fastapi import Request
 from control_plane.api.feed import Feed
 from control_plane.decisions.refusals import Malformed, Objection
 from control_plane.origin import Origin
+from control_plane.queue_users import QueueUsers
+from control_plane.sealing import OrderKeys
 from control_plane.wiring import Plane
 from events.append import CommandKey
 from events.values import ProjectId, new_uuid
@@ -22,6 +24,15 @@ _TRACE_PARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-
 
 def plane_of(request: Request) -> Plane:
     return cast(Plane, request.app.state.plane)
+
+
+def keys_of(request: Request) -> OrderKeys:
+    return cast(OrderKeys, request.app.state.keys)
+
+
+def users_of(request: Request) -> QueueUsers:
+    plane = plane_of(request)
+    return QueueUsers(plane.engine, plane.redis)
 
 
 def feed_of(request: Request) -> Feed:

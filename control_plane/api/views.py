@@ -26,6 +26,7 @@ from events.allocations import (
     AllocationReleasing,
     SliceAddressObserved,
     SliceReady,
+    SliceRemovalRetried,
 )
 from events.catalog import name_of
 from events.envelope import Recorded
@@ -93,10 +94,14 @@ class AllocationView(BaseModel):
 
 
 class NodeView(BaseModel):
-    """`state`: expected, enrolled, silent (an enrolled node's heartbeat is overdue), or resyncing (its agent started
+    """`state`: expected, enrolled, revoked, silent (an enrolled node's heartbeat is overdue), or resyncing (its agent started
     and has not yet compared every slot with what it should carry, or not yet delivered what it found).
 
-    Heartbeats are no events: as of the past a node is expected or enrolled, and `seen_at` is null.
+    Heartbeats are no events: as of the past a node is expected, enrolled or revoked, and `seen_at` is null.
+
+    `key_thumbprint` (RFC 7638) names the key by which the node is known, and is null while it has no access. At
+    `superseded_at` somebody with this key was refused who ran from a copied or restored disk; `superseded_session` is
+    the session that it knew. `revoked` is why an admin took the access away.
     """
 
     id: str
@@ -109,6 +114,10 @@ class NodeView(BaseModel):
     images: list[str]
     missing: list[str]
     seen_at: datetime | None
+    key_thumbprint: str | None
+    superseded_session: int | None
+    superseded_at: datetime | None
+    revoked: str | None
 
 
 class Seen(NamedTuple):
@@ -217,7 +226,7 @@ def _endpoints(facts: Sequence[AllocationFact]) -> list[Endpoint]:
 
 
 def _generation(facts: Sequence[AllocationFact]) -> int:
-    wanted = AllocationPlaced | AllocationReleasing | AllocationFailed
+    wanted = AllocationPlaced | AllocationReleasing | AllocationFailed | SliceRemovalRetried
     return max((version for version, fact in enumerate(facts, 1) if isinstance(fact, wanted)), default=0)
 
 
@@ -241,6 +250,10 @@ def past_node_view(node: NodeRow) -> NodeView:
         images=list(node.images or ()),
         missing=list(node.missing or ()),
         seen_at=None,
+        key_thumbprint=node.key_thumbprint,
+        superseded_session=node.superseded_session,
+        superseded_at=node.superseded_at,
+        revoked=node.revoked,
     )
 
 

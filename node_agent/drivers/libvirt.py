@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import libvirt
+import structlog
 
 from node_agent.domain_xml import NotAGuest, domain_xml, guest_in, interfaces_in
 from node_agent.drivers.deadlines import Deadlines, Overdue
@@ -23,6 +24,7 @@ from node_agent.looks import look, look_again
 from node_agent.machines import DomainState, FoundDomain, FoundProcess
 from node_agent.slices import HostRefused, HostUnreadable
 
+log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 # libvirt-python carries no types: its objects are Any, and only in this module.
@@ -35,6 +37,8 @@ _STATES: Final[dict[int, DomainState]] = {
     libvirt.VIR_DOMAIN_SHUTOFF: "stopped",
     libvirt.VIR_DOMAIN_CRASHED: "stopped",
 }
+_DIED: Final = frozenset({libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_ERR_OPERATION_FAILED})
+"""Codes of "process exited while connecting to monitor" and the like."""
 _FORGET: Final = (
     libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
     | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
@@ -72,7 +76,7 @@ class LibvirtHypervisor:
 
     def start(self, guest: Guest, hosting: Hosting) -> None:
         xml = domain_xml(guest, hosting)
-        self._change(f"start {guest.name}", lambda connection: connection.createXML(xml, 0))
+        self._change(f"start {guest.name}", lambda connection: _start(connection, guest.name, xml))
 
     def resume(self, domain: UUID) -> None:
         self._change(f"resume {domain}", lambda connection: _by_uuid(connection, domain).resume())
@@ -131,6 +135,18 @@ class _Connections:
 
     def _opened(self) -> Connection:
         return libvirt.open(self._uri)
+
+
+def _start(connection: Connection, name: str, xml: str) -> None:
+    try:
+        connection.createXML(xml, 0)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() not in _DIED:
+            raise
+        # QEMU ended while libvirt was starting it. Killed by somebody it would fail a slice that has nothing wrong with
+        # it; of itself it ends the same way again, and that is the refusal.
+        log.warning("machine_died_at_its_start", machine=name, reason=str(error))
+        connection.createXML(xml, 0)
 
 
 def _is_no_answer(error: libvirt.libvirtError) -> bool:

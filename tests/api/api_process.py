@@ -48,6 +48,7 @@ def api_process(plane: RunningPlane, log: Path) -> Iterator[ApiProcess]:
     environment = {
         "SLICEPLANE_DATABASE_URL": plane.settings.database_url.get_secret_value(),
         "SLICEPLANE_REDIS_URL": plane.settings.redis_url.get_secret_value(),
+        "SLICEPLANE_SIGNING_KEY_FILE": str(plane.settings.signing_key_file),
         "SLICEPLANE_LISTEN": address,
     }
     child = Child("api", python_module("control_plane", "api"), log, environment)

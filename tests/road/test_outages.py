@@ -20,7 +20,7 @@ from psycopg.conninfo import make_conninfo
 from control_plane.api import problems
 from control_plane.sweeper import RESEND
 from deploy.embedded.children import Child, python_module
-from tests.api.node import QUEUE_PASSWORD, admit, allocate, enrol, expect
+from tests.api.node import BEAT, QUEUE_PASSWORD, admit, allocate, as_node, enrol, expect, renew, renewal
 from tests.api.streams import watched
 from tests.servers.plane import RunningPlane, free_port
 from tests.waiting import until
@@ -94,13 +94,14 @@ def test_an_event_that_cannot_be_read_is_named_to_who_needs_it(running_plane: Ru
     assert f"position {position} " in answer.json()["detail"]
 
 
-def test_a_redis_that_is_away_is_told_to_a_node_that_enrols(running_plane: RunningPlane) -> None:
+def test_a_node_enrols_and_renews_its_session_while_redis_is_away(running_plane: RunningPlane) -> None:
     token = expect(running_plane, "n1")
     running_plane.redis.process.kill()
     running_plane.redis.process.wait()
-    answer = enrol(running_plane, "n1", token)
-    assert (answer.status_code, answer.headers.get("retry-after")) == (503, "1")
-    assert answer.json()["type"] == "urn:sliceplane:problem:queues-away"
+    assert enrol(running_plane, "n1", token).status_code == 200
+    assert renew(running_plane, renewal("n1", 1, "second")).json()["number"] == 2
+    assert as_node(running_plane, "n1", "second").post("/heartbeat", json=BEAT).status_code == 200
+    assert running_plane.rows("select queue_number from work.node_session") == [(None,)]
 
 
 def test_the_description_of_the_api_names_every_kind_of_problem(shared_plane: RunningPlane) -> None:
@@ -154,6 +155,7 @@ def test_a_request_in_flight_is_answered_before_the_api_ends(
     environment = {
         "SLICEPLANE_DATABASE_URL": given.database_url.get_secret_value(),
         "SLICEPLANE_REDIS_URL": given.redis_url.get_secret_value(),
+        "SLICEPLANE_SIGNING_KEY_FILE": str(given.signing_key_file),
         "SLICEPLANE_LISTEN": f"127.0.0.1:{port}",
     }
     api = Child("api", python_module("control_plane", "api"), tmp_path / "api.log", environment)

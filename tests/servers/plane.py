@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -26,6 +27,7 @@ from control_plane.settings import Settings
 from control_plane.wiring import Plane, configure_logs, plane
 from deploy.embedded import redis as embedded_redis
 from deploy.embedded.postgres import PostgresServer
+from deploy.embedded.signing_key import ensure_signing_key
 from tests.servers.postgres import Database, cloned
 from tests.servers.redis import server_folder
 from tests.waiting import until
@@ -54,7 +56,9 @@ class RunningPlane:
             return conn.execute(query, values or None).fetchall()
 
 
-def settings_for(database: Database, redis_url: str, port: int, queue_port: int) -> Settings:
+def settings_for(
+    database: Database, redis_url: str, port: int, queue_port: int, signing_key: Path | None = None
+) -> Settings:
     options = {name: str(value) for name, value in conninfo_to_dict(database.app_dsn).items()}
     url = (
         f"postgresql+psycopg://{options['user']}:{options['password']}@/{options['dbname']}"
@@ -65,6 +69,7 @@ def settings_for(database: Database, redis_url: str, port: int, queue_port: int)
         redis_url=redis_url,
         listen=f"127.0.0.1:{port}",
         queue_port=queue_port,
+        signing_key_file=signing_key,
         deadline_grace_seconds=0.0,
         log="console",
     )
@@ -81,7 +86,8 @@ def running(server: PostgresServer) -> Iterator[RunningPlane]:
     """A control plane on a new database of the session's server and on a new Redis."""
     configure_logs("console")
     with cloned(server) as database, server_folder() as folder, embedded_redis.running_redis(folder) as redis:
-        settings = settings_for(database, redis.url, free_port(), redis.port)
+        key = ensure_signing_key(folder.parent / "signing-key.pem")
+        settings = settings_for(database, redis.url, free_port(), redis.port, key)
         with _in_a_thread(settings):
             made = RunningPlane(f"http://{settings.listen}", settings, database, redis)
             until(lambda: _answers(made), "the API answers")

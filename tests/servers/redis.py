@@ -5,11 +5,29 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from redis.asyncio import Redis
 
+from control_plane.redis_nodes import answers
 from deploy.embedded import redis as embedded
+from events.values import NodeId
+from tasks.scripts import QueueKeys, namespace_of
 from tests.plugins.requirements import missing_server
+
+
+class Depth(NamedTuple):
+    """How many orders a node's queue has."""
+
+    waiting: int
+    in_flight: int
+
+
+async def queue_depth(client: Redis, node_id: NodeId) -> Depth:
+    """Asked as the control plane."""
+    keys = QueueKeys.of(namespace_of(node_id))
+    return Depth(*await answers(client, [("LLEN", keys.waiting), ("HLEN", keys.held)]))
 
 
 @contextmanager

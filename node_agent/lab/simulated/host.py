@@ -17,7 +17,7 @@ from node_agent.flows import Flow
 from node_agent.gateway import Bridge, GatewayLink, NodeNetwork
 from node_agent.leases import LeaseSeen, Reservation
 from node_agent.links import OtherLink, Tap
-from node_agent.machines import FoundDomain
+from node_agent.machines import FoundDomain, FoundProcess
 from node_agent.ports import Port
 from node_agent.rules import Chain, FoundRule
 
@@ -31,7 +31,11 @@ class HeldFlow(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct):
-    """Everything on the host, in lists, as the file holds it. `disks` are files by their names below all slots."""
+    """Everything on the host, in lists, as the file holds it. `disks` are files by their names below all slots.
+
+    `strays` are QEMU processes without a domain. `starts` counts the machines ever started in each place: no thing that
+    a slice leaves behind, and what a double start shows in.
+    """
 
     taps: list[Tap] = []
     others: list[OtherLink] = []
@@ -41,6 +45,7 @@ class State(msgspec.Struct):
     leases: list[LeaseSeen] = []
     nat: list[FoundRule] = []
     domains: list[FoundDomain] = []
+    strays: list[FoundProcess] = []
     disks: list[str] = []
     chains: list[Chain] = []
     bridges: list[Bridge] = []
@@ -49,6 +54,7 @@ class State(msgspec.Struct):
     connections: list[Ipv4Address] = []
     forwards: bool = False
     dhcp: NodeNetwork | None = None
+    starts: dict[str, int] = {}
 
 
 def links_of(state: State) -> list[Tap | OtherLink]:

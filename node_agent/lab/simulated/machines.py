@@ -36,7 +36,9 @@ class SimulatedHypervisor:
             return tuple(state.domains)
 
     def processes(self) -> tuple[FoundProcess, ...]:
-        return tuple(_process(domain) for domain in self.domains() if domain.state != "stopped")
+        with self._host.look() as state:
+            living = [_process(domain) for domain in state.domains if domain.state != "stopped"]
+            return (*living, *state.strays)
 
     def start(self, guest: Guest, hosting: Hosting) -> None:
         with self._host.change() as state:
@@ -46,6 +48,7 @@ class SimulatedHypervisor:
             interfaces = (guest.mac, guest.tap)
             state.domains.append(FoundDomain(guest.name, guest.uuid, "running", guest, interfaces))
             state.disks = sorted({*state.disks, str(hosting.console)})
+            state.starts[guest.name] = state.starts.get(guest.name, 0) + 1
             self._born[guest.uuid] = monotonic()
 
     def resume(self, domain: UUID) -> None:
@@ -62,6 +65,8 @@ class SimulatedHypervisor:
         self._ended()
 
     def end(self, process: FoundProcess) -> None:
+        with self._host.change() as state:
+            state.strays = [each for each in state.strays if each != process]
         for domain in self.domains():
             if _process(domain) == process:
                 self.destroy(domain.uuid)

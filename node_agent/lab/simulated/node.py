@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from events.values import Ipv4Subnet, image_name
+from node_agent.devices import devices_of
 from node_agent.gateway import Gateway, node_network
 from node_agent.host import Host
 from node_agent.images import FixedImages, Image
@@ -32,7 +33,14 @@ IMAGE: Final = image_name("lab-guest")
 def simulated_host(settings: Settings, subnet: Ipv4Subnet, something_ended: Callable[[], None]) -> Host:
     """A host of its own in memory, or the one that its file remembers."""
     simulated = settings.simulated or SimulatedHostSettings()
-    host = SimulatedHost(simulated.host_file, settings.uplink)
+    return host_over(SimulatedHost(simulated.host_file, settings.uplink), settings, subnet, something_ended)
+
+
+def host_over(
+    host: SimulatedHost, settings: Settings, subnet: Ipv4Subnet, something_ended: Callable[[], None]
+) -> Host:
+    """What an agent sees of this host."""
+    simulated = settings.simulated or SimulatedHostSettings()
     switch, links, filter_, dhcp = (
         SimulatedSwitch(host),
         SimulatedLinks(host),
@@ -42,17 +50,20 @@ def simulated_host(settings: Settings, subnet: Ipv4Subnet, something_ended: Call
     hypervisor = SimulatedHypervisor(host, something_ended, simulated.boot_seconds)
     leases = LeaseAspect(dhcp)
     images = FixedImages((Image(IMAGE, Path("kernel"), Path("initrd"), ""),))
+    machines = Machines(hypervisor, SimulatedDisks(host), images, "qemu", offload=True)
     return Host(
         aspects=(
             LinkAspect(links),
             leases,
             PortAspect(switch),
             TranslationAspect(filter_, settings.uplink),
-            Machines(hypervisor, SimulatedDisks(host), images, "qemu", offload=True),
+            machines,
         ),
         gateway=Gateway(node_network(settings, subnet), switch, links, filter_, dhcp),
         observe_address=leases.observe_address,
         probe=SimulatedProbe(host, hypervisor),
         images=images.names,
+        devices=devices_of(settings, links),
+        inspect_machine=machines.inspect,
         close=lambda: None,
     )
