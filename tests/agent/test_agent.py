@@ -251,14 +251,14 @@ def has_told(plane: FakeControlPlane, kind: str, times: int) -> bool:
 async def test_a_session_is_renewed_again_and_again_and_no_order_is_lost_or_done_twice(
     start: Callable[..., Running], plane: FakeControlPlane, control: Redis, toy: Toy
 ) -> None:
-    start(renewal_seconds=0.2)
+    start(renewal_seconds=0.4)
     await admit(plane, control)
     for number in range(1, 16):
         await send(control, apply(2 * number))
         await eventually_async(partial(has_told, plane, "slice.ready", number))
         await send(control, remove(2 * number + 1))
         await eventually_async(partial(has_told, plane, "slice.removed", number))
-    await eventually_async(lambda: len(plane.renewals) > 10)
+    await eventually_async(lambda: len(plane.renewals) > 5)
     assert toy.counts()["machine.start"] == 15
     assert "order.refused" not in plane.kinds()
 
