@@ -22,7 +22,7 @@ from pydantic import SecretStr
 from bench import raw
 from bench.lines import Told, told
 from bench.measure import Bench, Measurement, Pair, Progress, Round, TakeRound, middle, percentile, ratio
-from bench.servers import bench_folder, migrated_postgres, sqlalchemy_url
+from bench.servers import bench_folder, migrated_postgres, signing_key, sqlalchemy_url
 from bench.watch_clients import Seen, Watching
 from bench.watch_writer import Commit, Turn, Writing
 from control_plane.commands.access import issue_key
@@ -144,6 +144,7 @@ def _api(server: PostgresServer, redis: RedisServer, folder: Path) -> Iterator[i
         "SLICEPLANE_DATABASE_URL": sqlalchemy_url(server),
         "SLICEPLANE_REDIS_URL": redis.url,
         "SLICEPLANE_LISTEN": f"127.0.0.1:{port}",
+        "SLICEPLANE_SIGNING_KEY_FILE": str(signing_key(folder)[0]),
     }
     child = Child("api", python_module("control_plane", "api"), folder / "api.log", environment)
     child.start()
