@@ -37,12 +37,15 @@ class Story:
         return {node["id"]: node["seen_at"] for node in self.api.items("/nodes")}
 
     def admit_nodes(self) -> None:
-        """Open an enrolment for each node that the control plane has not met, or whose token got lost on the way."""
-        known = {node["id"] for node in self.api.items("/nodes")}
+        """Open an enrolment for each node whose key the control plane does not have, or whose token got lost on the way.
+
+        One that was met and has no key is one whose token ran out, or that enrolled before nodes had keys.
+        """
+        known = {node["id"]: node["key_thumbprint"] for node in self.api.items("/nodes")}
         for name in NODES:
             if name not in known:
                 write_token(self.layout, name, self.api.post("/nodes", {"id": name})["enrolment_token"])
-            elif not token_file(self.layout, name).exists():
+            elif known[name] is None or not token_file(self.layout, name).exists():
                 opened = self.api.post(f"/nodes/{name}/enrolment")
                 write_token(self.layout, name, opened["enrolment_token"])
 
