@@ -134,13 +134,14 @@ class OrderConsumer(Consumer):
             return ()
         try:
             deliveries = self._queue.fetch(room, self._hand.ids())
+            # Redis answers: a wait that is broken off, as at each renewal of the node's session, is no outage that lasts.
+            self._patience.reset()
             if not deliveries:
                 self._queue.wait()
         except QueueAway as away:
             self._pause(away)
             return ()
         self._queue.note(None)
-        self._patience.reset()
         return deliveries
 
     def _pause(self, away: QueueAway) -> None:
