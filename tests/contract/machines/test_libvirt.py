@@ -19,6 +19,7 @@ from tests.node.guests import slice_on
 
 pytestmark = pytest.mark.node
 WANTED = slice_on(0)
+DEATHS = 4
 
 
 @pytest.fixture
@@ -95,7 +96,9 @@ def test_a_libvirtd_that_dies_again_and_again_costs_no_open_file(host: Real, nod
 
     eventually(host.ended.is_set)
     after_one = dies()
-    assert dies() == after_one
+    after_all = [dies() for _ in range(DEATHS)][-1]
+    # Others in this process open and close files meanwhile, and fewer than every second death would cost.
+    assert after_all - after_one < DEATHS / 2
 
 
 def test_a_hung_libvirtd_makes_the_host_unreadable_in_time_and_comes_back(
