@@ -6,13 +6,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from control_plane.api.access import Admin
+from control_plane.api.allocation_views import AllocationView, allocation_view
 from control_plane.api.at import At, say, travel_of
 from control_plane.api.bodies import CreateAllocation
 from control_plane.api.pages import Cursor, Limit, Page, position_of
 from control_plane.api.problems import PROBLEMS
 from control_plane.api.state import key_of, origin_of, plane_of
 from control_plane.api.then import allocations_then, told
-from control_plane.api.views import AllocationView, allocation_view
 from control_plane.commands.allocations import create_allocation, release_allocation
 from control_plane.decisions.refusals import Malformed, Objection, UnknownName
 from control_plane.histories import allocation_history

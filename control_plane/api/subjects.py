@@ -12,8 +12,9 @@ from typing import NamedTuple, Protocol
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from control_plane.api.allocation_views import AllocationView
 from control_plane.api.then import allocations_then, told
-from control_plane.api.views import AllocationView, NodeView, SlotView, slot_view
+from control_plane.api.views import NodeView, SlotView, slot_view
 from control_plane.time_travel.holders import NAMED, PROJECTION, Kind, held_at
 from control_plane.time_travel.rows import Row, advanced, firsts, rows_at, since, streams_up_to
 from events.allocations import AllocationRequested

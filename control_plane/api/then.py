@@ -6,14 +6,8 @@ from typing import cast
 import psycopg
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.api.views import (
-    AllocationView,
-    NodeView,
-    SlotView,
-    allocation_view,
-    past_node_view,
-    slot_view,
-)
+from control_plane.api.allocation_views import AllocationView, allocation_view
+from control_plane.api.views import NodeView, SlotView, past_node_view, slot_view
 from control_plane.time_travel.rows import rows_at, streams_up_to
 from events.allocations import AllocationFact
 from events.connection import ledger_connection

@@ -1,37 +1,14 @@
 """What callers see. Pure functions from facts and rows to bodies."""
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from pydantic import BaseModel
 
-from control_plane.decisions.allocation_states import (
-    Active,
-    Failed,
-    Placed,
-    Released,
-    Releasing,
-    Requested,
-    Starting,
-    fold,
-    ready_slots,
-    state_name,
-)
-from events.allocations import (
-    AllocationFact,
-    AllocationFailed,
-    AllocationPlaced,
-    AllocationReleasing,
-    SliceAddressObserved,
-    SliceReady,
-    SliceRemovalRetried,
-)
 from events.catalog import name_of
 from events.envelope import Recorded
 from events.facts import Fact, Reason
-from events.values import index_of, node_of
 from read_models.nodes import NodeRow
 from read_models.slots import SlotRow
 
@@ -41,56 +18,6 @@ SILENT_AFTER: Final = timedelta(seconds=20)
 class ReasonView(BaseModel):
     code: str
     message: str
-
-
-class AllocatedSlot(BaseModel):
-    """`ready` says whether the slice passed its check and runs; `actual_ip` and `lease_state` are what the node last
-    saw (NOD-5).
-    """
-
-    slot_id: str
-    node_id: str
-    slot_index: int
-    mac_address: str
-    private_ip: str
-    ready: bool
-    actual_ip: str | None
-    lease_state: str | None
-
-
-class LeaseView(BaseModel):
-    granted_at: datetime
-    expires_at: datetime
-
-
-class Endpoint(BaseModel):
-    """Where a slice answers; `via` says from where: `node` is from its own node only."""
-
-    kind: str
-    address: str
-    port: int
-    node_id: str
-    via: str
-
-
-class AllocationView(BaseModel):
-    """`generation` counts the facts of the allocation up to the last that changed what its slots should carry; 0 before
-    it was placed, which only the past shows: a request is placed as it is recorded.
-    """
-
-    id: str
-    project: str
-    sku: str
-    state: str
-    reason: ReasonView | None
-    network_mode: str
-    image: str
-    slots: list[AllocatedSlot]
-    lease: LeaseView | None
-    endpoints: list[Endpoint]
-    labels: dict[str, str]
-    generation: int
-    requested_at: datetime
 
 
 class NodeView(BaseModel):
@@ -163,71 +90,8 @@ class EventView(BaseModel):
     data: dict[str, Any]
 
 
-def allocation_view(facts: tuple[AllocationFact, ...], requested_at: datetime) -> AllocationView:
-    state = fold(facts)
-    assert state is not None, "an allocation has facts"
-    request = state.request
-    return AllocationView(
-        id=request.allocation_id,
-        project=request.project,
-        sku=request.sku,
-        state=state_name(state),
-        reason=_reason(state.reason if isinstance(state, Releasing | Released | Failed) else None),
-        network_mode=request.network_mode,
-        image=request.image,
-        slots=[] if isinstance(state, Requested) else _slots(state, facts),
-        lease=None if isinstance(state, Requested) else _lease(state),
-        endpoints=_endpoints(facts) if isinstance(state, Active) else [],
-        labels=request.labels,
-        generation=_generation(facts),
-        requested_at=requested_at,
-    )
-
-
-def _reason(reason: Reason | None) -> ReasonView | None:
+def reason_view(reason: Reason | None) -> ReasonView | None:
     return None if reason is None else ReasonView(code=reason.code, message=reason.message)
-
-
-def _slots(state: Placed, facts: Sequence[AllocationFact]) -> list[AllocatedSlot]:
-    seen = {fact.slot_id: fact for fact in facts if isinstance(fact, SliceAddressObserved)}
-    up = ready_slots(state)
-    return [
-        AllocatedSlot(
-            slot_id=slot.slot_id,
-            node_id=node_of(slot.slot_id),
-            slot_index=index_of(slot.slot_id),
-            mac_address=slot.network.mac_address,
-            private_ip=slot.network.private_ip,
-            ready=slot.slot_id in up,
-            actual_ip=seen[slot.slot_id].actual_ip if slot.slot_id in seen else None,
-            lease_state=seen[slot.slot_id].lease_state if slot.slot_id in seen else None,
-        )
-        for slot in state.slots
-    ]
-
-
-def _lease(state: Placed) -> LeaseView | None:
-    match state:
-        case Active(lease=lease) | Starting(lease=lease) | Releasing(lease=lease) | Failed(lease=lease):
-            pass
-        case Released(lease=lease):
-            pass
-        case _:
-            lease = None
-    return None if lease is None else LeaseView(granted_at=lease.granted_at, expires_at=lease.expires_at)
-
-
-def _endpoints(facts: Sequence[AllocationFact]) -> list[Endpoint]:
-    ready = {fact.slot_id: fact for fact in facts if isinstance(fact, SliceReady)}
-    return [
-        Endpoint(kind="ssh", address=fact.address, port=fact.port, node_id=node_of(slot), via="node")
-        for slot, fact in sorted(ready.items())
-    ]
-
-
-def _generation(facts: Sequence[AllocationFact]) -> int:
-    wanted = AllocationPlaced | AllocationReleasing | AllocationFailed | SliceRemovalRetried
-    return max((version for version, fact in enumerate(facts, 1) if isinstance(fact, wanted)), default=0)
 
 
 def node_view(node: NodeRow, seen: Seen | None, now: datetime) -> NodeView:
@@ -276,7 +140,7 @@ def slot_view(slot: SlotRow) -> SlotView:
         mac_address=slot.network.mac_address if slot.network else None,
         private_ip=slot.network.private_ip if slot.network else None,
         allocation_id=slot.allocation_id,
-        reason=_reason(slot.reason),
+        reason=reason_view(slot.reason),
     )
 
 
