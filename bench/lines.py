@@ -27,9 +27,13 @@ class Told:
         assert process.stdout is not None
         self._in, self._out, self._process = process.stdin, process.stdout, process
 
-    async def ask(self, question: object, answer: type[T]) -> T:
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def ask(self, question: object, answer: type[T], patience: float = PATIENCE) -> T:
         self._in.write(msgspec.json.encode(question) + b"\n")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience):
             await self._in.drain()
             return await self.hear(answer)
 

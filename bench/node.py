@@ -17,6 +17,7 @@ from tasks.broker import GivenUp, NodeBroker, NodeWorker, QueueAddress
 from tasks.orders import Order
 from tasks.sealed import unseal
 from tasks.signing import public_key
+from tasks.timetable import Timetable
 
 
 class Serving(msgspec.Struct, frozen=True):
@@ -39,7 +40,8 @@ class Begun(msgspec.Struct, frozen=True):
 
 def main() -> None:
     serving = msgspec.json.decode(sys.stdin.readline(), type=Serving)
-    workers = [_serve(queue, serving) for queue in serving.queues]
+    timetable = Timetable()
+    workers = [_serve(queue, serving, timetable) for queue in serving.queues]
     say(Begun("", time.monotonic_ns()))
     sys.stdin.read()
     if serving.for_ever:
@@ -53,8 +55,8 @@ def _stop(worker: NodeWorker) -> None:
     worker.broker.close()
 
 
-def _serve(queue: QueueAddress, serving: Serving) -> NodeWorker:
-    broker = NodeBroker(queue, on_given_up=_given_up)
+def _serve(queue: QueueAddress, serving: Serving, timetable: Timetable) -> NodeWorker:
+    broker = NodeBroker(queue, timetable, on_given_up=_given_up)
     key = public_key(serving.trusted)
     keys = {key.thumbprint(): key}
 

@@ -4,16 +4,19 @@
 (restart, survey). Both end in the same work. A refused order is reported and has no effect.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from node_agent.fence import Held, Refused
+from events.values import SlotId, index_of
+from node_agent.fence import Held, Refused, digest_of
 from node_agent.reporter import Reporter
+from node_agent.slices import HostUnreadable
 from node_agent.slots import Admission, Slot, Slots
 from node_agent.work import SlotWork
+from tasks.agent_api import HeldOrder, HeldOrders
 from tasks.orders import Order
 from tasks.reports import OrderRefused
 
@@ -38,15 +41,18 @@ class Acceptance:
             if slot is not None:
                 self._run(slot, order)
 
-    def admit(self, order: Order) -> Slot | None:
-        """Only the fence and the disk; the slot to work on, or None if there is nothing to do."""
+    def admit(self, order: Order, *, was_sent: bool = True) -> Slot | None:
+        """Only the fence and the disk; the slot to work on, or None if there is nothing to do.
+
+        A refusal is reported; but where a newer order overtook one that was not sent but asked for, nothing is wrong.
+        """
         with _bound(order):
             try:
                 slot, admission = self.judge(order)
             except Refused as refused:
-                log.warning("order_refused", code=refused.reason.code, reason=refused.reason.message)
-                refusal = OrderRefused(order_id=order.order_id, slot_id=order.slot_id, reason=refused.reason)
-                self._reporter.tell(refusal, order)
+                log.warning("order_refused", code=refused.code, reason=refused.reason.message)
+                if was_sent or refused.code != "stale_token":
+                    self._tell_refused(order, refused)
                 return None
             return None if admission == "under_way" else slot
 
@@ -57,19 +63,23 @@ class Acceptance:
         log.info("order_admitted", kind=order.body.kind, admission=admission)
         return slot, admission
 
-    def is_due(self, slot: Slot) -> bool:
-        """Whether `look_after` would do or say anything. Raises `HostUnreadable`."""
-        held = slot.held
-        return held is not None and self._work.is_due(held)
+    def carry_out(self, order: Order) -> None:
+        """An order that passed the fence. Returns as `accept` does; raises `OSError`."""
+        with _bound(order):
+            self._run(self.slots.of(order), order)
 
-    def notice(self, slot: Slot) -> None:
-        """Report a slice that stopped while no agent was there, before anything is done about it."""
-        held = slot.held
-        if held is None:
-            return
-        with _bound(held.order), slot.working() as halt:
-            if halt is not None:
-                self._work.notice(slot, held)
+    def held(self) -> HeldOrders:
+        """What each slot holds, for the control plane to compare."""
+        holding = [(slot.slot_id, slot.held) for slot in self.slots]
+        return HeldOrders(held=tuple(_told(slot, held) for slot, held in holding if held is not None))
+
+    def notice_all(self) -> list[Slot]:
+        """As `due`; slices that stopped while no agent was there are reported before anything is done about it."""
+        return [slot for slot in self.slots if _seen(slot, self._notice)]
+
+    def due(self) -> list[Slot]:
+        """Slots where `look_after` would do or say something. One that cannot be read is left to the next look."""
+        return [slot for slot in self.slots if _seen(slot, self._is_due)]
 
     def look_after(self, slot: Slot) -> None:
         """Bring the slot back to what it holds, if that is not so; skipped while somebody works on it."""
@@ -85,12 +95,37 @@ class Acceptance:
         """Halt all work; a step that has begun is finished."""
         self.slots.close()
 
+    def _tell_refused(self, order: Order, refused: Refused) -> None:
+        refusal = OrderRefused(order_id=order.order_id, slot_id=order.slot_id, reason=refused.reason)
+        self._reporter.tell(refusal, order)
+
+    def _notice(self, slot: Slot, held: Held) -> bool:
+        with _bound(held.order), slot.working() as halt:
+            return halt is not None and self._work.notice(slot, held)
+
+    def _is_due(self, _slot: Slot, held: Held) -> bool:
+        return self._work.is_due(held)
+
     def _run(self, slot: Slot, order: Order) -> None:
         with slot.working(order) as halt:
             held = slot.held
             if halt is None or held is None or _superseded(held, order):
                 return
             self._work.run(slot, held, halt, asked=True)
+
+
+def _seen(slot: Slot, look: Callable[[Slot, Held], bool]) -> bool:
+    held = slot.held
+    try:
+        return held is not None and look(slot, held)
+    except HostUnreadable as unreadable:
+        log.warning("slot_unreadable", slot_id=slot.slot_id, reason=str(unreadable))
+        return False
+
+
+def _told(slot: SlotId, held: Held) -> HeldOrder:
+    epoch, position = held.order.token
+    return HeldOrder(index=index_of(slot), epoch=epoch, position=position, sha256=digest_of(held))
 
 
 def _superseded(held: Held, order: Order) -> bool:

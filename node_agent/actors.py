@@ -1,7 +1,7 @@
 """Task -> function: an actor for each type of the catalogue, within the bounds that it declares.
 
-A task is believed only by its signature, and read whole before any of it is carried out. One of a kind that has no actor here is refused in words, never
-dropped.
+A task is believed only by its signature, and read whole before any of it is carried out. One of a kind that has no
+actor here is refused in words, never dropped.
 """
 
 from collections.abc import Callable

@@ -5,19 +5,22 @@ not have this node, or this request. What a failure means for slices is the same
 Over TLS, a control plane that is not believed is away: who answers may change, and so may this machine's clock.
 """
 
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final, Protocol, TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from node_agent.settings import Settings, SettingsRefused, api_trust
+from node_agent.http_clients import SharedClient, new_client
+from node_agent.settings import Settings, SettingsRefused
 from tasks.agent_api import (
     DesiredState,
     Enrolment,
     Granted,
     Heartbeat,
     HeartbeatAnswer,
+    HeldOrders,
     ProgressBatch,
     Renewal,
 )
@@ -25,8 +28,8 @@ from tasks.reports import ReportBatch, ReportsTaken
 from tasks.trust import why_untrusted
 
 Answer = TypeVar("Answer", bound=BaseModel)
+Client = TypeVar("Client", httpx.Client, SharedClient)
 
-_TIMEOUT: Final = httpx.Timeout(10.0, connect=3.0)
 _PASSING: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
 
 
@@ -60,13 +63,13 @@ class _Problem(BaseModel):
 
 def enrol(settings: Settings, enrolment: Enrolment) -> Granted:
     """Present the one-time token. Raises `ControlPlaneAway`, `TurnedAway`."""
-    with _http(settings) as http:
+    with _untroubled(new_client, settings) as http:
         return _read(_answered(http, "POST", "/v1/agent/enroll", enrolment), Granted)
 
 
 def ask_for_session(settings: Settings, renewal: Renewal) -> Granted:
     """Ask to go on from a session to a new one. Raises `ControlPlaneAway`, `TurnedAway`."""
-    with _http(settings) as http:
+    with _untroubled(new_client, settings) as http:
         return _read(_answered(http, "POST", "/v1/agent/sessions", renewal), Granted)
 
 
@@ -85,14 +88,15 @@ class ControlPlane:
     """Every method may be called from any thread, and raises `ControlPlaneAway` and `TurnedAway`."""
 
     def __init__(self, settings: Settings, credentials: Credentials) -> None:
-        self._http = _http(settings)
+        self._client = _untroubled(SharedClient, settings)
         self._credentials = credentials
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
         return _read(self._ask("POST", "/v1/agent/heartbeat", heartbeat), HeartbeatAnswer)
 
-    def desired_state(self) -> DesiredState:
-        return _read(self._ask("GET", "/v1/agent/desired-state"), DesiredState)
+    def desired_state(self, held: HeldOrders) -> DesiredState:
+        """What the node should hold and does not."""
+        return _read(self._ask("POST", "/v1/agent/desired-state", held), DesiredState)
 
     def report(self, batch: ReportBatch) -> ReportsTaken:
         """Also raises `ReportMissing`."""
@@ -105,24 +109,22 @@ class ControlPlane:
         """Ask, and once more when the session was renewed meanwhile or could be."""
         bearer = self._credentials.bearer
         try:
-            return _answered(self._http, method, path, question, bearer)
+            return _answered(self._client.http, method, path, question, bearer)
         except TurnedAway as refusal:
             if refusal.status != HTTPStatus.UNAUTHORIZED or not self._credentials.renew_if_still(bearer):
                 raise
-        return _answered(self._http, method, path, question, self._credentials.bearer)
+        return _answered(self._client.http, method, path, question, self._credentials.bearer)
 
     def close(self) -> None:
-        self._http.close()
+        self._client.close()
 
 
-def _http(settings: Settings) -> httpx.Client:
+def _untroubled(make: Callable[[Settings], Client], settings: Settings) -> Client:
     try:
-        trusted = api_trust(settings)
+        return make(settings)
     except SettingsRefused as refused:
         # It was good when the agent started: whoever exchanges the file will end that.
         raise ControlPlaneAway(str(refused)) from refused
-    # Proxies and .netrc of the host's root are not for the agent's secret.
-    return httpx.Client(base_url=settings.api_url, verify=trusted, timeout=_TIMEOUT, trust_env=False)
 
 
 def _read(response: httpx.Response, answer: type[Answer]) -> Answer:
@@ -147,6 +149,11 @@ def _answered(
         headers["Authorization"] = f"Bearer {bearer}"
     try:
         response = http.request(method, path, content=content, headers=headers)
+    except RuntimeError as error:
+        if not http.is_closed:
+            raise
+        # By an agent that ends, under a job of its own that takes longer than it is waited for.
+        raise ControlPlaneAway("the agent ends") from error
     except httpx.HTTPError as error:
         raise ControlPlaneAway(why_untrusted(error) or f"{type(error).__name__}: {error}") from error
     if response.status_code in _PASSING or response.is_server_error:

@@ -1,17 +1,18 @@
 """Becoming a known node: by the session on its disk, and without one by the one-time token.
 
-A node that has a session goes on from it, and starts without the control plane too, or with its disk full. One whose session is refused must not
-go on from its disk: that is a copy, or older than what the node did since, and slices as it remembers them may
-be gone or somewhere else. It ends, and a person must act; a new token in the token file is all it takes.
+A node that has a session goes on from it, and starts without the control plane too, or with its disk full. One whose
+session is refused must not go on from its disk: that is a copy, or older than what the node did since, and slices as
+it remembers them may be gone or somewhere else. It ends, and a person must act; a new token in the token file is all
+it takes.
 """
 
 import structlog
 
-from node_agent.backoff import Backoff
 from node_agent.client import ControlPlaneAway, TurnedAway
 from node_agent.halt import Halt
 from node_agent.sessions import Kept, Session, SessionFiles, enrolled, unused_token
 from node_agent.settings import Settings
+from tasks.backoff import Backoff
 
 log = structlog.get_logger(__name__)
 

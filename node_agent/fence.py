@@ -12,22 +12,25 @@ a file that cannot be read, a token may have been forgotten, and no order may be
 """
 
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Final
 
+import msgspec
 import structlog
 from pydantic import Field, ValidationError
 
 from events.values import SlotId, SlotIndex, index_of
 from node_agent.durable import private_folder, replace_file, sync_folder
+from tasks.catalogue import is_order
 from tasks.failpoints import failpoint
 from tasks.fields import Wire
 from tasks.operations import Operation
 from tasks.orders import Order
-from tasks.reading import TaskRefused, read_task
+from tasks.reading import TaskRefused, read_task, type_in
 from tasks.reasons import FenceCode
 from tasks.reports import Reason, SliceAddress, SliceFailed, SliceReady, SliceRemains, SliceRemoved
-from tasks.sealed import BadCopy
+from tasks.sealed import BadCopy, task_in
 
 log = structlog.get_logger(__name__)
 
@@ -83,6 +86,24 @@ def proved(task: bytes) -> Order | None:
             return order
         case Operation(body=body):
             return getattr(body, "wish", None)
+
+
+class _Brought(msgspec.Struct):
+    wish: msgspec.Raw
+
+
+class _Bringing(msgspec.Struct):
+    """An operation, as far as the order in it goes."""
+
+    body: _Brought
+
+
+def digest_of(held: Held) -> str:
+    """SHA-256 (hex) over the text of the held order, as it was signed and as the control plane keeps it."""
+    text = task_in(held.signed)
+    if not is_order(type_in(text).kind):
+        text = bytes(msgspec.json.decode(text, type=_Bringing).body.wish)
+    return sha256(text).hexdigest()
 
 
 class FenceFiles:

@@ -45,7 +45,9 @@ def port_number(index: SlotIndex) -> int:
 
 
 def gateway_mac(gateway: Ipv4Address) -> MacAddress:
-    """The bridge's MAC: locally administered, and following from its address, so that no guest's ARP cache goes stale."""
+    """The bridge's MAC: locally administered, and following from its address, so that no guest's ARP cache goes
+    stale.
+    """
     return MacAddress("02:53:" + ":".join(f"{byte:02x}" for byte in ipaddress.IPv4Address(gateway).packed))
 
 

@@ -1,7 +1,7 @@
 """When the node takes orders from its queue, and when it leaves them there.
 
 It takes none before it knows what time it is, since orders expire, none while its spool is full, because it could not
-say what came of them, and none while the control plane
+say what came of them (the control plane sees how full it is at each heartbeat), and none while the control plane
 turns it away (design section 4: an error stops orders and keeps slices). An order that waits at the gate stays
 held in the queue: nothing of it was done, so nothing is lost.
 """
@@ -22,6 +22,7 @@ class Gate:
         self._spool, self._clock = spool, clock
         self._changed = threading.Condition()
         self._turned_away: str | None = None
+        self._waits_for_room = False
         self._closing = False
 
     def turned_away(self, reason: str) -> None:
@@ -53,10 +54,20 @@ class Gate:
         with self._changed:
             # Neither spool nor clock tell when they are ready: they are looked at again once a second.
             while not (self._closing or self._open()):
+                self._note_room()
                 self._changed.wait(1.0)
+            self._note_room()
             # Even if it is open: what is taken now would only be carried out at the next start.
             if self._closing:
                 raise GivenBack
+
+    def _note_room(self) -> None:
+        """Say so once when orders wait for reports to be taken, and once when they go on."""
+        if self._spool.full and not self._waits_for_room:
+            log.error("orders_wait_for_reports", waiting=self._spool.waiting)
+        elif self._waits_for_room and not self._spool.full:
+            log.info("orders_go_on", waiting=self._spool.waiting)
+        self._waits_for_room = self._spool.full
 
     def _open(self) -> bool:
         return self._turned_away is None and self._clock.learned and self.room

@@ -220,7 +220,9 @@ def _found(name: str, what: str, look: Callable[[], bool]) -> Prerequisite:
 
 
 def foreign_cookies(flows: Mapping[int, frozenset[Flow]], *, secure: bool) -> tuple[int, ...]:
-    """Cookies of flows that no slot has. OVS's own flow of a standalone bridge goes when it is made secure, not before."""
+    """Cookies of flows that no slot has. OVS's own flow of a standalone bridge goes when it is made secure, not
+    before.
+    """
     standalone = frozenset() if secure else {STANDALONE}
     return tuple(sorted(c for c, held in flows.items() if c & COOKIE_MASK != COOKIE and held - standalone))
 

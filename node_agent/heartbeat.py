@@ -3,26 +3,27 @@
 A heartbeat is no fact and is never spooled: a late one would say nothing true.
 """
 
-import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 import structlog
 
 from node_agent.client import ControlPlane, ControlPlaneAway, TurnedAway
 from node_agent.clock import NodeClock
+from node_agent.contact import Contact
 from node_agent.gate import Gate
-from node_agent.halt import Halt
 from node_agent.spool import Spool
 from node_agent.version import agent_version
 from tasks.agent_api import Heartbeat
+from tasks.timetable import Timetable
 
 UNSETTLED_SECONDS: Final = 0.5
 log = structlog.get_logger(__name__)
 
 
 class HeartbeatSender:
-    """Beats every `seconds`; `beat` does it once, now."""
+    """From `start` on it beats every `seconds()`; `beat` does it once, now."""
 
     def __init__(
         self,
@@ -30,32 +31,28 @@ class HeartbeatSender:
         clock: NodeClock,
         spool: Spool,
         gate: Gate,
+        timetable: Timetable,
         *,
-        seconds: float,
+        contact: Contact,
+        seconds: Callable[[], float],
     ) -> None:
-        self._control_plane, self._clock, self._spool, self._gate = (
-            control_plane,
-            clock,
-            spool,
-            gate,
-        )
-        self._resynced = False
+        self._control_plane, self._clock, self._spool, self._gate = control_plane, clock, spool, gate
+        self._contact = contact
         self._seconds = seconds
-        self._halt = Halt()
+        self._resynced = False
         self._away: str | None = None
-        self._thread = threading.Thread(target=self._beat_until_halted, name="heartbeat", daemon=True)
+        self._entry = timetable.enter(self._beat_again, name="heartbeat", after=None)
 
     def start(self) -> None:
-        self._thread.start()
-
-    def resynced(self) -> None:
-        """From now on, what was not said about a slot is as it was."""
-        self._resynced = True
+        self._entry.wake(self._pause())
 
     def stop(self, timeout: float) -> None:
-        self._halt.ask()
-        if self._thread.ident is not None:
-            self._thread.join(timeout)
+        self._entry.cancel(timeout)
+
+    def resynced(self) -> None:
+        """From now on, what was not said about a slot is as it was. That is said at once."""
+        self._resynced = True
+        self._entry.wake()
 
     def beat(self) -> None:
         asked = time.monotonic()
@@ -76,6 +73,7 @@ class HeartbeatSender:
             self._clock.learn(answer.now, asked=asked, answered=time.monotonic())
             self._note(None)
             self._gate.welcome()
+            self._contact.heard()
 
     def _note(self, away: str | None) -> None:
         """Log the control plane's going and coming back, once each, and why it stays away when that changes."""
@@ -85,9 +83,12 @@ class HeartbeatSender:
             log.info("control_plane_back")
         self._away = away
 
-    def _beat_until_halted(self) -> None:
-        while not self._halt.asked:
-            settled = self._resynced and self._spool.waiting == 0
-            self.beat()
-            # A node gets nothing new before it is heard to be settled: it does not keep anybody waiting for the news.
-            self._halt.rest(self._seconds if settled else min(self._seconds, UNSETTLED_SECONDS))
+    def _beat_again(self) -> float:
+        pause = self._pause()
+        self.beat()
+        return pause
+
+    def _pause(self) -> float:
+        # A node gets nothing new before it is heard to be settled: it does not keep anybody waiting for the news.
+        settled = self._resynced and self._spool.waiting == 0
+        return self._seconds() if settled else min(self._seconds(), UNSETTLED_SECONDS)

@@ -1,9 +1,10 @@
 """The link aspect: the tap that a slice's machine plugs into, made before the machine and deleted after it.
 
 A tap is persistent, so that it outlives the agent, and owned by root: a tap without an owner may be opened by any
-user of the host. It is mute: the virtual switch takes its frames, but with the userspace datapath the host's own stack
-sees them too, and would answer ARP and IPv6 around the bridge and all its guards. A name is taken once on a host; if something else bears it, that goes first, or adding would be
-refused. A crash leaves a tap that is down, or none: the plan goes on from either.
+user of the host. It is mute: the virtual switch takes its frames, but with the userspace datapath the host's own
+stack sees them too, and would answer ARP and IPv6 around the bridge and all its guards. A name is taken once on a
+host; if something else bears it, that goes first, or adding would be refused. A crash leaves a tap that is down, or
+none: the plan goes on from either.
 """
 
 from dataclasses import dataclass

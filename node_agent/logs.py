@@ -44,6 +44,6 @@ def configure_logs(style: Literal["console", "json"], node_id: NodeId) -> None:
     )
     handler.setFormatter(formatter)
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    # It shows the message of every task that was refused, whole: a signed text is no business of a log's reader, and what
-    # there is to say about it we say ourselves.
+    # It shows the message of every task that was refused, whole: a signed text is no business of a log's reader, and
+    # what there is to say about it we say ourselves.
     logging.getLogger("dramatiq.worker").setLevel(logging.CRITICAL)

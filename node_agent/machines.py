@@ -59,7 +59,9 @@ class Hypervisor(Protocol):
         """Start a new domain; refused if there is one of that name or UUID, or if its tap or a file is missing."""
         ...
 
-    def resume(self, domain: UUID) -> None: ...
+    def resume(self, domain: UUID) -> None:
+        """Let it go on; `HostUnreadable` when it is not paused any more, since what was seen is past."""
+        ...
 
     def destroy(self, domain: UUID) -> None:
         """Stop it at once and forget it; done already counts as done."""

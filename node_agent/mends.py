@@ -1,7 +1,8 @@
 """One aspect of a slice made good, or taken away: what an operation does to a host.
 
-The whole host is looked at first, as for every repair: an operation on one aspect acts on a complete snapshot too, so it
-never mends a port by a picture in which the machine could not be seen. Only the steps of the aspects asked for are run.
+The whole host is looked at first, as for every repair: an operation on one aspect acts on a complete snapshot too, so
+it never mends a port by a picture in which the machine could not be seen. Only the steps of the aspects asked for are
+run.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,11 +1,12 @@
 """Operations carried out: what is looked at or mended once, and the one report that ends each.
 
-An operation on a slot brings the order that the slot should hold. That order passes the fence first, as any does: what
-the slot was told since is never undone by an operation, and an order that is news here is kept and carried out as usual,
-by the slot's own work. Then the operation looks, beside whatever goes on; or it mends, as the only one at work on the slot.
+An operation on a slot brings the order that the slot should hold. That order passes the fence first, as any does:
+what the slot was told since is never undone by an operation, and an order that is news here is kept and carried out
+as usual, by the slot's own work. Then the operation looks, beside whatever goes on; or it mends, as the only one at
+work on the slot.
 
-Nothing of an operation stands on disk. The queue holds it until its end is spooled: an agent that dies in the middle gets
-it again, and an agent that ends gives it back. Run again, it finds less to do, and is told again.
+Nothing of an operation stands on disk. The queue holds it until its end is spooled: an agent that dies in the middle
+gets it again, and an agent that ends gives it back. Run again, it finds less to do, and is told again.
 """
 
 from collections.abc import Callable

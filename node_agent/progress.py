@@ -1,8 +1,8 @@
 """How far the work on a task is, told while it goes on: best effort, and never at the work's expense.
 
-Whoever works on a task does so `telling` somebody; below it, every step names itself, as deep as it is called. What is
-told is kept only until it is sent: the newest of each task, five times a second at most, in one request. What could not
-be sent is forgotten, because a newer one follows or the report of the end does.
+Whoever works on a task does so `telling` somebody; below it, every step names itself, as deep as it is called. What
+is told is kept only until it is sent: the newest of each task, a moment later, five times a second at most, in one
+request. What could not be sent is forgotten, because a newer one follows or the report of the end does.
 """
 
 import threading
@@ -17,8 +17,8 @@ import structlog
 
 from node_agent.client import ControlPlane, ControlPlaneAway, TurnedAway
 from node_agent.clock import NodeClock
-from node_agent.halt import Halt
 from tasks.agent_api import Progress, ProgressBatch
+from tasks.timetable import Entry, Timetable
 
 log = structlog.get_logger(__name__)
 
@@ -81,44 +81,37 @@ class ProgressSender:
 
     def __init__(self, clock: NodeClock) -> None:
         self._clock = clock
-        self._halt = Halt()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._newest: dict[UUID, Progress] = {}
-        self._thread: threading.Thread | None = None
+        self._entry: Entry | None = None
 
     def tell(self, task_id: UUID, step: str, number: int, of: int | None) -> None:
         progress = Progress(order_id=task_id, step=step, number=number, of=of, at=self._clock.now())
-        with self._changed:
+        with self._lock:
             self._newest[task_id] = progress
-            self._changed.notify()
+        if self._entry is not None:
+            self._entry.wake(within=_PAUSE_SECONDS)
 
-    def start(self, control_plane: ControlPlane) -> None:
-        self._thread = threading.Thread(
-            target=self._send_until_halted, args=(control_plane,), name="progress", daemon=True
-        )
-        self._thread.start()
+    def start(self, control_plane: ControlPlane, timetable: Timetable) -> None:
+        self._entry = timetable.enter(lambda: self._send_newest(control_plane), name="progress", after=None)
+        self._entry.wake()
 
     def stop(self, timeout: float) -> None:
-        self._halt.ask()
-        with self._changed:
-            self._changed.notify()
-        if self._thread is not None:
-            self._thread.join(timeout)
+        if self._entry is not None:
+            self._entry.cancel(timeout)
 
-    def _send_until_halted(self, control_plane: ControlPlane) -> None:
-        while not self._halt.asked:
-            batch = self._take()
-            if batch is None:
-                continue
-            try:
-                control_plane.progress(batch)
-            except (ControlPlaneAway, TurnedAway) as away:
-                log.debug("progress_not_told", reason=str(away))
-            self._halt.rest(_PAUSE_SECONDS)
+    def _send_newest(self, control_plane: ControlPlane) -> float | None:
+        batch = self._take()
+        if batch is None:
+            return None
+        try:
+            control_plane.progress(batch)
+        except (ControlPlaneAway, TurnedAway) as away:
+            log.debug("progress_not_told", reason=str(away))
+        return _PAUSE_SECONDS
 
     def _take(self) -> ProgressBatch | None:
-        with self._changed:
-            self._changed.wait_for(lambda: bool(self._newest) or self._halt.asked)
+        with self._lock:
             if not self._newest:
                 return None
             ids = list(self._newest)[:_MOST]

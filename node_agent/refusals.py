@@ -1,11 +1,11 @@
 """What is told of an order that the queue gives up: unreadable, unknown, poisonous, or broken on the way.
 
 A refusal ends an order for the control plane, so only what can never be carried out here is refused. What broke on
-the way is not: admitted, it stands on disk and the survey takes it up; not admitted, the control plane sends it again. An operation is told as failed
-whatever it was: it stands on no disk.
+the way is not: admitted, it stands on disk and the survey takes it up; not admitted, the control plane sends it
+again. An operation is told as failed whatever it was: it stands on no disk.
 
-What stands around a signed text, the message's id and its actor, is believed only as far as the text says the same. A bad
-copy is told under the message's id, whoever chose that, and ends nothing: the control plane sends another.
+What stands around a signed text, the message's id and its actor, is believed only as far as the text says the same. A
+bad copy is told under the message's id, whoever chose that, and ends nothing: the control plane sends another.
 
 The broker calls this before the order leaves the queue. It must not raise, or the order would stay held for ever.
 """

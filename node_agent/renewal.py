@@ -1,16 +1,15 @@
 """Renews the node's session in time, and says when the control plane will not have it any more."""
 
 import random
-import threading
 import time
 
 import structlog
 
-from node_agent.backoff import Backoff
 from node_agent.client import ControlPlaneAway, TurnedAway
 from node_agent.gate import Gate
-from node_agent.halt import Halt
 from node_agent.sessions import Session
+from tasks.backoff import Backoff
+from tasks.timetable import Timetable
 
 log = structlog.get_logger(__name__)
 
@@ -18,24 +17,16 @@ log = structlog.get_logger(__name__)
 class Renewal:
     """Renews at about half of a session's life, spread so that a fleet does not come at once; or every `seconds`."""
 
-    def __init__(self, session: Session, gate: Gate, *, seconds: float | None) -> None:
+    def __init__(self, session: Session, gate: Gate, timetable: Timetable, *, seconds: float | None) -> None:
         self._session, self._gate, self._seconds = session, gate, seconds
-        self._halt = Halt()
         self._backoff = Backoff(cap=15.0)
-        self._thread = threading.Thread(target=self._renew_until_halted, name="renewal", daemon=True)
+        self._entry = timetable.enter(self._try, name="renewal", after=None)
 
     def start(self) -> None:
-        self._thread.start()
+        self._entry.wake(self._half_life())
 
     def stop(self, timeout: float) -> None:
-        self._halt.ask()
-        if self._thread.ident is not None:
-            self._thread.join(timeout)
-
-    def _renew_until_halted(self) -> None:
-        pause = self._half_life()
-        while not self._halt.rest(pause):
-            pause = self._try()
+        self._entry.cancel(timeout)
 
     def _try(self) -> float:
         """Renew; seconds until the next time."""

@@ -1,36 +1,37 @@
-"""Reports on their way: stamped and spooled by whoever saw something, delivered by one thread, in order.
+"""Reports on their way: stamped and spooled by whoever saw something, delivered by one job, in order.
 
-Spooling is the promise, delivery only follows: whoever reports never waits for the network. The thread sends the
+Spooling is the promise, delivery only follows: whoever reports never waits for the network. The job sends the
 oldest batch, forgets what is acknowledged, and tries again with growing pauses while the control plane is away or
 will not have us. A crash between the answer and the forgetting sends a batch twice; intake takes it once.
 """
 
-import threading
+from collections.abc import Callable
 from uuid import UUID
 
 import structlog
 
-from node_agent.backoff import Backoff
 from node_agent.client import ControlPlane, ControlPlaneAway, ReportMissing, TurnedAway
 from node_agent.clock import NodeClock
-from node_agent.halt import Halt
 from node_agent.spool import Spool
+from tasks.backoff import Backoff
 from tasks.failpoints import failpoint
 from tasks.reading import Task, id_of
 from tasks.reports import ReportBatch, ReportBody
+from tasks.timetable import Entry, Rest, Timetable
 
 log = structlog.get_logger(__name__)
 
-_PATIENCE = 1.0
-
 
 class Reporter:
-    """`tell` from any thread; `start` once, when the node is enrolled."""
+    """`tell` from any thread; `start` once, when the node is enrolled.
 
-    def __init__(self, spool: Spool, clock: NodeClock) -> None:
-        self._spool, self._clock = spool, clock
-        self._halt = Halt()
-        self._thread: threading.Thread | None = None
+    `forgotten` is called when one side turns out not to know of reports that were taken.
+    """
+
+    def __init__(self, spool: Spool, clock: NodeClock, forgotten: Callable[[], None] = lambda: None) -> None:
+        self._spool, self._clock, self._forgotten = spool, clock, forgotten
+        self._backoff = Backoff()
+        self._entry: Entry | None = None
 
     def tell(self, body: ReportBody, cause: Task | None = None, *, order_id: UUID | None = None) -> None:
         """Report something, as come of `cause` where there is one. Raises `OSError` when the disk refuses."""
@@ -41,34 +42,35 @@ class Reporter:
             trace_context=cause.trace_context if cause else None,
         )
         log.info("reported", kind=body.kind, sequence=report.sequence)
+        if self._entry is not None:
+            self._entry.wake()
 
-    def start(self, control_plane: ControlPlane) -> None:
-        self._thread = threading.Thread(
-            target=self._deliver_until_halted, args=(control_plane,), name="reporter", daemon=True
+    def start(self, control_plane: ControlPlane, timetable: Timetable) -> None:
+        self._entry = timetable.enter(
+            lambda: self._deliver_oldest(control_plane), name="reporter", after=None
         )
-        self._thread.start()
+        # Only now: what was told before was told to nobody, or to this entry.
+        self._entry.wake()
 
     def stop(self, timeout: float) -> None:
-        self._halt.ask()
-        if self._thread is not None:
-            self._thread.join(timeout)
+        if self._entry is not None:
+            self._entry.cancel(timeout)
 
-    def _deliver_until_halted(self, control_plane: ControlPlane) -> None:
-        backoff = Backoff()
-        while not self._halt.asked:
-            batch = self._spool.oldest(patience=_PATIENCE)
-            if batch is None:
-                continue
-            try:
-                self._deliver(control_plane, batch)
-                backoff.reset()
-            except (ControlPlaneAway, TurnedAway) as away:
-                log.warning("reports_not_delivered", waiting=self._spool.waiting, reason=str(away))
-                self._halt.rest(backoff.next())
-            except OSError:
-                # Delivered, and not written down as such: sent again after a crash, and taken once all the same.
-                log.exception("delivery_not_kept", waiting=self._spool.waiting)
-                self._halt.rest(backoff.next())
+    def _deliver_oldest(self, control_plane: ControlPlane) -> float | Rest | None:
+        batch = self._spool.oldest()
+        if batch is None:
+            return None
+        try:
+            self._deliver(control_plane, batch)
+        except (ControlPlaneAway, TurnedAway) as away:
+            log.warning("reports_not_delivered", waiting=self._spool.waiting, reason=str(away))
+            return Rest(self._backoff.next())
+        except OSError:
+            # Delivered, and not written down as such: sent again after a crash, and taken once all the same.
+            log.exception("delivery_not_kept", waiting=self._spool.waiting)
+            return Rest(self._backoff.next())
+        self._backoff.reset()
+        return 0.0
 
     def _deliver(self, control_plane: ControlPlane, batch: ReportBatch) -> None:
         failpoint("agent.deliver.before")
@@ -88,3 +90,4 @@ class Reporter:
     def _begin_anew(self, reason: str) -> None:
         log.error("spool_begins_anew", reason=reason)
         self._spool.begin_anew()
+        self._forgotten()

@@ -1,11 +1,11 @@
 """Who the node is to the control plane right now, and how it goes on being so.
 
-One file, `session.json`, holds all of it: the node's key pair, the newest session's secrets, and what came with them. What
-is about to be asked for stands in `next-session.json` first, so an agent that was killed before it heard the
+One file, `session.json`, holds all of it: the node's key pair, the newest session's secrets, and what came with them.
+What is about to be asked for stands in `next-session.json` first, so an agent that was killed before it heard the
 answer asks for the very same thing again, and gets the same answer. Each file is replaced whole.
 
-A session is renewed at half its life, at the start, and when the control plane no longer knows it. A refusal is final for
-this disk, because somebody else went on from its session or an admin took the access away: then only another
+A session is renewed at half its life, at the start, and when the control plane no longer knows it. A refusal is final
+for this disk, because somebody else went on from its session or an admin took the access away: then only another
 one-time token helps.
 """
 

@@ -61,7 +61,8 @@ class Settings(Wire):
     accelerator: Accelerator = "qemu"
     slots: tuple[SlotSettings, ...] = Field(min_length=1, max_length=64)
     survey_seconds: float = Field(default=15, gt=0)
-    heartbeat_seconds: float = Field(default=5, gt=0)
+    heartbeat_seconds: float | None = Field(default=None, gt=0)
+    """As the control plane says at each renewal, unless told otherwise."""
     renewal_seconds: float | None = Field(default=None, gt=0)
     """How often the session is renewed; at half of its life unless told otherwise."""
     log: Literal["console", "json"] = "json"

@@ -46,7 +46,7 @@ class Spool:
     def __init__(self, folder: Path, *, limit: int = 10_000) -> None:
         self._folder = private_folder(folder)
         self._limit = limit
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._head = self._read_head()
         self._waiting = deque(report for report in self._recover() if report.sequence > self._head.taken)
         self._last = self._waiting[-1].sequence if self._waiting else self._head.taken
@@ -60,7 +60,7 @@ class Spool:
         self, body: ReportBody, *, observed_at: datetime, order_id: UUID | None, trace_context: str | None
     ) -> Report:
         """Keep a report until it is taken. Raises `OSError` when the disk refuses; then there is no report."""
-        with self._changed:
+        with self._lock:
             report = Report(
                 sequence=self._last + 1,
                 observed_at=observed_at,
@@ -73,13 +73,11 @@ class Spool:
             failpoint("agent.report.after")
             self._last = report.sequence
             self._waiting.append(report)
-            self._changed.notify_all()
             return report
 
-    def oldest(self, *, patience: float) -> ReportBatch | None:
-        """The next reports to send, after waiting up to `patience` seconds for one."""
-        with self._changed:
-            self._changed.wait_for(lambda: bool(self._waiting), patience)
+    def oldest(self) -> ReportBatch | None:
+        """The next reports to send."""
+        with self._lock:
             if not self._waiting:
                 return None
             reports = tuple(islice(self._waiting, MAX_BATCH))
@@ -87,7 +85,7 @@ class Spool:
 
     def forget(self, through: int) -> None:
         """Everything up to `through` is in the ledger."""
-        with self._changed:
+        with self._lock:
             if through <= self._head.taken:
                 return
             while self._waiting and self._waiting[0].sequence <= through:
@@ -96,11 +94,10 @@ class Spool:
             self._store_head(self._head, durable=False)
             if os.fstat(self._file).st_size > _COMPACT_BYTES:
                 self._compact()
-            self._changed.notify_all()
 
     def begin_anew(self) -> None:
         """Give what still waits a new incarnation, counted from 1. Raises `OSError`."""
-        with self._changed:
+        with self._lock:
             # What was taken leaves the file first: under a new head it would all seem to wait again.
             self._compact()
             self._waiting = deque(
@@ -115,7 +112,7 @@ class Spool:
 
     @property
     def waiting(self) -> int:
-        with self._changed:
+        with self._lock:
             return len(self._waiting)
 
     @property
@@ -179,7 +176,8 @@ class Spool:
         try:
             replace_file(self._lines, content)
         finally:
-            # Also when only the flush of the folder failed: the old file has no name any more, and would swallow reports.
+            # Also when only the flush of the folder failed: the old file has no name any more, and would swallow
+            # reports.
             old, self._file = self._file, self._open()
             os.close(old)
         failpoint("agent.compact.after")

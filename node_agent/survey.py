@@ -1,11 +1,10 @@
 """The periodic full look: the backstop behind every order and every event.
 
-One thread looks at the node and at all slots, sharing what it reads (`one_look`); only a slot where something is
-due is handed to the pool, where it goes the same road as an order, with a look of its own. `wake` makes the next
-look come now: a driver calls it when it sees something end.
+One job looks at the node and at all slots, sharing what it reads (`one_look`); only a slot where something is
+due is handed on, and goes the same road as an order, with a look of its own. `wake` makes the next look come now: a
+driver calls it when it sees something end.
 """
 
-import threading
 from collections.abc import Callable
 
 import structlog
@@ -15,8 +14,8 @@ from node_agent.gate import Gate
 from node_agent.halt import Halt, Halted
 from node_agent.inspection import Inspection
 from node_agent.looks import one_look
-from node_agent.slices import HostUnreadable
 from node_agent.slots import Slot
+from tasks.timetable import Entry, Timetable
 
 log = structlog.get_logger(__name__)
 
@@ -37,42 +36,37 @@ class Survey:
         self._look_after = look_after
         self._seconds = seconds
         self._halt = Halt()
-        self._woken = threading.Event()
-        self._thread = threading.Thread(target=self._look_until_halted, name="survey", daemon=True)
+        self._woken = False
+        self._entry: Entry | None = None
 
-    def start(self) -> None:
-        self._thread.start()
+    def start(self, timetable: Timetable) -> None:
+        self._entry = timetable.enter(self._look_again, name="survey", after=self._seconds)
+        if self._woken:
+            self._entry.wake()
 
     def wake(self) -> None:
-        self._woken.set()
+        # In this order, and the other way round in `start`: one of the two sees what the other did.
+        self._woken = True
+        if self._entry is not None:
+            self._entry.wake()
 
     def stop(self, timeout: float) -> None:
         self._halt.ask()
-        self._woken.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout)
+        if self._entry is not None:
+            self._entry.cancel(timeout)
 
     def look(self) -> None:
         """Raises `Halted`, and `OSError` when the disk refuses a report."""
         with one_look():
             self._inspection.inspect(self._halt)
-            due = [slot for slot in self._acceptance.slots if self._is_due(slot)]
+            due = self._acceptance.due()
         for slot in due:
             self._look_after(slot)
 
-    def _is_due(self, slot: Slot) -> bool:
-        try:
-            return self._acceptance.is_due(slot)
-        except HostUnreadable as unreadable:
-            log.warning("slot_unreadable", slot_id=slot.slot_id, reason=str(unreadable))
-            return False
-
-    def _look_until_halted(self) -> None:
-        while not self._halt.asked:
-            self._woken.wait(self._seconds)
-            self._woken.clear()
-            if self._gate.room:
-                self._look_once()
+    def _look_again(self) -> float:
+        if self._gate.room:
+            self._look_once()
+        return self._seconds
 
     def _look_once(self) -> None:
         try:

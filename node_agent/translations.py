@@ -13,9 +13,11 @@ Flushing comes after the rules are gone: an established connection would go on p
 first may come back through them.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from events.values import Ipv4Address, MacAddress
+from node_agent.looks import look
 from node_agent.rules import (
     ACCEPT,
     FROM_SLICES,
@@ -78,7 +80,13 @@ class TranslationAspect:
         )
 
     def _found(self, network: SliceNetwork) -> tuple[FoundRule, ...]:
-        return tuple(found for found in self._filter.ruleset().rules if found.rule.owner == network.tap)
+        return tuple(look((self, "rules by owner"), self._by_owner).get(network.tap, ()))
+
+    def _by_owner(self) -> Mapping[str, Sequence[FoundRule]]:
+        found: dict[str, list[FoundRule]] = {}
+        for each in self._filter.ruleset().rules:
+            found.setdefault(each.rule.owner, []).append(each)
+        return found
 
 
 def plan(wanted: tuple[Rule, ...], found: tuple[FoundRule, ...], filter_: Filter) -> tuple[Step, ...]:

@@ -1,8 +1,8 @@
 """Which signatures the node believes: the public keys of the control plane, as the node was last told.
 
-A copy of a task is believed if a key that holds now signed it, and if it has not expired by the control plane's clock. What
-the node wrote to its own disk was believed when it came, so it is read back by any key that it was ever told of: a key
-that was retired since still proves that the disk was not altered.
+A copy of a task is believed if a key that holds now signed it, and if it has not expired by the control plane's
+clock. What the node wrote to its own disk was believed when it came, so it is read back by any key that it was ever
+told of: a key that was retired since still proves that the disk was not altered.
 
 Whatever is done with a task is done `proved_by` its signed text, which the fence keeps beside the order.
 """

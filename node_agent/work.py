@@ -68,32 +68,33 @@ class SlotWork:
             # Only looks outside an attempt come here; the next survey looks again.
             log.warning("host_unreadable", reason=str(unreadable))
 
-    def notice(self, slot: Slot, held: Held) -> None:
-        """Say so if a slice that was ready does not run. A host that cannot be read is left to the survey."""
+    def notice(self, slot: Slot, held: Held) -> bool:
+        """Say so if a slice that was ready does not run; whether `run` would do or say anything.
+
+        Raises `HostUnreadable`, `OSError`.
+        """
         self._say_untold(slot, held)
-        match held.order.body, held.outcome:
-            case ApplySlice() as body, SliceReady():
-                try:
-                    steps = planned(slice_of(held.order, body), self.host)
-                except HostUnreadable as unreadable:
-                    log.warning("host_unreadable", reason=str(unreadable))
-                    return
-                if STARTING & set(steps):
-                    self._interrupted(slot, held.order)
-            case _:
-                pass
+        undone = self._undone(held)
+        if STARTING & undone:
+            self._interrupted(slot, held.order)
+        return bool(undone)
 
     def is_due(self, held: Held) -> bool:
         """Whether `run` would do or say anything unasked. Raises `HostUnreadable`."""
-        if not held.told:
-            return True
+        return not held.told or bool(self._undone(held))
+
+    def _undone(self, held: Held) -> frozenset[str]:
+        """What a look at the host finds to do: names of steps, or a word where it is no step."""
         match held.order.body, held.outcome:
             case ApplySlice() as body, SliceReady():
                 wanted = slice_of(held.order, body)
-                seen = observe(held.order, wanted, self.host)
-                return bool(planned(wanted, self.host)) or _is_news(held.address, seen)
-            case _, outcome:
-                return not isinstance(outcome, SliceFailed | SliceRemoved)
+                steps = planned(wanted, self.host)
+                is_told = not _is_news(held.address, observe(held.order, wanted, self.host))
+                return frozenset(steps if is_told else (*steps, "address"))
+            case _, SliceFailed() | SliceRemoved():
+                return frozenset()
+            case _:
+                return frozenset({"order"})
 
     def _carry_out(self, slot: Slot, held: Held, halt: Halt, *, asked: bool) -> None:
         match held.order.body:

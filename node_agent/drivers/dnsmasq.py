@@ -24,10 +24,10 @@ from typing import Final
 
 import structlog
 
-from node_agent.backoff import Backoff
 from node_agent.drivers.processes import PROC, own_processes
 from node_agent.gateway import NodeNetwork
 from node_agent.slices import HostRefused, HostUnreadable
+from tasks.backoff import Backoff
 
 log = structlog.get_logger(__name__)
 

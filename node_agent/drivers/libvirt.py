@@ -2,10 +2,11 @@
 
 One call at a time, and no keepalive on them: with libvirt 9.0, a keepalive that closed a connection while calls
 waited on it crashed the process (SIGSEGV below virNetClientSendWithReply, at the first hung libvirtd). A call that
-hangs keeps its connection to itself until libvirtd goes on or dies; the next call takes another. Domains belong to libvirtd and not to these connections:
-nothing here ends with the agent.
+hangs keeps its connection to itself until libvirtd goes on or dies; the next call takes another. Domains belong to
+libvirtd and not to these connections: nothing here ends with the agent.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
@@ -37,8 +38,14 @@ _STATES: Final[dict[int, DomainState]] = {
     libvirt.VIR_DOMAIN_SHUTOFF: "stopped",
     libvirt.VIR_DOMAIN_CRASHED: "stopped",
 }
-_DIED: Final = frozenset({libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_ERR_OPERATION_FAILED})
-"""Codes of "process exited while connecting to monitor" and the like."""
+_NOT_PAUSED: Final = frozenset({libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID})
+"""It ended since it was seen paused, or runs."""
+_KILLED: Final = re.compile(
+    r"(process exited while connecting to monitor|qemu unexpectedly closed the monitor)( \(vm='[^']*'\))?",
+    re.IGNORECASE,
+)
+"""All that libvirt says of a QEMU that was killed while it was being started. One that ends of itself leaves words
+behind it, and they follow here after a colon."""
 _FORGET: Final = (
     libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
     | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
@@ -79,7 +86,10 @@ class LibvirtHypervisor:
         self._change(f"start {guest.name}", lambda connection: _start(connection, guest.name, xml))
 
     def resume(self, domain: UUID) -> None:
-        self._change(f"resume {domain}", lambda connection: _by_uuid(connection, domain).resume())
+        # A libvirtd that died in the middle of a start shows that machine paused when it comes back, and then ends it.
+        self._change(
+            f"resume {domain}", lambda connection: _by_uuid(connection, domain).resume(), stale=_NOT_PAUSED
+        )
 
     def destroy(self, domain: UUID) -> None:
         self._change(f"destroy {domain}", lambda connection: _destroy(connection, domain))
@@ -93,13 +103,17 @@ class LibvirtHypervisor:
         except (Overdue, libvirt.libvirtError) as error:
             raise HostUnreadable(f"libvirt, {asked}: {error}") from error
 
-    def _change(self, asked: str, call: Callable[[Connection], object]) -> None:
+    def _change(
+        self, asked: str, call: Callable[[Connection], object], stale: frozenset[int] = frozenset()
+    ) -> None:
+        """`stale` are the codes that say no more than that what was seen is past."""
         try:
             self._deadlines.within(self._change_seconds, lambda: self._call(call))
         except Overdue as overdue:
             raise HostUnreadable(f"libvirt, {asked}: {overdue}") from overdue
         except libvirt.libvirtError as error:
-            verdict = HostUnreadable if _is_no_answer(error) else HostRefused
+            past = error.get_error_code() in stale
+            verdict = HostUnreadable if past or _is_no_answer(error) else HostRefused
             raise verdict(f"libvirt, {asked}: {error}") from error
         finally:
             look_again()
@@ -141,11 +155,11 @@ def _start(connection: Connection, name: str, xml: str) -> None:
     try:
         connection.createXML(xml, 0)
     except libvirt.libvirtError as error:
-        if error.get_error_code() not in _DIED:
+        if not _KILLED.fullmatch(error.get_str2() or ""):
             raise
-        # QEMU ended while libvirt was starting it. Killed by somebody it would fail a slice that has nothing wrong with
-        # it; of itself it ends the same way again, and that is the refusal.
-        log.warning("machine_died_at_its_start", machine=name, reason=str(error))
+        # Somebody killed QEMU while libvirt was starting it, which would fail a slice that has nothing wrong with it.
+        # Once: what is killed each time is no accident, and that is the refusal.
+        log.warning("machine_killed_at_its_start", machine=name, reason=str(error))
         connection.createXML(xml, 0)
 
 

@@ -1,4 +1,5 @@
-"""Logging in to a guest from its node, as a check that a slice can be used: the system's ssh(1), and only the key given.
+"""Logging in to a guest from its node, as a check that a slice can be used: the system's ssh(1), and only the key
+given.
 
 It enters the node's network namespace alone, so that the key file and the program are those of the machine. Nothing
 of the user's own SSH set-up takes part: no agent, no configuration, no other key, no known hosts.

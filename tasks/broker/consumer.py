@@ -16,7 +16,7 @@ from dramatiq import Message
 from dramatiq.broker import Consumer, MessageProxy
 
 from tasks.broker.hand import Hand
-from tasks.broker.link import Patience, QueueAway
+from tasks.broker.link import QueueAway, patience
 from tasks.broker.queue import Delivery, NodeQueue
 from tasks.wire import MalformedMessage, OrderMessage, decode_message, order_of
 
@@ -87,7 +87,7 @@ class OrderConsumer(Consumer):
         self._poison_after = poison_after
         self._on_given_up = on_given_up
         self._fetched: deque[Delivery] = deque()
-        self._patience = Patience()
+        self._backoff = patience()
 
     def __next__(self) -> MessageProxy | None:
         if not self._fetched:
@@ -134,8 +134,9 @@ class OrderConsumer(Consumer):
             return ()
         try:
             deliveries = self._queue.fetch(room, self._hand.ids())
-            # Redis answers: a wait that is broken off, as at each renewal of the node's session, is no outage that lasts.
-            self._patience.reset()
+            # Redis answers: a wait that is broken off, as at each renewal of the node's session, is no outage that
+            # lasts.
+            self._backoff.reset()
             if not deliveries:
                 self._queue.wait()
         except QueueAway as away:
@@ -147,7 +148,7 @@ class OrderConsumer(Consumer):
     def _pause(self, away: QueueAway) -> None:
         if not self._queue.stopping.is_set():  # a waiter broken off by us is no news
             self._queue.note(away)
-            self._patience.pause(self._queue.stopping)
+            self._queue.stopping.wait(self._backoff.next())
 
     def _accept(self, delivery: Delivery) -> Delivered | None:
         if not self._hand.take(delivery.order_id):
@@ -179,7 +180,7 @@ class OrderConsumer(Consumer):
         self._settle(delivery.order_id)
 
     def _settle(self, order_id: str) -> None:
-        patience = Patience()
+        backoff = patience()
         while True:
             try:
                 if not self._queue.settle(order_id):
@@ -190,5 +191,5 @@ class OrderConsumer(Consumer):
                     log.warning("order_not_settled", order=order_id, reason=away.reason)
                     break
                 self._queue.note(away)
-                patience.pause(self._queue.stopping)
+                self._queue.stopping.wait(backoff.next())
         self._hand.drop(order_id)

@@ -5,7 +5,6 @@ no pool and no hidden retry: a line that breaks is dropped, its caller hears `Qu
 TLS, a server that is not believed is away like any other, and the reason says so.
 """
 
-import random
 import socket
 import ssl
 import threading
@@ -19,6 +18,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from typing_extensions import override
 
+from tasks.backoff import Backoff
 from tasks.scripts import DEFAULT_QUEUE, QueueKeys, Script
 from tasks.trust import trust, why_untrusted
 
@@ -141,23 +141,9 @@ class Line:
             self._connection.disconnect()
 
 
-class Patience:
-    """The pauses between two attempts: each about twice the last, never longer than `longest` seconds.
-
-    The jitter keeps a fleet from coming back to a restarted Redis in one instant.
-    """
-
-    def __init__(self, *, shortest: float = 0.05, longest: float = 2.0) -> None:
-        self._shortest, self._longest = shortest, longest
-        self._next = shortest
-
-    def pause(self, stop: threading.Event) -> None:
-        """Wait, or return at once when `stop` is set."""
-        stop.wait(self._next * random.uniform(0.5, 1.0))  # noqa: S311 (spreads load, keeps no secret)
-        self._next = min(self._next * 2, self._longest)
-
-    def reset(self) -> None:
-        self._next = self._shortest
+def patience() -> Backoff:
+    """The pauses between two attempts at Redis: it is asked little, and asked again soon."""
+    return Backoff(first=0.05, cap=2.0)
 
 
 _trusted: Final = lru_cache(maxsize=8)(trust)
@@ -165,8 +151,8 @@ _trusted: Final = lru_cache(maxsize=8)(trust)
 
 
 class _TrustingConnection(SSLConnection):
-    """Over TLS with a context of ours: redis-py's own believes the system's CAs beside the one given, and reads them all
-    at every connection.
+    """Over TLS with a context of ours: redis-py's own believes the system's CAs beside the one given, and reads them
+    all at every connection.
     """
 
     def __init__(self, *, trusted: ssl.SSLContext, **settings: Any) -> None:

@@ -1,5 +1,7 @@
 """The broker itself: what Dramatiq asks of one, for one node and one queue."""
 
+import threading
+from functools import lru_cache
 from typing import Any, Final
 
 from dramatiq import Broker, Message, Middleware, Worker
@@ -11,6 +13,7 @@ from tasks.broker.consumer import OnGivenUp, OrderConsumer
 from tasks.broker.hand import Hand
 from tasks.broker.link import QueueAddress
 from tasks.broker.queue import NodeQueue
+from tasks.timetable import Timetable
 
 WORKER_TIMEOUT: Final = 15.0
 POISON_AFTER: Final = 3
@@ -39,25 +42,27 @@ class NodeBroker(Broker):
     node's own clock. `on_given_up` runs before the order leaves the queue, in the thread that found out; it may
     be called again for the same order after a crash. `prefetch` bounds the orders fetched and not settled; with as
     many worker threads, a fetched order begins at once. `poison_after` is how many deliveries an order gets;
-    `worker_timeout` (seconds) is how long a silent worker keeps what it holds.
+    `worker_timeout` (seconds) is how long a silent worker keeps what it holds. While it holds something, a job of
+    `timetable` says that it lives.
     """
 
     def __init__(
         self,
         address: QueueAddress,
+        timetable: Timetable,
         *,
         on_given_up: OnGivenUp,
         prefetch: int = 4,
         poison_after: int = POISON_AFTER,
         worker_timeout: float = WORKER_TIMEOUT,
     ) -> None:
-        super().__init__(middleware=[TimeLimit(), _Lifecycle()])
+        super().__init__(middleware=[_time_limit(), _Lifecycle()])
         self.queues: dict[str, None] = {}
         self.prefetch = prefetch
         self._name = address.queue
         self._poison_after = poison_after
         self._on_given_up = on_given_up
-        self._queue = NodeQueue(address, worker_timeout=worker_timeout)
+        self._queue = NodeQueue(address, timetable, worker_timeout=worker_timeout)
         self._hand = Hand(prefetch)
 
     @override
@@ -88,10 +93,6 @@ class NodeBroker(Broker):
         """Always raises `NodesDoNotEnqueue`."""
         raise NodesDoNotEnqueue(message.actor_name)
 
-    def start(self) -> None:
-        """Begin to tell Redis that this worker lives."""
-        self._queue.start()
-
     def use_password(self, password: str) -> None:
         """Log in to the queue with it from now on; connections that exist go on."""
         self._queue.use_password(password)
@@ -109,17 +110,33 @@ class NodeBroker(Broker):
         self._queue.close()
 
 
+class _ProcessTimeLimit(TimeLimit):
+    """Dramatiq's, whose one thread looks after the workers of all brokers of the process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._starting = threading.Lock()
+        self._started = False
+
+    @override
+    def after_process_boot(self, broker: Broker) -> None:
+        with self._starting:
+            if not self._started:
+                self.manager.start()
+            self._started = True
+
+
+@lru_cache(maxsize=1)
+def _time_limit() -> TimeLimit:
+    return _ProcessTimeLimit()
+
+
 class _Lifecycle(Middleware):
-    """Ties the broker to its worker's start and stop, and makes a handler's exception a failure.
+    """Ties the broker to its worker's stop, and makes a handler's exception a failure.
 
     Without the last, Dramatiq would acknowledge an order whose handler raised: its Retries are what marks such a
     message failed, and we have none.
     """
-
-    @override
-    def before_worker_boot(self, broker: Broker, worker: Worker) -> None:
-        assert isinstance(broker, NodeBroker)
-        broker.start()
 
     @override
     def before_worker_shutdown(self, broker: Broker, worker: Worker) -> None:

@@ -1,8 +1,8 @@
 """The node's end of its queue: fetch, settle, put back, beat; each one script, each safe to repeat.
 
-A thread of its own tells Redis that the worker lives, because a worker busy with a long order is not dead. Beats
-come three times within the time after which silence counts as death. Fetching is a beat as well, and whoever holds
-nothing need not be known to live: an idle node says nothing between two fetches.
+A job tells Redis that the worker lives, because a worker busy with a long order is not dead. Beats come three times
+within the time after which silence counts as death. Fetching is a beat as well, and whoever holds nothing need not be
+known to live: an idle node says nothing between two fetches, and its job does not run.
 """
 
 import threading
@@ -13,12 +13,15 @@ from uuid import uuid4
 
 import structlog
 
-from tasks.broker.link import Line, Patience, QueueAddress, QueueAway
+from tasks.broker.link import Line, QueueAddress, QueueAway, patience
 from tasks.failpoints import failpoint
 from tasks.scripts import BEAT, FETCH, LEAVE, PUT_BACK, SETTLE
+from tasks.timetable import Timetable
 
 _BLOCK_SECONDS: Final = 15
 _BEATS_IN_TIMEOUT: Final = 3
+_CLOSE_SECONDS: Final = 10.0
+"""More than a beat under way takes: Redis either answers it or is given up by then."""
 
 log = structlog.get_logger(__name__)
 
@@ -35,11 +38,10 @@ class Delivery:
 class NodeQueue:
     """One worker's dealings with its node's queue. `worker_timeout` is in seconds."""
 
-    def __init__(self, address: QueueAddress, *, worker_timeout: float) -> None:
+    def __init__(self, address: QueueAddress, timetable: Timetable, *, worker_timeout: float) -> None:
         self.keys = address.keys
         self.worker_id = uuid4().hex
         self.stopping = threading.Event()
-        self._closed = threading.Event()
         self._timeout = worker_timeout
         self._commands = Line(address, name=f"{address.username}-commands")
         self._waiter = Line(
@@ -47,12 +49,10 @@ class NodeQueue:
             name=f"{address.username}-waiter",
             answer_seconds=_BLOCK_SECONDS + 2,
         )
-        self._beats = threading.Thread(target=self._beat_until_closed, name="queue-heartbeat", daemon=True)
+        self._beats = timetable.enter(self._beat, name="queue-heartbeat", after=None, urgent=True)
+        self._backoff = patience()
         self._away: str | None = None
         self._held: set[str] = set()
-
-    def start(self) -> None:
-        self._beats.start()
 
     def fetch(self, room: int, known: Iterable[str]) -> tuple[Delivery, ...]:
         """Up to `room` waiting orders, and any held for this worker that it does not know of. Raises `QueueAway`."""
@@ -62,7 +62,9 @@ class NodeQueue:
         if given:
             failpoint("queue.fetched")
         deliveries = tuple(Delivery(order_id.decode(), data, count) for order_id, data, count in given)
-        self._held.update(each.order_id for each in deliveries)
+        if deliveries:
+            self._held.update(each.order_id for each in deliveries)
+            self._beats.wake(within=self._between_beats)
         return deliveries
 
     def wait(self) -> None:
@@ -108,9 +110,7 @@ class NodeQueue:
     def close(self) -> None:
         """Leave. What is still held may be given to another worker at once."""
         self.stop_waiting()
-        self._closed.set()
-        if self._beats.ident is not None:
-            self._beats.join()
+        self._beats.cancel(_CLOSE_SECONDS)
         try:
             self._commands.run(LEAVE, self.keys, self.worker_id)
         except QueueAway as away:
@@ -127,15 +127,17 @@ class NodeQueue:
             log.info("queue_back", queue=self.keys.waiting)
         self._away = reason
 
-    def _beat_until_closed(self) -> None:
-        patience = Patience()
-        while not self._closed.is_set():
-            try:
-                if self._held:
-                    self._commands.run(BEAT, self.keys, self.worker_id, int(self._timeout * 1000))
-            except QueueAway:
-                # Whoever fetches or settles logs it; sooner than a beat, or a short outage would cost the hold.
-                patience.pause(self._closed)
-            else:
-                patience.reset()
-                self._closed.wait(self._timeout / _BEATS_IN_TIMEOUT)
+    @property
+    def _between_beats(self) -> float:
+        return self._timeout / _BEATS_IN_TIMEOUT
+
+    def _beat(self) -> float | None:
+        if not self._held:
+            return None
+        try:
+            self._commands.run(BEAT, self.keys, self.worker_id, int(self._timeout * 1000))
+        except QueueAway:
+            # Whoever fetches or settles logs it; sooner than a beat, or a short outage would cost the hold.
+            return self._backoff.next()
+        self._backoff.reset()
+        return self._between_beats

@@ -1,52 +1,52 @@
-"""Dramatiq's worker, made to stop at once when idle and to cost nothing while it waits."""
+"""Dramatiq's worker, made to cost nothing while it waits and to stop at once when idle.
 
-from queue import Empty, PriorityQueue
+The stock worker keeps all its threads from the start. This one has a crew: an order that is fetched begins at once on
+a thread that is idle or new, and a node where nothing is carried out has none of them.
+"""
+
+from collections.abc import Callable
+from queue import PriorityQueue
 from typing import Any, Final
 
 from dramatiq import Worker
+from dramatiq.worker import WorkerThread
 from typing_extensions import override
 
 from tasks.broker.node_broker import NodeBroker
+from tasks.crew import Crew
 
-_LOOK_UP_MILLISECONDS: Final = 30_000
+_MILLISECOND: Final = 0.001
 
 
-class _ClosableQueue(PriorityQueue[Any]):
-    """A work queue that can tell the threads waiting on it to look up.
+class _Fetched(PriorityQueue[Any]):
+    """Dramatiq's work queue; each order put there has somebody called to carry it out."""
 
-    The stock worker's threads learn of a stop when their wait times out. A short wait makes an idle node busy, a long
-    one makes it slow to stop.
-    """
-
-    closed = False
+    def __init__(self, call: Callable[[], None]) -> None:
+        super().__init__()
+        self._call = call
 
     @override
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        with self.not_empty:
-            if block:
-                self.not_empty.wait_for(lambda: self.closed or self._qsize() > 0, timeout)
-            if not self._qsize():
-                raise Empty
-            item = self._get()
-            self.not_full.notify()
-            return item
-
-    def close(self) -> None:
-        with self.not_empty:
-            self.closed = True
-            self.not_empty.notify_all()
+    def put(self, item: object, block: bool = True, timeout: float | None = None) -> None:
+        super().put(item, block, timeout)
+        self._call()
 
 
 class NodeWorker(Worker):
-    """A worker with as many threads as the broker prefetches, so that what is fetched begins at once.
+    """A worker with up to as many threads as the broker prefetches, so that what is fetched begins at once.
 
-    `start()` returns with threads running; `stop()` lets handlers finish, puts back what was not begun, and
-    returns. A stopped worker is not started again.
+    `start()` returns when orders are taken; `stop()` lets handlers finish, puts back what was not begun, and
+    returns. A stopped worker is not started again. Fewer `threads` let orders wait that were fetched.
     """
 
-    def __init__(self, broker: NodeBroker) -> None:
-        super().__init__(broker, worker_threads=broker.prefetch, worker_timeout=_LOOK_UP_MILLISECONDS)
-        self.work_queue: _ClosableQueue = _ClosableQueue()
+    def __init__(self, broker: NodeBroker, threads: int | None = None) -> None:
+        super().__init__(broker, worker_threads=0)
+        self._node_broker = broker
+        self._crew = Crew("orders", threads or broker.prefetch)
+        self.work_queue: _Fetched = _Fetched(lambda: self._crew.run(self._carry_one_out))
+        # Never started: it knows how a message is processed, whichever thread that happens in.
+        self._processor = WorkerThread(
+            broker=broker, consumers=self.consumers, work_queue=self.work_queue, worker_timeout=0
+        )
 
     @override
     def start(self) -> None:
@@ -57,7 +57,10 @@ class NodeWorker(Worker):
     @override
     def stop(self, timeout: int = 600_000) -> None:
         """`timeout`, in milliseconds, is how long running handlers are waited for."""
-        for thread in self.workers:
-            thread.stop()
-        self.work_queue.close()
+        self._crew.close(0)
+        self._node_broker.stop_fetching()
+        self._crew.close(timeout * _MILLISECOND)
         super().stop(timeout)
+
+    def _carry_one_out(self) -> None:
+        self._processor.process_message(self.work_queue.get_nowait().message)

@@ -1,7 +1,7 @@
 """A control plane that only speaks the agent's interface, and what a node brings to it."""
 
 import hashlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from node_agent.reporter import Reporter
 from node_agent.settings import Settings
 from node_agent.spool import Spool
 from tasks.agent_api import EnrolmentClaims, Queue
+from tasks.timetable import Timetable
 from tests.agent.bearing import client_of
 from tests.agent.control_plane import TOKEN, FakeControlPlane, serving
 from tests.agent.orders import NODE
@@ -61,10 +62,22 @@ def spool(tmp_path: Path) -> Spool:
 
 
 @pytest.fixture
+def timetable() -> Iterator[Timetable]:
+    with Timetable() as timetable:
+        yield timetable
+
+
+@pytest.fixture
 def reporter(spool: Spool) -> Iterator[Reporter]:
     reporter = Reporter(spool, NodeClock())
     yield reporter
     reporter.stop(5)
+
+
+@pytest.fixture
+def deliver(client: ControlPlane, timetable: Timetable) -> Callable[[Reporter], None]:
+    """Has a reporter deliver to `plane`."""
+    return lambda reporter: reporter.start(client, timetable)
 
 
 @pytest.fixture

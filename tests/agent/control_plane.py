@@ -16,6 +16,7 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from control_plane.redis_nodes import NodeLogin
+from events.values import index_of
 from tasks.agent_api import (
     DesiredState,
     Enrolment,
@@ -23,6 +24,7 @@ from tasks.agent_api import (
     Granted,
     Heartbeat,
     HeartbeatAnswer,
+    HeldOrders,
     ProgressBatch,
     Queue,
     Renewal,
@@ -45,12 +47,14 @@ class FakeControlPlane:
         self.mood: Mood = "well"
         self.queue = Queue(host="127.0.0.1", port=1, username="node-lab-a", namespace="ctl:lab-a")
         self.desired: list[Order] = []
+        self.asked: list[HeldOrders] = []
         self.now: datetime | None = None
         self.enrolments: list[EnrolmentClaims] = []
         self.renewals: list[RenewalClaims] = []
         self.token = TOKEN
         self.order_keys: tuple[str, ...] = (SIGNER.public,)
         self.lifetime_seconds = 900.0
+        self.heartbeat_seconds = 5.0
         self.number = 0
         self.session: EnrolmentClaims | RenewalClaims | None = None
         self.let_in: Callable[[NodeLogin], None] = lambda _login: None
@@ -101,6 +105,23 @@ class FakeControlPlane:
             self._taken[batch.incarnation] = max(taken, batch.reports[-1].sequence)
             return ReportsTaken(sequence=self._taken[batch.incarnation])
 
+    def compare(self, asked: HeldOrders) -> DesiredState:
+        """As the control plane does: what is wanted and not held, and what is held and newer than what is wanted."""
+        self.asked.append(asked)
+        wanted = {index_of(order.slot_id): order for order in self.desired}
+        held = {each.index: each for each in asked.held}
+        unknown = tuple(
+            index
+            for index, each in held.items()
+            if index not in wanted or (each.epoch, each.position) > wanted[index].token
+        )
+        differing = [
+            order
+            for index, order in wanted.items()
+            if index not in unknown and (index not in held or held[index].sha256 != text_digest(order))
+        ]
+        return DesiredState(orders=tuple(map(sealed, differing)), unknown=unknown)
+
     def is_known(self, authorization: str | None) -> bool:
         node, _, credential = (authorization or "").removeprefix("Bearer ").partition(":")
         digest = hashlib.sha256(credential.encode()).hexdigest()
@@ -146,15 +167,18 @@ class FakeControlPlane:
             order_keys=self.order_keys,
             subnet="10.100.1.0/24",
             queue=self.queue,
+            heartbeat_seconds=self.heartbeat_seconds,
         )
+
+
+def text_digest(order: Order) -> str:
+    """SHA-256 over the order's text, as the control plane keeps it."""
+    return hashlib.sha256(order.model_dump_json().encode()).hexdigest()
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     plane: FakeControlPlane
-
-    def do_GET(self) -> None:
-        self._answer(lambda: DesiredState(orders=tuple(map(sealed, self.plane.desired))))
 
     def do_POST(self) -> None:
         content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -166,6 +190,8 @@ class _Handler(BaseHTTPRequestHandler):
             case "/v1/agent/heartbeat":
                 self.plane.heartbeats.append(Heartbeat.model_validate_json(content))
                 self._answer(lambda: HeartbeatAnswer(now=self.plane.now or datetime.now(UTC)))
+            case "/v1/agent/desired-state":
+                self._answer(lambda: self.plane.compare(HeldOrders.model_validate_json(content)))
             case "/v1/agent/progress":
                 self.plane.progress.append(ProgressBatch.model_validate_json(content))
                 self._send(204, b"")
@@ -198,6 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, answer: Callable[[], BaseModel]) -> None:
         if self.plane.mood in ("away", "deaf"):
+            self.plane.turned_away += 1
             return self._send(503, b"{}")
         if self.plane.mood == "refusing" or not self.plane.is_known(self.headers["Authorization"]):
             self.plane.turned_away += 1

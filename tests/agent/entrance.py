@@ -1,7 +1,7 @@
 """A node's core as its queue sees it: signed payloads in at the actors, reports out, and a host that can be compared.
 
-Everything between is the agent's own, without Redis, HTTP or threads that nobody asked for. What a slot's own work has to
-do is done by `settle_slots`, when a test says so.
+Everything between is the agent's own, without Redis, HTTP or threads that nobody asked for. What a slot's own work
+has to do is done by `settle_slots`, when a test says so.
 """
 
 import time
@@ -41,6 +41,7 @@ from tasks.operations import Operation
 from tasks.orders import Order
 from tasks.reading import Task, id_of
 from tasks.reports import OperationDone, OperationFailed, ReportBody
+from tasks.timetable import Timetable
 from tasks.wire import OrderMessage
 from tests.agent.orders import NODE
 from tests.agent.sealing import SIGNER, sealed
@@ -104,7 +105,7 @@ class Entrance:
         )
         self.given_up = GivenUpOrders(slots, reporter, self.trust.recall)
         address = QueueAddress(host="127.0.0.1", port=1, username="u", password="p", namespace="ctl:lab-a")
-        self._broker = NodeBroker(address, on_given_up=self.given_up)
+        self._broker = NodeBroker(address, Timetable(), on_given_up=self.given_up)
         declare_actors(self._broker, "slices", self._take, Gate(self.spool, self.clock), self.trust.believe)
         self.at(datetime.now(UTC))
 

@@ -12,6 +12,7 @@ from node_agent.reporter import Reporter
 from node_agent.spool import Spool
 from tasks.failpoints import arm_from
 from tasks.reports import SliceStarting
+from tasks.timetable import Timetable
 from tests.agent.bearing import client_of
 from tests.agent.eventually import eventually
 from tests.agent.orders import apply
@@ -22,7 +23,7 @@ def main(folder: str, url: str, credential: str, count: str) -> None:
     order = apply()
     spool = Spool(Path(folder))
     reporter = Reporter(spool, NodeClock())
-    reporter.start(client_of(url, credential))
+    reporter.start(client_of(url, credential), Timetable())
     while spool._last < int(count):
         reporter.tell(SliceStarting(slot_id=order.slot_id, allocation_id=order.allocation_id), order)
     eventually(lambda: spool.waiting == 0, 30)

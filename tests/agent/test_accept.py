@@ -74,9 +74,8 @@ class Node:
         return thread
 
     def survey(self) -> None:
-        for slot in self.acceptance.slots:
-            if self.acceptance.is_due(slot):
-                self.acceptance.look_after(slot)
+        for slot in self.acceptance.due():
+            self.acceptance.look_after(slot)
 
     def restarted(self) -> "Node":
         return Node(self.folder, self.toy)

@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime, timedelta
@@ -387,6 +388,19 @@ async def test_a_node_that_is_turned_away_takes_no_orders_and_keeps_its_slices(
 def agent_gate_closed(plane: FakeControlPlane) -> Callable[[], bool]:
     before = plane.turned_away
     return lambda: plane.turned_away > before + 1
+
+
+async def test_a_survey_that_hangs_holds_up_neither_heartbeats_nor_orders_nor_reports(
+    agent: Running, plane: FakeControlPlane, control: Redis, toy: Toy
+) -> None:
+    await eventually_async(lambda: any(beat.resynced for beat in plane.heartbeats))
+    toy.hangs_until = threading.Event()
+    await eventually_async(toy.hangs.is_set)
+    beats = len(plane.heartbeats)
+    await send(control, apply())
+    await eventually_async(lambda: "slice.ready" in plane.kinds())
+    await eventually_async(lambda: len(plane.heartbeats) > beats + 3)
+    toy.hangs_until.set()
 
 
 async def test_two_agents_never_share_a_state_folder(

@@ -1,4 +1,6 @@
-"""Recorded messages delivered again, at once, in reverse and an hour late: one effect each, counted at the host (P5)."""
+"""Recorded messages delivered again, at once, in reverse and an hour late: one effect each, counted at the host
+(P5).
+"""
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor

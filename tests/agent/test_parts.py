@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from node_agent.__main__ import halt_on_broken_threads
-from node_agent.backoff import Backoff
 from node_agent.client import ControlPlane
 from node_agent.clock import NodeClock
 from node_agent.durable import replace_file
@@ -20,8 +20,10 @@ from node_agent.reporter import Reporter
 from node_agent.resync import Resync
 from node_agent.settings import SettingsRefused, read_settings
 from node_agent.spool import Spool
+from tasks.backoff import Backoff
 from tasks.broker import GivenBack
-from tasks.orders import Token
+from tasks.orders import Order, Token
+from tasks.timetable import Timetable
 from tests.agent.control_plane import FakeControlPlane
 from tests.agent.entrance import Entrance
 from tests.agent.eventually import eventually
@@ -125,11 +127,17 @@ def test_orders_wait_while_the_spool_is_full(tmp_path: Path) -> None:
     tell(Reporter(spool, NodeClock()), 2)
     gate = Gate(spool, told_clock())
     passed = threading.Thread(target=gate.pass_through, daemon=True)
-    passed.start()
-    assert not gate.room
-    assert passed.is_alive()
-    spool.forget(1)
-    eventually(lambda: not passed.is_alive())
+    with capture_logs() as told:
+        passed.start()
+        eventually(lambda: bool(told))
+        assert not gate.room
+        assert passed.is_alive()
+        spool.forget(1)
+        eventually(lambda: not passed.is_alive())
+    assert told == [
+        {"event": "orders_wait_for_reports", "waiting": 2, "log_level": "error"},
+        {"event": "orders_go_on", "waiting": 1, "log_level": "info"},
+    ]
 
 
 def test_whoever_waits_at_the_gate_gives_the_order_back_at_the_end(spool: Spool) -> None:
@@ -152,14 +160,23 @@ def test_a_node_asks_what_is_wanted_as_soon_as_it_knows_the_time(
     files.mark_complete()
     before = node.fences()
     plane.desired = [apply()]
-    resync = Resync(client, node.acceptance, files, node.trust.believe, clock)
-    assert resync.begin(Halt()) == "disk"
-    assert node.fences() == before
-    clock.learn(datetime.now(UTC), asked=time.monotonic(), answered=time.monotonic())
-    asked = threading.Event()
-    resync.go_on_asking(asked.set)
-    assert asked.wait(10)
-    resync.stop(5)
+    carried_out: list[Order] = []
+    with Timetable() as timetable:
+        resync = Resync(
+            client,
+            node.acceptance,
+            files,
+            node.trust.believe,
+            clock,
+            timetable=timetable,
+            carry_out=carried_out.append,
+        )
+        assert not resync.begin(Halt())
+        assert node.fences() == before
+        clock.learn(datetime.now(UTC), asked=time.monotonic(), answered=time.monotonic())
+        resync.ask_again()
+        eventually(lambda: carried_out == [apply()])
+        resync.stop(5)
     assert set(node.fences()) - set(before) == {"slot-0.json"}
 
 

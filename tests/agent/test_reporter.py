@@ -4,15 +4,16 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from node_agent.client import ControlPlane
 from node_agent.clock import NodeClock
 from node_agent.reporter import Reporter
 from node_agent.spool import Spool
 from tasks.reports import SliceStarting
+from tasks.timetable import Timetable
 from tests.agent.bearing import client_of
 from tests.agent.conftest import CREDENTIAL
 from tests.agent.control_plane import FakeControlPlane, serving
@@ -20,6 +21,7 @@ from tests.agent.eventually import eventually
 from tests.agent.orders import apply
 
 COUNT = 12
+Deliver = Callable[[Reporter], None]
 
 
 def tell(reporter: Reporter, times: int = 1) -> None:
@@ -33,10 +35,10 @@ def sequences(plane: FakeControlPlane) -> list[int]:
 
 
 def test_reports_arrive_in_order_and_are_forgotten(
-    plane: FakeControlPlane, client: ControlPlane, spool: Spool, reporter: Reporter
+    plane: FakeControlPlane, deliver: Deliver, spool: Spool, reporter: Reporter
 ) -> None:
     tell(reporter, 250)
-    reporter.start(client)
+    deliver(reporter)
     eventually(lambda: spool.waiting == 0)
     assert sequences(plane) == list(range(1, 251))
     assert plane.batches == 3
@@ -44,14 +46,14 @@ def test_reports_arrive_in_order_and_are_forgotten(
 
 
 def test_counting_goes_on_after_a_restart_with_nothing_waiting(
-    plane: FakeControlPlane, client: ControlPlane, spool: Spool, reporter: Reporter, tmp_path: Path
+    plane: FakeControlPlane, deliver: Deliver, spool: Spool, reporter: Reporter, tmp_path: Path
 ) -> None:
     tell(reporter, 3)
-    reporter.start(client)
+    deliver(reporter)
     eventually(lambda: spool.waiting == 0)
     again = Reporter(Spool(tmp_path / "spool"), NodeClock())
     tell(again)
-    again.start(client)
+    deliver(again)
     eventually(lambda: len(plane.reports) == 4)
     again.stop(5)
     assert sequences(plane) == [1, 2, 3, 4]
@@ -59,10 +61,10 @@ def test_counting_goes_on_after_a_restart_with_nothing_waiting(
 
 
 def test_reports_wait_while_the_control_plane_is_away(
-    plane: FakeControlPlane, client: ControlPlane, spool: Spool, reporter: Reporter
+    plane: FakeControlPlane, deliver: Deliver, spool: Spool, reporter: Reporter
 ) -> None:
     plane.mood = "away"
-    reporter.start(client)
+    deliver(reporter)
     tell(reporter, 5)
     assert spool.waiting == 5
     plane.mood = "well"
@@ -71,11 +73,11 @@ def test_reports_wait_while_the_control_plane_is_away(
 
 
 def test_a_lost_answer_means_the_same_reports_again_and_they_are_taken_once(
-    plane: FakeControlPlane, client: ControlPlane, spool: Spool, reporter: Reporter
+    plane: FakeControlPlane, deliver: Deliver, spool: Spool, reporter: Reporter
 ) -> None:
     plane.mood = "deaf"
     tell(reporter, 3)
-    reporter.start(client)
+    deliver(reporter)
     eventually(lambda: plane.batches >= 2)
     plane.mood = "well"
     eventually(lambda: spool.waiting == 0)
@@ -83,10 +85,10 @@ def test_a_lost_answer_means_the_same_reports_again_and_they_are_taken_once(
 
 
 def test_reports_that_are_turned_away_stay(
-    plane: FakeControlPlane, client: ControlPlane, spool: Spool, reporter: Reporter
+    plane: FakeControlPlane, deliver: Deliver, spool: Spool, reporter: Reporter
 ) -> None:
     plane.mood = "refusing"
-    reporter.start(client)
+    deliver(reporter)
     tell(reporter, 2)
     eventually(lambda: spool.waiting == 2)
     plane.mood = "well"
@@ -94,10 +96,10 @@ def test_reports_that_are_turned_away_stay(
 
 
 def test_a_control_plane_that_lost_its_memory_gets_a_new_incarnation(
-    plane: FakeControlPlane, client: ControlPlane, spool: Spool, reporter: Reporter
+    plane: FakeControlPlane, deliver: Deliver, spool: Spool, reporter: Reporter
 ) -> None:
     tell(reporter, 3)
-    reporter.start(client)
+    deliver(reporter)
     eventually(lambda: spool.waiting == 0)
     plane.forget_reports()
     tell(reporter, 2)
@@ -106,11 +108,11 @@ def test_a_control_plane_that_lost_its_memory_gets_a_new_incarnation(
 
 
 def test_a_disk_that_went_back_in_time_gets_a_new_incarnation(
-    plane: FakeControlPlane, client: ControlPlane, spool: Spool, reporter: Reporter
+    plane: FakeControlPlane, deliver: Deliver, spool: Spool, reporter: Reporter
 ) -> None:
     plane._taken[spool._head.incarnation] = 40
     tell(reporter, 2)
-    reporter.start(client)
+    deliver(reporter)
     eventually(lambda: sequences(plane) == [1, 2])
     assert len(plane.incarnations) == 2
 
@@ -126,9 +128,9 @@ def test_a_line_torn_by_a_crash_is_cut_off(spool: Spool, reporter: Reporter, tmp
 
 
 def test_a_spool_that_was_emptied_long_ago_is_small(
-    plane: FakeControlPlane, client: ControlPlane, spool: Spool, reporter: Reporter, tmp_path: Path
+    plane: FakeControlPlane, deliver: Deliver, spool: Spool, reporter: Reporter, tmp_path: Path
 ) -> None:
-    reporter.start(client)
+    deliver(reporter)
     tell(reporter, 1700)
     eventually(lambda: spool.waiting == 0, 30)
     assert sum(len(report.model_dump_json()) for report in plane.reports) > 300 * 1024
@@ -158,12 +160,12 @@ def run_child(folder: Path, url: str, failpoints: str = "", count: int = COUNT) 
 
 
 def test_a_disk_that_refuses_for_a_while_keeps_no_report_from_arriving(
-    plane: FakeControlPlane, client: ControlPlane, spool: Spool, reporter: Reporter, tmp_path: Path
+    plane: FakeControlPlane, deliver: Deliver, spool: Spool, reporter: Reporter, tmp_path: Path
 ) -> None:
     in_the_way = tmp_path / "spool" / "head.json.new"
     in_the_way.mkdir()
     tell(reporter, 2)
-    reporter.start(client)
+    deliver(reporter)
     eventually(lambda: sequences(plane) == [1, 2])
     tell(reporter)
     eventually(lambda: sequences(plane) == [1, 2, 3])
@@ -174,7 +176,7 @@ def test_a_disk_that_refuses_for_a_while_keeps_no_report_from_arriving(
 
 
 def test_a_damaged_line_costs_its_own_report_and_the_file_is_kept_for_a_person(
-    plane: FakeControlPlane, client: ControlPlane, spool: Spool, reporter: Reporter, tmp_path: Path
+    plane: FakeControlPlane, deliver: Deliver, spool: Spool, reporter: Reporter, tmp_path: Path
 ) -> None:
     tell(reporter, 3)
     lines = tmp_path / "spool" / "reports.jsonl"
@@ -182,7 +184,7 @@ def test_a_damaged_line_costs_its_own_report_and_the_file_is_kept_for_a_person(
     damaged = first + second.replace(b"slice.starting", b"slice.st@rting") + third
     lines.write_bytes(damaged)
     again = Reporter(Spool(tmp_path / "spool"), NodeClock())
-    again.start(client)
+    deliver(again)
     eventually(lambda: sequences(plane) == [1, 2])
     again.stop(5)
     assert (tmp_path / "spool" / "reports.damaged").read_bytes() == damaged
@@ -221,12 +223,12 @@ def test_killed_while_compacting_nothing_is_lost(
 
 
 def test_a_control_plane_that_comes_up_later_gets_everything(
-    known: FakeControlPlane, spool: Spool, reporter: Reporter
+    known: FakeControlPlane, spool: Spool, reporter: Reporter, timetable: Timetable
 ) -> None:
     with serving(known) as url:
         port = int(url.rpartition(":")[2])
     client = client_of(url, CREDENTIAL)
-    reporter.start(client)
+    reporter.start(client, timetable)
     tell(reporter, 3)
     with serving(known, port):
         eventually(lambda: spool.waiting == 0)

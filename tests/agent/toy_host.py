@@ -36,6 +36,8 @@ class Toy:
     silent: bool = False
     slow: dict[str, threading.Event] = field(default_factory=dict)
     begun: threading.Event = field(default_factory=threading.Event)
+    hangs_until: threading.Event | None = None
+    hangs: threading.Event = field(default_factory=threading.Event)
 
     def counts(self) -> Counter[str]:
         return Counter(self.done)
@@ -118,4 +120,7 @@ class ToyGateway:
         return ()
 
     def prerequisites(self) -> tuple[Prerequisite, ...]:
+        if self.toy.hangs_until is not None:
+            self.toy.hangs.set()
+            assert self.toy.hangs_until.wait(30)
         return tuple(Prerequisite("toy", ok=False, detail=words) for words in self.toy.missing)

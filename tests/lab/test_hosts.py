@@ -1,4 +1,6 @@
-"""Lab nodes are little hosts: daemons at their usual paths, cables where they belong, and nothing left when they end."""
+"""Lab nodes are little hosts: daemons at their usual paths, cables where they belong, and nothing left when they
+end.
+"""
 
 import json
 import os

@@ -10,10 +10,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from node_agent.drivers.qemu import end_process, qemu_processes
 from node_agent.machines import FoundProcess
+from tests.waiting import until
 
 GUEST: Final = f"test{os.getpid()}"
 
@@ -23,6 +25,8 @@ def running(program: str = "qemu-system-x86_64", guest: str = GUEST) -> Iterator
     words = [program, "-c", "input()", "-name", f"guest={guest},debug-threads=on", "-S"]
     with subprocess.Popen(words, executable=sys.executable, stdin=subprocess.PIPE) as process:
         try:
+            # Popen returns when the program is exchanged, and the kernel shows its words a moment later.
+            until(lambda: bool(Path(f"/proc/{process.pid}/cmdline").read_bytes()), "its words are shown")
             yield process
         finally:
             process.kill()

@@ -2,8 +2,10 @@
 
 import hashlib
 import shutil
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 import redis
@@ -14,6 +16,7 @@ from control_plane.relay import Relay
 from deploy.embedded import redis as embedded
 from events.values import NodeId
 from tasks.broker import QueueAddress
+from tasks.timetable import Timetable
 from tests.plugins.requirements import missing_server
 from tests.queue.node import WORKER_TIMEOUT, Node
 from tests.servers.redis import server_folder
@@ -97,6 +100,27 @@ async def lab_a(server: embedded.RedisServer, control: Redis) -> QueueAddress:
     await redis_nodes.ensure_scripts(control)
     await let_in(control, login("lab-a"))
     return address(server, "lab-a")
+
+
+@pytest.fixture
+def timetable() -> Iterator[Timetable]:
+    with Timetable() as timetable:
+        yield timetable
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> SimpleQueue[str]:
+    """What ended a thread."""
+    said: SimpleQueue[str] = SimpleQueue()
+    monkeypatch.setattr(threading, "excepthook", lambda how: said.put(repr(how.exc_value)))
+    return said
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    gate = threading.Event()
+    yield gate
+    gate.set()
 
 
 @pytest.fixture

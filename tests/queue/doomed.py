@@ -6,13 +6,14 @@ import threading
 import dramatiq
 
 from tasks.broker import NodeBroker, NodeWorker, QueueAddress
+from tasks.timetable import Timetable
 from tests.queue.node import WORKER_TIMEOUT
 
 
 def main() -> None:
     host, port, username, namespace = sys.argv[1:]
     address = QueueAddress(host, int(port), username, sys.stdin.readline().strip(), namespace)
-    broker = NodeBroker(address, on_given_up=print, worker_timeout=WORKER_TIMEOUT)
+    broker = NodeBroker(address, Timetable(), on_given_up=print, worker_timeout=WORKER_TIMEOUT)
 
     def apply(order: str) -> None:
         print(order, flush=True)

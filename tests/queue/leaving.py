@@ -13,6 +13,7 @@ from tasks.broker import QueueAddress
 from tasks.broker.queue import NodeQueue
 from tasks.failpoints import arm_from
 from tasks.scripts import ALL_SCRIPTS, ENQUEUE, QueueKeys
+from tasks.timetable import Timetable
 
 ORDERS: Final = ("0192a000-0000-7000-8000-000000000001", "0192a000-0000-7000-8000-000000000002")
 
@@ -28,7 +29,7 @@ def main() -> None:
     for order in ORDERS:
         client.evalsha(ENQUEUE.sha, len(keys), *keys, 8, 15_000, order, b"{}")
     address = QueueAddress(host, int(port), login["username"], login["password"], namespace)
-    queue = NodeQueue(address, worker_timeout=15)
+    queue = NodeQueue(address, Timetable(), worker_timeout=15)
     assert len(queue.fetch(2, ())) == 2
     queue.put_back(ORDERS)
 

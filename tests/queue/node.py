@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 from control_plane.relay import Relay, Requeued
 from events.values import NodeId
 from tasks.broker import GivenUp, NodeBroker, NodeWorker, QueueAddress
+from tasks.timetable import Timetable
 from tasks.wire import OrderMessage, encode_order
 from tests.servers.redis import Depth, queue_depth
 
@@ -65,8 +66,10 @@ class Node:
         self.done = 0
         self.gate = threading.Event()
         self.gate.set()
+        self._timetable = Timetable()
         self.broker = NodeBroker(
             address,
+            self._timetable,
             on_given_up=self.given_up.put,
             prefetch=prefetch,
             poison_after=poison_after,
@@ -74,10 +77,14 @@ class Node:
         )
         dramatiq.actor(broker=self.broker, actor_name="slice.apply", queue_name="slices")(self._apply)
         dramatiq.actor(broker=self.broker, actor_name="slice.fail", queue_name="slices")(self._fail)
-        self.worker = NodeWorker(self.broker)
-        self.worker.worker_threads = min(threads, prefetch)
+        self.worker = NodeWorker(self.broker, threads=min(threads, prefetch))
         self.worker.start()
         self._stopped = False
+
+    @property
+    def stopping(self) -> threading.Event:
+        """Set once no further order is taken."""
+        return self.broker._queue.stopping
 
     def _apply(self, order: str) -> None:
         self.begun.put((order, time.perf_counter()))
@@ -103,3 +110,4 @@ class Node:
             self.gate.set()
             self.worker.stop()
             self.broker.close()
+            self._timetable.close()

@@ -187,7 +187,7 @@ async def test_a_stopped_worker_puts_back_what_it_did_not_begin_in_order_and_unc
     node.next_order()
     stopping = threading.Thread(target=node.worker.stop)
     stopping.start()
-    eventually(lambda: not node.worker.workers[0].running)
+    eventually(node.stopping.is_set)
     node.gate.set()
     stopping.join()
     assert admin.lrange(KEYS.waiting, 0, -1) == [str(ids[1]), str(ids[2])]

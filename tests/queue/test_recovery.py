@@ -30,6 +30,7 @@ from tasks.broker import Poisoned, QueueAddress
 from tasks.broker.link import QueueAway
 from tasks.broker.queue import NodeQueue
 from tasks.scripts import QueueKeys
+from tasks.timetable import Timetable
 from tests.queue.conftest import PASSWORD, address, let_in, login, turn_out
 from tests.queue.node import WORKER_TIMEOUT, Node, eventually, message, order_ids, requeued, settled
 from tests.servers.redis import Depth, queue_depth, server_folder
@@ -154,11 +155,11 @@ async def test_an_order_being_carried_out_while_redis_is_flushed_and_refilled_ru
 
 
 async def test_an_order_settled_while_it_waits_anew_does_not_run_again(
-    lab_a: QueueAddress, relay: Relay, admin: redis.Redis
+    lab_a: QueueAddress, relay: Relay, admin: redis.Redis, timetable: Timetable
 ) -> None:
     [order_id] = order_ids(1)
     await relay.enqueue(LAB_A, order_id, message(order_id))
-    worker = NodeQueue(lab_a, worker_timeout=WORKER_TIMEOUT)
+    worker = NodeQueue(lab_a, timetable, worker_timeout=WORKER_TIMEOUT)
     assert len(worker.fetch(1, ())) == 1
     admin.flushall()
     await relay.enqueue(LAB_A, order_id, message(order_id))
@@ -262,11 +263,11 @@ def test_a_worker_stops_at_once_while_redis_is_away(program: Path) -> None:
 
 
 async def test_an_order_given_in_an_answer_that_was_lost_is_given_again_and_counted_once(
-    lab_a: QueueAddress, relay: Relay
+    lab_a: QueueAddress, relay: Relay, timetable: Timetable
 ) -> None:
     lost, known = order_ids(2)
     await relay.enqueue_many([Outgoing(LAB_A, order_id, message(order_id)) for order_id in (lost, known)])
-    worker = NodeQueue(lab_a, worker_timeout=WORKER_TIMEOUT)
+    worker = NodeQueue(lab_a, timetable, worker_timeout=WORKER_TIMEOUT)
     assert len(worker.fetch(2, ())) == 2
     [again] = worker.fetch(1, [str(known)])
     assert (again.order_id, again.count) == (str(lost), 1)
@@ -279,7 +280,9 @@ async def test_a_worker_that_was_stopped_past_its_time_settles_nothing_that_anot
     [order_id] = order_ids(1)
     data = message(order_id)
     await relay.enqueue(LAB_A, order_id, data)
-    stopped, other = (NodeQueue(lab_a, worker_timeout=WORKER_TIMEOUT) for _ in range(2))
+    no_beats = Timetable()
+    no_beats.close()
+    stopped, other = (NodeQueue(lab_a, no_beats, worker_timeout=WORKER_TIMEOUT) for _ in range(2))
     assert stopped.fetch(1, ())[0].count == 1
     await requeued(relay, LAB_A, order_id, data)
     assert other.fetch(1, ())[0].count == 2
@@ -292,11 +295,11 @@ async def test_a_worker_that_was_stopped_past_its_time_settles_nothing_that_anot
 
 
 async def test_orders_of_dead_workers_are_listed_and_can_be_withdrawn(
-    lab_a: QueueAddress, relay: Relay, admin: redis.Redis
+    lab_a: QueueAddress, relay: Relay, admin: redis.Redis, timetable: Timetable
 ) -> None:
     held, waiting = order_ids(2)
     await relay.enqueue_many([Outgoing(LAB_A, order_id, message(order_id)) for order_id in (held, waiting)])
-    worker = NodeQueue(lab_a, worker_timeout=WORKER_TIMEOUT)
+    worker = NodeQueue(lab_a, timetable, worker_timeout=WORKER_TIMEOUT)
     worker.fetch(1, ())
     assert await relay.withdraw(LAB_A, held) is Withdrawal.IN_FLIGHT
     worker.close()
@@ -330,7 +333,9 @@ async def test_a_redis_without_memory_takes_no_order_and_says_so(program: Path) 
             assert "used memory > 'maxmemory'" in outcome.reason
 
 
-async def test_a_redis_that_is_away_is_an_error_of_its_own(program: Path, lab_a: QueueAddress) -> None:
+async def test_a_redis_that_is_away_is_an_error_of_its_own(
+    program: Path, lab_a: QueueAddress, timetable: Timetable
+) -> None:
     with server_folder() as folder:
         server = embedded.start(folder, server=program)
         server.stop()
@@ -338,7 +343,7 @@ async def test_a_redis_that_is_away_is_an_error_of_its_own(program: Path, lab_a:
         async with Redis.from_url(server.url, retry=None) as control:
             with pytest.raises(RedisAway):
                 await Relay(control).enqueue(LAB_A, order_id, message(order_id))
-        queue = NodeQueue(address(server, "lab-a"), worker_timeout=WORKER_TIMEOUT)
+        queue = NodeQueue(address(server, "lab-a"), timetable, worker_timeout=WORKER_TIMEOUT)
         with pytest.raises(QueueAway):
             queue.fetch(1, ())
 

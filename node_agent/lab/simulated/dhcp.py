@@ -4,6 +4,7 @@ from events.values import Ipv4Address, MacAddress
 from node_agent.gateway import NodeNetwork
 from node_agent.lab.simulated.host import SimulatedHost
 from node_agent.leases import LeaseSeen, Reservation
+from node_agent.looks import look
 from node_agent.slices import HostRefused
 
 
@@ -19,32 +20,38 @@ class SimulatedLeases:
             return state.dhcp == network
 
     def serve(self, network: NodeNetwork) -> None:
-        with self._host.change() as state:
+        with self._host.change("gateway.dhcp") as state:
             if network.bridge not in state.links:
                 raise HostRefused(f"serve DHCP: no link {network.bridge}")
             state.dhcp = network
 
     def reservations(self) -> frozenset[Reservation]:
-        with self._host.look() as state:
-            return frozenset(state.reservations)
+        def read() -> frozenset[Reservation]:
+            with self._host.look() as state:
+                return frozenset(state.reservations)
+
+        return look((self, "reservations"), read)
 
     def leases(self) -> frozenset[LeaseSeen]:
-        with self._host.look() as state:
-            return frozenset(state.leases)
+        def read() -> frozenset[LeaseSeen]:
+            with self._host.look() as state:
+                return frozenset(state.leases)
+
+        return look((self, "leases"), read)
 
     def reserve(self, reservation: Reservation) -> None:
-        with self._host.change() as state:
+        with self._host.change("lease.reserve", reservation.name) as state:
             held = {value for r in state.reservations for value in (r.name, r.mac, r.ip)}
             if held & {reservation.name, reservation.mac, reservation.ip}:
                 raise HostRefused(f"reserve {reservation.ip} for {reservation.mac}: reserved already")
             state.reservations.append(reservation)
 
     def withdraw(self, reservation: Reservation) -> None:
-        with self._host.change() as state:
+        with self._host.change("lease.withdraw", reservation.name) as state:
             state.reservations = [each for each in state.reservations if each.name != reservation.name]
 
     def clear(self, lease: LeaseSeen) -> None:
-        with self._host.change() as state:
+        with self._host.change("lease.clear", lease.mac) as state:
             state.leases = [each for each in state.leases if (each.mac, each.ip) != (lease.mac, lease.ip)]
 
 

@@ -6,7 +6,7 @@ the next agent, or a leak checker, finds it. It holds what is there, never what 
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from node_agent.flows import Flow
 from node_agent.gateway import Bridge, GatewayLink, NodeNetwork
 from node_agent.leases import LeaseSeen, Reservation
 from node_agent.links import OtherLink, Tap
+from node_agent.looks import look_again
 from node_agent.machines import FoundDomain, FoundProcess
 from node_agent.ports import Port
 from node_agent.rules import Chain, FoundRule
@@ -61,14 +62,23 @@ def links_of(state: State) -> list[Tap | OtherLink]:
     return [*state.taps, *state.others]
 
 
-class SimulatedHost:
-    """`with host.look() as state` reads, `with host.change() as state` changes and writes out.
+Noted = Callable[[str, str], None]
+"""Hears each effect of a driver (`machine.start`) and whose it was; called under the host's lock."""
 
-    A change that raises is not undone: a driver refuses before it touches anything. `uplink` has a default route.
+
+def unnoted(_effect: str, _of: str) -> None:
+    """Nobody counts."""
+
+
+class SimulatedHost:
+    """`with host.look() as state` reads, `with host.change(effect, of) as state` changes and writes out.
+
+    A change that raises is not undone: a driver refuses before it touches anything. `uplink` has a default route. What
+    others than drivers do to the host is no effect.
     """
 
-    def __init__(self, path: Path | None = None, uplink: str = "uplink0") -> None:
-        self._path, self._turn = path, threading.RLock()
+    def __init__(self, path: Path | None = None, uplink: str = "uplink0", noted: Noted = unnoted) -> None:
+        self._path, self._turn, self._noted = path, threading.RLock(), noted
         self._state = State(uplinks=[uplink])
         if path is not None and path.exists():
             self._state = msgspec.json.decode(path.read_bytes(), type=State)
@@ -79,15 +89,19 @@ class SimulatedHost:
             yield self._state
 
     @contextmanager
-    def change(self) -> Iterator[State]:
+    def change(self, effect: str | None = None, of: str = "") -> Iterator[State]:
+        look_again()
         with self._turn:
             yield self._state
             self._write()
+            if effect is not None:
+                self._noted(effect, of)
 
     def _write(self) -> None:
         if self._path is None:
             return
         draft = self._path.with_suffix(".draft")
-        # Sets in an order of their own, or two agents would write the same host differently, and that looks like a leak.
+        # Sets in an order of their own, or two agents would write the same host differently, and that looks like a
+        # leak.
         draft.write_bytes(msgspec.json.encode(self._state, order="deterministic"))
         draft.rename(self._path)

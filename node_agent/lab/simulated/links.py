@@ -16,19 +16,19 @@ class SimulatedLinks:
             return next((link for link in links_of(state) if link.name == name), None)
 
     def add_tap(self, tap: Tap) -> None:
-        with self._host.change() as state:
+        with self._host.change("link.add", tap.name) as state:
             if self.link(tap.name) is not None:
                 raise HostRefused(f"add tap {tap.name}: a link of that name exists")
             state.taps.append(tap)
 
     def set_tap(self, tap: Tap) -> None:
-        with self._host.change() as state:
+        with self._host.change("link.set", tap.name) as state:
             if tap.name not in [each.name for each in state.taps]:
                 raise HostRefused(f"set tap {tap.name}: no link {tap.name}")
             state.taps = [tap if each.name == tap.name else each for each in state.taps]
 
     def delete_link(self, name: str) -> None:
-        with self._host.change() as state:
+        with self._host.change("link.delete", name) as state:
             state.taps = [each for each in state.taps if each.name != name]
             state.others = [each for each in state.others if each.name != name]
 
@@ -37,7 +37,7 @@ class SimulatedLinks:
             return state.links.get(name)
 
     def set_gateway_link(self, name: str, link: GatewayLink) -> None:
-        with self._host.change() as state:
+        with self._host.change("gateway.link", name) as state:
             if name not in state.links:
                 raise HostRefused(f"set addresses of {name}: no link {name}")
             state.links[name] = link
@@ -55,5 +55,5 @@ class SimulatedLinks:
             return state.forwards
 
     def set_forwarding(self) -> None:
-        with self._host.change() as state:
+        with self._host.change("gateway.forward") as state:
             state.forwards = True

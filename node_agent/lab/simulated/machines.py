@@ -18,7 +18,7 @@ from node_agent.host import Answered, NotYet
 from node_agent.lab.simulated.dhcp import ask_for_lease
 from node_agent.lab.simulated.host import SimulatedHost, State
 from node_agent.machines import DomainState, FoundDomain, FoundProcess
-from node_agent.slices import HostRefused
+from node_agent.slices import HostRefused, HostUnreadable
 
 _SSH: Final = 22
 _BANNER: Final = "SSH-2.0-simulated"
@@ -41,7 +41,7 @@ class SimulatedHypervisor:
             return (*living, *state.strays)
 
     def start(self, guest: Guest, hosting: Hosting) -> None:
-        with self._host.change() as state:
+        with self._host.change("machine.start", str(guest.uuid)) as state:
             refusal = _refusal(state, guest, hosting)
             if refusal is not None:
                 raise HostRefused(f"start {guest.name}: {refusal}")
@@ -52,6 +52,8 @@ class SimulatedHypervisor:
             self._born[guest.uuid] = monotonic()
 
     def resume(self, domain: UUID) -> None:
+        if not any(each.uuid == domain and each.state == "paused" for each in self.domains()):
+            raise HostUnreadable(f"resume {domain}: it is not paused any more")
         self._set_state(domain, "running")
 
     def pause(self, domain: UUID) -> None:
@@ -59,13 +61,13 @@ class SimulatedHypervisor:
         self._set_state(domain, "paused")
 
     def destroy(self, domain: UUID) -> None:
-        with self._host.change() as state:
+        with self._host.change("machine.destroy", str(domain)) as state:
             state.domains = [each for each in state.domains if each.uuid != domain]
             self._born.pop(domain, None)
         self._ended()
 
     def end(self, process: FoundProcess) -> None:
-        with self._host.change() as state:
+        with self._host.change("machine.end", process.name) as state:
             state.strays = [each for each in state.strays if each != process]
         for domain in self.domains():
             if _process(domain) == process:
@@ -76,7 +78,7 @@ class SimulatedHypervisor:
         return domain.state == "running" and (born is None or monotonic() >= born + self._boot_seconds)
 
     def _set_state(self, uuid: UUID, to: DomainState) -> None:
-        with self._host.change() as state:
+        with self._host.change("machine.set", str(uuid)) as state:
             if uuid not in [each.uuid for each in state.domains]:
                 raise HostRefused(f"no domain {uuid}")
             state.domains = [replace(each, state=to) if each.uuid == uuid else each for each in state.domains]
@@ -97,13 +99,13 @@ class SimulatedDisks:
             return (slot, *inside) if inside else ()
 
     def write(self, name: str, content: bytes) -> None:
-        with self._host.change() as state:
+        with self._host.change("disk.write", name) as state:
             if not content:
                 raise HostRefused(f"file {name}: it would be empty")
             state.disks = sorted({*state.disks, name})
 
     def wipe(self, slot: str) -> None:
-        with self._host.change() as state:
+        with self._host.change("disk.wipe", slot) as state:
             state.disks = [name for name in state.disks if not name.startswith(f"{slot}/")]
 
 

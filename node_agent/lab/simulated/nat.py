@@ -20,7 +20,7 @@ class SimulatedFilter:
             return Ruleset(frozenset(state.chains), tuple(state.nat))
 
     def change(self, change: Change) -> None:
-        with self._host.change() as state:
+        with self._host.change("translation.change") as state:
             _check(state, change)
             if change.afresh:
                 state.chains, state.nat = [], []
@@ -36,7 +36,7 @@ class SimulatedFilter:
             return state.connections.count(ip)
 
     def flush_connections(self, ip: Ipv4Address) -> None:
-        with self._host.change() as state:
+        with self._host.change("translation.flush", ip) as state:
             state.connections = [each for each in state.connections if each != ip]
 
 

@@ -9,7 +9,7 @@ from events.values import ImageName
 from node_agent.guests import guest_for
 from node_agent.host import MachineSeen
 from node_agent.machines import FoundDomain, Machines
-from node_agent.slices import HostRefused, Slice
+from node_agent.slices import HostRefused, HostUnreadable, Slice
 from tests.contract.machines.hosts import Host
 from tests.lab.awaiting import eventually
 from tests.node.guests import SECOND, network_on, slice_on
@@ -104,6 +104,17 @@ def test_a_paused_guest_is_resumed_and_not_replaced(host: Host, machines: Machin
     eventually(lambda: only_domain(host).state == "paused")
     assert apply(machines) == ["machine.resume"]
     assert only_domain(host).state == "running"
+
+
+def test_resuming_what_is_not_paused_any_more_asks_for_another_look(host: Host, machines: Machines) -> None:
+    host.add_tap("slice0")
+    apply(machines)
+    domain = only_domain(host)
+    with pytest.raises(HostUnreadable, match="resume"):
+        host.hypervisor.resume(domain.uuid)
+    host.hypervisor.destroy(domain.uuid)
+    with pytest.raises(HostUnreadable, match="resume"):
+        host.hypervisor.resume(domain.uuid)
 
 
 def test_the_next_tenant_finds_nothing_of_the_last(host: Host, machines: Machines) -> None:

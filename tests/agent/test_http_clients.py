@@ -1,0 +1,52 @@
+"""Agents of one process share their connections to the control plane, and none takes them from another."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+
+from deploy.embedded.certificates import ensure
+from node_agent.http_clients import SharedClient
+from node_agent.settings import Settings
+
+
+@contextmanager
+def users(*settings: Settings) -> Iterator[list[SharedClient]]:
+    opened = [SharedClient(each) for each in settings]
+    try:
+        yield opened
+    finally:
+        for each in opened:
+            each.close()
+
+
+def test_agents_that_ask_at_one_place_share_a_client(settings: Settings) -> None:
+    with users(settings, settings) as (one, other):
+        assert one.http is other.http
+
+
+def test_a_client_goes_on_until_the_last_that_uses_it_gives_it_back(settings: Settings) -> None:
+    with users(settings, settings) as (one, other):
+        for _ in range(2):
+            one.close()
+        assert other.http.post("/v1/agent/nowhere").status_code == httpx.codes.NOT_FOUND
+        other.close()
+        assert other.http.is_closed
+    with users(settings) as [anew]:
+        assert anew.http.post("/v1/agent/nowhere").status_code == httpx.codes.NOT_FOUND
+
+
+def test_agents_that_ask_elsewhere_or_believe_others_have_another(settings: Settings, tmp_path: Path) -> None:
+    authorities = [ensure(tmp_path / name, ["127.0.0.1"], datetime.now(UTC)).ca for name in ("one", "other")]
+    asked = [
+        settings,
+        settings.model_copy(update={"api_url": "http://127.0.0.1:1"}),
+        *(
+            settings.model_copy(update={"api_url": "https://127.0.0.1:1", "ca_file": ca})
+            for ca in authorities
+        ),
+    ]
+    with users(*asked) as opened:
+        assert len({id(each.http) for each in opened}) == len(asked)
