@@ -17,7 +17,7 @@ from control_plane.followers import run_dispatcher
 from control_plane.projector.program import run_projector
 from control_plane.sealing import NoSigningKey
 from control_plane.settings import Settings
-from control_plane.wiring import Plane, configure_logs, plane
+from control_plane.wiring import Plane, configure_logs, plane, spare_collections
 from events.fitness import UnfitServer
 from tasks.failpoints import UnknownFailpoint
 
@@ -70,6 +70,7 @@ def _command(words: list[str]) -> int:
 async def _run(program: Callable[[Plane], Awaitable[None]]) -> int:
     settings = Settings()
     configure_logs(settings.log)
+    spare_collections()
     async with plane(settings) as made:
         running = asyncio.ensure_future(program(made))
         loop = asyncio.get_running_loop()

@@ -1,17 +1,18 @@
 """Tasks that wait without a moment go on: as many as their node has credit for, once it is heard.
 
-`due` ones wait behind those that use up their node's credit for their lane, `sent` ones lie in a silent node's queue. Nobody
-tells that a task ended or that a node is heard again; both are looked for every second, from waiting node to waiting
-node, so a backlog costs as many looks as it has nodes and lanes, and never as many as it has tasks. Of two dispatchers
-that look at once, both may find the same credit: a node then has up to twice as many, and its queue is bounded anyway.
+`due` ones wait behind those that use up their node's credit for their lane, `sent` ones lie in a silent node's queue.
+Nobody tells that a task ended or that a node is heard again; both are looked for every second, from waiting node to
+waiting node, so a backlog costs as many looks as it has nodes and lanes, and never as many as it has tasks. Of two
+dispatchers that look at once, both may find the same credit: a node then has up to twice as many, and its queue is
+bounded anyway.
 """
 
+from datetime import timedelta
 from typing import Final
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from control_plane.commands.allocations import SILENT_AFTER
 from events.connection import ledger_connection
 from tasks.catalogue import CREDIT
 
@@ -49,10 +50,10 @@ where t.order_id = woken.order_id and t.due_at is null and t.state in ('due', 's
 _CREDIT: Final = msgspec.json.encode(dict(CREDIT)).decode()
 
 
-async def wake_waiting(engine: AsyncEngine) -> int:
+async def wake_waiting(engine: AsyncEngine, silent_after: timedelta) -> int:
     """Give tasks their moment whose node has credit again, or is heard again; returns how many."""
     async with engine.begin() as conn:
         ledger = await ledger_connection(conn)
         return (
-            await ledger.execute(_WAKE, {"credit": _CREDIT, "silent": SILENT_AFTER}, prepare=True)
+            await ledger.execute(_WAKE, {"credit": _CREDIT, "silent": silent_after}, prepare=True)
         ).rowcount

@@ -38,6 +38,9 @@ LOOK_AGAIN: Final = timedelta(seconds=30)
 """After which a parked stream is looked at again."""
 ByTheClock = MissDeadline | Expire | GiveUp
 Due = allocation.Due | tasks.Due
+# Made once: a union that is written where it is used is made anew at each use.
+_ORDERS: Final = (Order, Try)
+_BY_THE_CLOCK: Final = (MissDeadline, Expire, GiveUp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,7 @@ def look(stream: StreamId, history: History, other: History, now: datetime) -> L
         what_is_due = process.due(refuse_unreadable(history), refuse_unreadable(other), now)
         return Looked(
             stream,
-            tuple([_task(each) for each in what_is_due if isinstance(each, Order | Try)]),
+            tuple([_task(each) for each in what_is_due if isinstance(each, _ORDERS)]),
             _moment(what_is_due, now),
             _command(process, stream, what_is_due),
             over=process.over(history),
@@ -217,5 +220,5 @@ def _moment(what_is_due: Iterable[Due], now: datetime) -> datetime | None:
 
 
 def _command(process: Process, stream: StreamId, what_is_due: Iterable[Due]) -> Command | None:
-    by_the_clock = (each for each in what_is_due if isinstance(each, MissDeadline | Expire | GiveUp))
+    by_the_clock = (each for each in what_is_due if isinstance(each, _BY_THE_CLOCK))
     return next((process.command(stream, each) for each in by_the_clock), None)

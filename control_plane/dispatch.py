@@ -45,13 +45,20 @@ class Looks(NamedTuple):
 class Dispatcher:
     handle: Handle
 
-    async def apply(self, conn: AsyncConnection, batch: Sequence[Recorded[Fact]]) -> None:
-        """Deal with a batch of the log."""
+    async def look(self, batch: Sequence[Recorded[Fact]]) -> Looks | None:
+        """What is due for the streams that a batch of the log concerns; None if it concerns none."""
+        if not (told := concerned(batch)):
+            return None
+        # Each reading for itself: a transaction around them would cost an idle node's order two ways to the database.
+        async with self.handle.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as conn:
+            return await self._look(conn, await _histories(conn, told))
+
+    async def write(self, conn: AsyncConnection, looks: Looks | None) -> None:
+        """Have the rows say what was found."""
         ledger = await ledger_connection(conn)
         await ledger.execute("set local synchronous_commit = off")
-        if found := await _histories(conn, batch):
-            looked = await self._look(conn, found)
-            await outbox.write(ledger, looked.found, looked.now)
+        if looks is not None:
+            await outbox.write(ledger, looks.found, looks.now)
 
     async def ring(self, engine: AsyncEngine, stream: StreamId) -> None:
         """A stream's moment has come: do what is due, with all that was heard of it by now."""
@@ -92,11 +99,12 @@ class Dispatcher:
         )
 
 
-async def _histories(conn: AsyncConnection, batch: Sequence[Recorded[Fact]]) -> dict[StreamId, History]:
-    """The whole history of every stream that the batch concerns, in the log's order.
+async def _histories(
+    conn: AsyncConnection, told: Mapping[StreamId, Sequence[Recorded[Fact]]]
+) -> dict[StreamId, History]:
+    """The whole history of every stream, in the log's order.
 
-    A stream that begins in the batch is read from there: what comes later comes in a later batch.
+    A stream that begins in what was told is read from there: what comes later comes in a later batch.
     """
-    told = concerned(batch)
     older = await histories(conn, [stream for stream, facts in told.items() if facts[0].version > 1])
     return {stream: older.get(stream) or tuple(facts) for stream, facts in told.items()}

@@ -1,4 +1,8 @@
-"""Following the log: read what is final, deal with it, and commit the effects with the checkpoint.
+"""Following the log: read what is final, find what it leads to, and commit that with the checkpoint.
+
+While there is more to read, the next batch is read and looked at while the one before is written. What was found may
+then be older than what others wrote meanwhile, as it may whenever somebody is slow: the facts in between come in a
+later batch.
 
 One loop for every follower. It waits for a wake-up from whoever appended and polls behind that, quickly after
 traffic and slowly when idle, because a wake-up can be lost and the ledger cannot. A follower that was
@@ -9,7 +13,7 @@ read stops it where it is, visibly, and nothing else: a newer release wrote it, 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -29,21 +33,35 @@ log = structlog.get_logger()
 BATCH: Final = 2000
 RECONNECT_SECONDS: Final = 0.5
 UNREADABLE_SECONDS: Final = 5.0
+Found = TypeVar("Found")
+
+
+class Committed(Protocol):
+    async def __call__(self, *, more: bool) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Follower:
-    """`apply` deals with a batch inside the transaction that also moves the checkpoint of `name`.
+class Follower(Generic[Found]):
+    """`look` finds what a batch leads to and changes nothing; it may be asked while the batch before is written.
 
-    `committed` is told of each commit, for what must not happen before.
+    `write` writes that inside the transaction that also moves the checkpoint of `name`. `committed` is told of each
+    commit, for what must not happen before, and whether there seems to be more of the log to read; if there turns out
+    to be none, it is told that too.
     """
 
     name: str
-    apply: Callable[[AsyncConnection, Sequence[Recorded[Fact]]], Awaitable[None]]
-    committed: Callable[[], Awaitable[None]] | None = None
+    look: Callable[[Sequence[Recorded[Fact]]], Awaitable[Found]]
+    write: Callable[[AsyncConnection, Found], Awaitable[None]]
+    committed: Committed
 
 
-async def follow(engine: AsyncEngine, tail: Tail, waiter: Waiter, follower: Follower) -> None:
+class _Read(NamedTuple, Generic[Found]):
+    final: Position
+    found: Found
+    facts: int
+
+
+async def follow(engine: AsyncEngine, tail: Tail, waiter: Waiter, follower: Follower[Found]) -> None:
     """Run a follower until cancelled."""
     while True:
         try:
@@ -56,21 +74,45 @@ async def follow(engine: AsyncEngine, tail: Tail, waiter: Waiter, follower: Foll
             await asyncio.sleep(UNREADABLE_SECONDS)
 
 
-async def _from_checkpoint(engine: AsyncEngine, tail: Tail, waiter: Waiter, follower: Follower) -> None:
+async def _from_checkpoint(
+    engine: AsyncEngine, tail: Tail, waiter: Waiter, follower: Follower[Found]
+) -> None:
     async with engine.begin() as conn:
         position = await checkpoints.load(conn, follower.name)
+    read = await _read(tail, follower, position)
+    said_more = True  # by who was here before, for all we know
     while True:
-        batch = await tail.batch(position, BATCH)
-        if batch.final > position:
-            refuse_unreadable(batch.events)
-            async with engine.begin() as conn:
-                # First, because it locks the row: a twin at the same place waits here and learns that it was
-                # overtaken, where it would otherwise run into the rows that were written meanwhile.
-                await checkpoints.advance(conn, follower.name, was=position, now=batch.final)
-                await follower.apply(conn, batch.events)
-                failpoint("follow.before_commit")
-            failpoint("follow.committed")
-            position = Position(batch.final)
-            if follower.committed is not None:
-                await follower.committed()
-        await waiter.wait(busy=bool(batch.events))
+        more = read.facts == BATCH
+        ahead = asyncio.ensure_future(_read(tail, follower, read.final)) if more else None
+        try:
+            if read.final > position:
+                await _write(engine, follower, position, read)
+                position = read.final
+                await follower.committed(more=more)
+                said_more = more
+            elif said_more and not more:
+                await follower.committed(more=False)
+                said_more = False
+            if ahead is None:
+                await waiter.wait(busy=bool(read.facts))
+            read = await (ahead or _read(tail, follower, position))
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+                await asyncio.gather(ahead, return_exceptions=True)
+
+
+async def _read(tail: Tail, follower: Follower[Found], after: Position) -> _Read[Found]:
+    batch = await tail.batch(after, BATCH)
+    refuse_unreadable(batch.events)
+    return _Read(Position(batch.final), await follower.look(batch.events), len(batch.events))
+
+
+async def _write(engine: AsyncEngine, follower: Follower[Found], was: Position, read: _Read[Found]) -> None:
+    async with engine.begin() as conn:
+        # First, because it locks the row: a twin at the same place waits here and learns that it was
+        # overtaken, where it would otherwise run into the rows that were written meanwhile.
+        await checkpoints.advance(conn, follower.name, was=was, now=read.final)
+        await follower.write(conn, read.found)
+        failpoint("follow.before_commit")
+    failpoint("follow.committed")

@@ -3,8 +3,9 @@
 Streams' timers come first: of a batch and a timer that rings at once, whoever has a stream's timer goes on first,
 and neither ever waits for the other's tasks while it keeps a timer the other wants.
 
-A node gets only so many tasks of a lane at a time, its credit (`tasks.catalogue`). What exceeds it waits without a moment (`due_at` is
-null), so it is in nobody's way, however much a dead node's backlog grows; `control_plane.credit` lets it go on.
+A node gets only so many tasks of a lane at a time, its credit (`tasks.catalogue`). What exceeds it waits without a
+moment (`due_at` is null), so it is in nobody's way, however much a dead node's backlog grows; `control_plane.credit`
+lets it go on.
 """
 
 from collections import Counter

@@ -1,5 +1,5 @@
-"""Who reaches what, over which transport, with which credential (PLT-2): a function of the settings, of the nodes that are
-known, and of what Redis says of itself.
+"""Who reaches what, over which transport, with which credential (PLT-2): a function of the settings, of the nodes
+that are known, and of what Redis says of itself.
 
 It tells what this control plane was told and can ask for. A proxy in front of it, or a firewall, it does not see.
 """
@@ -28,7 +28,9 @@ class KnownNodes:
 
 @dataclass(frozen=True, slots=True)
 class RedisLimits:
-    """What Redis says of itself. None: it did not, or may not say. `plain_port` 0 is none; `maxmemory` (bytes) 0 no limit."""
+    """What Redis says of itself. None: it did not, or may not say. `plain_port` 0 is none; `maxmemory` (bytes) 0 no
+    limit.
+    """
 
     policy: str | None = None
     maxmemory: int | None = None
@@ -40,7 +42,8 @@ class RedisLimits:
 class ReachPath:
     """One way from a part to another.
 
-    `survives_private_redis`: whether it still leads there when Redis has no address outside the control plane's own network.
+    `survives_private_redis`: whether it still leads there when Redis has no address outside the control plane's own
+    network.
     """
 
     who: str

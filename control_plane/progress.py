@@ -1,8 +1,8 @@
 """How far nodes are with their orders: told several times a second, worth nothing once it is old, and no event.
 
-The newest of each order stands in `work.progress`, for whoever looks. For whoever watches it goes through Redis, on a channel
-for each node, at once and to every process of the API; where nobody watches the node, Redis drops it. Losing any of
-it, with Redis or with a crash of Postgres, loses a line on a screen.
+The newest of each order stands in `work.progress`, for whoever looks. For whoever watches it goes through Redis, on a
+channel for each node, at once and to every process of the API; where nobody watches the node, Redis drops it. Losing
+any of it, with Redis or with a crash of Postgres, loses a line on a screen.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

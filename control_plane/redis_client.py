@@ -1,7 +1,7 @@
 """The control plane's connections to Redis: short-tempered, and over TLS where the URL says `rediss://`.
 
-Who answers must show a certificate of the CA in `redis_ca_file` (without that file: of one of the system's) for the host
-in the URL. Options of TLS in the URL itself are not heeded, so that none of them leaves the check out.
+Who answers must show a certificate of the CA in `redis_ca_file` (without that file: of one of the system's) for the
+host in the URL. Options of TLS in the URL itself are not heeded, so that none of them leaves the check out.
 """
 
 import ssl

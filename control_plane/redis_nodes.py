@@ -6,14 +6,14 @@ another process means that something is lost, and a crash half-way through a res
 
 A node's user is named after the node, holds only the SHA-256 of passwords that the node made, and may do what
 `NODE_COMMANDS` lists on the keys of its own queue, and nothing else. It holds two passwords, those of the node's
-newest session and of the one before, so that a node which renews never finds itself between them when its connections end. Every function
-raises `RedisAway`.
+newest session and of the one before, so that a node which renews never finds itself between them when its connections
+end. Every function raises `RedisAway`.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 from redis.asyncio import Redis
@@ -56,8 +56,22 @@ class Loss(Enum):
     SCRIPTS = "scripts"
 
 
+class Usage(NamedTuple):
+    """What Redis holds: bytes of keys, bytes of what connections send and get, and connections."""
+
+    kept_bytes: int
+    connection_bytes: int
+    connections: int
+
+
 def user_name(node_id: NodeId) -> str:
     return f"node-{node_id}"
+
+
+def node_of_user(name: str) -> NodeId | None:
+    """Whose user it is; None for one that is no node's."""
+    node_id = name.removeprefix(user_name(NodeId("")))
+    return NodeId(node_id) if node_id != name else None
 
 
 async def ensure_scripts(client: Redis) -> None:
@@ -77,15 +91,27 @@ async def end_connections(client: Redis, node_ids: Sequence[NodeId]) -> None:
     await _all(client, [("CLIENT", "KILL", "USER", user_name(node_id)) for node_id in node_ids])
 
 
+async def end_by_number(client: Redis, numbers: Sequence[int]) -> None:
+    """End connections by their numbers; those that are gone already are no matter."""
+    await answers(client, [("CLIENT", "KILL", "ID", number) for number in numbers])
+
+
 async def shut_out(client: Redis, node_ids: Sequence[NodeId]) -> None:
     """End nodes' users and with them their connections; what waits in their queues stays."""
     await _all(client, [("ACL", "DELUSER", user_name(node_id)) for node_id in node_ids])
 
 
 async def forget_queues(client: Redis, node_ids: Sequence[NodeId]) -> None:
-    """Drop the keys of nodes that are shut out, or that flooded them. Orders that were queued are still open in the ledger."""
+    """Drop the keys of nodes that are shut out, or that flooded them. Orders that were queued are still open in the
+    ledger.
+    """
     keys = [QueueKeys.of(namespace_of(node_id)).all() for node_id in node_ids]
     await _all(client, [("UNLINK", *each) for each in keys])
+
+
+async def usage(client: Redis) -> Usage:
+    [said] = await _all(client, [("INFO",)])
+    return Usage(said["used_memory_dataset"], said["mem_clients_normal"], said["connected_clients"])
 
 
 async def inspect(client: Redis) -> Loss | None:

@@ -1,10 +1,10 @@
 """What a node would not touch: an order of its own, a bad copy of one, or something that was never ours.
 
 The refusal of an order ends it. That of a copy (forged, expired, signed by an unknown key) does not: anybody who can
-write to a queue can spoil a copy, so the order stays due and another copy is sent. What a node says of ids is tied to an
-order only if that is one of its own. Either is recorded once for each code, however often it is said: an order of its
-own by its id, all other ids together, and all codes that this release does not know together. A node can make up ids
-and codes without end, and the ledger keeps what it is told.
+write to a queue can spoil a copy, so the order stays due and another copy is sent. What a node says of ids is tied to
+an order only if that is one of its own. Either is recorded once for each code, however often it is said: an order of
+its own by its id, all other ids together, and all codes that this release does not know together. A node can make up
+ids and codes without end, and the ledger keeps what it is told.
 """
 
 from typing import Final, NamedTuple

@@ -55,7 +55,9 @@ class Requeued:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyThere:
-    """With the living `worker`, or waiting if there is none. The worker is dead if silent for `patience` seconds more."""
+    """With the living `worker`, or waiting if there is none. The worker is dead if silent for `patience` seconds
+    more.
+    """
 
     worker: str | None
     patience: float = field(default=0.0, compare=False)

@@ -1,8 +1,8 @@
 """The keys that orders are signed with, and the signing.
 
-One key signs, and nodes trust it and the others that they were told of. A node learns of keys when it enrols and at each
-renewal of its session, so keys change without a moment in which an honest order is refused: a node that meets a key
-which it does not know asks for a renewal first.
+One key signs, and nodes trust it and the others that they were told of. A node learns of keys when it enrols and at
+each renewal of its session, so keys change without a moment in which an honest order is refused: a node that meets a
+key which it does not know asks for a renewal first.
 """
 
 from dataclasses import dataclass

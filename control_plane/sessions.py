@@ -1,10 +1,10 @@
 """Sessions of nodes: who may speak for a node right now, in `work.node_session`, one row a node.
 
 A session is numbered, and begins where the one before it ended: a renewal names the session it goes on from and shows
-its credential's hash, and the row changes only if that is still the newest. So of two copies of a node's disk, whichever
-renews first has the node, and the other is superseded: it asks to go on from what is past, or from what it never had.
-A refusal does not tell the newest number. Whoever asked and did not hear the answer asks again
-with the same secrets, and gets the same session.
+its credential's hash, and the row changes only if that is still the newest. So of two copies of a node's disk,
+whichever renews first has the node, and the other is superseded: it asks to go on from what is past, or from what it
+never had. A refusal does not tell the newest number. Whoever asked and did not hear the answer asks again with the
+same secrets, and gets the same session.
 
 A session counts while it has not expired, by the database's clock, and while its key is the node's key in the
 ledger: a revocation and a new enrolment need no more than their fact. Losing these rows costs no node its place, since
@@ -126,24 +126,43 @@ async def drop_prior(conn: AsyncConnection, node_id: NodeId) -> None:
     await conn.execute(sa.update(session).where(_of(node_id)).values(forgotten))
 
 
-async def refuse_stranger(conn: AsyncConnection, node_id: NodeId, credential_sha256: str) -> None:
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a caller showed to be taken for a node: the SHA-256 of a credential."""
+
+    node_id: NodeId
+    credential_sha256: str
+
+
+async def refuse_stranger(conn: AsyncConnection, shown: Shown) -> None:
     """Raises `Unauthorised` unless it is the credential of a session of the node that counts."""
+    [refusal] = await refusals(conn, [shown])
+    if refusal is not None:
+        raise refusal
+
+
+async def refusals(conn: AsyncConnection, shown: Sequence[Shown]) -> list[Unauthorised | None]:
+    """Why each is refused; None for whoever is the node that he says."""
     node = nodes.node
+    live = (session.c.expires_at > sa.func.clock_timestamp()).label("live")
     query = (
-        sa.select(
-            session.c.credential_sha256, (session.c.expires_at > sa.func.clock_timestamp()).label("live")
-        )
+        sa.select(session.c.node_id, session.c.credential_sha256, live)
         .join(
             node,
             sa.and_(node.c.node_id == session.c.node_id, node.c.key_thumbprint == session.c.key_thumbprint),
         )
-        .where(_of(node_id))
+        .where(session.c.node_id.in_({each.node_id for each in shown}))
     )
-    row = (await conn.execute(query)).one_or_none()
+    rows = {row.node_id: row for row in await conn.execute(query)}
+    return [_refusal(rows.get(each.node_id), each.credential_sha256) for each in shown]
+
+
+def _refusal(row: sa.Row[Any] | None, credential_sha256: str) -> Unauthorised | None:
     if row is None or not hmac.compare_digest(row.credential_sha256, credential_sha256):
-        raise Unauthorised(Objection("unknown_node", "no node is known by these credentials"))
+        return Unauthorised(Objection("unknown_node", "no node is known by these credentials"))
     if not row.live:
-        raise Unauthorised(Objection("session_expired", "these credentials expired; renew the session"))
+        return Unauthorised(Objection("session_expired", "these credentials expired; renew the session"))
+    return None
 
 
 def _may_go_on(row: sa.Row[Any], presented: Presented) -> bool:

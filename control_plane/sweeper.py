@@ -7,8 +7,8 @@ one that was lost with Redis, or with the worker that held it, is put back. Ther
 Two sorts of tasks have no moment (`due_at` is null) and cost nobody a look, however many there are:
 - `due` ones beyond their node's credit: as many go on as tasks before them came to their end;
 - `sent` ones whose node is silent: they lie in its queue, and are looked at again as soon as it is heard.
-`control_plane.credit` gives both their moment, every second. A Redis that lost its memory is another matter: then all that was
-sent is due at once, whoever is silent.
+  `control_plane.credit` gives both their moment, every second. A Redis that lost its memory is another matter: then
+  all that was sent is due at once, whoever is silent.
 
 Each sending is signed anew, so a copy in a queue is good for its type's maximum age and no longer.
 """
@@ -28,7 +28,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from control_plane import redis_nodes, work
-from control_plane.commands.allocations import SILENT_AFTER
+from control_plane.newcomers import newcomers
 from control_plane.queue_users import QueueUsers
 from control_plane.redis_nodes import RedisAway
 from control_plane.relay import (
@@ -60,24 +60,38 @@ BATCH: Final = 500
 TIDY_ROUND: Final = 12
 """One in so many nodes is tidied up at a time: their queues are asked, which they should not notice."""
 
-# What a crash of the server takes back is that a task was sent: it is sent again, and nobody notices. Without bitmaps the
-# index gives what is due in its order, and the rest is not looked at, whatever the planner believes how much there is.
-_SETTINGS: Final = "set local synchronous_commit = off; set local enable_bitmapscan = off"
-_DUE: Final = """
-select t.order_id, t.node_id, t.kind, t."order", statement_timestamp() as now, coalesce(
-  (select seen_at < statement_timestamp() - %s from work.node_seen seen where seen.node_id = t.node_id), false
-) as silent, t.state = 'sent' and t.sent_at > statement_timestamp() - %s as fresh
-from work.task t
-where t.state in ('due', 'sent') and t.due_at <= statement_timestamp()
-order by t.due_at limit %s for update skip locked
+# What a crash of the server takes back is that a task was sent: it is sent again, and nobody notices. Without the other
+# ways to read and join, the index gives what is due in its order, and nothing else is looked at, whatever the planner
+# believes how much there is.
+_SETTINGS: Final = """
+set local synchronous_commit = off; set local enable_bitmapscan = off; set local enable_seqscan = off;
+set local enable_hashjoin = off; set local enable_mergejoin = off
 """
-_SENT: Final = """
-update work.task t set due_at = clock_timestamp() + r.pause,
-  state = case when r.taken then 'sent' else t.state end,
-  sent_at = case when r.copied then clock_timestamp() else t.sent_at end,
-  sends = t.sends + r.anew::int
-from unnest(%b::uuid[], %b::interval[], %b::bool[], %b::bool[], %b::bool[])
-  as r(order_id, pause, taken, copied, anew)
+# Written as if each queue took what it is sent, and put right before the commit where one did not: of a batch that is
+# new that is nothing, so an order's row is written once.
+_DUE: Final = """
+with due as (
+  select t.ctid as place, t.state as was, t.sent_at, t.sends,
+    t.state = 'sent' and t.sent_at > statement_timestamp() - %(copy)s as fresh,
+    coalesce((
+      select seen_at < statement_timestamp() - %(silent)s from work.node_seen seen where seen.node_id = t.node_id
+    ), false) as silent
+  from work.task t
+  where t.state in ('due', 'sent') and t.due_at <= statement_timestamp()
+  order by t.due_at limit %(batch)s for update skip locked
+)
+update work.task t set state = 'sent',
+  due_at = case when not due.silent then clock_timestamp() + %(resend)s end,
+  sent_at = case when due.fresh then t.sent_at else clock_timestamp() end,
+  sends = t.sends + (not due.fresh)::int
+from due where t.ctid = due.place
+returning t.order_id, t.node_id, t.kind, t."order", statement_timestamp(), due.silent, due.fresh, due.was, due.sent_at,
+  due.sends
+"""
+_PUT_RIGHT: Final = """
+update work.task t set state = r.state, due_at = clock_timestamp() + r.pause, sent_at = r.sent_at, sends = r.sends
+from unnest(%b::uuid[], %b::text[], %b::interval[], %b::timestamptz[], %b::int4[])
+  as r(order_id, state, pause, sent_at, sends)
 where t.order_id = r.order_id
 """
 
@@ -90,6 +104,9 @@ class _Due(NamedTuple):
     now: datetime
     silent: bool
     fresh: bool
+    was: str
+    sent_at: datetime | None
+    sends: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,23 +115,31 @@ class Sweeper:
     redis: Redis
     relay: Relay
     seal: Seal
+    silent_after: timedelta
+    """How long a node may be unheard of before it counts as silent."""
+    session_lifetime: timedelta = timedelta(minutes=15)
 
     async def send_due(self) -> int:
         """Send every task that is due; returns how many were. A Redis that is away leaves them due."""
         sent = 0
         while True:
-            async with self.engine.begin() as conn:
-                ledger = await ledger_connection(conn)
-                rows = await _due(ledger)
-                if not rows:
-                    return sent
-                try:
+            try:
+                async with self.engine.begin() as conn:
+                    ledger = await ledger_connection(conn)
+                    if not (rows := await self._due(ledger)):
+                        return sent
                     await self._send(ledger, rows)
-                except RedisAway as error:
-                    log.warning("redis_away", error=error.reason, due=len(rows))
-                    return sent
+            except RedisAway as error:
+                log.warning("redis_away", error=error.reason)
+                return sent
             failpoint("sweeper.sent")
             sent += len(rows)
+
+    async def _due(self, conn: psycopg.AsyncConnection) -> list[_Due]:
+        await conn.execute(_SETTINGS)
+        values = {"copy": COPY, "silent": self.silent_after, "resend": RESEND, "batch": BATCH}
+        cursor = await conn.cursor(binary=True).execute(_DUE, values, prepare=True)
+        return [_Due(*row) for row in await cursor.fetchall()]
 
     async def _send(self, conn: psycopg.AsyncConnection, rows: Sequence[_Due]) -> None:
         there = await self._there(rows)
@@ -123,12 +148,10 @@ class Sweeper:
         answers = iter(await self.relay.enqueue_many([each for each in sealed if isinstance(each, Outgoing)]))
         outcomes = [next(answers) if isinstance(each, Outgoing) else each for each in sealed]
         _tell(rows, outcomes)
-        pauses = [_pause(row, outcome) for row, outcome in zip(rows, outcomes, strict=True)]
-        taken = [isinstance(each, Enqueued | Requeued | AlreadyThere) for each in outcomes]
-        anew = [isinstance(each, Enqueued | Requeued) for each in outcomes]
-        copied = [isinstance(each, Outgoing) and ok for each, ok in zip(sealed, taken, strict=True)]
-        ids = [row.order_id for row in rows]
-        await conn.execute(_SENT, [ids, pauses, taken, copied, anew], prepare=True)
+        other = [pair for pair in zip(rows, outcomes, strict=True) if not _as_written(*pair)]
+        if other:
+            columns = zip(*[_true(row, outcome) for row, outcome in other], strict=True)
+            await conn.execute(_PUT_RIGHT, [list(column) for column in columns], prepare=True)
 
     async def _there(self, rows: Sequence[_Due]) -> dict[UUID, AlreadyThere]:
         """Which of the tasks that were sent are where they belong, as copies that are good for long enough."""
@@ -148,13 +171,14 @@ class Sweeper:
     async def withdraw_stranded(self, turn: int) -> None:
         """Take back what dead workers still hold of tasks that are at their end; the others are sent again anyway.
 
-        Of one in `TIDY_ROUND` nodes, another at each turn. A queue that its node flooded is taken away: what was sent
-        to it is looked for when it is due again, and sent anew.
+        Of one in `TIDY_ROUND` nodes, another at each turn, and of newcomers. A queue that its node flooded is taken
+        away: what was sent to it is looked for when it is due again, and sent anew.
         """
         try:
             async with self.engine.connect() as conn:
                 names = [node.node_id for node in await nodes.enrolled(conn)]
-                asked = [name for name in names if crc32(name.encode()) % TIDY_ROUND == turn % TIDY_ROUND]
+                new = await newcomers(conn, self.session_lifetime)
+                asked = [name for name in names if name in new or _has_its_turn(name, turn)]
                 stranded = await self.relay.stranded(asked)
                 wanted = await _open(conn, [order for orders in stranded.orders.values() for order in orders])
             for node, orders in stranded.orders.items():
@@ -181,6 +205,30 @@ class Sweeper:
             sent = sa.update(work.task).where(work.task.c.state == "sent")
             await conn.execute(sent.values(due_at=sa.func.clock_timestamp()))
         await self.send_due()
+
+
+def _as_written(row: _Due, outcome: Outcome) -> bool:
+    """Whether the row says already what became of the task."""
+    match outcome:
+        case Enqueued() | Requeued():
+            return not row.fresh
+        case AlreadyThere(worker=None):
+            return row.fresh
+        case AlreadyThere() | QueueFull() | NotTaken():
+            return False
+        case _:
+            assert_never(outcome)
+
+
+def _true(row: _Due, outcome: Outcome) -> tuple[UUID, str, timedelta | None, datetime | None, int]:
+    """What the row is to say: its id, state, pause, when it was sent last, and how often."""
+    pause = _pause(row, outcome)
+    if isinstance(outcome, QueueFull | NotTaken):
+        return row.order_id, row.was, pause, row.sent_at, row.sends
+    anew = isinstance(outcome, Enqueued | Requeued)
+    sent_at = row.now if anew or not row.fresh else row.sent_at
+    # What is there was sent, also if whoever sent it died before he could write that.
+    return row.order_id, "sent", pause, sent_at, max(1, row.sends + anew)
 
 
 def _pause(row: _Due, outcome: Outcome) -> timedelta | None:
@@ -217,10 +265,8 @@ def _tell(rows: Sequence[_Due], outcomes: Sequence[Outcome]) -> None:
         log.info("tasks_sent", count=sent, first=str(rows[0].order_id), node=rows[0].node_id)
 
 
-async def _due(conn: psycopg.AsyncConnection) -> list[_Due]:
-    await conn.execute(_SETTINGS)
-    cursor = await conn.cursor(binary=True).execute(_DUE, [SILENT_AFTER, COPY, BATCH], prepare=True)
-    return [_Due(*row) for row in await cursor.fetchall()]
+def _has_its_turn(node: NodeId, turn: int) -> bool:
+    return crc32(node.encode()) % TIDY_ROUND == turn % TIDY_ROUND
 
 
 async def _open(conn: AsyncConnection, order_ids: list[UUID]) -> set[UUID]:

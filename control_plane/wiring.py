@@ -1,10 +1,12 @@
 """How a control plane process is put together: connections, the one road, and who follows the log."""
 
+import gc
 import logging
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 from redis.asyncio import Redis
@@ -18,6 +20,9 @@ from events.connection import ledger_connection
 from events.fitness import refuse_unfit_server
 from tasks.failpoints import arm_from
 
+_YOUNG: Final = 20_000
+"""New objects after which they are looked through for cycles."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plane:
@@ -27,6 +32,16 @@ class Plane:
     engine: AsyncEngine
     redis: Redis
     handle: Handle
+
+
+def spare_collections() -> None:
+    """Have the collector of cycles look at less, and less often: an eighth of a dispatcher's time went there.
+
+    What a program has when it starts it keeps, and facts, orders and rows point to nothing that points back.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG, 10, 10)
 
 
 @asynccontextmanager

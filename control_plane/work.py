@@ -1,11 +1,13 @@
 """The schema `work`: what is under way. Operational state, beside the ledger, that a rebuild does not restore.
 
 A task is one order on its way to a node: `due` until it was put into the node's queue, `sent` until the node told its
-end, which `GET /v1/tasks` names, or `waiting` for the next try after one that failed in passing. Losing these rows
-loses no order: they are derived again from the log. `due_at` is when the relay should next see to the task.
+end, which `GET /v1/tasks` names, or `waiting` for the next try after one that failed in passing. `due_at` is when
+the relay should next see to the task. Rows commit with the dispatcher's checkpoint, so what a crash of the server takes
+back is derived again from the log. What is taken away beside the checkpoint is not: an active slot's order is derived
+when it is placed and never after. So `control_plane.pruning` leaves each slot its newest order, and all that is open.
 
-An order is a wish of an allocation, with its fence token (`epoch`, `position`), or an operation: one try (`attempt`) at a
-task that an admin asked for (`task_id`), or what tells the node to stop one.
+An order is a wish of an allocation, with its fence token (`epoch`, `position`), or an operation: one try (`attempt`)
+at a task that an admin asked for (`task_id`), or what tells the node to stop one.
 """
 
 from typing import Final

@@ -1,9 +1,9 @@
 """The leaves of the ledger's Merkle tree, outside the database: for whoever verifies the log offline (LED-7).
 
 A leaf is sha256(0x00 || encoding) (RFC 6962 section 2.1). The encoding is one byte of version (1), one byte of kind
-(1 an event, 2 a dead position), then the row with its leaf still null, as PostgreSQL sends a composite value:
-4 bytes number of columns, and for each in order 4 bytes type OID, 4 bytes length (-1 for null) and that many bytes. Integers are
-big-endian two's complement, a uuid its 16 bytes, a text its UTF-8, a time the microseconds since 2000-01-01 UTC.
+(1 an event, 2 a dead position), then the row with its leaf still null, as PostgreSQL sends a composite value: 4 bytes
+number of columns, and for each in order 4 bytes type OID, 4 bytes length (-1 for null) and that many bytes. Integers
+are big-endian two's complement, a uuid its 16 bytes, a text its UTF-8, a time the microseconds since 2000-01-01 UTC.
 Every field says its length, so that two different rows never encode alike.
 
 `ledger.append` makes the same bytes in the database. They are for ever: another encoding has another version.

@@ -6,9 +6,9 @@ First whether the time is *settled*: whether all that recorded something until t
 the holders of the fence any more; who is, and began its transaction later than that, records a later time. One
 look tells a time before which all is settled, and an appender that hangs holds back only times since it began.
 
-Then for the place. Positions and times ascend together, but for those who were slow between the clock and the drawing: the
-log is halved to the first event that was recorded `SLACK` later than the time, behind which nothing can be of that
-time, and walked back from there. There is no index on the time, which every append would pay for.
+Then for the place. Positions and times ascend together, but for those who were slow between the clock and the
+drawing: the log is halved to the first event that was recorded `SLACK` later than the time, behind which nothing can
+be of that time, and walked back from there. There is no index on the time, which every append would pay for.
 """
 
 from datetime import datetime, timedelta

@@ -66,7 +66,8 @@ class NodeIdentified(Fact, frozen=True):
 
 
 class AgentSuperseded(Fact, frozen=True):
-    """Somebody with the host's key wanted to go on from a session that had been gone on from: a copied or restored disk.
+    """Somebody with the host's key wanted to go on from a session that had been gone on from: a copied or restored
+    disk.
 
     Recorded once for each session presented, however often it is tried, and once in all for sessions that it never had.
     """
@@ -81,11 +82,11 @@ class AgentSuperseded(Fact, frozen=True):
 
 
 class NodeRevoked(Fact, frozen=True):
-    """An admin took the host's access away: its key, session and queue end. A new enrolment brings it back."""
+    """The host's access was taken away: its key, session and queue end. A new enrolment brings it back."""
 
     node_id: NodeId
     reason: str
-    """In the admin's words."""
+    """In the admin's words; `queue_flooded: ...` if the control plane did it, since the host took too much of Redis."""
 
 
 class NodeInspected(Fact, frozen=True):

@@ -1,8 +1,9 @@
 """Events picked by what stands around them: stream, type, project, actor, correlation.
 
 The log has an index by position and one by stream, and gets no others: each would cost every append. So streams are
-read by theirs, from the version on that each had at the place where its reader is; for all else the log is looked through a window at a time: a statement is short however rare the
-events are that it looks for, and its caller can tell how far it has come. Nothing here knows what is final.
+read by theirs, from the version on that each had at the place where its reader is; for all else the log is looked
+through a window at a time: a statement is short however rare the events are that it looks for, and its caller can
+tell how far it has come. Nothing here knows what is final.
 """
 
 from collections.abc import Mapping, Sequence

@@ -93,7 +93,9 @@ class Shapes:
             for name, shape in catalog.items()
             for version in range(1, shape.version + 1)
         }
-        """By stored name and version, what makes a fact of a payload; raises any of `MISREAD`, where `decode` says why."""
+        """By stored name and version, what makes a fact of a payload; raises any of `MISREAD`, where `decode` says
+        why.
+        """
 
     def name_of(self, fact: Fact) -> str:
         """The stored name of a fact."""

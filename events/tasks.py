@@ -1,7 +1,7 @@
 """Facts about tasks that somebody asked for, in life order. Stream: `task-<task_id>`.
 
-A task is tried until it succeeds, is cancelled, or fails in a way that trying again cannot help. Each try is an operation
-of its own to the node; an admin may begin a new round of tries.
+A task is tried until it succeeds, is cancelled, or fails in a way that trying again cannot help. Each try is an
+operation of its own to the node; an admin may begin a new round of tries.
 """
 
 from uuid import UUID

@@ -45,7 +45,9 @@ class Stop(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """The last position that was dealt with, what keeps it from the next, and what it waits for without being stopped."""
+    """The last position that was dealt with, what keeps it from the next, and what it waits for without being
+    stopped.
+    """
 
     position: Position
     stop: Stop | None

@@ -1,4 +1,6 @@
-"""`read.node`: one row a host, as it stands now. Enrolment and authentication decide on it, so it changes in the append."""
+"""`read.node`: one row a host, as it stands now. Enrolment and authentication decide on it, so it changes in the
+append.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -52,7 +54,7 @@ class NodeRow:
 
     `public_key` and `key_thumbprint` are None while the host has no access; `missing` until it described itself.
     `superseded_session` and `superseded_at` tell of the last copy of its disk that was refused since it enrolled,
-    `revoked` why an admin took its access away.
+    `revoked` why its access was taken away.
     """
 
     def __init__(self, row: Mapping[Any, Any]) -> None:

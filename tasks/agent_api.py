@@ -9,12 +9,14 @@ The node writes its secrets to disk before it sends their hashes, and asks with 
 asked twice with the same hashes, the answer is the same.
 """
 
+from collections import Counter
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from events.values import MAX_SLOTS, SlotIndex
 from tasks.fields import Count, Ipv4Subnet, Moment, NodeId, Wire, Word
 from tasks.trust import CaPem
 
@@ -75,8 +77,8 @@ class Renewal(Wire):
 class Queue(Wire):
     """Where the node finds its orders. The password is the node's own.
 
-    With `tls` the node believes `ca` alone, or its system's CAs when that is None: it needs no file for its queue, for this
-    comes from a control plane that it has checked already.
+    With `tls` the node believes `ca` alone, or its system's CAs when that is None: it needs no file for its queue,
+    for this comes from a control plane that it has checked already.
     """
 
     host: str
@@ -99,7 +101,8 @@ class Granted(Wire):
     """Public keys (PEM) of which orders may be signed. The next renewal brings those that hold then."""
     subnet: Ipv4Subnet
     queue: Queue
-    heartbeat_seconds: int = 5
+    heartbeat_seconds: float = Field(default=5, gt=0)
+    """How often the node says that it lives, until the next session says otherwise."""
 
 
 class Heartbeat(Wire):
@@ -117,10 +120,38 @@ class HeartbeatAnswer(Wire):
     now: datetime
 
 
+Index = Annotated[SlotIndex, Field(ge=0, lt=MAX_SLOTS)]
+
+
+class HeldOrder(Wire):
+    """The newest order that a slot was told: its fence token, and the SHA-256 (hex) of its text as it was signed."""
+
+    index: Index
+    epoch: Count
+    position: int = Field(ge=0, lt=2**63)
+    sha256: str = Field(pattern=_SHA256)
+
+
+class HeldOrders(Wire):
+    """`POST /v1/agent/desired-state`: what each slot of the node holds. A node that lost its disk names none."""
+
+    held: Annotated[tuple[HeldOrder, ...], Field(max_length=MAX_SLOTS)] = ()
+
+    @model_validator(mode="after")
+    def _slots_differ(self) -> Self:
+        times = Counter(each.index for each in self.held)
+        if twice := [index for index, count in times.items() if count > 1]:
+            raise ValueError(f"named more than once: slot {', '.join(map(str, twice))}")
+        return self
+
+
 class DesiredState(Wire):
-    """`GET /v1/agent/desired-state`: the newest order of each slot of the node that ever had one, each signed."""
+    """What a node should hold and does not: the newest order of each such slot, signed. Others are not mentioned."""
 
     orders: tuple[str, ...]
+    unknown: tuple[Index, ...] = ()
+    """Slots that hold something newer than anything that is known of them here, as after a restore of the ledger. No
+    order comes for them, and what they carry stays."""
 
 
 class Progress(Wire):

@@ -2,8 +2,8 @@
 
 `failpoint("intake.taken")` does nothing unless `SLICEPLANE_FAILPOINTS` armed that name before the process started
 (`arm_from` reads it once, in each program's main): then the process kills itself as `kill -9` would, at the armed
-visit. What can be armed is declared in `tasks.workflows`: mypy refuses any other name in the code, and a program that is
-told one does not start. An effect has a failpoint on both sides (`tests/checks/test_failpoints.py`).
+visit. What can be armed is declared in `tasks.workflows`: mypy refuses any other name in the code, and a program that
+is told one does not start. An effect has a failpoint on both sides (`tests/checks/test_failpoints.py`).
 """
 
 import os
@@ -26,7 +26,9 @@ class UnknownFailpoint(ValueError):
 
 
 def arm_from(setting: str) -> None:
-    """Arm from `name` or `name@visit`, comma separated; visits count from 1. Raises `UnknownFailpoint`, and arms none."""
+    """Arm from `name` or `name@visit`, comma separated; visits count from 1. Raises `UnknownFailpoint`, and arms
+    none.
+    """
     _armed.update([_read(word) for word in filter(None, setting.split(","))])
 
 

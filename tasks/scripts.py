@@ -80,7 +80,10 @@ local function enqueue(waiting, messages, held, deliveries, workers, id, bytes)
   local holder = redis.call('HGET', held, id)
   if holder then
     local heard = redis.call('ZSCORE', workers, holder)
-    if heard and now - heard < timeout then return 'in_flight ' .. timeout - (now - heard) .. ' ' .. holder end
+    if heard and now - heard < timeout then
+      -- The node may have written that it will be heard at the end of time.
+      return 'in_flight ' .. math.min(timeout, timeout - (now - heard)) .. ' ' .. holder
+    end
   end
   local known = redis.call('HEXISTS', messages, id) == 1
   if bytes == '' then return known and not holder and 'waiting' or 'gone' end
@@ -145,6 +148,8 @@ STRANDED: Final = Script(
     + """\
 -- bound, worker timeout (ms)
 local bound, timeout = tonumber(ARGV[1]), tonumber(ARGV[2])
+-- Of an agent that dies again and again each worker leaves its name.
+redis.call('ZREMRANGEBYSCORE', workers, '-inf', now - timeout)
 if redis.call('HLEN', held) > bound then return 'flooded' end
 local found = {}
 local holds = redis.call('HGETALL', held)
@@ -154,9 +159,28 @@ end
 return found
 """,
 )
-"""The ids of orders whose worker is dead.
+"""The ids of orders whose worker is dead; the names of dead workers go.
 
 A node may write what it likes there, and everybody waits for a script: of more than was ever sent nothing is read."""
+
+WEIGH: Final = Script(
+    "weigh",
+    """\
+local lengths = {list = 'LLEN', hash = 'HLEN', zset = 'ZCARD'}
+local bytes, longest = 0, 0
+for _, key in ipairs(KEYS) do
+  local size = redis.call('MEMORY', 'USAGE', key, 'SAMPLES', 1024)
+  if size then
+    bytes = bytes + size
+    longest = math.max(longest, redis.call(lengths[redis.call('TYPE', key).ok], key))
+  end
+end
+return {bytes, longest}
+""",
+)
+"""Bytes that keys take, and the entries of the longest, whichever of their types a node made them.
+
+Exact for up to 1024 entries a key, and no dearer for more: then the number says enough."""
 
 FETCH: Final = Script(
     "fetch",
@@ -251,7 +275,7 @@ LEAVE: Final = Script("leave", _OPENING + "redis.call('ZREM', workers, ARGV[1])\
 """Say that a worker is gone: what it still holds is free to be given to another at once."""
 
 NODE_SCRIPTS: Final = (FETCH, SETTLE, PUT_BACK, BEAT, LEAVE)
-ALL_SCRIPTS: Final = (ENQUEUE, WITHDRAW, STRANDED, *NODE_SCRIPTS)
+ALL_SCRIPTS: Final = (ENQUEUE, WITHDRAW, STRANDED, WEIGH, *NODE_SCRIPTS)
 
 NODE_COMMANDS: Final = (
     # The connection itself. CLIENT SETINFO is left out: Redis before 7.2 refuses a rule that names it.

@@ -8,11 +8,13 @@ Form: JWS compact serialization (RFC 7515) with Ed25519 (RFC 8037, named as in R
 (RFC 7638).
 """
 
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
+import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from joserfc import jws
@@ -43,15 +45,28 @@ class Signer:
     @classmethod
     def of_pem(cls, pem: bytes) -> "Signer":
         """From a PKCS #8 file's content. Raises `BadSignature` for anything but an Ed25519 private key."""
-        key = _imported(pem)
-        if not isinstance(key.raw_value, Ed25519PrivateKey):  # another curve, or only the public half
-            raise BadSignature("malformed", "it is no Ed25519 private key")
-        return cls(key)
+        signer = cls(_imported(pem))
+        _ = signer._private  # another curve, or only the public half, is found out now
+        return signer
 
     @cached_property
     def kid(self) -> str:
         """The name under which readers know the key."""
         return self.key.thumbprint()
+
+    @cached_property
+    def _private(self) -> Ed25519PrivateKey:
+        if not isinstance(self.key.raw_value, Ed25519PrivateKey):
+            raise BadSignature("malformed", "it is no Ed25519 private key")
+        return self.key.raw_value
+
+    @cached_property
+    def _headers(self) -> Mapping[Type, bytes]:
+        headers: dict[Type, bytes] = {}
+        for type_ in get_args(Type):
+            header = {"alg": _ALGORITHM, "kid": self.kid, "typ": type_}
+            headers[type_] = _segment(msgspec.json.encode(header))
+        return headers
 
     @cached_property
     def public(self) -> str:
@@ -60,8 +75,10 @@ class Signer:
 
     def sign(self, type_: Type, payload: bytes) -> str:
         """The payload as a compact JWS."""
-        header = {"alg": _ALGORITHM, "kid": self.kid, "typ": type_}
-        return jws.serialize_compact(header, payload, self.key, algorithms=[_ALGORITHM])
+        # Put together here: every order is signed at each sending, and joserfc's checks of a header that is our own
+        # cost a third of the signature.
+        text = self._headers[type_] + b"." + _segment(payload)
+        return (text + b"." + _segment(self._private.sign(text))).decode("ascii")
 
 
 def verify(text: str, type_: Type, keys: Mapping[str, OKPKey]) -> bytes:
@@ -91,6 +108,12 @@ def verify(text: str, type_: Type, keys: Mapping[str, OKPKey]) -> bytes:
     return found.payload
 
 
+def payload_of(verified: str) -> bytes:
+    """The payload of a compact JWS that was verified before."""
+    payload = verified.split(".")[1]
+    return urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
+
+
 def public_key(pem: str) -> OKPKey:
     """The key that `Signer.public` wrote. Raises `BadSignature`, for a private key too."""
     key = _imported(pem.encode())
@@ -103,6 +126,10 @@ def new_private_key() -> bytes:
     """A fresh Ed25519 key as the content of a PKCS #8 file (PEM, not encrypted)."""
     key = Ed25519PrivateKey.generate()
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _segment(content: bytes) -> bytes:
+    return urlsafe_b64encode(content).rstrip(b"=")
 
 
 def _imported(pem: bytes) -> OKPKey:

@@ -9,9 +9,11 @@ Operations travel as orders do.
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
+import msgspec
 from dramatiq import Message
 from dramatiq.errors import DecodeError
 
@@ -38,6 +40,18 @@ class MalformedMessage(ValueError):
         self.reason = reason
 
 
+class _Message(msgspec.Struct, kw_only=True):
+    """Dramatiq's message, as its own encoder would write it."""
+
+    queue_name: str
+    actor_name: str
+    args: tuple[str]
+    kwargs: dict[str, object] = {}
+    options: dict[str, object] = {}
+    message_id: str
+    message_timestamp: int
+
+
 @dataclass(frozen=True, slots=True)
 class OrderMessage:
     """An order on its way: its id, the actor it is for (the order's kind), and its signed text."""
@@ -51,7 +65,14 @@ def encode_order(message: OrderMessage, *, sent_at: datetime, queue: str = DEFAU
     """The bytes to enqueue; `sent_at` (the database's time) only informs. Raises `OrderTooLarge`."""
     if (size := len(message.order.encode())) > (bound := sealed_bytes(message.actor)):
         raise OrderTooLarge(message.order_id, size, bound)
-    return _dramatiq_message(message, queue, int(sent_at.timestamp() * 1000)).encode()
+    sent = _Message(
+        queue_name=queue,
+        actor_name=message.actor,
+        args=(message.order,),
+        message_id=str(message.order_id),
+        message_timestamp=int(sent_at.timestamp() * 1000),
+    )
+    return msgspec.json.encode(sent)
 
 
 def refuse_too_large(order_id: UUID, kind: str, order: str) -> None:
@@ -60,6 +81,7 @@ def refuse_too_large(order_id: UUID, kind: str, order: str) -> None:
         raise OrderTooLarge(order_id, size, bound)
 
 
+@lru_cache(maxsize=64)  # of kinds in the catalogue; of others a node may make up as many as it likes
 def sealed_bytes(kind: str) -> int:
     """How long the signed text of a task of this kind may be; of an unknown kind, what the longest may have."""
     types = (CATALOGUE[kind],) if kind in CATALOGUE else CATALOGUE.values()
@@ -98,15 +120,3 @@ def _actor(raw: object) -> str:
     if not isinstance(raw, str):
         raise MalformedMessage("its actor's name is not a string")
     return raw
-
-
-def _dramatiq_message(message: OrderMessage, queue: str, timestamp: int) -> Message[Any]:
-    return Message(
-        queue_name=queue,
-        actor_name=message.actor,
-        args=(message.order,),
-        kwargs={},
-        options={},
-        message_id=str(message.order_id),
-        message_timestamp=timestamp,
-    )

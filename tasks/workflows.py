@@ -1,8 +1,8 @@
 """Every failpoint: by the work in whose course it lies, and with the programs that do that work.
 
 A name is written here once. The types are for mypy, at each call of `failpoint` and at each `Step`; the table made of
-them is for arming, and for the tests that kill each program at each of its failpoints. A work that grows a step adds its
-name to the work's type; a new work is a type and a line in `WORKS`.
+them is for arming, and for the tests that kill each program at each of its failpoints. A work that grows a step adds
+its name to the work's type; a new work is a type and a line in `WORKS`.
 """
 
 from collections.abc import Iterator

@@ -12,7 +12,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from control_plane.api.state import plane_of
 from control_plane.decisions.refusals import Forbidden, Objection, Unauthorised
-from control_plane.sessions import refuse_stranger
+from control_plane.sessions import Shown, refuse_stranger
 from events.values import InvalidValue, NodeId, node_id
 from read_models import keys
 from read_models.keys import Principal
@@ -35,16 +35,21 @@ async def admin(request: Request, credentials: Credentials) -> Principal:
     return principal
 
 
-async def node(request: Request, credentials: Credentials) -> NodeId:
-    """The node that calls, by its newest session. Raises `Unauthorised`."""
+async def shown(credentials: Credentials) -> Shown:
+    """What the caller shows to be taken for a node, not looked at yet. Raises `Unauthorised` for what no node shows."""
     raw, _, credential = _secret(credentials).partition(":")
     try:
         name = node_id(raw)
     except InvalidValue:
         raise Unauthorised(Objection("unknown_node", "no node is known by these credentials")) from None
+    return Shown(name, _digest(credential))
+
+
+async def node(request: Request, shows: Annotated[Shown, Depends(shown)]) -> NodeId:
+    """The node that calls, by its newest session. Raises `Unauthorised`."""
     async with plane_of(request).engine.connect() as conn:
-        await refuse_stranger(conn, name, _digest(credential))
-    return name
+        await refuse_stranger(conn, shows)
+    return shows.node_id
 
 
 def _secret(credentials: HTTPAuthorizationCredentials | None) -> str:
@@ -60,3 +65,5 @@ def _digest(secret: str) -> str:
 
 Admin = Annotated[Principal, Depends(admin)]
 CallingNode = Annotated[NodeId, Depends(node)]
+ShownByNode = Annotated[Shown, Depends(shown)]
+"""For a route that sees to it by itself that the caller is who he says."""

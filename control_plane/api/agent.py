@@ -1,14 +1,11 @@
 """`/v1/agent`: what nodes call. A node reads and reports only what is its own."""
 
 import json
-from datetime import datetime, timedelta
-from typing import Any, NoReturn
+from datetime import timedelta
+from typing import NoReturn
 
-import sqlalchemy as sa
 from fastapi import APIRouter, Request
-from sqlalchemy.dialects.postgresql import distinct_on, insert
 
-from control_plane import work
 from control_plane.api.access import CallingNode
 from control_plane.api.problems import PROBLEMS
 from control_plane.api.state import keys_of, plane_of, users_of
@@ -27,15 +24,11 @@ from control_plane.redis_nodes import user_name
 from control_plane.sessions import Superseded
 from events.values import NodeId, new_uuid
 from tasks.agent_api import (
-    DesiredState,
     Enrolment,
     Granted,
-    Heartbeat,
-    HeartbeatAnswer,
     Queue,
     Renewal,
 )
-from tasks.catalogue import bounds_of
 from tasks.failpoints import failpoint
 from tasks.reports import ReportBatch, ReportsTaken
 from tasks.scripts import DEFAULT_QUEUE, namespace_of
@@ -92,6 +85,7 @@ async def _granted(request: Request, node: NodeId, command: Command) -> Granted:
         order_keys=keys_of(request).trusted,
         subnet=answer["subnet"],
         queue=queue,
+        heartbeat_seconds=settings.heartbeat_seconds,
     )
 
 
@@ -116,25 +110,6 @@ def _lifetime(request: Request) -> timedelta:
     return timedelta(seconds=plane_of(request).settings.session_seconds)
 
 
-@router.post("/heartbeat")
-async def heartbeat(request: Request, node: CallingNode, body: Heartbeat) -> HeartbeatAnswer:
-    """Say that a node lives; the answer is the control plane's time."""
-    seen: dict[str, Any] = {
-        "seen_at": sa.func.clock_timestamp(),
-        "agent_version": body.agent_version,
-        "spooled_reports": body.spooled_reports,
-        "resynced": body.resynced,
-    }
-    statement = (
-        insert(work.node_seen)
-        .values(node_id=node, **seen)
-        .on_conflict_do_update(index_elements=["node_id"], set_=seen)
-        .returning(work.node_seen.c.seen_at)
-    )
-    async with plane_of(request).engine.begin() as conn:
-        return HeartbeatAnswer(now=(await conn.execute(statement)).scalar_one())
-
-
 @router.post("/reports")
 async def reports(request: Request, node: CallingNode, body: ReportBatch) -> ReportsTaken:
     """Take consecutive reports of one spool; each becomes facts once, whatever is sent again.
@@ -146,20 +121,3 @@ async def reports(request: Request, node: CallingNode, body: ReportBatch) -> Rep
         taken = await plane_of(request).handle(take_report(place, report))
         failpoint("intake.taken")
     return ReportsTaken(sequence=int(taken))
-
-
-@router.get("/desired-state")
-async def desired_state(request: Request, node: CallingNode) -> DesiredState:
-    """The newest order of each slot, signed, of emptied slots too: a node that lost its disk learns the fence of each."""
-    task = work.task
-    newest = (
-        sa.select(task.c.order, task.c.kind)
-        .where(task.c.node_id == node, task.c.epoch.is_not(None))
-        .ext(distinct_on(task.c.slot_id))
-        .order_by(task.c.slot_id, task.c.epoch.desc(), task.c.position.desc())
-    )
-    async with plane_of(request).engine.connect() as conn:
-        rows = (await conn.execute(newest)).all()
-        now: datetime = await plane_of(request).handle.clock(conn)
-    seal = keys_of(request).seal
-    return DesiredState(orders=tuple(seal(row.order, now + bounds_of(row.kind).maximum_age) for row in rows))

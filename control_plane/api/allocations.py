@@ -45,9 +45,9 @@ async def create(request: Request, principal: Admin, body: CreateAllocation) -> 
     correlation = new_uuid()
     asked = _request(allocation_of(correlation), body)
     origin = origin_of(request, principal, correlation_id=correlation, project=asked.project)
-    answer = await plane_of(request).handle(
-        create_allocation(asked, origin, _render), await key_of(request, principal)
-    )
+    plane = plane_of(request)
+    command = create_allocation(asked, origin, _render, silent_after=plane.settings.silent_after)
+    answer = await plane.handle(command, await key_of(request, principal))
     created = AllocationView.model_validate_json(answer)
     return Response(answer, 202, {"Location": f"/v1/allocations/{created.id}"}, JSON)
 

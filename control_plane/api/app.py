@@ -9,7 +9,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from control_plane.api import (
     agent,
     allocations,
+    desired_state,
     events,
+    heartbeats,
     history,
     nodes,
     parked,
@@ -42,6 +44,7 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys) -> FastAPI:
     )
     app.state.plane, app.state.feed, app.state.keys = plane, feed, keys
     app.state.hub = progress.Hub(plane.redis)
+    app.state.heartbeats = heartbeats.Heartbeats(plane.engine)
     app.state.travel = TimeTravel(plane.engine, feed)
     problems.install(app)
     app.add_middleware(_Named)
@@ -56,6 +59,8 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys) -> FastAPI:
         events.router,
         history.router,
         agent.router,
+        heartbeats.router,
+        desired_state.router,
         progress.router,
     ):
         app.include_router(router)

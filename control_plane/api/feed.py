@@ -113,8 +113,8 @@ class Feed:
     async def _still_there(self) -> bool:
         """Whether the log is the one that was followed; a wrong no only makes watchers come again.
 
-        The place itself is asked for and not the last event before it: behind a restored event, positions that were dead
-        hold events of a later epoch, and these would be passed over.
+        The place itself is asked for and not the last event before it: behind a restored event, positions that were
+        dead hold events of a later epoch, and these would be passed over.
         """
         if self.final == 0:
             return True

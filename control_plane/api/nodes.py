@@ -64,8 +64,9 @@ class SkuView(BaseModel):
 async def expect(request: Request, principal: Admin, body: ExpectNode) -> ExpectedNode:
     """Admit a host by name and get its one-time enrolment token, which is stored nowhere."""
     token = _new_token()
-    command = expect_node(NodeId(body.id), token, origin_of(request, principal))
-    return _expected(body.id, token, await plane_of(request).handle(command))
+    plane, origin = plane_of(request), origin_of(request, principal)
+    command = expect_node(NodeId(body.id), token, origin, plane.settings.slice_networks)
+    return _expected(body.id, token, await plane.handle(command))
 
 
 @router.post("/nodes/{node}/enrolment", status_code=201)
@@ -88,7 +89,7 @@ async def revoke(request: Request, principal: Admin, node: str, body: RevokeNode
     async with plane.engine.connect() as conn:
         row = await nodes.find(conn, name)
         assert row is not None, "a node that was revoked was expected once"
-        return (await _node_views(conn, [row]))[0]
+        return (await _node_views(request, conn, [row]))[0]
 
 
 def _new_token() -> str:
@@ -119,7 +120,7 @@ async def list_nodes(
         return _node_page(views, rows, limit)
     async with plane_of(request).engine.connect() as conn:
         rows = await nodes.page(conn, after=after, limit=limit)
-        views = await _node_views(conn, rows)
+        views = await _node_views(request, conn, rows)
     return _node_page(views, rows, limit)
 
 
@@ -134,14 +135,14 @@ def _node_cursor(cursor: str) -> NodeId:
         raise bad_cursor(cursor) from None
 
 
-async def _node_views(conn: AsyncConnection, rows: list[NodeRow]) -> list[NodeView]:
-    now = await database_time(conn)
+async def _node_views(request: Request, conn: AsyncConnection, rows: list[NodeRow]) -> list[NodeView]:
+    silent_before = await database_time(conn) - plane_of(request).settings.silent_after
     seen = work.node_seen
     query = sa.select(seen).where(seen.c.node_id.in_([row.node_id for row in rows]))
     heard = {
         row.node_id: Seen(row.seen_at, row.resynced, row.spooled_reports) for row in await conn.execute(query)
     }
-    return [node_view(row, heard.get(row.node_id), now) for row in rows]
+    return [node_view(row, heard.get(row.node_id), silent_before) for row in rows]
 
 
 def _node_name(raw: str) -> NodeId:
@@ -169,7 +170,7 @@ async def show_node(
         row = await nodes.find(conn, name)
         if row is None:
             raise UnknownName(Objection("unknown_node", f"no node is named {node!r}"))
-        return (await _node_views(conn, [row]))[0]
+        return (await _node_views(request, conn, [row]))[0]
 
 
 @router.get("/slots")
@@ -229,7 +230,9 @@ def _slot(node: str, index: str) -> SlotId:
 
 @router.get("/skus")
 async def list_skus(_principal: Admin, _at: At = None) -> Page[SkuView]:
-    """What can be asked for. Sizes belong to the release and not to the ledger: `at` is checked, and changes nothing."""
+    """What can be asked for. Sizes belong to the release and not to the ledger: `at` is checked, and changes
+    nothing.
+    """
     items = [
         SkuView(name=sku.name, vcpus=sku.vcpus, memory_mib=sku.memory_mib, images=list(IMAGES))
         for sku in SKUS.values()

@@ -22,7 +22,8 @@ router = APIRouter(prefix="/v1", tags=["paths"], responses=PROBLEMS)
 class PathView(BaseModel):
     """One way from a part to another, as this control plane was told of it: proxies and firewalls it does not see.
 
-    `survives_private_redis`: whether it still leads there when Redis has no address outside the control plane's own network.
+    `survives_private_redis`: whether it still leads there when Redis has no address outside the control plane's own
+    network.
     """
 
     who: str

@@ -1,4 +1,6 @@
-"""`/v1/projections` and `/v1/verifications`: the keeping of read models, and the proof that they follow from the log."""
+"""`/v1/projections` and `/v1/verifications`: the keeping of read models, and the proof that they follow from the
+log.
+"""
 
 from datetime import datetime
 from typing import Annotated, Any, Final

@@ -1,7 +1,8 @@
 """What a history can be asked of: how each is found, how it stood at a position, and what happened to it after.
 
-An allocation, a slot and a node are changed by the facts of their own streams. An address or a mapping is changed by who
-takes and frees its claim, and by what happens to the slot that holds it; its view names the allocation in that slot.
+An allocation, a slot and a node are changed by the facts of their own streams. An address or a mapping is changed by
+who takes and frees its claim, and by what happens to the slot that holds it; its view names the allocation in that
+slot.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,6 +1,7 @@
 """Which tasks a list shall have: query parameters, each checked.
 
-Those that may be given several times pick tasks that have one of the values; a task is listed when each parameter picks it.
+Those that may be given several times pick tasks that have one of the values; a task is listed when each parameter
+picks it.
 """
 
 from collections.abc import Callable, Iterator

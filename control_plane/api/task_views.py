@@ -43,8 +43,8 @@ class TaskView(BaseModel):
     """`state`: due (not sent yet), sent, waiting (for its next try), done, refused, failed, poisoned (its node's agent
     died of it again and again), superseded, cancelled or expired (the node told no end in time).
 
-    `sends` counts how often it was put on the node's queue, `deliveries` how often it was fetched from there, as far as the
-    queue tells. `result` is of the type that the catalogue of tasks names for the kind.
+    `sends` counts how often it was put on the node's queue, `deliveries` how often it was fetched from there, as far
+    as the queue tells. `result` is of the type that the catalogue of tasks names for the kind.
     """
 
     id: str

@@ -1,7 +1,7 @@
 """What callers see. Pure functions from facts and rows to bodies."""
 
-from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from datetime import datetime
+from typing import Any, NamedTuple
 
 import msgspec
 from pydantic import BaseModel
@@ -12,8 +12,6 @@ from events.facts import Fact, Reason
 from read_models.nodes import NodeRow
 from read_models.slots import SlotRow
 
-SILENT_AFTER: Final = timedelta(seconds=20)
-
 
 class ReasonView(BaseModel):
     code: str
@@ -21,14 +19,14 @@ class ReasonView(BaseModel):
 
 
 class NodeView(BaseModel):
-    """`state`: expected, enrolled, revoked, silent (an enrolled node's heartbeat is overdue), or resyncing (its agent started
-    and has not yet compared every slot with what it should carry, or not yet delivered what it found).
+    """`state`: expected, enrolled, revoked, silent (an enrolled node's heartbeat is overdue), or resyncing (its agent
+    started and has not yet compared every slot with what it should carry, or not yet delivered what it found).
 
     Heartbeats are no events: as of the past a node is expected, enrolled or revoked, and `seen_at` is null.
 
     `key_thumbprint` (RFC 7638) names the key by which the node is known, and is null while it has no access. At
     `superseded_at` somebody with this key was refused who ran from a copied or restored disk; `superseded_session` is
-    the session that it knew. `revoked` is why an admin took the access away.
+    the session that it knew. `revoked` is why its access was taken away.
     """
 
     id: str
@@ -41,6 +39,8 @@ class NodeView(BaseModel):
     images: list[str]
     missing: list[str]
     seen_at: datetime | None
+    spooled_reports: int | None
+    """Reports that the node could not deliver yet, when it was last heard; full of them it takes no orders."""
     key_thumbprint: str | None
     superseded_session: int | None
     superseded_at: datetime | None
@@ -94,11 +94,13 @@ def reason_view(reason: Reason | None) -> ReasonView | None:
     return None if reason is None else ReasonView(code=reason.code, message=reason.message)
 
 
-def node_view(node: NodeRow, seen: Seen | None, now: datetime) -> NodeView:
-    state = _node_state(seen, now) if node.state == "enrolled" else node.state
-    return past_node_view(node).model_copy(
-        update={"state": state, "seen_at": None if seen is None else seen.at}
-    )
+def node_view(node: NodeRow, seen: Seen | None, silent_before: datetime) -> NodeView:
+    """The node as it is now: silent if it was last heard of before then."""
+    state = _node_state(seen, silent_before) if node.state == "enrolled" else node.state
+    live: dict[str, object] = {"state": state}
+    if seen is not None:
+        live |= {"seen_at": seen.at, "spooled_reports": seen.spooled_reports}
+    return past_node_view(node).model_copy(update=live)
 
 
 def past_node_view(node: NodeRow) -> NodeView:
@@ -114,6 +116,7 @@ def past_node_view(node: NodeRow) -> NodeView:
         images=list(node.images or ()),
         missing=list(node.missing or ()),
         seen_at=None,
+        spooled_reports=None,
         key_thumbprint=node.key_thumbprint,
         superseded_session=node.superseded_session,
         superseded_at=node.superseded_at,
@@ -121,8 +124,8 @@ def past_node_view(node: NodeRow) -> NodeView:
     )
 
 
-def _node_state(seen: Seen | None, now: datetime) -> str:
-    if seen is None or seen.at < now - SILENT_AFTER:
+def _node_state(seen: Seen | None, silent_before: datetime) -> str:
+    if seen is None or seen.at < silent_before:
         return "silent"
     return "enrolled" if seen.resynced and seen.spooled_reports == 0 else "resyncing"
 

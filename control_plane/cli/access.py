@@ -18,7 +18,9 @@ from control_plane.cli.failures import NoAccess, WrongUsage
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`ca` (PEM) is whom to believe at the URL, None the system's CAs. `warnings` are for the user, and no reason to stop."""
+    """`ca` (PEM) is whom to believe at the URL, None the system's CAs. `warnings` are for the user, and no reason to
+    stop.
+    """
 
     url: str
     api_key: str

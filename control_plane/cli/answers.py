@@ -55,6 +55,7 @@ class Node(Answer, frozen=True):
     images: tuple[str, ...] | None = None
     missing: tuple[str, ...] | None = None
     seen_at: datetime | None = None
+    spooled_reports: int | None = None
     key_thumbprint: str | None = None
     superseded_session: int | None = None
     superseded_at: datetime | None = None

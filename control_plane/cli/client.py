@@ -87,7 +87,9 @@ class Client:
     def stream(
         self, path: str, params: Params | None = None, last_id: str | None = None
     ) -> Iterator[Iterator[str]]:
-        """Lines of a server-sent event stream, behind the id that was told last. Raises `Unreachable` when it breaks."""
+        """Lines of a server-sent event stream, behind the id that was told last. Raises `Unreachable` when it
+        breaks.
+        """
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         if last_id is not None:
             headers["Last-Event-ID"] = last_id

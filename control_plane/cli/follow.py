@@ -53,8 +53,8 @@ def messages(lines: Iterable[str]) -> Iterator[Message]:
 class Follower:
     """Follows one stream of events: those that `params` pick, from a place that they may name as `after`.
 
-    `on_lost` and `on_back` tell the user about the connection. `on_progress` is given the JSON of what comes between events
-    and is none: how far a node is.
+    `on_lost` and `on_back` tell the user about the connection. `on_progress` is given the JSON of what comes between
+    events and is none: how far a node is.
 
     `patience` is how long, in seconds, a lost connection is tried again, the first included. With None that is for
     ever, but for the first: a control plane that was never there should be said at once.

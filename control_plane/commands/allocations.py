@@ -44,22 +44,23 @@ from read_models.slots import SlotRow
 
 CANDIDATES: Final = 64
 """Rows looked at for one request; more than the slots of any node."""
-SILENT_AFTER: Final = timedelta(seconds=20)
-"""A node unheard of for so long gets nothing new (PLT-3): four heartbeats."""
 
 
 def create_allocation(
     request: AllocationRequested,
     origin: Origin,
     render: Callable[[tuple[AllocationFact, ...], datetime], str],
+    *,
+    silent_after: timedelta,
 ) -> Command:
     """Place a request and claim its slots. Raises `Conflict` when there is no room.
 
-    `render` makes the caller's answer of the allocation's first facts and their time.
+    `render` makes the caller's answer of the allocation's first facts and their time. A node unheard of for
+    `silent_after` gets nothing new (PLT-3).
     """
 
     async def command(transaction: Transaction) -> Decision:
-        rows = await _free_slots(transaction.conn, request)
+        rows = await _free_slots(transaction.conn, request, silent_after)
         chosen = choose(rows, request.slot_count)
         placed = AllocationPlaced(
             allocation_id=request.allocation_id,
@@ -82,11 +83,13 @@ def _placed(row: SlotRow) -> PlacedSlot:
     return PlacedSlot(row.slot_id, row.network)
 
 
-async def _free_slots(conn: AsyncConnection, request: AllocationRequested) -> dict[SlotId, SlotRow]:
+async def _free_slots(
+    conn: AsyncConnection, request: AllocationRequested, silent_after: timedelta
+) -> dict[SlotId, SlotRow]:
     """Free slots of nodes that are fit, heard of and have the image, locked for this transaction."""
     rows: dict[SlotId, SlotRow] = {}
     for skip_locked in (True, False):
-        candidates = await conn.execute(_candidates(request, skip_locked=skip_locked))
+        candidates = await conn.execute(_candidates(request, silent_after, skip_locked=skip_locked))
         found = [SlotRow(row) for row in candidates.mappings()]
         rows = {row.slot_id: row for row in found}
         if fits(rows, request.slot_count):
@@ -94,7 +97,9 @@ async def _free_slots(conn: AsyncConnection, request: AllocationRequested) -> di
     return rows
 
 
-def _candidates(request: AllocationRequested, *, skip_locked: bool) -> sa.Select[tuple[object, ...]]:
+def _candidates(
+    request: AllocationRequested, silent_after: timedelta, *, skip_locked: bool
+) -> sa.Select[tuple[object, ...]]:
     slot, seen = slots.slot, work.node_seen
     node = nodes.node
     fit = sa.exists().where(
@@ -105,7 +110,7 @@ def _candidates(request: AllocationRequested, *, skip_locked: bool) -> sa.Select
     )
     heard = sa.exists().where(
         seen.c.node_id == slot.c.node_id,
-        seen.c.seen_at > sa.func.clock_timestamp() - SILENT_AFTER,
+        seen.c.seen_at > sa.func.clock_timestamp() - silent_after,
         seen.c.resynced,
     )
     wanted = sa.and_(slot.c.state == "free", slot.c.sku == request.sku, heard, fit)

@@ -100,7 +100,9 @@ def enrol_node(asked: Proven, origin: Origin, lifetime: timedelta) -> Command:
 async def _asked_again(conn: AsyncConnection, node: NodeRow, asked: Proven, expires_at: datetime) -> int:
     """Whoever asks again has the key and the secrets that are known; the holder of a copied token has not."""
     if node.state == "revoked":
-        raise _revoked(node)
+        raise Unauthorised(
+            Objection("revoked", f"the access of node {node.node_id} was revoked: {node.revoked}")
+        )
     number = None
     if node.key_thumbprint == asked.thumbprint:
         number = await sessions.repeated(conn, asked.holder, asked.secrets, expires_at)
@@ -114,19 +116,15 @@ def granted(number: int, subnet: Ipv4Subnet) -> str:
     return json.dumps({"number": number, "subnet": subnet})
 
 
-def _revoked(node: NodeRow) -> Unauthorised:
-    return Unauthorised(
-        Objection("revoked", f"the access of node {node.node_id} was revoked: {node.revoked}")
-    )
-
-
 def renew_session(renewal: Renewal, origin: Origin, lifetime: timedelta) -> Command:
     """Go on from a session to the next. Raises `Unauthorised` and `Superseded`; no fact comes of it."""
 
     async def command(transaction: Transaction) -> Decision:
         node = await nodes.find(transaction.conn, renewal.node_id)
         if node is None or node.public_key is None or node.key_thumbprint is None:
-            raise _stranger(node)
+            # A revoked node has no key that its proof could be checked by, so whoever asks may be anybody: its reason
+            # is for admins.
+            raise Unauthorised(Objection("unknown_node", "no node is known by this key, or none any more"))
         claims = _renewal_claims(renewal, node.public_key)
         number = await sessions.renew(
             transaction.conn,
@@ -139,12 +137,6 @@ def renew_session(renewal: Renewal, origin: Origin, lifetime: timedelta) -> Comm
         return Decision((), origin.at(transaction.now), granted(number, node.subnet))
 
     return command
-
-
-def _stranger(node: NodeRow | None) -> Unauthorised:
-    if node is not None and node.state == "revoked":
-        return _revoked(node)
-    return Unauthorised(Objection("unknown_node", "no node is known by this key"))
 
 
 def _renewal_claims(renewal: Renewal, pem: str) -> RenewalClaims:

@@ -2,11 +2,12 @@
 
 A slot's state stands in its row, which changes in the append that records why; here is what each change
 may follow. Its MAC is derived from its name (ALC-3) and its address is its place in the node's subnet, so
-both are the same for ever and collide visibly.
+both are the same for ever. Of tens of thousands of slots some derive the same MAC: who is approved later goes one on.
 """
 
 import hashlib
 import ipaddress
+from collections.abc import Collection
 from typing import Final
 
 from control_plane.decisions.refusals import Conflict, Objection
@@ -40,6 +41,7 @@ from events.values import (
 BRIDGE: Final = "br-slice"
 FIRST_HOST: Final = 10
 """Slot 0 gets the subnet's tenth host address: the ones below are the gateway's and the operator's."""
+_TAIL: Final = 3
 
 
 def discover(
@@ -53,23 +55,25 @@ def discover(
     )
 
 
-def approve(
-    slot: SlotId, state: str, hardware: SlotHardware, subnet: Ipv4Subnet, l2_domain: str
-) -> SlotApproved:
+def approve(slot: SlotId, state: str, hardware: SlotHardware, network: SlotNetwork) -> SlotApproved:
     """Fix the slot's identity. Raises `Conflict` unless it waits for approval and fits a SKU."""
     if state != "discovered":
         raise Conflict(Objection("not_awaiting_approval", f"slot {slot} is {state}, not awaiting approval"))
     sku = best_fit(hardware)
     if sku is None:
         raise Conflict(Objection("no_fitting_sku", f"slot {slot} is smaller than every SKU"))
-    return SlotApproved(slot, sku.name, network_of(slot, subnet, l2_domain))
+    return SlotApproved(slot, sku.name, network)
 
 
-def network_of(slot: SlotId, subnet: Ipv4Subnet, l2_domain: str) -> SlotNetwork:
+def network_of(slot: SlotId, subnet: Ipv4Subnet, l2_domain: str, taken: Collection[str] = ()) -> SlotNetwork:
+    """The slot's place in its networks, with the first MAC that is not `taken` in its domain. Raises `Conflict`."""
+    mac = next((each for each in derived_macs(slot) if each not in taken), None)
+    if mac is None:
+        raise Conflict(Objection("mac_taken", f"every MAC that can be derived for slot {slot} is taken"))
     hosts = ipaddress.IPv4Network(subnet)
     return SlotNetwork(
         l2_domain=l2_domain,
-        mac_address=derived_mac(slot),
+        mac_address=mac,
         private_ip=Ipv4Address(str(hosts[FIRST_HOST + index_of(slot)])),
         subnet=subnet,
         gateway=Ipv4Address(str(hosts[1])),
@@ -77,10 +81,13 @@ def network_of(slot: SlotId, subnet: Ipv4Subnet, l2_domain: str) -> SlotNetwork:
     )
 
 
-def derived_mac(slot: SlotId) -> MacAddress:
-    """52:54:00 and three bytes of SHA-256 over the slot's id (ALC-3)."""
-    tail = hashlib.sha256(slot.encode()).digest()[:3]
-    return mac_address("52:54:00:" + tail.hex(":"))
+def derived_macs(slot: SlotId) -> tuple[MacAddress, ...]:
+    """52:54:00 and three bytes of SHA-256 over the slot's id (ALC-3): the first three, then the next, and so on."""
+    digest = hashlib.sha256(slot.encode()).digest()
+    return tuple(
+        mac_address("52:54:00:" + digest[start : start + _TAIL].hex(":"))
+        for start in range(0, len(digest) - _TAIL + 1, _TAIL)
+    )
 
 
 def claim(slot: SlotId, allocation: AllocationId) -> SlotFact:

@@ -6,8 +6,8 @@
       v
     cancelling -> cancelled    (or succeeded or failed, when the node was done before it heard)
 
-An admin may have a task tried again that failed or was cancelled: that begins a new round of tries. A try is known by its
-number; what a node says of another than the present one comes too late, and decides nothing.
+An admin may have a task tried again that failed or was cancelled: that begins a new round of tries. A try is known by
+its number; what a node says of another than the present one comes too late, and decides nothing.
 """
 
 from collections.abc import Iterable, Mapping

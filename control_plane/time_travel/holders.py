@@ -1,7 +1,7 @@
 """Who held a thing that has one holder at a time: an address of a slot, or what leads to one from outside.
 
-The ledger's claims say it, and the projection `holdings` keeps the history of each. A claim's kind and value are all that
-is known here, so that a new kind of claim needs a line in `NAMED` and nothing else.
+The ledger's claims say it, and the projection `holdings` keeps the history of each. A claim's kind and value are all
+that is known here, so that a new kind of claim needs a line in `NAMED` and nothing else.
 """
 
 import re
@@ -18,7 +18,9 @@ Kind = Literal["address", "mapping"]
 _VALUE: Final = re.compile(r"[\x21-\x7e]{1,300}")
 PROJECTION: Final = "holdings"
 MAPPINGS: Final = ("port", "dns", "overlay")
-"""Kinds of claims that an ingress mapping takes (LED-3): a public address, protocol and port; a DNS name; an identity."""
+"""Kinds of claims that an ingress mapping takes (LED-3): a public address, protocol and port; a DNS name; an
+identity.
+"""
 
 
 def address(raw: str) -> str:

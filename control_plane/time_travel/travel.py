@@ -41,7 +41,9 @@ class End(Protocol):
 
 
 class Place(NamedTuple):
-    """A place in the log that is final: right behind `position`. `last` is the last event up to there, if there is one."""
+    """A place in the log that is final: right behind `position`. `last` is the last event up to there, if there is
+    one.
+    """
 
     position: Position
     last: Last | None

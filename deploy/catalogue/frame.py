@@ -1,4 +1,6 @@
-"""What docs/events.md says besides the events themselves. The words stand here; the check keeps the rest beside them."""
+"""What docs/events.md says besides the events themselves. The words stand here; the check keeps the rest beside
+them.
+"""
 
 from typing import Final
 

@@ -1,4 +1,5 @@
-"""docs/tasks.md, made of the catalogue of tasks, the wire types and their docstrings, as docs/events.md is of the events.
+"""docs/tasks.md, made of the catalogue of tasks, the wire types and their docstrings, as docs/events.md is of the
+events.
 
 What has no words is not left out: `Unexplained` names all of it at once.
 """

@@ -20,7 +20,8 @@ def differences(wanted: str, path: Path) -> list[str]:
 
 
 def check_or_write(path: Path, text: Callable[[], str], verb: str, arguments: Sequence[str]) -> int:
-    """`--write` writes. 1 when the page is behind the code or the code does not explain itself, 2 for an unknown argument.
+    """`--write` writes. 1 when the page is behind the code or the code does not explain itself, 2 for an unknown
+    argument.
 
     `verb` is what of `./dev` writes this page.
     """

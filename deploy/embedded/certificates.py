@@ -31,8 +31,8 @@ CA_LIFE: Final = timedelta(days=3650)
 SERVER_LIFE: Final = timedelta(days=365)
 LEFT: Final = timedelta(days=30)
 """With less than this to go at a start, a certificate is made anew."""
-_EARLIER: Final = timedelta(hours=1)
-"""Valid from so long ago: a node's clock may be behind."""
+_EARLIER: Final = timedelta(days=1)
+"""Valid from so long ago: a node's clock may be behind by hours, and ours ahead of it when we make one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,8 @@ class Nodes(Protocol):
     def start_agents(self, api_url: str) -> None: ...
 
     def prove_login(self, endpoint: dict[str, Any], name: str) -> list[str]:
-        """Log in to the guest at `endpoint`, which should be called `name`, with the key of the request, and see another
-        key refused; returns what there is to show. Raises `GuestUnusable`.
+        """Log in to the guest at `endpoint`, which should be called `name`, with the key of the request, and see
+        another key refused; returns what there is to show. Raises `GuestUnusable`.
         """
         ...
 

@@ -2,7 +2,12 @@
 
 The folder holds its configuration, the control plane's password and the append-only file, out of reach for
 everybody else. The append-only file is synced every second, so a crash may lose a second of queue, which the ledger
-refills. With certificates it speaks TLS on its port and opens no other. Users other than the control plane's are not kept: the control plane restores them, as after any loss.
+refills. With certificates it speaks TLS on its port and opens no other. Users other than the control plane's are not
+kept: the control plane restores them, as after any loss.
+
+Nodes may be hostile, and whoever is connected could make the server hold more than its memory with a few bytes, by
+announcing much or by reading nothing (`_BOUNDS`). What a node keeps under its keys, and how often it connects, is the
+control plane's to watch (`control_plane.queue_watch`).
 
 The child dies with the thread that started it (PR_SET_PDEATHSIG), so start it from one that lives as long as the
 program. Killed, it starts again on the same folder.
@@ -12,6 +17,7 @@ import hashlib
 import importlib.util
 import os
 import pwd
+import re
 import secrets
 import shutil
 import socket
@@ -32,6 +38,21 @@ from tasks.trust import why_untrusted
 USER: Final = "sliceplane"
 _START_SECONDS: Final = 20.0
 _STOP_SECONDS: Final = 10.0
+_BOUNDS: Final = (
+    # Two for each node of a large fleet. More than the process may open files is lowered by the server itself.
+    "maxclients 16000",
+    # One argument: the server makes room for it as soon as it is announced. The largest order has a tenth of this.
+    "proto-max-bulk-len 1mb",
+    "client-query-buffer-limit 8mb",
+    "client-output-buffer-limit normal 16mb 0 0",
+)
+_CLIENTS_BOUNDED: Final = 7
+"""The first version that bounds what all connections take together."""
+_BOUNDS_OF_7: Final = (
+    # All connections together, of what they send and have not read; the largest end first. Before Redis 7 an endless
+    # command is the control plane's to find.
+    "maxmemory-clients 50%",
+)
 
 
 class RedisNotFound(Exception):
@@ -68,7 +89,9 @@ def bundled_server() -> Path | None:
 
 
 def speaks_tls(server: Path) -> bool:
-    """Whether the server was built with TLS, which only it knows: it refuses the option otherwise, and ends either way."""
+    """Whether the server was built with TLS, which only it knows: it refuses the option otherwise, and ends either
+    way.
+    """
     asked = subprocess.run(
         [str(server), "--port", "0", "--tls-port", "0"],
         capture_output=True,
@@ -76,6 +99,15 @@ def speaks_tls(server: Path) -> bool:
         timeout=_START_SECONDS,
     )
     return b"tls-port" not in asked.stdout + asked.stderr
+
+
+def _bounds(server: Path) -> Sequence[str]:
+    """What nobody may make it hold, as far as this version has options for it: it does not start with an unknown
+    one.
+    """
+    told = subprocess.run([str(server), "--version"], capture_output=True, check=True, timeout=_START_SECONDS)
+    version = re.search(rb"v=(\d+)\.", told.stdout)
+    return (*_BOUNDS, *_BOUNDS_OF_7) if version and int(version[1]) >= _CLIENTS_BOUNDED else _BOUNDS
 
 
 @dataclass
@@ -129,7 +161,7 @@ def start(
     listening = [f"port {port}"] if certificates is None else _over_tls(folder, port, certificates)
     _write(
         folder / "redis.conf",
-        _configuration(folder, bind, listening, maxmemory, password),
+        _configuration(folder, bind, [*listening, *_bounds(program)], maxmemory, password),
     )
     _give_to_server_user(folder)
     with (folder / "redis.log").open("ab") as log:
@@ -184,7 +216,7 @@ def _over_tls(folder: Path, port: int, certificates: Certificates) -> list[str]:
 def _configuration(
     folder: Path,
     bind: Sequence[str],
-    listening: Sequence[str],
+    options: Sequence[str],
     maxmemory: str,
     password: str,
 ) -> str:
@@ -192,7 +224,7 @@ def _configuration(
     return "\n".join(
         [
             f"bind {' '.join(bind)}",
-            *listening,
+            *options,
             f'dir "{folder}"',
             "daemonize no",
             'save ""',

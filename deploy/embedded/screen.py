@@ -1,4 +1,6 @@
-"""What people see of `up`: a line for each thing that happened, with its time, and a spinner while something takes long."""
+"""What people see of `up`: a line for each thing that happened, with its time, and a spinner while something takes
+long.
+"""
 
 import time
 from collections.abc import Callable, Iterator

@@ -37,7 +37,8 @@ class Story:
         return {node["id"]: node["seen_at"] for node in self.api.items("/nodes")}
 
     def admit_nodes(self) -> None:
-        """Open an enrolment for each node whose key the control plane does not have, or whose token got lost on the way.
+        """Open an enrolment for each node whose key the control plane does not have, or whose token got lost on the
+        way.
 
         One that was met and has no key is one whose token ran out, or that enrolled before nodes had keys.
         """

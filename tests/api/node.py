@@ -122,3 +122,14 @@ def admit(plane: RunningPlane, name: str, slots: int = 1) -> httpx.Client:
 def allocate(plane: RunningPlane, **fields: object) -> httpx.Response:
     body = {"sku": "lab.small", "ssh_authorized_keys": [KEY], **fields}
     return plane.client().post("/allocations", json=body)
+
+
+def desired(node: httpx.Client, *held: dict[str, Any]) -> httpx.Response:
+    """The answer to a node whose slots hold this, and nothing else."""
+    return node.post("/desired-state", json={"held": held})
+
+
+def wanted(node: httpx.Client) -> list[str]:
+    """The signed orders that a node without a disk is given."""
+    orders: list[str] = desired(node).json()["orders"]
+    return orders

@@ -4,7 +4,7 @@ from uuid import uuid4
 
 import redis
 
-from tests.api.node import BEAT, QUEUE_PASSWORD, as_node, batch, enrol, expect, survey
+from tests.api.node import BEAT, QUEUE_PASSWORD, as_node, batch, desired, enrol, expect, survey, wanted
 from tests.servers.plane import RunningPlane
 
 
@@ -77,8 +77,7 @@ def test_a_node_speaks_for_its_own_slots_alone(running_plane: RunningPlane) -> N
     }
     assert as_node(running_plane, "n2").post("/reports", json=batch(str(uuid4()), (1, failed))).is_success
     assert admin.get(f"/allocations/{made['id']}").json()["state"] == "placed"
-    orders = as_node(running_plane, "n2").get("/desired-state").json()["orders"]
-    assert orders == []
+    assert wanted(as_node(running_plane, "n2")) == []
 
 
 def test_a_slot_is_approved_once_and_only_when_it_was_discovered(running_plane: RunningPlane) -> None:
@@ -98,8 +97,8 @@ def test_a_host_that_lost_its_disk_enrols_again_with_a_new_token(running_plane: 
     enrol(running_plane, "n1", expect(running_plane, "n1"))
     opened = running_plane.client().post("/nodes/n1/enrolment")
     assert opened.status_code == 201
-    assert as_node(running_plane, "n1").get("/desired-state").status_code == 200
+    assert desired(as_node(running_plane, "n1")).status_code == 200
     again = enrol(running_plane, "n1", opened.json()["enrolment_token"], credential="made-after-the-loss")
     assert again.status_code == 200
-    assert as_node(running_plane, "n1").get("/desired-state").status_code == 401
+    assert desired(as_node(running_plane, "n1")).status_code == 401
     assert running_plane.client().post("/nodes/nobody/enrolment").status_code == 404

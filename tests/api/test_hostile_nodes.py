@@ -5,8 +5,21 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+import redis
 
-from tests.api.node import KEY, SLOT, admit, allocate, as_node, batch, enrol, expect, survey
+from tests.api.node import (
+    BEAT,
+    KEY,
+    QUEUE_PASSWORD,
+    SLOT,
+    admit,
+    allocate,
+    as_node,
+    batch,
+    enrol,
+    expect,
+    survey,
+)
 from tests.servers.plane import RunningPlane
 from tests.waiting import until
 
@@ -76,6 +89,24 @@ def test_a_node_that_refuses_without_end_is_recorded_a_few_times(running_plane: 
     assert running_plane.rows("select sum(times)::int from work.refusal") == [(120,)]
 
 
+def test_a_node_that_floods_its_queue_is_revoked_and_shown_and_another_gets_its_order(
+    running_plane: RunningPlane,
+) -> None:
+    admit(running_plane, "n1")
+    flood = redis.Redis("127.0.0.1", running_plane.redis.port, username="node-n1", password=QUEUE_PASSWORD)
+    with pytest.raises(redis.RedisError):
+        any(flood.hset("ctl:n1:slices.messages", str(each), "x" * 500_000) < 0 for each in count())
+    client = running_plane.client()
+    until(lambda: client.get("/nodes/n1").json()["state"] == "revoked", "the flood is found")
+    assert client.get("/nodes/n1").json()["revoked"].startswith("queue_flooded: ")
+    admit(running_plane, "n2")
+    assert allocate(running_plane).json()["slots"][0]["node_id"] == "n2"
+    order = order_of(running_plane, "n2")
+    with redis.Redis.from_url(running_plane.redis.url, decode_responses=True) as admin:
+        until(lambda: admin.lrange("ctl:n2:slices", 0, -1) == [order], "its order waits for it")
+        assert admin.keys("ctl:n1:*") == []
+
+
 def _reason(code: str) -> dict[str, str]:
     return {"code": code, "message": "so I say"}
 
@@ -123,6 +154,15 @@ def test_a_heartbeat_that_no_row_can_hold_is_refused(
     enrol(shared_plane, name, expect(shared_plane, name))
     body = {"agent_version": "1", "spooled_reports": 0, "resynced": True, **beat}
     assert as_node(shared_plane, name).post("/heartbeat", json=body).status_code == 422
+
+
+def test_how_many_reports_a_node_could_not_deliver_is_shown(shared_plane: RunningPlane) -> None:
+    name = f"n{uuid4().hex[:8]}"
+    enrol(shared_plane, name, expect(shared_plane, name))
+    shown = shared_plane.client().get(f"/nodes/{name}").json
+    assert shown()["spooled_reports"] is None
+    as_node(shared_plane, name).post("/heartbeat", json={**BEAT, "spooled_reports": 9_998})
+    assert (shown()["spooled_reports"], shown()["state"]) == (9_998, "resyncing")
 
 
 def test_a_spool_from_a_restored_disk_is_told_how_far_reports_were_taken(running_plane: RunningPlane) -> None:

@@ -25,6 +25,7 @@ from tests.api.node import (
     allocate,
     as_node,
     batch,
+    desired,
     digest,
     enrol,
     enrolment,
@@ -32,6 +33,7 @@ from tests.api.node import (
     key_of,
     renew,
     renewal,
+    wanted,
 )
 from tests.servers.plane import RunningPlane
 from tests.waiting import until
@@ -209,7 +211,7 @@ def test_a_stolen_credential_is_worth_nothing_after_its_session(plane: RunningPl
         "update work.node_session set expires_at = clock_timestamp() - %(by)s * interval '1 second' returning 1",
         by=seconds,
     )
-    refused = as_node(plane, "n1").get("/desired-state")
+    refused = desired(as_node(plane, "n1"))
     assert (refused.status_code, code_of(refused)) == (401, "session_expired")
     until(lambda: not is_let_in(plane, QUEUE_PASSWORD), "the queue's user is gone")
     assert renew(plane, renewal("n1", 1, "second", password="pw-2")).is_success
@@ -298,14 +300,23 @@ def test_a_revoked_node_is_out_at_once_everywhere(plane: RunningPlane) -> None:
     assert not is_known(plane, CREDENTIAL)
     with pytest.raises((redis.AuthenticationError, redis.ConnectionError)):
         connected.ping()
-    refused = renew(plane, renewal("n1", 1, "second"))
-    assert (refused.status_code, code_of(refused)) == (401, "revoked")
     assert (
         plane.client().post("/nodes/n1/revoke", json={"why": "again"}).json()["revoked"]
         == "the host was sold"
     )
     assert events(plane, "node.revoked") == 1
     assert plane.client().get("/nodes/n1?at=position:3").json()["state"] == "enrolled"
+
+
+@pytest.mark.parametrize("key", [None, OTHER_KEY], ids=["its own key", "another key"])
+def test_whoever_knows_a_revoked_nodes_name_is_told_nothing_of_it(
+    plane: RunningPlane, key: Signer | None
+) -> None:
+    plane.client().post("/nodes/n1/revoke", json={"why": "the host was sold"})
+    refused = renew(plane, renewal("n1", 1, "second", key=key))
+    stranger = renew(plane, renewal("nobody", 1, "second"))
+    assert (refused.status_code, refused.json()["reasons"]) == (401, stranger.json()["reasons"])
+    assert code_of(refused) == "unknown_node"
 
 
 def test_a_revocation_that_the_api_did_not_finish_is_finished_by_the_dispatcher(plane: RunningPlane) -> None:
@@ -386,6 +397,6 @@ def test_the_refusal_of_a_bad_copy_is_recorded_once_and_ends_no_order(
 def test_what_a_node_should_hold_is_told_signed(running_plane: RunningPlane) -> None:
     node = admit(running_plane, "n1")
     allocate(running_plane)
-    until(lambda: bool(node.get("/desired-state").json()["orders"]), "the order is derived")
-    [text] = node.get("/desired-state").json()["orders"]
+    until(lambda: bool(wanted(node)), "the order is derived")
+    [text] = wanted(node)
     assert len(text.split(".")) == 3

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import redis
 
-from tests.api.node import allocate, renew, renewal
+from tests.api.node import allocate, renew, renewal, wanted
 from tests.api.played import VERIFIED, Played, played
 from tests.api.streams import open_stream
 from tests.servers.plane import RunningPlane
@@ -73,8 +73,7 @@ def test_a_task_about_a_slot_belongs_to_the_story_of_its_allocation(running_plan
     assert node.show(task)["allocation_id"] == allocation
     story = running_plane.client().get(f"/allocations/{allocation}/events").json()["items"]
     assert "task.asked" in [each["type"] for each in story]
-    wanted = [kind_of(text) for text in node.node.get("/desired-state").json()["orders"]]
-    assert wanted == ["slice.apply"], "an operation is no wish"
+    assert [kind_of(text) for text in wanted(node.node)] == ["slice.apply"], "an operation is no wish"
 
 
 def test_the_same_key_asks_once(running_plane: RunningPlane) -> None:
@@ -223,8 +222,7 @@ def test_a_slot_that_was_emptied_is_wanted_empty_for_ever(running_plane: Running
     assert running_plane.client().get(f"/allocations/{allocation}").json()["state"] == "released"
     done = "update work.task set state = 'done' where order_id = %(order)s returning 1"
     assert running_plane.rows(done, order=removal["id"]) == [(1,)], "as when the report names the order"
-    wanted = [kind_of(text) for text in node.node.get("/desired-state").json()["orders"]]
-    assert wanted == ["slice.remove"]
+    assert [kind_of(text) for text in wanted(node.node)] == ["slice.remove"]
 
 
 def test_a_watcher_of_an_order_is_told_that_its_node_refused_it(running_plane: RunningPlane) -> None:

@@ -147,5 +147,5 @@ def test_nobody_gets_in_without_a_key_that_is_known(shared_plane: RunningPlane) 
 def test_a_node_without_its_credential_can_neither_report_nor_look(shared_plane: RunningPlane) -> None:
     for token in ("lab-a:guess", "lab-a", ":", "Not/A/Node:x"):
         headers = {"Authorization": f"Bearer {token}"}
-        answer = httpx.get(f"{shared_plane.url}/v1/agent/desired-state", headers=headers)
+        answer = httpx.post(f"{shared_plane.url}/v1/agent/desired-state", json={}, headers=headers)
         assert answer.status_code == 401

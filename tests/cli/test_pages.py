@@ -85,6 +85,11 @@ def test_a_node_says_what_it_lacks(plane: ScriptedPlane, sliceplane: Run) -> Non
     assert "no bridge br-slice" in sliceplane("nodes", "show", "lab-a").out
 
 
+def test_a_node_says_how_many_reports_it_could_not_deliver(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.answers("GET /v1/nodes/lab-a", document({**NODE, "spooled_reports": 9_998}))
+    assert "9998 not delivered yet" in sliceplane("nodes", "show", "lab-a").out
+
+
 def test_a_refused_copy_of_a_node_is_shown_on_its_page(sliceplane: Run, plane: ScriptedPlane) -> None:
     copied = {
         **NODE,

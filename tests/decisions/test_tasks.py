@@ -1,4 +1,6 @@
-"""The life of a task that an admin asked for: given what happened, when something is asked, then this follows or is refused."""
+"""The life of a task that an admin asked for: given what happened, when something is asked, then this follows or is
+refused.
+"""
 
 from datetime import UTC, datetime, timedelta
 from itertools import count

@@ -45,7 +45,13 @@ def signer() -> Signer:
 
 @pytest.fixture
 def sweeper(made: Plane, signer: Signer) -> Sweeper:
-    return Sweeper(made.engine, made.redis, Relay(made.redis), lambda text, until: seal(signer, text, until))
+    return Sweeper(
+        made.engine,
+        made.redis,
+        Relay(made.redis),
+        lambda text, until: seal(signer, text, until),
+        made.settings.silent_after,
+    )
 
 
 @pytest.fixture

@@ -52,8 +52,9 @@ async def _read(conn: AsyncConnection, after: int = 0, limit: int = 1000) -> Seq
 
 
 async def _apply(made: Plane, *, after: int = 0, limit: int = 1000) -> None:
+    dispatcher = Dispatcher(made.handle)
     async with made.engine.begin() as conn:
-        await Dispatcher(made.handle).apply(conn, await _read(conn, after, limit))
+        await dispatcher.write(conn, await dispatcher.look(await _read(conn, after, limit)))
 
 
 def _states(given: Given) -> dict[str, str]:
@@ -85,8 +86,7 @@ async def test_an_allocation_that_makes_no_sense_is_parked_alone(made: Plane, gi
     assert given.rows("select stream_id from work.parked") == [(stream_of_allocation(broken),)]
     assert {name for (name,) in given.rows("select allocation_id from work.task")} == {good, other}
     given.rows("delete from ledger.event where type = 'allocation.released' returning 1")
-    async with made.engine.begin() as conn:
-        await Dispatcher(made.handle).apply(conn, await _read(conn))
+    await _apply(made)
     assert given.rows("select 1 from work.parked") == []
 
 

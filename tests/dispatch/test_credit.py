@@ -1,6 +1,7 @@
 """A node gets so many tasks at a time, and what it cannot take is in nobody's way (TSK-5)."""
 
 import json
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -8,13 +9,13 @@ import psycopg
 import redis
 
 from control_plane import sweeper as sweeping
-from control_plane.commands.allocations import SILENT_AFTER
 from control_plane.credit import wake_waiting
 from control_plane.sweeper import Sweeper
 from tasks.catalogue import CREDIT
 from tests.dispatch.given import Given, a_task
 
 ORDERS = CREDIT["orders"]
+SILENT_AFTER = timedelta(seconds=20)
 LONG_AGO = 2 * SILENT_AFTER.total_seconds()
 SENT, DUE, WAITS, LIES_SILENT = ("sent", True), ("due", True), ("due", False), ("sent", False)
 
@@ -36,9 +37,9 @@ async def test_an_order_behind_others_that_wait_waits_too(sweeper: Sweeper, give
 async def test_as_many_go_on_as_tasks_came_to_their_end(sweeper: Sweeper, given: Given) -> None:
     tasks = await given.tasks(*(a_task("n1") for _ in range(ORDERS + 10)))
     await sweeper.send_due()
-    assert await wake_waiting(given.made.engine) == 0
+    assert await wake_waiting(given.made.engine, SILENT_AFTER) == 0
     given.end(*tasks[:3])
-    assert await wake_waiting(given.made.engine) == 3
+    assert await wake_waiting(given.made.engine, SILENT_AFTER) == 3
     assert await sweeper.send_due() == 3
     assert given.states("n1") == {("done", True): 3, SENT: ORDERS, WAITS: 7}
 
@@ -60,7 +61,7 @@ async def test_a_dead_nodes_backlog_costs_the_others_nothing(
     await sweeper.send_due()
     given.overdue()
     given.rows("update work.task set state = 'done' where node_id = 'alive' returning 1")
-    assert await wake_waiting(given.made.engine) == 0
+    assert await wake_waiting(given.made.engine, SILENT_AFTER) == 0
 
     await given.tasks(a_task("alive"))
     assert (_looked_at(given), await _sent(sweeper, admin)) == without
@@ -72,7 +73,14 @@ def _looked_at(given: Given) -> float:
     with psycopg.connect(given.database.admin_dsn) as conn:
         conn.execute(sweeping._SETTINGS)
         explained = f"explain (analyze, format json) {sweeping._DUE}"
-        [(found,)] = conn.execute(explained, [SILENT_AFTER, sweeping.COPY, sweeping.BATCH]).fetchall()
+        values = {
+            "copy": sweeping.COPY,
+            "silent": SILENT_AFTER,
+            "resend": sweeping.RESEND,
+            "batch": sweeping.BATCH,
+        }
+        [(found,)] = conn.execute(explained, values).fetchall()
+        conn.rollback()
     return _rows(json.loads(found)[0]["Plan"] if isinstance(found, str) else found[0]["Plan"])
 
 
@@ -99,9 +107,9 @@ async def test_a_silent_nodes_tasks_are_sent_once_and_again_when_it_is_heard(
     await given.tasks(a_task("n1"), a_task("n1"))
     assert await sweeper.send_due() == 2
     assert given.states("n1") == {LIES_SILENT: 2}
-    assert await wake_waiting(given.made.engine) == 0
+    assert await wake_waiting(given.made.engine, SILENT_AFTER) == 0
     given.heard("n1")
-    assert await wake_waiting(given.made.engine) == 2
+    assert await wake_waiting(given.made.engine, SILENT_AFTER) == 2
     assert await sweeper.send_due() == 2
     assert given.states("n1") == {SENT: 2}
 

@@ -38,7 +38,9 @@ async def _told(made: Plane, task: UUID, *facts: TaskFact) -> None:
         cause = Origin("test", "test", new_uuid()).at(await database_time(conn))
         await append(await ledger_connection(conn), (Change(stream_of_task(task), before, facts),), cause)
         history = await task_history(conn, task)
-        await Dispatcher(made.handle).apply(conn, history[before:])
+    dispatcher = Dispatcher(made.handle)
+    async with made.engine.begin() as conn:
+        await dispatcher.write(conn, await dispatcher.look(history[before:]))
 
 
 async def test_what_the_sweeper_sends_between_the_withdrawal_and_its_fact_is_taken_back_too(

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 
 async def eventually(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> float:
-    """The seconds that it took until `condition` held. Raises `AssertionError` naming `what` when it does not in time."""
+    """The seconds that it took until `condition` held. Raises `AssertionError` naming `what` when it does not in
+    time.
+    """
     began = time.monotonic()
     while not condition():
         assert time.monotonic() - began < seconds, f"waited {seconds:.0f} s in vain until {what}"

@@ -149,7 +149,9 @@ class Fleet:
             self.placed[allocation] = tuple(each.slot_id for each in placed.slots)
             return ""
 
-        return await self.do(create_allocation(asked, self.origin("create"), noted))
+        return await self.do(
+            create_allocation(asked, self.origin("create"), noted, silent_after=timedelta(seconds=20))
+        )
 
     async def release(self, allocation: AllocationId) -> bool:
         why = Reason("released_by_caller", "asked for")

@@ -1,4 +1,5 @@
-"""Somebody who goes no further in the middle of a swap: `python -m tests.projections.swapper`, the DSN on standard input.
+"""Somebody who goes no further in the middle of a swap: `python -m tests.projections.swapper`, the DSN on standard
+input.
 
 It has taken all locks of the first half, says so, and is stopped as by SIGSTOP. Continued, it says what became of it.
 """

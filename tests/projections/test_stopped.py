@@ -1,4 +1,6 @@
-"""An event that a read model cannot deal with stops it visibly; passing over it or trying again is an audited command."""
+"""An event that a read model cannot deal with stops it visibly; passing over it or trying again is an audited
+command.
+"""
 
 import json
 from uuid import uuid4

@@ -1,4 +1,6 @@
-"""Agents that are not who they say: a disk copied, restored or revoked, with real agents on a real control plane (P9)."""
+"""Agents that are not who they say: a disk copied, restored or revoked, with real agents on a real control plane
+(P9).
+"""
 
 import json
 import shutil

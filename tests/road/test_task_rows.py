@@ -48,8 +48,9 @@ async def told(made: Plane, *facts: TaskFact) -> tuple[Recorded[TaskFact], ...]:
 
 
 async def applied(made: Plane, *batch: Recorded[TaskFact]) -> None:
+    dispatcher = Dispatcher(made.handle)
     async with made.engine.begin() as conn:
-        await Dispatcher(made.handle).apply(conn, batch)
+        await dispatcher.write(conn, await dispatcher.look(batch))
 
 
 async def rows(made: Plane) -> list[tuple[int, str]]:

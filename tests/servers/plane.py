@@ -82,12 +82,13 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running(server: PostgresServer) -> Iterator[RunningPlane]:
-    """A control plane on a new database of the session's server and on a new Redis."""
+def running(server: PostgresServer, **told: object) -> Iterator[RunningPlane]:
+    """A control plane on a new database of the session's server and on a new Redis, `told` these settings too."""
     configure_logs("console")
     with cloned(server) as database, server_folder() as folder, embedded_redis.running_redis(folder) as redis:
         key = ensure_signing_key(folder.parent / "signing-key.pem")
-        settings = settings_for(database, redis.url, free_port(), redis.port, key)
+        known = settings_for(database, redis.url, free_port(), redis.port, key)
+        settings = known.model_copy(update=told)
         with _in_a_thread(settings):
             made = RunningPlane(f"http://{settings.listen}", settings, database, redis)
             until(lambda: _answers(made), "the API answers")

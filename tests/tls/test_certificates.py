@@ -167,7 +167,7 @@ def test_an_agent_refuses_a_ca_that_it_cannot_read_or_would_not_ask(
             -SERVER_LIFE - DAY,
             "has expired, or this machine's clock is wrong: it says",
         ),
-        (ADDRESSES, DAY, "is not valid yet, or this machine's clock is wrong: it says"),
+        (ADDRESSES, 2 * DAY, "is not valid yet, or this machine's clock is wrong: it says"),
         (
             ADDRESSES[1:],
             -DAY,

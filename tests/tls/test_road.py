@@ -1,4 +1,6 @@
-"""API and Redis over TLS, and a real agent that goes to both: it works, believes nobody else, says why, and comes back."""
+"""API and Redis over TLS, and a real agent that goes to both: it works, believes nobody else, says why, and comes
+back.
+"""
 
 import contextlib
 from datetime import UTC, datetime

@@ -80,6 +80,8 @@ def _node(item: Node, *, then: bool) -> Iterator[Row]:
     yield "state", words.state(item.state)
     if not then:
         yield "heard of", words.since(item.seen_at)
+    if item.spooled_reports:
+        yield "reports", Text(f"{item.spooled_reports} not delivered yet", "yellow")
     if item.revoked:
         yield "revoked", Text(item.revoked, "red")
     if item.superseded_at:

@@ -1,4 +1,5 @@
-"""What a writer knows of its own appends, kept where `kill -9` cannot take it: one short line before or after each step.
+"""What a writer knows of its own appends, kept where `kill -9` cannot take it: one short line before or after each
+step.
 
     append 3        it asks for three events
     drew 17 18 19   it was given these positions

@@ -1,0 +1,299 @@
+"""A node that takes more of Redis than work could bring is revoked, and nobody else loses anything by it (P20)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from structlog.testing import capture_logs
+
+from control_plane.commands.identity import enrol_node, proven
+from control_plane.commands.nodes import expect_node
+from control_plane.origin import Origin
+from control_plane.queue_users import QueueUsers
+from control_plane.queue_watch import GROWN_BYTES, GROWN_CONNECTIONS, ROUND, QueueWatch
+from control_plane.queue_weights import FLOOD, FLOOD_CONNECTIONS, KEPT_CONNECTIONS, SWELLING
+from control_plane.relay import MAX_DEPTH, Enqueued, QueueFull, Relay
+from control_plane.sweeper import Sweeper
+from control_plane.wiring import Plane
+from deploy.embedded.redis import RedisServer
+from events.values import NodeId, new_uuid
+from tasks.catalogue import CATALOGUE
+from tasks.scripts import FETCH, QueueKeys
+from tasks.wire import sealed_bytes
+from tests.api.node import QUEUE_PASSWORD, enrolment
+from tests.dispatch.given import Given, a_task
+
+Enrol = Callable[[str], Awaitable[NodeId]]
+Connect = Callable[[str], redis.Redis]
+MIB = 1 << 20
+KEYS = QueueKeys.of("ctl:n1")
+
+
+@pytest.fixture
+def watch(made: Plane) -> QueueWatch:
+    return QueueWatch(made.engine, made.redis, made.handle)
+
+
+@pytest.fixture
+def enrol(made: Plane) -> Enrol:
+    async def enrol(name: str) -> NodeId:
+        origin, token = Origin("test", "a node", new_uuid()), f"enrolment-token-of-{name}"
+        await made.handle(expect_node(NodeId(name), token, origin))
+        asked = proven(enrolment(name, token))
+        await made.handle(enrol_node(asked, origin, timedelta(hours=1)))
+        await QueueUsers(made.engine, made.redis).follow(NodeId(name))
+        return NodeId(name)
+
+    return enrol
+
+
+@pytest.fixture
+def connect(redis_server: RedisServer) -> Iterator[Connect]:
+    """As a node: each connection is one of its own, and is made at once."""
+    made = list[redis.Redis]()
+
+    def connect(name: str) -> redis.Redis:
+        client = redis.Redis(
+            "127.0.0.1",
+            redis_server.port,
+            username=f"node-{name}",
+            password=QUEUE_PASSWORD,
+            single_connection_client=True,
+            retry=Retry(NoBackoff(), 0),
+        )
+        made.append(client)
+        return client
+
+    yield connect
+    for client in made:
+        client.close()
+
+
+@pytest.fixture
+async def two_nodes(enrol: Enrol, connect: Connect) -> redis.Redis:
+    """n1 and n2; n1's connection."""
+    await enrol("n1")
+    await enrol("n2")
+    return connect("n1")
+
+
+def fill(node: redis.Redis, size: int) -> None:
+    """So many bytes under one of n1's keys."""
+    for number in range(size // 500_000 + 1):
+        node.hset(KEYS.messages, f"junk-{number}", "x" * 500_000)
+
+
+def weighed(admin: redis.Redis) -> int:
+    """How many keys were weighed so far."""
+    said = admin.info("commandstats")
+    return sum(int(stats["calls"]) for name, stats in said.items() if name.startswith("cmdstat_memory"))
+
+
+def state(given: Given, name: str) -> tuple[str, str | None]:
+    [found] = given.rows("select state, revoked from read.node where node_id = %(name)s", name=name)
+    return found[0], found[1]
+
+
+def revocations(given: Given) -> list[tuple[Any, ...]]:
+    return given.rows("select data::jsonb ->> 'reason', actor from ledger.event where type = 'node.revoked'")
+
+
+async def test_a_node_that_floods_its_queue_is_revoked_at_the_next_turn(
+    watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given, admin: redis.Redis
+) -> None:
+    await enrol("n1")
+    await enrol("n2")
+    await watch.look()
+    node, other = connect("n1"), connect("n2")
+    fill(node, FLOOD.bytes)
+    await watch.look()
+    [(reason, actor)] = revocations(given)
+    assert reason.startswith("queue_flooded: ")
+    assert int(reason.split()[1]) > FLOOD.bytes
+    assert actor == "process:queue_watch"
+    assert state(given, "n1") == ("revoked", reason)
+    assert admin.keys("ctl:n1:*") == []
+    with pytest.raises(redis.ConnectionError):
+        node.ping()
+    with pytest.raises(redis.AuthenticationError):
+        connect("n1")
+    assert other.ping()
+    assert state(given, "n2") == ("enrolled", None)
+
+
+async def test_the_most_that_work_could_bring_is_no_flood(
+    made: Plane, watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given
+) -> None:
+    node = await enrol("n1")
+    largest = b"x" * (max(map(sealed_bytes, CATALOGUE)) + 512)
+    # One by one: all of them are more than a busy machine takes in one of the control plane's breaths.
+    relay = Relay(made.redis)
+    outcomes = [await relay.enqueue(node, new_uuid(), largest) for _ in range(MAX_DEPTH + 1)]
+    assert [type(each) for each in outcomes] == [Enqueued] * MAX_DEPTH + [QueueFull]
+    agent = connect("n1")
+    for worker in range(3):
+        agent.evalsha(FETCH.sha, 5, *KEYS.all(), f"worker-{worker}", 64)
+    with capture_logs() as lines:
+        for _ in range(ROUND + 1):
+            await watch.look()
+    assert [each["event"] for each in lines if each["event"].startswith("queue_")] == []
+    assert state(given, "n1") == ("enrolled", None)
+
+
+async def test_a_flood_of_small_entries_is_found_within_a_round(
+    watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given
+) -> None:
+    """So small that Redis grows by less than what has all queues weighed."""
+    await enrol("n1")
+    await watch.look()
+    connect("n1").zadd(KEYS.workers, {f"worker-{number}": number for number in range(FLOOD.entries + 1)})
+    await watch.look()
+    assert state(given, "n1") == ("enrolled", None)
+    for _ in range(ROUND):
+        await watch.look()
+    assert state(given, "n1")[0] == "revoked"
+
+
+async def test_a_key_of_another_kind_is_weighed_like_any(
+    watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given
+) -> None:
+    await enrol("n1")
+    connect("n1").lpush(KEYS.messages, *range(FLOOD.entries + 1))
+    await watch.look()
+    assert state(given, "n1")[0] == "revoked"
+
+
+async def test_a_round_goes_through_all_queues_a_few_at_a_time(
+    watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given, admin: redis.Redis
+) -> None:
+    given.rows(
+        """insert into read.node
+        (node_id, version, state, subnet, l2_domain, token_sha256, token_expires_at, key_thumbprint)
+        select 'a' || number, 1, 'enrolled', '', '', '', clock_timestamp(), 'some key'
+        from generate_series(1, %(count)s) number returning 1""",
+        count=3 * ROUND,
+    )
+    await enrol("n1")
+    await watch.look()
+    connect("n1").zadd(KEYS.workers, {f"worker-{number}": number for number in range(FLOOD.entries + 1)})
+    before = weighed(admin)
+    await watch.look()
+    assert weighed(admin) - before <= 4 * len(KEYS.all())
+    for _ in range(ROUND):
+        await watch.look()
+    assert state(given, "n1")[0] == "revoked"
+
+
+async def test_two_who_watch_revoke_once(
+    made: Plane, enrol: Enrol, connect: Connect, given: Given, admin: redis.Redis
+) -> None:
+    await enrol("n1")
+    fill(connect("n1"), FLOOD.bytes)
+    watches = [QueueWatch(made.engine, made.redis, made.handle) for _ in range(2)]
+    await asyncio.gather(*(watch.look() for watch in watches))
+    assert len(revocations(given)) == 1
+    assert admin.keys("ctl:n1:*") == []
+
+
+async def test_a_queue_that_swells_is_told_once(
+    watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given, admin: redis.Redis
+) -> None:
+    await enrol("n1")
+    node = connect("n1")
+    fill(node, SWELLING.bytes)
+    with capture_logs() as lines:
+        for _ in range(2 * ROUND):
+            await watch.look()
+    about_queues = [each for each in lines if each["event"].startswith("queue_")]
+    assert [(each["event"], each["node"]) for each in about_queues] == [("queue_swells", "n1")]
+    assert state(given, "n1") == ("enrolled", None)
+    admin.delete(KEYS.messages)
+    for _ in range(2 * ROUND):
+        await watch.look()
+    fill(node, SWELLING.bytes)
+    with capture_logs() as lines:
+        await watch.look()
+    assert [each["event"] for each in lines] == ["queue_swells"]
+
+
+async def test_what_found_no_room_in_a_flooded_redis_is_sent_when_the_flood_is_over(
+    watch: QueueWatch, two_nodes: redis.Redis, given: Given, sweeper: Sweeper, admin: redis.Redis
+) -> None:
+    fill(two_nodes, 2 * FLOOD.bytes)
+    admin.config_set("maxmemory", FLOOD.bytes)
+    [order] = await given.tasks(a_task("n2"))
+    given.heard("n2")
+    await sweeper.send_due()
+    assert given.states("n2") == {("due", True): 1}
+    assert admin.keys("ctl:n2:*") == []
+    await watch.look()
+    assert state(given, "n1")[0] == "revoked"
+    given.overdue()
+    await sweeper.send_due()
+    assert admin.lrange("ctl:n2:slices", 0, -1) == [str(order)]
+
+
+async def test_of_a_nodes_connections_the_newest_are_kept(
+    watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given
+) -> None:
+    await enrol("n1")
+    await enrol("n2")
+    await watch.look()
+    others = [connect("n2") for _ in range(KEPT_CONNECTIONS)]
+    own = [connect("n1") for _ in range(GROWN_CONNECTIONS + KEPT_CONNECTIONS)]
+    await watch.look()
+    for ended in own[:-KEPT_CONNECTIONS]:
+        with pytest.raises(redis.ConnectionError):
+            ended.ping()
+    assert all(kept.ping() for kept in (*own[-KEPT_CONNECTIONS:], *others))
+    assert state(given, "n1") == ("enrolled", None)
+
+
+async def test_a_node_with_hundreds_of_connections_is_revoked(
+    watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given, admin: redis.Redis
+) -> None:
+    await enrol("n1")
+    await watch.look()
+    own = [connect("n1") for _ in range(FLOOD_CONNECTIONS + 1)]
+    await watch.look()
+    assert state(given, "n1")[1] is not None
+    assert f"{len(own)} connections" in str(state(given, "n1")[1])
+    assert all(each["user"] != "node-n1" for each in admin.client_list())
+
+
+async def test_a_flood_by_a_user_that_is_nobodys_node_is_shut_out(
+    watch: QueueWatch, connect: Connect, given: Given, admin: redis.Redis
+) -> None:
+    admin.acl_setuser("node-n1", enabled=True, passwords=[f"+{QUEUE_PASSWORD}"], commands=["+ping"])
+    own = [connect("n1") for _ in range(FLOOD_CONNECTIONS + 1)]
+    await watch.look()
+    assert admin.acl_getuser("node-n1") is None
+    with pytest.raises(redis.ConnectionError):
+        own[-1].ping()
+    assert revocations(given) == []
+
+
+async def test_a_redis_that_is_away_is_looked_at_again_later(
+    watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given, redis_server: RedisServer
+) -> None:
+    await enrol("n1")
+    fill(connect("n1"), FLOOD.bytes)
+    redis_server.process.send_signal(19)
+    try:
+        with capture_logs() as lines:
+            await watch.look()
+        assert [each["event"] for each in lines] == ["redis_away"]
+    finally:
+        redis_server.process.send_signal(18)
+    await watch.look()
+    assert state(given, "n1")[0] == "revoked"
+
+
+def test_the_bounds_leave_room_for_others() -> None:
+    assert GROWN_BYTES < SWELLING.bytes < FLOOD.bytes < 64 * MIB
+    assert 2 < KEPT_CONNECTIONS < GROWN_CONNECTIONS < FLOOD_CONNECTIONS

@@ -1,0 +1,99 @@
+"""A task's row says what became of it, whatever its queue answered: it is written before anybody knows (P7)."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+
+from control_plane.relay import Relay
+from control_plane.sweeper import BACK_OFF, RESEND, Sweeper
+from control_plane.wiring import Plane
+from deploy.embedded import redis as embedded
+from tests.dispatch.given import Given, a_task
+
+SENT, DUE = ("sent", 1, True), ("due", 0, False)
+
+
+def _rows(given: Given) -> list[tuple[Any, ...]]:
+    return given.rows("select state, sends, sent_at is not null from work.task order by state")
+
+
+def _pauses(given: Given, state: str) -> set[timedelta]:
+    """To the second."""
+    found = given.rows(
+        "select make_interval(secs => round(extract(epoch from due_at - clock_timestamp())))"
+        " from work.task where state = %(state)s",
+        state=state,
+    )
+    return {pause for (pause,) in found}
+
+
+async def test_what_a_queue_took_is_sent(sweeper: Sweeper, given: Given) -> None:
+    await given.tasks(a_task("n1"), a_task("n2"))
+    await sweeper.send_due()
+    assert _rows(given) == [SENT, SENT]
+    assert _pauses(given, "sent") == {RESEND}
+
+
+async def test_what_a_full_queue_did_not_take_is_still_due(
+    made: Plane, sweeper: Sweeper, given: Given
+) -> None:
+    narrow = _with(sweeper, Relay(made.redis, max_depth=1))
+    await given.tasks(a_task("n1"), a_task("n1"), a_task("n2"))
+    await narrow.send_due()
+    assert _rows(given) == [DUE, SENT, SENT]
+    assert _pauses(given, "due") == {BACK_OFF}
+
+
+async def test_what_a_spoilt_queue_did_not_take_is_still_due(
+    sweeper: Sweeper, given: Given, admin: redis.Redis
+) -> None:
+    admin.set("ctl:n1:slices", "spoilt")
+    await given.tasks(a_task("n1"), a_task("n2"))
+    await sweeper.send_due()
+    assert _rows(given) == [DUE, SENT]
+
+
+async def test_an_order_sent_before_a_crash_is_not_counted_as_sent_twice(
+    sweeper: Sweeper, given: Given, admin: redis.Redis
+) -> None:
+    await given.tasks(a_task("n1"))
+    await sweeper.send_due()
+    given.rows(
+        "update work.task set state = 'due', sent_at = null, due_at = created_at, sends = 0 returning 1"
+    )
+    await sweeper.send_due()
+    assert _rows(given) == [("sent", 1, True)]
+    assert admin.llen("ctl:n1:slices") == 1
+
+
+@pytest.mark.parametrize("heard", ["inf", 1e300, -1e300])
+async def test_a_node_that_lies_about_its_worker_ends_no_dispatcher(
+    sweeper: Sweeper, given: Given, admin: redis.Redis, *, heard: str | float
+) -> None:
+    [order, _other] = await given.tasks(a_task("n1"), a_task("n2"))
+    admin.zadd("ctl:n1:workers", {"evil": heard})
+    admin.hset("ctl:n1:slices.held", str(order), "evil")
+    await sweeper.send_due()
+    assert {row[0] for row in _rows(given)} == {"sent"}
+    assert max(_pauses(given, "sent")) <= RESEND
+
+
+@pytest.mark.parametrize("sent_before", [True, False], ids=["resend", "first"])
+async def test_a_redis_that_is_away_leaves_every_row_as_it_was(
+    sweeper: Sweeper, given: Given, redis_server: embedded.RedisServer, *, sent_before: bool
+) -> None:
+    await given.tasks(a_task("n1"), a_task("n2"))
+    if sent_before:
+        await sweeper.send_due()
+        given.overdue()
+    before = given.rows("select * from work.task order by order_id")
+    redis_server.process.kill()
+    redis_server.process.wait()
+    assert await sweeper.send_due() == 0
+    assert given.rows("select * from work.task order by order_id") == before
+
+
+def _with(sweeper: Sweeper, relay: Relay) -> Sweeper:
+    return Sweeper(sweeper.engine, sweeper.redis, relay, sweeper.seal, sweeper.silent_after)
