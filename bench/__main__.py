@@ -13,13 +13,22 @@ from typing import Final
 
 import msgspec
 
-from bench import append, dispatch, rebuild, redelivery, replay, watch
+from bench import append, dispatch, fleet, rebuild, redelivery, replay, resync, watch
 from bench.measure import Bench, Measurement
 from bench.rounds import KeptRounds, kept_file, take_rounds
 
 BENCHES: Final[dict[str, Bench]] = {
     each.name: each
-    for each in (append.BENCH, dispatch.BENCH, rebuild.BENCH, redelivery.BENCH, replay.BENCH, watch.BENCH)
+    for each in (
+        append.BENCH,
+        dispatch.BENCH,
+        fleet.BENCH,
+        rebuild.BENCH,
+        redelivery.BENCH,
+        replay.BENCH,
+        resync.BENCH,
+        watch.BENCH,
+    )
 }
 _UNKNOWN = 2
 

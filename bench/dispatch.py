@@ -1,10 +1,11 @@
-"""`dispatch`: how fast orders go from the log to their nodes, how many a second, and what nodes cost that do nothing (TSK-6).
+"""`dispatch`: how fast orders go from the log to their nodes, how many a second, and what nodes cost that do nothing
+(TSK-6).
 
-*Idle*: from an append's commit to the first line of the handler on an idle node, over the whole road. Between two samples
-everything falls idle for a random while, so that samples meet the polls and the ticks at any phase. The clock starts
-when `handle`, with its commit done and nothing else after it, wakes the followers; it is one for all processes of the
-machine. In turn with each sample Dramatiq's own consumer, on the same Redis, gets a message; its clock starts right
-before the message is put on the queue.
+*Idle*: from an append's commit to the first line of the handler on an idle node, over the whole road. Between two
+samples everything falls idle for a random while, so that samples meet the polls and the ticks at any phase. The clock
+starts when `handle`, with its commit done and nothing else after it, wakes the followers; it is one for all processes
+of the machine. In turn with each sample Dramatiq's own consumer, on the same Redis, gets a message; its clock starts
+right before the message is put on the queue.
 
 *Relay* and *idle cost* have servers of their own, and say what they do.
 """

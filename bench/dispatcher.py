@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from bench.lines import Told, told
 from control_plane.followers import run_dispatcher
 from control_plane.settings import Settings
-from control_plane.wiring import Plane, plane
+from control_plane.wiring import Plane, plane, spare_collections
 
 Word = Literal["run", "stop"]
 
@@ -60,6 +60,7 @@ async def _run() -> None:
         signing_key_file=given.signing_key_file,
         deadline_grace_seconds=0.0,
     )
+    spare_collections()
     async with plane(settings) as made:
         _say()
         await _obey(made)

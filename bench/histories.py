@@ -3,7 +3,8 @@
 The fleet comes up first; then allocations live on it, many at once, one command of one of them after the other. Lanes
 fill side by side, each with nodes and allocations of its own, so that no lane waits for another's streams. What a
 lane records follows from the seed; how the lanes' events interleave, and what only the ledger gives (event ids, times
-of recording), do not. Everything goes in through `append_many`, commands of several lives at once, which no reader can tell.
+of recording), do not. Everything goes in through `append_many`, commands of several lives at once, which no reader
+can tell.
 """
 
 import asyncio

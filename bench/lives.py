@@ -86,7 +86,9 @@ Life = Generator[Command, Told, None]
 
 @dataclass(slots=True)
 class World:
-    """What lives side by side share: chance, time, the streams' heads, and the nodes that are up with their free slots."""
+    """What lives side by side share: chance, time, the streams' heads, and the nodes that are up with their free
+    slots.
+    """
 
     chance: random.Random
     free: dict[int, list[SlotId]] = field(default_factory=dict)

@@ -1,11 +1,11 @@
 """`rebuild`: every read model filled anew and swapped in, and what appends feel of it (design section 3).
 
-Two ledgers of a fleet's history, one ten times as long as the other, each on a server of its own. A round rebuilds both,
-as the projector does, all read models in one pass with their swaps, and reads the longer one by COPY, as the
+Two ledgers of a fleet's history, one ten times as long as the other, each on a server of its own. A round rebuilds
+both, as the projector does, all read models in one pass with their swaps, and reads the longer one by COPY, as the
 replay bench does. `swap_pause_ms` comes from a third, short ledger into which eight connections of another process
 append without a break, commands that write rows of nodes and slots. A pause is what one append took, or the time that
-passed between two commits, whichever is longer; those count that fell, even in part, into a swap, and the worst of all
-rounds is told. Beside it stands the worst in as long a time without any rebuild.
+passed between two commits, whichever is longer; those count that fell, even in part, into a swap, and the worst of
+all rounds is told. Beside it stands the worst in as long a time without any rebuild.
 """
 
 import asyncio

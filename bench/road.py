@@ -1,4 +1,6 @@
-"""The whole road from an append to a handler, as deployed: two dispatchers, nodes and servers in processes of their own."""
+"""The whole road from an append to a handler, as deployed: two dispatchers, nodes and servers in processes of their
+own.
+"""
 
 import asyncio
 import time

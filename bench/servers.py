@@ -22,6 +22,7 @@ from deploy.embedded.schema import migrate
 from tasks.signing import Signer
 
 _ON_DISK: Final = Path("/var/tmp")  # noqa: S108 (the folder that outlives a boot, so never memory; mkdtemp is private)
+_IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108 (mkdtemp is private)
 
 
 @contextmanager
@@ -30,6 +31,16 @@ def bench_folder() -> Iterator[Path]:
     parent = _ON_DISK if os.access(_ON_DISK, os.W_OK) else None
     folder = Path(tempfile.mkdtemp(prefix="sp-bench-", dir=parent))
     folder.chmod(0o711)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def memory_folder() -> Iterator[Path]:
+    """A new folder in memory: a thousand nodes have a thousand disks, and this machine has one."""
+    folder = Path(tempfile.mkdtemp(prefix="sp-bench-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
     try:
         yield folder
     finally:

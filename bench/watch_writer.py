@@ -1,8 +1,8 @@
 """The writing side of the watch bench: commands of two events at an even rate, into the ledger or the raw table.
 
-Each command is due at a moment of its own and waits for nobody, as callers do. What is noted of each event is its position
-and the moment at which its commit had returned, on the clock that the machine's processes share. Then whoever follows the
-ledger is woken, as the API does after a commit.
+Each command is due at a moment of its own and waits for nobody, as callers do. What is noted of each event is its
+position and the moment at which its commit had returned, on the clock that the machine's processes share. Then
+whoever follows the ledger is woken, as the API does after a commit.
 """
 
 import asyncio
