@@ -22,12 +22,18 @@ PROMISES: Final = {
     "P2": ("tests/faults/test_killed_programs.py",),
     "P3": ("tests/faults/test_killed_programs.py",),
     "P5": ("tests/agent/test_duplicates.py", "tests/agent/test_payloads.py"),
-    "P6": ("tests/faults/test_redis_lost.py",),
+    "P6": ("tests/faults/test_redis_lost.py", "tests/faults/test_redis_slow.py"),
     "P7": ("tests/faults/test_redelivery.py", "tests/queue/test_recovery.py"),
+    "P8": ("tests/faults/test_clocks.py",),
     "P11": ("tests/ledger/test_no_event_is_skipped.py",),
     "P12": ("tests/projections/test_histories.py", "tests/golden"),
     "P14": ("tests/ledger/test_roles.py",),
     "P15": ("tests/api/test_watch_faults.py",),
+    "P20": (
+        "tests/queue/test_rights.py",
+        "tests/queue/test_hoarding.py",
+        "tests/dispatch/test_queue_watch.py",
+    ),
     "P29": ("tests/faults/test_stopped_appender.py",),
 }
 

@@ -1,7 +1,7 @@
 """An appender that goes no further: `python -m tests.faults.appender hang | stop`, the DSN on standard input.
 
-It appends, says which position it was given, and then, with its transaction open, idles for ever (`hang`) or stops as by
-SIGSTOP (`stop`).
+It appends, says which position it was given, and then, with its transaction open, idles for ever (`hang`) or stops as
+by SIGSTOP (`stop`).
 """
 
 import asyncio

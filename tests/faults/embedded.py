@@ -16,6 +16,7 @@ from deploy.embedded.screen import Screen
 from deploy.embedded.stack import Stack
 from deploy.embedded.story import Story
 from node_agent.lab.lab import LabNode
+from tests.lab.machine_log import lives
 from tests.servers.lab import kept_folder
 from tests.waiting import until
 
@@ -64,8 +65,7 @@ class Embedded:
 
     def starts(self, tap: str, name: str = "lab-a") -> int:
         """How often libvirt started a machine in this place, as libvirt's own log of it says."""
-        log = self.node(name).folder / "log" / "libvirt" / "qemu" / f"{tap}.log"
-        return log.read_text(errors="replace").count(": starting up libvirt version") if log.exists() else 0
+        return lives(self.node(name), tap).starts
 
     def ports(self, name: str = "lab-a") -> list[str]:
         return self.node(name).run(["ovs-vsctl", "list-ports", "br-slice"]).stdout.split()

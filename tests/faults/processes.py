@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def signal_all(pid: int, number: signal.Signals) -> None:
-    """To a process and its children; the first before the others, whose deaths it would notice. A death is waited for by
-    whoever started it.
+    """To a process and its children; the first before the others, whose deaths it would notice. A death is waited for
+    by whoever started it.
     """
     for each in (pid, *_children_of(pid)):
         with contextlib.suppress(ProcessLookupError):

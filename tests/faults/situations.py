@@ -1,4 +1,5 @@
-"""What brings a program to each of its failpoints, with orders in flight, and how one sees that nothing came of its death.
+"""What brings a program to each of its failpoints, with orders in flight, and how one sees that nothing came of its
+death.
 
 The load is the same in nearly all: one allocation is active, and while the node's agent is away it is released and
 another is asked for, so that an order of each kind is under way. `SITUATIONS` says what a work wants beside that.

@@ -1,8 +1,8 @@
 """One whole Sliceplane of real processes over a simulated node, each of which a test arms, kills and pauses.
 
-Two replicas of every control plane program. An armed program is the only one of its kind until it died at its failpoint;
-then its twins start first and take over, and it comes back unarmed. `tend` does that, and starts again whatever else
-died, so it is called in every wait.
+Two replicas of every control plane program. An armed program is the only one of its kind until it died at its
+failpoint; then its twins start first and take over, and it comes back unarmed. `tend` does that, and starts again
+whatever else died, so it is called in every wait.
 """
 
 import signal
@@ -56,8 +56,8 @@ class Node:
 
 @dataclass
 class System(Caller):
-    """`armed` is the program that is to die at its failpoint, and `died_at` when it did, by the monotonic clock. `late` are
-    allocations that a fault itself asked for.
+    """`armed` is the program that is to die at its failpoint, and `died_at` when it did, by the monotonic clock.
+    `late` are allocations that a fault itself asked for.
     """
 
     nodes: dict[str, Node] = field(default_factory=dict)

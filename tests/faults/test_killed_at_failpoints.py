@@ -1,8 +1,8 @@
 """P1: a program killed at any of its failpoints, with orders in flight, costs nothing but time.
 
-The cases are made of the registry: each failpoint of each program that comes by it. The usual run takes a few of them by
-the run's seed, `./dev torture --only P1` takes all. What was done to the host is counted there, in the simulated host's
-own file, and not by those who did it.
+The cases are made of the registry: each failpoint of each program that comes by it. The usual run takes a few of them
+by the run's seed, `./dev torture --only P1` takes all. What was done to the host is counted there, in the simulated
+host's own file, and not by those who did it.
 """
 
 from collections.abc import Iterator

@@ -54,7 +54,7 @@ def test_a_dispatcher_killed_around_a_withdrawal_leaves_no_order_behind(system: 
     system.arm("dispatcher", case)
     system.release(allocation)
     system.await_death(WORKER_TIMEOUT + 30)
-    until(lambda: not system.held(), "nobody holds an order", 30)
+    system.converge(lambda: not system.held(), "nobody holds an order")
     agent.start()
     system.give_back(allocation)
     assert system.leaks(untouched) == []

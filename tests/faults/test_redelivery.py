@@ -1,5 +1,5 @@
-"""P7 on a whole system: an agent killed inside a task has it again within a heartbeat and five seconds; one that it dies of
-each time is reported, and not repeated for ever.
+"""P7 on a whole system: an agent killed inside a task has it again within a heartbeat and five seconds; one that it
+dies of each time is reported, and not repeated for ever.
 """
 
 import time

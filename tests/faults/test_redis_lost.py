@@ -1,7 +1,8 @@
 """P6: whatever becomes of Redis, nothing that is due is lost, and users and scripts are back within 30 seconds.
 
-It happens at the worst moments: with orders seen in the queue and nobody there to fetch them, with an order in the hands of
-a worker that is dead, and with nothing under way. One allocation is active meanwhile, and stays so untouched.
+It happens at the worst moments: with orders seen in the queue and nobody there to fetch them, with an order in the
+hands of a worker that is dead, and with nothing under way. One allocation is active meanwhile, and stays so
+untouched.
 """
 
 import itertools
@@ -50,7 +51,7 @@ def filled(system: System) -> Iterator[None]:
     """By somebody else's key, up to the last byte that the server may have."""
     client = system.redis()
     before = client.config_get("maxmemory")["maxmemory"] or "0"
-    client.setrange("stranger", 20_000_000, "x")
+    client.rpush("stranger", *["x" * 100_000] * 200)
     client.config_set("maxmemory", 10_000_000)
     with pytest.raises(redis.exceptions.OutOfMemoryError):
         client.set("stranger's second", "x")

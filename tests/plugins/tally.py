@@ -1,7 +1,7 @@
 """What a run planned of each promise, what of it ran, and what was skipped: told at the end of the run.
 
-Cases of a matrix say what was planned (`tests.matrix`). A run of whole promises (`./dev torture`) plans every test of theirs, and
-fails when fewer ran than were planned: a fault that was skipped is no fault that was survived.
+Cases of a matrix say what was planned (`tests.matrix`). A run of whole promises (`./dev torture`) plans every test of
+theirs, and fails when fewer ran than were planned: a fault that was skipped is no fault that was survived.
 """
 
 import json

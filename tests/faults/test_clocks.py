@@ -1,0 +1,191 @@
+"""P8: clocks that are really off by more than an hour, or jump: each order is started once, nothing expires by them.
+
+Two nodes, one ahead and one behind, with slices that take longer to start than a worker may be silent, so that whoever
+judged by a wrong clock would take a living worker for dead, or a good order for expired. Then the control plane's
+programs, one of each kind ahead and its twin behind, over a database whose clock is right.
+"""
+
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import psycopg
+import pytest
+
+from control_plane.relay import WORKER_TIMEOUT
+from deploy.embedded.children import Child
+from node_agent.lab.leaks.snapshot import Snapshot, differences, take
+from node_agent.lab.leaks.target import SimulatedTarget
+from tests import matrix
+from tests.faults.shifted_clock import ShiftedClock, built
+from tests.faults.system import CONVERGED_SECONDS, Node, System, running_system
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+AHEAD: Final = 3660
+BEHIND: Final = -3660
+OTHER: Final = "lab-b"
+BOOT_SECONDS: Final = WORKER_TIMEOUT + 3.0
+LEASE_SECONDS: Final = 60
+"""The shortest that is granted."""
+CASES: Final = ("nodes", "jumping nodes", "control plane")
+
+
+@pytest.fixture(scope="module")
+def system() -> Iterator[System]:
+    """With two nodes, whose slices take long to start."""
+    with running_system() as running:
+        running.add_node(OTHER)
+        until(lambda: running.is_settled(OTHER), "the other node is settled", 60)
+        for slot in running.call("GET", "/slots")["items"]:
+            if slot["node_id"] == OTHER:
+                running.call("POST", f"/nodes/{OTHER}/slots/{slot['index']}/approve")
+        yield running
+
+
+@pytest.fixture
+def clocks(system: System, tmp_path_factory: pytest.TempPathFactory) -> Iterator["Clocks"]:
+    folder = tmp_path_factory.mktemp("clocks")
+    made = Clocks(system, built(folder), folder)
+    yield made
+    made.take_back()
+
+
+def restart(child: Child, environment: dict[str, str]) -> None:
+    child.stop()
+    child.environment = environment
+    child.start()
+
+
+def started(node: Node) -> int:
+    return node.agent.log.read_text().count('"agent_started"')
+
+
+def off_by(child: Child) -> float:
+    """Seconds between what the program's newest line in its log says the time is, and the truth."""
+    said = [
+        json.loads(line)["timestamp"] for line in child.log.read_text().splitlines() if line.startswith("{")
+    ]
+    return (datetime.fromisoformat(said[-1]) - datetime.now(UTC)).total_seconds()
+
+
+def starts(system: System) -> dict[str, int]:
+    return {
+        f"{node.name}/{tap}": count
+        for node in system.nodes.values()
+        for tap, count in node.state().starts.items()
+    }
+
+
+def snapshots(system: System) -> dict[str, Snapshot]:
+    return {name: take(SimulatedTarget(str(node.host))) for name, node in system.nodes.items()}
+
+
+def refusals(system: System) -> list[str]:
+    events = system.call("GET", "/events?limit=500")["items"]
+    return [
+        str(each["data"]) for each in events if each["type"] in ("order.refused", "order.message_refused")
+    ]
+
+
+def _start_anew(node: Node, clock: ShiftedClock) -> None:
+    """The agent under this clock, with slices that take long to start; returns when it works."""
+    path, began = node.folder / "agent.json", started(node)
+    told = json.loads(path.read_text())
+    told["simulated"]["boot_seconds"] = BOOT_SECONDS
+    path.write_text(json.dumps(told))
+    restart(node.agent, {**node.agent.environment, **clock.environment})
+    until(lambda: started(node) > began, "the agent is back")
+
+
+class Clocks:
+    """Whose clock is which, and that it really is."""
+
+    def __init__(self, system: System, library: Path, folder: Path) -> None:
+        self.system = system
+        self.both = ShiftedClock(library, folder / "ahead"), ShiftedClock(library, folder / "behind")
+        self._jumps = itertools.cycle((2 * AHEAD, 0, BEHIND, 2 * BEHIND, AHEAD))
+        for clock, seconds in zip(self.both, (AHEAD, BEHIND), strict=True):
+            clock.step(seconds)
+
+    def give_nodes(self) -> None:
+        for node, clock in zip(self.system.nodes.values(), self.both, strict=True):
+            _start_anew(node, clock)
+        self._are_off([node.agent for node in self.system.nodes.values()])
+
+    def give_control_plane(self) -> None:
+        """Start its programs anew, the first of each kind ahead and the second behind."""
+        ahead, behind = self.both
+        programs = self.system.stack.programs
+        for name, child in programs.items():
+            restart(child, {**child.environment, **(behind if name.endswith("-2") else ahead).environment})
+        self.system.call("GET", "/nodes")
+        self._are_off([child for name, child in programs.items() if name.startswith("dispatcher")])
+
+    def jump(self) -> None:
+        for clock in self.both:
+            clock.step(next(self._jumps))
+
+    def _are_off(self, children: list[Child]) -> None:
+        until(
+            lambda: min(abs(off_by(child)) for child in children) > AHEAD - 60, "their clocks are really off"
+        )
+        print(*(f"{child.name} is off by {off_by(child):.0f} s" for child in children), sep=", ")
+
+    def take_back(self) -> None:
+        """Everybody has the true time again."""
+        agents = [node.agent for node in self.system.nodes.values()]
+        for child in (*self.system.stack.programs.values(), *agents):
+            if child.environment.get("LD_PRELOAD"):
+                restart(child, {**child.environment, "LD_PRELOAD": ""})
+
+
+@matrix.cases("P8", CASES, few=0)
+def test_each_order_is_started_once_whatever_clocks_say(system: System, clocks: Clocks, case: str) -> None:
+    if case == "control plane":
+        clocks.give_control_plane()
+    else:
+        clocks.give_nodes()
+    until(lambda: all(map(system.is_settled, system.nodes)), "both nodes are settled", 60)
+    before, empty = starts(system), snapshots(system)
+    asked = [system.create() for _ in range(4)]
+
+    def active() -> bool:
+        if case == "jumping nodes":
+            clocks.jump()
+        return all(system.is_active(each) for each in asked)
+
+    until(active, "all are active", BOOT_SECONDS + CONVERGED_SECONDS)
+    after = starts(system)
+    assert {slot: after[slot] - before.get(slot, 0) for slot in after} == dict.fromkeys(after, 1)
+    assert len(after) == len(asked)
+    system.give_back(*asked)
+    assert starts(system) == after
+    for name, found in snapshots(system).items():
+        assert not list(differences(empty[name], found)), name
+    assert refusals(system) == []
+
+
+@matrix.cases("P8", ["control plane"], few=0)
+def test_a_lease_ends_when_it_is_over_by_the_databases_clock(
+    system: System, clocks: Clocks, case: str
+) -> None:
+    clocks.give_control_plane()
+    asked = system.create(lease_seconds=LEASE_SECONDS)
+    until(lambda: system.is_active(asked), f"it is active: {case}", BOOT_SECONDS + CONVERGED_SECONDS)
+    active_at = time.monotonic()
+    with psycopg.connect(system.stack.admin_dsn) as conn:
+        row = conn.execute("select clock_timestamp()").fetchone()
+    assert row is not None
+    ends = datetime.fromisoformat(system.show(asked)["lease"]["expires_at"])
+    left = (ends - row[0]).total_seconds()
+    assert LEASE_SECONDS - 10 < left <= LEASE_SECONDS
+    until(lambda: system.state(asked) != "active", "its lease is over", LEASE_SECONDS + 10)
+    assert time.monotonic() - active_at > left - 5
+    system.give_back(asked)
+    logs = [child.log.read_text() for name, child in system.stack.programs.items() if name.startswith("api")]
+    assert "session_expired" not in "".join(logs)

@@ -1,0 +1,143 @@
+"""P6 over a bad line: Redis itself is well, and the way to it is slow, held up or cut again and again.
+
+For the control plane or for the node, while an allocation is active and another is asked for. Nothing is lost or done
+twice, and what was asked for is there within 30 seconds of the line's recovery; over a line that is merely slow,
+without it.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests import matrix
+from tests.faults.slow_line import SlowLine, slow_line
+from tests.faults.system import CONVERGED_SECONDS, System, running_system
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+Side = Literal["control plane", "node"]
+FAULT_SECONDS: Final = 6.0
+"""Longer than anybody waits for Redis."""
+DELAY_SECONDS: Final = 0.3
+"""Each way: less than the control plane waits for an answer, and far more than it should have to."""
+
+
+def delayed(line: SlowLine) -> None:
+    """It is already, and stays so to the end."""
+    assert line.delay == DELAY_SECONDS
+
+
+def held_up(line: SlowLine) -> None:
+    line.held_up = True
+    _pass(_nothing)
+    line.heal()
+
+
+def cut_again_and_again(line: SlowLine) -> None:
+    line.heal()
+    _pass(line.reset)
+
+
+def slow_and_cut(line: SlowLine) -> None:
+    """An answer takes longer than a connection lasts."""
+    line.delay = 2 * DELAY_SECONDS
+    _pass(line.reset)
+    line.heal()
+
+
+def _nothing() -> None:
+    """It just lasts."""
+
+
+def _pass(again: Callable[[], None]) -> None:
+    """The fault lasts."""
+    end = time.monotonic() + FAULT_SECONDS
+
+    def over() -> bool:
+        again()
+        return time.monotonic() > end
+
+    until(over, "the fault has lasted", FAULT_SECONDS + 5)
+
+
+FAULTS: Final[dict[str, Callable[[SlowLine], None]]] = {
+    each.__name__: each for each in (delayed, held_up, cut_again_and_again, slow_and_cut)
+}
+SIDES: Final[tuple[Side, ...]] = ("control plane", "node")
+
+
+@dataclass(frozen=True)
+class Case:
+    fault: str
+    side: Side
+
+    def __str__(self) -> str:
+        return f"{self.fault}-{self.side}"
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A system, and what lies between either side and its Redis."""
+
+    system: System
+    control_plane: SlowLine
+    node: SlowLine
+
+    def of(self, side: Side) -> SlowLine:
+        return self.control_plane if side == "control plane" else self.node
+
+    def lay(self) -> None:
+        """Start every program anew, behind its line."""
+        url = self.system.stack.redis_url
+        redirected = url.replace(f":{urlsplit(url).port}/", f":{self.control_plane.port}/")
+        for child in self.system.stack.programs.values():
+            child.stop()
+            child.environment = {
+                **child.environment,
+                "SLICEPLANE_REDIS_URL": redirected,
+                "SLICEPLANE_QUEUE_PORT": str(self.node.port),
+            }
+            child.start()
+        self.system.call("GET", "/nodes")
+        self.system.node.agent.stop()
+        self.system.node.agent.start()
+        until(lambda: min(self.control_plane.passed, self.node.passed) > 0, "both lines are used")
+
+
+@pytest.fixture(scope="module")
+def lines() -> Iterator[Lines]:
+    with ExitStack() as open_:
+        system = open_.enter_context(running_system())
+        port = urlsplit(system.stack.redis_url).port
+        assert port is not None
+        made = Lines(system, *(open_.enter_context(slow_line(port)) for _ in SIDES))
+        made.lay()
+        yield made
+
+
+@matrix.cases("P6", [Case(*each) for each in itertools.product(FAULTS, SIDES)], few=1)
+def test_nothing_is_lost_over_a_bad_line(lines: Lines, case: Case) -> None:
+    system, line = lines.system, lines.of(case.side)
+    until(system.is_settled, "the node is settled")
+    untouched, made = system.snapshot(), sum(system.node.state().starts.values())
+    old = system.create()
+    until(lambda: system.is_active(old), "the first allocation is active")
+    passed = line.passed
+    line.delay = DELAY_SECONDS
+    asked = system.create()
+    FAULTS[case.fault](line)
+    began = time.monotonic()
+    until(lambda: system.is_active(asked), "what was asked for is active", CONVERGED_SECONDS)
+    print(f"{case}: converged in {time.monotonic() - began:.1f} s")
+    assert line.passed > passed, "the line carried something"
+    system.give_back(old, asked)
+    line.heal()
+    assert sum(system.node.state().starts.values()) == made + 2
+    assert system.leaks(untouched) == []
+    assert system.verified() == []
