@@ -159,10 +159,11 @@ def test_a_heartbeat_that_no_row_can_hold_is_refused(
 def test_how_many_reports_a_node_could_not_deliver_is_shown(shared_plane: RunningPlane) -> None:
     name = f"n{uuid4().hex[:8]}"
     enrol(shared_plane, name, expect(shared_plane, name))
-    shown = shared_plane.client().get(f"/nodes/{name}").json
-    assert shown()["spooled_reports"] is None
+    client = shared_plane.client()
+    assert client.get(f"/nodes/{name}").json()["spooled_reports"] is None
     as_node(shared_plane, name).post("/heartbeat", json={**BEAT, "spooled_reports": 9_998})
-    assert (shown()["spooled_reports"], shown()["state"]) == (9_998, "resyncing")
+    shown = client.get(f"/nodes/{name}").json()
+    assert (shown["spooled_reports"], shown["state"]) == (9_998, "resyncing")
 
 
 def test_a_spool_from_a_restored_disk_is_told_how_far_reports_were_taken(running_plane: RunningPlane) -> None:

@@ -24,7 +24,8 @@ def without_heartbeats(answer: dict[str, Any]) -> dict[str, Any]:
     if "items" in answer:
         return answer | {"items": [without_heartbeats(item) for item in answer["items"]]}
     if "l2_domain" in answer:
-        return answer | {"state": answer["state"].replace("resyncing", "enrolled"), "seen_at": None}
+        state = answer["state"].replace("resyncing", "enrolled")
+        return answer | {"state": state, "seen_at": None, "spooled_reports": None}
     return answer
 
 
