@@ -13,12 +13,10 @@ something on a quiet machine only: an overloaded one sends orders and reports ag
 
 import argparse
 import asyncio
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -27,13 +25,14 @@ from redis.asyncio import Redis
 
 from bench import fleet_checks as checks
 from bench.fleet_callers import Callers, Watch
-from bench.fleet_nodes import Admitted, Down, Faults, Hosting
+from bench.fleet_nodes import Down, Faults
 from bench.fleet_site import Site, site
+from bench.hosted import Hosting
 from bench.lines import Told, told
 from bench.measure import Bench, Measurement, Progress, Round, TakeRound, middle, percentile
 from bench.processes import spent
 from bench.rounds import KeptRounds, kept_file, take_rounds
-from bench.servers import bench_folder
+from bench.servers import bench_folder, memory_folder
 from events.connection import ledger_connection
 
 SLOTS: Final = 8
@@ -52,7 +51,6 @@ _TOLD: Final = {
     "SLICEPLANE_HEARTBEAT_SECONDS": str(HEARTBEAT_SECONDS),
     "SLICEPLANE_SLICE_NETWORKS": "10.64.0.0/10",
 }
-_IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108 (mkdtemp is private)
 _FAULTS: Final = 20
 _LAST: Final = 8
 """Lines of each log that a failed round shows."""
@@ -110,24 +108,10 @@ class _Fleet:
     async def _admit(self, host: Told, names: Sequence[str]) -> None:
         for start in range(0, len(names), ADMITTED_AT_ONCE):
             batch = names[start : start + ADMITTED_AT_ONCE]
-            faults = await host.ask(await self.callers.each(batch, self._expect), Faults)
+            faults = await host.ask(await self.callers.each(batch, self.callers.expect), Faults)
             if faults.found:
                 raise LostOrDoubled(faults.found)
-            await self.callers.each(batch, self._approve)
-
-    async def _expect(self, name: str) -> Admitted:
-        answer = await self.callers.ask("POST", "/nodes", {"id": name})
-        return Admitted(name, answer.json()["enrolment_token"])
-
-    async def _approve(self, name: str) -> None:
-        """All slots of a node, once they were discovered."""
-        while True:
-            found = (await self.callers.ask("GET", f"/slots?node={name}")).json()["items"]
-            if len(found) == self.slots:
-                break
-            await asyncio.sleep(_LOOK_SECONDS)
-        for index in range(self.slots):
-            await self.callers.ask("POST", f"/nodes/{name}/slots/{index}/approve")
+            await self.callers.each(batch, lambda name: self.callers.approve(name, self.slots))
 
     async def _settled(self) -> None:
         """Until every node has compared its slots and told all that it found."""
@@ -231,7 +215,7 @@ def _less(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, fl
 async def _fleet(size: Size, slots: int) -> AsyncIterator[_Fleet]:
     async with AsyncExitStack() as opened:
         folder = opened.enter_context(bench_folder())
-        disks = opened.enter_context(_disks())
+        disks = opened.enter_context(memory_folder())
         made = await opened.enter_async_context(site(folder, _TOLD))
         clients = [await opened.enter_async_context(client) for client in made.clients()]
         hosts = [
@@ -263,16 +247,6 @@ async def _host(made: Site, number: int, disks: Path, slots: int) -> AsyncIterat
         log = str(disks / f"nodes-{number}.log")
         await process.ask(Hosting(api, str(disks), log, slots, SURVEY_SECONDS), Faults)
         yield process
-
-
-@contextmanager
-def _disks() -> Iterator[Path]:
-    """Where the nodes' disks lie: in memory. Thousands of nodes have thousands of disks, and this machine has one."""
-    folder = Path(tempfile.mkdtemp(prefix="sp-fleet-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
 
 
 def fleet(sizes: Sequence[Size], slots: int = SLOTS) -> Bench:

@@ -14,10 +14,13 @@ from uuid import uuid4
 import httpx
 import msgspec
 
+from bench.hosted import Admitted
+
 _LOGIN: Final = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHcl9zYpCQlBTb2vG1mW0K7f2LJkYH4wqQ2s5oE3c1aV bench"
 _ENDS: Final = ("allocation.activated", "allocation.failed", "allocation.released")
 _PATIENCE: Final = 300.0
 _AGAIN_SECONDS: Final = 0.2
+_DISCOVERY_SECONDS: Final = 0.5
 _LEASE_SECONDS: Final = 24 * 3600
 T = TypeVar("T")
 
@@ -103,6 +106,21 @@ class Callers:
     def __init__(self, clients: Sequence[httpx.AsyncClient], watch: Watch, at_once: int) -> None:
         self._clients, self._watch, self._at_once = clients, watch, at_once
         self._turn = 0
+
+    async def expect(self, name: str) -> Admitted:
+        """Admit a node, which may enrol then."""
+        answer = await self.ask("POST", "/nodes", {"id": name})
+        return Admitted(name, answer.json()["enrolment_token"])
+
+    async def approve(self, name: str, slots: int) -> None:
+        """All slots of a node, once they were discovered."""
+        while True:
+            found = (await self.ask("GET", f"/slots?node={name}")).json()["items"]
+            if len(found) == slots:
+                break
+            await asyncio.sleep(_DISCOVERY_SECONDS)
+        for index in range(slots):
+            await self.ask("POST", f"/nodes/{name}/slots/{index}/approve")
 
     async def create(self, count: int, progress: Callable[[int], None]) -> dict[str, float]:
         """Have so many become active; seconds from each request to that, by allocation. Raises `Lost`."""

@@ -28,9 +28,10 @@ import psycopg
 
 from bench.fleet_callers import Callers, Watch
 from bench.fleet_site import Site, site
+from bench.hosted import Hosting
 from bench.lines import Told, told
 from bench.measure import Bench, Measurement, Progress, Round, TakeRound, middle
-from bench.resync_nodes import Admit, Admitted, Damage, Done, Hosting, Look, Start, Stop, Word
+from bench.resync_nodes import Admit, Damage, Done, Look, Start, Stop, Word
 from bench.servers import bench_folder, memory_folder
 
 ROUNDS: Final = 5
@@ -42,7 +43,6 @@ story.
 """
 _LOGIN: Final = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHcl9zYpCQlBTb2vG1mW0K7f2LJkYH4wqQ2s5oE3c1aV bench"
 _LOOK_SECONDS: Final = 0.02
-_DISCOVERY_SECONDS: Final = 0.3
 _PATIENCE: Final = 300.0
 _LEASE_SECONDS: Final = 24 * 3600
 _TOLD: Final = {"SLICEPLANE_SLICE_NETWORKS": "10.64.0.0/10"}
@@ -122,22 +122,8 @@ class Restarting:
     async def _admit(self, host: Told, names: Sequence[str]) -> None:
         for start in range(0, len(names), AT_ONCE):
             batch = names[start : start + AT_ONCE]
-            await self._tell(host, Admit(await self.callers.each(batch, self._expect)))
-            await self.callers.each(batch, self._approve)
-
-    async def _expect(self, name: str) -> Admitted:
-        answer = await self.callers.ask("POST", "/nodes", {"id": name})
-        return Admitted(name, answer.json()["enrolment_token"])
-
-    async def _approve(self, name: str) -> None:
-        """All slots of a node, once they were discovered."""
-        while True:
-            found = (await self.callers.ask("GET", f"/slots?node={name}")).json()["items"]
-            if len(found) == self.shape.slots:
-                break
-            await asyncio.sleep(_DISCOVERY_SECONDS)
-        for index in range(self.shape.slots):
-            await self.callers.ask("POST", f"/nodes/{name}/slots/{index}/approve")
+            await self._tell(host, Admit(await self.callers.each(batch, self.callers.expect)))
+            await self.callers.each(batch, lambda name: self.callers.approve(name, self.shape.slots))
 
     async def _create_alone(self, count: int) -> None:
         for node, index, allocation in await self.callers.each(range(count), lambda _n: self._create(1)):
