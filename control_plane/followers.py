@@ -48,15 +48,7 @@ async def run_dispatcher(plane: Plane) -> None:
     """Run until cancelled."""
     heard, due = Waiter(), Waiter()
     dispatcher = Dispatcher(plane.handle)
-    lifetime = timedelta(seconds=plane.settings.session_seconds)
-    sweeper = Sweeper(
-        plane.engine,
-        plane.redis,
-        Relay(plane.redis),
-        order_keys(plane.settings).seal,
-        silent_after=plane.settings.silent_after,
-        session_lifetime=lifetime,
-    )
+    sweeper = _sweeper(plane)
     users = QueueUsers(plane.engine, plane.redis)
     watch = QueueWatch(plane.engine, plane.redis, plane.handle)
     own_name = str(new_uuid())
@@ -93,6 +85,17 @@ async def run_dispatcher(plane: Plane) -> None:
         group.create_task(_every(FORGET_SECONDS, lambda: forget(plane.engine)))
         group.create_task(_every(PRUNE_SECONDS, lambda: prune(plane.engine, _kept(plane.settings))))
         group.create_task(_every(TICK_SECONDS, lambda: _timers(plane, dispatcher), after=grace))
+
+
+def _sweeper(plane: Plane) -> Sweeper:
+    return Sweeper(
+        plane.engine,
+        plane.redis,
+        Relay(plane.redis),
+        order_keys(plane.settings).seal,
+        silent_after=plane.settings.silent_after,
+        session_lifetime=timedelta(seconds=plane.settings.session_seconds),
+    )
 
 
 def _kept(settings: Settings) -> Kept:
