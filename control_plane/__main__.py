@@ -10,6 +10,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
 
+import uvloop
+
 from control_plane.api.server import serve
 from control_plane.certificates import UnusableCertificate
 from control_plane.commands.access import issue_key
@@ -58,9 +60,9 @@ def _sentences(unfit: BaseExceptionGroup[UnfitServer]) -> list[str]:
 def _command(words: list[str]) -> int:
     match words:
         case [program] if program in PROGRAMS:
-            return asyncio.run(_run(PROGRAMS[program]))
+            return uvloop.run(_run(PROGRAMS[program]))
         case ["issue-key", name]:
-            print(asyncio.run(_issue_key(name)))
+            print(uvloop.run(_issue_key(name)))
             return 0
         case _:
             print(__doc__, file=sys.stderr)

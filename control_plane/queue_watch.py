@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import sqlalchemy as sa
 import structlog
 from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -93,11 +92,9 @@ class QueueWatch:
             log.warning("redis_away", error=error.reason)
 
     async def _enrolled(self) -> list[NodeId]:
-        """Everybody with a queue. Only names: there may be thousands."""
-        node = nodes.node
-        query = sa.select(node.c.node_id).where(node.c.key_thumbprint.is_not(None)).order_by(node.c.node_id)
+        """Everybody with a queue."""
         async with self.engine.connect() as conn:
-            return [NodeId(name) for name in await conn.scalars(query)]
+            return await nodes.enrolled(conn)
 
     async def _weigh(self, names: Sequence[NodeId]) -> None:
         for name, weight in (await weights(self.redis, names)).items():

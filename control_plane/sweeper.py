@@ -176,7 +176,7 @@ class Sweeper:
         """
         try:
             async with self.engine.connect() as conn:
-                names = [node.node_id for node in await nodes.enrolled(conn)]
+                names = await nodes.enrolled(conn)
                 new = await newcomers(conn, self.session_lifetime)
                 asked = [name for name in names if name in new or _has_its_turn(name, turn)]
                 stranded = await self.relay.stranded(asked)

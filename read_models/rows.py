@@ -173,7 +173,8 @@ async def _write(conn: AsyncConnection, table: sa.Table, merged: Iterable[Patch]
         types = {name: table.c[name].type.compile(dialect=conn.dialect) for name in rows[0]}
         statement = _statement(generation_of(conn), table, types, columns, makes=born is not None)
         ledger = await ledger_connection(conn)
-        written = await ledger.execute(statement, [_JSON.encode(rows).decode()], prepare=True)
+        values = {"rows": _JSON.encode(rows).decode(), "count": len(rows)}
+        written = await ledger.execute(statement, values, prepare=True)
         if written.rowcount != len(group):
             raise RowMissing(table.name, [patch.key for patch in group])
 
@@ -188,14 +189,17 @@ def _statement(
     name, key = sql.Identifier(generation, table.name), sql.Identifier(_key(table))
     names = sql.SQL(", ").join(map(sql.Identifier, types))
     typed = [sql.SQL("{} {}").format(sql.Identifier(each), sql.SQL(types[each])) for each in types]
-    rows = sql.SQL("json_to_recordset(%s::json) new ({})").format(sql.SQL(", ").join(typed))
+    rows = sql.SQL("json_to_recordset(%(rows)s::json) new ({})").format(sql.SQL(", ").join(typed))
     source = "excluded" if makes else "new"
     assigned = sql.SQL(", ").join(
         sql.SQL("{} = {}").format(sql.Identifier(column), sql.Identifier(source, column))
         for column in columns
     )
     if not makes:
-        update = sql.SQL("update {} old set {} from {} where old.{} = new.{}")
+        # The planner takes the function for a hundred rows, for which it would read a table of some thousand whole.
+        update = sql.SQL(
+            "update {} old set {} from (select * from {} limit %(count)s) new where old.{} = new.{}"
+        )
         return update.format(name, assigned, rows, key, key)
     insert = sql.SQL("insert into {} ({}) select {} from {}").format(name, names, names, rows)
     if columns:

@@ -44,6 +44,8 @@ from read_models.slots import SlotRow
 
 CANDIDATES: Final = 64
 """Rows looked at for one request; more than the slots of any node."""
+_FREE: Final[sa.ColumnClause[str]] = sa.literal_column("'free'")
+"""Not a parameter: the index of free slots is for this word alone, and a plan for any word cannot use it."""
 
 
 def create_allocation(
@@ -100,40 +102,45 @@ async def _free_slots(
 def _candidates(
     request: AllocationRequested, silent_after: timedelta, *, skip_locked: bool
 ) -> sa.Select[tuple[object, ...]]:
-    slot, seen = slots.slot, work.node_seen
-    node = nodes.node
-    fit = sa.exists().where(
-        node.c.node_id == slot.c.node_id,
-        node.c.key_thumbprint.is_not(None),
-        sa.func.cardinality(node.c.missing) == 0,
-        node.c.images.any_() == request.image,
-    )
-    heard = sa.exists().where(
-        seen.c.node_id == slot.c.node_id,
-        seen.c.seen_at > sa.func.clock_timestamp() - silent_after,
-        seen.c.resynced,
-    )
-    wanted = sa.and_(slot.c.state == "free", slot.c.sku == request.sku, heard, fit)
+    """The free slots in their index's order, each with questions about its node.
+
+    Asked as scalars, not by `exists`, of which the planner would make joins over all slots and nodes there are.
+    """
+    slot = slots.slot
+    wanted = [slot.c.state == _FREE, slot.c.sku == request.sku, _heard(silent_after), _fit(request)]
     if request.slot_count > 1:
         # Else the rows looked at could all be of nodes with too few, and one with enough come after them.
-        wanted = sa.and_(wanted, slot.c.node_id.in_(_roomy_nodes(request)))
+        wanted.append(_free_beside(request) >= request.slot_count)
     return (
         sa.select(slot)
-        .where(wanted)
+        .where(*wanted)
         .order_by(slot.c.node_id, slot.c.slot_index)
         .limit(CANDIDATES)
         .with_for_update(skip_locked=skip_locked, of=slot)
     )
 
 
-def _roomy_nodes(request: AllocationRequested) -> sa.Select[tuple[str]]:
-    free = slots.slot.alias("free")
-    return (
-        sa.select(free.c.node_id)
-        .where(free.c.state == "free", free.c.sku == request.sku)
-        .group_by(free.c.node_id)
-        .having(sa.func.count() >= request.slot_count)
+def _heard(silent_after: timedelta) -> sa.ScalarSelect[bool]:
+    seen = work.node_seen
+    heard = sa.and_(seen.c.resynced, seen.c.seen_at > sa.func.clock_timestamp() - silent_after)
+    return sa.select(heard).where(seen.c.node_id == slots.slot.c.node_id).scalar_subquery()
+
+
+def _fit(request: AllocationRequested) -> sa.ScalarSelect[bool]:
+    node = nodes.node
+    fit = sa.and_(
+        node.c.key_thumbprint.is_not(None),
+        sa.func.cardinality(node.c.missing) == 0,
+        node.c.images.any_() == request.image,
     )
+    return sa.select(fit).where(node.c.node_id == slots.slot.c.node_id).scalar_subquery()
+
+
+def _free_beside(request: AllocationRequested) -> sa.ScalarSelect[int]:
+    """How many slots of the slot's node are free, itself included."""
+    free = slots.slot.alias("free")
+    alike = sa.and_(free.c.node_id == slots.slot.c.node_id, free.c.state == _FREE, free.c.sku == request.sku)
+    return sa.select(sa.func.count()).select_from(free).where(alike).scalar_subquery()
 
 
 @dataclass(frozen=True, slots=True)
