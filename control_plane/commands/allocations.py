@@ -5,7 +5,7 @@ other. Rows skipped that way may come back when their holder rolls back: before 
 of capacity, they are waited for.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -93,10 +93,16 @@ async def _free_slots(
     for skip_locked in (True, False):
         candidates = await conn.execute(_candidates(request, silent_after, skip_locked=skip_locked))
         found = [SlotRow(row) for row in candidates.mappings()]
-        rows = {row.slot_id: row for row in found}
+        rows = {row.slot_id: row for row in _of_whole_nodes(found)}
         if fits(rows, request.slot_count):
             break
     return rows
+
+
+def _of_whole_nodes(found: list[SlotRow]) -> Iterator[SlotRow]:
+    """Without those of a node that the look ended in: it has more room than they tell."""
+    cut = found[-1].node_id if len(found) == CANDIDATES else None
+    return (row for row in found if row.node_id != cut)
 
 
 def _candidates(

@@ -6,15 +6,34 @@ from itertools import count
 import pytest
 from pydantic import ValidationError
 
+from control_plane.commands.allocations import CANDIDATES
 from control_plane.decisions.slots import derived_macs
 from control_plane.settings import Settings
 from deploy.embedded.postgres import PostgresServer
 from events.values import MacAddress, NodeId, SlotId, SlotIndex, slot_of
-from tests.api.node import admit
+from tests.api.node import admit, allocate
 from tests.api.test_heartbeats import SETTINGS
 from tests.servers.plane import RunningPlane, running
+from tests.waiting import until
 
 TOGETHER = 24
+PLACED = 30
+READ = "select n_tup_upd, seq_tup_read, idx_tup_fetch from pg_stat_user_tables where relname = 'slot' and schemaname = 'read'"
+FLEET = """
+with made as (
+  insert into read.node select (n).* from read.node old
+  cross join generate_series(1, 1000) as i cross join lateral
+    jsonb_populate_record(old, jsonb_build_object('node_id', 'z' || i, 'subnet', 'z' || i)) as n
+  returning node_id
+), heard as (
+  insert into work.node_seen select made.node_id, clock_timestamp(), '1', 0, true from made returning node_id
+)
+insert into read.slot select (s).* from read.slot old cross join made cross join lateral jsonb_populate_record(
+  old,
+  jsonb_build_object('node_id', made.node_id, 'slot_id', made.node_id || '/' || old.slot_index)
+) as s returning slot_id
+"""
+"""So many more nodes like the one that is there, with slots as free as its own. The ledger knows none of them."""
 
 
 def test_hosts_that_are_admitted_at_the_same_moment_all_are(running_plane: RunningPlane) -> None:
@@ -55,6 +74,26 @@ def test_slots_that_derive_the_same_mac_get_different_ones(running_plane: Runnin
     found = [running_plane.client().get(f"/slots?node={name}").json()["items"][0] for name in (first, second)]
     macs = [derived_macs(slot_of(name, SlotIndex(0))) for name in (first, second)]
     assert [slot["mac_address"] for slot in found] == [macs[0][0], macs[1][1]]
+
+
+def test_placing_reads_no_more_slots_in_a_large_fleet(running_plane: RunningPlane) -> None:
+    admit(running_plane, "a", slots=PLACED)
+    assert len(running_plane.rows(FLEET)) == 1000 * PLACED
+    updated, *before = running_plane.rows(READ)[0]
+    for _ in range(PLACED):
+        assert allocate(running_plane).is_success
+    until(lambda: running_plane.rows(READ)[0][0] >= updated + PLACED, "the server counted", 60)
+    _, *after = running_plane.rows(READ)[0]
+    assert sum(after) - sum(before) < PLACED * 4 * CANDIDATES
+
+
+def test_a_node_whose_slots_were_not_all_looked_at_is_not_taken_for_the_fullest(
+    running_plane: RunningPlane,
+) -> None:
+    for name in ("a", "b"):
+        admit(running_plane, name, slots=40)
+    [slot] = allocate(running_plane).json()["slots"]
+    assert slot["node_id"] == "a"
 
 
 def two_of_one_mac() -> tuple[NodeId, NodeId]:

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
+import uvloop
 from psycopg.conninfo import conninfo_to_dict
 
 from control_plane.api.server import serve
@@ -118,7 +119,7 @@ def _answers(made: RunningPlane) -> bool:
 @contextlib.contextmanager
 def _in_a_thread(settings: Settings) -> Iterator[None]:
     stop: list[Callable[[], None]] = []
-    thread = threading.Thread(target=lambda: asyncio.run(_programs(settings, stop)))
+    thread = threading.Thread(target=lambda: uvloop.run(_programs(settings, stop)))
     thread.start()
     try:
         yield
