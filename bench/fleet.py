@@ -15,7 +15,7 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +51,8 @@ _TOLD: Final = {
     "SLICEPLANE_HEARTBEAT_SECONDS": str(HEARTBEAT_SECONDS),
     "SLICEPLANE_SLICE_NETWORKS": "10.64.0.0/10",
 }
+_ADMITTING: Final = 0.25
+"""The part of a round, more or less, in which the nodes are admitted."""
 _FAULTS: Final = 20
 _LAST: Final = 8
 """Lines of each log that a failed round shows."""
@@ -98,20 +100,28 @@ class _Fleet:
     def names(self) -> list[str]:
         return [f"n{number:04d}" for number in range(self.size.nodes)]
 
-    async def admit(self) -> None:
+    async def admit(self, progress: Progress) -> None:
         """All nodes, each process its own."""
         shares = [self.names[number :: len(self.hosts)] for number in range(len(self.hosts))]
-        await asyncio.gather(*(self._admit(*each) for each in zip(self.hosts, shares, strict=True)))
+        admitted = 0
+
+        def more(count: int) -> None:
+            nonlocal admitted
+            admitted += count
+            progress(admitted / self.size.nodes)
+
+        await asyncio.gather(*(self._admit(*each, more) for each in zip(self.hosts, shares, strict=True)))
         async with asyncio.timeout(SETTLE_SECONDS):
             await self._settled()
 
-    async def _admit(self, host: Told, names: Sequence[str]) -> None:
+    async def _admit(self, host: Told, names: Sequence[str], more: Callable[[int], None]) -> None:
         for start in range(0, len(names), ADMITTED_AT_ONCE):
             batch = names[start : start + ADMITTED_AT_ONCE]
             faults = await host.ask(await self.callers.each(batch, self.callers.expect), Faults)
             if faults.found:
                 raise LostOrDoubled(faults.found)
             await self.callers.each(batch, lambda name: self.callers.approve(name, self.slots))
+            more(len(batch))
 
     async def _settled(self) -> None:
         """Until every node has compared its slots and told all that it found."""
@@ -257,10 +267,10 @@ def fleet(sizes: Sequence[Size], slots: int = SLOTS) -> Bench:
         async def take(number: int, progress: Progress) -> Round:
             async with _fleet(sizes[number], slots) as made:
                 began = time.monotonic()
-                await made.admit()
+                await made.admit(_part(progress, 0.0, _ADMITTING))
                 _say(f"fleet: {sizes[number].nodes} nodes are up ({time.monotonic() - began:.0f} s)")
                 idle = await made.idle()
-                return {**idle, **await made.lives(progress)}
+                return {**idle, **await made.lives(_part(progress, _ADMITTING, 1 - _ADMITTING))}
 
         yield take
 

@@ -17,6 +17,7 @@ import msgspec
 from bench.measure import Bench, Round
 
 Say = Callable[[str], None]
+_QUIET_SECONDS: Final = 30.0
 _BAR: Final = 20
 
 
@@ -87,11 +88,11 @@ async def take_rounds(bench: Bench, kept: KeptRounds, *, resume: bool, say: Say)
 
 
 class _Drawn:
-    """A round's progress: a bar that fills on a terminal, one line at its end elsewhere."""
+    """A round's progress: a bar that fills on a terminal; elsewhere a line now and then, and one at its end."""
 
     def __init__(self, what: str, say: Say) -> None:
         self._what, self._say = what, say
-        self._began = time.monotonic()
+        self._began = self._said = time.monotonic()
         self._draws = sys.stderr.isatty()
         self(0.0)
 
@@ -99,6 +100,9 @@ class _Drawn:
         if self._draws:
             filled = round(done * _BAR)
             self._say(f"\r{self._what} [{'#' * filled}{'.' * (_BAR - filled)}]")
+        elif (now := time.monotonic()) - self._said > _QUIET_SECONDS:
+            self._said = now
+            self._say(f"{self._what}: {done:.0%} after {now - self._began:.0f} s\n")
 
     def end(self) -> None:
         seconds = time.monotonic() - self._began
