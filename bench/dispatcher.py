@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 import structlog
+import uvloop
 from pydantic import SecretStr
 
 from bench.lines import Told, told
@@ -92,4 +93,4 @@ def _say() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_run())
+    uvloop.run(_run())

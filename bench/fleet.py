@@ -15,7 +15,7 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +26,11 @@ from redis.asyncio import Redis
 from bench import fleet_checks as checks
 from bench.fleet_callers import Callers, Watch
 from bench.fleet_nodes import Down, Faults
+from bench.fleet_results import details, results
 from bench.fleet_site import Site, site
 from bench.hosted import Hosting
 from bench.lines import Told, told
-from bench.measure import Bench, Measurement, Progress, Round, TakeRound, middle, percentile
+from bench.measure import Bench, Progress, Round, TakeRound
 from bench.processes import spent
 from bench.rounds import KeptRounds, kept_file, take_rounds
 from bench.servers import bench_folder, memory_folder
@@ -281,36 +282,8 @@ def fleet(sizes: Sequence[Size], slots: int = SLOTS) -> Bench:
         shape=f"{shape}, {AT_ONCE} under way, a heartbeat every {HEARTBEAT_SECONDS} s",
         rounds=len(sizes),
         running=running,
-        results=_results,
+        results=results,
     )
-
-
-def _results(rounds: Sequence[Round]) -> tuple[Measurement, ...]:
-    small, large = (pick(rounds, key=lambda each: each["nodes"][0]) for pick in (min, max))
-    cost = {name: each["cost"][0] * 1000 for name, each in (("small", small), ("large", large))}
-    memory = sum(large[series][0] for series in _series(large, "memory."))
-    return (
-        middle("fleet.completed", [large], "completed", "allocations"),
-        percentile("fleet.active_p50_s", [large], "active", "s", 50),
-        percentile("fleet.active_p95_s", [large], "active", "s", 95),
-        percentile("fleet.released_p50_s", [large], "released", "s", 50),
-        percentile("fleet.released_p95_s", [large], "released", "s", 95),
-        Measurement("fleet.rate", _rounded(large["completed"][0] / sum(large["creating"])), "1/s"),
-        Measurement("fleet.memory_mib", _rounded(memory / 2**20), "MiB"),
-        Measurement("fleet.cost_ms", _rounded(cost["large"]), "ms"),
-        Measurement(
-            "fleet.scaling", _rounded(cost["large"] / cost["small"]), "ratio", _rounded(cost["small"])
-        ),
-    )
-
-
-def _series(found: Round, prefix: str) -> list[str]:
-    return [series for series in found if series.startswith(prefix)]
-
-
-def _rounded(number: float) -> float:
-    """Four significant digits, as every measurement has."""
-    return float(f"{number:.4g}")
 
 
 def _say(text: str) -> None:
@@ -331,7 +304,7 @@ def main(arguments: Sequence[str]) -> None:
     bench = fleet([_size(each) for each in asked.sizes], asked.slots)
     kept = KeptRounds(kept_file("fleet-sizes"), bench.shape)
     for each in asyncio.run(take_rounds(bench, kept, resume=asked.resume, say=_write)):
-        for measurement in (*_results([each]), *_details(each)):
+        for measurement in (*results([each]), *details(each)):
             _say(
                 f"{int(each['nodes'][0])} nodes: {measurement.metric} {measurement.value:g} {measurement.unit}"
             )
@@ -340,16 +313,6 @@ def main(arguments: Sequence[str]) -> None:
 def _size(word: str) -> Size:
     nodes, _, cycles = word.partition("x")
     return Size(int(nodes), int(cycles or 1))
-
-
-def _details(found: Round) -> Iterator[Measurement]:
-    for series in _series(found, "cost."):
-        yield Measurement(series, _rounded(found[series][0] * 1000), "ms per allocation")
-    for series in _series(found, "idle"):
-        yield Measurement(series, _rounded(found[series][0]), "cores")
-    for series in _series(found, "memory."):
-        yield Measurement(series, _rounded(found[series][0] / 2**20), "MiB")
-    yield Measurement("wall", _rounded(found["wall"][0] * 1000), "ms per allocation")
 
 
 def _write(text: str) -> None:

@@ -60,13 +60,14 @@ def take_report(place: Place, report: Report) -> Command:
     """Take one report. Raises `Conflict` when an earlier one of its spool is still missing."""
 
     async def command(transaction: Transaction) -> Decision:
-        last = await _last_taken(transaction.conn, place)
-        if report.sequence <= last:
-            return Decision((), _cause(place, report), str(last))
-        if report.sequence > last + 1:
-            why = f"report {last + 1} of this spool must come first"
-            raise Conflict(Objection("report_missing", why, "/reports"))
-        await _advance(transaction.conn, place, report.sequence)
+        if not await _advance(transaction.conn, place, report.sequence):
+            last = await _last_taken(transaction.conn, place)
+            if report.sequence <= last:
+                return Decision((), _cause(place, report), str(last))
+            if report.sequence > last + 1:
+                why = f"report {last + 1} of this spool must come first"
+                raise Conflict(Objection("report_missing", why, "/reports"))
+            await _advance(transaction.conn, place, report.sequence)
         return replace(await _decide(transaction, place, report), answer=str(report.sequence))
 
     return command
@@ -84,18 +85,22 @@ async def _decide(transaction: Transaction, place: Place, report: Report) -> Dec
             return await _slice(transaction, place, report, body)
 
 
+async def _advance(conn: AsyncConnection, place: Place, sequence: int) -> bool:
+    """Whether it is the next report of its spool; a twin of it waits here, and is then none."""
+    cursor = work.report_cursor
+    next_one = sa.and_(_cursor_of(place), cursor.c.sequence == sequence - 1)
+    moved = await conn.execute(sa.update(cursor).where(next_one).values(sequence=sequence))
+    return bool(moved.rowcount)
+
+
 async def _last_taken(conn: AsyncConnection, place: Place) -> int:
-    """How far the spool was taken; the row stays locked, so that a twin of the report waits for this one."""
+    """How far the spool was taken, 0 for one that is new; the row stays locked."""
     cursor = work.report_cursor
     key = {"node_id": place.node, "incarnation": place.incarnation}
     await conn.execute(insert(cursor).values(**key, sequence=0).on_conflict_do_nothing())
     found = await conn.execute(sa.select(cursor.c.sequence).where(_cursor_of(place)).with_for_update())
     last: int = found.scalar_one()
     return last
-
-
-async def _advance(conn: AsyncConnection, place: Place, sequence: int) -> None:
-    await conn.execute(sa.update(work.report_cursor).where(_cursor_of(place)).values(sequence=sequence))
 
 
 def _cursor_of(place: Place) -> sa.ColumnElement[bool]:
