@@ -8,6 +8,7 @@ from control_plane.commands.nodes import expect_node
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from control_plane.redis_nodes import NodeLogin, ensure_node_users, ensure_scripts, user_name
+from control_plane.settings import SLICE_NETWORKS
 from control_plane.wiring import Plane
 from deploy.embedded.redis import RedisServer
 from events.append import Change
@@ -22,7 +23,7 @@ async def admit(made: Plane, redis: RedisServer, names: Sequence[NodeId]) -> lis
     origin = Origin(actor="key:bench", why="bench", correlation_id=new_uuid())
     addresses = [_address(redis, name) for name in names]
     for name in names:
-        await made.handle(expect_node(name, secrets.token_hex(16), origin))
+        await made.handle(expect_node(name, secrets.token_hex(16), origin, SLICE_NETWORKS))
         await made.handle(_identify(name, origin))
     await ensure_scripts(made.redis)
     await ensure_node_users(

@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from control_plane.commands.nodes import Survey, expect_node, inspect_node
 from control_plane.handle import Command, Decision, Handle, Transaction
 from control_plane.origin import Origin
+from control_plane.settings import SLICE_NETWORKS
 from events.values import NodeId, new_uuid
 from tasks.reports import FoundSlot, NodeSurveyed
 
@@ -42,7 +43,7 @@ class _Hand:
         self._turns = count()
 
     async def come_up(self) -> None:
-        await self._handle(expect_node(self._node, f"the token of {self._node}", _origin()))
+        await self._handle(expect_node(self._node, f"the token of {self._node}", _origin(), SLICE_NETWORKS))
 
     async def write(self, appends: list[Append], over: asyncio.Event) -> None:
         """Until it is over; what was begun is finished."""

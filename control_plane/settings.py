@@ -10,6 +10,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 _SILENT_BEATS: Final = 4
 _LONGEST_PREFIX: Final = 23
+SLICE_NETWORKS: Final = IPv4Network("10.100.0.0/16")
+"""Unless told otherwise."""
 
 
 class Settings(BaseSettings):
@@ -59,7 +61,7 @@ class Settings(BaseSettings):
     failed_tasks_kept_days: float = Field(default=7.0, gt=0)
     """The same after a bad end; only for so long can it be seen at a glance why."""
 
-    slice_networks: IPv4Network = IPv4Network("10.100.0.0/16")
+    slice_networks: IPv4Network = SLICE_NETWORKS
     """Of which each new node gets a /24 for its slices; at least two of them."""
 
     @property

@@ -24,13 +24,12 @@ from tasks.reports import NodeSurveyed
 
 L2_DOMAIN: Final = "default"
 TOKEN_LIFETIME: Final = timedelta(hours=1)
-SUBNETS: Final = ipaddress.IPv4Network("10.100.0.0/16")
 _RIVALS: Final = 256
 """So many hosts may be admitted at the same moment."""
 
 
-def expect_node(node: NodeId, token: str, origin: Origin, among: ipaddress.IPv4Network = SUBNETS) -> Command:
-    """Admit a host by name: reserve its subnet and open a one-time token, of which only the hash is kept."""
+def expect_node(node: NodeId, token: str, origin: Origin, among: ipaddress.IPv4Network) -> Command:
+    """Admit a host by name: reserve a /24 of `among`, and open a one-time token, of which only the hash is kept."""
     rivals = 1
 
     async def command(transaction: Transaction) -> Decision:

@@ -18,6 +18,7 @@ from control_plane.queue_users import QueueUsers
 from control_plane.queue_watch import GROWN_BYTES, GROWN_CONNECTIONS, ROUND, QueueWatch
 from control_plane.queue_weights import FLOOD, FLOOD_CONNECTIONS, KEPT_CONNECTIONS, SWELLING
 from control_plane.relay import MAX_DEPTH, Enqueued, QueueFull, Relay
+from control_plane.settings import SLICE_NETWORKS
 from control_plane.sweeper import Sweeper
 from control_plane.wiring import Plane
 from deploy.embedded.redis import RedisServer
@@ -43,7 +44,7 @@ def watch(made: Plane) -> QueueWatch:
 def enrol(made: Plane) -> Enrol:
     async def enrol(name: str) -> NodeId:
         origin, token = Origin("test", "a node", new_uuid()), f"enrolment-token-of-{name}"
-        await made.handle(expect_node(NodeId(name), token, origin))
+        await made.handle(expect_node(NodeId(name), token, origin, SLICE_NETWORKS))
         asked = proven(enrolment(name, token))
         await made.handle(enrol_node(asked, origin, timedelta(hours=1)))
         await QueueUsers(made.engine, made.redis).follow(NodeId(name))

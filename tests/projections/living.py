@@ -43,7 +43,7 @@ from control_plane.projector.compare import Difference
 from control_plane.projector.rebuild import Rebuild
 from control_plane.projector.verify import verify
 from control_plane.sessions import Superseded
-from control_plane.settings import Settings
+from control_plane.settings import SLICE_NETWORKS, Settings
 from control_plane.wiring import plane
 from events.allocations import AllocationPlaced, AllocationRequested
 from events.facts import Reason
@@ -97,7 +97,7 @@ class Fleet:
         return True
 
     async def expect(self, node: NodeId) -> bool:
-        return await self.do(expect_node(node, token("first"), self.origin("expect")))
+        return await self.do(expect_node(node, token("first"), self.origin("expect"), SLICE_NETWORKS))
 
     async def reopen(self, node: NodeId, word: str) -> bool:
         return await self.do(reopen_enrolment(node, token(word), self.origin("reopen")))
