@@ -1,4 +1,4 @@
-"""A line to Redis that a test makes slow, cuts, or holds up, and that passes bytes on unread, TLS or not."""
+"""A line to a server that a test makes slow, cuts, or holds up, and that passes bytes on unread, TLS or not."""
 
 import asyncio
 import socket

@@ -1,0 +1,93 @@
+"""P4 on real lab nodes: the one link between a node and its control plane, API and queue, goes bad for a while.
+
+The packets are dropped and refused inside the node, where its management link ends. A fault lasts longer than every
+lease; what must hold once it is over is in `phases`. Guests are not on that link and notice nothing.
+
+A link that is merely slow is in `test_bad_lines`, by a proxy: packets cannot be delayed on every machine.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import pytest
+
+from node_agent.lab.host import MANAGEMENT
+from node_agent.lab.namespaces import LittleHost
+from tests import matrix
+from tests.faults.phases import PHASES, Fault, Phase, hold, last
+from tests.faults.programs import Lab
+
+pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
+
+DROP: Final = "counter drop"
+LOSE: Final = "numgen random mod 100 < 30 counter drop"
+REFUSE: Final = "meta l4proto tcp counter reject with tcp reset"
+PASS: Final = "accept"
+LINKS: Final = {
+    "cut": (DROP, DROP),
+    "deaf": (DROP, PASS),
+    "mute": (PASS, DROP),
+    "lossy": (LOSE, LOSE),
+    "reset": (REFUSE, REFUSE),
+}
+"""What becomes of packets to the node, and of those that it sends."""
+BAD_SECONDS: Final = 22.0
+"""The longest lease is a worker's in the queue, 15 s; a node counts as silent after 20."""
+_RULES: Final = """
+table inet bad_link {{
+  chain to_node {{ type filter hook input priority -400; iifname "{link}" {to_node}; }}
+  chain from_node {{ type filter hook output priority -400; oifname "{link}" {from_node}; }}
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    link: str
+    phase: Phase
+
+    def __str__(self) -> str:
+        return f"{self.link}-{self.phase}"
+
+
+EVERY: Final = [Case(link, phase) for link in LINKS for phase in PHASES]
+
+
+def go_bad(node: LittleHost, link: str) -> None:
+    to_node, from_node = LINKS[link]
+    rules = _RULES.format(link=MANAGEMENT, to_node=to_node, from_node=from_node)
+    node.run(["nft", "-f", "-"], stdin=rules)
+
+
+def struck(node: LittleHost) -> int:
+    """Packets that did not get through."""
+    listed = node.run(["nft", "list", "table", "inet", "bad_link"]).stdout
+    return sum(map(int, re.findall(r"counter packets (\d+)", listed)))
+
+
+def heal(node: LittleHost) -> None:
+    # Added first: to delete a table that is not there is an error.
+    node.run(["nft", "-f", "-"], stdin="add table inet bad_link; delete table inet bad_link")
+
+
+@contextmanager
+def healed(node: LittleHost) -> Iterator[None]:
+    """At the end, whatever happened."""
+    try:
+        yield
+    finally:
+        heal(node)
+
+
+@matrix.cases("P4", EVERY, few=1)
+def test_a_node_behind_a_bad_link_loses_nothing(lab: Lab, case: Case) -> None:
+    def over() -> None:
+        last(BAD_SECONDS)
+        assert struck(lab.node), "nothing was on the link: the fault shows nothing"
+        heal(lab.node)
+
+    with healed(lab.node):
+        hold(lab, case.phase, Fault(str(case), lambda: go_bad(lab.node, case.link), over))
