@@ -6,6 +6,7 @@ known to live: an idle node says nothing between two fetches, and its job does n
 """
 
 import threading
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, cast
@@ -20,6 +21,7 @@ from tasks.timetable import Timetable
 
 _BLOCK_SECONDS: Final = 15
 _BEATS_IN_TIMEOUT: Final = 3
+_MOMENT_SECONDS: Final = 1.0
 _CLOSE_SECONDS: Final = 10.0
 """More than a beat under way takes: Redis either answers it or is given up by then."""
 
@@ -51,7 +53,8 @@ class NodeQueue:
         )
         self._beats = timetable.enter(self._beat, name="queue-heartbeat", after=None, urgent=True)
         self._backoff = patience()
-        self._away: str | None = None
+        self._since: float | None = None
+        self._told: str | None = None
         self._held: set[str] = set()
 
     def fetch(self, room: int, known: Iterable[str]) -> tuple[Delivery, ...]:
@@ -119,13 +122,20 @@ class NodeQueue:
         self._waiter.close()
 
     def note(self, away: QueueAway | None) -> None:
-        """Log the queue's going and coming back, once each, and why it stays away when that changes."""
-        reason = None if away is None else away.reason
-        if reason is not None and reason != self._away:
-            log.warning("queue_away", queue=self.keys.waiting, reason=reason)
-        if reason is None and self._away is not None:
-            log.info("queue_back", queue=self.keys.waiting)
-        self._away = reason
+        """Log the queue's going and coming back, once each, and why it stays away when that changes.
+
+        Redis ends a node's connections at each renewal of its session: what is back in a moment was not away.
+        """
+        if away is None:
+            if self._told is not None:
+                log.info("queue_back", queue=self.keys.waiting)
+            self._since = self._told = None
+            return
+        now = time.monotonic()
+        self._since = self._since or now
+        if now - self._since >= _MOMENT_SECONDS and away.reason != self._told:
+            log.warning("queue_away", queue=self.keys.waiting, reason=away.reason)
+            self._told = away.reason
 
     @property
     def _between_beats(self) -> float:

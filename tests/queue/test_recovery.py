@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
 
 from control_plane import redis_nodes
 from control_plane.redis_nodes import Loss, RedisAway
@@ -249,6 +250,35 @@ async def test_orders_arrive_once_each_over_connections_that_break_all_the_time(
     assert sorted(node.next_order() for _ in ids) == sorted(str(order_id) for order_id in ids)
     await settled(control, LAB_A)
     assert node.begun.empty()
+
+
+async def test_connections_that_end_and_are_back_at_once_are_no_outage(
+    node: Node, relay: Relay, admin: redis.Redis
+) -> None:
+    [order_id] = order_ids(1)
+    with capture_logs() as told:
+        assert admin.client_kill_filter(user="node-lab-a", skipme=True)
+        await relay.enqueue(LAB_A, order_id, message(order_id, "order"))
+        assert node.next_order() == "order"
+    assert [each["event"] for each in told if each["event"].startswith("queue")] == []
+
+
+async def test_an_outage_is_told_once_with_its_reason_and_its_end(
+    node: Node, control: Redis, relay: Relay
+) -> None:
+    def said() -> list[str]:
+        return [each["event"] for each in told if each["event"].startswith("queue")]
+
+    [order_id] = order_ids(1)
+    with capture_logs() as told:
+        await turn_out(control, LAB_A)
+        eventually(said)
+        await let_in(control, login("lab-a"))
+        await relay.enqueue(LAB_A, order_id, message(order_id, "order"))
+        assert node.next_order() == "order"
+        eventually(lambda: said()[-1] == "queue_back")
+    assert said() == ["queue_away", "queue_back"]
+    assert told[0]["reason"]
 
 
 def test_a_worker_stops_at_once_while_redis_is_away(program: Path) -> None:
