@@ -94,6 +94,8 @@ def _load_of(lab: Lab, phase: Phase) -> str:
 
 
 def _converged(lab: Lab, allocation: str, phase: Phase) -> bool:
+    if not lab.is_heard():
+        return False
     if phase == "releasing":
         return lab.state(allocation) == "released"
     # Being told so is not enough: a machine that was killed is only found to be dead a moment later.

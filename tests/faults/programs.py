@@ -54,12 +54,16 @@ class Lab(Caller):
         assert pid is not None
         signal_all(pid, number)
 
-    def is_fit(self) -> bool:
-        """Whether the node will be the one that is chosen: it lacks nothing, and all its slots are free."""
+    def is_heard(self) -> bool:
+        """Whether the node's agent says that it lives and has compared its slots."""
         self.tend()
+        return bool(self.call("GET", f"/nodes/{NODE}")["state"] == "enrolled")
+
+    def is_fit(self) -> bool:
+        """Whether the node will be the one that is chosen: heard, lacking nothing, and all its slots free."""
         node = self.call("GET", f"/nodes/{NODE}")
         slots = [each for each in self.call("GET", "/slots")["items"] if each["node_id"] == NODE]
-        return not node["missing"] and all(each["state"] == "free" for each in slots)
+        return self.is_heard() and not node["missing"] and all(each["state"] == "free" for each in slots)
 
     def tasks_under_way(self) -> int:
         """Orders that are due or sent, and not at their end."""
