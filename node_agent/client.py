@@ -5,14 +5,13 @@ not have this node, or this request. What a failure means for slices is the same
 Over TLS, a control plane that is not believed is away: who answers may change, and so may this machine's clock.
 """
 
-from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final, Protocol, TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from node_agent.http_clients import SharedClient, new_client
+from node_agent.http_clients import SharedClient
 from node_agent.settings import Settings, SettingsRefused
 from tasks.agent_api import (
     DesiredState,
@@ -28,7 +27,6 @@ from tasks.reports import ReportBatch, ReportsTaken
 from tasks.trust import why_untrusted
 
 Answer = TypeVar("Answer", bound=BaseModel)
-Client = TypeVar("Client", httpx.Client, SharedClient)
 
 _PASSING: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
 
@@ -63,13 +61,13 @@ class _Problem(BaseModel):
 
 def enrol(settings: Settings, enrolment: Enrolment) -> Granted:
     """Present the one-time token. Raises `ControlPlaneAway`, `TurnedAway`."""
-    with _untroubled(new_client, settings) as http:
+    with _client(settings) as http:
         return _read(_answered(http, "POST", "/v1/agent/enroll", enrolment), Granted)
 
 
 def ask_for_session(settings: Settings, renewal: Renewal) -> Granted:
     """Ask to go on from a session to a new one. Raises `ControlPlaneAway`, `TurnedAway`."""
-    with _untroubled(new_client, settings) as http:
+    with _client(settings) as http:
         return _read(_answered(http, "POST", "/v1/agent/sessions", renewal), Granted)
 
 
@@ -88,7 +86,7 @@ class ControlPlane:
     """Every method may be called from any thread, and raises `ControlPlaneAway` and `TurnedAway`."""
 
     def __init__(self, settings: Settings, credentials: Credentials) -> None:
-        self._client = _untroubled(SharedClient, settings)
+        self._client = _client(settings)
         self._credentials = credentials
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
@@ -119,9 +117,9 @@ class ControlPlane:
         self._client.close()
 
 
-def _untroubled(make: Callable[[Settings], Client], settings: Settings) -> Client:
+def _client(settings: Settings) -> SharedClient:
     try:
-        return make(settings)
+        return SharedClient(settings)
     except SettingsRefused as refused:
         # It was good when the agent started: whoever exchanges the file will end that.
         raise ControlPlaneAway(str(refused)) from refused

@@ -17,11 +17,6 @@ from node_agent.settings import Settings, api_trust
 _TIMEOUT: Final = httpx.Timeout(10.0, connect=3.0)
 
 
-def new_client(settings: Settings) -> httpx.Client:
-    """One's own. Raises `SettingsRefused`."""
-    return _client(settings.api_url, api_trust(settings))
-
-
 @dataclass(slots=True)
 class _Shared:
     client: httpx.Client
@@ -33,7 +28,7 @@ _lock: Final = threading.Lock()
 
 
 class SharedClient:
-    """The use of a client that others may use too. Raises `SettingsRefused`."""
+    """The use of a client that others may use too, until `close` or as a context. Raises `SettingsRefused`."""
 
     def __init__(self, settings: Settings) -> None:
         self._key = settings.api_url, api_trust(settings)
@@ -44,6 +39,12 @@ class SharedClient:
             shared = _shared[self._key]
             shared.users += 1
         self.http = shared.client
+
+    def __enter__(self) -> httpx.Client:
+        return self.http
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Give it back."""
