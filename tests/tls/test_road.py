@@ -79,6 +79,7 @@ def test_servers_of_another_ca_are_refused_at_both_ends_and_the_agent_comes_back
         )
     finally:
         site.show(own)
+    agent.await_said("queue_back")
     _is_back(site, agent)
 
 
@@ -98,8 +99,7 @@ def test_an_expired_certificate_is_named_and_a_renewed_one_brings_the_agent_back
 
 
 def _is_back(site: Site, agent: Agent) -> None:
-    for event in ("control_plane_back", "queue_back"):
-        agent.await_said(event)
+    agent.await_said("control_plane_back")
     until(lambda: _answers(site), "the API answers")
     site.release(site.make_slice())
 
