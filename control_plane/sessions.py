@@ -136,31 +136,27 @@ class Shown:
 
 async def refuse_stranger(conn: AsyncConnection, shown: Shown) -> None:
     """Raises `Unauthorised` unless it is the credential of a session of the node that counts."""
-    [refusal] = await refusals(conn, [shown])
-    if refusal is not None:
-        raise refusal
-
-
-async def refusals(conn: AsyncConnection, shown: Sequence[Shown]) -> list[Unauthorised | None]:
-    """Why each is refused; None for whoever is the node that he says."""
     node = nodes.node
     live = (session.c.expires_at > sa.func.clock_timestamp()).label("live")
     query = (
-        sa.select(session.c.node_id, session.c.credential_sha256, live)
+        sa.select(session.c.credential_sha256, live)
         .join(
             node,
             sa.and_(node.c.node_id == session.c.node_id, node.c.key_thumbprint == session.c.key_thumbprint),
         )
-        .where(session.c.node_id.in_({each.node_id for each in shown}))
+        .where(_of(shown.node_id))
     )
-    rows = {row.node_id: row for row in await conn.execute(query)}
-    return [_refusal(rows.get(each.node_id), each.credential_sha256) for each in shown]
+    row = (await conn.execute(query)).one_or_none()
+    known = row is not None and hmac.compare_digest(row.credential_sha256, shown.credential_sha256)
+    if error := refusal(known=known, live=row is not None and row.live):
+        raise error
 
 
-def _refusal(row: sa.Row[Any] | None, credential_sha256: str) -> Unauthorised | None:
-    if row is None or not hmac.compare_digest(row.credential_sha256, credential_sha256):
+def refusal(*, known: bool, live: bool) -> Unauthorised | None:
+    """Why somebody is not taken for a node, by a session of these credentials that is `known`, and `live`."""
+    if not known:
         return Unauthorised(Objection("unknown_node", "no node is known by these credentials"))
-    if not row.live:
+    if not live:
         return Unauthorised(Objection("session_expired", "these credentials expired; renew the session"))
     return None
 
