@@ -52,12 +52,7 @@ class Site:
     def clients(self) -> list[httpx.AsyncClient]:
         """An admin's, one for each API."""
         headers = {"Authorization": f"Bearer {KEY}"}
-        # The server closes a connection that was idle for five seconds, perhaps while a request is on its way.
-        limits = httpx.Limits(keepalive_expiry=2.0)
-        return [
-            httpx.AsyncClient(base_url=f"{url}/v1", headers=headers, timeout=60, limits=limits)
-            for url in self.apis
-        ]
+        return [httpx.AsyncClient(base_url=f"{url}/v1", headers=headers, timeout=60) for url in self.apis]
 
     @asynccontextmanager
     async def database(self) -> AsyncIterator[AsyncConnection]:

@@ -14,7 +14,12 @@ import httpx
 
 from node_agent.settings import Settings, api_trust
 
+KEPT_SECONDS: Final = 60.0
+"""How long a connection is kept that is not used: over all but the longest intervals of heartbeats."""
 _TIMEOUT: Final = httpx.Timeout(10.0, connect=3.0)
+_LIMITS: Final = httpx.Limits(
+    max_connections=100, max_keepalive_connections=20, keepalive_expiry=KEPT_SECONDS
+)
 
 
 @dataclass(slots=True)
@@ -62,4 +67,4 @@ class SharedClient:
 
 def _client(api_url: str, trusted: ssl.SSLContext) -> httpx.Client:
     # Proxies and .netrc of the host's root are not for the agent's secret.
-    return httpx.Client(base_url=api_url, verify=trusted, timeout=_TIMEOUT, trust_env=False)
+    return httpx.Client(base_url=api_url, verify=trusted, timeout=_TIMEOUT, limits=_LIMITS, trust_env=False)

@@ -1,6 +1,7 @@
 """The API as a program: one process that serves on every address of the settings."""
 
 import asyncio
+import resource
 import socket
 from typing import Final
 
@@ -18,6 +19,8 @@ from events.tail import Tail
 
 log = structlog.get_logger()
 LAST_SECONDS: Final = 2
+KEEP_ALIVE_SECONDS: Final = 75
+"""Longer than nodes keep a connection between two heartbeats: over TLS, a new one costs more than the heartbeat."""
 
 
 async def serve(plane: Plane) -> None:
@@ -26,6 +29,7 @@ async def serve(plane: Plane) -> None:
     Raises `NoSigningKey` and `UnusableCertificate` before it serves anybody.
     """
     keys, secure = order_keys(plane.settings), server_context(plane.settings)
+    _allow_connections()
     waiter = Waiter()
     feed = Feed(plane.engine, Tail(ledger_dsn(plane)), waiter)
     app = create_app(plane, feed, keys)
@@ -34,6 +38,7 @@ async def serve(plane: Plane) -> None:
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=LAST_SECONDS,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         lifespan="off",
         ssl_context_factory=None if secure is None else lambda _config, _default: secure,
     )
@@ -61,6 +66,12 @@ async def _until_cancelled(server: uvicorn.Server, sockets: list[socket.socket],
         feed.end_watches()
         await serving
         raise
+
+
+def _allow_connections() -> None:
+    """As many as this process may have at all: each node keeps one, and the usual soft limit is 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _listener(address: str) -> socket.socket:

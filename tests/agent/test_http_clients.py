@@ -7,8 +7,9 @@ from pathlib import Path
 
 import httpx
 
+from control_plane.api.server import KEEP_ALIVE_SECONDS
 from deploy.embedded.certificates import ensure
-from node_agent.http_clients import SharedClient
+from node_agent.http_clients import KEPT_SECONDS, SharedClient
 from node_agent.settings import Settings
 
 
@@ -50,3 +51,7 @@ def test_agents_that_ask_elsewhere_or_believe_others_have_another(settings: Sett
     ]
     with users(*asked) as opened:
         assert len({id(each.http) for each in opened}) == len(asked)
+
+
+def test_the_api_keeps_an_idle_connection_longer_than_an_agent_does() -> None:
+    assert KEEP_ALIVE_SECONDS > KEPT_SECONDS
