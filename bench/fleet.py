@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from redis.asyncio import Redis
 
 from bench import fleet_checks as checks
-from bench.fleet_callers import Callers, Watch
+from bench.fleet_callers import Callers, watching
 from bench.fleet_nodes import Down, Faults
 from bench.fleet_results import details, results
 from bench.fleet_site import Site, site
@@ -233,10 +233,7 @@ async def _fleet(size: Size, slots: int) -> AsyncIterator[_Fleet]:
             await opened.enter_async_context(_host(made, number, disks, slots))
             for number in range(-(-size.nodes // NODES_OF_A_PROCESS))
         ]
-        watch = Watch(clients[0])
-        watching = asyncio.create_task(watch.run())
-        opened.push_async_callback(_end, watching)
-        await watch.listening.wait()
+        watch = await opened.enter_async_context(watching(clients[0]))
         try:
             yield _Fleet(size, slots, made, hosts, Callers(clients, watch, AT_ONCE))
         except Exception:
@@ -244,11 +241,6 @@ async def _fleet(size: Size, slots: int) -> AsyncIterator[_Fleet]:
             for path in sorted([*folder.glob("*.log"), *disks.glob("*.log")]):
                 _say(f"--- {path.name}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-_LAST:]))
             raise
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])
 
 
 @asynccontextmanager

@@ -7,7 +7,8 @@ lost, it is asked for again from where it was.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Final, NamedTuple, TypeVar
 from uuid import uuid4
 
@@ -47,7 +48,7 @@ class _Came(NamedTuple):
 
 
 class Watch:
-    """What became of each allocation, as the event stream tells. `run` it beside the callers."""
+    """What became of each allocation, as the event stream tells. It `run`s beside the callers."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
@@ -98,6 +99,19 @@ class Watch:
 
     def _future(self, allocation: str, ends: str) -> asyncio.Future[_Came]:
         return self._came.setdefault((allocation, ends), asyncio.get_running_loop().create_future())
+
+
+@asynccontextmanager
+async def watching(client: httpx.AsyncClient) -> AsyncIterator[Watch]:
+    """A watch that listens."""
+    watch = Watch(client)
+    running = asyncio.create_task(watch.run())
+    try:
+        await watch.listening.wait()
+        yield watch
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
 
 
 class Callers:

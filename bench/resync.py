@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 import psycopg
 
-from bench.fleet_callers import Callers, Watch
+from bench.fleet_callers import Callers, Watch, watching
 from bench.fleet_site import Site, site
 from bench.hosted import Hosting
 from bench.lines import Told, told
@@ -224,10 +224,7 @@ async def restarting(shape: Shape) -> AsyncIterator[Restarting]:
         conn = await opened.enter_async_context(
             await psycopg.AsyncConnection.connect(made.postgres.admin_dsn, autocommit=True)
         )
-        watch = Watch(clients[0])
-        watching = asyncio.create_task(watch.run())
-        opened.callback(watching.cancel)
-        await watch.listening.wait()
+        watch = await opened.enter_async_context(watching(clients[0]))
         yield Restarting(shape, made, hosts, Callers(clients, watch, AT_ONCE), watch, conn)
 
 

@@ -1,6 +1,6 @@
 """Who is calling. Callers and admins come with an API key, nodes with `<node_id>:<credential>`; both as Bearer.
 
-Only hashes are stored, and they are compared in constant time or looked up by index. Every route names the role
+Only hashes are stored, and they are compared in constant time or looked up in the database. Every route names the role
 that it wants; a route without one does not pass the tests.
 """
 

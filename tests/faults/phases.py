@@ -21,6 +21,17 @@ PHASES: Final[tuple[Phase, ...]] = ("idle", "provisioning", "releasing")
 CONVERGED_SECONDS: Final = 30.0
 
 
+@dataclass(frozen=True)
+class Case:
+    """What a fault befalls (a program, a link), and what is under way then."""
+
+    of: str
+    phase: Phase
+
+    def __str__(self) -> str:
+        return f"{self.of}-{self.phase}"
+
+
 def _nothing() -> None:
     """It is over at once."""
 

@@ -9,7 +9,6 @@ A link that is merely slow is in `test_bad_lines`, by a proxy: packets cannot be
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 import pytest
@@ -17,7 +16,7 @@ import pytest
 from node_agent.lab.host import MANAGEMENT
 from node_agent.lab.namespaces import LittleHost
 from tests import matrix
-from tests.faults.phases import PHASES, Fault, Phase, hold, last
+from tests.faults.phases import PHASES, Case, Fault, hold, last
 from tests.faults.programs import Lab
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -42,15 +41,6 @@ table inet bad_link {{
   chain from_node {{ type filter hook output priority -400; oifname "{link}" {from_node}; }}
 }}
 """
-
-
-@dataclass(frozen=True)
-class Case:
-    link: str
-    phase: Phase
-
-    def __str__(self) -> str:
-        return f"{self.link}-{self.phase}"
 
 
 EVERY: Final = [Case(link, phase) for link in LINKS for phase in PHASES]
@@ -90,4 +80,4 @@ def test_a_node_behind_a_bad_link_loses_nothing(lab: Lab, case: Case) -> None:
         heal(lab.node)
 
     with healed(lab.node):
-        hold(lab, case.phase, Fault(str(case), lambda: go_bad(lab.node, case.link), over))
+        hold(lab, case.phase, Fault(str(case), lambda: go_bad(lab.node, case.of), over))

@@ -6,13 +6,12 @@ A case is a program, what is under way, and what is done to it; what must hold i
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 import pytest
 
 from tests import matrix
-from tests.faults.phases import PHASES, Fault, Phase, hold, last
+from tests.faults.phases import PHASES, Case, Fault, hold, last
 from tests.faults.programs import PROGRAMS, Lab
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -23,20 +22,11 @@ OTHERS_STOPPED_SECONDS: Final = 7.0
 """... a leader's session 5 s, a transaction 4 s; an agent gives its host's programs less."""
 
 
-@dataclass(frozen=True)
-class Case:
-    program: str
-    phase: Phase
-
-    def __str__(self) -> str:
-        return f"{self.program}-{self.phase}"
-
-
 EVERY: Final = [Case(program, phase) for program in PROGRAMS for phase in PHASES]
 QUICK: Final = [
     case
     for case in EVERY
-    if case.program != "agent" and case.phase != "provisioning" and case != Case("qemu", "idle")
+    if case.of != "agent" and case.phase != "provisioning" and case != Case("qemu", "idle")
 ]
 """In the others a guest boots after the fault, which takes long on a busy machine, or an agent's long lease
 runs out.
@@ -68,9 +58,9 @@ def go_on(lab: Lab, program: str) -> None:
 def test_a_program_killed(lab: Lab, case: Case) -> None:
     fault = Fault(
         f"{case} killed",
-        lambda: lab.signal(case.program, signal.SIGKILL),
+        lambda: lab.signal(case.of, signal.SIGKILL),
         around=around(lab, case),
-        guest_dies=case.program == "qemu" and case.phase != "releasing",
+        guest_dies=case.of == "qemu" and case.phase != "releasing",
     )
     hold(lab, case.phase, fault)
 
@@ -79,8 +69,8 @@ def test_a_program_killed(lab: Lab, case: Case) -> None:
 def test_a_program_stopped_past_its_leases_has_no_stale_effect(lab: Lab, case: Case) -> None:
     fault = Fault(
         f"{case} stopped",
-        lambda: lab.signal(case.program, signal.SIGSTOP),
-        lambda: go_on(lab, case.program),
+        lambda: lab.signal(case.of, signal.SIGSTOP),
+        lambda: go_on(lab, case.of),
         around=around(lab, case),
     )
     hold(lab, case.phase, fault)
