@@ -8,8 +8,9 @@ Over TLS, a control plane that is not believed is away: who answers may change, 
 from http import HTTPStatus
 from typing import Final, Protocol, TypeVar
 
-import httpx
 from pydantic import BaseModel, ValidationError
+from urllib3 import BaseHTTPResponse
+from urllib3.exceptions import ClosedPoolError, HTTPError
 
 from node_agent.http_clients import SharedClient
 from node_agent.settings import Settings, SettingsRefused
@@ -62,13 +63,13 @@ class _Problem(BaseModel):
 def enrol(settings: Settings, enrolment: Enrolment) -> Granted:
     """Present the one-time token. Raises `ControlPlaneAway`, `TurnedAway`."""
     with _client(settings) as http:
-        return _read(_answered(http, "POST", "/v1/agent/enroll", enrolment), Granted)
+        return _read(_answered(http, "/v1/agent/enroll", enrolment), Granted)
 
 
 def ask_for_session(settings: Settings, renewal: Renewal) -> Granted:
     """Ask to go on from a session to a new one. Raises `ControlPlaneAway`, `TurnedAway`."""
     with _client(settings) as http:
-        return _read(_answered(http, "POST", "/v1/agent/sessions", renewal), Granted)
+        return _read(_answered(http, "/v1/agent/sessions", renewal), Granted)
 
 
 class Credentials(Protocol):
@@ -90,28 +91,28 @@ class ControlPlane:
         self._credentials = credentials
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
-        return _read(self._ask("POST", "/v1/agent/heartbeat", heartbeat), HeartbeatAnswer)
+        return _read(self._ask("/v1/agent/heartbeat", heartbeat), HeartbeatAnswer)
 
     def desired_state(self, held: HeldOrders) -> DesiredState:
         """What the node should hold and does not."""
-        return _read(self._ask("POST", "/v1/agent/desired-state", held), DesiredState)
+        return _read(self._ask("/v1/agent/desired-state", held), DesiredState)
 
     def report(self, batch: ReportBatch) -> ReportsTaken:
         """Also raises `ReportMissing`."""
-        return _read(self._ask("POST", "/v1/agent/reports", batch), ReportsTaken)
+        return _read(self._ask("/v1/agent/reports", batch), ReportsTaken)
 
     def progress(self, batch: ProgressBatch) -> None:
-        self._ask("POST", "/v1/agent/progress", batch)
+        self._ask("/v1/agent/progress", batch)
 
-    def _ask(self, method: str, path: str, question: BaseModel | None = None) -> httpx.Response:
+    def _ask(self, path: str, question: BaseModel) -> BaseHTTPResponse:
         """Ask, and once more when the session was renewed meanwhile or could be."""
         bearer = self._credentials.bearer
         try:
-            return _answered(self._client.http, method, path, question, bearer)
+            return _answered(self._client, path, question, bearer)
         except TurnedAway as refusal:
             if refusal.status != HTTPStatus.UNAUTHORIZED or not self._credentials.renew_if_still(bearer):
                 raise
-        return _answered(self._client.http, method, path, question, self._credentials.bearer)
+        return _answered(self._client, path, question, self._credentials.bearer)
 
     def close(self) -> None:
         self._client.close()
@@ -125,47 +126,39 @@ def _client(settings: Settings) -> SharedClient:
         raise ControlPlaneAway(str(refused)) from refused
 
 
-def _read(response: httpx.Response, answer: type[Answer]) -> Answer:
+def _read(response: BaseHTTPResponse, answer: type[Answer]) -> Answer:
     try:
-        return answer.model_validate_json(response.content)
+        return answer.model_validate_json(response.data)
     except ValidationError as error:
         # Something else answers on this address, or a control plane that speaks otherwise: both may pass.
-        why = f"{response.request.url.path} answered what is no {answer.__name__}: {error}"
-        raise ControlPlaneAway(why) from error
+        raise ControlPlaneAway(f"{response.url} answered what is no {answer.__name__}: {error}") from error
 
 
 def _answered(
-    http: httpx.Client,
-    method: str,
-    path: str,
-    question: BaseModel | None,
-    bearer: str | None = None,
-) -> httpx.Response:
-    content = None if question is None else question.model_dump_json()
+    http: SharedClient, path: str, question: BaseModel, bearer: str | None = None
+) -> BaseHTTPResponse:
     headers = {"Content-Type": "application/json"}
     if bearer is not None:
         headers["Authorization"] = f"Bearer {bearer}"
     try:
-        response = http.request(method, path, content=content, headers=headers)
-    except RuntimeError as error:
-        if not http.is_closed:
-            raise
+        response = http.post(path, question.model_dump_json(), headers)
+    except ClosedPoolError as error:
         # By an agent that ends, under a job of its own that takes longer than it is waited for.
         raise ControlPlaneAway("the agent ends") from error
-    except httpx.HTTPError as error:
+    except HTTPError as error:
         raise ControlPlaneAway(why_untrusted(error) or f"{type(error).__name__}: {error}") from error
-    if response.status_code in _PASSING or response.is_server_error:
-        raise ControlPlaneAway(f"{response.status_code} from {path}")
-    if not response.is_success:
+    if response.status in _PASSING or response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        raise ControlPlaneAway(f"{response.status} from {path}")
+    if response.status >= HTTPStatus.MULTIPLE_CHOICES:
         raise _refusal(response)
     return response
 
 
-def _refusal(response: httpx.Response) -> TurnedAway:
+def _refusal(response: BaseHTTPResponse) -> TurnedAway:
     try:
-        problem = _Problem.model_validate_json(response.content)
+        problem = _Problem.model_validate_json(response.data)
     except ValidationError:
-        problem = _Problem(detail=response.text[:500])
+        problem = _Problem(detail=response.data.decode(errors="replace")[:500])
     missing = any(reason.code == "report_missing" for reason in problem.reasons)
     kind = ReportMissing if missing else TurnedAway
-    return kind(response.status_code, problem.detail or problem.title or response.reason_phrase)
+    return kind(response.status, problem.detail or problem.title or response.reason or "")

@@ -1,52 +1,59 @@
 """HTTP connections to the control plane, shared by agents of one process that ask in one place and believe the same.
 
 A lone agent has its own. In a process with a thousand, a thousand pools would be a thousand idle sockets, and all that
-a client holds besides, an address and a context for TLS, is the same. Who asks is said in each request. A client lives
-until the last agent that uses it gives it back.
+a pool holds besides, an address and a context for TLS, is the same. Who asks is said in each request. A pool lives
+until the last agent that uses it gives it back. An idle connection is kept until the API ends it.
 """
 
 import ssl
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import httpx
+from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Timeout
+from urllib3.connectionpool import connection_from_url
+from urllib3.util import parse_url
 
 from node_agent.settings import Settings, api_trust
 
-KEPT_SECONDS: Final = 60.0
-"""How long a connection is kept that is not used: over all but the longest intervals of heartbeats."""
-_TIMEOUT: Final = httpx.Timeout(10.0, connect=3.0)
-_LIMITS: Final = httpx.Limits(
-    max_connections=100, max_keepalive_connections=20, keepalive_expiry=KEPT_SECONDS
-)
+_TIMEOUT: Final = Timeout(connect=3.0, read=10.0)
+_CONNECTIONS: Final = 64
+"""More than the threads that ask: nobody waits for one."""
 
 
 @dataclass(slots=True)
 class _Shared:
-    client: httpx.Client
+    pool: HTTPConnectionPool
     users: int = 0
 
 
-_shared: Final[dict[tuple[str, ssl.SSLContext], _Shared]] = {}
+_shared: Final[dict[tuple[str, ssl.SSLContext | None], _Shared]] = {}
 _lock: Final = threading.Lock()
 
 
 class SharedClient:
-    """The use of a client that others may use too, until `close` or as a context. Raises `SettingsRefused`."""
+    """The use of a pool that others may use too, until `close` or as a context. Raises `SettingsRefused`."""
 
     def __init__(self, settings: Settings) -> None:
         self._key = settings.api_url, api_trust(settings)
+        self._path = (parse_url(settings.api_url).path or "").rstrip("/")
         self._is_used = True
         with _lock:
             if self._key not in _shared:
-                _shared[self._key] = _Shared(_client(*self._key))
+                _shared[self._key] = _Shared(_pool(*self._key))
             shared = _shared[self._key]
             shared.users += 1
-        self.http = shared.client
+        self.pool = shared.pool
 
-    def __enter__(self) -> httpx.Client:
-        return self.http
+    def post(self, path: str, body: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
+        """The answer, read to its end, whatever it is. Raises `urllib3.exceptions.HTTPError`."""
+        return self.pool.urlopen(
+            "POST", self._path + path, body=body, headers=headers, retries=False, redirect=False
+        )
+
+    def __enter__(self) -> "SharedClient":
+        return self
 
     def __exit__(self, *_error: object) -> None:
         self.close()
@@ -62,9 +69,10 @@ class SharedClient:
             if shared.users:
                 return
             del _shared[self._key]
-        shared.client.close()
+        shared.pool.close()
 
 
-def _client(api_url: str, trusted: ssl.SSLContext) -> httpx.Client:
-    # Proxies and .netrc of the host's root are not for the agent's secret.
-    return httpx.Client(base_url=api_url, verify=trusted, timeout=_TIMEOUT, limits=_LIMITS, trust_env=False)
+def _pool(api_url: str, trusted: ssl.SSLContext | None) -> HTTPConnectionPool:
+    # It knows of no proxies and no .netrc: those of the host's root are not for the agent's secret.
+    over_tls = {} if trusted is None else {"ssl_context": trusted}
+    return connection_from_url(api_url, timeout=_TIMEOUT, maxsize=_CONNECTIONS, **over_tls)

@@ -21,7 +21,7 @@ from node_agent.accept import Acceptance
 from node_agent.fence import Refused
 from node_agent.halt import Halt, Halted, Late
 from node_agent.host import Host
-from node_agent.progress import Told, telling, untold
+from node_agent.progress import NOBODY, Listener, telling
 from node_agent.reporter import Reporter
 from node_agent.running import AlreadyRunning, CameToNothing, Running
 from node_agent.slices import HostUnreadable
@@ -69,7 +69,7 @@ class Operations:
     reporter: Reporter
     running: Running
     look_after: Callable[[Slot], None]
-    told: Told = untold
+    listener: Listener = NOBODY
 
     def carry_out(self, operation: Operation) -> None:
         """Do it and tell how it ended. Raises `OSError` when the disk refuses that, and `GivenBack`."""
@@ -114,7 +114,7 @@ class Operations:
         limit = bounds_of(operation.body.kind).time_limit
         with (
             self.running.place(operation.operation_id, limit) as halt,
-            telling(self.told, operation.operation_id),
+            telling(self.listener, operation.operation_id),
         ):
             try:
                 return self._carried_out(operation, halt)

@@ -2,15 +2,16 @@
 
 Whoever works on a task does so `telling` somebody; below it, every step names itself, as deep as it is called. What
 is told is kept only until it is sent: the newest of each task, a moment later, five times a second at most, in one
-request. What could not be sent is forgotten, because a newer one follows or the report of the end does.
+request. What could not be sent is forgotten, because a newer one follows or the report of the end does; and so is what
+was not sent when the work ended: of work that takes a moment, only the end is told.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 from uuid import UUID
 
 import structlog
@@ -25,14 +26,36 @@ log = structlog.get_logger(__name__)
 _PAUSE_SECONDS: Final = 0.2
 _MOST: Final = 256
 
-Told = Callable[[UUID, str, int, int | None], None]
-"""A task's id, its step, the step's number, and of how many."""
+
+class Listener(Protocol):
+    """Hears of work under way, from any thread."""
+
+    def tell(self, task_id: UUID, step: str, number: int, of: int | None) -> None:
+        """A step begins: its number, of how many."""
+        ...
+
+    def ended(self, task_id: UUID) -> None:
+        """The work on the task is over, for now at least."""
+        ...
+
+
+class Nobody:
+    """Listens to nothing."""
+
+    def tell(self, task_id: UUID, step: str, number: int, of: int | None) -> None:
+        pass
+
+    def ended(self, task_id: UUID) -> None:
+        pass
+
+
+NOBODY: Final = Nobody()
 
 
 @dataclass(slots=True)
 class _Track:
     task_id: UUID
-    told: Told
+    listener: Listener
     number: int = 0
     of: int | None = None
 
@@ -41,13 +64,14 @@ _track: Final[ContextVar[_Track | None]] = ContextVar("track", default=None)
 
 
 @contextmanager
-def telling(told: Told, task_id: UUID) -> Iterator[None]:
+def telling(listener: Listener, task_id: UUID) -> Iterator[None]:
     """While this lasts, the steps that this thread takes are steps of this task."""
-    token = _track.set(_Track(task_id, told))
+    token = _track.set(_Track(task_id, listener))
     try:
         yield
     finally:
         _track.reset(token)
+        listener.ended(task_id)
 
 
 def expect_steps(count: int) -> None:
@@ -62,7 +86,7 @@ def tell_step(name: str) -> None:
         track.number += 1
         # A plan made anew on the way may have grown past what was expected.
         of = None if track.of is None else max(track.of, track.number)
-        track.told(track.task_id, name, track.number, of)
+        track.listener.tell(track.task_id, name, track.number, of)
 
 
 def tell_wait(name: str) -> None:
@@ -72,12 +96,8 @@ def tell_wait(name: str) -> None:
     tell_step(name)
 
 
-def untold(task_id: UUID, step: str, number: int, of: int | None) -> None:
-    """Nobody listens."""
-
-
 class ProgressSender:
-    """`tell` from any thread, `start` once."""
+    """A listener that tells the control plane; `start` it once."""
 
     def __init__(self, clock: NodeClock) -> None:
         self._clock = clock
@@ -91,6 +111,10 @@ class ProgressSender:
             self._newest[task_id] = progress
         if self._entry is not None:
             self._entry.wake(within=_PAUSE_SECONDS)
+
+    def ended(self, task_id: UUID) -> None:
+        with self._lock:
+            self._newest.pop(task_id, None)
 
     def start(self, control_plane: ControlPlane, timetable: Timetable) -> None:
         self._entry = timetable.enter(lambda: self._send_newest(control_plane), name="progress", after=None)

@@ -89,16 +89,10 @@ _trusted: Final = lru_cache(maxsize=8)(trust)
 """One context for all agents of a process that believe the same."""
 
 
-@lru_cache(maxsize=1)
-def _nobody() -> ssl.SSLContext:
-    """For http://, where it is not asked. The HTTP client's own default reads a store of CAs for each client."""
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-
-
-def api_trust(settings: Settings) -> ssl.SSLContext:
-    """Whom to believe as the API. Raises `SettingsRefused`."""
+def api_trust(settings: Settings) -> ssl.SSLContext | None:
+    """Whom to believe as the API, which is asked over TLS only. Raises `SettingsRefused`."""
     if not settings.over_tls:
-        return _nobody()
+        return None
     path = settings.ca_file
     try:
         return _trusted(None if path is None else path.read_text())

@@ -69,15 +69,15 @@ class Agent:
         kept, granted = session.kept, session.kept.granted
         self._session, self._timetable = session, timetable
         self._talking = Talking(settings, session, timetable)
-        reporter, told = self._talking.reporter, self._talking.progress.tell
+        reporter, progress = self._talking.reporter, self._talking.progress
         self._trust = Trust(granted.order_keys, kept.former_keys, self._talking.clock.now)
         self._files = FenceFiles(settings.state_folder / "fence", self._trust.recall)
         indexes = (slot.index for slot in settings.slots)
         slots = Slots(settings.node_id, node_network(settings, granted.subnet), indexes, self._files)
         self._host = build_host(settings, granted.subnet, self._something_ended)
-        self._acceptance = Acceptance(slots, SlotWork(self._host, reporter, told), reporter)
+        self._acceptance = Acceptance(slots, SlotWork(self._host, reporter, progress), reporter)
         self._operations = Operations(
-            settings.node_id, self._host, self._acceptance, reporter, Running(), self._look_after, told
+            settings.node_id, self._host, self._acceptance, reporter, Running(), self._look_after, progress
         )
         self._look(settings)
         self._slot_work = Crew("slot", len(slots))

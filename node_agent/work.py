@@ -23,7 +23,7 @@ from node_agent.converge import leftovers, make, planned
 from node_agent.fence import Held, Outcome
 from node_agent.halt import Halt, Halted
 from node_agent.host import STARTING, Host
-from node_agent.progress import Told, telling, untold
+from node_agent.progress import NOBODY, Listener, telling
 from node_agent.reporter import Reporter
 from node_agent.slices import HostUnreadable
 from node_agent.slots import Slot
@@ -53,14 +53,14 @@ class SlotWork:
 
     host: Host
     reporter: Reporter
-    told: Told = untold
+    listener: Listener = NOBODY
     """Hears each step."""
 
     def run(self, slot: Slot, held: Held, halt: Halt, *, asked: bool) -> None:
         """Raises `OSError` when the disk refuses, else reports what went wrong."""
         try:
             self._say_untold(slot, held)
-            with telling(self.told, held.order.order_id):
+            with telling(self.listener, held.order.order_id):
                 self._carry_out(slot, held, halt, asked=asked)
         except Halted:
             log.info("work_halted")

@@ -20,7 +20,7 @@ from events.tail import Tail
 log = structlog.get_logger()
 LAST_SECONDS: Final = 2
 KEEP_ALIVE_SECONDS: Final = 75
-"""Longer than nodes keep a connection between two heartbeats: over TLS, a new one costs more than the heartbeat."""
+"""Longer than a node rests between two heartbeats: over TLS, a new connection costs more than the heartbeat."""
 
 
 async def serve(plane: Plane) -> None:

@@ -26,6 +26,7 @@ from node_agent.host import Host
 from node_agent.lab.simulated.host import SimulatedHost
 from node_agent.lab.simulated.node import host_over
 from node_agent.operations import Operations
+from node_agent.progress import Nobody
 from node_agent.refusals import GivenUpOrders
 from node_agent.reporter import Reporter
 from node_agent.running import Running
@@ -98,10 +99,11 @@ class Entrance:
             (slot.index for slot in self.settings.slots),
             FenceFiles(self.folder / "fence", self.trust.recall),
         )
-        self.acceptance = Acceptance(slots, SlotWork(self.host, reporter, self._step), reporter)
+        heard = _Heard(self.steps)
+        self.acceptance = Acceptance(slots, SlotWork(self.host, reporter, heard), reporter)
         self.running, self.handed = Running(), list[Slot]()
         self.operations = Operations(
-            NODE, self.host, self.acceptance, reporter, self.running, self.handed.append, self._step
+            NODE, self.host, self.acceptance, reporter, self.running, self.handed.append, heard
         )
         self.given_up = GivenUpOrders(slots, reporter, self.trust.recall)
         address = QueueAddress(host="127.0.0.1", port=1, username="u", password="p", namespace="ctl:lab-a")
@@ -175,8 +177,13 @@ class Entrance:
         else:
             self.operations.carry_out(task)
 
-    def _step(self, task_id: UUID, step: str, number: int, of: int | None) -> None:
-        self.steps.append((task_id, step, number, of))
+
+class _Heard(Nobody):
+    def __init__(self, steps: list[tuple[UUID, str, int, int | None]]) -> None:
+        self._steps = steps
+
+    def tell(self, task_id: UUID, step: str, number: int, of: int | None) -> None:
+        self._steps.append((task_id, step, number, of))
 
 
 def _settings(folder: Path) -> Settings:
