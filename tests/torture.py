@@ -26,6 +26,7 @@ PROMISES: Final = {
     "P6": ("tests/faults/test_redis_lost.py", "tests/faults/test_bad_lines.py"),
     "P7": ("tests/faults/test_redelivery.py", "tests/queue/test_recovery.py"),
     "P8": ("tests/faults/test_clocks.py",),
+    "P9": ("tests/road/test_identity.py",),
     "P11": ("tests/ledger/test_no_event_is_skipped.py",),
     "P12": ("tests/projections/test_histories.py", "tests/golden"),
     "P14": ("tests/ledger/test_roles.py",),
@@ -35,6 +36,7 @@ PROMISES: Final = {
         "tests/queue/test_hoarding.py",
         "tests/dispatch/test_queue_watch.py",
     ),
+    "P26": ("tests/agent/test_resync.py",),
     "P29": ("tests/faults/test_stopped_appender.py",),
 }
 

@@ -54,7 +54,7 @@ def go_on(lab: Lab, program: str) -> None:
         lab.signal(program, signal.SIGCONT)
 
 
-@matrix.cases("P2", EVERY, few=0, among=QUICK)
+@matrix.cases("P2", EVERY, few=1, among=QUICK)
 def test_a_program_killed(lab: Lab, case: Case) -> None:
     fault = Fault(
         f"{case} killed",
@@ -65,7 +65,7 @@ def test_a_program_killed(lab: Lab, case: Case) -> None:
     hold(lab, case.phase, fault)
 
 
-@matrix.cases("P3", EVERY, few=0, among=QUICK)
+@matrix.cases("P3", EVERY, few=1, among=QUICK)
 def test_a_program_stopped_past_its_leases_has_no_stale_effect(lab: Lab, case: Case) -> None:
     fault = Fault(
         f"{case} stopped",
