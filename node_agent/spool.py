@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+import msgspec
 import structlog
 from pydantic import ValidationError
 
@@ -40,6 +41,15 @@ class _Head(Wire):
     taken: int = 0
 
 
+class _Numbered(msgspec.Struct, frozen=True):
+    """Of a report, only where it stands."""
+
+    sequence: int
+
+
+_NUMBERED: Final = msgspec.json.Decoder(_Numbered)
+
+
 class Spool:
     """Thread-safe. `limit` is how many reports may wait before the node takes no new order."""
 
@@ -48,7 +58,7 @@ class Spool:
         self._limit = limit
         self._lock = threading.Lock()
         self._head = self._read_head()
-        self._waiting = deque(report for report in self._recover() if report.sequence > self._head.taken)
+        self._waiting = deque(self._recover())
         self._last = self._waiting[-1].sequence if self._waiting else self._head.taken
         self._file = self._open()
         sync_folder(self._folder)
@@ -139,18 +149,25 @@ class Spool:
         return head
 
     def _recover(self) -> list[Report]:
-        """The whole lines of the file; what a crash tore off the last one is cut away."""
+        """What waits in the file's whole lines; what a crash tore off the last one is cut away."""
         if not self._lines.exists():
             return []
         *lines, torn = self._lines.read_bytes().split(b"\n")
         if torn:
             log.warning("spool_cut", kept=len(lines))
             os.truncate(self._lines, self._lines.stat().st_size - len(torn))
-        reports = [report for line in lines if (report := _read(line)) is not None]
-        if len(reports) < len(lines):
-            log.error("spool_damaged", lost=len(lines) - len(reports), kept=str(self._damaged))
+        waiting, lost = list[Report](), 0
+        for line in lines:
+            try:
+                # Most of the lines were taken, and to read a report whole takes ten times as long.
+                if _NUMBERED.decode(line).sequence > self._head.taken:
+                    waiting.append(Report.model_validate_json(line))
+            except (ValidationError, msgspec.DecodeError):
+                lost += 1
+        if lost:
+            log.error("spool_damaged", lost=lost, kept=str(self._damaged))
             shutil.copyfile(self._lines, self._damaged)
-        return reports
+        return waiting
 
     def _write(self, line: bytes) -> None:
         size = os.fstat(self._file).st_size
@@ -184,10 +201,3 @@ class Spool:
 
     def _open(self) -> int:
         return os.open(self._lines, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-
-
-def _read(line: bytes) -> Report | None:
-    try:
-        return Report.model_validate_json(line)
-    except ValidationError:
-        return None
