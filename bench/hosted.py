@@ -5,6 +5,7 @@ line, and ends when its standard input does. Every node is a node in all that th
 its one-time token and a key pair of its own. Its host exists in memory and counts what is done to it.
 """
 
+import gc
 import os
 import sys
 import threading
@@ -28,6 +29,10 @@ from node_agent.wiring import Agent
 from tasks.timetable import Timetable
 
 _WARNING: Final = 30
+_COLLECTING: Final = (50_000, 20, 100)
+"""Of `gc`: what a process's many nodes hold lives as long as it does, and to look through all of it as often as by
+default takes a quarter of its time. A lone agent holds a hundredth of that.
+"""
 
 
 class Hosting(msgspec.Struct, frozen=True):
@@ -102,6 +107,7 @@ def start_all(nodes: Sequence[HostedNode], at_once: int) -> list[str]:
 
 def serve(answers: Callable[[Hosting, Iterator[str]], Iterator[msgspec.Struct]]) -> None:
     """Be the process: `answers` gets what to host and the lines that follow, and gives a line before and for each."""
+    gc.set_threshold(*_COLLECTING)
     lines = iter(sys.stdin.readline, "")
     hosting = msgspec.json.decode(next(lines), type=Hosting)
     with Path(hosting.log).open("a", encoding="utf-8") as log:

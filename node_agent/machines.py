@@ -9,6 +9,7 @@ a domain. The plan goes on from each. QEMU can outlive its domain if libvirt los
 tap: such a process is a stray and is ended like a domain.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, assert_never
@@ -17,6 +18,7 @@ from uuid import UUID
 from node_agent.guests import Accelerator, Guest, Hosting, guest_for
 from node_agent.host import MachineSeen
 from node_agent.images import Images
+from node_agent.looks import look
 from node_agent.seed import seed_image
 from node_agent.slices import Slice, SliceNetwork, Step
 
@@ -157,6 +159,31 @@ def plan_removal(slot: str, found: Found) -> tuple[Removal, ...]:
     return (*map(Destroy, found.domains), *map(EndStray, found.strays), *wipe)
 
 
+class Domains:
+    """All of a host, by what a slot asks for them: a host has many slots, and each asks for its own."""
+
+    def __init__(self, domains: Iterable[FoundDomain]) -> None:
+        self._names = set[str]()
+        self._by_key: dict[str | UUID, list[FoundDomain]] = {}
+        for domain in domains:
+            self._names.add(domain.name)
+            # What another program made is a slot's by its name alone.
+            its = domain.interfaces if domain.guest is not None else ()
+            keys: set[str | UUID] = {domain.name, domain.uuid, *its}
+            for key in keys:
+                self._by_key.setdefault(key, []).append(domain)
+
+    def knows(self, name: str) -> bool:
+        """Whether a domain is called so."""
+        return name in self._names
+
+    def of(self, network: SliceNetwork, uuid: UUID | None) -> tuple[FoundDomain, ...]:
+        """Ours to destroy: by the slot's name or this UUID, or a guest of ours with the slot's tap or MAC."""
+        keys = (network.tap, network.mac, *((uuid,) if uuid is not None else ()))
+        found = (domain for key in keys for domain in self._by_key.get(key, ()))
+        return tuple({domain.uuid: domain for domain in found}.values())
+
+
 class Machines:
     """The aspect `machine` (`node_agent.slices.Aspect`). `offload` is explained at `Hosting`."""
 
@@ -206,16 +233,19 @@ class Machines:
         )
 
     def _look(self, network: SliceNetwork, uuid: UUID | None = None) -> Found:
-        domains, strays = self._hypervisor.domains(), tuple[FoundProcess, ...]()
-        if not _knows(domains, network.tap):
+        domains, strays = self._domains(), tuple[FoundProcess, ...]()
+        if not domains.knows(network.tap):
             # And the domains again after the processes, or one born in between would look like a stray.
-            processes, domains = self._hypervisor.processes(), self._hypervisor.domains()
-            strays = () if _knows(domains, network.tap) else _named(processes, network.tap)
+            processes, domains = self._hypervisor.processes(), Domains(self._hypervisor.domains())
+            strays = () if domains.knows(network.tap) else _named(processes, network.tap)
         return Found(
-            domains=tuple(domain for domain in domains if _occupies(domain, network) or domain.uuid == uuid),
+            domains=domains.of(network, uuid),
             strays=strays,
             files=self._disks.found(network.tap),
         )
+
+    def _domains(self) -> "Domains":
+        return look((self, "domains"), lambda: Domains(self._hypervisor.domains()))
 
     def _step(self, change: Change, wanted: Slice) -> Step:
         match change:
@@ -247,17 +277,8 @@ def _seed(wanted: Slice) -> bytes:
     return seed_image(told.hostname, told.ssh_authorized_keys, str(guest_for(wanted).uuid))
 
 
-def _occupies(domain: FoundDomain, network: SliceNetwork) -> bool:
-    """Ours to destroy: it has the slot's name, or it is a guest of ours with the slot's tap or MAC."""
-    return domain.name == network.tap or (domain.guest is not None and _touches(domain, network))
-
-
 def _touches(domain: FoundDomain, network: SliceNetwork) -> bool:
     return domain.name == network.tap or not {network.tap, network.mac}.isdisjoint(domain.interfaces)
-
-
-def _knows(domains: tuple[FoundDomain, ...], name: str) -> bool:
-    return any(domain.name == name for domain in domains)
 
 
 def _named(processes: tuple[FoundProcess, ...], name: str) -> tuple[FoundProcess, ...]:

@@ -17,6 +17,7 @@ from node_agent.guests import Guest, Hosting
 from node_agent.host import Answered, NotYet
 from node_agent.lab.simulated.dhcp import ask_for_lease
 from node_agent.lab.simulated.host import SimulatedHost, State
+from node_agent.looks import look
 from node_agent.machines import DomainState, FoundDomain, FoundProcess
 from node_agent.slices import HostRefused, HostUnreadable
 
@@ -94,15 +95,21 @@ class SimulatedDisks:
         return Path(name)
 
     def found(self, slot: str) -> tuple[str, ...]:
-        with self._host.look() as state:
-            inside = tuple(name for name in state.disks if name.startswith(f"{slot}/"))
-            return (slot, *inside) if inside else ()
+        inside = look((self, "disks"), self._by_slot).get(slot)
+        return (slot, *inside) if inside else ()
 
     def write(self, name: str, content: bytes) -> None:
         with self._host.change("disk.write", name) as state:
             if not content:
                 raise HostRefused(f"file {name}: it would be empty")
             state.disks = sorted({*state.disks, name})
+
+    def _by_slot(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        with self._host.look() as state:
+            for name in state.disks:
+                found.setdefault(name.partition("/")[0], []).append(name)
+        return found
 
     def wipe(self, slot: str) -> None:
         with self._host.change("disk.wipe", slot) as state:
