@@ -40,6 +40,7 @@ class HeartbeatSender:
         self._contact = contact
         self._seconds = seconds
         self._resynced = False
+        self._settled = False
         self._away: str | None = None
         self._entry = timetable.enter(self._beat_again, name="heartbeat", after=None)
 
@@ -54,16 +55,18 @@ class HeartbeatSender:
         self._resynced = True
         self._entry.wake()
 
+    def delivered(self) -> None:
+        """Reports were taken. If they were the last that waited, that is said at once, unless it was said before."""
+        if not self._settled and self._is_settled():
+            self._entry.wake()
+
     def beat(self) -> None:
         asked = time.monotonic()
+        said = Heartbeat(
+            agent_version=agent_version(), spooled_reports=self._spool.waiting, resynced=self._resynced
+        )
         try:
-            answer = self._control_plane.heartbeat(
-                Heartbeat(
-                    agent_version=agent_version(),
-                    spooled_reports=self._spool.waiting,
-                    resynced=self._resynced,
-                )
-            )
+            answer = self._control_plane.heartbeat(said)
         except ControlPlaneAway as away:
             self._note(str(away))
         except TurnedAway as refusal:
@@ -72,6 +75,7 @@ class HeartbeatSender:
         else:
             self._clock.learn(answer.now, asked=asked, answered=time.monotonic())
             self._note(None)
+            self._settled = said.resynced and said.spooled_reports == 0
             self._gate.welcome()
             self._contact.heard()
 
@@ -90,5 +94,7 @@ class HeartbeatSender:
 
     def _pause(self) -> float:
         # A node gets nothing new before it is heard to be settled: it does not keep anybody waiting for the news.
-        settled = self._resynced and self._spool.waiting == 0
-        return self._seconds() if settled else min(self._seconds(), UNSETTLED_SECONDS)
+        return self._seconds() if self._is_settled() else min(self._seconds(), UNSETTLED_SECONDS)
+
+    def _is_settled(self) -> bool:
+        return self._resynced and self._spool.waiting == 0

@@ -25,11 +25,18 @@ log = structlog.get_logger(__name__)
 class Reporter:
     """`tell` from any thread; `start` once, when the node is enrolled.
 
-    `forgotten` is called when one side turns out not to know of reports that were taken.
+    `forgotten` is called when one side turns out not to know of reports that were taken, `delivered` when some were.
     """
 
-    def __init__(self, spool: Spool, clock: NodeClock, forgotten: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        spool: Spool,
+        clock: NodeClock,
+        forgotten: Callable[[], None] = lambda: None,
+        delivered: Callable[[], None] = lambda: None,
+    ) -> None:
         self._spool, self._clock, self._forgotten = spool, clock, forgotten
+        self._delivered = delivered
         self._backoff = Backoff()
         self._entry: Entry | None = None
 
@@ -86,6 +93,7 @@ class Reporter:
             self._begin_anew(f"reports up to {taken} were taken, and this disk never held them")
         else:
             self._spool.forget(taken)
+            self._delivered()
 
     def _begin_anew(self, reason: str) -> None:
         log.error("spool_begins_anew", reason=reason)

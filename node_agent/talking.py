@@ -27,7 +27,6 @@ class Talking:
         self._spool = spool = Spool(settings.state_folder / "spool")
         self.gate = Gate(spool, self.clock)
         self.contact = Contact(self._beat_seconds)
-        self.reporter = Reporter(spool, self.clock, self.contact.forgotten)
         self.progress = ProgressSender(self.clock)
         self.heartbeat = HeartbeatSender(
             self.control_plane,
@@ -38,6 +37,7 @@ class Talking:
             contact=self.contact,
             seconds=self._beat_seconds,
         )
+        self.reporter = Reporter(spool, self.clock, self.contact.forgotten, self.heartbeat.delivered)
         self._renewal = Renewal(session, self.gate, timetable, seconds=settings.renewal_seconds)
 
     def start(self) -> None:

@@ -1,12 +1,24 @@
 """A node says that it lives as often as its control plane wants to hear it (PLT-3)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+import pytest
 from redis.asyncio import Redis
 
+from node_agent import heartbeat
+from node_agent.client import ControlPlane
+from node_agent.clock import NodeClock
+from node_agent.contact import Contact
+from node_agent.gate import Gate
+from node_agent.heartbeat import HeartbeatSender
+from node_agent.reporter import Reporter
+from node_agent.spool import Spool
+from tasks.timetable import Timetable
 from tests.agent.control_plane import FakeControlPlane
-from tests.agent.eventually import eventually_async
+from tests.agent.eventually import eventually, eventually_async
 from tests.agent.test_agent import Running, start, toy
+from tests.agent.test_reporter import tell
 
 __all__ = ["start", "toy"]
 OFTEN, SELDOM = 0.05, 300.0
@@ -42,3 +54,33 @@ async def test_a_shorter_interval_holds_from_the_renewal_on(
     await eventually_async(lambda: settled_beats(plane) == 1)
     plane.heartbeat_seconds = OFTEN
     await eventually_async(lambda: settled_beats(plane) > MANY)
+
+
+def test_that_the_last_report_was_taken_is_said_at_once(
+    client: ControlPlane,
+    known: FakeControlPlane,
+    spool: Spool,
+    reporter: Reporter,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(heartbeat, "UNSETTLED_SECONDS", SELDOM)
+    tell(reporter)
+    with beating(client, spool) as beats:
+        beats.resynced()
+        eventually(lambda: told(known) == [1])
+        spool.forget(1)
+        for _ in range(2):
+            beats.delivered()
+            eventually(lambda: told(known) == [1, 0])
+
+
+def told(plane: FakeControlPlane) -> list[int]:
+    return [beat.spooled_reports for beat in plane.heartbeats]
+
+
+@contextmanager
+def beating(client: ControlPlane, spool: Spool) -> Iterator[HeartbeatSender]:
+    clock = NodeClock()
+    gate, contact = Gate(spool, clock), Contact(lambda: SELDOM)
+    with Timetable() as timetable:
+        yield HeartbeatSender(client, clock, spool, gate, timetable, contact=contact, seconds=lambda: SELDOM)
