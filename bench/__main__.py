@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from bench import append, dispatch, fleet, rebuild, redelivery, replay, resync, watch
-from bench.measure import Bench, Measurement
+from bench.measure import Bench, Measurement, say
 from bench.rounds import KeptRounds, kept_file, take_rounds
 
 BENCHES: Final[dict[str, Bench]] = {
@@ -55,7 +55,7 @@ async def _measured(bench: Bench, kept: KeptRounds, *, resume: bool) -> tuple[Me
     assert me is not None
     # asyncio turns Ctrl-C into a cancellation by itself; with this, a SIGTERM stops the servers in order too.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, me.cancel)
-    return bench.results(await take_rounds(bench, kept, resume=resume, say=_say))
+    return bench.results(await take_rounds(bench, kept, resume=resume, say=say))
 
 
 def lines(found: Sequence[Measurement]) -> str:
@@ -98,13 +98,8 @@ def _listed() -> str:
 
 def _interrupted(bench: Bench, kept: KeptRounds, by: signal.Signals) -> int:
     done = len(kept.load())
-    _say(f"\ninterrupted; {done} of {bench.rounds} rounds are kept: ./dev bench {bench.name} --resume\n")
+    say(f"\ninterrupted; {done} of {bench.rounds} rounds are kept: ./dev bench {bench.name} --resume\n")
     return 128 + by
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from bench.fleet_results import details, results
 from bench.fleet_site import Site, site
 from bench.hosted import Hosting
 from bench.lines import Told, told
-from bench.measure import Bench, Progress, Round, TakeRound
+from bench.measure import Bench, Progress, Round, TakeRound, say
 from bench.processes import spent
 from bench.rounds import KeptRounds, kept_file, take_rounds
 from bench.servers import bench_folder, memory_folder
@@ -239,7 +239,8 @@ async def _fleet(size: Size, slots: int) -> AsyncIterator[_Fleet]:
         except Exception:
             # Folders go with the round, and the reason may be in them.
             for path in sorted([*folder.glob("*.log"), *disks.glob("*.log")]):
-                _say(f"--- {path.name}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-_LAST:]))
+                last = path.read_text(errors="replace").splitlines()[-_LAST:]
+                say("\n".join([f"--- {path.name}", *last, ""]))
             raise
 
 
@@ -261,7 +262,7 @@ def fleet(sizes: Sequence[Size], slots: int = SLOTS) -> Bench:
             async with _fleet(sizes[number], slots) as made:
                 began = time.monotonic()
                 await made.admit(_part(progress, 0.0, _ADMITTING))
-                _say(f"fleet: {sizes[number].nodes} nodes are up ({time.monotonic() - began:.0f} s)")
+                say(f"fleet: {sizes[number].nodes} nodes are up ({time.monotonic() - began:.0f} s)\n")
                 idle = await made.idle()
                 return {**idle, **await made.lives(_part(progress, _ADMITTING, 1 - _ADMITTING))}
 
@@ -278,11 +279,6 @@ def fleet(sizes: Sequence[Size], slots: int = SLOTS) -> Bench:
     )
 
 
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
-
-
 BENCH: Final = fleet(FLEETS)
 
 
@@ -295,21 +291,16 @@ def main(arguments: Sequence[str]) -> None:
     asked = parser.parse_args(arguments)
     bench = fleet([_size(each) for each in asked.sizes], asked.slots)
     kept = KeptRounds(kept_file("fleet-sizes"), bench.shape)
-    for each in asyncio.run(take_rounds(bench, kept, resume=asked.resume, say=_write)):
+    for each in asyncio.run(take_rounds(bench, kept, resume=asked.resume, say=say)):
         for measurement in (*results([each]), *details(each)):
-            _say(
-                f"{int(each['nodes'][0])} nodes: {measurement.metric} {measurement.value:g} {measurement.unit}"
+            say(
+                f"{int(each['nodes'][0])} nodes: {measurement.metric} {measurement.value:g} {measurement.unit}\n"
             )
 
 
 def _size(word: str) -> Size:
     nodes, _, cycles = word.partition("x")
     return Size(int(nodes), int(cycles or 1))
-
-
-def _write(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ is made within its round and then the median of the rounds is taken: machines dr
 """
 
 import math
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -83,3 +84,9 @@ def pooled(rounds: Sequence[Round], series: str) -> list[float]:
 def _rounded(number: float) -> float:
     """Four significant digits: more would be noise."""
     return float(f"{number:.4g}")
+
+
+def say(text: str) -> None:
+    """Tell whoever watches; what was measured goes to standard output."""
+    sys.stderr.write(text)
+    sys.stderr.flush()

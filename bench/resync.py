@@ -15,7 +15,6 @@ Slots are put on as few nodes as can have them, because a binding is what is mea
 """
 
 import asyncio
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -30,7 +29,7 @@ from bench.fleet_callers import Callers, Watch, watching
 from bench.fleet_site import Site, site
 from bench.hosted import Hosting
 from bench.lines import Told, told
-from bench.measure import Bench, Measurement, Progress, Round, TakeRound, middle
+from bench.measure import Bench, Measurement, Progress, Round, TakeRound, middle, say
 from bench.resync_nodes import Admit, Damage, Done, Look, Start, Stop, Word
 from bench.servers import bench_folder, memory_folder
 
@@ -88,11 +87,11 @@ class Restarting:
         shares = [self.names[number :: len(self.hosts)] for number in range(len(self.hosts))]
         await asyncio.gather(*(self._admit(*each) for each in zip(self.hosts, shares, strict=True)))
         await self._all(self._has_compared)
-        _say(f"resync: {self.shape.nodes} nodes are up")
+        say(f"resync: {self.shape.nodes} nodes are up\n")
         together, alone = divmod(self.shape.slots, TOGETHER)
         await self.callers.each(range(together * self.shape.nodes), lambda _number: self._create(TOGETHER))
         await self._create_alone(alone * self.shape.nodes)
-        _say(f"resync: {self.shape.nodes * self.shape.slots} slices are active")
+        say(f"resync: {self.shape.nodes * self.shape.slots} slices are active\n")
 
     async def unchanged(self) -> float:
         await self._stop()
@@ -260,11 +259,6 @@ def resync(shape: Shape) -> Bench:
         running=running,
         results=_results,
     )
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
 
 
 def _results(rounds: Sequence[Round]) -> tuple[Measurement, ...]:

@@ -19,7 +19,7 @@ from node_agent.settings import Settings, api_trust
 
 _TIMEOUT: Final = Timeout(connect=3.0, read=10.0)
 _CONNECTIONS: Final = 64
-"""More than the threads that ask: nobody waits for one."""
+"""Kept at most: more than the threads that ask, so that none is thrown away after its use."""
 
 
 @dataclass(slots=True)

@@ -244,7 +244,7 @@ class Machines:
             files=self._disks.found(network.tap),
         )
 
-    def _domains(self) -> "Domains":
+    def _domains(self) -> Domains:
         return look((self, "domains"), lambda: Domains(self._hypervisor.domains()))
 
     def _step(self, change: Change, wanted: Slice) -> Step:

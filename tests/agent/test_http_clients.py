@@ -1,6 +1,8 @@
 """Agents of one process share their connections to the control plane, and none takes them from another."""
 
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -57,3 +59,19 @@ def test_agents_that_ask_elsewhere_or_believe_others_have_another(settings: Sett
     ]
     with users(*asked) as opened:
         assert len({id(each.pool) for each in opened}) == len(asked)
+
+
+def test_a_connection_that_was_ended_while_it_was_idle_is_replaced_and_nobody_notices(
+    settings: Settings,
+) -> None:
+    answer = b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as beside:
+        server.settimeout(10)
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with users(settings.model_copy(update={"api_url": url})) as [client]:
+            for _ in range(2):
+                asked = beside.submit(nowhere, client)
+                with server.accept()[0] as connection:
+                    connection.recv(65_536)
+                    connection.sendall(answer)
+                    assert asked.result(10) == HTTPStatus.NO_CONTENT
