@@ -109,6 +109,7 @@ async def control(redis_server: RedisServer, plane: FakeControlPlane) -> AsyncIt
     client = Redis.from_url(redis_server.url)
     await redis_nodes.ensure_scripts(client)
     yield client
-    for key in await client.keys(f"ctl:{NODE}:*"):
-        await client.delete(key)
+    # First: an agent that goes on would write between what is deleted and what is not.
+    await redis_nodes.shut_out(client, [NODE])
+    await redis_nodes.forget_queues(client, [NODE])
     await client.aclose()

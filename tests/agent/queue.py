@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from redis.asyncio import Redis
 
 from control_plane import redis_nodes
-from control_plane.relay import Relay
+from control_plane.relay import Enqueued, Relay
 from tasks.reading import Task, id_of
 from tasks.wire import OrderMessage, encode_order
 from tests.agent.control_plane import FakeControlPlane
@@ -42,7 +42,8 @@ async def send(
 ) -> None:
     message = OrderMessage(id_of(task), actor or task.body.kind, payload or sealed(task))
     data = encode_order(message, sent_at=datetime.now(UTC))
-    await (relay or Relay(control)).enqueue(NODE, id_of(task), data)
+    outcome = await (relay or Relay(control)).enqueue(NODE, id_of(task), data)
+    assert relay or isinstance(outcome, Enqueued), outcome
 
 
 async def drained(control: Redis) -> None:
