@@ -2,50 +2,44 @@
 
 import ipaddress
 import json
-from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
+from itertools import count
 from typing import Final
-from zlib import crc32
 
 from control_plane.decisions.refusals import Conflict, Objection, UnknownName
 from control_plane.decisions.slots import discover
+from control_plane.decisions.subnets import free_subnet
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.append import Change
 from events.envelope import Cause
 from events.nodes import EnrolmentReopened, NodeExpected, NodeInspected
 from events.slots import SlotHardware
-from events.values import Ipv4Subnet, NodeId, SlotIndex, ipv4_subnet, stream_of_node, stream_of_slot
+from events.values import NodeId, SlotIndex, stream_of_node, stream_of_slot
 from read_models import nodes, slots
 from read_models.nodes import NodeRow
 from tasks.reports import NodeSurveyed
 
 L2_DOMAIN: Final = "default"
 TOKEN_LIFETIME: Final = timedelta(hours=1)
-_RIVALS: Final = 256
-"""So many hosts may be admitted at the same moment."""
 
 
 def expect_node(node: NodeId, token: str, origin: Origin, among: ipaddress.IPv4Network) -> Command:
     """Admit a host by name: reserve a /24 of `among`, and open a one-time token, of which only the hash is kept."""
-    rivals = 1
+    attempts = count()
 
     async def command(transaction: Transaction) -> Decision:
-        nonlocal rivals
         if await nodes.find(transaction.conn, node) is not None:
             raise Conflict(Objection("node_exists", f"node {node} was admitted before", "/node_id"))
         fact = NodeExpected(
             node_id=node,
-            subnet=_free_subnet(among, await nodes.subnets(transaction.conn), crc32(node.encode()) % rivals),
+            subnet=free_subnet(node, among, await nodes.subnets(transaction.conn), next(attempts)),
             l2_domain=L2_DOMAIN,
             token_sha256=sha256(token.encode()).hexdigest(),
             token_expires_at=transaction.now + TOKEN_LIFETIME,
         )
-        # Whoever is admitted at the same moment finds the same one free. Who loses the race for it must not meet all
-        # the others again at the next.
-        rivals = _RIVALS
         answer = json.dumps({"subnet": fact.subnet, "token_expires_at": fact.token_expires_at.isoformat()})
         changes = (Change(stream_of_node(node), 0, (fact,)),)
         return Decision(changes, origin.at(transaction.now), answer)
@@ -70,26 +64,6 @@ def reopen_enrolment(node: NodeId, token: str, origin: Origin) -> Command:
         return Decision(changes, origin.at(transaction.now), answer)
 
     return command
-
-
-def _free_subnet(among: ipaddress.IPv4Network, held: Collection[str], passing: int) -> Ipv4Subnet:
-    """The first free /24 but so many, or the last that there is."""
-    found: str | None = None
-    for candidate in _subnets(among):
-        if candidate not in held:
-            found, passing = candidate, passing - 1
-            if passing < 0:
-                break
-    if found is None:
-        raise Conflict(Objection("no_subnet", f"every /24 of {among} belongs to a node"))
-    return ipv4_subnet(found)
-
-
-def _subnets(among: ipaddress.IPv4Network) -> Iterator[str]:
-    """All but the first. Written by hand: thousands of network objects would be made for each host."""
-    first, last = int(among.network_address), int(among.broadcast_address)
-    for start in range(first + 256, last, 256):
-        yield f"{start >> 24}.{start >> 16 & 255}.{start >> 8 & 255}.0/24"
 
 
 @dataclass(frozen=True, slots=True)

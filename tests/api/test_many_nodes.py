@@ -61,6 +61,21 @@ def test_a_fleet_may_have_more_subnets_and_is_told_when_all_are_taken(
     assert answers[3].json()["reasons"][0]["code"] == "no_subnet"
 
 
+def test_hosts_that_want_the_last_subnets_at_the_same_moment_get_all_of_them(
+    postgres_server: PostgresServer,
+) -> None:
+    networks = Settings.model_validate({**SETTINGS, "slice_networks": "10.64.0.0/19"}).slice_networks
+    with (
+        running(postgres_server, slice_networks=networks) as plane,
+        plane.client() as client,
+        ThreadPoolExecutor(TOGETHER) as at_once,
+    ):
+        names = [f"n{number}" for number in range(2 * TOGETHER)]
+        answers = list(at_once.map(lambda name: client.post("/nodes", json={"id": name}), names))
+    refused = [answer.json()["reasons"][0]["code"] for answer in answers if answer.status_code != 201]
+    assert refused == ["no_subnet"] * (len(names) - 31)
+
+
 @pytest.mark.parametrize("networks", ["10.100.0.0/24", "8.0.0.0/8", "10.100.1.0/16", "somewhere"])
 def test_networks_that_cannot_be_those_of_slices_are_refused(networks: str) -> None:
     with pytest.raises(ValidationError, match="slice_networks"):
