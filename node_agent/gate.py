@@ -3,10 +3,13 @@
 It takes none before it knows what time it is, since orders expire, none while its spool is full, because it could not
 say what came of them (the control plane sees how full it is at each heartbeat), and none while the control plane
 turns it away (design section 4: an error stops orders and keeps slices). An order that waits at the gate stays
-held in the queue: nothing of it was done, so nothing is lost.
+held in the queue: nothing of it was done, so nothing is lost. One that waits long goes back and is fetched again: its
+time limit counts from the fetch, and is for its work.
 """
 
 import threading
+import time
+from typing import Final
 
 import structlog
 
@@ -14,12 +17,16 @@ from node_agent.clock import NodeClock
 from node_agent.spool import Spool
 from tasks.broker import GivenBack
 
+PATIENCE_SECONDS: Final = 15.0
+"""Half of what an actor is given beyond its time limit."""
 log = structlog.get_logger(__name__)
 
 
 class Gate:
-    def __init__(self, spool: Spool, clock: NodeClock) -> None:
-        self._spool, self._clock = spool, clock
+    """Thread-safe. Whoever waited for `patience` seconds gives his order back."""
+
+    def __init__(self, spool: Spool, clock: NodeClock, *, patience: float = PATIENCE_SECONDS) -> None:
+        self._spool, self._clock, self._patience = spool, clock, patience
         self._changed = threading.Condition()
         self._turned_away: str | None = None
         self._waits_for_room = False
@@ -50,12 +57,15 @@ class Gate:
         return not self._spool.full
 
     def pass_through(self) -> None:
-        """Wait until orders may be taken. Raises `GivenBack` when the agent ends."""
+        """Wait until orders may be taken. Raises `GivenBack` when that takes long, and when the agent ends."""
+        until = time.monotonic() + self._patience
         with self._changed:
-            # Neither spool nor clock tell when they are ready: they are looked at again once a second.
             while not (self._closing or self._open()):
                 self._note_room()
-                self._changed.wait(1.0)
+                if (left := until - time.monotonic()) <= 0:
+                    raise GivenBack
+                # Neither spool nor clock tell when they are ready: they are looked at again once a second.
+                self._changed.wait(min(1.0, left))
             self._note_room()
             # Even if it is open: what is taken now would only be carried out at the next start.
             if self._closing:

@@ -76,6 +76,8 @@ class HeartbeatSender:
             self._clock.learn(answer.now, asked=asked, answered=time.monotonic())
             self._note(None)
             self._settled = said.resynced and said.spooled_reports == 0
+            # The last of them may have been taken while this was being said.
+            self.delivered()
             self._gate.welcome()
             self._contact.heard()
 
@@ -93,8 +95,9 @@ class HeartbeatSender:
         return pause
 
     def _pause(self) -> float:
-        # A node gets nothing new before it is heard to be settled: it does not keep anybody waiting for the news.
-        return self._seconds() if self._is_settled() else min(self._seconds(), UNSETTLED_SECONDS)
+        # A node gets nothing new before it is heard to have compared: it does not keep anybody waiting for the news.
+        # Reports on their way are no reason to beat more often: a whole fleet would, while its control plane is away.
+        return self._seconds() if self._resynced else min(self._seconds(), UNSETTLED_SECONDS)
 
     def _is_settled(self) -> bool:
         return self._resynced and self._spool.waiting == 0

@@ -14,7 +14,7 @@ from node_agent.settings import Settings, SlotSettings
 from node_agent.slices import HostUnreadable, tap_of
 from node_agent.steps import StepFailed, run_steps
 from node_agent.version import agent_version
-from tasks.reports import FoundSlot, NodeSurveyed
+from tasks.reports import MOST_IMAGES, FoundSlot, NodeSurveyed
 
 log = structlog.get_logger(__name__)
 
@@ -51,10 +51,13 @@ class Inspection:
 
     def _images(self) -> tuple[str, ...]:
         try:
-            return tuple(self._host.images())
+            names = tuple(self._host.images())
         except HostUnreadable as unreadable:
             log.warning("images_unreadable", reason=str(unreadable))
             return ()
+        if len(names) > MOST_IMAGES:
+            log.warning("images_left_out", names=names[MOST_IMAGES:])
+        return names[:MOST_IMAGES]
 
     def _describe(self, missing: tuple[str, ...]) -> NodeSurveyed:
         return NodeSurveyed(

@@ -127,4 +127,5 @@ class GivenUpOrders:
 def _broke(error: BaseException) -> Reason:
     late = isinstance(error, TimeLimitExceeded)
     code: OperationFailureCode = "time_limit" if late else "broke"
-    return Reason(code=code, message=f"{type(error).__name__}: {error}"[:_LINE])
+    why = "it ran past its time limit and was interrupted" if late else f"{type(error).__name__}: {error}"
+    return Reason(code=code, message=why[:_LINE])

@@ -24,7 +24,15 @@ from node_agent.client import ControlPlaneAway, TurnedAway, ask_for_session, enr
 from node_agent.durable import private_folder, replace_file
 from node_agent.settings import Settings
 from node_agent.version import agent_version
-from tasks.agent_api import Enrolment, EnrolmentClaims, Granted, Renewal, RenewalClaims
+from tasks.agent_api import (
+    LONGEST_TOKEN,
+    SHORTEST_TOKEN,
+    Enrolment,
+    EnrolmentClaims,
+    Granted,
+    Renewal,
+    RenewalClaims,
+)
 from tasks.catalogue import ANNOUNCED
 from tasks.failpoints import failpoint
 from tasks.fields import Wire
@@ -206,6 +214,8 @@ def unused_token(settings: Settings, kept: Kept | None) -> str | None:
         token = settings.enrolment_token_file.read_text().strip()
     except (OSError, UnicodeDecodeError):
         return None
+    if not SHORTEST_TOKEN <= len(token) <= LONGEST_TOKEN:
+        return None  # an emptied file, as good as none
     return token if kept is None or _digest(token) != kept.token_sha256 else None
 
 

@@ -11,7 +11,7 @@ asked twice with the same hashes, the answer is the same.
 
 from collections import Counter
 from datetime import datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 from uuid import UUID
 
 from pydantic import Field, model_validator
@@ -22,6 +22,8 @@ from tasks.trust import CaPem
 
 _SHA256 = r"^[0-9a-f]{64}$"
 _MAX_PROOF = 4096
+SHORTEST_TOKEN: Final = 16
+LONGEST_TOKEN: Final = 256
 
 
 Spoken = Annotated[tuple[Annotated[Word, Field(max_length=64)], ...], Field(max_length=64)]
@@ -46,7 +48,7 @@ class Enrolment(Wire):
     `proof` is `EnrolmentClaims` as a JWS of type `session+jws` by the key whose public half is sent (PEM).
     """
 
-    token: str = Field(min_length=16, max_length=256)
+    token: str = Field(min_length=SHORTEST_TOKEN, max_length=LONGEST_TOKEN)
     public_key: str = Field(max_length=1024)
     proof: str = Field(max_length=_MAX_PROOF)
 

@@ -4,7 +4,7 @@ Each report has a place (incarnation, sequence) in its node's spool. The incarna
 the sequence counts from 1 without gaps, and intake takes each once and in order.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 from uuid import UUID
 
 from pydantic import Field
@@ -23,6 +23,8 @@ from tasks.fields import (
     Words,
 )
 
+MOST_IMAGES: Final = 64
+
 
 class Reason(Wire):
     """A code for programs, one of `tasks.reasons`, and words for people. A reader takes any code: a node may be newer
@@ -35,10 +37,16 @@ class Reason(Wire):
 
 
 class FoundSlot(Wire):
+    """A place for one slice, as the node's settings have it."""
+
     index: int = Field(ge=0, le=63)
+    """Its number on the node."""
     vcpus: Count = Field(ge=1)
+    """Processors that a slice gets here."""
     memory_mib: Count = Field(ge=1)
+    """Memory that a slice gets here."""
     network_device: Word = Field(max_length=64)
+    """Name of the link that the slice's card is plugged into."""
 
 
 class NodeSurveyed(Wire):
@@ -46,11 +54,17 @@ class NodeSurveyed(Wire):
 
     kind: Literal["node.surveyed"] = "node.surveyed"
     hostname: Word
+    """What the host calls itself."""
     agent_version: Word = Field(max_length=64)
+    """Release of the agent."""
     simulated: bool
-    images: tuple[Word, ...] = Field(max_length=64)
+    """True for a host that the agent keeps in its memory."""
+    images: tuple[Word, ...] = Field(max_length=MOST_IMAGES)
+    """Names of what a slice can be started from."""
     missing: tuple[Words, ...] = Field(max_length=64)
+    """What the host lacks to carry slices, in words; empty: nothing."""
     slots: tuple[FoundSlot, ...] = Field(max_length=64)
+    """By their settings, whatever is on them."""
 
 
 class _OfSlice(Wire):
@@ -162,8 +176,12 @@ ReportBody = Annotated[
 
 
 class Report(Wire):
+    """One report, at its place in its spool."""
+
     sequence: int = Field(ge=1)
+    """The place; without gaps."""
     observed_at: Moment
+    """When the node saw it, by the control plane's time as the node knew it."""
     order_id: UUID | None = None
     """The order or operation that this came of, where there was one."""
     trace_context: Word | None = None

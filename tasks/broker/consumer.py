@@ -51,7 +51,7 @@ class Unreadable:
 
 
 class GivenBack(Exception):
-    """Raised by a handler that gives its order back to the queue, because the agent ends. It counts as not begun."""
+    """Raised by a handler that gives its order back to the queue, as it cannot begin now: never fetched."""
 
 
 GivenUp = Poisoned | Failed | Unreadable

@@ -21,7 +21,7 @@ from node_agent.settings import Settings
 from node_agent.sole import AnotherAgent, sole_agent
 from node_agent.wiring import run
 from tasks.orders import Order
-from tasks.reports import NodeSurveyed, OrderRefused
+from tasks.reports import MOST_IMAGES, NodeSurveyed, OrderRefused
 from tasks.signing import Signer, new_private_key
 from tests.agent.control_plane import FakeControlPlane
 from tests.agent.eventually import eventually, eventually_async
@@ -104,6 +104,17 @@ async def test_the_node_describes_itself_once_until_it_changes(
     assert isinstance(surveyed, NodeSurveyed)
     assert surveyed.missing == ("masquerade for 10.100.1.0/24",)
     assert [slot.network_device for slot in surveyed.slots] == ["slice0", "slice1"]
+
+
+async def test_a_node_with_more_images_than_a_report_holds_tells_of_those_that_fit(
+    start: Callable[[], Running], plane: FakeControlPlane, control: Redis, toy: Toy
+) -> None:
+    toy.images = tuple(f"image-{number:03}" for number in range(100))
+    start()
+    await eventually_async(lambda: bool(plane.reports))
+    surveyed = plane.reports[0].body
+    assert isinstance(surveyed, NodeSurveyed)
+    assert surveyed.images == toy.images[:MOST_IMAGES]
 
 
 async def test_reports_are_stamped_with_the_control_planes_time(
@@ -419,6 +430,32 @@ async def test_a_refused_token_ends_the_agent_with_the_reason(
     await eventually_async(agent.end.done)
     with pytest.raises(EnrolmentRefused, match="the token is not valid"):
         agent.end.result()
+
+
+@pytest.mark.parametrize("content", ["", "\n", "too-short", "x" * 257])
+async def test_a_file_without_a_token_is_as_good_as_none(
+    start: Callable[[], Running], settings: Settings, content: str
+) -> None:
+    settings.enrolment_token_file.write_text(content)
+    agent = start()
+    await eventually_async(agent.end.done)
+    with pytest.raises(EnrolmentRefused, match="no enrolment token"):
+        agent.end.result()
+
+
+async def test_a_refused_agent_whose_token_file_was_emptied_keeps_its_slices(
+    start: Callable[..., Running], settings: Settings, plane: FakeControlPlane, control: Redis, toy: Toy
+) -> None:
+    agent = start(renewal_seconds=0.2)
+    await admit(plane, control)
+    await send(control, apply())
+    await eventually_async(lambda: "slice.ready" in plane.kinds())
+    settings.enrolment_token_file.write_text("")
+    plane.number += 2
+    asked = len(plane.renewals)
+    await eventually_async(lambda: len(plane.renewals) > asked + 2)
+    assert not agent.end.done()
+    assert toy.there
 
 
 async def test_secrets_stay_on_the_node(agent: Running, settings: Settings, plane: FakeControlPlane) -> None:

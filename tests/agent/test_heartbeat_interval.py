@@ -1,5 +1,6 @@
 """A node says that it lives as often as its control plane wants to hear it (PLT-3)."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -78,9 +79,25 @@ def told(plane: FakeControlPlane) -> list[int]:
     return [beat.spooled_reports for beat in plane.heartbeats]
 
 
+def test_reports_that_wait_are_no_reason_to_beat_more_often(
+    client: ControlPlane,
+    known: FakeControlPlane,
+    spool: Spool,
+    reporter: Reporter,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(heartbeat, "UNSETTLED_SECONDS", 0.01)
+    tell(reporter)
+    began = time.monotonic()
+    with beating(client, spool, seconds=0.3) as beats:
+        beats.resynced()
+        eventually(lambda: told(known) == [1, 1, 1])
+    assert time.monotonic() - began > 0.5
+
+
 @contextmanager
-def beating(client: ControlPlane, spool: Spool) -> Iterator[HeartbeatSender]:
+def beating(client: ControlPlane, spool: Spool, *, seconds: float = SELDOM) -> Iterator[HeartbeatSender]:
     clock = NodeClock()
     gate, contact = Gate(spool, clock), Contact(lambda: SELDOM)
     with Timetable() as timetable:
-        yield HeartbeatSender(client, clock, spool, gate, timetable, contact=contact, seconds=lambda: SELDOM)
+        yield HeartbeatSender(client, clock, spool, gate, timetable, contact=contact, seconds=lambda: seconds)

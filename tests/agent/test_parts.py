@@ -151,6 +151,14 @@ def test_whoever_waits_at_the_gate_gives_the_order_back_at_the_end(spool: Spool)
         gate.pass_through()
 
 
+def test_who_waits_long_at_the_gate_gives_the_order_back_and_keeps_its_time_for_its_work(
+    spool: Spool,
+) -> None:
+    gate = Gate(spool, NodeClock(), patience=0.05)
+    with pytest.raises(GivenBack):
+        gate.pass_through()
+
+
 def test_a_node_asks_what_is_wanted_as_soon_as_it_knows_the_time(
     client: ControlPlane, plane: FakeControlPlane, tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ class Toy:
     unreadable: set[str] = field(default_factory=set)
     sticky: set[str] = field(default_factory=set)
     missing: tuple[str, ...] = ()
+    images: tuple[str, ...] = ("lab-guest",)
     machine: MachineSeen | None = None
     lease: LeaseState = "bound"
     address: Ipv4Address | None = None
@@ -51,7 +52,7 @@ class Toy:
             gateway=ToyGateway(self),
             observe_address=self.observe,
             probe=self.probe,
-            images=lambda: ("lab-guest",),
+            images=lambda: self.images,
             devices=lambda: (),
             inspect_machine=lambda _network: self.machine,
             close=lambda: None,
