@@ -213,7 +213,8 @@ while #got < room do
   local bytes = redis.call('HGET', messages, id)
   if bytes then
     redis.call('HSET', held, id, worker)
-    got[#got + 1] = {id, bytes, redis.call('HINCRBY', deliveries, id, 1)}
+    -- One that the worker has in hand already comes back to it, and nobody died of that.
+    got[#got + 1] = {id, bytes, redis.call('HINCRBY', deliveries, id, known[id] and 0 or 1)}
   end
 end
 return got

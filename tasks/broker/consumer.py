@@ -7,13 +7,14 @@ would make Dramatiq throw it away and pause for seconds.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
 from dramatiq import Message
 from dramatiq.broker import Consumer, MessageProxy
+from typing_extensions import override
 
 from tasks.broker.hand import Hand
 from tasks.broker.link import QueueAway, patience
@@ -115,6 +116,17 @@ class OrderConsumer(Consumer):
     def requeue(self, messages: Iterable[MessageProxy]) -> None:
         """Called at shutdown with what was fetched and not begun."""
         ids = [message.message_id for message in messages]
+        self._put_back(ids)
+        for order_id in ids:
+            self._hand.drop(order_id)
+
+    @override
+    def close(self) -> None:
+        """What was fetched and not looked at goes back as well."""
+        self._put_back([delivery.order_id for delivery in self._fetched])
+        self._fetched.clear()
+
+    def _put_back(self, ids: Sequence[str]) -> None:
         if not ids:
             return
         try:
@@ -122,8 +134,6 @@ class OrderConsumer(Consumer):
         except QueueAway as away:
             # They stay held by this worker, which is about to be dead: the sweeper's script returns them.
             log.warning("orders_not_put_back", orders=ids, reason=away.reason)
-        for order_id in ids:
-            self._hand.drop(order_id)
 
     def _fetch(self) -> tuple[Delivery, ...]:
         if self._queue.stopping.is_set():

@@ -27,7 +27,7 @@ from control_plane.relay import (
 )
 from deploy.embedded import redis as embedded
 from events.values import NodeId
-from tasks.broker import Poisoned, QueueAddress
+from tasks.broker import NodeBroker, Poisoned, QueueAddress
 from tasks.broker.link import QueueAway
 from tasks.broker.queue import NodeQueue
 from tasks.scripts import QueueKeys
@@ -100,6 +100,35 @@ async def test_an_order_that_kills_its_workers_is_told_of_as_poison(
     assert (poisoned.message.order_id, poisoned.deliveries) == (order_id, 2)
     await settled(control, LAB_A)
     assert node.begun.empty()
+
+
+async def test_an_order_that_comes_back_to_the_worker_that_has_it_is_no_other_delivery(
+    node: Node, control: Redis, relay: Relay, admin: redis.Redis
+) -> None:
+    [order_id] = order_ids(1)
+    node.gate.clear()
+    await relay.enqueue(LAB_A, order_id, message(order_id))
+    node.next_order()
+    for _ in range(4):
+        await requeued(Relay(control, worker_timeout=0.001), LAB_A, order_id, message(order_id))
+        eventually(lambda: admin.hget(KEYS.held, str(order_id)))
+    assert admin.hget(KEYS.deliveries, str(order_id)) == "1"
+
+
+async def test_what_was_fetched_and_not_looked_at_goes_back_when_the_worker_ends(
+    lab_a: QueueAddress, control: Redis, relay: Relay, admin: redis.Redis
+) -> None:
+    first, second = order_ids(2)
+    await relay.enqueue_many([Outgoing(LAB_A, each, message(each)) for each in (first, second)])
+    with Timetable() as timetable:
+        broker = NodeBroker(lab_a, timetable, on_given_up=print, prefetch=2)
+        broker.declare_queue("slices")
+        consumer = broker.consume("slices")
+        assert next(consumer) is not None
+        consumer.close()
+        broker.close()
+    assert await queue_depth(control, LAB_A) == Depth(waiting=1, in_flight=1)
+    assert admin.hget(KEYS.deliveries, str(second)) is None
 
 
 async def test_a_worker_at_a_long_order_is_not_taken_for_dead(
