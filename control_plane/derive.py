@@ -48,11 +48,11 @@ class Process:
     """How one kind of stream goes on.
 
     `due` is told the stream's history, that of the stream `beside` it (empty when there is none) and the time;
-    `command` makes the command for what time alone decides.
+    `command` makes the command for what time alone decides, told after how long a node counts as silent.
     """
 
     due: Callable[[History, History, datetime], tuple[Due, ...]]
-    command: Callable[[StreamId, ByTheClock], Command]
+    command: Callable[[StreamId, ByTheClock, timedelta], Command]
     beside: Callable[[History], StreamId | None] = lambda _history: None
     over: Callable[[History], str | None] = lambda _history: None
     """The state in which rows end that are still open, where no newer order ends them."""
@@ -62,11 +62,11 @@ def _allocation(history: History, _beside: History, now: datetime) -> tuple[Due,
     return allocation.due(cast(Sequence[Recorded[AllocationFact]], history), now)
 
 
-def _allocation_by_the_clock(stream: StreamId, what: ByTheClock) -> Command:
+def _allocation_by_the_clock(stream: StreamId, what: ByTheClock, silent_after: timedelta) -> Command:
     name = AllocationId(stream.removeprefix("allocation-"))
     match what:
         case MissDeadline():
-            return miss_deadline(name)
+            return miss_deadline(name, silent_after=silent_after)
         case Expire():
             return expire_lease(name)
         case GiveUp():
@@ -82,8 +82,8 @@ def _asked(history: History, beside: History, now: datetime) -> tuple[Due, ...]:
     return tasks.due(cast(Sequence[Recorded[TaskFact]], history), now, wish)
 
 
-def _asked_by_the_clock(stream: StreamId, _what: ByTheClock) -> Command:
-    return give_up_task(UUID(stream.removeprefix("task-")))
+def _asked_by_the_clock(stream: StreamId, _what: ByTheClock, silent_after: timedelta) -> Command:
+    return give_up_task(UUID(stream.removeprefix("task-")), silent_after=silent_after)
 
 
 def _holder(history: History) -> StreamId | None:
@@ -151,7 +151,9 @@ def beside(stream: StreamId, history: History) -> StreamId | None:
     return PROCESSES[_kind(stream)].beside(history)
 
 
-def look(stream: StreamId, history: History, other: History, now: datetime) -> Looked:
+def look(
+    stream: StreamId, history: History, other: History, now: datetime, *, silent_after: timedelta
+) -> Looked:
     """Ask a stream's process what is due; `other` is the history of the stream beside it."""
     try:
         process = PROCESSES[_kind(stream)]
@@ -160,7 +162,7 @@ def look(stream: StreamId, history: History, other: History, now: datetime) -> L
             stream,
             tuple([_task(each) for each in what_is_due if isinstance(each, _ORDERS)]),
             _moment(what_is_due, now),
-            _command(process, stream, what_is_due),
+            _command(process, stream, what_is_due, silent_after),
             over=process.over(history),
         )
     except Exception as error:  # whatever is wrong with one stream must not stop the others
@@ -219,6 +221,8 @@ def _moment(what_is_due: Iterable[Due], now: datetime) -> datetime | None:
     return min(moments, default=None)
 
 
-def _command(process: Process, stream: StreamId, what_is_due: Iterable[Due]) -> Command | None:
+def _command(
+    process: Process, stream: StreamId, what_is_due: Iterable[Due], silent_after: timedelta
+) -> Command | None:
     by_the_clock = (each for each in what_is_due if isinstance(each, _BY_THE_CLOCK))
-    return next((process.command(stream, each) for each in by_the_clock), None)
+    return next((process.command(stream, each, silent_after) for each in by_the_clock), None)

@@ -14,9 +14,9 @@ back, checkpoint and rows together, is derived again, with the same ids.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -32,6 +32,9 @@ from events.facts import Fact
 from events.values import StreamId
 
 log = structlog.get_logger()
+TIMERS: Final = 100
+ASK_AGAIN: Final = timedelta(seconds=5)
+"""After which a timer rings again where nothing came of what time alone decides."""
 
 
 class Looks(NamedTuple):
@@ -43,7 +46,10 @@ class Looks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Dispatcher:
+    """A node unheard of for `silent_after` is silent."""
+
     handle: Handle
+    silent_after: timedelta
 
     async def look(self, batch: Sequence[Recorded[Fact]]) -> Looks | None:
         """What is due for the streams that a batch of the log concerns; None if it concerns none."""
@@ -60,21 +66,39 @@ class Dispatcher:
         if looks is not None:
             await outbox.write(ledger, looks.found, looks.now)
 
+    async def ring_all(self, engine: AsyncEngine) -> None:
+        """Ring every stream whose moment has come, the oldest first; others may do so at the same time."""
+        async with engine.connect() as conn:
+            now = await self.handle.clock(conn)
+        full = True
+        while full:
+            async with engine.connect() as conn:
+                overdue = await outbox.overdue(await ledger_connection(conn), now, TIMERS)
+            for stream in overdue:
+                await self.ring(engine, stream)
+            # What rang stands at a later moment than this, or nowhere.
+            full = len(overdue) == TIMERS
+
     async def ring(self, engine: AsyncEngine, stream: StreamId) -> None:
-        """A stream's moment has come: do what is due, with all that was heard of it by now."""
+        """A stream's moment has come: do what is due, with all that was heard of it by now.
+
+        Nothing, if another dispatcher is at it, or the follower, who sets the timer anew.
+        """
         async with engine.begin() as conn:
             ledger = await ledger_connection(conn)
             # Before the history is read: the follower, with a newer one, would otherwise set the timer first and we
             # would put back the older moment.
-            await outbox.hold_timer(ledger, stream)
+            if not await outbox.hold_timer(ledger, stream):
+                return
             found = await histories(conn, [stream])
-            looked = await self._look(conn, {stream: found.get(stream, ())})
-            await outbox.write(ledger, looked.found, looked.now)
-        [command] = [each.command for each in looked.found]
-        if command is None:
+            now, [looked] = await self._look(conn, {stream: found.get(stream, ())})
+            if looked.command is not None:
+                looked = replace(looked, moment=now + ASK_AGAIN)
+            await outbox.write(ledger, [looked], now)
+        if looked.command is None:
             return
         try:
-            await self.handle(command)
+            await self.handle(looked.command)
         except DATABASE_AWAY:
             raise
         except Exception as error:  # whatever is wrong with one stream must not stop the others
@@ -92,7 +116,11 @@ class Dispatcher:
             now,
             [
                 look(
-                    stream, history, others.get(aside, nothing) if (aside := asides[stream]) else nothing, now
+                    stream,
+                    history,
+                    others.get(aside, nothing) if (aside := asides[stream]) else nothing,
+                    now,
+                    silent_after=self.silent_after,
                 )
                 for stream, history in found.items()
             ],

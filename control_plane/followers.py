@@ -1,11 +1,12 @@
 """The dispatcher, which follows the log and gets orders on their way.
 
 Beside the log it has loops of their own for the sweeper, which is also woken by every commit of new tasks, for timers
-(deadlines, ends of leases), for the nodes' users, for nodes that flood their queues, for a Redis that lost its memory,
-and for rows that nobody needs any more. Each of them may be late or run twice and nothing is lost. Of two dispatchers
-one follows the log, and one, the same or not, watches queues; both do all the rest. Servers that are away are waited
-for. An error that nobody foresaw ends all loops and the process with them, loudly: whoever tends it starts it again,
-and a half of it would look alive.
+(deadlines, ends of leases), for tasks whose node has credit again or is heard again, for what dead workers hold of
+tasks that are over, for the nodes' users, for nodes that flood their queues, for a Redis that lost its memory, and for
+rows and progress that nobody needs any more. Each of them may be late or run twice and nothing is lost. Of two
+dispatchers one follows the log, and one, the same or not, watches queues; both do all the rest. Servers that are away
+are waited for. An error that nobody foresaw ends all loops and the process with them, loudly: whoever tends it starts
+it again, and a half of it would look alive.
 """
 
 import asyncio
@@ -16,7 +17,6 @@ from typing import Final
 
 import structlog
 
-from control_plane import outbox
 from control_plane.credit import wake_waiting
 from control_plane.dispatch import Dispatcher, Looks
 from control_plane.follow import Follower, follow
@@ -32,7 +32,6 @@ from control_plane.settings import Settings
 from control_plane.sweeper import Sweeper
 from control_plane.wake import DUE, RedisWake, Waiter, listen
 from control_plane.wiring import Plane
-from events.connection import ledger_connection
 from events.tail import Tail
 from events.values import new_uuid
 
@@ -41,13 +40,12 @@ TICK_SECONDS: Final = 1.0
 TIDY_SECONDS: Final = 5.0
 FORGET_SECONDS: Final = 60.0
 PRUNE_SECONDS: Final = 600.0
-TIMERS: Final = 100
 
 
 async def run_dispatcher(plane: Plane) -> None:
     """Run until cancelled."""
     heard, due = Waiter(), Waiter()
-    dispatcher = Dispatcher(plane.handle)
+    dispatcher = Dispatcher(plane.handle, plane.settings.silent_after)
     sweeper = _sweeper(plane)
     users = QueueUsers(plane.engine, plane.redis)
     watch = QueueWatch(plane.engine, plane.redis, plane.handle)
@@ -84,7 +82,7 @@ async def run_dispatcher(plane: Plane) -> None:
         group.create_task(_every(TIDY_SECONDS, lambda: sweeper.withdraw_stranded(next(turns))))
         group.create_task(_every(FORGET_SECONDS, lambda: forget(plane.engine)))
         group.create_task(_every(PRUNE_SECONDS, lambda: prune(plane.engine, _kept(plane.settings))))
-        group.create_task(_every(TICK_SECONDS, lambda: _timers(plane, dispatcher), after=grace))
+        group.create_task(_every(TICK_SECONDS, lambda: dispatcher.ring_all(plane.engine), after=grace))
 
 
 def _sweeper(plane: Plane) -> Sweeper:
@@ -126,14 +124,6 @@ async def _sweep(sweeper: Sweeper, due: Waiter, backlog: asyncio.Event) -> None:
         except DATABASE_AWAY as error:
             log.warning("database_away", error=str(error))
         await due.wait(busy=bool(sent), spare=backlog.is_set())
-
-
-async def _timers(plane: Plane, dispatcher: Dispatcher) -> None:
-    async with plane.engine.connect() as conn:
-        now = await plane.handle.clock(conn)
-        overdue = await outbox.overdue(await ledger_connection(conn), now, TIMERS)
-    for stream in overdue:
-        await dispatcher.ring(plane.engine, stream)
 
 
 async def _every(seconds: float, work: Callable[[], Awaitable[object]], *, after: float = 0.0) -> None:

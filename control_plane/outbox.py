@@ -84,7 +84,7 @@ update work.task t set state = r.state, ended_at = %s
 from unnest(%s::uuid[], %s::text[]) as r(task_id, state)
 where t.task_id = r.task_id and t.state in ('due', 'sent')
 """
-_HOLD: Final = "select 1 from work.timer where stream_id = %s for update"
+_HOLD: Final = "select from work.timer where stream_id = %s for update skip locked"
 _OVERDUE: Final = """
 select stream_id from work.timer where due_at <= %s and split_part(stream_id, '-', 1) = any(%s)
 order by due_at limit %s
@@ -106,9 +106,9 @@ async def write(conn: psycopg.AsyncConnection, found: Sequence[Looked], now: dat
             await conn.execute(_CLOSE, [now, *(list(column) for column in zip(*ends, strict=True))])
 
 
-async def hold_timer(conn: psycopg.AsyncConnection, stream: StreamId) -> None:
-    """Keep the stream's timer from all others until the transaction ends."""
-    await conn.execute(_HOLD, [stream], prepare=True)
+async def hold_timer(conn: psycopg.AsyncConnection, stream: StreamId) -> bool:
+    """Keep the stream's timer from all others until the transaction ends. False: somebody has it, or it is gone."""
+    return (await conn.execute(_HOLD, [stream], prepare=True)).rowcount == 1
 
 
 async def overdue(conn: psycopg.AsyncConnection, now: datetime, limit: int) -> list[StreamId]:

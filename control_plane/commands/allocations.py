@@ -6,7 +6,7 @@ of capacity, they are waited for.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -24,6 +24,7 @@ from control_plane.handle import Command, Decision, Transaction
 from control_plane.histories import allocation_history
 from control_plane.origin import Origin
 from control_plane.processes.allocation import wanted_by
+from control_plane.telling import is_telling
 from events.allocations import (
     AllocationFact,
     AllocationFailed,
@@ -38,7 +39,7 @@ from events.append import Change
 from events.envelope import Recorded
 from events.facts import Reason
 from events.slots import SlotFact
-from events.values import AllocationId, SlotId, stream_of_allocation, stream_of_slot
+from events.values import AllocationId, SlotId, node_of, stream_of_allocation, stream_of_slot
 from read_models import nodes, slots
 from read_models.slots import SlotRow
 
@@ -208,24 +209,35 @@ def release_allocation(allocation: AllocationId, origin: Origin, reason: Reason)
 
 
 def expire_lease(allocation: AllocationId) -> Command:
-    return _by_the_clock(allocation, "end of lease", life.expire)
-
-
-def miss_deadline(allocation: AllocationId) -> Command:
-    return _by_the_clock(allocation, "deadline", life.miss_deadline)
-
-
-def _by_the_clock(
-    allocation: AllocationId,
-    why: str,
-    decide: Callable[[Allocation, datetime], tuple[AllocationFact, ...]],
-) -> Command:
-    """What the passing of time alone decides; its cause is the fact that set the time."""
+    """The passing of time alone decides it."""
 
     async def command(transaction: Transaction) -> Decision:
         living = await load(transaction.conn, allocation)
-        wanted = wanted_by(living.history)
-        cause = wanted.leads_to(actor="process:allocation", why=why, observed_at=transaction.now)
-        return Decision(living.changes(decide(living.state, transaction.now)), cause)
+        return _by_the_clock(living, transaction.now, "end of lease", life.expire)
 
     return command
+
+
+def miss_deadline(allocation: AllocationId, *, silent_after: timedelta) -> Command:
+    """The same, unless the news may be among reports that wait on a node; one is silent after so long."""
+
+    async def command(transaction: Transaction) -> Decision:
+        living = await load(transaction.conn, allocation)
+        missed = _by_the_clock(living, transaction.now, "deadline", life.miss_deadline)
+        hosts = {node_of(slot) for slot in living.rows}
+        if missed.changes and await is_telling(transaction.conn, hosts, silent_after):
+            return replace(missed, changes=())
+        return missed
+
+    return command
+
+
+def _by_the_clock(
+    living: Living,
+    now: datetime,
+    why: str,
+    decide: Callable[[Allocation, datetime], tuple[AllocationFact, ...]],
+) -> Decision:
+    """Its cause is the fact that set the time."""
+    cause = wanted_by(living.history).leads_to(actor="process:allocation", why=why, observed_at=now)
+    return Decision(living.changes(decide(living.state, now)), cause)

@@ -6,7 +6,7 @@ allocation's stream and goes by its order's id. What is done to either is a fact
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -26,6 +26,7 @@ from control_plane.processes.allocation import wish_of
 from control_plane.processes.tasks import deadline_of
 from control_plane.sessions import spoken
 from control_plane.task_rows import End
+from control_plane.telling import is_telling
 from control_plane.work import OPEN, task
 from events.allocations import AllocationFact
 from events.append import Change
@@ -107,12 +108,17 @@ def taken_back(task_id: UUID, attempt: int, origin: Origin) -> Command:
     return command
 
 
-def give_up_task(task_id: UUID) -> Command:
-    """What the passing of time alone decides; its cause is the fact that set the time."""
+def give_up_task(task_id: UUID, *, silent_after: timedelta) -> Command:
+    """The passing of time alone decides it, unless the answer may be among reports that wait on the node; its cause is
+    the fact that set the time. A node is silent after so long.
+    """
 
     async def command(transaction: Transaction) -> Decision:
         history = await task_history(transaction.conn, task_id)
-        facts = _given_up(_state(history), transaction.now)
+        state = _state(history)
+        facts = _given_up(state, transaction.now)
+        if facts and await is_telling(transaction.conn, [state.asked.node_id], silent_after):
+            facts = ()
         cause = history[-1].leads_to(actor="process:task", why="deadline", observed_at=transaction.now)
         return await changed(transaction, history, facts, Decision((), cause))
 

@@ -52,7 +52,7 @@ async def _read(conn: AsyncConnection, after: int = 0, limit: int = 1000) -> Seq
 
 
 async def _apply(made: Plane, *, after: int = 0, limit: int = 1000) -> None:
-    dispatcher = Dispatcher(made.handle)
+    dispatcher = Dispatcher(made.handle, made.settings.silent_after)
     async with made.engine.begin() as conn:
         await dispatcher.write(conn, await dispatcher.look(await _read(conn, after, limit)))
 

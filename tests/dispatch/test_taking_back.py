@@ -38,7 +38,7 @@ async def _told(made: Plane, task: UUID, *facts: TaskFact) -> None:
         cause = Origin("test", "test", new_uuid()).at(await database_time(conn))
         await append(await ledger_connection(conn), (Change(stream_of_task(task), before, facts),), cause)
         history = await task_history(conn, task)
-    dispatcher = Dispatcher(made.handle)
+    dispatcher = Dispatcher(made.handle, made.settings.silent_after)
     async with made.engine.begin() as conn:
         await dispatcher.write(conn, await dispatcher.look(history[before:]))
 

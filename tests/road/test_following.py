@@ -121,7 +121,7 @@ async def test_news_that_comes_after_the_deadline_is_heard_before_the_deadline_f
     admit(running_plane, "n1")
     allocation = AllocationId(allocate(running_plane).json()["id"])
     async with plane(running_plane.settings, clock=an_hour_later) as made:
-        dispatcher = Dispatcher(made.handle)
+        dispatcher = Dispatcher(made.handle, made.settings.silent_after)
         async with made.engine.begin() as conn:
             await dispatcher.write(conn, await dispatcher.look(await _history(conn, allocation)))
         assert _state(running_plane, allocation) == "placed"

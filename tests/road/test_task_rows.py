@@ -48,7 +48,7 @@ async def told(made: Plane, *facts: TaskFact) -> tuple[Recorded[TaskFact], ...]:
 
 
 async def applied(made: Plane, *batch: Recorded[TaskFact]) -> None:
-    dispatcher = Dispatcher(made.handle)
+    dispatcher = Dispatcher(made.handle, made.settings.silent_after)
     async with made.engine.begin() as conn:
         await dispatcher.write(conn, await dispatcher.look(batch))
 
@@ -90,7 +90,7 @@ async def test_a_task_that_its_node_never_answers_expires(database: Database) ->
         await applied(made, *await told(made, ASKED))
     settings = settings_for(database, "redis://127.0.0.1:1", 1, 1)
     async with plane(settings, clock=a_day_later) as made:
-        await Dispatcher(made.handle).ring(made.engine, stream_of_task(TASK))
+        await Dispatcher(made.handle, made.settings.silent_after).ring(made.engine, stream_of_task(TASK))
         assert await rows(made) == [(1, "expired")]
         async with made.engine.connect() as conn:
             last = (await task_history(conn, TASK))[-1].fact

@@ -1,0 +1,67 @@
+"""A deadline passes over a node that has yet to say what it saw (design, section 4)."""
+
+from datetime import timedelta
+
+from control_plane.dispatch import Dispatcher
+from control_plane.histories import allocation_history
+from control_plane.wiring import Plane, plane
+from events.values import AllocationId, stream_of_allocation, stream_of_task
+from tests.api.node import BEAT, admit, allocate
+from tests.road.test_following import a_plane, an_hour_later
+from tests.road.test_task_rows import ASKED, TASK, a_day_later, applied, rows, told
+from tests.servers.plane import RunningPlane, settings_for
+from tests.servers.postgres import Database
+
+SEEN = """insert into work.node_seen (node_id, seen_at, agent_version, spooled_reports, resynced)
+values ('n1', clock_timestamp(), '1', %s, true)
+on conflict (node_id) do update set spooled_reports = excluded.spooled_reports returning 1"""
+
+
+async def rung(running_plane: RunningPlane, allocation: AllocationId) -> str:
+    """The allocation's state after its deadline passed and its timer rang."""
+    async with plane(running_plane.settings, clock=an_hour_later) as made:
+        dispatcher = Dispatcher(made.handle, made.settings.silent_after)
+        async with made.engine.begin() as conn:
+            history = await allocation_history(conn, allocation)
+            await dispatcher.write(conn, await dispatcher.look(history))
+        await dispatcher.ring(made.engine, stream_of_allocation(allocation))
+    return str(running_plane.client().get(f"/allocations/{allocation}").json()["state"])
+
+
+async def test_none_fires_while_the_news_may_be_among_reports_on_their_way(
+    running_plane: RunningPlane,
+) -> None:
+    node = admit(running_plane, "n1")
+    allocation = AllocationId(allocate(running_plane).json()["id"])
+    assert node.post("/heartbeat", json={**BEAT, "spooled_reports": 3}).is_success
+    assert await rung(running_plane, allocation) == "placed"
+    assert node.post("/heartbeat", json=BEAT).is_success
+    assert await rung(running_plane, allocation) == "failed"
+
+
+async def test_a_node_that_fell_silent_with_reports_is_waited_for_no_longer(
+    running_plane: RunningPlane,
+) -> None:
+    node = admit(running_plane, "n1")
+    allocation = AllocationId(allocate(running_plane).json()["id"])
+    assert node.post("/heartbeat", json={**BEAT, "spooled_reports": 3}).is_success
+    running_plane.rows("update work.node_seen set seen_at = seen_at - interval '1 hour' returning 1")
+    assert await rung(running_plane, allocation) == "failed"
+
+
+async def test_what_an_admin_asked_for_waits_for_reports_on_their_way_too(database: Database) -> None:
+    async with a_plane(database) as made:
+        await applied(made, *await told(made, ASKED))
+    settings = settings_for(database, "redis://127.0.0.1:1", 1, 1)
+    async with plane(settings, clock=a_day_later) as made:
+        await _reports_wait(made, 1)
+        await Dispatcher(made.handle, timedelta(minutes=1)).ring(made.engine, stream_of_task(TASK))
+        assert await rows(made) == [(1, "due")]
+        await _reports_wait(made, 0)
+        await Dispatcher(made.handle, timedelta(minutes=1)).ring(made.engine, stream_of_task(TASK))
+        assert await rows(made) == [(1, "expired")]
+
+
+async def _reports_wait(made: Plane, count: int) -> None:
+    async with made.engine.begin() as conn:
+        await conn.exec_driver_sql(SEEN, (count,))
