@@ -22,7 +22,7 @@ from tasks.agent_api import Heartbeat, HeartbeatAnswer
 
 router = APIRouter(prefix="/v1/agent", tags=["agent"], responses=PROBLEMS)
 MOMENT_SECONDS: Final = 0.05
-"""A node's clock is wrong by half of it at most."""
+"""While the database answers in time, a node's clock is wrong by half of it at most."""
 
 # One statement for all of it, which is a transaction of its own and waits for no disk. Of one node that spoke twice
 # the later counts. Rows in one order everywhere, so that two processes never deadlock.
@@ -70,6 +70,7 @@ class Heartbeats:
         self._engine = engine
         self._gathered: list[Beat] = []
         self._written: asyncio.Task[_Outcomes] | None = None
+        self._writing = asyncio.Lock()
 
     async def take(self, beat: Beat) -> datetime:
         """Write it down with others of the same moment; the database's time. Raises `Unauthorised`."""
@@ -86,7 +87,13 @@ class Heartbeats:
 
     async def _write(self, beats: Sequence[Beat]) -> _Outcomes:
         await asyncio.sleep(MOMENT_SECONDS)
-        self._written = None
+        # One statement at a time: while the database is slow, what comes joins the next one, and the connections are
+        # left to others.
+        async with self._writing:
+            self._written = None
+            return await self._ask(beats)
+
+    async def _ask(self, beats: Sequence[Beat]) -> _Outcomes:
         columns = (
             [beat.shown.node_id for beat in beats],
             [beat.shown.credential_sha256 for beat in beats],

@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 
 import httpx
+import psycopg
 import pytest
 from pydantic import ValidationError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from control_plane.api.heartbeats import Beat, Heartbeats
+from control_plane.api.heartbeats import MOMENT_SECONDS, Beat, Heartbeats
 from control_plane.decisions.refusals import Unauthorised
 from control_plane.sessions import Shown
 from control_plane.settings import Settings
@@ -109,6 +110,20 @@ async def test_of_a_node_that_speaks_twice_in_a_moment_the_later_counts(
 ) -> None:
     await asyncio.gather(*(heartbeats.take(beat_of("n1", spooled=count)) for count in (3, 1, 2)))
     assert heard(running_plane) == {"n1": 2}
+
+
+async def test_while_the_database_is_slow_all_that_come_meanwhile_wait_for_one_statement(
+    heartbeats: Heartbeats, running_plane: RunningPlane
+) -> None:
+    with psycopg.connect(running_plane.database.admin_dsn) as slow:
+        slow.execute("lock table work.node_seen in access exclusive mode")
+        beats = []
+        for _ in range(5):
+            beats.append(asyncio.ensure_future(heartbeats.take(beat_of("n1"))))
+            await asyncio.sleep(2 * MOMENT_SECONDS)
+        slow.rollback()
+    moments = await asyncio.gather(*beats)
+    assert len(set(moments)) == 2, "each statement has one"
 
 
 async def test_a_caller_who_hangs_up_takes_nobodys_heartbeat_with_him(
