@@ -241,14 +241,16 @@ def _pause(row: _Due, outcome: Outcome) -> timedelta | None:
         case QueueFull():
             return None if row.silent else BACK_OFF
         case NotTaken():
-            return BACK_OFF
+            # As a rule it is Redis that takes nothing, and nothing of all that is due: signed anew and offered every
+            # second, that would keep the sweeper from everything else.
+            return RESEND
         case _:
             assert_never(outcome)
 
 
 def _tell(rows: Sequence[_Due], outcomes: Sequence[Outcome]) -> None:
-    """A line for each order that was not taken, or that a dead worker had, and one for all that are new in a queue."""
-    sent = 0
+    """A line for each order that a dead worker had, one for all that are new in a queue, one for all not taken."""
+    sent, refused = 0, list[tuple[_Due, Outcome]]()
     for row, outcome in zip(rows, outcomes, strict=True):
         match outcome:
             case Enqueued():
@@ -256,13 +258,17 @@ def _tell(rows: Sequence[_Due], outcomes: Sequence[Outcome]) -> None:
             case Requeued(worker=worker):
                 log.info("task_requeued", order=str(row.order_id), node=row.node_id, worker=worker)
             case QueueFull() | NotTaken():
-                log.warning("task_not_taken", order=str(row.order_id), node=row.node_id, outcome=str(outcome))
+                refused.append((row, outcome))
             case AlreadyThere():
                 pass
             case _:
                 assert_never(outcome)
     if sent:
         log.info("tasks_sent", count=sent, first=str(rows[0].order_id), node=rows[0].node_id)
+    if refused:
+        [(row, why), *_] = refused
+        first = {"first": str(row.order_id), "node": row.node_id, "outcome": str(why)}
+        log.warning("tasks_not_taken", count=len(refused), **first)
 
 
 def _has_its_turn(node: NodeId, turn: int) -> bool:
