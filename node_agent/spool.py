@@ -14,8 +14,9 @@ import os
 import shutil
 import threading
 from collections import deque
+from collections.abc import Sequence
 from datetime import datetime
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -33,6 +34,7 @@ from tasks.reports import Report, ReportBatch, ReportBody
 log = structlog.get_logger(__name__)
 
 MAX_BATCH: Final = 100
+BATCH_BYTES: Final = 1024 * 1024
 _COMPACT_BYTES: Final = 256 * 1024
 
 
@@ -90,8 +92,9 @@ class Spool:
         with self._lock:
             if not self._waiting:
                 return None
-            reports = tuple(islice(self._waiting, MAX_BATCH))
-            return ReportBatch(incarnation=self._head.incarnation, reports=reports)
+            return ReportBatch(
+                incarnation=self._head.incarnation, reports=_together(list(islice(self._waiting, MAX_BATCH)))
+            )
 
     def forget(self, through: int) -> None:
         """Everything up to `through` is in the ledger."""
@@ -201,3 +204,9 @@ class Spool:
 
     def _open(self) -> int:
         return os.open(self._lines, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+def _together(reports: Sequence[Report]) -> tuple[Report, ...]:
+    """Those that are sent at once: the first, however large, and what is small beside it."""
+    sizes = accumulate(len(report.model_dump_json().encode()) for report in reports)
+    return tuple(reports[: max(1, sum(size <= BATCH_BYTES for size in sizes))])

@@ -22,6 +22,7 @@ from control_plane.api import (
     stories,
     tasks,
 )
+from control_plane.api.bounded import Bounded
 from control_plane.api.feed import Feed
 from control_plane.api.parameters import known_parameters
 from control_plane.api.state import plane_of
@@ -47,6 +48,7 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys) -> FastAPI:
     app.state.heartbeats = heartbeats.Heartbeats(plane.engine)
     app.state.travel = TimeTravel(plane.engine, feed)
     problems.install(app)
+    app.add_middleware(Bounded)
     app.add_middleware(_Named)
     for router in (
         allocations.router,

@@ -5,6 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
+from control_plane.api.bounded import MOST_BYTES
 from tests.servers.plane import RunningPlane
 
 GOOD = {
@@ -84,6 +85,14 @@ def test_a_body_that_is_no_request_is_refused(shared_plane: RunningPlane, body: 
     answer = shared_plane.client().post("/allocations", content=body, headers=headers)
     assert answer.status_code == 422
     assert codes(answer)
+
+
+def test_a_body_that_is_larger_than_anything_asked_for_is_refused_whoever_sends_it(
+    shared_plane: RunningPlane,
+) -> None:
+    for path in ("agent/enroll", "agent/reports", "allocations"):
+        answer = httpx.post(f"{shared_plane.url}/v1/{path}", content=iter([b"x" * MOST_BYTES, b"x"]))
+        assert (answer.status_code, codes(answer)) == (413, {"content_too_large"})
 
 
 @pytest.mark.parametrize(
