@@ -10,9 +10,9 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.relay import WORKER_TIMEOUT
 from events.connection import ledger_connection
 from events.values import NodeId
+from tasks.scripts import WORKER_TIMEOUT
 
 _AGO: Final = (timedelta(seconds=WORKER_TIMEOUT), timedelta(seconds=WORKER_TIMEOUT + 15))
 """As long as some turns of whoever asks."""

@@ -32,6 +32,8 @@ BATCH: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class QueueUsers:
+    """Has Redis know each node by its newest session; any number may run."""
+
     engine: AsyncEngine
     redis: Redis
 

@@ -20,10 +20,9 @@ from redis.exceptions import NoScriptError, ResponseError
 from control_plane.redis_nodes import Command, answers, ensure_scripts
 from events.values import NodeId
 from tasks.failpoints import failpoint
-from tasks.scripts import ENQUEUE, STRANDED, WITHDRAW, QueueKeys, Script, namespace_of
+from tasks.scripts import ENQUEUE, STRANDED, WITHDRAW, WORKER_TIMEOUT, QueueKeys, Script, namespace_of
 
 MAX_DEPTH: Final = 256
-WORKER_TIMEOUT: Final = 15.0
 
 
 AT_ONCE: Final = 50

@@ -111,6 +111,8 @@ class _Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sweeper:
+    """Sends what is due. Any number may run: who looks at a row has it, and others pass it."""
+
     engine: AsyncEngine
     redis: Redis
     relay: Relay

@@ -1,7 +1,8 @@
 """Taking an order: is it for us, does it pass the fence, then onto disk, and only then the host.
 
-`accept` is for orders, however they came (queue or desired state); `look_after` is for what a slot holds already
-(restart, survey). Both end in the same work. A refused order is reported and has no effect.
+`accept` is for orders from the queue. Those of the desired state are all admitted (`admit`), and then carried out
+(`carry_out`). `look_after` is for what a slot holds already (restart, survey). All end in the same work. A refused
+order is reported and has no effect.
 """
 
 from collections.abc import Callable, Iterator

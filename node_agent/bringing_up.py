@@ -16,13 +16,13 @@ from node_agent.progress import tell_wait
 from node_agent.slices import HostUnreadable, Slice
 from node_agent.steps import StepFailed
 from node_agent.wanted import slice_of
+from tasks.fields import line
 from tasks.orders import ApplySlice, Order
 from tasks.reasons import SliceFailureCode, UnreadyCode
 from tasks.reports import Reason, SliceAddress, SliceFailed, SliceReady
 
 PROBE_SECONDS: Final = 0.2
 _LOOK_AGAIN_SECONDS: Final = 3.0
-_LINE: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,4 +141,4 @@ class _Attempt:
 
 
 def _reason(code: SliceFailureCode, message: str) -> Reason:
-    return Reason(code=code, message=message[:_LINE])
+    return Reason(code=code, message=line(message))

@@ -11,15 +11,15 @@ from pathlib import Path
 def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Replace the content of `path` in one step, readable by the owner alone (0600).
 
-    Without `durable` it survives the death of the process, and not that of the host. Raises `OSError`.
+    Without `durable` the host's death may bring the old content back, whole. Raises `OSError`.
     """
     neighbour = path.with_name(f"{path.name}.new")
     descriptor = os.open(neighbour, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()
-        if durable:
-            os.fsync(file.fileno())
+        # Always: a name that is moved onto what was never flushed may come back empty.
+        os.fsync(file.fileno())
     neighbour.replace(path)
     if durable:
         sync_folder(path.parent)

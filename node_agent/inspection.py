@@ -14,11 +14,10 @@ from node_agent.settings import Settings, SlotSettings
 from node_agent.slices import HostUnreadable, tap_of
 from node_agent.steps import StepFailed, run_steps
 from node_agent.version import agent_version
+from tasks.fields import line
 from tasks.reports import MOST_IMAGES, FoundSlot, NodeSurveyed
 
 log = structlog.get_logger(__name__)
-
-_LINE = 2000
 
 
 class Inspection:
@@ -65,7 +64,7 @@ class Inspection:
             agent_version=agent_version(),
             simulated=self._settings.simulated is not None,
             images=self._images(),
-            missing=tuple(line[:_LINE] for line in missing[:64]),
+            missing=tuple(line(each) for each in missing[:64]),
             slots=tuple(_found(slot) for slot in self._settings.slots),
         )
 

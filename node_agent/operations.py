@@ -11,7 +11,7 @@ gets it again, and an agent that ends gives it back. Run again, it finds less to
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import assert_never
 
 import structlog
 from structlog.contextvars import bound_contextvars
@@ -33,6 +33,7 @@ from node_agent.verification import verify_node
 from tasks.broker import GivenBack
 from tasks.catalogue import bounds_of
 from tasks.failpoints import failpoint
+from tasks.fields import line
 from tasks.operations import (
     AddressReport,
     DriftReport,
@@ -55,8 +56,6 @@ from tasks.orders import Order
 from tasks.reports import OperationDone, OperationFailed, Reason
 
 log = structlog.get_logger(__name__)
-
-_LINE: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ class Operations:
             result = self._result_of(operation)
         except CameToNothing as nothing:
             log.warning("operation_failed", code=nothing.code, reason=nothing.why)
-            reason = Reason(code=nothing.code, message=nothing.why[:_LINE])
+            reason = Reason(code=nothing.code, message=line(nothing.why))
             return OperationFailed(operation_id=operation.operation_id, reason=reason)
         return OperationDone(operation_id=operation.operation_id, result=result)
 

@@ -12,7 +12,7 @@ The broker calls this before the order leaves the queue. It must not raise, or t
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import assert_never
 from uuid import UUID
 
 import msgspec
@@ -25,6 +25,7 @@ from node_agent.reporter import Reporter
 from node_agent.slots import Slots
 from tasks.broker import Failed, GivenUp, Poisoned, Unreadable
 from tasks.catalogue import is_order
+from tasks.fields import line
 from tasks.reading import TaskRefused
 from tasks.reasons import CopyCode, OperationFailureCode, RefusalCode
 from tasks.reports import OperationFailed, OrderRefused, Reason
@@ -32,8 +33,6 @@ from tasks.sealed import BadCopy
 from tasks.wire import OrderMessage
 
 log = structlog.get_logger(__name__)
-
-_LINE: Final = 2000
 
 
 class _Body(msgspec.Struct):
@@ -93,7 +92,7 @@ class GivenUpOrders:
             self._refuse_copy(message, bad.code, bad.why)
             return
         log.error("order_not_taken", order_id=str(message.order_id), slot_id=slot, code=code, reason=why)
-        reason = Reason(code=code, message=why[:_LINE])
+        reason = Reason(code=code, message=line(why))
         if not is_order(message.actor):
             self._tell(OperationFailed(operation_id=message.order_id, reason=reason), message)
         else:
@@ -101,7 +100,7 @@ class GivenUpOrders:
 
     def _refuse_copy(self, message: OrderMessage, code: CopyCode, why: str) -> None:
         log.error("copy_not_believed", message_id=str(message.order_id), code=code, reason=why)
-        reason = Reason(code=code, message=why[:_LINE])
+        reason = Reason(code=code, message=line(why))
         self._tell(OrderRefused(order_id=message.order_id, reason=reason), message)
 
     def _slot_of(self, message: OrderMessage) -> SlotId | None:
@@ -128,4 +127,4 @@ def _broke(error: BaseException) -> Reason:
     late = isinstance(error, TimeLimitExceeded)
     code: OperationFailureCode = "time_limit" if late else "broke"
     why = "it ran past its time limit and was interrupted" if late else f"{type(error).__name__}: {error}"
-    return Reason(code=code, message=why[:_LINE])
+    return Reason(code=code, message=line(why))

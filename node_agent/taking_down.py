@@ -8,13 +8,13 @@ from node_agent.halt import Halt
 from node_agent.host import Host
 from node_agent.slices import HostUnreadable, SliceNetwork
 from node_agent.wanted import network_of
+from tasks.fields import line
 from tasks.orders import Order, RemoveSlice
 from tasks.reports import SliceRemains, SliceRemoved
 
 PATIENCE_SECONDS: Final = 60.0
 """How long an unreadable host is waited for before the removal counts as unproved; the survey tries again."""
 
-_LINE: Final = 2000
 _MOST: Final = 256
 
 
@@ -28,7 +28,7 @@ def take_down(order: Order, body: RemoveSlice, host: Host, halt: Halt) -> SliceR
         left = (f"unknown, because the host could not be read: {unreadable}",)
     if not left:
         return removed(order, host)
-    lines = tuple(line[:_LINE] for line in left[:_MOST])
+    lines = tuple(line(each) for each in left[:_MOST])
     return SliceRemains(slot_id=order.slot_id, allocation_id=order.allocation_id, leftovers=lines)
 
 

@@ -1,19 +1,16 @@
 """`node.verify`: what a host needs for slices, each thing looked at and named, whether it is there or not."""
 
-from typing import Final
-
 from node_agent.host import Host, Prerequisite
 from node_agent.slices import HostUnreadable
+from tasks.fields import line
 from tasks.operations import Check, NodeVerified
-
-_LINE: Final = 2000
 
 
 def verify_node(host: Host) -> NodeVerified:
     """Touches nothing. What cannot be looked at is not there, and says why."""
     found = (*host.gateway.prerequisites(), _images(host), *host.devices())
     return NodeVerified(
-        checks=tuple(Check(name=each.name, ok=each.ok, detail=each.detail[:_LINE]) for each in found)
+        checks=tuple(Check(name=each.name, ok=each.ok, detail=line(each.detail)) for each in found)
     )
 
 

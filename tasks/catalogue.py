@@ -2,10 +2,11 @@
 
 Two sorts: an *order* says what a slot shall carry from now on, an *operation* is done once. The catalogue is closed:
 what is not in it is refused on both sides. `docs/tasks.md` is made of it. A type's version rises when its shape does; a
-node announces the versions that it speaks, and is sent no other.
+node announces the versions that it speaks, and nobody can ask another operation of it.
 
 Every bound is read by somebody: `payload_bytes` by who sends and who receives (`tasks.wire`, `tasks.reading`),
-`time_limit` by the node, `maximum_age` by who signs, `credit` by who sends, `retries` by the control plane's process.
+`time_limit` by the node and by its tasks' deadlines, `maximum_age` by who signs, `credit` by who sends, `retries` by
+the decision that a try failed.
 """
 
 from collections.abc import Mapping

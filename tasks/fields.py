@@ -18,10 +18,11 @@ Ipv4Subnet = Annotated[values.Ipv4Subnet, AfterValidator(values.ipv4_subnet)]
 SshPublicKey = Annotated[values.SshPublicKey, AfterValidator(ssh_public_key)]
 InterfaceName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,14}$")]
 """Name of a link: at most 15 characters (IFNAMSIZ less the closing zero)."""
-Line = Annotated[str, Field(max_length=2000)]
+_LINE: Final = 2000
+Line = Annotated[str, Field(max_length=_LINE)]
 Word = Annotated[str, Field(max_length=253, pattern=r"^[^\x00]*$")]
 """A name that will stand in a column of its own: Postgres has no text with a zero byte."""
-Words = Annotated[str, Field(max_length=2000, pattern=r"^[^\x00]*$")]
+Words = Annotated[str, Field(max_length=_LINE, pattern=r"^[^\x00]*$")]
 """The same, at the length of a sentence."""
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -30,6 +31,11 @@ _END: Final = datetime(9999, 1, 1, tzinfo=UTC)
 # reader of the ledger. A clock that was never set stands at the beginning of 1970.
 Moment = Annotated[AwareDatetime, Field(ge=_BEGINNING, lt=_END)]
 """When something happened, with a zone."""
+
+
+def line(text: str) -> str:
+    """As much of a text as a `Line` holds."""
+    return text[:_LINE]
 
 
 class Wire(BaseModel):

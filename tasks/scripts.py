@@ -18,6 +18,9 @@ from functools import cached_property
 from typing import Final
 
 DEFAULT_QUEUE: Final = "slices"
+WORKER_TIMEOUT: Final = 15.0
+"""How long a silent worker keeps what it holds, in seconds: a contract of nodes, which beat three times within it, and
+the control plane, which takes orders back after it."""
 
 
 def namespace_of(node_id: str) -> str:

@@ -13,7 +13,8 @@ fact that wanted it. An **operation** is done once, for somebody who asked; one 
 along, and is refused where the slot was told otherwise since. Carried out twice, either changes nothing the second time.
 
 A task travels as signed JSON (JWS, Ed25519) together with the last moment at which a node may begin it. It is read whole before
-any of it is carried out. A node announces the types and versions that it speaks, and is sent no other.
+any of it is carried out. A node announces the types and versions that it speaks: no other operation can be asked of it, and it
+refuses what it does not speak.
 """
 
 BOUNDS_HEAD: Final = """## Bounds
@@ -32,6 +33,8 @@ operation's `operation.failed`.
 FAILURES_HEAD: Final = """## Failures
 
 With these a task ends badly after it began. Those that may pass are tried again by themselves, as often as the type allows.
+Two more the control plane gives itself: `no_answer`, the node told no end of it in time, and `wrong_result`, it answered with
+the result of another type.
 """
 
 CODES: Final = {

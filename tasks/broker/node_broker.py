@@ -13,9 +13,9 @@ from tasks.broker.consumer import OnGivenUp, OrderConsumer
 from tasks.broker.hand import Hand
 from tasks.broker.link import QueueAddress
 from tasks.broker.queue import NodeQueue
+from tasks.scripts import WORKER_TIMEOUT
 from tasks.timetable import Timetable
 
-WORKER_TIMEOUT: Final = 15.0
 POISON_AFTER: Final = 3
 
 

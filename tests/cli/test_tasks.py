@@ -120,6 +120,16 @@ def test_what_was_not_done_ends_with_code_5(plane: ScriptedPlane, sliceplane: Ru
     assert f"sliceplane tasks retry {TASK}" in outcome.err
 
 
+@pytest.mark.parametrize("over", [{"kind": "slice.apply"}, {"state": "superseded"}])
+def test_nobody_is_told_to_try_again_what_would_be_refused(
+    plane: ScriptedPlane, sliceplane: Run, over: dict[str, str]
+) -> None:
+    plane.answers(f"GET /v1/tasks/{TASK}", document({**FAILED, **over}))
+    outcome = sliceplane("tasks", "watch", TASK)
+    assert outcome.code == 5
+    assert "retry" not in outcome.err
+
+
 def test_retry_and_cancel_show_how_it_stands(plane: ScriptedPlane, sliceplane: Run) -> None:
     plane.answers(f"POST /v1/tasks/{TASK}/retry", document(task("due"), 202))
     plane.answers(f"POST /v1/tasks/{TASK}/cancel", document(task("cancelled"), 202))

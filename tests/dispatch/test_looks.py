@@ -5,8 +5,8 @@ from uuid import UUID
 
 import redis
 
-from control_plane.relay import WORKER_TIMEOUT
 from control_plane.sweeper import COPY, RESEND, Sweeper
+from tasks.scripts import WORKER_TIMEOUT
 from tests.dispatch.given import Given, a_task
 
 MESSAGES, HELD, WORKERS = "ctl:n1:slices.messages", "ctl:n1:slices.held", "ctl:n1:workers"

@@ -6,8 +6,8 @@ from zlib import crc32
 import pytest
 import redis
 
-from control_plane.relay import WORKER_TIMEOUT
 from control_plane.sweeper import TIDY_ROUND, Sweeper
+from tasks.scripts import WORKER_TIMEOUT
 from tests.dispatch.given import Given, a_task
 
 NOT_ITS_TURN = crc32(b"n1") + 1

@@ -139,7 +139,10 @@ def _wait(here: Session, task: str) -> None:
     found = decode(raw, Task)
     if found.state != "done":
         why = f": {found.reason.message} [{found.reason.code}]" if found.reason else ""
-        raise TaskNotDone(f"task {task} is {found.state}{why}", f"try again: sliceplane tasks retry {task}")
+        # A slice is brought up once, and what a slot was told otherwise since is over.
+        is_final = found.kind == "slice.apply" or found.state == "superseded"
+        advice = () if is_final else (f"try again: sliceplane tasks retry {task}",)
+        raise TaskNotDone(f"task {task} is {found.state}{why}", *advice)
 
 
 def _until_over(here: Session, task: str) -> bytes:
