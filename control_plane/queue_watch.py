@@ -3,7 +3,9 @@
 What a node writes under its own keys nobody can check beforehand, and Redis' memory and connections are everybody's. So
 queues are weighed in turns, each once in two minutes, and all of them at once whenever what Redis keeps has grown by a
 small part of a flood; connections are counted by the same two rules. The bounds lie above all that a node can be sent
-or needs. What a single connection may make Redis hold is bounded by Redis itself (`deploy.embedded.redis`).
+or needs. What a single connection may make Redis hold is bounded by Redis itself (`deploy.embedded.redis`). A command
+of a million words leaves nothing behind and holds everybody up for seconds: our scripts refuse it, and whoever says one
+is found by the log of slow commands.
 
 A flood ends on the road by which admins revoke: one fact, whoever found it first, then the node's user, its connections
 and its keys. A crash in between leaves the rest to `QueueUsers.follow_all`. What others were to get and Redis had no
@@ -32,6 +34,7 @@ from control_plane.queue_weights import (
     crowd_of,
     is_password_asked,
     weights,
+    wordy,
 )
 from control_plane.redis_nodes import RedisAway
 from events.values import NodeId, new_uuid
@@ -78,6 +81,8 @@ class QueueWatch:
         self._turn = (self._turn + 1) % ROUND
         try:
             said = await redis_nodes.usage(self.redis)
+            for name, words in (await wordy(self.redis)).items():
+                await self._revoke(name, f"{words} words in one command")
             grown = self._kept.noticed(said.kept_bytes)
             crowded = (
                 self._connected.noticed(said.connections),

@@ -18,7 +18,7 @@ from control_plane.redis_nodes import RedisAway, answers, node_of_user
 from control_plane.relay import MAX_DEPTH
 from events.values import NodeId
 from tasks.catalogue import CATALOGUE
-from tasks.scripts import WEIGH, QueueKeys, namespace_of
+from tasks.scripts import MOST_WORDS, NODE_COMMANDS, WEIGH, QueueKeys, namespace_of
 from tasks.wire import sealed_bytes
 
 KEPT_CONNECTIONS: Final = 8
@@ -28,6 +28,10 @@ STRANGER_SECONDS: Final = 10
 """How long somebody may be connected and show no password."""
 _LARGEST: Final = max(map(sealed_bytes, CATALOGUE)) * 5 // 4
 """Bytes of a message in Redis, whose allocator rounds up."""
+_SLOW: Final = 128
+"""As many entries as that log has by default."""
+_OF_NODE: Final = re.compile(rb"ctl:([^:]+):")
+_MORE: Final = re.compile(rb"\.\.\. \((\d+) more arguments\)")
 _CLIENT: Final = re.compile(rb"^id=(\d+) .*? age=(\d+) .*? tot-mem=(\d+) .*? user=(\S+)", re.MULTILINE)
 
 
@@ -53,6 +57,38 @@ async def weights(client: Redis, node_ids: Sequence[NodeId]) -> Mapping[NodeId, 
     found = await answers(client, [("EVALSHA", WEIGH.sha, len(each), *each) for each in keys])
     told = [each for each in zip(node_ids, found, strict=True) if not isinstance(each[1], ResponseError)]
     return {node_id: Weight(*answer) for node_id, answer in told}
+
+
+async def wordy(client: Redis) -> Mapping[NodeId, int]:
+    """Who said more words in one command than work could bring, and how many; each is told once.
+
+    Redis carries a command out whole, and everybody waits: a million words, each of which names nothing, take it
+    seconds and leave nothing behind. They stand in the log of what took it long, which is emptied then.
+    """
+    [slow] = await answers(client, [("SLOWLOG", "GET", _SLOW)])
+    if isinstance(slow, ResponseError):
+        raise RedisAway(str(slow))
+    said = [(_whose(entry[3]), len(entry[3]) - 1 + _left_out(entry[3][-1])) for entry in slow]
+    found = {node: words for node, words in said if node is not None and words > MOST_WORDS}
+    if found:
+        await answers(client, [("SLOWLOG", "RESET")])
+    return found
+
+
+def _whose(command: Sequence[bytes]) -> NodeId | None:
+    """By the command's first key, which was checked against the rights of who said it, unlike the rest of it."""
+    name = command[0].lower().decode(errors="replace")
+    if name not in NODE_COMMANDS or (name == "evalsha" and command[2].strip() == b"0"):
+        return None
+    at = 3 if name == "evalsha" else 1
+    found = _OF_NODE.match(command[at]) if len(command) > at else None
+    return NodeId(found[1].decode()) if found else None
+
+
+def _left_out(last: bytes) -> int:
+    """Of a long command the log has the first words, and how many more there were."""
+    found = _MORE.fullmatch(last)
+    return int(found[1]) if found else 0
 
 
 @dataclass(frozen=True, slots=True)

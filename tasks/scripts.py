@@ -58,7 +58,11 @@ class Script:
         return hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
 
-_OPENING: Final = """\
+MOST_WORDS: Final = 1024
+"""Of a command about one queue: four times the ids that it may hold."""
+
+_OPENING: Final = f"""\
+if #KEYS ~= 5 or #ARGV > {MOST_WORDS} then return redis.error_reply('ERR more words than work could bring') end
 local waiting, messages, held, deliveries, workers = unpack(KEYS)
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -75,6 +79,8 @@ ENQUEUE: Final = Script(
     "enqueue",
     """\
 -- bound, worker timeout (ms), then an id and its bytes for each five of KEYS
+-- For the control plane: a node, which may not say EXISTS, gets no further, however many words it brings.
+redis.call('EXISTS', KEYS[1])
 local bound, timeout = tonumber(ARGV[1]), tonumber(ARGV[2])
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)

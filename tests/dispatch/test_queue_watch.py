@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -24,7 +25,7 @@ from control_plane.wiring import Plane
 from deploy.embedded.redis import RedisServer
 from events.values import NodeId, new_uuid
 from tasks.catalogue import CATALOGUE
-from tasks.scripts import FETCH, QueueKeys
+from tasks.scripts import ENQUEUE, FETCH, PUT_BACK, QueueKeys
 from tasks.wire import sealed_bytes
 from tests.api.node import QUEUE_PASSWORD, enrolment
 from tests.dispatch.given import Given, a_task
@@ -277,6 +278,33 @@ async def test_a_flood_by_a_user_that_is_nobodys_node_is_shut_out(
     with pytest.raises(redis.ConnectionError):
         own[-1].ping()
     assert revocations(given) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("ZREM", KEYS.workers), ("HDEL", KEYS.held), ("EVALSHA", PUT_BACK.sha, 5, *KEYS.all(), "nobody")],
+    ids=["ZREM", "HDEL", "a script"],
+)
+async def test_a_node_that_says_a_million_words_at_once_is_revoked_though_nothing_is_left_of_them(
+    watch: QueueWatch, two_nodes: redis.Redis, given: Given, words: tuple[str | int, ...]
+) -> None:
+    two_nodes.zadd(KEYS.workers, {"somebody": 1})
+    two_nodes.hset(KEYS.held, "an order", "somebody")
+    with suppress(redis.ResponseError):
+        two_nodes.execute_command(*words, *["ctl:n2:slices"] * 1_000_000)
+    await watch.look()
+    assert state(given, "n1")[0] == "revoked"
+    assert state(given, "n2") == ("enrolled", None)
+
+
+async def test_nobody_is_blamed_for_anothers_words(
+    watch: QueueWatch, two_nodes: redis.Redis, given: Given
+) -> None:
+    for count, name in ((0, PUT_BACK), (0, ENQUEUE)):
+        with pytest.raises(redis.ResponseError):
+            two_nodes.execute_command("EVALSHA", name.sha, count, *["ctl:n2:slices"] * 1_000_000)
+    await watch.look()
+    assert state(given, "n2") == ("enrolled", None)
 
 
 async def test_a_redis_that_is_away_is_looked_at_again_later(

@@ -161,7 +161,7 @@ class Fleet:
         return await self.do(expire_lease(allocation))
 
     async def miss_deadline(self, allocation: AllocationId) -> bool:
-        return await self.do(miss_deadline(allocation))
+        return await self.do(miss_deadline(allocation, silent_after=timedelta(minutes=1)))
 
     async def issue_key(self, name: str) -> bool:
         return await self.do(issue_key(name, "admin", new_uuid().hex * 2))

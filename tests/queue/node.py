@@ -17,6 +17,7 @@ from tasks.broker import GivenUp, NodeBroker, NodeWorker, QueueAddress
 from tasks.timetable import Timetable
 from tasks.wire import OrderMessage, encode_order
 from tests.servers.redis import Depth, queue_depth
+from tests.waiting import until
 
 WORKER_TIMEOUT = 1.5
 PATIENCE = 10.0
@@ -32,10 +33,7 @@ def order_ids(count: int) -> list[UUID]:
 
 def eventually(true: Callable[[], object], within: float = PATIENCE) -> None:
     """Return as soon as `true()` is; fail after `within` seconds."""
-    deadline = time.monotonic() + within
-    while not true():
-        assert time.monotonic() < deadline, "it did not become true in time"
-        threading.Event().wait(0.005)
+    until(lambda: bool(true()), "it is so", within)
 
 
 async def settled(control: Redis, node_id: NodeId, within: float = PATIENCE) -> None:

@@ -21,6 +21,7 @@ from deploy.embedded.redis import RedisServer
 from events.values import NodeId
 from tasks.broker import QueueAddress
 from tasks.scripts import QueueKeys
+from tests.queue.bare import words
 from tests.queue.conftest import PASSWORD
 
 OWN = QueueKeys.of("ctl:lab-a")
@@ -34,11 +35,6 @@ def wire(lab_a: QueueAddress) -> Iterator[socket.socket]:
         made.sendall(words("AUTH", lab_a.username, PASSWORD))
         assert made.recv(16) == b"+OK\r\n"
         yield made
-
-
-def words(*said: str) -> bytes:
-    parts = [f"${len(word)}\r\n{word}\r\n" for word in said]
-    return f"*{len(said)}\r\n{''.join(parts)}".encode()
 
 
 def flood(wire: socket.socket, part: bytes, times: int) -> bool:

@@ -12,7 +12,7 @@ from control_plane.relay import AlreadyThere, Relay, Requeued, Stranded, Withdra
 from deploy.embedded.redis import RedisServer
 from events.values import NodeId
 from tasks.broker import QueueAddress
-from tasks.scripts import ALL_SCRIPTS, NODE_COMMANDS, QueueKeys
+from tasks.scripts import ALL_SCRIPTS, MOST_WORDS, NODE_COMMANDS, NODE_SCRIPTS, QueueKeys
 from tests.queue.conftest import PASSWORD, address, let_in, login, turn_out
 from tests.queue.node import message, order_ids
 
@@ -142,6 +142,15 @@ def test_no_script_reaches_another_nodes_keys(as_node: Any) -> None:
         for mixed in (foreign, (*OWN.all()[:4], foreign[4]), (foreign[0], *OWN.all()[1:])):
             with pytest.raises(redis.exceptions.ResponseError, match=r"(?i)permission|can't access"):
                 _answer(as_node, "EVALSHA", script.sha, 5, *mixed, "x", "x", 1, 1)
+
+
+def test_no_script_is_carried_out_for_more_words_than_work_could_bring(
+    as_node: Any, admin: redis.Redis
+) -> None:
+    for script in NODE_SCRIPTS:
+        with pytest.raises(redis.exceptions.ResponseError, match="more words than work could bring"):
+            _answer(as_node, "EVALSHA", script.sha, 5, *OWN.all(), "worker", *[1] * MOST_WORDS)
+    assert admin.keys("ctl:*") == []
 
 
 NODES = tuple(f"lab-{letter}" for letter in "abcdefgh")

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import string
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,7 @@ STRANGER = Signer.of_pem(new_private_key())
 KEYS = {SIGNER.kid: public_key(SIGNER.public)}
 HEADER = {"alg": "Ed25519", "kid": SIGNER.kid, "typ": "order+jws"}
 PAYLOAD = b'{"wants":"a slice"}'
+ALPHABET = f"{string.ascii_letters}{string.digits}-_"
 GOOD = SIGNER.sign("order+jws", PAYLOAD)
 
 
@@ -54,8 +56,10 @@ def test_what_was_signed_is_read_back() -> None:
 @pytest.mark.parametrize("part", [0, 1, 2], ids=["header", "payload", "signature"])
 def test_a_text_with_any_one_character_changed_is_refused(part: int) -> None:
     parts = GOOD.split(".")
-    for place in range(len(parts[part]) - 1):
-        for other in "AQz":
+    for place in range(len(parts[part])):
+        # Of a last character some bits mean nothing: another one may stand for the same bytes.
+        is_last = place == len(parts[part]) - 1
+        for other in ALPHABET if is_last else "AQz":
             if parts[part][place] != other:
                 changed = [*parts]
                 changed[part] = parts[part][:place] + other + parts[part][place + 1 :]
