@@ -1,4 +1,4 @@
-"""Waiting for a condition, the only way in which a test waits."""
+"""Waiting for a condition, as tests do: here, and in loops of their own where one gives back what was seen."""
 
 import asyncio
 import time
@@ -6,11 +6,30 @@ from collections.abc import Callable
 
 
 def until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-    """Return as soon as `condition` holds. Raises `AssertionError` naming `what` when it does not in time."""
+    """Return as soon as `condition` holds. Raises `AssertionError` naming `what` when it does not in time, or was only
+    seen to hold later.
+    """
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain until {what}"
         time.sleep(0.02)
+    # A look may itself have waited, for an API that was away: late is not in time.
+    assert time.monotonic() <= deadline, f"it took more than {seconds:.0f} s until {what}"
+
+
+def _nothing() -> None:
+    """It lasts by itself."""
+
+
+def last(seconds: float, again: Callable[[], object] = _nothing) -> None:
+    """A fault lasts so long, and is done `again` and again meanwhile."""
+    end = time.monotonic() + seconds
+
+    def over() -> bool:
+        again()
+        return time.monotonic() > end
+
+    until(over, "the fault has lasted", seconds + 30)
 
 
 async def dawdle(seconds: float) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import httpx
+import psycopg
 import redis
 
 from deploy.embedded.layout import Layout
@@ -94,6 +95,17 @@ class Caller:
 
     def story(self, allocation: str) -> list[str]:
         return [event["type"] for event in self.call("GET", f"/allocations/{allocation}/events")["items"]]
+
+    def facts(self, *types: str) -> list[dict[str, Any]]:
+        """What was recorded of these types, the oldest first."""
+        picked = "&".join(f"type={each}" for each in types)
+        return [event["data"] for event in self.call("GET", f"/events?limit=500&{picked}")["items"]]
+
+    def tasks_under_way(self) -> int:
+        """Orders that are due or sent, and not at their end."""
+        with psycopg.connect(self.stack.admin_dsn) as conn:
+            row = conn.execute("select count(*) from work.task where ended_at is null").fetchone()
+        return int(row[0]) if row else 0
 
     def redis(self) -> "redis.Redis":
         return redis.Redis.from_url(self.stack.redis_url, socket_timeout=5)

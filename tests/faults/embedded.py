@@ -3,11 +3,9 @@
 import json
 import os
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-
-import httpx
-import redis
 
 from deploy.embedded.client import Api
 from deploy.embedded.layout import Layout
@@ -15,89 +13,39 @@ from deploy.embedded.nodes import LabNodes
 from deploy.embedded.screen import Screen
 from deploy.embedded.stack import Stack
 from deploy.embedded.story import Story
-from node_agent.lab.lab import LabNode
-from tests.lab.machine_log import lives
+from tests.faults.programs import REPLICAS, Lab
 from tests.servers.lab import kept_folder
-from tests.waiting import until
-
-KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHcl9zYpCQlBTb2vG1mW0K7f2LJkYH4wqQ2s5oE3c1aV test"
-QUEUE = "ctl:lab-a:slices"
+from tests.servers.postgres import server_folder
 
 
-@dataclass(frozen=True)
-class Embedded:
-    """A running Sliceplane whose parts a test may kill; `tend` starts again what died."""
-
-    layout: Layout
-    stack: Stack
-    nodes: LabNodes
-    api: Api
-
-    def tend(self) -> None:
-        self.stack.tend()
-
-    def node(self, name: str = "lab-a") -> LabNode:
-        return self.nodes.lab.node(name)
-
-    def redis(self) -> redis.Redis:
-        return redis.Redis.from_url(self.stack.redis_url)
-
-    def create(self) -> str:
-        return str(self.api.post("/allocations", {"sku": "lab.small", "ssh_authorized_keys": [KEY]})["id"])
-
-    def state(self, allocation: str) -> str:
-        """The allocation's state; `unknown` while the API is away."""
-        self.tend()
-        try:
-            return str(self.api.get(f"/allocations/{allocation}")["state"])
-        except httpx.TransportError:
-            return "unknown"
-
-    def await_state(self, allocation: str, *states: str, seconds: float = 60.0) -> None:
-        until(lambda: self.state(allocation) in states, f"{allocation} is {' or '.join(states)}", seconds)
-
-    def story(self, allocation: str) -> list[str]:
-        return [event["type"] for event in self.api.items(f"/allocations/{allocation}/events")]
-
-    def release(self, allocation: str) -> None:
-        self.api.delete(f"/allocations/{allocation}")
-        self.await_state(allocation, "released")
-
-    def starts(self, tap: str, name: str = "lab-a") -> int:
-        """How often libvirt started a machine in this place, as libvirt's own log of it says."""
-        return lives(self.node(name), tap).starts
-
-    def ports(self, name: str = "lab-a") -> list[str]:
-        return self.node(name).run(["ovs-vsctl", "list-ports", "br-slice"]).stdout.split()
-
-    def machines(self, name: str = "lab-a") -> list[str]:
-        listed = self.node(name).run(["virsh", "-c", "qemu:///system", "list", "--all", "--name"])
-        return listed.stdout.split()
+@contextmanager
+def running_lab() -> Iterator[Lab]:
+    """Two replicas of every program, and two lab nodes with approved slots."""
+    # Whatever came up is ended, also when the rest did not: the folder goes from under it.
+    with server_folder() as state, ExitStack() as up:
+        layout, screen = _layout(state), Screen()
+        nodes = LabNodes(layout, screen.say)
+        up.callback(nodes.stop)
+        nodes.start()
+        stack = Stack(layout, nodes.management_addresses, screen.say, replicas=REPLICAS)
+        up.callback(stack.stop)
+        stack.start()
+        key = stack.ensure_key()
+        story = Story(layout, Api(stack.api_url, key, stack.trusted), nodes, screen, stack.tend)
+        story.admit_nodes()
+        nodes.start_agents(stack.node_api_url)
+        story.await_nodes({})
+        yield Lab(layout, stack, key, nodes=nodes)
 
 
-def start(state: Path, *, replicas: int = 1) -> Embedded:
-    """Bring everything up with two lab nodes and approved slots."""
+def _layout(state: Path) -> Layout:
+    """With the guest's image of earlier runs."""
     layout = Layout(state)
     layout.ensure()
     kept = kept_folder() / "images"
     kept.mkdir(parents=True, exist_ok=True)
     (state / "images").symlink_to(kept)
-    screen = Screen()
-    nodes = LabNodes(layout, screen.say)
-    nodes.start()
-    stack = Stack(layout, nodes.management_addresses, screen.say, replicas=replicas)
-    stack.start()
-    api = Api(stack.api_url, stack.ensure_key(), stack.trusted)
-    story = Story(layout, api, nodes, screen, stack.tend)
-    story.admit_nodes()
-    nodes.start_agents(stack.node_api_url)
-    story.await_nodes({})
-    return Embedded(layout, stack, nodes, api)
-
-
-def stop(embedded: Embedded) -> None:
-    embedded.stack.stop()
-    embedded.nodes.stop()
+    return layout
 
 
 def traces(layout: Layout) -> list[str]:

@@ -5,7 +5,6 @@ import signal
 from dataclasses import dataclass, field
 from typing import Final
 
-import psycopg
 from rich.console import Console
 
 from deploy.embedded import stack
@@ -64,12 +63,6 @@ class Lab(Caller):
         node = self.call("GET", f"/nodes/{NODE}")
         slots = [each for each in self.call("GET", "/slots")["items"] if each["node_id"] == NODE]
         return self.is_heard() and not node["missing"] and all(each["state"] == "free" for each in slots)
-
-    def tasks_under_way(self) -> int:
-        """Orders that are due or sent, and not at their end."""
-        with psycopg.connect(self.stack.admin_dsn) as conn:
-            row = conn.execute("select count(*) from work.task where ended_at is null").fetchone()
-        return int(row[0]) if row else 0
 
     def lives(self) -> Lives:
         """Of the machines in the first slot."""

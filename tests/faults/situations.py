@@ -2,7 +2,8 @@
 death.
 
 The load is the same in nearly all: one allocation is active, and while the node's agent is away it is released and
-another is asked for, so that an order of each kind is under way. `SITUATIONS` says what a work wants beside that.
+another is asked for, so that an order of each kind is under way. The agent comes back when a program of the control
+plane died, or the orders would have come to their end before. `SITUATIONS` says what a work wants beside that.
 """
 
 import time
@@ -23,7 +24,7 @@ from tests.waiting import until
 class Load:
     """`old` is active when it begins, and is released unless it is `kept`; `new` is asked for."""
 
-    old: str
+    old: str = ""
     new: str = ""
     kept: bool = False
 
@@ -31,10 +32,10 @@ class Load:
 @dataclass(frozen=True)
 class Situation:
     """`keep` the old allocation, so that its host can be disturbed; `disturb` it while the agent is away; `provoke`
-    what else there is to be done once the program is armed. An agent that is `away` leaves the orders in the queue."""
+    what else there is to be done once the program is armed, or have the agent back for what it `reports`."""
 
     keep: bool = False
-    away: bool = False
+    reports: bool = False
     disturb: Callable[[System, Load, State], None] | None = None
     provoke: Callable[[System, Load], None] | None = None
     ask: Callable[[System], None] | None = None
@@ -133,9 +134,10 @@ SITUATIONS: Final[dict[tuple[str, Process | None], Situation]] = {
     ("granting", None): Situation(provoke=node_joins),
     ("revoking", None): Situation(provoke=node_is_revoked),
     ("following sessions", "api"): Situation(provoke=node_joins),
-    ("following sessions", "dispatcher"): Situation(away=True, provoke=redis_flushed),
+    ("following sessions", "dispatcher"): Situation(provoke=redis_flushed),
     ("operating", None): Situation(ask=operation_asked),
-    ("restoring", None): Situation(away=True, provoke=redis_flushed),
+    ("restoring", None): Situation(provoke=redis_flushed),
+    ("taking reports", None): Situation(reports=True),
     ("rebuilding", None): Situation(provoke=rebuild_ordered),
     ("commanding", "projector"): Situation(provoke=rebuild_ordered),
     ("interrupting", None): Situation(keep=True, disturb=gone, starts=1),
@@ -175,15 +177,17 @@ def _is_ours(each: Declared, process: Process) -> bool:
     return each.work not in OTHERWISE and (each.work, process) != ("commanding", "dispatcher")
 
 
-def begin(system: System, situation: Situation) -> Load:
-    """One allocation active, the agent away, and two orders under way (one, where the old one is kept)."""
-    load = Load(system.create(), kept=situation.keep)
+def begin(system: System, load: Load) -> None:
+    """One allocation active, the agent away, and the order of a new one in the queue."""
+    load.old = system.create()
     until(lambda: system.is_active(load.old), "the first allocation is active")
-    return load
-
-
-def change(system: System, load: Load) -> None:
+    system.away(system.node.agent)
     load.new = system.create()
+    until(lambda: system.in_queue() > 0, "an order is in the queue")
+
+
+def give_up(system: System, load: Load) -> None:
+    """Release the old allocation, unless it is to stay."""
     if not load.kept:
         system.release(load.old)
 

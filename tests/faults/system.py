@@ -60,6 +60,7 @@ class System(Caller):
     `late` are allocations that a fault itself asked for.
     """
 
+    boot_seconds: float = field(kw_only=True)
     nodes: dict[str, Node] = field(default_factory=dict)
     armed: Child | None = None
     died_at: float | None = None
@@ -90,8 +91,7 @@ class System(Caller):
 
     def enrolments(self, node: str) -> int:
         """How often the node became known, as the log says."""
-        events = self.call("GET", "/events?limit=500")["items"]
-        return sum(each["type"] == "node.identified" and each["data"]["node_id"] == node for each in events)
+        return sum(each["node_id"] == node for each in self.facts("node.identified"))
 
     # Dying and coming back
 
@@ -154,7 +154,7 @@ class System(Caller):
             self.tend()
             return condition()
 
-        until(done, what, max(0.1, began + CONVERGED_SECONDS - time.monotonic()))
+        until(done, what, began + CONVERGED_SECONDS - time.monotonic())
         return time.monotonic() - began
 
     # Looking
@@ -174,7 +174,10 @@ class System(Caller):
         token = self.call("POST", "/nodes", {"id": name})["enrolment_token"]
         write_token(self.layout, name, token)
         host = host_file(self.layout, name)
-        simulated = {"simulated": {"boot_seconds": 0.2, "host_file": str(host)}, "survey_seconds": 2}
+        simulated = {
+            "simulated": {"boot_seconds": self.boot_seconds, "host_file": str(host)},
+            "survey_seconds": 2,
+        }
         path = write_configuration(self.layout, name, self.stack.node_api_url, folder, simulated)
         agent = Child(name, python_module("node_agent", str(path)), self.layout.logs / f"{name}.log")
         agent.environment = {"SLICEPLANE_FAILPOINTS": failpoints}
@@ -193,13 +196,13 @@ def _silent(_line: str) -> None:
 
 
 @contextmanager
-def running_system() -> Iterator[System]:
-    """A system whose one node has two approved slots."""
+def running_system(boot_seconds: float = 0.2) -> Iterator[System]:
+    """A system whose one node has two approved slots, and slices that take so long to start."""
     with server_folder() as state:
         layout = Layout(state)
         layout.ensure()
         stack = Stack(layout, (), Screen().say, replicas=REPLICAS)
-        system = System(layout, stack)
+        system = System(layout, stack, boot_seconds=boot_seconds)
         try:
             stack.start()
             for child in stack.programs.values():

@@ -20,7 +20,7 @@ import pytest
 from tests import matrix
 from tests.faults.slow_line import SlowLine, slow_line
 from tests.faults.system import CONVERGED_SECONDS, System, running_system
-from tests.waiting import until
+from tests.waiting import last, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 Line = Literal["control plane to redis", "node to redis", "node to api"]
@@ -37,35 +37,20 @@ def delayed(line: SlowLine) -> None:
 
 def held_up(line: SlowLine) -> None:
     line.held_up = True
-    _pass(_nothing)
+    last(FAULT_SECONDS)
     line.heal()
 
 
 def cut_again_and_again(line: SlowLine) -> None:
     line.heal()
-    _pass(line.reset)
+    last(FAULT_SECONDS, line.reset)
 
 
 def slow_and_cut(line: SlowLine) -> None:
     """An answer takes longer than a connection lasts."""
     line.delay = 2 * DELAY_SECONDS
-    _pass(line.reset)
+    last(FAULT_SECONDS, line.reset)
     line.heal()
-
-
-def _nothing() -> None:
-    """It just lasts."""
-
-
-def _pass(again: Callable[[], None]) -> None:
-    """The fault lasts."""
-    end = time.monotonic() + FAULT_SECONDS
-
-    def over() -> bool:
-        again()
-        return time.monotonic() > end
-
-    until(over, "the fault has lasted", FAULT_SECONDS + 5)
 
 
 FAULTS: Final[dict[str, Callable[[SlowLine], None]]] = {
@@ -147,18 +132,21 @@ def hold(lines: Lines, case: Case) -> None:
     system, line = lines.system, lines.of[case.line]
     until(system.is_settled, "the node is settled")
     untouched, made = system.snapshot(), sum(system.node.state().starts.values())
-    old = system.create()
-    until(lambda: system.is_active(old), "the first allocation is active")
-    passed = line.passed
-    line.delay = DELAY_SECONDS
-    asked = system.create()
-    FAULTS[case.fault](line)
-    began = time.monotonic()
-    until(lambda: system.is_active(asked), "what was asked for is active", CONVERGED_SECONDS)
-    print(f"{case}: converged in {time.monotonic() - began:.1f} s")
-    assert line.passed > passed, "the line carried something"
-    system.give_back(old, asked)
-    line.heal()
+    allocations = [system.create()]
+    try:
+        until(lambda: system.is_active(allocations[0]), "the first allocation is active")
+        passed = line.passed
+        line.delay = DELAY_SECONDS
+        allocations.append(system.create())
+        FAULTS[case.fault](line)
+        began = time.monotonic()
+        until(lambda: system.is_active(allocations[1]), "what was asked for is active", CONVERGED_SECONDS)
+        print(f"{case}: converged in {time.monotonic() - began:.1f} s")
+        assert line.passed > passed, "the line carried something"
+        system.give_back(*allocations)
+    finally:
+        line.heal()
+        system.give_back(*allocations)
     assert sum(system.node.state().starts.values()) == made + 2
     assert system.leaks(untouched) == []
     assert system.verified() == []

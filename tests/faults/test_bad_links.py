@@ -16,8 +16,9 @@ import pytest
 from node_agent.lab.host import MANAGEMENT
 from node_agent.lab.namespaces import LittleHost
 from tests import matrix
-from tests.faults.phases import PHASES, Case, Fault, hold, last
+from tests.faults.phases import PHASES, Case, Fault, hold
 from tests.faults.programs import Lab
+from tests.waiting import last
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -26,31 +26,34 @@ def system() -> Iterator[System]:
         yield running
 
 
-def begin(system: System, case: Case) -> Load:
-    """Everything under way, and the program dead."""
+def bring_agent_to(system: System, case: Case, load: Load) -> None:
+    """Orders of each kind wait for it when it starts."""
     situation = case.situation
-    load = situations.begin(system, situation)
-    if case.process == "agent":
-        system.away(system.node.agent)
-        situations.change(system, load)
-        if situation.ask is not None:
-            situation.ask(system)
-        until(lambda: situations.orders_under_way(system, load), "orders are in the queue")
-        if situation.disturb is not None:
-            disturb = situation.disturb
-            system.node.disturb(lambda state: disturb(system, load, state))
-        system.arm("agent", case.point)
-    else:
-        if situation.away:
-            system.away(system.node.agent)
-        system.arm(case.process, case.point)
-        situations.change(system, load)
-        if situation.provoke is not None:
-            situation.provoke(system, load)
+    situations.give_up(system, load)
+    if situation.ask is not None:
+        situation.ask(system)
+    until(lambda: situations.orders_under_way(system, load), "orders are in the queue")
+    if situation.disturb is not None:
+        disturb = situation.disturb
+        system.node.disturb(lambda state: disturb(system, load, state))
+    system.arm("agent", case.point)
     system.await_death()
-    if situation.away:
+
+
+def bring_control_plane_to(system: System, case: Case, load: Load) -> None:
+    """One order waits in the queue, and another comes to be while it runs."""
+    situation = case.situation
+    system.arm(case.process, case.point)
+    situations.give_up(system, load)
+    if situation.reports:
         system.node.agent.start()
-    return load
+    if situation.provoke is not None:
+        situation.provoke(system, load)
+    system.await_death()
+    orders = system.tasks_under_way()
+    assert orders, "no load: no order was under way when it died"
+    print(f"{case}: died with {orders} orders under way")
+    system.node.agent.ensure()
 
 
 @matrix.cases("P1", CASES, few=6)
@@ -58,9 +61,11 @@ def test_killed_at_a_failpoint_everything_goes_on_and_nothing_is_done_twice(
     system: System, case: Case
 ) -> None:
     untouched, made = system.snapshot(), dict(system.node.state().starts)
-    load = Load("")
+    load = Load(kept=case.situation.keep)
     try:
-        load = begin(system, case)
+        situations.begin(system, load)
+        bring_to = bring_agent_to if case.process == "agent" else bring_control_plane_to
+        bring_to(system, case, load)
         seconds = system.converge(lambda: situations.has_settled(system, load), f"all is well after {case}")
         print(f"{case}: converged in {seconds:.1f} s")
         assert made_since(system, made) == 2 + case.situation.starts
@@ -68,6 +73,7 @@ def test_killed_at_a_failpoint_everything_goes_on_and_nothing_is_done_twice(
         assert "allocation.failed" not in system.story(load.old) + system.story(load.new)
     finally:
         system.disarm()
+        system.node.agent.ensure()
         system.give_back(load.old, load.new)
     assert system.leaks(untouched) == []
     assert system.verified() == []

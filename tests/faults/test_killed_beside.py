@@ -10,13 +10,12 @@ from typing import Final, get_args
 import pytest
 import redis
 
-from control_plane.relay import WORKER_TIMEOUT
 from deploy.embedded.redis import RedisServer
-from tasks.scripts import QueueKeys
+from tasks.scripts import WORKER_TIMEOUT, QueueKeys
 from tasks.workflows import Commanding, Joining, PuttingBack, Withdrawing
 from tests import matrix
 from tests.checks.files import ROOT
-from tests.faults.system import System, running_system
+from tests.faults.system import CONVERGED_SECONDS, System, running_system
 from tests.queue.leaving import ORDERS
 from tests.waiting import until
 
@@ -36,27 +35,32 @@ def system() -> Iterator[System]:
 def test_an_agent_killed_while_it_joins_becomes_known_once(system: System, case: str) -> None:
     name = f"lab-{JOINING.index(case) + 1}"
     node = system.add_node(name, failpoints=case)
-    until(lambda: node.agent.status == -signal.SIGKILL, "it died there")
-    node.agent.environment = {}
-    until(lambda: system.is_settled(name), "it is known", 30)
-    assert system.enrolments(name) == 1
-    system.away(node.agent)
-    del system.nodes[name]
+    try:
+        until(lambda: node.agent.status == -signal.SIGKILL, "it died there")
+        node.agent.environment = {}
+        until(lambda: system.is_settled(name), "it is known", CONVERGED_SECONDS)
+        assert system.enrolments(name) == 1
+    finally:
+        system.away(node.agent)
+        del system.nodes[name]
 
 
 @matrix.cases("P1", WITHDRAWING, few=0)
 def test_a_dispatcher_killed_around_a_withdrawal_leaves_no_order_behind(system: System, case: str) -> None:
-    untouched, agent = system.snapshot(), system.node.agent
+    untouched, agent, allocation = system.snapshot(), system.node.agent, ""
     system.arm("agent", "queue.fetched")
-    allocation = system.create()
-    system.die_and_stay_away()
-    # The order is with a worker that is dead, and wanted by nobody any more.
-    system.arm("dispatcher", case)
-    system.release(allocation)
-    system.await_death(WORKER_TIMEOUT + 30)
-    system.converge(lambda: not system.held(), "nobody holds an order")
-    agent.start()
-    system.give_back(allocation)
+    try:
+        allocation = system.create()
+        system.die_and_stay_away()
+        # The order is with a worker that is dead, and wanted by nobody any more.
+        system.arm("dispatcher", case)
+        system.release(allocation)
+        system.await_death(WORKER_TIMEOUT + 30)
+        system.converge(lambda: not system.held(), "nobody holds an order")
+    finally:
+        system.disarm()
+        agent.ensure()
+        system.give_back(allocation)
     assert system.leaks(untouched) == []
     assert system.verified() == []
 
@@ -65,11 +69,15 @@ def test_a_dispatcher_killed_around_a_withdrawal_leaves_no_order_behind(system: 
 def test_a_dispatcher_killed_as_a_lease_ends_ends_it_once(system: System, case: str) -> None:
     untouched = system.snapshot()
     allocation = system.create(lease_seconds=60)
-    until(lambda: system.is_active(allocation), "it is active")
-    system.arm("dispatcher", case)
-    system.await_death(90)
-    system.converge(lambda: system.state(allocation) == "released", "it is released")
-    assert system.story(allocation).count("allocation.lease_expired") == 1
+    try:
+        until(lambda: system.is_active(allocation), "it is active")
+        system.arm("dispatcher", case)
+        system.await_death(90)
+        system.converge(lambda: system.state(allocation) == "released", "it is released")
+        assert system.story(allocation).count("allocation.lease_expired") == 1
+    finally:
+        system.disarm()
+        system.give_back(allocation)
     assert system.leaks(untouched) == []
     assert system.verified() == []
 

@@ -11,8 +11,9 @@ from typing import Final
 import pytest
 
 from tests import matrix
-from tests.faults.phases import PHASES, Case, Fault, hold, last
+from tests.faults.phases import PHASES, Case, Fault, hold
 from tests.faults.programs import PROGRAMS, Lab
+from tests.waiting import last
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
 
