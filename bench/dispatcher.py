@@ -6,7 +6,6 @@ answers each when that is done. It ends when its standard input does.
 
 import asyncio
 import contextlib
-import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,9 +33,7 @@ class Dispatching(msgspec.Struct):
 
 
 class Done(msgspec.Struct):
-    """The answer; `cpu` is the process's time on processors so far, in seconds."""
-
-    cpu: float
+    """The answer."""
 
 
 @asynccontextmanager
@@ -87,8 +84,7 @@ async def _obey(made: Plane) -> None:
 
 
 def _say() -> None:
-    times = os.times()
-    sys.stdout.write(msgspec.json.encode(Done(times.user + times.system)).decode() + "\n")
+    sys.stdout.write(msgspec.json.encode(Done()).decode() + "\n")
     sys.stdout.flush()
 
 

@@ -7,12 +7,13 @@ verified, fails.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 import psycopg
+from joserfc.jwk import OKPKey
 from redis.asyncio import Redis
 
 from bench.dispatcher import Dispatching, Done, dispatcher
@@ -22,7 +23,7 @@ from bench.placements import placement
 from bench.servers import migrated_postgres, signing_key, sqlalchemy_url
 from deploy.embedded.redis import running_redis
 from events.append_many import LIMIT, append_many
-from events.values import NodeId, SlotIndex, allocation_of, new_uuid, slot_of
+from events.values import NodeId, SlotId, SlotIndex, allocation_of, new_uuid, slot_of
 from tasks.orders import Order
 from tasks.scripts import QueueKeys, namespace_of
 from tasks.sealed import unseal
@@ -113,16 +114,13 @@ class Relaying:
         keys = {self._signer.kid: self._signer.key}
         for name in names:
             queue = QueueKeys.of(namespace_of(name))
-            waiting = await self._redis.llen(queue.waiting)
-            messages = [data for data in await self._redis.hvals(queue.messages) if isinstance(data, bytes)]
-            told = {
-                Order.model_validate_json(unseal(order_of(decode_message(data)).order, keys).task).slot_id
-                for data in messages[:1]
-            }
-            if (waiting, len(messages)) != (slots, slots) or not told <= {
+            waiting = await self._redis.lrange(queue.waiting, 0, -1)
+            messages = await self._redis.hgetall(queue.messages)
+            told = sorted(_slot_of_message(data, keys) for data in messages.values())
+            if sorted(waiting) != sorted(messages) or told != sorted(
                 slot_of(name, SlotIndex(index)) for index in range(slots)
-            }:
-                raise Lost(f"{name} has {waiting} orders, {len(messages)} messages, and not {slots} of each")
+            ):
+                raise Lost(f"{name} has {len(waiting)} orders and messages for {told}, not one for each slot")
 
     async def _forget(self, names: Sequence[NodeId]) -> None:
         await self._conn.execute(_END)
@@ -132,6 +130,12 @@ class Relaying:
         row = await (await self._conn.execute(query)).fetchone()
         assert row is not None
         return float(row[0])
+
+
+def _slot_of_message(data: bytes | str, keys: Mapping[str, OKPKey]) -> SlotId:
+    """Whose signature holds. Raises what each step of reading it raises."""
+    assert isinstance(data, bytes)
+    return Order.model_validate_json(unseal(order_of(decode_message(data)).order, keys).task).slot_id
 
 
 @asynccontextmanager

@@ -5,7 +5,6 @@ session to renew, its fences to read, and its whole host to look at. Between two
 a host by hand. The host counts every effect that an agent has on it, so that one too many is found.
 """
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -51,10 +50,8 @@ Word = Admit | Stop | Damage | Start | Look
 
 
 class Done(msgspec.Struct, frozen=True):
-    """`effects` on all hosts of the process, by kind; `faults` are in words. `at` is the machine's monotonic clock
-    (ns)."""
+    """`effects` on all hosts of the process, by kind; `faults` are in words."""
 
-    at: int
     effects: dict[str, int]
     faults: list[str]
 
@@ -90,7 +87,7 @@ class _Nodes:
         for node in self._nodes.values():
             for effect, count in node.effects.items():
                 effects[effect.partition(" ")[0]] += count
-        return Done(time.monotonic_ns(), dict(effects), [*faults, *self._broken.found])
+        return Done(dict(effects), [*faults, *self._broken.found])
 
 
 def _stop(node: HostedNode) -> None:

@@ -36,7 +36,11 @@ VERBS: Final = {
     "check": Verb(
         "check [NAME ...]", "format, lint, types, imports, layout, migrations, events, tasks", "deploy.checks"
     ),
-    "bench": Verb("bench NAME [--json]", "measure, one JSON object a line", "bench"),
+    "bench": Verb(
+        "bench NAME [--json] [--resume]",
+        "measure and print a table, or one JSON object a line; --help has the names",
+        "bench",
+    ),
     "events": Verb(
         "events",
         "write docs/events.md anew from the events' types",

@@ -109,7 +109,9 @@ async def control(redis_server: RedisServer, plane: FakeControlPlane) -> AsyncIt
     client = Redis.from_url(redis_server.url)
     await redis_nodes.ensure_scripts(client)
     yield client
-    # First: an agent that goes on would write between what is deleted and what is not.
+    # First: an agent may go on for longer than this. It would write between what is deleted and what is not, and
+    # renew its session, which makes its user anew.
+    plane.let_in = lambda _login: None
     await redis_nodes.shut_out(client, [NODE])
     await redis_nodes.forget_queues(client, [NODE])
     await client.aclose()

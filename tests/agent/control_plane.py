@@ -52,6 +52,7 @@ class FakeControlPlane:
         self.enrolments: list[EnrolmentClaims] = []
         self.renewals: list[RenewalClaims] = []
         self.token = TOKEN
+        self._used: dict[str, EnrolmentClaims] = {}
         self.order_keys: tuple[str, ...] = (SIGNER.public,)
         self.lifetime_seconds = 900.0
         self.heartbeat_seconds = 5.0
@@ -129,12 +130,14 @@ class FakeControlPlane:
         return known is not None and (known.node_id, known.credential_sha256) == (node, digest)
 
     def enrol(self, enrolment: Enrolment) -> Granted | None:
-        """The session that begins, unless the token is not the one."""
+        """The session that begins, unless the token is not the one, or was used for another."""
         if enrolment.token != self.token:
             return None
         self._public_key = enrolment.public_key
         claims = EnrolmentClaims.model_validate_json(self._proved(enrolment.proof))
         with self._lock:
+            if self._used.setdefault(enrolment.token, claims) != claims:
+                return None
             self.enrolments.append(claims)
             return self._granted(claims)
 
@@ -202,6 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _grant(self, what: str, ask: Callable[[], Granted | None]) -> None:
         if self.plane.mood in ("away", "deaf"):
+            self.plane.turned_away += 1
             return self._send(503, b"{}")
         granted = None if self.plane.mood == "refusing" else ask()
         if granted is None:

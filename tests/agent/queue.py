@@ -28,7 +28,8 @@ def let_in(url: str) -> Callable[[redis_nodes.NodeLogin], None]:
     return lambda login: asyncio.run(tell(login))
 
 
-async def admit(plane: FakeControlPlane, control: Redis) -> None:
+async def enrolled(plane: FakeControlPlane) -> None:
+    """Return as soon as the node is."""
     await eventually_async(lambda: plane.session is not None, 40)
 
 

@@ -1,4 +1,4 @@
-"""A child process that spools reports until there are `COUNT`, delivers them all, and exits 0.
+"""A child process that spools reports until there are `COUNT`, delivers them all, the first by itself, and exits 0.
 
 `python -m tests.agent.reporting FOLDER URL CREDENTIAL COUNT`; `SLICEPLANE_FAILPOINTS` says where it dies.
 """
@@ -20,13 +20,19 @@ from tests.agent.orders import apply
 
 def main(folder: str, url: str, credential: str, count: str) -> None:
     arm_from(os.environ.get("SLICEPLANE_FAILPOINTS", ""))
-    order = apply()
     spool = Spool(Path(folder))
     reporter = Reporter(spool, NodeClock())
     reporter.start(client_of(url, credential), Timetable())
-    while spool._last < int(count):
+    # However quick the telling is: what happens at a second delivery always happens.
+    for last in (1, int(count)):
+        tell_up_to(last, spool, reporter)
+        eventually(lambda: spool.waiting == 0, 30)
+
+
+def tell_up_to(last: int, spool: Spool, reporter: Reporter) -> None:
+    order = apply()
+    while spool._last < last:
         reporter.tell(SliceStarting(slot_id=order.slot_id, allocation_id=order.allocation_id), order)
-    eventually(lambda: spool.waiting == 0, 30)
 
 
 if __name__ == "__main__":

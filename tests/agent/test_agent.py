@@ -26,7 +26,7 @@ from tasks.signing import Signer, new_private_key
 from tests.agent.control_plane import FakeControlPlane
 from tests.agent.eventually import eventually, eventually_async
 from tests.agent.orders import NODE, apply, remove
-from tests.agent.queue import admit, drained, send
+from tests.agent.queue import drained, enrolled, send
 from tests.agent.sealing import SIGNER, sealed
 from tests.agent.toy_host import STEPS, Toy
 from tests.servers.redis import Depth, queue_depth
@@ -72,7 +72,7 @@ def start(settings: Settings, toy: Toy) -> Iterator[Callable[..., Running]]:
 async def agent(start: Callable[[], Running], plane: FakeControlPlane, control: Redis) -> Running:
     """Enrolled, and taking orders."""
     agent = start()
-    await admit(plane, control)
+    await enrolled(plane)
     return agent
 
 
@@ -122,7 +122,7 @@ async def test_reports_are_stamped_with_the_control_planes_time(
 ) -> None:
     plane.now = datetime.now(UTC) + timedelta(hours=1)
     start()
-    await admit(plane, control)
+    await enrolled(plane)
     await eventually_async(lambda: bool(plane.reports))
     assert abs(plane.reports[0].observed_at - plane.now) < timedelta(seconds=30)
 
@@ -229,7 +229,7 @@ async def test_orders_signed_by_the_old_key_and_by_the_new_are_believed_while_ke
 ) -> None:
     plane.order_keys = (STRANGER.public, SIGNER.public)
     start()
-    await admit(plane, control)
+    await enrolled(plane)
     await send(control, apply())
     await eventually_async(lambda: "slice.ready" in plane.kinds())
     await send(control, remove(), payload=sealed(remove(), signer=STRANGER))
@@ -266,7 +266,7 @@ async def test_a_session_is_renewed_again_and_again_and_no_order_is_lost_or_done
     start: Callable[..., Running], plane: FakeControlPlane, control: Redis, toy: Toy
 ) -> None:
     start(renewal_seconds=0.4)
-    await admit(plane, control)
+    await enrolled(plane)
     for number in range(1, 16):
         for order, end in ((apply(2 * number), "slice.ready"), (remove(2 * number + 1), "slice.removed")):
             await send(control, order)
@@ -282,7 +282,7 @@ async def test_a_new_node_takes_no_order_before_it_knows_what_is_wanted(
     plane.desired = [remove(9)]
     await send(control, apply(7))
     start()
-    await admit(plane, control)
+    await enrolled(plane)
     await eventually_async(lambda: "order.refused" in plane.kinds())
     assert toy.done == []
 
@@ -322,7 +322,7 @@ async def test_an_agent_whose_disk_is_full_goes_on_and_renews_its_session_when_i
     start: Callable[..., Running], plane: FakeControlPlane, control: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = start(renewal_seconds=0.2)
-    await admit(plane, control)
+    await enrolled(plane)
     await eventually_async(lambda: bool(plane.renewals))
     with monkeypatch.context() as full:
         refused = fill_disk(full)
@@ -447,7 +447,7 @@ async def test_a_refused_agent_whose_token_file_was_emptied_keeps_its_slices(
     start: Callable[..., Running], settings: Settings, plane: FakeControlPlane, control: Redis, toy: Toy
 ) -> None:
     agent = start(renewal_seconds=0.2)
-    await admit(plane, control)
+    await enrolled(plane)
     await send(control, apply())
     await eventually_async(lambda: "slice.ready" in plane.kinds())
     settings.enrolment_token_file.write_text("")

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tasks.catalogue import CATALOGUE
 from tasks.operations import ExposureApply, ExposureRemove, LeaseApply, Operation, PortReconcile, VnicAttach
 from tasks.orders import Order
 from tasks.reports import OrderRefused
 from tests.agent.entrance import Copy, Entrance, copy_of
-from tests.agent.operations import LOOKS, on_slot, verify
+from tests.agent.operations import LOOKS, cancel, on_slot, verify
 from tests.agent.orders import apply, remove
 from tests.agent.toy_host import STEPS, Toy
 
@@ -21,10 +22,11 @@ LIFE: list[Order | Operation] = [
     apply(7),
     *(on_slot(kind, apply(7)) for kind in (VnicAttach, LeaseApply, PortReconcile, ExposureApply, *LOOKS)),
     verify(),
+    cancel(verify()),
     remove(9),
     on_slot(ExposureRemove, remove(9)),
 ]
-"""All that happens to a slot, from its slice's making to its end."""
+"""All that happens to a slot, from its slice's making to its end, by every type of task that there is."""
 ONCE = Counter(step for steps in STEPS.values() for step in steps)
 """Every step of a slice's life, each taken once."""
 
@@ -43,6 +45,10 @@ def node(tmp_path: Path, toy: Toy) -> Entrance:
 def recorded(node: Entrance) -> list[Copy]:
     """The messages of a whole life, as they stood in the queue; nothing of it was delivered yet."""
     return [copy_of(task, node.clock.now()) for task in LIFE]
+
+
+def test_a_life_has_a_task_of_every_type() -> None:
+    assert {task.body.kind for task in LIFE} == set(CATALOGUE)
 
 
 def test_every_message_twice(node: Entrance, toy: Toy, recorded: list[Copy]) -> None:

@@ -10,12 +10,14 @@ from control_plane.relay import Relay
 from node_agent.settings import Settings
 from tasks.catalogue import CREDIT
 from tasks.operations import (
+    Drift,
     DriftReport,
     DriftReported,
     MachineInspect,
     Operation,
     OperationCancelled,
     PortReconcile,
+    PortReconciled,
     ReadinessPoll,
 )
 from tasks.reports import OperationDone, OperationFailed
@@ -24,12 +26,13 @@ from tests.agent.eventually import eventually_async
 from tests.agent.operations import cancel, on_slot, verify
 from tests.agent.orders import NODE, apply, remove
 from tests.agent.process import AgentProcess
-from tests.agent.queue import admit, drained, send
+from tests.agent.queue import drained, enrolled, send
 from tests.agent.test_agent import Running
 from tests.agent.toy_host import Toy
 from tests.servers.redis import Depth, queue_depth
 
 _COALESCED = 3
+NEVER = 3600.0
 
 
 @pytest.fixture
@@ -39,10 +42,11 @@ def toy() -> Toy:
 
 @pytest.fixture
 def start(settings: Settings, toy: Toy) -> Iterator[Callable[[], Running]]:
+    """An agent whose surveys never come: what no operation mends stays as it is."""
     started: list[Running] = []
 
     def start() -> Running:
-        started.append(Running(settings, toy))
+        started.append(Running(settings.model_copy(update={"survey_seconds": NEVER}), toy))
         return started[-1]
 
     yield start
@@ -54,7 +58,7 @@ def start(settings: Settings, toy: Toy) -> Iterator[Callable[[], Running]]:
 async def agent(start: Callable[[], Running], plane: FakeControlPlane, control: Redis) -> Running:
     """Enrolled, and with a slice on its first slot."""
     agent = start()
-    await admit(plane, control)
+    await enrolled(plane)
     await send(control, apply())
     await eventually_async(lambda: "slice.ready" in plane.kinds())
     return agent
@@ -91,8 +95,10 @@ async def test_an_operation_goes_all_the_way(
     named = await end_of(plane, on_slot(DriftReport))
     await send(control, on_slot(PortReconcile))
     mended = await end_of(plane, on_slot(PortReconcile))
-    assert isinstance(named, OperationDone | OperationFailed)
+    assert isinstance(named, OperationDone)
+    assert named.result == DriftReported(drift=(Drift(aspect="port", steps=("port.add",)),))
     assert isinstance(mended, OperationDone)
+    assert mended.result == PortReconciled(steps=("port.add",))
     report = next(report for report in plane.reports if report.body == mended)
     assert report.order_id == on_slot(PortReconcile).operation_id
     assert "port" in toy.kinds()
@@ -222,7 +228,7 @@ async def test_an_agent_killed_with_an_operation_in_hand_gets_it_again_and_tells
     process: AgentProcess, plane: FakeControlPlane, control: Redis, point: str
 ) -> None:
     process.start(point)
-    await admit(plane, control)
+    await enrolled(plane)
     inspected = on_slot(MachineInspect)
     await sent_until(process, control, inspected, lambda: process.died)
     process.start()
@@ -237,7 +243,7 @@ async def test_an_operation_that_kills_its_agent_each_time_is_told_as_poisoned(
     poison = verify()
     for _ in range(3):
         process.start("agent.operation.ended")
-        await admit(plane, control)
+        await enrolled(plane)
         await sent_until(process, control, poison, lambda: process.died)
     process.start()
     await sent_until(process, control, poison, lambda: bool(ends_of(plane, poison)))

@@ -151,16 +151,17 @@ def test_a_text_that_is_no_task_has_no_effect_and_is_refused_in_words(node: Entr
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_signed_text_that_was_altered_has_no_effect_and_is_not_believed(node: Entrance, kind: str) -> None:
     dice = random.Random(f"{seed()} {kind}")
-    before, codes = (node.snapshot(), node.fences()), Counter[str]()
+    before, codes, delivered = (node.snapshot(), node.fences()), Counter[str](), 0
     payload = signed_bytes(id_in(kind), kind, json.dumps(golden(kind)).encode()).payload
     for _ in range(count(FULL) // 10):
         other = with_bytes_altered(payload.encode(), dice).decode("utf-8", "replace")
         if other != payload:
             node.deliver(Copy(id_in(kind), kind, other))
             codes.update(codes_of(node.taken()))
+            delivered += 1
     assert (node.snapshot(), node.fences()) == before
     assert codes.keys() <= {"forged", "unknown_key"}
-    assert codes.total()
+    assert codes.total() == delivered, "each is told, and each once"
 
 
 @settings(max_examples=200, deadline=None)

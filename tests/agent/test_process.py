@@ -18,7 +18,7 @@ from tests.agent.control_plane import FakeControlPlane
 from tests.agent.eventually import eventually_async
 from tests.agent.orders import apply, remove
 from tests.agent.process import AgentProcess
-from tests.agent.queue import admit, send
+from tests.agent.queue import enrolled, send
 
 MAKING = (
     "link.add_tap",
@@ -52,9 +52,9 @@ async def soon(agent: AgentProcess, true: Callable[[], bool | Awaitable[bool]]) 
     await eventually_async(true, 40, agent.log)
 
 
-async def enrolled(agent: AgentProcess, plane: FakeControlPlane, control: Redis) -> None:
+async def enrolled_and_killed(agent: AgentProcess, plane: FakeControlPlane, control: Redis) -> None:
     agent.start()
-    await admit(plane, control)
+    await enrolled(plane)
     await soon(agent, lambda: "agent_started" in agent.log())
     agent.end(signal.SIGKILL)
 
@@ -95,7 +95,7 @@ async def test_killed_around_every_step_an_order_is_carried_out_once(
     agent: AgentProcess, control: Redis, plane: FakeControlPlane
 ) -> None:
     points = [*around(MAKING), "agent.outcome.kept", "agent.outcome.told"]
-    await enrolled(agent, plane, control)
+    await enrolled_and_killed(agent, plane, control)
     await carried_out_through(agent, control, apply(), points)
     await soon(agent, lambda: "slice.ready" in plane.kinds())
     host = agent.host()
@@ -114,7 +114,7 @@ async def test_killed_around_every_step_a_removal_leaves_nothing(
     agent: AgentProcess, control: Redis, plane: FakeControlPlane
 ) -> None:
     agent.start()
-    await admit(plane, control)
+    await enrolled(plane)
     await soon(agent, lambda: "node.surveyed" in plane.kinds())
     empty = things(agent.host())
     await send(control, apply())
@@ -132,7 +132,7 @@ async def test_a_slice_found_dead_is_told_once_or_twice_and_comes_back(
     agent: AgentProcess, control: Redis, plane: FakeControlPlane
 ) -> None:
     agent.start()
-    await admit(plane, control)
+    await enrolled(plane)
     await send(control, apply())
     await soon(agent, lambda: "slice.ready" in plane.kinds())
     agent.end(signal.SIGKILL)
@@ -149,7 +149,7 @@ async def test_asked_to_end_it_ends_soon_and_leaves_its_slices(
     agent: AgentProcess, control: Redis, plane: FakeControlPlane
 ) -> None:
     agent.start()
-    await admit(plane, control)
+    await enrolled(plane)
     await send(control, apply())
     await soon(agent, lambda: "slice.ready" in plane.kinds())
     began = time.monotonic()
@@ -182,7 +182,7 @@ async def test_killed_while_enrolling_it_enrols_with_the_same_secrets(
 async def test_killed_while_renewing_its_session_it_goes_on_with_the_same_secrets(
     agent: AgentProcess, plane: FakeControlPlane, control: Redis, point: str
 ) -> None:
-    await enrolled(agent, plane, control)
+    await enrolled_and_killed(agent, plane, control)
     agent.start(point)
     await soon(agent, lambda: agent.died)
     agent.start()
@@ -214,7 +214,7 @@ async def test_no_secret_is_logged(
     agent: AgentProcess, control: Redis, plane: FakeControlPlane, settings: Settings
 ) -> None:
     agent.start()
-    await admit(plane, control)
+    await enrolled(plane)
     await send(control, apply())
     await soon(agent, lambda: "slice.ready" in plane.kinds())
     agent.end()
@@ -230,7 +230,7 @@ async def test_a_slice_said_to_be_ready_is_never_found_dead_in_silence(
     agent: AgentProcess, control: Redis, plane: FakeControlPlane, point: str
 ) -> None:
     agent.start(point)
-    await admit(plane, control)
+    await enrolled(plane)
     await send(control, apply())
     await soon(agent, lambda: agent.died)
     agent.host_file.unlink()

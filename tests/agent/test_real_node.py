@@ -21,7 +21,7 @@ from tests.agent.control_plane import TOKEN, FakeControlPlane, serving
 from tests.agent.eventually import eventually_async
 from tests.agent.orders import NODE, apply, remove
 from tests.agent.process import REPOSITORY
-from tests.agent.queue import admit, let_in, send
+from tests.agent.queue import enrolled, let_in, send
 from tests.servers.lab import kept_folder, run_id
 from tests.servers.redis import server_folder
 
@@ -116,7 +116,7 @@ async def test_a_guest_is_brought_up_survives_its_agent_is_restored_and_is_taken
     node: RealNode, plane: FakeControlPlane, control: Redis
 ) -> None:
     node.start()
-    await admit(plane, control)
+    await enrolled(plane)
     await send(control, apply(deadline=120))
     await eventually_async(lambda: node.domains() == ["slice0"], BOOT, node.log)
     node.lab.kill("agent")

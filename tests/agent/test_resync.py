@@ -24,7 +24,7 @@ from tests.agent.control_plane import FakeControlPlane, Mood, text_digest
 from tests.agent.eventually import eventually, eventually_async
 from tests.agent.operations import on_slot
 from tests.agent.orders import apply, remove
-from tests.agent.queue import admit, send
+from tests.agent.queue import enrolled, send
 from tests.agent.sealing import held, sealed
 from tests.agent.test_accept import Node
 from tests.agent.test_agent import Running
@@ -187,7 +187,7 @@ def replace_by(plane: FakeControlPlane, order: Order) -> None:
 # A host reboots, with or without its disk, with or without the control plane (P26).
 
 
-@pytest.mark.parametrize("disk", ["with-disk", "without-disk"])
+@pytest.mark.parametrize("disk", ["with-disk", "without-fences", "without-disk"])
 @pytest.mark.parametrize("mood", ["well", "away"])
 async def test_a_host_that_rebooted_carries_again_what_was_last_ordered(
     start: Callable[[], Running],
@@ -200,21 +200,26 @@ async def test_a_host_that_rebooted_carries_again_what_was_last_ordered(
     disk: str,
 ) -> None:
     agent = start()
-    await admit(plane, control)
+    await enrolled(plane)
     plane.desired = [apply(7), remove(8, index=1)]
     for order in plane.desired:
         await send(control, order)
     await eventually_async(lambda: {"slice.ready", "slice.removed"} <= set(plane.kinds()))
     agent.stop()
     toy.there.clear()
-    if disk == "without-disk":
+    if disk == "without-fences":
         shutil.rmtree(settings.state_folder / "fence")
+    if disk == "without-disk":
+        shutil.rmtree(settings.state_folder)
+        # It is another host now: a person must say that this one may be the node.
+        plane.token = "another-token-for-one-use"
+        settings.enrolment_token_file.write_text(plane.token)
     await send(control, apply(5, index=1))  # what an old copy of the queue may hold
     plane.mood = mood
     turned_away = plane.turned_away
     start()
-    if (mood, disk) == ("away", "without-disk"):
-        await eventually_async(lambda: plane.turned_away > turned_away + 5)
+    if mood == "away" and disk != "with-disk":
+        await eventually_async(lambda: plane.turned_away > turned_away + 2)
         assert toy.there == {}, "nobody knows what it should carry"
         plane.mood = "well"
     await eventually_async(lambda: toy.kinds(0) == SLICE)
@@ -222,6 +227,7 @@ async def test_a_host_that_rebooted_carries_again_what_was_last_ordered(
     await eventually_async(lambda: "order.refused" in plane.kinds())
     assert toy.kinds(1) == set()
     assert toy.counts()["machine.start"] == 2
+    assert len(plane.enrolments) == len(plane.incarnations) == (2 if disk == "without-disk" else 1)
 
 
 # What is said of a slot.

@@ -53,7 +53,13 @@ def task(state: str = "sent", **changes: object) -> dict[str, object]:
     }
 
 
-DONE = task("done", result={"kind": "drift.report", "drift": [{"aspect": "port", "steps": ["add_port"]}]})
+DONE = task(
+    "done",
+    result={
+        "kind": "drift.report",
+        "drift": [{"aspect": "port", "steps": ["port.delete_flows", "port.add", "port.set_flows"]}],
+    },
+)
 FAILED = task("failed", reason={"code": "host_unreadable", "message": "the switch did not answer"})
 
 
@@ -88,7 +94,14 @@ def test_what_is_picked_is_asked_for(plane: ScriptedPlane, sliceplane: Run) -> N
 def test_a_page_tells_what_came_of_it(plane: ScriptedPlane, sliceplane: Run) -> None:
     plane.answers(f"GET /v1/tasks/{TASK}", document(DONE))
     out = sliceplane("tasks", "show", TASK).out
-    for part in (TASK, "done", "slot lab-a/0", ALLOCATION, "once, fetched 1 times, try 1", "port  add_port"):
+    for part in (
+        TASK,
+        "done",
+        "slot lab-a/0",
+        ALLOCATION,
+        "once, fetched 1 times, try 1",
+        "port  port.delete_flows, port.add, port.set_flows",
+    ):
         assert part in out
 
 

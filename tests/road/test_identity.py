@@ -4,6 +4,7 @@
 
 import json
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -118,13 +119,14 @@ def test_a_revoked_agent_stops_taking_orders_keeps_its_slices_and_comes_back_wit
 
 
 def test_an_agent_that_slept_past_its_session_renews_it_and_goes_on(site: Site) -> None:
-    ended = "update work.node_session set expires_at = clock_timestamp() returning 1"
+    ended = "update work.node_session set expires_at = clock_timestamp() returning number"
     for _ in range(3):
-        site.plane.rows(ended)
+        [(number,)] = site.plane.rows(ended)
         slice_ = site.create()
         site.await_state(slice_, "active")
         site.plane.client().delete(f"/allocations/{slice_}")
         site.await_state(slice_, "released")
+        assert site.plane.rows("select number from work.node_session") == [(number + 1,)]
     assert superseded(site) == []
 
 
@@ -144,8 +146,21 @@ def test_a_disk_that_was_altered_is_noticed_and_the_node_asks_what_it_should_hol
 
 
 def test_secrets_of_an_enrolment_are_in_one_file_of_the_owners(site: Site, folder: Path) -> None:
-    kept = SessionFiles(folder / "agent").kept()
+    state = folder / "agent"
+    kept = SessionFiles(state).kept()
     assert kept is not None
-    log = log_of(site.node.agent)
-    for secret in (kept.secrets.credential, kept.secrets.queue_password):
-        assert secret not in log
+    session = state / "session.json"
+    assert ([*map(mode_of, (state, session))], session.owner()) == ([0o700, 0o600], folder.owner())
+    key = "".join(kept.secrets.key.splitlines()[1:-1])
+    for secret in (kept.secrets.credential, kept.secrets.queue_password, key):
+        found = [path for path in folder.rglob("*") if path.is_file() and holds(path, secret)]
+        assert found == [session]
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def holds(path: Path, secret: str) -> bool:
+    """However its lines are broken."""
+    return secret in path.read_text(errors="replace").replace("\\n", "").replace("\n", "")
