@@ -15,7 +15,7 @@ from events.values import NodeId
 
 
 async def is_telling(conn: AsyncConnection, nodes: Collection[NodeId], silent_after: timedelta) -> bool:
-    """Whether one of them is."""
+    """Whether one of the nodes has something to tell; one that was not heard for `silent_after` has not."""
     telling = sa.select(sa.literal(1)).where(
         node_seen.c.node_id.in_(nodes),
         node_seen.c.spooled_reports > 0,

@@ -209,7 +209,7 @@ def release_allocation(allocation: AllocationId, origin: Origin, reason: Reason)
 
 
 def expire_lease(allocation: AllocationId) -> Command:
-    """The passing of time alone decides it."""
+    """Release it, if its lease is over."""
 
     async def command(transaction: Transaction) -> Decision:
         living = await load(transaction.conn, allocation)
@@ -219,7 +219,7 @@ def expire_lease(allocation: AllocationId) -> Command:
 
 
 def miss_deadline(allocation: AllocationId, *, silent_after: timedelta) -> Command:
-    """The same, unless the news may be among reports that wait on a node; one is silent after so long."""
+    """Fail it, if its deadline is over, unless the news may be among reports that wait on a node that is not silent."""
 
     async def command(transaction: Transaction) -> Decision:
         living = await load(transaction.conn, allocation)
@@ -238,6 +238,6 @@ def _by_the_clock(
     why: str,
     decide: Callable[[Allocation, datetime], tuple[AllocationFact, ...]],
 ) -> Decision:
-    """Its cause is the fact that set the time."""
+    """What the passing of time alone decides; its cause is the fact that set the time."""
     cause = wanted_by(living.history).leads_to(actor="process:allocation", why=why, observed_at=now)
     return Decision(living.changes(decide(living.state, now)), cause)

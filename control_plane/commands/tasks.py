@@ -109,8 +109,8 @@ def taken_back(task_id: UUID, attempt: int, origin: Origin) -> Command:
 
 
 def give_up_task(task_id: UUID, *, silent_after: timedelta) -> Command:
-    """The passing of time alone decides it, unless the answer may be among reports that wait on the node; its cause is
-    the fact that set the time. A node is silent after so long.
+    """Give its try up, if its deadline is over, unless the answer may be among reports that wait on the node and it is
+    not silent. The cause is the fact that set the time.
     """
 
     async def command(transaction: Transaction) -> Decision:

@@ -52,7 +52,9 @@ class Unreadable:
 
 
 class GivenBack(Exception):
-    """Raised by a handler that gives its order back to the queue, as it cannot begin now: never fetched."""
+    """Raised by a handler that gives its order back to the queue: it cannot be begun now, and is to count as never
+    fetched.
+    """
 
 
 GivenUp = Poisoned | Failed | Unreadable
