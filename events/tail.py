@@ -148,14 +148,18 @@ class Tail:
         return not told and now - since > _LASTING_SECONDS and not suspects.isdisjoint(holders)
 
     async def _note_dead(self, conn: psycopg.AsyncConnection, gaps: list[Position]) -> bool:
+        """Whether all of them are noted now. Others noted the rest, or it has events: the next look tells which."""
         try:
-            await conn.execute(_NOTE_DEAD, [gaps, self._name])
+            row = await (await conn.execute(_NOTE_DEAD, [gaps, self._name])).fetchone()
         except psycopg.Error as error:
             if isinstance(refusal(error), NotYetFinal):
                 return False  # a younger holder hangs, and the server cannot know that the gap is not his
             raise
-        log.info("positions_dead", first=gaps[0], count=len(gaps))
-        return True
+        assert row is not None
+        noted: list[int] = row[0]
+        if noted:
+            log.info("positions_dead", first=min(noted), count=len(noted))
+        return len(noted) == len(gaps)
 
     async def _final(self, conn: psycopg.AsyncConnection) -> Position:
         deadline = asyncio.get_running_loop().time() + _SETTLE_SECONDS

@@ -111,6 +111,7 @@ MAY_CALL: Final = frozenset(
         "take_key",
         "note_dead",
         "note_gaps",
+        "drawn",
         "fence",
         "current_epoch",
         "begin_swap",

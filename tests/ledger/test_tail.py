@@ -133,6 +133,69 @@ async def test_a_position_with_an_event_is_not_noted_dead(conn: psycopg.AsyncCon
     assert row == ([],)
 
 
+async def test_a_position_that_is_told_as_drawn_is_not_drawn_later(database: Database) -> None:
+    """Others draw as fast as they can, and whoever asks draws as well: what he was told must be lower."""
+    drawing = "select count(nextval('ledger.position_seq')) from generate_series(1, 50000)"
+    asking = (
+        "select count(*) filter (where told >= drawn) from (select ledger.drawn() as told,"
+        " nextval('ledger.position_seq') as drawn from generate_series(1, 50000) offset 0) each"
+    )
+    asked = asyncio.Event()
+
+    async def keep_drawing() -> None:
+        async with await psycopg.AsyncConnection.connect(database.admin_dsn, autocommit=True) as conn:
+            while not asked.is_set():
+                await conn.execute(drawing)
+
+    async def ask() -> int:
+        async with await psycopg.AsyncConnection.connect(database.admin_dsn, autocommit=True) as conn:
+            too_early = [await (await conn.execute(asking)).fetchone() for _ in range(10)]
+        asked.set()
+        return sum(each[0] for each in too_early if each is not None)
+
+    async with asyncio.TaskGroup() as together:
+        answer = together.create_task(ask())
+        for _ in range(3):
+            together.create_task(keep_drawing())
+    assert answer.result() == 0
+
+
+async def test_a_gap_in_which_the_server_finds_an_event_is_read_and_not_passed_over(
+    tail: Tail, database: Database, conn: psycopg.AsyncConnection
+) -> None:
+    """Written past the fence, which only a superuser can, after the tail had looked and before it tells the server."""
+    (first,) = await committed(conn, on("slot-a", 0))
+    async with (
+        await psycopg.AsyncConnection.connect(database.admin_dsn) as sneaking,
+        await psycopg.AsyncConnection.connect(database.admin_dsn) as holding_up,
+    ):
+        await sneaking.execute(COPIED)
+        await holding_up.execute("lock table ledger.dead_position in access exclusive mode")
+        looking = asyncio.create_task(tail.batch(START, 10))
+        await until_somebody_waits_for_a_lock(conn)
+        await sneaking.commit()
+        await holding_up.commit()
+        seen = await looking
+
+    assert seen == Batch((first,), Position(1))
+    assert [each.position for each in (await tail.batch(START, 10)).events] == [1, 2]
+
+
+COPIED = """
+insert into ledger.event select (copied.event).* from (
+  select jsonb_populate_record(e, jsonb_build_object(
+    'position', nextval('ledger.position_seq'), 'event_id', gen_random_uuid(), 'stream_id', 'slot-b')) as event
+    from ledger.event e offset 0) copied
+"""
+
+
+async def until_somebody_waits_for_a_lock(conn: psycopg.AsyncConnection) -> None:
+    await conn.set_autocommit(True)
+    query = "select 1 from pg_locks where not granted and relation = 'ledger.dead_position'::regclass"
+    while await (await conn.execute(query)).fetchone() is None:
+        await asyncio.sleep(0.002)
+
+
 async def test_a_snapshot_from_before_the_fence_may_note_nothing(conn: psycopg.AsyncConnection) -> None:
     await committed(conn, on("slot-a", 0))
     await conn.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
