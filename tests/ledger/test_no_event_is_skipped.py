@@ -10,7 +10,7 @@ import random
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -122,9 +122,17 @@ async def crash_and_look(server: PostgresServer, folder: Path, crash: Crash) -> 
 async def kill_a_backend(server: PostgresServer, database: Database, dice: random.Random) -> None:
     """Its shared memory may be harmed, so the server ends every session and recovers."""
     query = "select pid from pg_stat_activity where application_name like 'writer%'"
-    async with await psycopg.AsyncConnection.connect(database.admin_dsn, autocommit=True) as admin:
-        pids = [pid for (pid,) in await (await admin.execute(query)).fetchall()]
+    while not (pids := await at_work(database, query)):
+        await asyncio.sleep(0.01)
     os.kill(dice.choice(pids), signal.SIGKILL)
+
+
+async def at_work(database: Database, query: str) -> list[int]:
+    """None while the server recovers from the crash before."""
+    with suppress(psycopg.OperationalError):
+        async with await psycopg.AsyncConnection.connect(database.admin_dsn, autocommit=True) as admin:
+            return [pid for (pid,) in await (await admin.execute(query)).fetchall()]
+    return []
 
 
 async def kill_the_server(server: PostgresServer, database: Database, dice: random.Random) -> None:
