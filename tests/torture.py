@@ -63,13 +63,14 @@ def seed() -> int:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="./dev torture", description="the promises at their full counts")
     parser.add_argument("--seed", type=int, help="repeat the workload of another run")
-    parser.add_argument("--only", nargs="+", choices=PROMISES, default=[*PROMISES], help="these promises")
+    parser.add_argument("--only", nargs="+", action="extend", choices=PROMISES, help="these promises")
     asked = parser.parse_args(arguments)
+    promises = asked.only or [*PROMISES]
     os.environ[matrix.FULL] = "full"
     if asked.seed is not None:
         os.environ[matrix.SEED] = str(asked.seed)
-    tests = dict.fromkeys(test for promise in asked.only for test in PROMISES[promise])
-    return int(pytest.main([*tests, "-v", "-s"], plugins=[Asked(asked.only)]))
+    tests = dict.fromkeys(test for promise in promises for test in PROMISES[promise])
+    return int(pytest.main([*tests, "-v", "-s"], plugins=[Asked(promises)]))
 
 
 class Asked:
