@@ -7,7 +7,7 @@ which says for its URL who is believed there; --ca and SLICEPLANE_CA name a file
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,14 +34,22 @@ class _ClientFile(msgspec.Struct, frozen=True):
     ca: str | None = None
 
 
-def config_path(environ: Mapping[str, str], *, root: bool) -> Path:
-    """The file that SLICEPLANE_CONFIG names, else `client.json` in the state folder that `./dev up` uses."""
+def config_files(environ: Mapping[str, str], *, root: bool) -> tuple[Path, ...]:
+    """The file that SLICEPLANE_CONFIG names, else `client.json` in the state folders that `./dev up` and
+    `./dev up --simulated` use: the first of them that is there counts.
+    """
     if named := environ.get("SLICEPLANE_CONFIG"):
-        return Path(named)
-    if root:
-        return Path("/var/lib/sliceplane/client.json")
-    state = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME", "~")).expanduser() / ".local/state")
-    return Path(state) / "sliceplane/client.json"
+        return (Path(named),)
+    state = Path("/var/lib")
+    if not root:
+        home = Path(environ.get("HOME", "~")).expanduser()
+        state = Path(environ.get("XDG_STATE_HOME") or home / ".local/state")
+    return tuple(state / name / "client.json" for name in ("sliceplane", "sliceplane-simulated"))
+
+
+def first_there(files: Sequence[Path]) -> Path:
+    """Or the first of all, for whoever is told that there is none."""
+    return next((file for file in files if os.access(file, os.F_OK)), files[0])
 
 
 def find_access(url: str | None, api_key: str | None, ca: Path | None = None) -> Access:
@@ -52,7 +60,7 @@ def find_access(url: str | None, api_key: str | None, ca: Path | None = None) ->
     if ca is None and (named := environ.get("SLICEPLANE_CA")):
         ca = Path(named)
     given = None if ca is None else _read_ca(ca)
-    path = config_path(environ, root=os.geteuid() == 0)
+    path = first_there(config_files(environ, root=os.geteuid() == 0))
     if url and api_key:
         return Access(url.rstrip("/"), api_key, given or _ca_for(url, path))
     return _completed(url, api_key, given, path)

@@ -1,4 +1,5 @@
-"""`./dev up [--once] [--simulated] [--state DIR]` and `./dev down [--state DIR]`.
+"""`./dev up [--once] [--simulated] [--state DIR]` and `./dev down [--state DIR]`, which without a folder ends what runs
+on either of the two that `up` takes by default.
 
 Exit codes: 0 as promised, 1 something was left behind or did not come up, 2 wrong usage, 130 interrupted.
 """
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -43,11 +45,12 @@ FAILURES: Final = (
 
 
 def main() -> int:
-    arguments = _parse()
-    layout = Layout(arguments.state.resolve())
+    arguments = parsed(sys.argv[1:])
     screen = Screen()
+    meant = layouts(arguments)
     if arguments.verb == "down":
-        return _down(layout, screen)
+        return _down(meant, screen)
+    [layout] = meant
     try:
         return up(layout, screen, once=arguments.once, simulated=arguments.simulated)
     except KeyboardInterrupt:
@@ -58,7 +61,7 @@ def main() -> int:
         return 1
 
 
-def _parse() -> argparse.Namespace:
+def parsed(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     for verb in ("up", "down"):
@@ -66,9 +69,8 @@ def _parse() -> argparse.Namespace:
         state.add_argument(
             "--state",
             type=Path,
-            default=default_state(),
             metavar="DIR",
-            help="what is kept (default: %(default)s)",
+            help=f"what is kept (default: {default_state()}, and {default_state(simulated=True)} for --simulated)",
         )
     verbs.choices["up"].add_argument(
         "--once", action="store_true", help="release, check, stop and say the verdict"
@@ -76,10 +78,25 @@ def _parse() -> argparse.Namespace:
     verbs.choices["up"].add_argument(
         "--simulated", action="store_true", help="simulated nodes even where real ones can run"
     )
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
-def _down(layout: Layout, screen: Screen) -> int:
+def layouts(arguments: argparse.Namespace) -> list[Layout]:
+    """The state folder that `up` works on; for `down`, each of those that may be meant."""
+    if arguments.state is not None:
+        return [Layout(arguments.state.resolve())]
+    if arguments.verb == "up":
+        return [Layout(default_state(simulated=arguments.simulated).resolve())]
+    return [Layout(default_state(simulated=simulated).resolve()) for simulated in (False, True)]
+
+
+def _down(meant: Sequence[Layout], screen: Screen) -> int:
+    """End what runs on these state folders; those that are not there are not spoken of unless none is."""
+    found = [layout for layout in meant if layout.state.exists()] or meant[:1]
+    return max(_end(layout, screen) for layout in found)
+
+
+def _end(layout: Layout, screen: Screen) -> int:
     """Ask a running `up` to end, and wait until it has."""
     pid = holder(layout)
     if pid is None:
@@ -93,7 +110,7 @@ def _down(layout: Layout, screen: Screen) -> int:
             screen.bad(f"process {pid} did not end within {DOWN_SECONDS:.0f} s")
             return 1
         time.sleep(0.1)
-    screen.say("stopped")
+    screen.say(f"stopped what ran on {layout.state}")
     return 0
 
 

@@ -25,12 +25,14 @@ class AlreadyRunning(Exception):
         )
 
 
-def default_state() -> Path:
-    """`/var/lib/sliceplane` as root, below `$XDG_STATE_HOME` otherwise."""
-    if os.geteuid() == 0:
-        return SYSTEM_STATE
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "sliceplane"
+def default_state(*, simulated: bool = False) -> Path:
+    """`/var/lib/sliceplane` as root, below `$XDG_STATE_HOME` otherwise; where simulated nodes are asked for, the folder
+    beside it, because a state is of one kind of nodes.
+    """
+    found = SYSTEM_STATE
+    if os.geteuid() != 0:
+        found = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "sliceplane"
+    return found.with_name(f"{found.name}-simulated") if simulated else found
 
 
 class OtherNodes(Exception):

@@ -20,7 +20,7 @@ class Verb:
 
 VERBS: Final = {
     "up": Verb(
-        "up [--once] [--state DIR]",
+        "up [--once] [--simulated] [--state DIR]",
         "start everything and show one allocation; with --once release it, check, and stop",
         "deploy.embedded",
         ("up",),

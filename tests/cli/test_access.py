@@ -1,6 +1,7 @@
 """Where the command line looks for the control plane and its key."""
 
 import json
+import os
 import ssl
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -8,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.cli.access import config_path
+from control_plane.cli.access import config_files, first_there
 from deploy.embedded.certificates import SERVER_LIFE, Certificates, ensure
+from deploy.embedded.layout import default_state
 from tests.cli.conftest import KEY
 from tests.cli.control_plane import ScriptedPlane, page, running_plane
 from tests.cli.outcome import Outcome
@@ -82,11 +84,27 @@ def test_a_url_of_another_kind_is_wrong_usage(bare: Run) -> None:
     assert bare("--url", "localhost:8080", "--api-key", KEY, "nodes", "list").code == 2
 
 
-def test_the_state_folder_is_the_one_of_dev_up() -> None:
-    assert config_path({}, root=True) == Path("/var/lib/sliceplane/client.json")
-    assert config_path({"HOME": "/h"}, root=False) == Path("/h/.local/state/sliceplane/client.json")
-    assert config_path({"XDG_STATE_HOME": "/x"}, root=False) == Path("/x/sliceplane/client.json")
-    assert config_path({"SLICEPLANE_CONFIG": "/c.json", "XDG_STATE_HOME": "/x"}, root=True) == Path("/c.json")
+def test_the_state_folders_are_those_of_dev_up() -> None:
+    def folders(environ: dict[str, str], *, root: bool) -> list[str]:
+        return [str(file.parent) for file in config_files(environ, root=root)]
+
+    assert folders({}, root=True) == ["/var/lib/sliceplane", "/var/lib/sliceplane-simulated"]
+    below_home = ["/h/.local/state/sliceplane", "/h/.local/state/sliceplane-simulated"]
+    assert folders({"HOME": "/h"}, root=False) == below_home
+    assert folders({"XDG_STATE_HOME": "/x"}, root=False) == ["/x/sliceplane", "/x/sliceplane-simulated"]
+    named = {"SLICEPLANE_CONFIG": "/c/client.json", "XDG_STATE_HOME": "/x"}
+    assert folders(named, root=True) == ["/c"]
+    ours = [str(default_state(simulated=simulated)) for simulated in (False, True)]
+    assert folders(dict(os.environ, SLICEPLANE_CONFIG=""), root=os.geteuid() == 0) == ours
+
+
+def test_where_only_simulated_nodes_were_started_their_control_plane_is_found(tmp_path: Path) -> None:
+    ordinary, simulated = files = tmp_path / "sliceplane.json", tmp_path / "simulated.json"
+    assert first_there(files) == ordinary
+    simulated.touch()
+    assert first_there(files) == simulated
+    ordinary.touch()
+    assert first_there(files) == ordinary
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from deploy.embedded.layout import Layout
+from deploy.embedded.__main__ import layouts, parsed
+from deploy.embedded.layout import Layout, default_state
 from tasks.trust import trust
 from tests.faults.embedded import traces
 from tests.servers.lab import kept_folder
@@ -138,6 +139,20 @@ def test_a_second_up_on_the_same_state_is_refused_and_down_ends_the_first(state:
     assert subprocess.run(down, cwd=REPOSITORY, check=False, capture_output=True).returncode == 0
     assert first.wait() == 130
     assert traces(first.layout) == []
+
+
+def test_simulated_nodes_have_a_default_state_of_their_own_and_down_looks_at_both() -> None:
+    ordinary, simulated = default_state(), default_state(simulated=True)
+    assert simulated.parent == ordinary.parent
+    asked = {
+        ("up",): [ordinary],
+        ("up", "--once", "--simulated"): [simulated],
+        ("down",): [ordinary, simulated],
+        ("up", "--simulated", "--state", "/elsewhere"): [Path("/elsewhere")],
+        ("down", "--state", "/elsewhere"): [Path("/elsewhere")],
+    }
+    for words, folders in asked.items():
+        assert [each.state for each in layouts(parsed(words))] == [folder.resolve() for folder in folders]
 
 
 def states(layout: Layout) -> list[str]:
