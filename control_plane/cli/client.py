@@ -69,19 +69,9 @@ class Client:
     def delete(self, path: str) -> bytes:
         return self._send("DELETE", path)
 
-    def items(
-        self, path: str, params: Params | None = None, limit: int | None = None
-    ) -> Iterator[msgspec.Raw]:
-        """The items of a list, over all its pages, at most `limit` of them."""
-        wanted = dict(params or {})
-        while limit is None or limit > 0:
-            page = decode(self.get(path, {**wanted, "limit": _page_size(limit)}), Page)
-            yield from page.items[:limit]
-            limit = None if limit is None else limit - len(page.items)
-            if page.next_cursor is None:
-                return
-            wanted["cursor"] = page.next_cursor
-        self.asides["there is more than --limit lets through"] = None
+    def items(self, path: str, params: Params | None = None, limit: int | None = None) -> "Listing":
+        """The items of a list, over all its pages, at most `limit` of them (one or more)."""
+        return Listing(self, path, params or {}, limit)
 
     @contextmanager
     def stream(
@@ -164,6 +154,25 @@ class Client:
                 f"cannot reach the control plane at {self.url}: {what}",
                 "is it running? start one here: ./dev up",
             ) from error
+
+
+class Listing:
+    """Items of a list. `next_cursor`, once they are all told, is where the API goes on behind them; None at the end."""
+
+    def __init__(self, client: Client, path: str, params: Params, limit: int | None) -> None:
+        self._client, self._path, self._params, self._limit = client, path, params, limit
+        self.next_cursor: str | None = None
+
+    def __iter__(self) -> Iterator[msgspec.Raw]:
+        wanted, left = dict(self._params), self._limit
+        while left is None or left > 0:
+            page = decode(self._client.get(self._path, {**wanted, "limit": _page_size(left)}), Page)
+            yield from page.items[:left]
+            left = None if left is None else left - len(page.items)
+            self.next_cursor = wanted["cursor"] = page.next_cursor
+            if page.next_cursor is None:
+                return
+        self._client.asides["there is more than --limit lets through"] = None
 
 
 def _given(params: Params | None) -> dict[str, str | int | Sequence[str]]:

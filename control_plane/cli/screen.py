@@ -12,6 +12,7 @@ import msgspec
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from control_plane.cli.client import Listing
 from control_plane.cli.failures import Failure
 
 _WIDE: Final = 240
@@ -50,8 +51,10 @@ class Screen:
         _write(msgspec.json.format(raw, indent=2))
 
     def documents(self, items: Iterable[msgspec.Raw]) -> None:
-        """One document of a whole list, in the shape of one page of the API."""
-        self.document(msgspec.json.encode({"items": list(items), "next_cursor": None}))
+        """One document of a whole list, in the shape of one page of the API; so it says if --limit cut it."""
+        told = list(items)
+        cursor = items.next_cursor if isinstance(items, Listing) else None
+        self.document(msgspec.json.encode({"items": told, "next_cursor": cursor}))
 
     def line(self, raw: bytes) -> None:
         """One JSON document on a line of its own, visible at once."""

@@ -182,3 +182,10 @@ def test_list_stops_at_its_limit(plane: ScriptedPlane, sliceplane: Run) -> None:
         "/v1/allocations?limit=3",
         "/v1/allocations?cursor=1&limit=1",
     ]
+
+
+def test_a_list_that_its_limit_cut_says_so_to_programs_too(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.answers("GET /v1/allocations", page(allocation(), next_cursor="1"))
+    outcome = sliceplane("allocations", "list", "--limit", "1", "--json")
+    assert outcome.document == {"items": [allocation()], "next_cursor": "1"}
+    assert outcome.err == ""
