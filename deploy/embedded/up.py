@@ -6,6 +6,7 @@ the next `up` goes on from there.
 """
 
 import contextlib
+import shlex
 import shutil
 import signal
 import time
@@ -113,7 +114,8 @@ def _explain(story: Story, stack: Stack, active: list[dict[str, Any]]) -> None:
     screen.good(f"active: {', '.join(each['id'] for each in active)}")
     screen.note("Ctrl-C stops everything; the state is kept.")
     screen.note(f"API   {stack.api_url}/docs   (key and CA in {story.layout.client_file})")
-    screen.note(f"try   SLICEPLANE_CONFIG={story.layout.client_file} .venv/bin/sliceplane allocations list")
+    screen.note(f"CLI   export SLICEPLANE_CONFIG={shlex.quote(str(story.layout.client_file))}")
+    screen.note("try   .venv/bin/sliceplane allocations list")
     screen.note(f"logs  {story.layout.logs}")
     for endpoint in (endpoint for allocation in active for endpoint in allocation["endpoints"]):
         if command := story.nodes.ssh_command(endpoint):

@@ -155,6 +155,19 @@ def test_simulated_nodes_have_a_default_state_of_their_own_and_down_looks_at_bot
         assert [each.state for each in layouts(parsed(words))] == [folder.resolve() for folder in folders]
 
 
+def test_the_line_that_it_prints_has_the_command_line_talk_to_this_one(state: Path) -> None:
+    up = Up(state, "--simulated")
+    up.until_said("Ctrl-C stops everything")
+    [mine] = active(up.layout)
+    up.until_said("try ")
+    [told] = re.findall(r"export SLICEPLANE_CONFIG=(\S+)", up.said)
+    ask = [sys.executable, "-m", "control_plane.cli", "allocations", "list"]
+    environment = {**os.environ, "SLICEPLANE_CONFIG": told}
+    listed = subprocess.run(ask, cwd=REPOSITORY, env=environment, check=False, capture_output=True, text=True)
+    assert mine[0] in listed.stdout, listed.stderr
+    assert up.end(signal.SIGINT) == 130
+
+
 def states(layout: Layout) -> list[str]:
     return [each["state"] for each in allocations(layout)]
 
