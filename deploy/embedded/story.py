@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from deploy.embedded.client import Api
@@ -24,13 +25,16 @@ class StoryFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """Steps in order; `tend` keeps the machinery alive while one waits."""
+    """Steps in order; `tend` keeps the machinery alive while one waits. Facts from before `began` were shown by the run
+    that saw them.
+    """
 
     layout: Layout
     api: Api
     nodes: Nodes
     screen: Screen
     tend: Callable[[], None]
+    began: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def last_seen(self) -> dict[str, str | None]:
         """When each node was last heard of: read before the agents start, to tell their word from an older one's."""
@@ -85,6 +89,7 @@ class Story:
         """After a restart: wait until what was active is active again, or has failed with a reason."""
         living = [each for each in self._mine() if each["state"] not in ("failed", "released", "releasing")]
         for each in living:
+            self.screen.say(f"slice {each['id']} is from an earlier run")
             self._follow(each["id"])
         return [each for each in self._mine() if each["state"] == "active"]
 
@@ -103,15 +108,16 @@ class Story:
         return allocation
 
     def _follow(self, allocation: str) -> dict[str, Any]:
-        """Show each state with its time until the allocation rests."""
+        """Show what is new of it, with its time, until the allocation rests."""
         shown = 0
         began = time.monotonic()
         while True:
             found: dict[str, Any] = self.api.get(f"/allocations/{allocation}")
             told = self.api.items(f"/allocations/{allocation}/events")
-            for event in told[shown:]:
-                self.screen.event(event, told[0])
-            shown = len(told)
+            new = [each for each in told if datetime.fromisoformat(each["recorded_at"]) >= self.began]
+            for event in new[shown:]:
+                self.screen.event(event, new[0])
+            shown = len(new)
             if found["state"] in END_STATES and told and _tells(told, found["state"]):
                 return found
             if time.monotonic() - began > READY_SECONDS:

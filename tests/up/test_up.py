@@ -102,6 +102,10 @@ def test_after_everything_was_killed_the_next_up_has_its_slice_active_again(stat
     second = Up(state, *options(kind))
     second.until_said("Ctrl-C stops everything")
     assert active(second.layout) == [before]
+    assert f"slice {before[0]} is from an earlier run" in second.said
+    assert "allocation.requested" in first.said
+    assert "allocation.requested" not in second.said
+    assert ("allocation.slice_ready" in second.said) == (kind == "real")
     assert second.end(signal.SIGINT) == 130
     assert traces(second.layout) == []
 
