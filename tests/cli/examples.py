@@ -3,6 +3,19 @@
 from typing import Final
 
 ALLOCATION: Final = "alc-01jd4z0000000000000000000a"
+SSH: Final = {"kind": "ssh", "address": "10.100.1.10", "port": 22, "node_id": "lab-a", "via": "node"}
+NODE: Final = {
+    "id": "lab-a",
+    "state": "enrolled",
+    "subnet": "10.100.1.0/24",
+    "l2_domain": "default",
+    "hostname": "lab-a.example",
+    "agent_version": "0.1.0",
+    "simulated": False,
+    "images": ["lab-guest"],
+    "missing": ["no bridge br-slice"],
+    "seen_at": "2026-01-02T03:04:05Z",
+}
 
 
 def allocation(state: str = "active", **changes: object) -> dict[str, object]:
@@ -26,9 +39,7 @@ def allocation(state: str = "active", **changes: object) -> dict[str, object]:
             }
         ],
         "lease": {"granted_at": "2026-01-02T03:04:05Z", "expires_at": "2026-01-02T04:04:05Z"},
-        "endpoints": [
-            {"kind": "ssh", "address": "10.100.1.10", "port": 22, "node_id": "lab-a", "via": "node"}
-        ],
+        "endpoints": [SSH] if state == "active" else [],
         "labels": {},
         "generation": 2,
         "requested_at": "2026-01-02T03:04:00Z",

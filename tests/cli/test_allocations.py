@@ -11,6 +11,7 @@ from tests.cli.examples import (
     ALLOCATION,
     COMING_UP,
     FAILED,
+    NODE,
     PLACED,
     RELEASED,
     RELEASING,
@@ -30,13 +31,14 @@ def _created(plane: ScriptedPlane, *watched: Reply, then: dict[str, object]) -> 
     plane.answers("POST /v1/allocations", document(allocation("placed"), 202))
     plane.answers(f"GET {PATH}/watch", *watched)
     plane.answers(f"GET {PATH}", document(then))
+    plane.answers("GET /v1/nodes/lab-a", document(NODE))
 
 
 def test_create_waits_until_the_allocation_is_active(plane: ScriptedPlane, sliceplane: Run) -> None:
     _created(plane, stream(*COMING_UP, hold=True), then=allocation())
     outcome = sliceplane(*CREATE)
     assert outcome.code == 0
-    assert "ssh root@10.100.1.10" in outcome.out
+    assert "root@10.100.1.10  (on node lab-a)" in outcome.out
     states = [line.split() for line in outcome.err.splitlines()[1:]]
     assert states == [
         ["0.00", "s", "requested"],

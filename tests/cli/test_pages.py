@@ -6,22 +6,10 @@ import pytest
 
 from control_plane.cli.pages.words import span
 from tests.cli.control_plane import ScriptedPlane, document, page, problem
-from tests.cli.examples import ALLOCATION, allocation
+from tests.cli.examples import ALLOCATION, NODE, allocation
 from tests.cli.outcome import Outcome
 
 Run = Callable[..., Outcome]
-NODE = {
-    "id": "lab-a",
-    "state": "enrolled",
-    "subnet": "10.100.1.0/24",
-    "l2_domain": "default",
-    "hostname": "lab-a.example",
-    "agent_version": "0.1.0",
-    "simulated": False,
-    "images": ["lab-guest"],
-    "missing": ["no bridge br-slice"],
-    "seen_at": "2026-01-02T03:04:05Z",
-}
 SLOT = {
     "id": "lab-a/0",
     "node_id": "lab-a",
@@ -43,6 +31,7 @@ def test_show_tells_how_the_allocation_stands_and_how_to_log_in(
 ) -> None:
     shown = allocation(labels={"team": "a"})
     plane.answers(f"GET /v1/allocations/{ALLOCATION}", document(shown))
+    plane.answers("GET /v1/nodes/lab-a", document(NODE))
     out = sliceplane("allocations", "show", ALLOCATION).out
     for part in (
         ALLOCATION,
@@ -51,9 +40,20 @@ def test_show_tells_how_the_allocation_stands_and_how_to_log_in(
         "52:54:00:12:34:56",
         "bound",
         "team=a",
-        "ssh root@10.100.1.10",
+        "ssh -o UserKnownHostsFile=/dev/null root@10.100.1.10  (on node lab-a)",
     ):
         assert part in out
+
+
+def test_a_slice_of_a_simulated_node_is_shown_without_a_way_to_log_in(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    plane.answers(f"GET /v1/allocations/{ALLOCATION}", document(allocation()))
+    plane.answers("GET /v1/nodes/lab-a", document({**NODE, "simulated": True}))
+    outcome = sliceplane("allocations", "show", ALLOCATION)
+    assert outcome.code == 0
+    assert "node lab-a is simulated" in outcome.out
+    assert "root@" not in outcome.out
 
 
 def test_another_ssh_port_stands_in_the_hint(plane: ScriptedPlane, sliceplane: Run) -> None:
@@ -66,7 +66,8 @@ def test_an_address_that_differs_from_the_reservation_is_pointed_out(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     slot = {"slot_id": "lab-a/0", "node_id": "lab-a", "private_ip": "10.100.1.10", "actual_ip": "10.100.1.66"}
-    plane.answers(f"GET /v1/allocations/{ALLOCATION}", document(allocation(slots=[slot])))
+    shown = allocation(slots=[slot], endpoints=[])
+    plane.answers(f"GET /v1/allocations/{ALLOCATION}", document(shown))
     assert "seen at 10.100.1.66" in sliceplane("allocations", "show", ALLOCATION).out
 
 

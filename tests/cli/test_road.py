@@ -95,7 +95,8 @@ def test_a_slice_is_asked_for_used_and_given_back(sliceplane: CommandLine) -> No
     assert (made["state"], made["labels"]) == ("active", {"team": "a"})
     identity = made["id"]
     shown = sliceplane("allocations", "show", identity).stdout
-    assert f"ssh root@{made['slots'][0]['private_ip']}" in shown
+    assert made["slots"][0]["private_ip"] in shown
+    assert f"node {made['slots'][0]['node_id']} is simulated" in shown
     held = sliceplane.document("slots", "list")["items"]
     assert [slot["id"] for slot in held if slot["allocation_id"] == identity] == [made["slots"][0]["slot_id"]]
     assert sliceplane.document("allocations", "release", identity, "--wait")["state"] == "released"

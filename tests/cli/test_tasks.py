@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.cli.control_plane import Reply, ScriptedPlane, document, page, problem
-from tests.cli.examples import ALLOCATION, COMING_UP, allocation, event
+from tests.cli.examples import ALLOCATION, COMING_UP, NODE, allocation, event
 from tests.cli.outcome import Outcome
 from tests.cli.terminal import on_a_terminal, plain
 
@@ -184,6 +184,7 @@ def test_waiting_for_an_allocation_shows_the_steps_of_its_node(plane: ScriptedPl
     ]
     plane.answers(f"GET /v1/allocations/{ALLOCATION}/watch", told(*messages))
     plane.answers(f"GET /v1/allocations/{ALLOCATION}", document(allocation("active")))
+    plane.answers("GET /v1/nodes/lab-a", document(NODE))
     outcome = sliceplane("allocations", "create", "--sku", "lab.small")
     assert outcome.code == 0
     assert "2.0 s  lab-a/0: port (2 of 5)" in outcome.err

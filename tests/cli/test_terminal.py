@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.cli.control_plane import ScriptedPlane, document, page, stream
-from tests.cli.examples import ALLOCATION, COMING_UP, PLACED, REQUESTED, allocation, event
+from tests.cli.examples import ALLOCATION, COMING_UP, NODE, PLACED, REQUESTED, allocation, event
 from tests.cli.terminal import on_a_terminal, plain
 
 PATH = f"/v1/allocations/{ALLOCATION}"
@@ -37,11 +37,12 @@ def test_a_terminal_shows_a_live_line_and_then_the_result(plane: ScriptedPlane, 
     plane.answers("POST /v1/allocations", document(allocation("placed"), 202))
     plane.answers(f"GET {PATH}/watch", stream(*COMING_UP, hold=True))
     plane.answers(f"GET {PATH}", document(allocation()))
+    plane.answers("GET /v1/nodes/lab-a", document(NODE))
     code, shown = on_a_terminal(*CREATE)
     assert code == 0
     assert "\x1b[" in shown
     assert "after 5.0 s  (requested 0.00 s, placed 0.25 s, provisioning 4.8 s)" in plain(shown)
-    assert "ssh root@10.100.1.10" in plain(shown)
+    assert "root@10.100.1.10  (on node lab-a)" in plain(shown)
 
 
 def test_ctrl_c_ends_following_without_a_word(plane: ScriptedPlane, environment: None) -> None:

@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from control_plane.cli.answers import Allocation, Event, decode
+from control_plane.cli.answers import Allocation, Event, Node, decode
 from control_plane.cli.commands.events import show_events
 from control_plane.cli.failures import NotActive
 from control_plane.cli.follow import Follower
 from control_plane.cli.moments import At
 from control_plane.cli.options import After, AllocationId, AsJson
 from control_plane.cli.pages import details, event_line, tables
-from control_plane.cli.paths import allocation_path
+from control_plane.cli.paths import allocation_path, node_path
 from control_plane.cli.request import labels, seconds, ssh_keys
 from control_plane.cli.session import Session, session
 from control_plane.cli.story import Story
@@ -82,7 +82,14 @@ def _show(here: Session, raw: bytes) -> None:
     if here.screen.json:
         here.screen.document(raw)
     else:
-        here.screen.page(details.allocation(decode(raw, Allocation)))
+        found = decode(raw, Allocation)
+        here.screen.page(details.allocation(found, simulated=_simulated_nodes(here, found)))
+
+
+def _simulated_nodes(here: Session, found: Allocation) -> frozenset[str]:
+    """Those of its nodes whose guests nobody can log in to."""
+    nodes = {endpoint.node_id for endpoint in found.endpoints if endpoint.node_id and endpoint.via == "node"}
+    return frozenset(node for node in nodes if decode(here.client.get(node_path(node)), Node).simulated)
 
 
 @commands.command("list")

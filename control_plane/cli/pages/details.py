@@ -1,6 +1,6 @@
 """One thing on a page of its own: what it is, how it stands, and how to use it."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from rich.console import RenderableType
@@ -12,6 +12,9 @@ from control_plane.cli.pages import words
 
 Row = tuple[str, RenderableType]
 _OVER: Final = frozenset({"failed", "released"})
+# An address goes to one guest after another, each with a host key of its own: a remembered key is another guest's, and
+# ssh would refuse to go on.
+_NO_KNOWN_HOSTS: Final = "-o UserKnownHostsFile=/dev/null "
 
 
 def page(rows: Iterator[Row]) -> Table:
@@ -23,11 +26,12 @@ def page(rows: Iterator[Row]) -> Table:
     return table
 
 
-def allocation(item: Allocation) -> Table:
-    return page(_allocation(item))
+def allocation(item: Allocation, *, simulated: Collection[str] = ()) -> Table:
+    """`simulated` names the nodes that are, and have no guests to log in to."""
+    return page(_allocation(item, simulated))
 
 
-def _allocation(item: Allocation) -> Iterator[Row]:
+def _allocation(item: Allocation, simulated: Collection[str]) -> Iterator[Row]:
     yield "allocation", Text(item.id, "bold")
     yield "state", words.state(item.state)
     if item.reason:
@@ -40,7 +44,10 @@ def _allocation(item: Allocation) -> Iterator[Row]:
     if item.lease and item.state not in _OVER:
         yield "lease", f"until {words.clock(item.lease.expires_at)} ({words.until(item.lease.expires_at)})"
     for endpoint in item.endpoints:
-        yield endpoint.kind, _endpoint(endpoint)
+        if endpoint.node_id in simulated:
+            yield endpoint.kind, f"no guest to log in to: node {endpoint.node_id} is simulated"
+        else:
+            yield endpoint.kind, _endpoint(endpoint)
 
 
 def _slots(item: Allocation) -> Text:
@@ -67,7 +74,8 @@ def _endpoint(endpoint: Endpoint) -> Text:
     where = f"  (on node {endpoint.node_id})" if endpoint.via == "node" else ""
     if endpoint.kind != "ssh":
         return Text.assemble(f"{endpoint.address}:{endpoint.port}", (where, "dim"))
-    return Text.assemble((f"ssh {port}root@{endpoint.address}", "bold"), (where, "dim"))
+    options = _NO_KNOWN_HOSTS if endpoint.via == "node" else ""
+    return Text.assemble((f"ssh {options}{port}root@{endpoint.address}", "bold"), (where, "dim"))
 
 
 def node(item: Node, *, then: bool = False) -> Table:
