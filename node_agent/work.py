@@ -149,7 +149,8 @@ class SlotWork:
 
     def _interrupted(self, slot: Slot, order: Order) -> None:
         code: InterruptionCode = "machine_not_running"
-        reason = Reason(code=code, message="the machine was found not running, and nobody ordered that")
+        message = "the machine was found not running: it or its host went down without an order"
+        reason = Reason(code=code, message=message)
         interrupted = SliceInterrupted(
             slot_id=order.slot_id, allocation_id=order.allocation_id, reason=reason
         )

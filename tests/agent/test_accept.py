@@ -383,6 +383,7 @@ def test_a_slice_found_dead_is_reported_and_brought_up_again(node: Node, toy: To
     interrupted = node.told()[3]
     assert isinstance(interrupted, SliceInterrupted)
     assert interrupted.reason.code == "machine_not_running"
+    assert "it or its host went down" in interrupted.reason.message
 
 
 def test_slices_come_back_after_a_reboot_without_the_control_plane(node: Node, toy: Toy) -> None:
