@@ -17,7 +17,7 @@ from typing import Final
 import httpx
 
 from deploy.embedded.client import ApiRefused
-from deploy.embedded.layout import AlreadyRunning, Layout, OtherNodes, default_state, holder
+from deploy.embedded.layout import AlreadyRunning, Hold, Layout, OtherNodes, default_state, holder
 from deploy.embedded.nodes import GuestUnusable, sweep_leftovers
 from deploy.embedded.postgres_cluster import PostgresUnavailable
 from deploy.embedded.redis import RedisDidNotStart, RedisNotFound
@@ -48,10 +48,10 @@ def main() -> int:
     arguments = parsed(sys.argv[1:])
     screen = Screen()
     meant = layouts(arguments)
-    if arguments.verb == "down":
-        return _down(meant, screen)
-    [layout] = meant
+    layout = meant[0]
     try:
+        if arguments.verb == "down":
+            return _down(meant, screen)
         return up(layout, screen, once=arguments.once, simulated=arguments.simulated)
     except KeyboardInterrupt:
         return 130
@@ -100,7 +100,7 @@ def _end(layout: Layout, screen: Screen) -> int:
     """Ask a running `up` to end, and wait until it has."""
     pid = holder(layout)
     if pid is None:
-        left = sweep_leftovers(layout)
+        left = _swept(layout)
         screen.say(f"nothing runs on {layout.state}{'; removed ' + ', '.join(left) if left else ''}")
         return 0
     os.kill(pid, signal.SIGTERM)
@@ -112,6 +112,14 @@ def _end(layout: Layout, screen: Screen) -> int:
         time.sleep(0.1)
     screen.say(f"stopped what ran on {layout.state}")
     return 0
+
+
+def _swept(layout: Layout) -> list[str]:
+    """Remove what a killed `up` left on this machine; returns the names. Raises `AlreadyRunning`."""
+    if not layout.state.exists():
+        return []
+    with Hold(layout):
+        return [*sweep_leftovers(layout), *layout.remove_run()]
 
 
 if __name__ == "__main__":

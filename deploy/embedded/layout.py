@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,9 +113,18 @@ class Layout:
         for folder in (self.logs, self.ssh_key.parent):
             folder.chmod(0o700)
 
+    def remove_run(self) -> list[str]:
+        """Once nothing runs. Returns what was there to remove."""
+        if not self.run.exists():
+            return []
+        shutil.rmtree(self.run, ignore_errors=True)
+        return [str(self.run)]
+
 
 class Hold:
-    """The right to run on a state folder; the kernel gives it back with the process, however that ends."""
+    """The right to run on a state folder, or to remove what a run left; the kernel gives it back with the process,
+    however that ends.
+    """
 
     def __init__(self, layout: Layout) -> None:
         self._path = layout.state / "up.lock"

@@ -7,7 +7,6 @@ the next `up` goes on from there.
 
 import contextlib
 import shlex
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -30,16 +29,17 @@ def up(layout: Layout, screen: Screen, *, once: bool, simulated: bool) -> int:
 
     Raises what a part that does not come up raises; everything that was started is stopped by then.
     """
-    layout.ensure()
-    _log_to(layout.logs / "up.log")
+    layout.state.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, _end)
+    # Nothing is made outside of the state folder before it is ours: whoever holds it may be removing that.
     with Hold(layout), contextlib.ExitStack() as opened:
         opened.callback(
             screen.say,
             "everything is stopped; the state is kept in " + str(layout.state),
         )
-        opened.callback(shutil.rmtree, layout.run, ignore_errors=True)
-        opened.callback(_ignore_interrupts)
+        _unwind_through(opened, layout.remove_run)
+        layout.ensure()
+        _log_to(layout.logs / "up.log")
         nodes = _choose_nodes(layout, screen, simulated=simulated)
         _unwind_through(opened, nodes.stop)
         nodes.start()

@@ -24,6 +24,7 @@ def running_lab() -> Iterator[Lab]:
     # Whatever came up is ended, also when the rest did not: the folder goes from under it.
     with server_folder() as state, ExitStack() as up:
         layout, screen = _layout(state), Screen()
+        up.callback(layout.remove_run)
         nodes = LabNodes(layout, screen.say)
         up.callback(nodes.stop)
         nodes.start()
@@ -49,12 +50,13 @@ def _layout(state: Path) -> Layout:
 
 
 def traces(layout: Layout) -> list[str]:
-    """What a run on this state folder still has on this machine: processes, links, mounts."""
+    """What a run on this state folder still has on this machine: processes, links, mounts, its run folder."""
     left = [f"process {pid}: {line}" for pid, line in _processes() if str(layout.state) in line]
     links = json.loads(
         subprocess.run(["ip", "-j", "link"], capture_output=True, check=True, text=True).stdout
     )
     left += [f"link {link['ifname']}" for link in links if link["ifname"].startswith(f"sl-{layout.run_id}")]
+    left += [f"folder {layout.run}"] if layout.run.exists() else []
     mounts = Path("/proc/mounts").read_text().splitlines()
     return left + [f"mount {line}" for line in mounts if str(layout.state) in line]
 

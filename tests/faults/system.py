@@ -218,3 +218,4 @@ def running_system(boot_seconds: float = 0.2) -> Iterator[System]:
             for node in system.nodes.values():
                 node.agent.stop()
             stack.stop()
+            layout.remove_run()

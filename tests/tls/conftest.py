@@ -47,7 +47,7 @@ def site(server_with_tls: Path) -> Iterator[Site]:
         yield Site(layout, stack, said, expired)
     finally:
         stack.stop()
-        shutil.rmtree(layout.run, ignore_errors=True)
+        layout.remove_run()
         shutil.rmtree(state)
 
 

@@ -212,4 +212,4 @@ def test_a_redis_without_tls_is_found_out_and_never_leaves_loopback(
             assert "without TLS" in said[-1]
         finally:
             alone.stop()
-            layout.run.rmdir()
+            layout.remove_run()

@@ -74,6 +74,7 @@ def state() -> Iterator[Path]:
         kept.mkdir(parents=True, exist_ok=True)
         (made / "images").symlink_to(kept)
         yield made
+        down(made)  # what a test that failed left running, or lying about
 
 
 def options(kind: str) -> tuple[str, ...]:
@@ -119,6 +120,16 @@ def test_an_interrupt_at_any_moment_leaves_nothing_behind(state: Path, kind: str
     assert traces(up.layout) == []
 
 
+def test_down_removes_what_a_killed_up_left(state: Path) -> None:
+    up = Up(state, "--simulated")
+    up.until_said("Ctrl-C stops everything")
+    kill_everything(up)
+    until(lambda: not [each for each in traces(up.layout) if each.startswith("process")], "all is dead")
+    assert traces(up.layout) == [f"folder {up.layout.run}"]
+    assert down(state).returncode == 0
+    assert traces(up.layout) == []
+
+
 @pytest.mark.node
 @pytest.mark.slow
 def test_a_node_that_dies_is_started_again_and_its_slice_with_it(state: Path) -> None:
@@ -139,8 +150,7 @@ def test_a_second_up_on_the_same_state_is_refused_and_down_ends_the_first(state:
     second = Up(state, "--simulated")
     assert second.wait() == 1
     assert "in use by process" in second.said
-    down = [sys.executable, "-m", "deploy.embedded", "down", "--state", str(state)]
-    assert subprocess.run(down, cwd=REPOSITORY, check=False, capture_output=True).returncode == 0
+    assert down(state).returncode == 0
     assert first.wait() == 130
     assert traces(first.layout) == []
 
@@ -170,6 +180,11 @@ def test_the_line_that_it_prints_has_the_command_line_talk_to_this_one(state: Pa
     listed = subprocess.run(ask, cwd=REPOSITORY, env=environment, check=False, capture_output=True, text=True)
     assert mine[0] in listed.stdout, listed.stderr
     assert up.end(signal.SIGINT) == 130
+
+
+def down(state: Path) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "deploy.embedded", "down", "--state", str(state)]
+    return subprocess.run(command, cwd=REPOSITORY, check=False, capture_output=True)
 
 
 def states(layout: Layout) -> list[str]:
