@@ -74,3 +74,30 @@ def test_a_narrow_terminal_cuts_no_id(plane: ScriptedPlane, environment: None) -
     code, shown = on_a_terminal(*SLICEPLANE, "allocations", "list", columns=40)
     assert code == 0
     assert "a-project-with-a-long-name" in plain(shown)
+
+
+ROADS = {
+    "module": SLICEPLANE,
+    "entry point": (
+        sys.executable,
+        "-c",
+        "import sys; from control_plane.cli.__main__ import main; sys.exit(main())",
+    ),
+}
+
+
+@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize("imported", ["msgspec", "httpx", "typer", "rich.console"])
+def test_ctrl_c_while_it_is_imported_ends_it_without_a_traceback(
+    plane: ScriptedPlane, environment: None, road: str, imported: str
+) -> None:
+    plane.answers("GET /v1/events/watch", stream(REQUESTED, hold=True))
+    python, *rest = ROADS[road]
+    command = [python, "-X", "importtime", *rest, "events", "follow", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    told = next(line for line in process.stderr if line.split("|")[-1].strip() == imported)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert [line for line in err.splitlines() if not line.startswith("import time:")] == [], told
