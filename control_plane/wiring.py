@@ -10,8 +10,9 @@ from typing import Final
 
 import structlog
 from redis.asyncio import Redis
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
+from control_plane.database import engine_of
 from control_plane.handle import Clock, Handle, database_time
 from control_plane.redis_client import redis_client
 from control_plane.settings import Settings
@@ -51,12 +52,7 @@ async def plane(settings: Settings, *, pool: int = 8, clock: Clock = database_ti
     Raises `UnfitServer`, `UnusableCertificate`.
     """
     arm_from(settings.failpoints)
-    engine = create_async_engine(
-        settings.database_url.get_secret_value(),
-        pool_size=pool,
-        max_overflow=0,
-        pool_pre_ping=True,
-    )
+    engine = engine_of(settings.database_url.get_secret_value(), pool)
     redis = redis_client(settings)
     try:
         async with engine.connect() as conn:
