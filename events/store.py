@@ -54,11 +54,24 @@ async def read_range(
     return await _read(conn, _RANGE, [after, upto, limit])
 
 
+async def ask_range(conn: psycopg.AsyncConnection, after: Position, limit: int) -> psycopg.AsyncCursor:
+    """Ask for at most `limit` events after a position; in a pipeline, before it is known what else was asked."""
+    return await _ask(conn, _RANGE, [after, _END, limit])
+
+
+async def answered(cursor: psycopg.AsyncCursor) -> tuple[Recorded[Fact], ...]:
+    """The events that were asked for."""
+    return tuple([recorded(row) for row in await cursor.fetchall()])
+
+
+async def _ask(conn: psycopg.AsyncConnection, query: str, parameters: list[object]) -> psycopg.AsyncCursor:
+    return await conn.execute(query, parameters, prepare=True, binary=True)
+
+
 async def _read(
     conn: psycopg.AsyncConnection, query: str, parameters: list[object]
 ) -> tuple[Recorded[Fact], ...]:
-    cursor = await conn.execute(query, parameters, prepare=True, binary=True)
-    return tuple([recorded(row) for row in await cursor.fetchall()])
+    return await answered(await _ask(conn, query, parameters))
 
 
 def refuse_unreadable(events: Events) -> Events:

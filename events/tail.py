@@ -24,7 +24,7 @@ from events.envelope import Recorded
 from events.errors import NotYetFinal, refusal
 from events.facts import Fact
 from events.fitness import refuse_unfit_server
-from events.store import read_range
+from events.store import answered, ask_range
 from events.values import Position
 
 log = structlog.get_logger()
@@ -100,8 +100,8 @@ class Tail:
             await self._forget()
 
     async def _batch(self, conn: psycopg.AsyncConnection, after: Position, limit: int) -> Batch:
-        fence = await _fence(conn)
-        events = await read_range(conn, after, fence.last, limit=limit)
+        fence, read = await _look(conn, after, limit)
+        events = [event for event in read if event.position <= fence.last]
         end = events[-1].position if len(events) == limit else max(after, fence.last)
         final = await self._first_open_gap(conn, after, end, events, fence.holders)
         return Batch(tuple([event for event in events if event.position <= final]), final)
@@ -202,8 +202,22 @@ class Tail:
             await conn.close()
 
 
+async def _look(
+    conn: psycopg.AsyncConnection, after: Position, limit: int
+) -> tuple[_Fence, tuple[Recorded[Fact], ...]]:
+    """The fence, and in a statement begun after that the events; some may have been drawn since. Asked in one go."""
+    async with conn.pipeline():
+        asked = await conn.execute(_FENCE, prepare=True)
+        found = await ask_range(conn, after, limit)
+    return await _seen(asked), await answered(found)
+
+
 async def _fence(conn: psycopg.AsyncConnection) -> _Fence:
-    row = await (await conn.execute(_FENCE, prepare=True)).fetchone()
+    return await _seen(await conn.execute(_FENCE, prepare=True))
+
+
+async def _seen(asked: psycopg.AsyncCursor) -> _Fence:
+    row = await asked.fetchone()
     assert row is not None
     return _Fence(Position(row[0]), frozenset(row[1]))
 
