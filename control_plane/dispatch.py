@@ -33,6 +33,10 @@ from events.values import StreamId
 
 log = structlog.get_logger()
 TIMERS: Final = 100
+# What was planned for any batch is good for each: to plan for a lone order takes four times as long as to write it.
+_SETTINGS: Final = """
+select set_config('synchronous_commit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true)
+"""
 ASK_AGAIN: Final = timedelta(seconds=5)
 """After which a timer rings again where nothing came of what time alone decides."""
 
@@ -62,9 +66,10 @@ class Dispatcher:
     async def write(self, conn: AsyncConnection, looks: Looks | None) -> None:
         """Have the rows say what was found."""
         ledger = await ledger_connection(conn)
-        await ledger.execute("set local synchronous_commit = off")
-        if looks is not None:
-            await outbox.write(ledger, looks.found, looks.now)
+        async with ledger.pipeline():
+            await ledger.execute(_SETTINGS)
+            if looks is not None:
+                await outbox.write(ledger, looks.found, looks.now)
 
     async def ring_all(self, engine: AsyncEngine) -> None:
         """Ring every stream whose moment has come, the oldest first; others may do so at the same time."""
@@ -94,7 +99,7 @@ class Dispatcher:
             now, [looked] = await self._look(conn, {stream: found.get(stream, ())})
             if looked.command is not None:
                 looked = replace(looked, moment=now + ASK_AGAIN)
-            await outbox.write(ledger, [looked], now)
+            await self.write(conn, Looks(now, [looked]))
         if looked.command is None:
             return
         try:

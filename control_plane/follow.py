@@ -77,7 +77,13 @@ async def follow(engine: AsyncEngine, tail: Tail, waiter: Waiter, follower: Foll
 async def _from_checkpoint(
     engine: AsyncEngine, tail: Tail, waiter: Waiter, follower: Follower[Found]
 ) -> None:
-    async with engine.begin() as conn:
+    # Kept for as long as it holds: an order for an idle node would wait while another is got from the pool.
+    async with engine.connect() as conn:
+        await _go_on(conn, tail, waiter, follower)
+
+
+async def _go_on(conn: AsyncConnection, tail: Tail, waiter: Waiter, follower: Follower[Found]) -> None:
+    async with conn.begin():
         position = await checkpoints.load(conn, follower.name)
     read = await _read(tail, follower, position)
     said_more = True  # by who was here before, for all we know
@@ -86,7 +92,7 @@ async def _from_checkpoint(
         ahead = asyncio.ensure_future(_read(tail, follower, read.final)) if more else None
         try:
             if read.final > position:
-                await _write(engine, follower, position, read)
+                await _write(conn, follower, position, read)
                 position = read.final
                 await follower.committed(more=more)
                 said_more = more
@@ -108,8 +114,8 @@ async def _read(tail: Tail, follower: Follower[Found], after: Position) -> _Read
     return _Read(Position(batch.final), await follower.look(batch.events), len(batch.events))
 
 
-async def _write(engine: AsyncEngine, follower: Follower[Found], was: Position, read: _Read[Found]) -> None:
-    async with engine.begin() as conn:
+async def _write(conn: AsyncConnection, follower: Follower[Found], was: Position, read: _Read[Found]) -> None:
+    async with conn.begin():
         # First, because it locks the row: a twin at the same place waits here and learns that it was
         # overtaken, where it would otherwise run into the rows that were written meanwhile.
         await checkpoints.advance(conn, follower.name, was=was, now=read.final)

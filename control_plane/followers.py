@@ -57,10 +57,10 @@ async def run_dispatcher(plane: Plane) -> None:
     async def committed(*, more: bool) -> None:
         if more:
             backlog.set()
+            await tell_others()
         else:
             backlog.clear()
             due.wake()
-        await tell_others()
 
     follower = Follower("dispatcher", dispatcher.look, dispatcher.write, committed)
     turns = itertools.count()

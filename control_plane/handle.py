@@ -57,7 +57,7 @@ class Wake(Protocol):
 
 
 async def database_time(conn: AsyncConnection) -> datetime:
-    now: datetime = (await conn.execute(sa.select(sa.func.clock_timestamp()))).scalar_one()
+    now: datetime = (await conn.exec_driver_sql("select clock_timestamp()")).scalar_one()
     return now
 
 

@@ -92,18 +92,17 @@ order by due_at limit %s
 
 
 async def write(conn: psycopg.AsyncConnection, found: Sequence[Looked], now: datetime) -> None:
-    """Have the rows say what these looks found: one row an order, however often it is derived."""
-    async with conn.pipeline():
-        await _write_timers(conn, found)
-        await _write_parked(conn, found, now)
-        if tasks := [task for each in found for task in each.tasks]:
-            rows = {**_columns(tasks), "now": now}
-            await conn.execute(_SUPERSEDE, rows, prepare=True)
-            await conn.execute(_INSERT, rows, prepare=True)
-            if tries := [(each.task_id, each.attempt) for each in tasks if each.task_id is not None]:
-                await conn.execute(_OVERTAKE, [now, *(list(column) for column in zip(*tries, strict=True))])
-        if ends := [(UUID(each.stream.removeprefix("task-")), each.over) for each in found if each.over]:
-            await conn.execute(_CLOSE, [now, *(list(column) for column in zip(*ends, strict=True))])
+    """Have the rows say what these looks found: one row an order, however often it is derived. Best in a pipeline."""
+    await _write_timers(conn, found)
+    await _write_parked(conn, found, now)
+    if tasks := [task for each in found for task in each.tasks]:
+        rows = {**_columns(tasks), "now": now}
+        await conn.execute(_SUPERSEDE, rows, prepare=True)
+        await conn.execute(_INSERT, rows, prepare=True)
+        if tries := [(each.task_id, each.attempt) for each in tasks if each.task_id is not None]:
+            await conn.execute(_OVERTAKE, [now, *(list(column) for column in zip(*tries, strict=True))])
+    if ends := [(UUID(each.stream.removeprefix("task-")), each.over) for each in found if each.over]:
+        await conn.execute(_CLOSE, [now, *(list(column) for column in zip(*ends, strict=True))])
 
 
 async def hold_timer(conn: psycopg.AsyncConnection, stream: StreamId) -> bool:

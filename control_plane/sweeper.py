@@ -64,8 +64,9 @@ TIDY_ROUND: Final = 12
 # ways to read and join, the index gives what is due in its order, and nothing else is looked at, whatever the planner
 # believes how much there is.
 _SETTINGS: Final = """
-set local synchronous_commit = off; set local enable_bitmapscan = off; set local enable_seqscan = off;
-set local enable_hashjoin = off; set local enable_mergejoin = off
+select set_config(name, 'off', true) from unnest(array[
+  'synchronous_commit', 'enable_bitmapscan', 'enable_seqscan', 'enable_hashjoin', 'enable_mergejoin']) as name
+union all select set_config('plan_cache_mode', 'force_generic_plan', true)
 """
 # Written as if each queue took what it is sent, and put right before the commit where one did not: of a batch that is
 # new that is nothing, so an order's row is written once.
@@ -138,9 +139,10 @@ class Sweeper:
             sent += len(rows)
 
     async def _due(self, conn: psycopg.AsyncConnection) -> list[_Due]:
-        await conn.execute(_SETTINGS)
         values = {"copy": COPY, "silent": self.silent_after, "resend": RESEND, "batch": BATCH}
-        cursor = await conn.cursor(binary=True).execute(_DUE, values, prepare=True)
+        async with conn.pipeline():
+            await conn.execute(_SETTINGS)
+            cursor = await conn.cursor(binary=True).execute(_DUE, values, prepare=True)
         return [_Due(*row) for row in await cursor.fetchall()]
 
     async def _send(self, conn: psycopg.AsyncConnection, rows: Sequence[_Due]) -> None:

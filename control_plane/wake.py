@@ -16,7 +16,7 @@ from control_plane.outage import give_way, rest
 log = structlog.get_logger()
 CHANNEL: Final = "ledger:appended"
 DUE: Final = "work:due"
-"""Where a dispatcher that wrote tasks tells those beside it, who may send them."""
+"""Where a dispatcher that has more of the log before it tells those beside it, who may send what it wrote."""
 BUSY_POLL: Final = 0.01
 IDLE_POLL: Final = 1.0
 WAKE_SECONDS: Final = 0.5
