@@ -1,11 +1,11 @@
 """What each slot was last told, on disk: the fence against late orders, and the node's memory of its own wishes.
 
-One file a slot holds the newest order, whole, and what came of it. It is written before the first effect of
-an order, so a crash leaves either a host untouched or a file that says what the host was becoming: the next start
-goes on from there without the control plane. Files outlive their slices: a removed slice's token still refuses.
+One file a slot holds the newest order, as the signed text that it came in, and what came of it. It is written before
+the first effect of an order, so a crash leaves either a host untouched or a file that says what the host was becoming:
+the next start goes on from there without the control plane. Files outlive their slices: a removed slice's token still
+refuses.
 
-Beside the order stands the signed text that it came in, and a file whose text does not prove its order was altered: it
-counts as one that cannot be read.
+A text that was altered is proved by no key: its file counts as one that cannot be read.
 
 The mark `complete` says that the files were once compared with the control plane's wishes. Without it, or with
 a file that cannot be read, a token may have been forgotten, and no order may be taken from the queue unfenced.
@@ -40,18 +40,24 @@ Outcome = SliceReady | SliceFailed | SliceRemoved | SliceRemains
 _MARK: Final = "complete"
 
 
-class Held(Wire):
-    """A slot's newest order, its outcome once there is one, and the last address reported under it.
+class Kept(Wire):
+    """What a fence file holds: the signed text of a slot's newest order, its outcome once there is one, and the last
+    address reported under it.
 
     `told` is False while the outcome's report may not be in the spool yet.
     """
 
-    order: Order
     signed: str
-    """The text that proves it: of the order itself, or of an operation that brought it."""
+    """Of the order itself, or of an operation that brought it."""
     outcome: Annotated[Outcome, Field(discriminator="kind")] | None = None
     told: bool = True
     address: SliceAddress | None = None
+
+
+class Held(Kept):
+    """The same, with the order that the signed text says."""
+
+    order: Order = Field(exclude=True)
 
 
 class Refused(Exception):
@@ -120,7 +126,7 @@ class FenceFiles:
     def read(self, slot: SlotId) -> Held | None:
         path = self._path(index_of(slot))
         try:
-            return self._proved(Held.model_validate_json(path.read_bytes()))
+            return self._proved(Kept.model_validate_json(path.read_bytes()))
         except FileNotFoundError:
             return None
         except (OSError, ValidationError, BadCopy, TaskRefused):
@@ -129,11 +135,12 @@ class FenceFiles:
             self._damaged = True
             return None
 
-    def _proved(self, held: Held) -> Held:
-        """Raises `BadCopy` and `TaskRefused` unless its signed text says what it holds."""
-        if proved(self._recall(held.signed)) != held.order:
-            raise BadCopy("forged", "what was signed is another order")
-        return held
+    def _proved(self, kept: Kept) -> Held:
+        """Raises `BadCopy` and `TaskRefused` unless it holds the signed text of an order."""
+        order = proved(self._recall(kept.signed))
+        if order is None:
+            raise BadCopy("forged", "what was signed brought no order")
+        return Held(**dict(kept), order=order)
 
     def write(self, held: Held, *, durable: bool = True) -> None:
         """Raises `OSError`; then the order must have no effect."""
