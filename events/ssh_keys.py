@@ -7,6 +7,7 @@ reach into the guest's sshd, and no caller of an allocation needs them.
 import base64
 import binascii
 import textwrap
+from functools import lru_cache
 from typing import Final
 
 from events.values import InvalidValue, SshPublicKey
@@ -25,6 +26,7 @@ KEY_TYPES: Final = frozenset(
 MAX_LENGTH: Final = 8192
 
 
+@lru_cache(maxsize=256)  # a tenant has few, and each of his orders is read and written with them
 def ssh_public_key(raw: str) -> SshPublicKey:
     """Check one key line; a comment may follow, control characters may not."""
     line = raw.strip(" ")

@@ -11,6 +11,7 @@ slice alone and are the same after any restart.
 
 import ipaddress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from events.values import Ipv4Address, MacAddress, SlotIndex
@@ -44,6 +45,7 @@ def port_number(index: SlotIndex) -> int:
     return FIRST_PORT + index
 
 
+@lru_cache(maxsize=16)
 def gateway_mac(gateway: Ipv4Address) -> MacAddress:
     """The bridge's MAC: locally administered, and following from its address, so that no guest's ARP cache goes
     stale.

@@ -5,10 +5,11 @@ read or touched. Each rule names its owner in its comment: `node`, or a slot's t
 the head of a chain and the node's are appended, so the node's last word (drop) stays last, whoever comes and goes.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 Family = Literal["inet", "netdev"]
 Expression = Mapping[str, object]
@@ -77,7 +78,7 @@ def rule(family: Family, chain: str, owner: str, *body: Expression) -> Rule:
 
 
 def canonical(body: Sequence[Expression]) -> str:
-    return json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return msgspec.json.encode(body, order="sorted").decode()
 
 
 def match(left: Expression, right: object, op: str = "==") -> Expression:

@@ -20,9 +20,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from joserfc import jws
 from joserfc.errors import BadSignatureError, JoseError
 from joserfc.jwk import OKPKey
+from joserfc.jws import JWSRegistry
 
 Type = Literal["order+jws", "session+jws"]
 _ALGORITHM: Final = "Ed25519"
+_REGISTRY: Final = JWSRegistry(algorithms=[_ALGORITHM])
 MAX_SIGNED: Final = 160 * 1024
 """Characters. A payload grows by a third (base64); nothing that we sign is longer than 80 KiB."""
 _MAX_HEADER: Final = 512
@@ -96,7 +98,7 @@ def verify(text: str, type_: Type, keys: Mapping[str, OKPKey]) -> bytes:
                 raise BadSignature("malformed", f"its header is not one of a {type_}")
         if kid not in keys:
             raise BadSignature("unknown_key", f"its key {kid[:64]!r} is not known here")
-        if not jws.validate_compact(found, keys[kid], algorithms=[_ALGORITHM]):
+        if not jws.validate_compact(found, keys[kid], registry=_REGISTRY):
             raise BadSignature("forged", "its signature does not fit its content")
     except (JoseError, UnicodeEncodeError, ValueError) as error:
         if isinstance(error, BadSignature):
