@@ -5,6 +5,7 @@
 import json
 import shutil
 import stat
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from deploy.embedded.children import Child, python_module
 from node_agent.sessions import SessionFiles
+from tasks.signing import payload_of
 from tests.road.conftest import Site
 from tests.waiting import until
 
@@ -137,12 +139,24 @@ def test_a_disk_that_was_altered_is_noticed_and_the_node_asks_what_it_should_hol
     site.await_state(slice_, "active")
     site.node.agent.stop()
     [path] = (folder / "agent" / "fence").glob("slot-*.json")
-    path.write_text(path.read_text().replace('"memory_mib":96', '"memory_mib":960'))
+    path.write_text(with_order(path, lambda order: order.replace(b'"memory_mib":96', b'"memory_mib":960')))
     site.node.agent.start()
     until(lambda: log_of(site.node.agent).count("agent_started") == 2, "the agent is back")
     assert "fence_file_unreadable" in log_of(site.node.agent)
-    assert '"memory_mib":96,' in path.read_text(), "what the control plane wants took its place"
+    assert b'"memory_mib":96,' in payload_of(signed_in(path)), "what the control plane wants took its place"
     until(lambda: site.show(slice_)["state"] == "active", "the slice is as it was")
+
+
+def with_order(path: Path, change: Callable[[bytes], bytes]) -> str:
+    """A fence file's text with another order under the same signature."""
+    signed = signed_in(path)
+    header, _, signature = signed.split(".")
+    payload = urlsafe_b64encode(change(payload_of(signed))).rstrip(b"=").decode()
+    return path.read_text().replace(signed, f"{header}.{payload}.{signature}")
+
+
+def signed_in(path: Path) -> str:
+    return str(json.loads(path.read_text())["signed"])
 
 
 def test_secrets_of_an_enrolment_are_in_one_file_of_the_owners(site: Site, folder: Path) -> None:
