@@ -122,9 +122,13 @@ async def crash_and_look(server: PostgresServer, folder: Path, crash: Crash) -> 
 async def kill_a_backend(server: PostgresServer, database: Database, dice: random.Random) -> None:
     """Its shared memory may be harmed, so the server ends every session and recovers."""
     query = "select pid from pg_stat_activity where application_name like 'writer%'"
-    while not (pids := await at_work(database, query)):
+    killed = False
+    while not killed:
         await asyncio.sleep(0.01)
-    os.kill(dice.choice(pids), signal.SIGKILL)
+        if pids := await at_work(database, query):
+            with suppress(ProcessLookupError):  # it ended by itself since
+                os.kill(dice.choice(pids), signal.SIGKILL)
+                killed = True
 
 
 async def at_work(database: Database, query: str) -> list[int]:
