@@ -13,9 +13,10 @@ Everything is read and written for a whole batch at once. Neither waits for the 
 back, checkpoint and rows together, is derived again, with the same ids.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final, NamedTuple
 
 import structlog
@@ -41,6 +42,10 @@ ASK_AGAIN: Final = timedelta(seconds=5)
 """After which a timer rings again where nothing came of what time alone decides."""
 
 
+Read = Callable[[Sequence[StreamId]], Awaitable[dict[StreamId, History]]]
+"""The whole history of each stream, in the log's order."""
+
+
 class Looks(NamedTuple):
     """What streams were found to have due, at one moment."""
 
@@ -55,13 +60,14 @@ class Dispatcher:
     handle: Handle
     silent_after: timedelta
 
-    async def look(self, batch: Sequence[Recorded[Fact]]) -> Looks | None:
+    async def look(self, batch: Sequence[Recorded[Fact]], now: datetime) -> Looks | None:
         """What is due for the streams that a batch of the log concerns; None if it concerns none."""
         if not (told := concerned(batch)):
             return None
-        # Each reading for itself: a transaction around them would cost an idle node's order two ways to the database.
-        async with self.handle.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as conn:
-            return await self._look(conn, await _histories(conn, told))
+        # A stream that begins in what was told is read from there: what comes later comes in a later batch.
+        older = await self._apart([stream for stream, facts in told.items() if facts[0].version > 1])
+        whole = {stream: older.get(stream) or tuple(facts) for stream, facts in told.items()}
+        return Looks(now, await self._look(whole, now, self._apart))
 
     async def write(self, conn: AsyncConnection, looks: Looks | None) -> None:
         """Have the rows say what was found."""
@@ -95,8 +101,9 @@ class Dispatcher:
             # would put back the older moment.
             if not await outbox.hold_timer(ledger, stream):
                 return
-            found = await histories(conn, [stream])
-            now, [looked] = await self._look(conn, {stream: found.get(stream, ())})
+            history = (await histories(conn, [stream])).get(stream, ())
+            now = await self.handle.clock(conn)
+            [looked] = await self._look({stream: history}, now, partial(histories, conn))
             if looked.command is not None:
                 looked = replace(looked, moment=now + ASK_AGAIN)
             await self.write(conn, Looks(now, [looked]))
@@ -112,32 +119,25 @@ class Dispatcher:
                 now = await self.handle.clock(conn)
                 await outbox.write(await ledger_connection(conn), [parked(stream, now, error)], now)
 
-    async def _look(self, conn: AsyncConnection, found: Mapping[StreamId, History]) -> Looks:
-        now = await self.handle.clock(conn)
+    async def _look(self, found: Mapping[StreamId, History], now: datetime, read: Read) -> list[Looked]:
+        """What is due for streams, given the history of each."""
         asides = {stream: beside(stream, history) for stream, history in found.items()}
-        others = await histories(conn, [other for other in asides.values() if other is not None])
+        others = await read([other for other in asides.values() if other is not None])
         nothing: History = ()
-        return Looks(
-            now,
-            [
-                look(
-                    stream,
-                    history,
-                    others.get(aside, nothing) if (aside := asides[stream]) else nothing,
-                    now,
-                    silent_after=self.silent_after,
-                )
-                for stream, history in found.items()
-            ],
-        )
+        return [
+            look(
+                stream,
+                history,
+                others.get(aside, nothing) if (aside := asides[stream]) else nothing,
+                now,
+                silent_after=self.silent_after,
+            )
+            for stream, history in found.items()
+        ]
 
-
-async def _histories(
-    conn: AsyncConnection, told: Mapping[StreamId, Sequence[Recorded[Fact]]]
-) -> dict[StreamId, History]:
-    """The whole history of every stream, in the log's order.
-
-    A stream that begins in what was told is read from there: what comes later comes in a later batch.
-    """
-    older = await histories(conn, [stream for stream, facts in told.items() if facts[0].version > 1])
-    return {stream: older.get(stream) or tuple(facts) for stream, facts in told.items()}
+    async def _apart(self, streams: Sequence[StreamId]) -> dict[StreamId, History]:
+        """Their histories, in a reading of its own: a transaction would cost two more ways to the database."""
+        if not streams:
+            return {}
+        async with self.handle.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as conn:
+            return await histories(conn, streams)

@@ -13,6 +13,7 @@ read stops it where it is, visibly, and nothing else: a newer release wrote it, 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
@@ -42,7 +43,8 @@ class Committed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Follower(Generic[Found]):
-    """`look` finds what a batch leads to and changes nothing; it may be asked while the batch before is written.
+    """`look` finds what a batch, read at a time of the database's, leads to and changes nothing; it may be asked while
+    the batch before is written.
 
     `write` writes that inside the transaction that also moves the checkpoint of `name`. `committed` is told of each
     commit, for what must not happen before, and whether there seems to be more of the log to read; if there turns out
@@ -50,7 +52,7 @@ class Follower(Generic[Found]):
     """
 
     name: str
-    look: Callable[[Sequence[Recorded[Fact]]], Awaitable[Found]]
+    look: Callable[[Sequence[Recorded[Fact]], datetime], Awaitable[Found]]
     write: Callable[[AsyncConnection, Found], Awaitable[None]]
     committed: Committed
 
@@ -111,7 +113,7 @@ async def _go_on(conn: AsyncConnection, tail: Tail, waiter: Waiter, follower: Fo
 async def _read(tail: Tail, follower: Follower[Found], after: Position) -> _Read[Found]:
     batch = await tail.batch(after, BATCH)
     refuse_unreadable(batch.events)
-    return _Read(Position(batch.final), await follower.look(batch.events), len(batch.events))
+    return _Read(Position(batch.final), await follower.look(batch.events, batch.at), len(batch.events))
 
 
 async def _write(conn: AsyncConnection, follower: Follower[Found], was: Position, read: _Read[Found]) -> None:

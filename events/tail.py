@@ -15,6 +15,7 @@ pending gaps belongs to the server it knew it of, and is forgotten then.
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final, NamedTuple
 
 import psycopg
@@ -29,7 +30,7 @@ from events.values import Position
 
 log = structlog.get_logger()
 
-_FENCE: Final = "select last, holders from ledger.fence()"
+_FENCE: Final = "select last, holders, clock_timestamp() from ledger.fence()"
 _DEAD: Final = "select position from ledger.dead_position where position > %s and position <= %s"
 _NOTE_GAPS: Final = "select ledger.note_gaps(%s::bigint[])"
 _NOTE_DEAD: Final = "select ledger.note_dead(%s::bigint[], %s)"
@@ -43,15 +44,19 @@ _SIGHTS_KEPT: Final = 64
 
 
 class Batch(NamedTuple):
-    """Events in order, and the position up to which nothing can appear any more: where to go on."""
+    """Events in order, and the position up to which nothing can appear any more: where to go on. `at` is the database's
+    time when it was read.
+    """
 
     events: tuple[Recorded[Fact], ...]
     final: Position
+    at: datetime
 
 
 class _Fence(NamedTuple):
     last: Position
     holders: frozenset[str]
+    at: datetime
 
 
 class _Gap(NamedTuple):
@@ -104,7 +109,7 @@ class Tail:
         events = [event for event in read if event.position <= fence.last]
         end = events[-1].position if len(events) == limit else max(after, fence.last)
         final = await self._first_open_gap(conn, after, end, events, fence.holders)
-        return Batch(tuple([event for event in events if event.position <= final]), final)
+        return Batch(tuple([event for event in events if event.position <= final]), final, fence.at)
 
     async def _first_open_gap(
         self,
@@ -219,7 +224,7 @@ async def _fence(conn: psycopg.AsyncConnection) -> _Fence:
 async def _seen(asked: psycopg.AsyncCursor) -> _Fence:
     row = await asked.fetchone()
     assert row is not None
-    return _Fence(Position(row[0]), frozenset(row[1]))
+    return _Fence(Position(row[0]), frozenset(row[1]), row[2])
 
 
 async def _written(conn: psycopg.AsyncConnection, drawn: Position) -> Position:

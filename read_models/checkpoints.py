@@ -6,7 +6,7 @@ A stop stands at the event that could not be dealt with, for people to see; movi
 """
 
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
@@ -25,7 +25,13 @@ checkpoint = sa.Table(
     sa.Column("error", sa.Text),
     schema="read",
 )
-_RUNNING = {"stopped_at": None, "stopped_since": None, "error": None}
+_RUNNING: Final = {"stopped_at": None, "stopped_since": None, "error": None}
+# Made once: it stands on the way of every order.
+_ADVANCE: Final = (
+    sa.update(checkpoint)
+    .where(checkpoint.c.name == sa.bindparam("of"), checkpoint.c.position == sa.bindparam("was"))
+    .values(position=sa.bindparam("now"), **_RUNNING)
+)
 
 
 class Overtaken(Exception):
@@ -73,12 +79,8 @@ async def find(conn: AsyncConnection, name: str, *, lock: bool = False) -> Check
 
 async def advance(conn: AsyncConnection, name: str, *, was: Position, now: Position) -> None:
     """Move the checkpoint in the caller's transaction. Raises `Overtaken`."""
-    update = (
-        sa.update(checkpoint)
-        .where(checkpoint.c.name == name, checkpoint.c.position == was)
-        .values(position=now, **_RUNNING)
-    )
-    if (await conn.execute(update)).rowcount != 1:
+    moved = await conn.execute(_ADVANCE, {"of": name, "was": was, "now": now})
+    if moved.rowcount != 1:
         raise Overtaken(name)
 
 

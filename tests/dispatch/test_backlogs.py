@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -40,7 +41,7 @@ class Seen:
         self._in_the_way = {*in_the_way}
         self._uncommitted: list[Position] = []
 
-    async def look(self, batch: Sequence[Recorded[Fact]]) -> list[Position]:
+    async def look(self, batch: Sequence[Recorded[Fact]], _at: datetime) -> list[Position]:
         return [each.position for each in batch]
 
     async def write(self, _conn: AsyncConnection, found: list[Position]) -> None:

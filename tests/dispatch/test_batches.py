@@ -54,7 +54,8 @@ async def _read(conn: AsyncConnection, after: int = 0, limit: int = 1000) -> Seq
 async def _apply(made: Plane, *, after: int = 0, limit: int = 1000) -> None:
     dispatcher = Dispatcher(made.handle, made.settings.silent_after)
     async with made.engine.begin() as conn:
-        await dispatcher.write(conn, await dispatcher.look(await _read(conn, after, limit)))
+        looks = await dispatcher.look(await _read(conn, after, limit), await made.handle.clock(conn))
+        await dispatcher.write(conn, looks)
 
 
 def _states(given: Given) -> dict[str, str]:

@@ -40,7 +40,8 @@ async def _told(made: Plane, task: UUID, *facts: TaskFact) -> None:
         history = await task_history(conn, task)
     dispatcher = Dispatcher(made.handle, made.settings.silent_after)
     async with made.engine.begin() as conn:
-        await dispatcher.write(conn, await dispatcher.look(history[before:]))
+        looks = await dispatcher.look(history[before:], await made.handle.clock(conn))
+        await dispatcher.write(conn, looks)
 
 
 async def test_what_the_sweeper_sends_between_the_withdrawal_and_its_fact_is_taken_back_too(

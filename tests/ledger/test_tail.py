@@ -8,6 +8,8 @@ import pytest
 from deploy.embedded.postgres import running_postgres
 from deploy.embedded.schema import migrate
 from events.append import append
+from events.envelope import Recorded
+from events.facts import Fact
 from events.fitness import UnfitServer
 from events.tail import Batch, Tail
 from events.values import Position
@@ -24,8 +26,13 @@ async def tail(database: Database) -> AsyncIterator[Tail]:
     await tail.close()
 
 
+def told(batch: Batch) -> tuple[tuple[Recorded[Fact], ...], int]:
+    """All of it but the time."""
+    return batch.events, batch.final
+
+
 async def test_an_empty_log_is_final_at_its_start(tail: Tail) -> None:
-    assert await tail.batch(START, 10) == Batch((), START)
+    assert told(await tail.batch(START, 10)) == ((), 0)
     assert await tail.final() == 0
 
 
@@ -47,11 +54,11 @@ async def test_events_behind_an_open_append_are_held_back_until_it_ends(tail: Ta
     (late,) = await append(slow, [on("slot-b", 0)], because())
     (early,) = await committed(fast, on("slot-c", 0))
 
-    assert await tail.batch(START, 10) == Batch((first,), Position(1))
+    assert told(await tail.batch(START, 10)) == ((first,), 1)
     assert await tail.final() <= 1
 
     await slow.commit()
-    assert await tail.batch(START, 10) == Batch((first, late, early), Position(3))
+    assert told(await tail.batch(START, 10)) == ((first, late, early), 3)
     assert await tail.final() == 3
 
 
@@ -61,11 +68,11 @@ async def test_a_gap_is_dead_once_its_holders_are_gone(
     slow, fast = await connect(), await connect()
     await append(slow, [on("slot-b", 0)], because())
     (after,) = await committed(fast, on("slot-c", 0))
-    assert await tail.batch(START, 10) == Batch((), START)
+    assert told(await tail.batch(START, 10)) == ((), 0)
 
     await slow.rollback()
 
-    assert await tail.batch(START, 10) == Batch((after,), Position(2))
+    assert told(await tail.batch(START, 10)) == ((after,), 2)
     dead = await (await conn.execute("select position, seen_by from ledger.dead_position")).fetchall()
     assert dead == [(1, "the tail of the test")]
 
@@ -103,7 +110,7 @@ async def test_every_tail_skips_what_one_found_dead(
     recorded = await committed(conn, on("slot-a", 0))
     other = Tail(database.app_dsn)
 
-    assert await tail.batch(START, 10) == await other.batch(START, 10) == Batch(recorded, Position(2))
+    assert told(await tail.batch(START, 10)) == told(await other.batch(START, 10)) == (recorded, 2)
     await other.close()
 
 
@@ -177,7 +184,7 @@ async def test_a_gap_in_which_the_server_finds_an_event_is_read_and_not_passed_o
         await holding_up.commit()
         seen = await looking
 
-    assert seen == Batch((first,), Position(1))
+    assert told(seen) == ((first,), 1)
     assert [each.position for each in (await tail.batch(START, 10)).events] == [1, 2]
 
 

@@ -23,7 +23,8 @@ async def rung(running_plane: RunningPlane, allocation: AllocationId) -> str:
         dispatcher = Dispatcher(made.handle, made.settings.silent_after)
         async with made.engine.begin() as conn:
             history = await allocation_history(conn, allocation)
-            await dispatcher.write(conn, await dispatcher.look(history))
+            looks = await dispatcher.look(history, await made.handle.clock(conn))
+            await dispatcher.write(conn, looks)
         await dispatcher.ring(made.engine, stream_of_allocation(allocation))
     return str(running_plane.client().get(f"/allocations/{allocation}").json()["state"])
 

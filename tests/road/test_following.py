@@ -136,7 +136,8 @@ async def test_news_that_comes_after_the_deadline_is_heard_before_the_deadline_f
     async with plane(running_plane.settings, clock=an_hour_later) as made:
         dispatcher = Dispatcher(made.handle, made.settings.silent_after)
         async with made.engine.begin() as conn:
-            await dispatcher.write(conn, await dispatcher.look(await _history(conn, allocation)))
+            looks = await dispatcher.look(await _history(conn, allocation), await made.handle.clock(conn))
+            await dispatcher.write(conn, looks)
         assert _state(running_plane, allocation) == "placed"
         await dispatcher.ring(made.engine, stream_of_allocation(allocation))
     assert _state(running_plane, allocation) == "failed"

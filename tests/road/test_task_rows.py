@@ -50,7 +50,8 @@ async def told(made: Plane, *facts: TaskFact) -> tuple[Recorded[TaskFact], ...]:
 async def applied(made: Plane, *batch: Recorded[TaskFact]) -> None:
     dispatcher = Dispatcher(made.handle, made.settings.silent_after)
     async with made.engine.begin() as conn:
-        await dispatcher.write(conn, await dispatcher.look(batch))
+        looks = await dispatcher.look(batch, await made.handle.clock(conn))
+        await dispatcher.write(conn, looks)
 
 
 async def rows(made: Plane) -> list[tuple[int, str]]:
