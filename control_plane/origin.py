@@ -1,6 +1,6 @@
 """Where a command comes from, before its moment is known."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
@@ -17,6 +17,10 @@ class Origin:
     correlation_id: UUID
     project: ProjectId | None = None
     trace_context: str | None = None
+
+    def within(self, story: Cause) -> "Origin":
+        """The same caller, as to what `story` began: it belongs to that story, and is on that account."""
+        return replace(self, correlation_id=story.correlation_id, project=story.project)
 
     def at(self, now: datetime) -> Cause:
         """The cause of facts decided at `now`, the decision's own time."""

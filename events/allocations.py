@@ -174,8 +174,19 @@ class SliceRemoved(Fact, frozen=True):
     slot_id: SlotId
 
 
+class SliceRemovalWaived(Fact, frozen=True):
+    """An admin gave the slot back without the node's proof that nothing is left of the slice there (ALC-11)."""
+
+    allocation_id: AllocationId
+    slot_id: SlotId
+    why: str
+    """The admin's words."""
+
+
 class AllocationReleased(Fact, frozen=True):
-    """Nothing is left of any slice, and every slot is free again. It is the last fact of a released allocation."""
+    """Every slot is free again: proved empty, or given back by an admin without proof. It is the last fact of a
+    released allocation.
+    """
 
     allocation_id: AllocationId
 
@@ -196,5 +207,6 @@ AllocationFact = (
     | SliceRemovalUnproved
     | SliceRemovalRetried
     | SliceRemoved
+    | SliceRemovalWaived
     | AllocationReleased
 )

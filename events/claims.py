@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from events.facts import Fact
 from events.nodes import NodeExpected
-from events.slots import SlotApproved, SlotClaimed, SlotReleased
+from events.slots import SlotApproved, SlotClaimed, SlotFreedUnproved, SlotReleased
 
 
 class Claim(NamedTuple):
@@ -22,7 +22,7 @@ class Claims(NamedTuple):
 
 
 NOTHING = Claims()
-CLAIMING: Final = (NodeExpected, SlotApproved, SlotClaimed, SlotReleased)
+CLAIMING: Final = (NodeExpected, SlotApproved, SlotClaimed, SlotReleased, SlotFreedUnproved)
 """The facts that take or free anything."""
 
 
@@ -39,7 +39,7 @@ def claims_of(fact: Fact) -> Claims:
             )
         case SlotClaimed(slot_id=slot):
             return Claims(takes=(Claim("slot", slot),))
-        case SlotReleased(slot_id=slot):
+        case SlotReleased(slot_id=slot) | SlotFreedUnproved(slot_id=slot):
             return Claims(frees=(Claim("slot", slot),))
         case _:
             return NOTHING

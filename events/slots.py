@@ -85,4 +85,23 @@ class SlotReleased(Fact, frozen=True):
     """Kinds of things, a word each."""
 
 
-SlotFact = SlotDiscovered | SlotApproved | SlotClaimed | SlotReleasing | SlotWithheld | SlotReleased
+class SlotFreedUnproved(Fact, frozen=True):
+    """An admin broke the glass (ALC-11): the slot may be claimed again, although nobody proved it empty."""
+
+    slot_id: SlotId
+    allocation_id: AllocationId
+    why: str
+    """The admin's words."""
+    leftovers: tuple[str, ...]
+    """What the node had found there last, a line each; empty where it had said nothing."""
+
+
+SlotFact = (
+    SlotDiscovered
+    | SlotApproved
+    | SlotClaimed
+    | SlotReleasing
+    | SlotWithheld
+    | SlotReleased
+    | SlotFreedUnproved
+)

@@ -16,6 +16,7 @@ from events.slots import (
     SlotClaimed,
     SlotDiscovered,
     SlotFact,
+    SlotFreedUnproved,
     SlotHardware,
     SlotNetwork,
     SlotReleased,
@@ -91,7 +92,7 @@ def patch(version: int, fact: SlotFact) -> Patch:
         case SlotWithheld(reason=reason):
             told = {"code": reason.code, "message": reason.message}
             return Patch(fact.slot_id, {"version": version, "state": "withheld", "reason": told})
-        case SlotReleased():
+        case SlotReleased() | SlotFreedUnproved():
             freed = {"version": version, "state": "free", "allocation_id": None, "reason": None}
             return Patch(fact.slot_id, freed)
         case _:
@@ -107,6 +108,11 @@ async def locked(conn: AsyncConnection, slot_ids: Sequence[SlotId]) -> dict[Slot
         .with_for_update()
     )
     return {row.slot_id: row for row in map(SlotRow, (await conn.execute(query)).mappings())}
+
+
+async def find(conn: AsyncConnection, slot_id: SlotId) -> SlotRow | None:
+    row = (await conn.execute(sa.select(slot).where(slot.c.slot_id == slot_id))).mappings().one_or_none()
+    return None if row is None else SlotRow(row)
 
 
 async def of_node(conn: AsyncConnection, node: NodeId) -> list[SlotRow]:

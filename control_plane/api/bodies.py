@@ -63,11 +63,20 @@ class CreateAllocation(Body):
     )
 
 
+Why = Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[^\x00]*$")]
+"""For the record, in the admin's words."""
+
+
 class RevokeNode(Body):
     """`POST /v1/nodes/{node}/revoke`."""
 
-    why: str = Field(min_length=1, max_length=500, pattern=r"^[^\x00]*$")
-    """For the record, in the admin's words."""
+    why: Why
+
+
+class BreakGlass(Body):
+    """`POST /v1/nodes/{node}/slots/{index}/break-glass`."""
+
+    why: Why
 
 
 class ExpectNode(Body):

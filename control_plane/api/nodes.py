@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from control_plane import work
 from control_plane.api.access import Admin
 from control_plane.api.at import At, say, travel_of
-from control_plane.api.bodies import ExpectNode, RevokeNode
+from control_plane.api.bodies import BreakGlass, ExpectNode, RevokeNode
 from control_plane.api.pages import Cursor, Limit, Page, bad_cursor
 from control_plane.api.problems import PROBLEMS
 from control_plane.api.state import key_of, origin_of, plane_of, users_of
@@ -21,7 +21,7 @@ from control_plane.api.then import nodes_then, slots_then
 from control_plane.api.views import NodeView, Seen, SlotView, node_view, slot_view
 from control_plane.commands.identity import revoke_node
 from control_plane.commands.nodes import expect_node, reopen_enrolment
-from control_plane.commands.slots import approve_slot
+from control_plane.commands.slots import approve_slot, break_glass
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.decisions.skus import IMAGES, SKUS
 from control_plane.handle import database_time
@@ -217,6 +217,19 @@ async def approve(request: Request, principal: Admin, node: str, index: str) -> 
     slot = _slot(node, index)
     plane = plane_of(request)
     await plane.handle(approve_slot(slot, origin_of(request, principal)), await key_of(request, principal))
+    async with plane.engine.connect() as conn:
+        return slot_view((await slots.locked(conn, [slot]))[slot])
+
+
+@router.post("/nodes/{node}/slots/{index}/break-glass")
+async def free_without_proof(
+    request: Request, principal: Admin, node: str, index: str, body: BreakGlass
+) -> SlotView:
+    """Give back a slot that its node does not prove empty: somebody else may have it at once. It goes on record."""
+    slot = _slot(node, index)
+    plane = plane_of(request)
+    command = break_glass(slot, body.why, origin_of(request, principal))
+    await plane.handle(command, await key_of(request, principal))
     async with plane.engine.connect() as conn:
         return slot_view((await slots.locked(conn, [slot]))[slot])
 

@@ -50,3 +50,4 @@ Correlations = Annotated[
 ]
 AllocationId = Annotated[str, typer.Argument(metavar="ALLOCATION", help="Id of an allocation, alc-...")]
 NodeId = Annotated[str, typer.Argument(metavar="NODE", help="Id of a node, such as lab-a.")]
+Why = Annotated[str, typer.Option(help="The reason, for the record.", metavar="TEXT")]

@@ -16,10 +16,10 @@ def history_path(kind: str, name: str, *further: str) -> str:
     return "/".join(["/v1/history", quote(kind, safe=""), quote(name, safe="/"), *further])
 
 
-def approval_path(slot: str) -> str:
+def slot_path(slot: str, *further: str) -> str:
     """Of a slot named `<node>/<index>`."""
     node, _, index = slot.rpartition("/")
-    return f"{node_path(node)}/slots/{quote(index, safe='')}/approve"
+    return "/".join([node_path(node), "slots", quote(index, safe=""), *further])
 
 
 def task_path(task: str, *further: str) -> str:

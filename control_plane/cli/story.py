@@ -74,7 +74,7 @@ class Story:
         match event.type, event.data.get("slots"):
             case "allocation.placed", [*slots]:
                 return len(slots)
-            case "allocation.slice_removed", _:
+            case "allocation.slice_removed" | "allocation.slice_removal_waived", _:
                 return self.remaining - 1
             case _:
                 return self.remaining

@@ -172,6 +172,12 @@ class Living:
     def is_news(self, fact: SliceAddressObserved | SliceRemovalUnproved) -> bool:
         return life.is_news(tuple(recorded.fact for recorded in self.history), fact)
 
+    def leftovers(self, slot: SlotId) -> tuple[str, ...]:
+        """What the slot's node found there last of a slice that was to be gone; empty where it said nothing."""
+        told = (recorded.fact for recorded in reversed(self.history))
+        remains = (fact for fact in told if isinstance(fact, SliceRemovalUnproved) and fact.slot_id == slot)
+        return next((fact.leftovers for fact in remains), ())
+
     def _given_back(self) -> tuple[Change, ...]:
         by = self.state.request.allocation_id
         return tuple(

@@ -1,10 +1,18 @@
-"""Commands about slots."""
+"""Commands about slots: let one be used, and give one back that its node cannot prove empty."""
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from control_plane.commands.allocations import load
+from control_plane.decisions import allocation as life
 from control_plane.decisions.refusals import Objection, UnknownName
-from control_plane.decisions.slots import approve, derived_macs, network_of
+from control_plane.decisions.slots import (
+    approve,
+    derived_macs,
+    free_unproved,
+    holder_awaiting_proof,
+    network_of,
+)
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.append import Change
@@ -20,13 +28,38 @@ def approve_slot(slot: SlotId, origin: Origin) -> Command:
         node = await nodes.find(transaction.conn, node_of(slot))
         row = (await slots.locked(transaction.conn, [slot])).get(slot)
         if node is None or row is None:
-            raise UnknownName(Objection("unknown_slot", f"no slot {slot} was discovered"))
+            raise _unknown(slot)
         taken = await _taken_macs(transaction.conn, slot, node.l2_domain)
         network = network_of(slot, node.subnet, node.l2_domain, taken)
         fact = approve(slot, row.state, row.hardware, network)
         return Decision((Change(stream_of_slot(slot), row.version, (fact,)),), origin.at(transaction.now))
 
     return command
+
+
+def break_glass(slot: SlotId, why: str, origin: Origin) -> Command:
+    """Free a slot that its node does not prove empty (ALC-11). The node is still told to empty it, until the slot is
+    claimed. Raises `UnknownName`, and `Conflict` for a slot that does not wait for proof.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        found = await slots.find(transaction.conn, slot)
+        if found is None:
+            raise _unknown(slot)
+        holder = holder_awaiting_proof(slot, found.allocation_id, found.state)
+        living = await load(transaction.conn, holder)
+        # Read again, for only now it is locked, with all of its allocation's in their order.
+        row = living.rows[slot]
+        freed = free_unproved(slot, row.allocation_id, row.state, why, living.leftovers(slot))
+        waived = life.waive_removal(living.state, slot, why)
+        changes = living.changes(waived, *living.slot_change(slot, (freed,)))
+        return Decision(changes, origin.within(living.history[0].cause).at(transaction.now))
+
+    return command
+
+
+def _unknown(slot: SlotId) -> UnknownName:
+    return UnknownName(Objection("unknown_slot", f"no slot {slot} was discovered"))
 
 
 async def _taken_macs(conn: AsyncConnection, slot: SlotId, l2_domain: str) -> set[str]:

@@ -4,8 +4,7 @@ A task is one that an admin asked for, with a stream of its own, or the order of
 allocation's stream and goes by its order's id. What is done to either is a fact there; the rows only follow.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -31,7 +30,7 @@ from control_plane.work import OPEN, task
 from events.allocations import AllocationFact
 from events.append import Change
 from events.envelope import Recorded
-from events.facts import Fact, Reason
+from events.facts import Reason
 from events.tasks import TaskAsked, TaskFact
 from events.values import AllocationId, NodeId, SlotId, stream_of_allocation, stream_of_task
 from read_models import nodes, slots
@@ -57,7 +56,7 @@ def ask_task(task_id: UUID, kind: str, node: NodeId, slot: SlotId | None, origin
         wish = None if slot is None else wish_of(history, slot)
         asked = TaskAsked(task_id, kind, node, slot, allocation)
         fact = deciding.ask(asked, wish, await spoken(conn, node), CATALOGUE[kind])
-        cause = (_about(origin, history) if history else origin).at(transaction.now)
+        cause = (origin.within(history[0].cause) if history else origin).at(transaction.now)
         return Decision((Change(stream_of_task(task_id), 0, (fact,)),), cause, str(task_id))
 
     return command
@@ -140,12 +139,6 @@ def _state(history: tuple[Recorded[TaskFact], ...]) -> Task:
     return state
 
 
-def _about(origin: Origin, history: Sequence[Recorded[Fact]]) -> Origin:
-    """The same caller, as to what the history is about: it belongs to that story, and on that account."""
-    first = history[0].cause
-    return replace(origin, correlation_id=first.correlation_id, project=first.project)
-
-
 async def _asked_for(
     transaction: Transaction,
     history: tuple[Recorded[TaskFact], ...],
@@ -154,7 +147,7 @@ async def _asked_for(
 ) -> Decision:
     """The decision that the facts are, asked for by a caller."""
     return await changed(
-        transaction, history, facts, Decision((), _about(origin, history).at(transaction.now))
+        transaction, history, facts, Decision((), origin.within(history[0].cause).at(transaction.now))
     )
 
 
@@ -191,7 +184,7 @@ async def _cancel_wish(transaction: Transaction, row: sa.Row[Any], origin: Origi
     await task_rows.end(
         transaction.conn, row.node_id, row.order_id, End("cancelled", reason), transaction.now
     )
-    return Decision(changes, _about(origin, living.history).at(transaction.now))
+    return Decision(changes, origin.within(living.history[0].cause).at(transaction.now))
 
 
 def _against_cancelling(row: sa.Row[Any]) -> Iterator[Objection]:
@@ -215,7 +208,7 @@ async def _retry_wish(transaction: Transaction, row: sa.Row[Any], origin: Origin
     stream = stream_of_allocation(AllocationId(row.allocation_id))
     return Decision(
         (Change(stream, living.history[-1].version, facts),),
-        _about(origin, living.history).at(transaction.now),
+        origin.within(living.history[0].cause).at(transaction.now),
     )
 
 

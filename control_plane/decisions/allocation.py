@@ -35,6 +35,7 @@ from events.allocations import (
     SliceReady,
     SliceRemovalRetried,
     SliceRemovalUnproved,
+    SliceRemovalWaived,
     SliceRemoved,
     SliceStarting,
 )
@@ -149,15 +150,15 @@ def interrupt_slice(state: Allocation, interrupted: SliceInterrupted) -> tuple[A
 def slice_removed(state: Allocation, slot: SlotId) -> tuple[AllocationFact, ...]:
     """The last proof of absence ends a release. Told twice, the second changes nothing."""
     match state:
-        case Releasing(remaining=remaining) if slot in remaining:
-            removed = SliceRemoved(state.request.allocation_id, slot)
-            if remaining - {slot}:
-                return (removed,)
-            return removed, AllocationReleased(state.request.allocation_id)
-        case Failed(remaining=remaining) if slot in remaining:
-            return (SliceRemoved(state.request.allocation_id, slot),)
+        case Releasing(remaining=remaining) | Failed(remaining=remaining) if slot in remaining:
+            return _emptied(state, SliceRemoved(state.request.allocation_id, slot))
         case _:
             return ()
+
+
+def _emptied(state: Releasing | Failed, how: SliceRemoved | SliceRemovalWaived) -> tuple[AllocationFact, ...]:
+    last = isinstance(state, Releasing) and state.remaining == {how.slot_id}
+    return (how, AllocationReleased(how.allocation_id)) if last else (how,)
 
 
 def slice_remains(state: Allocation, unproved: SliceRemovalUnproved) -> tuple[AllocationFact, ...]:
@@ -170,9 +171,19 @@ def slice_remains(state: Allocation, unproved: SliceRemovalUnproved) -> tuple[Al
 
 def retry_removal(state: Allocation, slot: SlotId) -> tuple[AllocationFact, ...]:
     """Have a slot emptied anew. Raises `Conflict` unless it is still to be emptied."""
+    return (SliceRemovalRetried(_emptying(state, slot).request.allocation_id, slot),)
+
+
+def waive_removal(state: Allocation, slot: SlotId, why: str) -> tuple[AllocationFact, ...]:
+    """Go on as if the slot were proved empty. Raises `Conflict` unless it is still to be emptied."""
+    emptying = _emptying(state, slot)
+    return _emptied(emptying, SliceRemovalWaived(emptying.request.allocation_id, slot, why))
+
+
+def _emptying(state: Allocation, slot: SlotId) -> Releasing | Failed:
     match state:
         case Releasing(remaining=remaining) | Failed(remaining=remaining) if slot in remaining:
-            return (SliceRemovalRetried(state.request.allocation_id, slot),)
+            return state
         case _:
             why = f"allocation {state.request.allocation_id} does not wait for {slot} to be emptied"
             raise Conflict(Objection("not_to_be_emptied", why))

@@ -32,6 +32,7 @@ from events.allocations import (
     SliceReady,
     SliceRemovalRetried,
     SliceRemovalUnproved,
+    SliceRemovalWaived,
     SliceRemoved,
     SliceStarting,
 )
@@ -208,7 +209,7 @@ def _after_end(state: Living, fact: AllocationFact) -> Allocation | None:
 
 def _after_removal(state: Releasing | Failed, fact: AllocationFact) -> Allocation | None:
     match state, fact:
-        case _, SliceRemoved(slot_id=slot):
+        case _, SliceRemoved(slot_id=slot) | SliceRemovalWaived(slot_id=slot):
             return replace(state, remaining=state.remaining - {slot})
         case Releasing(request, slots, lease, reason), AllocationReleased():
             return Released(request, slots, lease, reason)

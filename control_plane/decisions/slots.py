@@ -18,6 +18,7 @@ from events.slots import (
     SlotClaimed,
     SlotDiscovered,
     SlotFact,
+    SlotFreedUnproved,
     SlotHardware,
     SlotNetwork,
     SlotReleased,
@@ -118,3 +119,18 @@ def free(
     if holder != by or state not in ("releasing", "withheld"):
         return ()
     return (SlotReleased(slot, by, absent),)
+
+
+def free_unproved(
+    slot: SlotId, holder: AllocationId | None, state: str, why: str, leftovers: tuple[str, ...]
+) -> SlotFreedUnproved:
+    """Free the slot although nobody proved it empty (ALC-11). Raises `Conflict` unless that is all it waits for."""
+    return SlotFreedUnproved(slot, holder_awaiting_proof(slot, holder, state), why, leftovers)
+
+
+def holder_awaiting_proof(slot: SlotId, holder: AllocationId | None, state: str) -> AllocationId:
+    """Whose slice the node has yet to prove gone. Raises `Conflict` when there is none."""
+    if holder is None or state not in ("releasing", "withheld"):
+        why = f"slot {slot} is {state}, and does not wait for its node to prove it empty"
+        raise Conflict(Objection("not_awaiting_proof", why))
+    return holder

@@ -20,6 +20,7 @@ DETAILS: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
     "allocation.failed": lambda data: data["reason"]["message"],
     "allocation.slice_interrupted": lambda data: data["reason"]["message"],
     "slot.released": lambda data: f"absent: {', '.join(data['absent'])}",
+    "slot.freed_unproved": lambda data: data["why"],
     "slot.withheld": lambda data: data["reason"]["message"],
 }
 

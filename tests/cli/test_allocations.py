@@ -162,6 +162,13 @@ def test_watching_a_failure_ends_when_its_slots_are_empty(plane: ScriptedPlane, 
     assert "allocation.slice_removed" in outcome.out
 
 
+def test_watching_a_failure_ends_when_its_last_proof_is_waived(plane: ScriptedPlane, sliceplane: Run) -> None:
+    waived = {**REMOVED, "type": "allocation.slice_removal_waived"}
+    plane.answers(f"GET {PATH}/watch", stream(REQUESTED, PLACED, FAILED, waived, hold=True))
+    plane.answers(f"GET {PATH}", document(allocation("failed")))
+    assert sliceplane("allocations", "watch", ALLOCATION).code == 5
+
+
 def test_events_tell_who_did_what_and_why(plane: ScriptedPlane, sliceplane: Run) -> None:
     plane.answers(f"GET {PATH}/events", page(REQUESTED, PLACED, next_cursor="2"), page(STARTING))
     outcome = sliceplane("allocations", "events", ALLOCATION)

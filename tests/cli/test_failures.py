@@ -65,6 +65,7 @@ def test_a_stranger_on_the_port_is_no_control_plane(
         ("allocations", "create", "--sku", "lab.small", "--label", "lonely"),
         ("allocations", "create", "--sku", "lab.small", "--ssh-key", "nowhere.pub"),
         ("slots", "approve", "0"),
+        ("slots", "break-glass", "0", "--why", "to see"),
         ("nodes", "destroy"),
     ],
 )

@@ -130,6 +130,19 @@ def test_several_slots_are_approved_at_once(plane: ScriptedPlane, sliceplane: Ru
     assert outcome.document == {"items": [SLOT, {**SLOT, "id": "lab-a/1"}], "next_cursor": None}
 
 
+def test_a_slot_is_freed_without_proof_with_the_admins_words(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.answers("POST /v1/nodes/lab-a/slots/0/break-glass", document({**SLOT, "state": "free"}))
+    outcome = sliceplane("slots", "break-glass", "lab-a/0", "--why", "its host burned down")
+    assert outcome.code == 0
+    assert "free" in outcome.out
+    assert plane.seen[0].body == b'{"why":"its host burned down"}'
+
+
+def test_glass_is_not_broken_without_a_reason(plane: ScriptedPlane, sliceplane: Run) -> None:
+    assert sliceplane("slots", "break-glass", "lab-a/0").code == 2
+    assert plane.seen == []
+
+
 def test_slots_approved_before_a_refusal_are_told(plane: ScriptedPlane, sliceplane: Run) -> None:
     plane.answers("POST /v1/nodes/lab-a/slots/0/approve", document(SLOT))
     plane.answers("POST /v1/nodes/lab-a/slots/1/approve", problem(404, "unknown_slot", "no slot lab-a/1"))

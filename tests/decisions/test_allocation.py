@@ -23,6 +23,7 @@ from events.allocations import (
     SliceAddressObserved,
     SliceInterrupted,
     SliceReady,
+    SliceRemovalWaived,
     SliceRemoved,
     SliceStarting,
 )
@@ -125,6 +126,30 @@ def test_a_failed_allocation_stays_failed_when_its_slots_are_proved_empty() -> N
     failed = (*PROVISIONING, AllocationFailed(ID, WHY), SliceRemoved(ID, A))
     assert life.slice_removed(state_after(*failed), B) == (SliceRemoved(ID, B),)
     assert state_name(state_after(*failed, SliceRemoved(ID, B))) == "failed"
+
+
+def test_waiving_the_last_proof_ends_the_release_like_the_proof() -> None:
+    waived = SliceRemovalWaived(ID, A, "its host burned down")
+    assert life.waive_removal(state_after(*RELEASING), A, waived.why) == (waived,)
+    left = state_after(*RELEASING, SliceRemoved(ID, B))
+    assert life.waive_removal(left, A, waived.why) == (waived, AllocationReleased(ID))
+    assert (
+        life.slice_removed(state_after(*RELEASING, SliceRemoved(ID, B), waived, AllocationReleased(ID)), A)
+        == ()
+    )
+
+
+def test_a_failed_allocation_stays_failed_when_its_proofs_are_waived() -> None:
+    failed = (*PROVISIONING, AllocationFailed(ID, WHY))
+    waived = SliceRemovalWaived(ID, A, "its host burned down")
+    assert life.waive_removal(state_after(*failed), A, waived.why) == (waived,)
+    assert life.slice_removed(state_after(*failed, waived), A) == ()
+
+
+@pytest.mark.parametrize("history", [PROVISIONING, ACTIVE, (*RELEASING, SliceRemoved(ID, A))])
+def test_only_proof_that_is_waited_for_can_be_waived(history: tuple[AllocationFact, ...]) -> None:
+    with pytest.raises(Conflict, match="does not wait"):
+        life.waive_removal(state_after(*history), A, "to see")
 
 
 def test_a_lease_expires_at_its_end_and_not_before() -> None:

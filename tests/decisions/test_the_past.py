@@ -58,6 +58,7 @@ of_slot: tuple[st.SearchStrategy[Fact], ...] = (
     st.builds(slots.SlotReleasing, st.just(SLOT), allocation),
     st.builds(slots.SlotWithheld, st.just(SLOT), allocation, reason, words),
     st.builds(slots.SlotReleased, st.just(SLOT), allocation, words),
+    st.builds(slots.SlotFreedUnproved, st.just(SLOT), allocation, word, words),
 )
 expected = st.builds(nodes.NodeExpected, st.just(NODE), word.map(Ipv4Subnet), word, word, moment)
 of_node: tuple[st.SearchStrategy[Fact], ...] = (

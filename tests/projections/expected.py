@@ -17,7 +17,10 @@ _SLOT_STATE = {
     "slot.releasing": "releasing",
     "slot.withheld": "withheld",
     "slot.released": "free",
+    "slot.freed_unproved": "free",
 }
+
+_FREED = ("slot.released", "slot.freed_unproved")
 
 
 class _Told(NamedTuple):
@@ -32,8 +35,8 @@ def slots(conn: psycopg.Connection) -> dict[str, Row]:
 def _slot(facts: list[_Told]) -> Row:
     lives = [each for each in facts if each.type in _SLOT_STATE]
     approved = _last(facts, "slot.approved")
-    held = _last(facts, "slot.claimed", but_not_after="slot.released")
-    withheld = _last(facts, "slot.withheld", but_not_after="slot.released")
+    held = _last(facts, "slot.claimed", but_not_after=_FREED)
+    withheld = _last(facts, "slot.withheld", but_not_after=_FREED)
     hardware = _last(facts, "slot.discovered")["hardware"]
     network = approved.get("network", {})
     names = ("l2_domain", "mac_address", "private_ip", "subnet", "gateway", "bridge")
@@ -55,9 +58,9 @@ def nodes(conn: psycopg.Connection) -> dict[str, Row]:
 def _node(facts: list[_Told]) -> Row:
     admitted = _last(facts, "node.expected")
     token = _last(facts, "node.expected", "node.enrolment_reopened")
-    key = _last(facts, "node.identified", but_not_after="node.revoked")
-    superseded = _last(facts, "node.agent_superseded", but_not_after="node.identified")
-    revoked = _last(facts, "node.revoked", but_not_after="node.identified")
+    key = _last(facts, "node.identified", but_not_after=("node.revoked",))
+    superseded = _last(facts, "node.agent_superseded", but_not_after=("node.identified",))
+    revoked = _last(facts, "node.revoked", but_not_after=("node.identified",))
     inspected = _last(facts, "node.inspected")
     agent = _last(facts, "node.identified", "node.inspected")
     states = {
@@ -88,11 +91,11 @@ def rows(conn: psycopg.Connection, table: str, key: str, like: dict[str, Row]) -
     return {row[key]: {name: row[name] for name in columns} for row in found}
 
 
-def _last(facts: list[_Told], *types: str, but_not_after: str | None = None) -> Row:
+def _last(facts: list[_Told], *types: str, but_not_after: tuple[str, ...] = ()) -> Row:
     for each in reversed(facts):
         if each.type in types:
             return each.data
-        if each.type == but_not_after:
+        if each.type in but_not_after:
             return {}
     return {}
 

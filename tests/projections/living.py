@@ -32,7 +32,7 @@ from control_plane.commands.identity import (
 )
 from control_plane.commands.nodes import expect_node, reopen_enrolment
 from control_plane.commands.projections import order_rebuild
-from control_plane.commands.slots import approve_slot
+from control_plane.commands.slots import approve_slot, break_glass
 from control_plane.decisions.refusals import Refused
 from control_plane.followers import ledger_dsn
 from control_plane.handle import Command, Handle, database_time
@@ -135,6 +135,9 @@ class Fleet:
 
     async def approve(self, slot: SlotId) -> bool:
         return await self.do(approve_slot(slot, self.origin("approve")))
+
+    async def break_glass(self, slot: SlotId) -> bool:
+        return await self.do(break_glass(slot, "its host burned down", self.origin("break glass")))
 
     async def create(self, slots: int, project: str) -> bool:
         await self._heard_of()

@@ -105,6 +105,10 @@ class Histories(RuleBasedStateMachine):
     def a_slot_is_approved(self, node: NodeId, index: int) -> None:
         self._run(self.fleet.approve(SlotId(f"{node}/{index}")))
 
+    @rule(node=NODES, index=st.integers(0, 2))
+    def a_slot_is_freed_without_proof(self, node: NodeId, index: int) -> None:
+        self._run(self.fleet.break_glass(SlotId(f"{node}/{index}")))
+
     @rule(slots=st.integers(1, 3), project=st.sampled_from(["red", "blue"]))
     def an_allocation_is_asked_for(self, slots: int, project: str) -> None:
         self._run(self.fleet.create(slots, project))

@@ -1,17 +1,13 @@
 """`sliceplane nodes`."""
 
-from typing import Annotated
-
 import typer
 
 from control_plane.cli.answers import ExpectedNode, Node, decode
 from control_plane.cli.moments import At
-from control_plane.cli.options import AsJson, NodeId
+from control_plane.cli.options import AsJson, NodeId, Why
 from control_plane.cli.pages import details, tables
 from control_plane.cli.paths import node_path
 from control_plane.cli.session import session
-
-Why = Annotated[str, typer.Option(help="The reason, for the record.", metavar="TEXT")]
 
 commands = typer.Typer(no_args_is_help=True)
 
