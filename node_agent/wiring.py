@@ -104,8 +104,11 @@ class Agent:
             timetable=self._timetable,
             carry_out=self._carry_out,
         )
+        self._inspection = Inspection(
+            settings, self._host, talking.reporter, lambda: self._session.kept.token_sha256
+        )
         talking.contact.on_doubt(self._resync.ask_again)
-        self._inspection = Inspection(settings, self._host, talking.reporter)
+        talking.contact.on_doubt(self._inspection.doubt)
         self._survey = Survey(
             self._acceptance,
             self._inspection,

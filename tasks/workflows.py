@@ -32,9 +32,11 @@ Projecting = Literal["project.before_commit", "project.committed"]
 Rebuilding = Literal["rebuild.before_emptying", "rebuild.emptied", "rebuild.before_exchange"]
 
 Joining = Literal[
-    "agent.secrets.before", "agent.secrets.after", "agent.enrolled.before", "agent.enrolled.after"
-]
-"""The agent's own end of its enrolment."""
+    "agent.secrets.before", "agent.secrets.after",
+    "agent.enrolled.before", "agent.enrolled.after",
+    "agent.described.before", "agent.described.after",
+]  # fmt: skip
+"""The agent's own end of its enrolment, and what it says of its host."""
 Fetching = Literal["queue.fetch.before", "queue.fetched"]
 Settling = Literal["queue.handled", "queue.settled"]
 PuttingBack = Literal["queue.put_back.before", "queue.put_back.after"]

@@ -106,6 +106,56 @@ async def test_the_node_describes_itself_once_until_it_changes(
     assert [slot.network_device for slot in surveyed.slots] == ["slice0", "slice1"]
 
 
+async def test_a_node_that_starts_again_describes_only_what_changed(
+    agent: Running, start: Callable[[], Running], plane: FakeControlPlane, control: Redis, toy: Toy
+) -> None:
+    await eventually_async(lambda: plane.kinds() == ["node.surveyed"])
+    agent.stop()
+    beats = len(plane.heartbeats)
+    again = start()
+    await eventually_async(lambda: any(beat.resynced for beat in plane.heartbeats[beats:]))
+    again.stop()
+    assert plane.kinds() == ["node.surveyed"]
+    toy.missing = ("masquerade for 10.100.1.0/24",)
+    start()
+    await eventually_async(lambda: plane.kinds() == ["node.surveyed"] * 2)
+
+
+async def test_a_node_that_enrols_anew_describes_itself_anew(
+    agent: Running,
+    start: Callable[[], Running],
+    plane: FakeControlPlane,
+    control: Redis,
+    settings: Settings,
+) -> None:
+    await eventually_async(lambda: plane.kinds() == ["node.surveyed"])
+    agent.stop()
+    plane.token = "another-token-for-one-use-only"
+    settings.enrolment_token_file.write_text(plane.token)
+    plane.session = None
+    start()
+    await eventually_async(lambda: plane.kinds() == ["node.surveyed"] * 2)
+
+
+async def test_a_node_that_may_have_been_forgotten_describes_itself_again(
+    agent: Running, plane: FakeControlPlane, control: Redis
+) -> None:
+    await eventually_async(lambda: plane.kinds() == ["node.surveyed"])
+    plane.forget_reports()
+    await send(control, apply())
+    await eventually_async(lambda: plane.kinds().count("node.surveyed") == 2)
+
+
+async def test_what_was_said_and_cannot_be_read_is_said_again(
+    agent: Running, start: Callable[[], Running], plane: FakeControlPlane, control: Redis, settings: Settings
+) -> None:
+    await eventually_async(lambda: plane.kinds() == ["node.surveyed"])
+    agent.stop()
+    (settings.state_folder / "described.json").write_text("{")
+    start()
+    await eventually_async(lambda: plane.kinds() == ["node.surveyed"] * 2)
+
+
 async def test_a_node_with_more_images_than_a_report_holds_tells_of_those_that_fit(
     start: Callable[[], Running], plane: FakeControlPlane, control: Redis, toy: Toy
 ) -> None:

@@ -194,6 +194,16 @@ async def test_killed_while_renewing_its_session_it_goes_on_with_the_same_secret
     )
 
 
+@pytest.mark.parametrize("point", ["agent.described.before", "agent.described.after"])
+async def test_killed_while_describing_itself_it_is_described_all_the_same(
+    agent: AgentProcess, plane: FakeControlPlane, control: Redis, point: str
+) -> None:
+    agent.start(point)
+    await soon(agent, lambda: agent.died)
+    agent.start()
+    await soon(agent, lambda: "node.surveyed" in plane.kinds())
+
+
 async def test_a_refused_enrolment_has_an_exit_code_of_its_own(
     agent: AgentProcess, plane: FakeControlPlane
 ) -> None:
