@@ -1,12 +1,14 @@
 """Connections to Postgres: a pool that gives out none that cannot be used."""
 
 import select
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
 from psycopg.pq import PipelineStatus
 from sqlalchemy import event, exc
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 
@@ -15,6 +17,16 @@ def engine_of(url: str, pool: int) -> AsyncEngine:
     engine = create_async_engine(url, pool_size=pool, max_overflow=0)
     event.listen(engine.sync_engine, "checkout", _refuse_unusable)
     return engine
+
+
+@asynccontextmanager
+async def reading(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """A connection for who asks one thing, or several that need not agree: each statement is a transaction of its own.
+
+    One around them would cost two more ways to the database, to begin it and to end it.
+    """
+    async with engine.connect() as conn:
+        yield await conn.execution_options(isolation_level="AUTOCOMMIT")
 
 
 def _refuse_unusable(connection: Any, _entry: ConnectionPoolEntry, _given: Any) -> None:

@@ -23,6 +23,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from control_plane import outbox
+from control_plane.database import reading
 from control_plane.derive import Looked, beside, concerned, look, parked
 from control_plane.handle import Handle
 from control_plane.histories import History, histories
@@ -136,8 +137,8 @@ class Dispatcher:
         ]
 
     async def _apart(self, streams: Sequence[StreamId]) -> dict[StreamId, History]:
-        """Their histories, in a reading of its own: a transaction would cost two more ways to the database."""
+        """Their histories, in a reading of its own."""
         if not streams:
             return {}
-        async with self.handle.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as conn:
+        async with reading(self.handle.engine) as conn:
             return await histories(conn, streams)

@@ -41,7 +41,7 @@ class QueueUsers:
         """Tell Redis of one node. A Redis that is away is told by the dispatcher later."""
         try:
             async with self.engine.begin() as conn:
-                await self._tell(conn, await _unsaid(conn, session.c.node_id == node_id))
+                await self._tell(conn, (await conn.execute(_OF_NODE, {"node": node_id})).all())
         except RedisAway as error:
             log.warning("redis_away", error=error.reason, node=node_id)
 
@@ -62,7 +62,7 @@ class QueueUsers:
     async def _follow_all(self) -> None:
         while True:
             async with self.engine.begin() as conn:
-                rows = await _unsaid(conn, sa.true(), skip_locked=True)
+                rows = (await conn.execute(_OF_ALL)).all()
                 await self._tell(conn, rows)
             if len(rows) < BATCH:
                 return
@@ -92,9 +92,7 @@ def _names(rows: Iterable[sa.Row[Any]]) -> list[NodeId]:
     return [NodeId(row.node_id) for row in rows]
 
 
-async def _unsaid(
-    conn: AsyncConnection, which: sa.ColumnElement[bool], *, skip_locked: bool = False
-) -> Sequence[sa.Row[Any]]:
+def _unsaid(which: sa.ColumnElement[bool], *, skip_locked: bool) -> sa.Select[tuple[Any, ...]]:
     """Sessions of which Redis was told something else than holds, locked; `counts` says what holds."""
     node = nodes.node
     counts = sa.and_(
@@ -105,7 +103,7 @@ async def _unsaid(
         sa.and_(counts, session.c.queue_number.is_distinct_from(session.c.number)),
         sa.and_(sa.not_(counts), session.c.queue_number.is_not(None)),
     )
-    query = (
+    return (
         sa.select(session, counts.label("counts"), node.c.key_thumbprint.is_not(None).label("has_key"))
         .outerjoin(node, node.c.node_id == session.c.node_id)
         .where(which, unsaid)
@@ -113,4 +111,8 @@ async def _unsaid(
         .limit(BATCH)
         .with_for_update(of=session, skip_locked=skip_locked)
     )
-    return (await conn.execute(query)).all()
+
+
+# Put together once: at every renewal that would cost more than to ask it.
+_OF_NODE: Final = _unsaid(session.c.node_id == sa.bindparam("node"), skip_locked=False)
+_OF_ALL: Final = _unsaid(sa.true(), skip_locked=True)

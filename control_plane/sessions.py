@@ -39,6 +39,15 @@ class Secrets:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """The session that a node asks for: its secrets, the types of task that its agent speaks, and its end."""
+
+    secrets: Secrets
+    speaks: Sequence[str]
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Presented:
     """The session that a renewal goes on from, as the node says, with the SHA-256 of its credential."""
 
@@ -65,27 +74,24 @@ class Superseded(Exception):
         self.node_id, self.presented, self.current = node_id, presented, current
 
 
-async def begin(conn: AsyncConnection, holder: Holder, secrets: Secrets, expires_at: datetime) -> int:
+async def begin(conn: AsyncConnection, holder: Holder, asked: Asked) -> int:
     """An enrolment's session; its number. Nobody goes on from an earlier one."""
     row = await _locked(conn, holder.node_id)
     number = 1 if row is None else row.number + 1
-    await _write(conn, holder, _values(holder, number, secrets, expires_at))
+    await _write(conn, holder, _values(holder, number, asked))
     return number
 
 
-async def renew(
-    conn: AsyncConnection, holder: Holder, presented: Presented, secrets: Secrets, expires_at: datetime
-) -> int:
+async def renew(conn: AsyncConnection, holder: Holder, presented: Presented, asked: Asked) -> int:
     """Go on from the presented session; the new one's number. Raises `Superseded`."""
     row = await _locked(conn, holder.node_id)
     if row is not None and row.key_thumbprint == holder.key_thumbprint:
-        if presented.number == row.number - 1 and _is(row, secrets):
-            await conn.execute(sa.update(session).where(_of(holder.node_id)).values(expires_at=expires_at))
-            return int(row.number)
+        if presented.number == row.number - 1 and _is(row, asked.secrets):
+            return await _go_on(conn, row, asked)
         if not _may_go_on(row, presented):
             raise Superseded(holder.node_id, presented.number, row.number)
     number = presented.number + 1
-    values = _values(holder, number, secrets, expires_at)
+    values = _values(holder, number, asked)
     if row is not None and row.number == presented.number:
         # The node may be between its two passwords right now, and the queue must know both.
         values["prior_queue_password_sha256"] = row.queue_password_sha256
@@ -93,20 +99,19 @@ async def renew(
     return number
 
 
-async def repeated(
-    conn: AsyncConnection, holder: Holder, secrets: Secrets, expires_at: datetime
-) -> int | None:
+async def repeated(conn: AsyncConnection, holder: Holder, asked: Asked) -> int | None:
     """The newest session if it is of these very secrets, which then last as long as a new one; else None."""
     row = await _locked(conn, holder.node_id)
-    if row is None or row.key_thumbprint != holder.key_thumbprint or not _is(row, secrets):
+    if row is None or row.key_thumbprint != holder.key_thumbprint or not _is(row, asked.secrets):
         return None
-    await conn.execute(sa.update(session).where(_of(holder.node_id)).values(expires_at=expires_at))
+    return await _go_on(conn, row, asked)
+
+
+async def _go_on(conn: AsyncConnection, row: sa.Row[Any], asked: Asked) -> int:
+    """The session lasts as long as a new one, and is of the agent that asked last: it may be of another release."""
+    values = {"expires_at": asked.expires_at, "speaks": list(asked.speaks) or None}
+    await conn.execute(sa.update(session).where(_of(row.node_id)).values(values))
     return int(row.number)
-
-
-async def heard(conn: AsyncConnection, node_id: NodeId, speaks: Sequence[str]) -> None:
-    """What the session's agent speaks: a node may have got another release since its last one."""
-    await conn.execute(sa.update(session).where(_of(node_id)).values(speaks=list(speaks) or None))
 
 
 async def spoken(conn: AsyncConnection, node_id: NodeId) -> frozenset[str] | None:
@@ -185,14 +190,15 @@ def _is(row: sa.Row[Any], secrets: Secrets) -> bool:
     )
 
 
-def _values(holder: Holder, number: int, secrets: Secrets, expires_at: datetime) -> dict[str, Any]:
+def _values(holder: Holder, number: int, asked: Asked) -> dict[str, Any]:
     return {
         "number": number,
         "key_thumbprint": holder.key_thumbprint,
-        "credential_sha256": secrets.credential_sha256,
-        "queue_password_sha256": secrets.queue_password_sha256,
+        "credential_sha256": asked.secrets.credential_sha256,
+        "queue_password_sha256": asked.secrets.queue_password_sha256,
         "prior_queue_password_sha256": None,
-        "expires_at": expires_at,
+        "expires_at": asked.expires_at,
+        "speaks": list(asked.speaks) or None,
     }
 
 

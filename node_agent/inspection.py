@@ -38,7 +38,7 @@ class Told(Wire):
 
 
 class Inspection:
-    """Used by one thread at a time, but for `doubt`. `enrolment` is the hash of the token that the node enrolled with."""
+    """Used by one thread at a time, but for `doubt`. `enrolment` tells the hash of the token that was enrolled with."""
 
     def __init__(
         self, settings: Settings, host: Host, reporter: Reporter, enrolment: Callable[[], str]

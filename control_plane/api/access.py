@@ -11,6 +11,7 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from control_plane.api.state import plane_of
+from control_plane.database import reading
 from control_plane.decisions.refusals import Forbidden, Objection, Unauthorised
 from control_plane.sessions import Shown, refuse_stranger
 from events.values import InvalidValue, NodeId, node_id
@@ -24,7 +25,7 @@ Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 async def admin(request: Request, credentials: Credentials) -> Principal:
     """The admin who calls. Raises `Unauthorised` or `Forbidden`."""
     secret = _secret(credentials)
-    async with plane_of(request).engine.connect() as conn:
+    async with reading(plane_of(request).engine) as conn:
         principal = await keys.principal(conn, _digest(secret))
     if principal is None:
         raise Unauthorised(Objection("unknown_key", "this API key is not known"))
@@ -47,7 +48,7 @@ async def shown(credentials: Credentials) -> Shown:
 
 async def node(request: Request, shows: Annotated[Shown, Depends(shown)]) -> NodeId:
     """The node that calls, by its newest session. Raises `Unauthorised`."""
-    async with plane_of(request).engine.connect() as conn:
+    async with reading(plane_of(request).engine) as conn:
         await refuse_stranger(conn, shows)
     return shows.node_id
 

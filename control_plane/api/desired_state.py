@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request
 from control_plane.api.access import CallingNode
 from control_plane.api.problems import PROBLEMS
 from control_plane.api.state import keys_of, plane_of
+from control_plane.database import reading
 from control_plane.desired_state import differences
 from tasks.agent_api import DesiredState, HeldOrders
 from tasks.catalogue import bounds_of
@@ -25,7 +26,7 @@ router = APIRouter(prefix="/v1/agent", tags=["agent"], responses=PROBLEMS)
 async def desired_state(request: Request, node: CallingNode, body: HeldOrders) -> DesiredState:
     """Compare what the node's slots hold with what they should: signed orders for those that differ."""
     plane, seal = plane_of(request), keys_of(request).seal
-    async with plane.engine.connect() as conn:
+    async with reading(plane.engine) as conn:
         found = await differences(conn, node, body.held)
         if found.unknown:
             log.error("node_holds_unknown", node=node, slots=found.unknown, count=len(found.unknown))

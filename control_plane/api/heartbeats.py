@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control_plane.api.access import ShownByNode
 from control_plane.api.problems import PROBLEMS
+from control_plane.database import reading
 from control_plane.decisions.refusals import Unauthorised
 from control_plane.sessions import Shown, refusal
 from events.connection import ledger_connection
@@ -101,8 +102,7 @@ class Heartbeats:
             [beat.said.spooled_reports for beat in beats],
             [beat.said.resynced for beat in beats],
         )
-        async with self._engine.connect() as conn:
-            await conn.execution_options(isolation_level="AUTOCOMMIT")
+        async with reading(self._engine) as conn:
             ledger = await ledger_connection(conn)
             cursor = await ledger.execute(_HEARD, columns, prepare=True)
             rows = cast(list[tuple[bool, bool, datetime, str]], await cursor.fetchall())

@@ -18,7 +18,7 @@ from control_plane.decisions.refusals import Objection, Unauthorised, UnknownNam
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from control_plane.refused_before import Refusal, is_first
-from control_plane.sessions import Holder, Presented, Secrets, Superseded
+from control_plane.sessions import Asked, Holder, Presented, Secrets, Superseded
 from events.append import Change
 from events.nodes import AgentSuperseded, NodeIdentified, NodeRevoked
 from events.values import Ipv4Subnet, NodeId, stream_of_node
@@ -40,10 +40,6 @@ class Proven:
     @property
     def holder(self) -> Holder:
         return Holder(self.claims.node_id, self.thumbprint)
-
-    @property
-    def secrets(self) -> Secrets:
-        return Secrets(self.claims.credential_sha256, self.claims.queue_password_sha256)
 
 
 def proven(enrolment: Enrolment) -> Proven:
@@ -74,16 +70,15 @@ def enrol_node(asked: Proven, origin: Origin, lifetime: timedelta) -> Command:
         node = await nodes.find(transaction.conn, claims.node_id, lock=True)
         if node is None or not hmac.compare_digest(node.token_sha256, asked.token_sha256):
             raise Unauthorised(Objection("wrong_token", "no node waits for this token"))
-        expires_at = transaction.now + lifetime
+        wanted = _asked(claims, transaction.now + lifetime)
         if node.state != "expected":
-            number = await _asked_again(transaction.conn, node, asked, expires_at)
+            number = await _asked_again(transaction.conn, node, asked.holder, wanted)
             return Decision((), origin.at(transaction.now), granted(number, node.subnet))
         if node.token_expires_at <= transaction.now:
             raise Unauthorised(
                 Objection("token_expired", f"the token ended at {node.token_expires_at.isoformat()}")
             )
-        number = await sessions.begin(transaction.conn, asked.holder, asked.secrets, expires_at)
-        await sessions.heard(transaction.conn, claims.node_id, claims.speaks)
+        number = await sessions.begin(transaction.conn, asked.holder, wanted)
         fact = NodeIdentified(
             node_id=claims.node_id,
             public_key=asked.public_key,
@@ -97,18 +92,23 @@ def enrol_node(asked: Proven, origin: Origin, lifetime: timedelta) -> Command:
     return command
 
 
-async def _asked_again(conn: AsyncConnection, node: NodeRow, asked: Proven, expires_at: datetime) -> int:
+async def _asked_again(conn: AsyncConnection, node: NodeRow, holder: Holder, asked: Asked) -> int:
     """Whoever asks again has the key and the secrets that are known; the holder of a copied token has not."""
     if node.state == "revoked":
         raise Unauthorised(
             Objection("revoked", f"the access of node {node.node_id} was revoked: {node.revoked}")
         )
     number = None
-    if node.key_thumbprint == asked.thumbprint:
-        number = await sessions.repeated(conn, asked.holder, asked.secrets, expires_at)
+    if node.key_thumbprint == holder.key_thumbprint:
+        number = await sessions.repeated(conn, holder, asked)
     if number is None:
         raise Unauthorised(Objection("token_used", f"the token of node {node.node_id} was used before"))
     return number
+
+
+def _asked(claims: EnrolmentClaims | RenewalClaims, expires_at: datetime) -> Asked:
+    secrets = Secrets(claims.credential_sha256, claims.queue_password_sha256)
+    return Asked(secrets, claims.speaks, expires_at)
 
 
 def granted(number: int, subnet: Ipv4Subnet) -> str:
@@ -130,10 +130,8 @@ def renew_session(renewal: Renewal, origin: Origin, lifetime: timedelta) -> Comm
             transaction.conn,
             Holder(node.node_id, node.key_thumbprint),
             Presented(claims.number, claims.presented_sha256),
-            Secrets(claims.credential_sha256, claims.queue_password_sha256),
-            transaction.now + lifetime,
+            _asked(claims, transaction.now + lifetime),
         )
-        await sessions.heard(transaction.conn, node.node_id, claims.speaks)
         return Decision((), origin.at(transaction.now), granted(number, node.subnet))
 
     return command

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from control_plane.database import reading
 from control_plane.projector.gathering import Gathering, Skips, Stopped, of_no_concern, skips_of
 from events.connection import ledger_connection
 from events.envelope import Recorded
@@ -64,8 +65,7 @@ class Advance:
         final = await self._tail.final()
         if final <= self.position:  # unknown, or older than what was dealt with, while an appender hangs
             return
-        async with self._engine.connect() as conn:
-            await conn.execution_options(isolation_level="AUTOCOMMIT")
+        async with reading(self._engine) as conn:
             reader = await ledger_connection(conn)
             async with aclosing(
                 in_stretches(reader, self._projections, Span(self.position, final))
