@@ -8,14 +8,16 @@ cleared. Both come before reserving anew, because an address may be reserved onl
 withdrawn reservation with a lease, which the next plan clears.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 from events.values import Ipv4Address, MacAddress
+from node_agent.looks import look
 from node_agent.slices import Slice, SliceNetwork, Step
 
+Thing = TypeVar("Thing")
 LeaseState = Literal["none", "offered", "bound", "expired", "foreign"]
 
 
@@ -68,7 +70,8 @@ class Leases(Protocol):
 def plan(
     wanted: Reservation, reserved: frozenset[Reservation], leased: frozenset[LeaseSeen], leases: Leases
 ) -> tuple[Step, ...]:
-    rivals = _touching(wanted, reserved - {wanted})
+    """From what the server keeps that is the slot's, or in its way, to `wanted`."""
+    rivals = _by_name(reserved - {wanted})
     steps = _take_back(rivals, _foreign(wanted, leased), leases)
     if wanted not in reserved:
         steps += (Step("lease.reserve", lambda: leases.reserve(wanted)),)
@@ -86,14 +89,8 @@ def observe(mac: MacAddress, ip: Ipv4Address, leased: frozenset[LeaseSeen]) -> O
     return ObservedAddress(own[0].ip, "bound" if own[0].ip == ip else "foreign")
 
 
-def _touching(wanted: Reservation, reserved: Iterable[Reservation]) -> tuple[Reservation, ...]:
-    """Reservations in the way of `wanted`: same key, same card or same address."""
-    return tuple(
-        sorted(
-            (r for r in reserved if r.name == wanted.name or r.mac == wanted.mac or r.ip == wanted.ip),
-            key=lambda r: r.name,
-        )
-    )
+def _by_name(reserved: Iterable[Reservation]) -> tuple[Reservation, ...]:
+    return tuple(sorted(reserved, key=lambda reservation: reservation.name))
 
 
 def _foreign(wanted: Reservation, leased: Iterable[LeaseSeen]) -> tuple[LeaseSeen, ...]:
@@ -119,30 +116,51 @@ class LeaseAspect:
         self._leases = leases
 
     def to_apply(self, wanted: Slice) -> tuple[Step, ...]:
-        reservation = _reservation(wanted.network)
-        return plan(reservation, self._leases.reservations(), self._leases.leases(), self._leases)
+        return plan(_reservation(wanted.network), *self._found(wanted.network), self._leases)
 
     def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:
-        return _take_back(*self._found(gone), self._leases)
+        reserved, leased = self._found(gone)
+        return _take_back(_by_name(reserved), _sorted(leased), self._leases)
 
     def remains(self, gone: SliceNetwork) -> tuple[str, ...]:
         reserved, leased = self._found(gone)
         return (
-            *(f"dhcp reservation {r.name} of {r.ip} for {r.mac}" for r in reserved),
-            *(f"dhcp lease of {lease.ip} to {lease.mac}" for lease in leased),
+            *(f"dhcp reservation {r.name} of {r.ip} for {r.mac}" for r in _by_name(reserved)),
+            *(f"dhcp lease of {lease.ip} to {lease.mac}" for lease in _sorted(leased)),
         )
 
     def observe_address(self, network: SliceNetwork) -> ObservedAddress:
         """What the server's evidence says of this slice's address now (NOD-5). Raises `HostUnreadable`."""
-        return observe(network.mac, network.ip, self._leases.leases())
+        return observe(network.mac, network.ip, self._leased(network))
 
-    def _found(self, gone: SliceNetwork) -> tuple[tuple[Reservation, ...], tuple[LeaseSeen, ...]]:
-        mine = _reservation(gone)
-        leased = self._leases.leases()
-        return (
-            _touching(mine, self._leases.reservations()),
-            _sorted(lease for lease in leased if lease.mac == mine.mac or lease.ip == mine.ip),
+    def _found(self, network: SliceNetwork) -> tuple[frozenset[Reservation], frozenset[LeaseSeen]]:
+        """What the server keeps that is the slot's, or in its way: of the same name, card or address."""
+        by_key = look((self, "reservations by key"), lambda: _by_key(self._leases.reservations(), _keys))
+        return _of(by_key, _keys(_reservation(network))), self._leased(network)
+
+    def _leased(self, network: SliceNetwork) -> frozenset[LeaseSeen]:
+        by_key = look(
+            (self, "leases by key"),
+            lambda: _by_key(self._leases.leases(), lambda lease: (lease.mac, lease.ip)),
         )
+        return _of(by_key, (network.mac, network.ip))
+
+
+def _keys(reservation: Reservation) -> tuple[str, ...]:
+    return reservation.name, reservation.mac, reservation.ip
+
+
+def _by_key(things: Iterable[Thing], keys: Callable[[Thing], Iterable[str]]) -> dict[str, list[Thing]]:
+    """A host has many slots, and each asks for its own."""
+    found: dict[str, list[Thing]] = {}
+    for thing in things:
+        for key in keys(thing):
+            found.setdefault(key, []).append(thing)
+    return found
+
+
+def _of(by_key: Mapping[str, Sequence[Thing]], keys: Iterable[str]) -> frozenset[Thing]:
+    return frozenset(thing for key in keys for thing in by_key.get(key, ()))
 
 
 def _reservation(network: SliceNetwork) -> Reservation:
