@@ -51,14 +51,13 @@ class Trust:
         self._now = now
         self._lock = threading.Lock()
         self._keys = _by_id(keys)
-        self._former = _by_id(former)
+        self._known = {**_by_id(former), **self._keys}
 
     def learn(self, keys: Iterable[str]) -> None:
         """Believe these from now on, and of the others only what was written down."""
         told = _by_id(keys)
         with self._lock:
-            self._former = {**self._former, **self._keys}
-            self._keys = told
+            self._keys, self._known = told, {**self._known, **told}
 
     def believe(self, text: str) -> Unsealed:
         """The task in a copy that just came. Raises `BadCopy`."""
@@ -72,7 +71,7 @@ class Trust:
     def recall(self, text: str) -> bytes:
         """The task in a copy that was believed once, and kept. Raises `BadCopy`."""
         with self._lock:
-            keys = {**self._former, **self._keys}
+            keys = self._known
         return unseal(text, keys).task
 
 
