@@ -50,7 +50,7 @@ class FoundSlot(Wire):
 
 
 class NodeSurveyed(Wire):
-    """The host describes itself: sent at start and whenever something in it changed."""
+    """The host describes itself: sent once, whenever something in it changed, and when it may have been forgotten."""
 
     kind: Literal["node.surveyed"] = "node.surveyed"
     hostname: Word
