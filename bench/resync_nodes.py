@@ -98,8 +98,9 @@ def _stop(node: HostedNode) -> None:
 
 
 def _put_aside() -> None:
-    """Nothing that is there now is looked through for garbage while agents start: a lone agent's process has none of it,
-    and here it would be a sixth of their time.
+    """Nothing that is there now is looked through for garbage while agents start.
+
+    A lone agent's process has none of it, and here it would be a sixth of their time.
     """
     gc.unfreeze()
     gc.collect()
