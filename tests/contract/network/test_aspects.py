@@ -144,6 +144,18 @@ def test_a_slot_whose_address_changed_takes_its_old_reservation_back_first(
     run(aspects[1].to_remove(moved))
 
 
+@pytest.mark.parametrize("shared", ["mac", "ip"])
+def test_another_slots_reservation_of_the_wanted_card_or_address_is_taken_back_first(
+    host: Host, aspects: tuple[Aspect, ...], shared: str
+) -> None:
+    rival = network(1)
+    wanted = replace(network(0), **{shared: getattr(rival, shared)})
+    apply(aspects, rival)
+    assert run(aspects[1].to_apply(slice_on(wanted))) == ["lease.withdraw", "lease.reserve"]
+    run(aspects[1].to_remove(wanted))
+    assert remains(aspects[1:2], wanted) == []
+
+
 def test_a_guest_leases_its_reserved_address_and_its_lease_goes_with_the_slot(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
