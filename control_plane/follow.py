@@ -2,7 +2,8 @@
 
 While there is more to read, the next batch is read and looked at while the one before is written. What was found may
 then be older than what others wrote meanwhile, as it may whenever somebody is slow: the facts in between come in a
-later batch.
+later batch. The first batch of a backlog is short, so that those who wait for what comes of it begin at once, and each
+after it is longer.
 
 One loop for every follower. It waits for a wake-up from whoever appended and polls behind that, quickly after
 traffic and slowly when idle, because a wake-up can be lost and the ledger cannot. A follower that was
@@ -31,7 +32,10 @@ from read_models import checkpoints
 from tasks.failpoints import failpoint
 
 log = structlog.get_logger()
-BATCH: Final = 2000
+FIRST: Final = 250
+"""Facts in the first batch of a backlog; the next has `GROWTH` times as many, up to `BATCH`."""
+GROWTH: Final = 4
+BATCH: Final = 4000
 RECONNECT_SECONDS: Final = 0.5
 UNREADABLE_SECONDS: Final = 5.0
 Found = TypeVar("Found")
@@ -87,11 +91,13 @@ async def _from_checkpoint(
 async def _go_on(conn: AsyncConnection, tail: Tail, waiter: Waiter, follower: Follower[Found]) -> None:
     async with conn.begin():
         position = await checkpoints.load(conn, follower.name)
-    read = await _read(tail, follower, position)
+    limit = FIRST
+    read = await _read(tail, follower, position, limit)
     said_more = True  # by who was here before, for all we know
     while True:
-        more = read.facts == BATCH
-        ahead = asyncio.ensure_future(_read(tail, follower, read.final)) if more else None
+        more = read.facts == limit
+        limit = min(GROWTH * limit, BATCH) if more else FIRST
+        ahead = asyncio.ensure_future(_read(tail, follower, read.final, limit)) if more else None
         try:
             if read.final > position:
                 await _write(conn, follower, position, read)
@@ -103,15 +109,15 @@ async def _go_on(conn: AsyncConnection, tail: Tail, waiter: Waiter, follower: Fo
                 said_more = False
             if ahead is None:
                 await waiter.wait(busy=bool(read.facts))
-            read = await (ahead or _read(tail, follower, position))
+            read = await (ahead or _read(tail, follower, position, limit))
         finally:
             if ahead is not None:
                 ahead.cancel()
                 await asyncio.gather(ahead, return_exceptions=True)
 
 
-async def _read(tail: Tail, follower: Follower[Found], after: Position) -> _Read[Found]:
-    batch = await tail.batch(after, BATCH)
+async def _read(tail: Tail, follower: Follower[Found], after: Position, limit: int) -> _Read[Found]:
+    batch = await tail.batch(after, limit)
     refuse_unreadable(batch.events)
     return _Read(Position(batch.final), await follower.look(batch.events, batch.at), len(batch.events))
 

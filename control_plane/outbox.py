@@ -21,12 +21,12 @@ from events.values import NodeId, SlotId, StreamId
 from tasks.catalogue import bounds_of
 from tasks.orders import Token
 
-_FORGET_TIMERS: Final = "delete from work.timer where stream_id = any(%s)"
+_FORGET_TIMERS: Final = "delete from work.timer where stream_id = any(%b)"
 _SET_TIMERS: Final = """
-insert into work.timer (stream_id, due_at) select * from unnest(%s::text[], %s::timestamptz[])
+insert into work.timer (stream_id, due_at) select * from unnest(%b::text[], %b::timestamptz[])
 on conflict (stream_id) do update set due_at = excluded.due_at where timer.due_at <> excluded.due_at
 """
-_UNPARK: Final = "delete from work.parked where stream_id = any(%s)"
+_UNPARK: Final = "delete from work.parked where stream_id = any(%b)"
 _PARK: Final = """
 insert into work.parked (stream_id, error, since) select *, %s from unnest(%s::text[], %s::text[])
 on conflict (stream_id) do update set error = excluded.error, since = excluded.since

@@ -27,6 +27,7 @@ FACTS = 7 * 3
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "FIRST", 2)
     monkeypatch.setattr(following, "BATCH", 2)
     monkeypatch.setattr(following, "RECONNECT_SECONDS", 0.0)
 
@@ -36,12 +37,16 @@ class Seen:
 
     def __init__(self, *in_the_way: int) -> None:
         self.positions: list[Position] = []
+        self.looks: list[int] = []
+        """How many facts each look was at."""
         self.more: list[bool] = []
         self.all = asyncio.Event()
         self._in_the_way = {*in_the_way}
         self._uncommitted: list[Position] = []
 
     async def look(self, batch: Sequence[Recorded[Fact]], _at: datetime) -> list[Position]:
+        if batch:
+            self.looks.append(len(batch))
         return [each.position for each in batch]
 
     async def write(self, _conn: AsyncConnection, found: list[Position]) -> None:
@@ -98,6 +103,16 @@ async def test_a_backlog_that_fills_its_last_batch_is_over_too(made: Plane) -> N
             await seen.all.wait()
     assert seen.positions == [*range(1, FACTS + 4)]
     assert seen.more == [True] * (FACTS // 2 + 2) + [False]
+
+
+async def test_a_backlog_begins_with_a_short_batch(made: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "BATCH", 9)
+    seen = Seen()
+    await _placed(made, 7)
+    async with _following(made, seen):
+        async with asyncio.timeout(30):
+            await seen.all.wait()
+    assert seen.looks == [2, 8, 9, 2]
 
 
 async def test_what_broke_a_batch_loses_and_doubles_nothing(made: Plane) -> None:
