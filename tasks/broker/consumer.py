@@ -14,7 +14,6 @@ from typing import Any, Final
 import structlog
 from dramatiq import Message
 from dramatiq.broker import Consumer, MessageProxy
-from typing_extensions import override
 
 from tasks.broker.hand import Hand
 from tasks.broker.link import QueueAway, patience
@@ -110,23 +109,22 @@ class OrderConsumer(Consumer):
         assert isinstance(message, Delivered)  # all that this consumer yields
         error = message.error or RuntimeError("failed without an exception")
         if isinstance(error, GivenBack):
-            self.requeue((message,))
+            self._put_back((message.message_id,))
+            self._hand.drop(message.message_id)
             return
         self._on_given_up(Failed(message.order, error))
         self._settle(message.message_id)
 
     def requeue(self, messages: Iterable[MessageProxy]) -> None:
-        """Called at shutdown with what was fetched and not begun."""
+        """Called at shutdown with what was not begun, if anything, and before each close with nothing.
+
+        What was fetched and not even looked at goes back behind it.
+        """
         ids = [message.message_id for message in messages]
-        self._put_back(ids)
+        self._put_back([*ids, *(delivery.order_id for delivery in self._fetched)])
+        self._fetched.clear()
         for order_id in ids:
             self._hand.drop(order_id)
-
-    @override
-    def close(self) -> None:
-        """What was fetched and not looked at goes back as well."""
-        self._put_back([delivery.order_id for delivery in self._fetched])
-        self._fetched.clear()
 
     def _put_back(self, ids: Sequence[str]) -> None:
         if not ids:

@@ -115,7 +115,25 @@ async def test_an_order_that_comes_back_to_the_worker_that_has_it_is_no_other_de
     assert admin.hget(KEYS.deliveries, str(order_id)) == "1"
 
 
-async def test_what_was_fetched_and_not_looked_at_goes_back_when_the_worker_ends(
+async def test_what_was_fetched_and_not_looked_at_goes_back_behind_what_was_not_begun(
+    lab_a: QueueAddress, relay: Relay, admin: redis.Redis
+) -> None:
+    ids = order_ids(3)
+    await relay.enqueue_many([Outgoing(LAB_A, each, message(each)) for each in ids])
+    with Timetable() as timetable:
+        broker = NodeBroker(lab_a, timetable, on_given_up=print, prefetch=3)
+        broker.declare_queue("slices")
+        consumer = broker.consume("slices")
+        looked_at = next(consumer)
+        assert looked_at is not None
+        consumer.requeue([looked_at])
+        consumer.close()
+        broker.close()
+    assert admin.lrange(KEYS.waiting, 0, -1) == [str(each) for each in ids]
+    assert admin.hgetall(KEYS.deliveries) == {}
+
+
+async def test_what_was_fetched_and_not_looked_at_goes_back_beside_what_is_begun(
     lab_a: QueueAddress, control: Redis, relay: Relay, admin: redis.Redis
 ) -> None:
     first, second = order_ids(2)
@@ -125,6 +143,7 @@ async def test_what_was_fetched_and_not_looked_at_goes_back_when_the_worker_ends
         broker.declare_queue("slices")
         consumer = broker.consume("slices")
         assert next(consumer) is not None
+        consumer.requeue(())
         consumer.close()
         broker.close()
     assert await queue_depth(control, LAB_A) == Depth(waiting=1, in_flight=1)
