@@ -94,7 +94,10 @@ def few_open(database: Database, most: int) -> bool:
 
 def cut(database: Database) -> None:
     """End every connection to the database, as a restart of the server would; the fleet's are made again."""
-    query = "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s and pid <> pg_backend_pid()"
+    query = (
+        "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+        " where datname = %s and pid <> pg_backend_pid()"
+    )
     with psycopg.connect(database.admin_dsn) as conn:
         conn.execute(query, [database.name])
 

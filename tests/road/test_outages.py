@@ -25,7 +25,7 @@ from tests.api.streams import watched
 from tests.servers.plane import RunningPlane, free_port
 from tests.waiting import until
 
-CUT = """select pg_terminate_backend(pid) from pg_stat_activity
+CUT = """select pg_terminate_backend(pid, 5000) from pg_stat_activity
           where usename = 'sliceplane_app' and datname = current_database()"""
 
 
@@ -68,7 +68,7 @@ def test_while_the_database_is_away_every_caller_is_told_to_come_again(running_p
         admin.execute(sql.SQL("alter database {} with allow_connections false").format(name))
         try:
             admin.execute(
-                "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s",
+                "select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = %s",
                 [running_plane.database.name],
             )
             client = running_plane.client()
