@@ -361,7 +361,4 @@ async def restored_up_to(database: Database, position: int) -> None:
         await admin.execute("delete from ledger.event where position > %s", [position])
         await admin.execute("select setval('ledger.position_seq', %s)", [position])
         await admin.execute("select ledger.begin_epoch('restored')")
-        await admin.execute(
-            "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
-            " where usename = 'sliceplane_app' and datname = current_database()"
-        )
+    database.cut()

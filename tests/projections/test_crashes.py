@@ -64,9 +64,9 @@ async def test_with_its_connections_cut_it_goes_on_by_itself(
         for number in range(CRASHES):
             for name in PROJECTIONS:
                 await fleet.order_rebuild(name)
-            cut(database)
+            database.cut()
             await some_more(fleet, number)
-            cut(database)
+            database.cut()
         await eventually(lambda: not rebuilds_open(database), "every rebuild is done")
         await eventually(lambda: caught_up(database), "the live tables have it all")
         assert "Traceback" not in process.log()
@@ -90,16 +90,6 @@ async def test_a_verification_that_ran_when_its_process_died_is_done_by_the_next
 
 def few_open(database: Database, most: int) -> bool:
     return rebuilds_open(database) <= most
-
-
-def cut(database: Database) -> None:
-    """End every connection to the database, as a restart of the server would; the fleet's are made again."""
-    query = (
-        "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
-        " where datname = %s and pid <> pg_backend_pid()"
-    )
-    with psycopg.connect(database.admin_dsn) as conn:
-        conn.execute(query, [database.name])
 
 
 def state(database: Database, asked: UUID) -> str:

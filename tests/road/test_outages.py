@@ -25,9 +25,6 @@ from tests.api.streams import watched
 from tests.servers.plane import RunningPlane, free_port
 from tests.waiting import until
 
-CUT = """select pg_terminate_backend(pid, 5000) from pg_stat_activity
-          where usename = 'sliceplane_app' and datname = current_database()"""
-
 
 def admit_somebody(plane: RunningPlane) -> float:
     """Append something; returns the seconds until the answer."""
@@ -51,7 +48,7 @@ def state_of_task(plane: RunningPlane) -> list[tuple[str]]:
 
 def test_every_program_outlives_its_connections_to_the_database(running_plane: RunningPlane) -> None:
     admit(running_plane, "n1")
-    assert len(running_plane.rows(CUT)) > 3
+    assert running_plane.database.cut() > 3
     until(lambda: allocate(running_plane).status_code == 202, "the API is back")
     until(lambda: state_of_task(running_plane) == [("sent",)], "the dispatcher is back")
     allocation = running_plane.client().get
@@ -67,10 +64,7 @@ def test_while_the_database_is_away_every_caller_is_told_to_come_again(running_p
     with psycopg.connect(server, autocommit=True) as admin:
         admin.execute(sql.SQL("alter database {} with allow_connections false").format(name))
         try:
-            admin.execute(
-                "select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = %s",
-                [running_plane.database.name],
-            )
+            running_plane.database.cut()
             client = running_plane.client()
             for path in ("/skus", "/allocations", "/events", "/slots?at=position:1", "/history/node/n1"):
                 answer = client.get(path)
