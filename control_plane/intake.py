@@ -25,7 +25,7 @@ from control_plane.decisions.skus import SKUS
 from control_plane.decisions.slots import free, withhold
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.operation_reports import take_operation
-from control_plane.processes.allocation import wanted_by
+from control_plane.processes.allocation import is_overtaken, wanted_by
 from control_plane.refused_orders import take_refusal
 from control_plane.task_rows import End
 from events import allocations as facts
@@ -43,6 +43,7 @@ SliceReport = (
     | reports.SliceReady
     | reports.SliceInterrupted
     | reports.SliceFailed
+    | reports.SliceStopped
     | reports.SliceRemoved
     | reports.SliceRemains
 )
@@ -132,11 +133,15 @@ async def _slice(transaction: Transaction, place: Place, report: Report, body: S
     if living is None or body.slot_id not in living.rows or node_of(body.slot_id) != place.node:
         log.warning("report_not_its_own", node=place.node, slot=body.slot_id, sequence=report.sequence)
         return Decision((), _cause(place, report))
-    if report.order_id is not None:
-        await _follow_task(transaction, place, report.order_id, body)
     cause = wanted_by(living.history).leads_to(
         actor=f"node:{place.node}", why=_why(place, report), observed_at=report.observed_at
     )
+    if report.order_id is not None:
+        await _follow_task(transaction, place, report.order_id, body)
+        if is_overtaken(living.history, body.slot_id, report.order_id):
+            # It waited on the node: what it proves, or could not prove, was never asked for by the wish of now.
+            log.info("report_overtaken", slot=body.slot_id, kind=body.kind, order=str(report.order_id))
+            return Decision((), cause)
     return Decision(_slice_changes(transaction, living, body), cause)
 
 
@@ -160,15 +165,18 @@ def _slice_changes(transaction: Transaction, living: Living, body: SliceReport) 
             return living.changes(life.interrupt_slice(state, interrupted))
         case reports.SliceFailed():
             return living.changes(life.fail(state, _reason(body.reason)))
+        case reports.SliceStopped(forced=forced):
+            return living.changes(life.slice_stopped(state, slot, forced=forced))
         case reports.SliceRemoved():
             freed = free(slot, row.allocation_id, row.state, allocation, body.absent)
             return living.changes(life.slice_removed(state, slot), *living.slot_change(slot, freed))
         case reports.SliceRemains():
             unproved = facts.SliceRemovalUnproved(allocation, slot, body.leftovers)
-            if not living.is_news(unproved):
+            told = life.slice_remains(state, unproved)
+            if not told or not living.is_news(unproved):
                 return ()
             held = withhold(slot, row.allocation_id, row.state, allocation, body.leftovers)
-            return living.changes(life.slice_remains(state, unproved), *living.slot_change(slot, held))
+            return living.changes(told, *living.slot_change(slot, held))
         case _:
             assert_never(body)
 
@@ -181,7 +189,7 @@ async def _follow_task(transaction: Transaction, place: Place, order_id: UUID, b
     """An order ends with what it was for; until then the relay keeps seeing to it."""
     conn, now = transaction.conn, transaction.now
     match body:
-        case reports.SliceReady() | reports.SliceRemoved():
+        case reports.SliceReady() | reports.SliceStopped() | reports.SliceRemoved():
             result = body.model_dump_json(exclude={"slot_id", "allocation_id"})
             await task_rows.end(conn, place.node, order_id, End("done", result=result), now)
         case reports.SliceFailed(reason=reason):

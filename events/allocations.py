@@ -59,7 +59,7 @@ class AllocationPlaced(Fact, frozen=True):
 
 
 class SliceStarting(Fact, frozen=True):
-    """The node took up the order for one slot (or, after an interruption, the slice again)."""
+    """The node took up the order for one slot; or, after an interruption or a start, the slice again."""
 
     allocation_id: AllocationId
     slot_id: SlotId
@@ -95,14 +95,14 @@ class SliceReady(Fact, frozen=True):
 
 
 class AllocationActivated(Fact, frozen=True):
-    """All slices are ready: the first time, and again after each interruption."""
+    """All slices are ready: the first time, and again after each interruption and each start."""
 
     allocation_id: AllocationId
 
 
 class LeaseGranted(Fact, frozen=True):
-    """The time that was asked for begins. It is recorded with the first activation; an interruption does not
-    extend it.
+    """The time that was asked for begins. It is recorded with the first activation; neither an interruption nor a
+    stop extends it.
     """
 
     allocation_id: AllocationId
@@ -120,6 +120,41 @@ class SliceInterrupted(Fact, frozen=True):
     reason: Reason
     deadline: datetime
     """When the allocation fails unless the slice is ready again."""
+
+
+class AllocationStopping(Fact, frozen=True):
+    """Somebody wants the slices switched off. The allocation keeps its slots, addresses and lease, and nothing of it
+    can be reached.
+    """
+
+    allocation_id: AllocationId
+    reason: Reason
+    deadline: datetime
+    """When the allocation fails unless all its slices are off."""
+
+
+class SliceStopped(Fact, frozen=True):
+    """The node proved that one slice does not run and cannot be reached."""
+
+    allocation_id: AllocationId
+    slot_id: SlotId
+    forced: bool
+    """True where the guest did not shut down in the time that it was given, and was cut off."""
+
+
+class AllocationStopped(Fact, frozen=True):
+    """All slices are off."""
+
+    allocation_id: AllocationId
+
+
+class AllocationStarting(Fact, frozen=True):
+    """Somebody wants the slices of a stopped allocation back, in the same slots."""
+
+    allocation_id: AllocationId
+    reason: Reason
+    deadline: datetime
+    """When the allocation fails unless it became active."""
 
 
 class LeaseExpired(Fact, frozen=True):
@@ -200,6 +235,10 @@ AllocationFact = (
     | AllocationActivated
     | LeaseGranted
     | SliceInterrupted
+    | AllocationStopping
+    | SliceStopped
+    | AllocationStopped
+    | AllocationStarting
     | LeaseExpired
     | AllocationReleasing
     | AllocationFailed

@@ -34,11 +34,25 @@ def make(wanted: Slice, host: Host, halt: Halt) -> None:
     _carry_out(host.aspects, lambda aspect: aspect.to_apply(wanted), lambda steps: run_steps(steps, halt))
 
 
+def planned_off(stopped: SliceNetwork, host: Host) -> tuple[str, ...]:
+    """Names of the steps that would switch the slice off; empty when it is. Raises `HostUnreadable`."""
+    return tuple(step.name for aspect in host.aspects for step in aspect.to_stop(stopped))
+
+
+def switch_off(stopped: SliceNetwork, host: Host, halt: Halt) -> tuple[StepFailed, ...]:
+    """Have nothing of the slice run or reachable, and keep the rest. Raises and returns as `take_away`."""
+    return _undo(host, lambda aspect: aspect.to_stop(stopped), halt)
+
+
 def take_away(gone: SliceNetwork, host: Host, halt: Halt) -> tuple[StepFailed, ...]:
     """Take everything of the slot away, the machine first. Raises `HostUnreadable`, `Halted`.
 
     A refusal in one aspect does not keep the others: what can be closed is closed. The refusals are returned.
     """
+    return _undo(host, lambda aspect: aspect.to_remove(gone), halt)
+
+
+def _undo(host: Host, plan: Callable[[Aspect], tuple[Step, ...]], halt: Halt) -> tuple[StepFailed, ...]:
     refusals: list[StepFailed] = []
 
     def run(steps: Iterable[Step]) -> None:
@@ -47,8 +61,13 @@ def take_away(gone: SliceNetwork, host: Host, halt: Halt) -> tuple[StepFailed, .
         except StepFailed as refusal:
             refusals.append(refusal)
 
-    _carry_out(host.aspects[::-1], lambda aspect: aspect.to_remove(gone), run)
+    _carry_out(host.aspects[::-1], plan, run)
     return tuple(refusals)
+
+
+def still_on(stopped: SliceNetwork, host: Host) -> tuple[str, ...]:
+    """What a fresh look at every aspect still finds that runs or can be reached. Raises `HostUnreadable`."""
+    return tuple(found for aspect in host.aspects for found in aspect.still_on(stopped))
 
 
 def leftovers(gone: SliceNetwork, host: Host) -> tuple[str, ...]:

@@ -29,12 +29,20 @@ from tasks.operations import Operation
 from tasks.orders import Order
 from tasks.reading import TaskRefused, read_task, type_in
 from tasks.reasons import FenceCode
-from tasks.reports import Reason, SliceAddress, SliceFailed, SliceReady, SliceRemains, SliceRemoved
+from tasks.reports import (
+    Reason,
+    SliceAddress,
+    SliceFailed,
+    SliceReady,
+    SliceRemains,
+    SliceRemoved,
+    SliceStopped,
+)
 from tasks.sealed import BadCopy, task_in
 
 log = structlog.get_logger(__name__)
 
-Outcome = SliceReady | SliceFailed | SliceRemoved | SliceRemains
+Outcome = SliceReady | SliceFailed | SliceStopped | SliceRemoved | SliceRemains
 """How an order ended."""
 
 _MARK: Final = "complete"
@@ -44,7 +52,8 @@ class Kept(Wire):
     """What a fence file holds: the signed text of a slot's newest order, its outcome once there is one, and the last
     address reported under it.
 
-    `told` is False while the outcome's report may not be in the spool yet.
+    `told` is False while the outcome's report may not be in the spool yet. `forced` is True once a guest that was to
+    shut down under the order is being cut off.
     """
 
     signed: str
@@ -52,6 +61,7 @@ class Kept(Wire):
     outcome: Annotated[Outcome, Field(discriminator="kind")] | None = None
     told: bool = True
     address: SliceAddress | None = None
+    forced: bool = False
 
 
 class Held(Kept):

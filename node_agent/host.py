@@ -84,4 +84,8 @@ class Host:
     """Devices that the settings name, or say that there are none of."""
     inspect_machine: Callable[[SliceNetwork], MachineSeen | None]
     """Raises `HostUnreadable`."""
+    runs: Callable[[SliceNetwork], bool]
+    """Whether anything runs that is the slot's. Raises `HostUnreadable`."""
+    to_shut_down: Callable[[SliceNetwork], tuple[Step, ...]]
+    """Steps that ask the slot's guest to shut down; empty when none runs. Raises `HostUnreadable`."""
     close: Callable[[], None]

@@ -116,7 +116,13 @@ class LeaseAspect:
         self._leases = leases
 
     def to_apply(self, wanted: Slice) -> tuple[Step, ...]:
-        return plan(_reservation(wanted.network), *self._found(wanted.network), self._leases)
+        return self._to_keep(wanted.network)
+
+    def to_stop(self, stopped: SliceNetwork) -> tuple[Step, ...]:
+        return self._to_keep(stopped)
+
+    def still_on(self, _stopped: SliceNetwork) -> tuple[str, ...]:
+        return ()
 
     def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:
         reserved, leased = self._found(gone)
@@ -132,6 +138,9 @@ class LeaseAspect:
     def observe_address(self, network: SliceNetwork) -> ObservedAddress:
         """What the server's evidence says of this slice's address now (NOD-5). Raises `HostUnreadable`."""
         return observe(network.mac, network.ip, self._leased(network))
+
+    def _to_keep(self, network: SliceNetwork) -> tuple[Step, ...]:
+        return plan(_reservation(network), *self._found(network), self._leases)
 
     def _found(self, network: SliceNetwork) -> tuple[frozenset[Reservation], frozenset[LeaseSeen]]:
         """What the server keeps that is the slot's, or in its way: of the same name, card or address."""

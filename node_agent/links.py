@@ -92,3 +92,5 @@ class LinkAspect:
                 return (f"tap {name}",)
             case OtherLink(name=name, kind=kind):
                 return (f"{kind} link {name}",)
+
+    to_stop, still_on = to_remove, remains

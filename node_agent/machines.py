@@ -61,6 +61,10 @@ class Hypervisor(Protocol):
         """Start a new domain; refused if there is one of that name or UUID, or if its tap or a file is missing."""
         ...
 
+    def shut_down(self, domain: UUID) -> None:
+        """Ask the guest to shut down, and return; one that is gone or does not run counts as asked."""
+        ...
+
     def resume(self, domain: UUID) -> None:
         """Let it go on; `HostUnreadable` when it is not paused any more, since what was seen is past."""
         ...
@@ -153,10 +157,15 @@ def plan(wanted: Guest, found: Found) -> tuple[Change, ...]:
     return tuple(changes)
 
 
+def plan_stop(found: Found) -> tuple[Removal, ...]:
+    """From `found` to nothing that runs."""
+    return (*map(Destroy, found.domains), *map(EndStray, found.strays))
+
+
 def plan_removal(slot: str, found: Found) -> tuple[Removal, ...]:
     """From `found` to nothing. Disks go last: a running guest would keep what is deleted under it."""
     wipe = (WipeDisks(slot),) if found.files else ()
-    return (*map(Destroy, found.domains), *map(EndStray, found.strays), *wipe)
+    return (*plan_stop(found), *wipe)
 
 
 class Domains:
@@ -208,19 +217,34 @@ class Machines:
         changes = plan(guest, self._look(wanted.network, guest.uuid))
         return tuple(self._step(change, wanted) for change in changes)
 
+    def runs(self, network: SliceNetwork) -> bool:
+        """Whether anything runs that is the slot's, paused guests and stray processes too. Raises `HostUnreadable`."""
+        found = self._look(network)
+        return bool(found.strays) or any(domain.state != "stopped" for domain in found.domains)
+
+    def to_shut_down(self, network: SliceNetwork) -> tuple[Step, ...]:
+        """Steps that ask the slot's guest to shut down; empty when none runs. Raises `HostUnreadable`."""
+        running = (each for each in self._look(network).domains if each.state == "running")
+        return tuple(self._asking(domain) for domain in running)
+
+    def to_stop(self, stopped: SliceNetwork) -> tuple[Step, ...]:
+        return tuple(self._removal_step(change) for change in plan_stop(self._look(stopped)))
+
+    def still_on(self, stopped: SliceNetwork) -> tuple[str, ...]:
+        # Taken whole, foreigners included: a slot whose tap or MAC somebody else uses is neither off nor free.
+        domains = [domain for domain in self._hypervisor.domains() if _touches(domain, stopped)]
+        processes = _named(self._hypervisor.processes(), stopped.tap)
+        return (
+            *(f"domain {domain.name} ({domain.uuid}, {domain.state})" for domain in domains),
+            *(f"qemu process {process.pid} of {stopped.tap}" for process in processes),
+        )
+
     def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:
         changes = plan_removal(gone.tap, self._look(gone))
         return tuple(self._removal_step(change) for change in changes)
 
     def remains(self, gone: SliceNetwork) -> tuple[str, ...]:
-        # Taken whole, foreigners included: a slot whose tap or MAC somebody else uses is not free.
-        domains = [domain for domain in self._hypervisor.domains() if _touches(domain, gone)]
-        processes = _named(self._hypervisor.processes(), gone.tap)
-        return (
-            *(f"domain {domain.name} ({domain.uuid}, {domain.state})" for domain in domains),
-            *(f"qemu process {process.pid} of {gone.tap}" for process in processes),
-            *(f"file {name}" for name in self._disks.found(gone.tap)),
-        )
+        return (*self.still_on(gone), *(f"file {name}" for name in self._disks.found(gone.tap)))
 
     def hosting(self, guest: Guest) -> Hosting:
         """Where this node would keep it. Raises `HostRefused` when it has no such image."""
@@ -236,7 +260,8 @@ class Machines:
         domains, strays = self._domains(), tuple[FoundProcess, ...]()
         if not domains.knows(network.tap):
             # And the domains again after the processes, or one born in between would look like a stray.
-            processes, domains = self._hypervisor.processes(), Domains(self._hypervisor.domains())
+            processes = look((self, "processes"), self._hypervisor.processes)
+            domains = Domains(self._hypervisor.domains())
             strays = () if domains.knows(network.tap) else _named(processes, network.tap)
         return Found(
             domains=domains.of(network, uuid),
@@ -246,6 +271,9 @@ class Machines:
 
     def _domains(self) -> Domains:
         return look((self, "domains"), lambda: Domains(self._hypervisor.domains()))
+
+    def _asking(self, domain: FoundDomain) -> Step:
+        return Step("machine.shut_down", lambda: self._hypervisor.shut_down(domain.uuid))
 
     def _step(self, change: Change, wanted: Slice) -> Step:
         match change:

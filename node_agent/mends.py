@@ -40,6 +40,11 @@ def missing(wanted: Slice, host: Host) -> Planned:
     return _named((aspect.name, aspect.to_apply(wanted)) for aspect in host.aspects)
 
 
+def switched_on(stopped: SliceNetwork, host: Host) -> Planned:
+    """What runs or can be reached of a slice that is to be off. Raises `HostUnreadable`."""
+    return _named((aspect.name, aspect.to_stop(stopped)) for aspect in host.aspects[::-1])
+
+
 def too_much(gone: SliceNetwork, host: Host) -> Planned:
     """What is there of a slot that is to carry nothing. Raises `HostUnreadable`."""
     return _named((aspect.name, aspect.to_remove(gone)) for aspect in host.aspects[::-1])

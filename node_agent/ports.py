@@ -70,6 +70,8 @@ class PortAspect:
             *((f"{len(flows)} flows of {gone.tap} on {gone.bridge}",) if flows else ()),
         )
 
+    to_stop, still_on = to_remove, remains
+
 
 def plan(
     wanted: SliceNetwork, found: Port | None, flows: frozenset[Flow], switch: Switch

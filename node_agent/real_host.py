@@ -63,6 +63,8 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_ended: Callable[
         images=images.names,
         devices=devices_of(settings, links),
         inspect_machine=machines.inspect,
+        runs=machines.runs,
+        to_shut_down=machines.to_shut_down,
         close=ends.close,
     )
 

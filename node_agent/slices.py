@@ -56,6 +56,15 @@ class Aspect(Protocol):
         """Steps that make the host carry `wanted`; empty when it does. Touches only what differs."""
         ...
 
+    def to_stop(self, stopped: SliceNetwork) -> tuple[Step, ...]:
+        """Steps after which nothing of the slice runs or can be reached, and what it is to find again is there; empty
+        when that is so."""
+        ...
+
+    def still_on(self, stopped: SliceNetwork) -> tuple[str, ...]:
+        """What a fresh look at the host still finds that runs or can be reached, in words."""
+        ...
+
     def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:
         """Steps that take everything of the slot away; empty when there is nothing."""
         ...

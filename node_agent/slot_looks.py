@@ -8,7 +8,7 @@ from node_agent.bringing_up import PROBE_SECONDS, Sighting, look
 from node_agent.converge import patiently
 from node_agent.halt import Halt
 from node_agent.host import Answered, Host
-from node_agent.mends import Planned, missing, too_much
+from node_agent.mends import Planned, missing, switched_on, too_much
 from node_agent.progress import tell_wait
 from node_agent.running import CameToNothing
 from node_agent.slot_mends import applied_in
@@ -26,7 +26,7 @@ from tasks.operations import (
     ReadinessPolled,
     SlotLook,
 )
-from tasks.orders import ApplySlice, Order, RemoveSlice
+from tasks.orders import ApplySlice, Order, RemoveSlice, StopSlice
 
 _LONGEST_BANNER: Final = 256
 
@@ -90,6 +90,8 @@ def _drift(wish: Order, host: Host) -> Planned:
     match wish.body:
         case ApplySlice() as body:
             return missing(slice_of(wish, body), host)
+        case StopSlice(network=network):
+            return switched_on(network_of(wish.slot_id, network), host)
         case RemoveSlice(network=network):
             return too_much(network_of(wish.slot_id, network), host)
         case _:

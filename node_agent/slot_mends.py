@@ -21,7 +21,7 @@ from tasks.operations import (
     VnicAttach,
     VnicAttached,
 )
-from tasks.orders import ApplySlice, Order, RemoveSlice
+from tasks.orders import ApplySlice, Order, RemoveSlice, StopSlice
 
 _EXPOSURE: Final = ("translation", "lease")
 
@@ -47,10 +47,12 @@ def mend_slot(body: SlotMend, host: Host, halt: Halt) -> OperationResult:
 
 
 def applied_in(wish: Order) -> ApplySlice:
-    """Raises `CameToNothing` for an order that wants the slot empty."""
+    """Raises `CameToNothing` for an order that wants the slice off or the slot empty."""
     match wish.body:
         case ApplySlice() as body:
             return body
+        case StopSlice():
+            raise CameToNothing("not_wanted", f"the slice of {wish.slot_id} is to be off")
         case RemoveSlice():
             raise CameToNothing("not_wanted", f"{wish.slot_id} is to carry nothing")
         case _:
@@ -63,7 +65,7 @@ def _made(wish: Order, aspect: str, host: Host, halt: Halt) -> tuple[str, ...]:
 
 def _withdrawn(wish: Order, host: Host, halt: Halt) -> ExposureRemoved:
     if not isinstance(wish.body, RemoveSlice):
-        raise CameToNothing("not_wanted", f"{wish.slot_id} is to carry {wish.allocation_id}")
+        raise CameToNothing("not_wanted", f"{wish.slot_id} is kept for {wish.allocation_id}")
     gone = network_of(wish.slot_id, wish.body.network)
     steps = withdraw(gone, _EXPOSURE, host, halt)
     if left := remaining(gone, _EXPOSURE, host):

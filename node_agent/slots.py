@@ -20,7 +20,7 @@ from node_agent.gateway import NodeNetwork
 from node_agent.halt import Halt
 from node_agent.progress import tell_wait
 from node_agent.trust import proof
-from tasks.orders import ApplySlice, Order, SliceNetwork
+from tasks.orders import ApplySlice, Order, SliceNetwork, StopSlice
 
 Admission = Literal["news", "held", "under_way"]
 """What an order was to a slot: newer than what it holds, or just that; `under_way` while it is being carried out."""
@@ -153,8 +153,9 @@ class Slots:
                 "wrong_node", f"order for {order.slot_id} on {order.node_id} came to {self._node_id}"
             )
         match order.body:
-            case ApplySlice(network=wanted) if not _is_on(self._network, wanted):
-                # A slice on another bridge or address would be past everything that guards this one.
+            case ApplySlice(network=wanted) | StopSlice(network=wanted) if not _is_on(self._network, wanted):
+                # A slice on another bridge or address would be past everything that guards this one; and one that is
+                # off keeps its reservation, which the server of this network could not serve.
                 place = f"{wanted.private_ip} on {wanted.bridge}, {wanted.subnet} behind {wanted.gateway}"
                 raise Refused("wrong_network", f"{place}, is not on the network of {self._node_id}")
             case _:

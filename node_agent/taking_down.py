@@ -26,8 +26,11 @@ def take_down(order: Order, body: RemoveSlice, host: Host, halt: Halt) -> SliceR
         left = patiently(lambda: _remove(gone, host, halt), until=until, halt=halt)
     except HostUnreadable as unreadable:
         left = (f"unknown, because the host could not be read: {unreadable}",)
-    if not left:
-        return removed(order, host)
+    return remains(order, left) if left else removed(order, host)
+
+
+def remains(order: Order, left: tuple[str, ...]) -> SliceRemains:
+    """What an order was to end and did not, a line each."""
     lines = tuple(line(each) for each in left[:_MOST])
     return SliceRemains(slot_id=order.slot_id, allocation_id=order.allocation_id, leftovers=lines)
 

@@ -79,6 +79,8 @@ class TranslationAspect:
             *((f"{connections} tracked connections of {gone.ip}",) if connections else ()),
         )
 
+    to_stop, still_on = to_remove, remains
+
     def _found(self, network: SliceNetwork) -> tuple[FoundRule, ...]:
         return tuple(look((self, "rules by owner"), self._by_owner).get(network.tap, ()))
 

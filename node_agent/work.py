@@ -6,6 +6,9 @@
     apply, ready       machine not running brought up again                    interrupted, starting, ready or failed
     apply, ready       anything else       what differs, the guest untouched   (ready, if asked)
     apply, failed      not looked at       nothing: a new order is wanted      (failed, if asked)
+    stop, stopped      as ordered          nothing                             (stopped, if asked)
+    stop, stopped      anything else       switched off again                  (stopped, if asked)
+    stop, else         anything            switched off                        stopped or remains, if new or asked
     remove, removed    looked at if asked  away again, if there is anything    (removed, if asked)
     remove, else       anything            taken down                          removed or remains, if new or asked
 
@@ -19,19 +22,20 @@ from dataclasses import dataclass
 import structlog
 
 from node_agent.bringing_up import bring_up, observe
-from node_agent.converge import leftovers, make, planned
+from node_agent.converge import leftovers, make, planned, planned_off, still_on, switch_off
 from node_agent.fence import Held, Outcome
 from node_agent.halt import Halt, Halted
 from node_agent.host import STARTING, Host
 from node_agent.progress import NOBODY, Listener, telling
 from node_agent.reporter import Reporter
-from node_agent.slices import HostUnreadable
+from node_agent.slices import HostUnreadable, SliceNetwork
 from node_agent.slots import Slot
 from node_agent.steps import StepFailed
-from node_agent.taking_down import removed, take_down
+from node_agent.switching_off import shut_off
+from node_agent.taking_down import remains, removed, take_down
 from node_agent.wanted import network_of, slice_of
 from tasks.failpoints import failpoint
-from tasks.orders import ApplySlice, Order, RemoveSlice
+from tasks.orders import ApplySlice, Order, RemoveSlice, StopSlice
 from tasks.reasons import InterruptionCode
 from tasks.reports import (
     Reason,
@@ -42,6 +46,7 @@ from tasks.reports import (
     SliceReady,
     SliceRemoved,
     SliceStarting,
+    SliceStopped,
 )
 
 log = structlog.get_logger(__name__)
@@ -91,6 +96,8 @@ class SlotWork:
                 steps = planned(wanted, self.host)
                 is_told = not _is_news(held.address, observe(held.order, wanted, self.host))
                 return frozenset(steps if is_told else (*steps, "address"))
+            case StopSlice(network=network), SliceStopped():
+                return frozenset(planned_off(network_of(held.order.slot_id, network), self.host))
             case _, SliceFailed() | SliceRemoved():
                 return frozenset()
             case _:
@@ -100,6 +107,8 @@ class SlotWork:
         match held.order.body:
             case ApplySlice() as body:
                 self._apply(slot, held, body, halt, asked=asked)
+            case StopSlice() as body:
+                self._stop(slot, held, body, halt, asked=asked)
             case RemoveSlice() as body:
                 self._remove(slot, held, body, halt, asked=asked)
 
@@ -111,6 +120,22 @@ class SlotWork:
                 self._conclude(slot, held.order, failed, asked=asked)
             case _:
                 self._bring_up(slot, held.order, body, halt, asked=asked)
+
+    def _stop(self, slot: Slot, held: Held, body: StopSlice, halt: Halt, *, asked: bool) -> None:
+        order, stopped = held.order, network_of(held.order.slot_id, body.network)
+        if isinstance(held.outcome, SliceStopped) and not (asked and still_on(stopped, self.host)):
+            self._keep_off(stopped, halt)
+            if asked:
+                self._conclude(slot, order, held.outcome, asked=True)
+            return
+        left = shut_off(order, body, self.host, halt, lambda: _note_force(slot, order))
+        self._conclude(slot, order, remains(order, left) if left else _stopped(slot, order), asked=asked)
+
+    def _keep_off(self, stopped: SliceNetwork, halt: Halt) -> None:
+        """It was proved off, and is to stay so, whatever comes of this."""
+        if steps := planned_off(stopped, self.host):
+            refusals = [str(each) for each in switch_off(stopped, self.host, halt)]
+            (log.warning if refusals else log.info)("switched_off_again", steps=steps, refusals=refusals)
 
     def _remove(self, slot: Slot, held: Held, body: RemoveSlice, halt: Halt, *, asked: bool) -> None:
         if isinstance(held.outcome, SliceRemoved):
@@ -191,6 +216,19 @@ class SlotWork:
         with slot.speaking_for(order) as held:
             if held is not None:
                 self.reporter.tell(body, order)
+
+
+def _note_force(slot: Slot, order: Order) -> None:
+    with slot.speaking_for(order) as held:
+        if held is not None:
+            # Before the guest is cut off: whoever finds it gone afterwards cannot tell how it went.
+            slot.keep(held.model_copy(update={"forced": True}))
+
+
+def _stopped(slot: Slot, order: Order) -> SliceStopped:
+    held = slot.held
+    forced = held is not None and held.forced
+    return SliceStopped(slot_id=order.slot_id, allocation_id=order.allocation_id, forced=forced)
 
 
 def _is_news(last: SliceAddress | None, seen: SliceAddress) -> bool:

@@ -18,9 +18,9 @@ from typing import Final, Literal
 from pydantic import BaseModel
 
 from tasks import operations as op
-from tasks.orders import ApplySlice, RemoveSlice
+from tasks.orders import ApplySlice, RemoveSlice, StopSlice
 from tasks.reasons import RefusalCode, SliceFailureCode, codes
-from tasks.reports import SliceFailed, SliceReady, SliceRemains, SliceRemoved
+from tasks.reports import SliceFailed, SliceReady, SliceRemains, SliceRemoved, SliceStopped
 
 _KIB: Final = 1024
 REFUSALS: Final = codes(RefusalCode)
@@ -150,9 +150,18 @@ TYPES: Final = (
         bounds=_ORDER,
     ),
     TaskType(
+        body=StopSlice,
+        version=1,
+        serves="TSK-2: stop the VM, and remove its exposure",
+        results=(SliceStopped,),
+        failures=(),
+        ends_badly_as=SliceRemains,
+        bounds=_ORDER,
+    ),
+    TaskType(
         body=RemoveSlice,
         version=1,
-        serves="TSK-2: stop the VM; remove exposure and lease on release",
+        serves="TSK-2: remove exposure and lease on release",
         results=(SliceRemoved,),
         failures=(),
         ends_badly_as=SliceRemains,

@@ -83,6 +83,15 @@ class ApplySlice(Wire):
     readiness: Readiness
 
 
+class StopSlice(Wire):
+    """Have the slice off: nothing runs and nothing can be reached, its reservation stays."""
+
+    kind: Literal["slice.stop"] = "slice.stop"
+    network: SliceNetwork
+    grace_seconds: int = Field(ge=0, le=300)
+    """How long the guest may take to shut down when it is asked to, before it is cut off."""
+
+
 class RemoveSlice(Wire):
     """Make the slot carry nothing, and prove it by a fresh survey. `network` says whose traces to look for."""
 
@@ -109,7 +118,7 @@ class Order(Wire):
     """The event that led to it."""
     trace_context: str | None = None
     """W3C `traceparent` of the request."""
-    body: Annotated[ApplySlice | RemoveSlice, Field(discriminator="kind")]
+    body: Annotated[ApplySlice | StopSlice | RemoveSlice, Field(discriminator="kind")]
 
     def content_digest(self) -> str:
         """SHA-256 (hex) over what the order wants, whenever and however often it was sent."""

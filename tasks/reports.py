@@ -114,6 +114,14 @@ class SliceFailed(_OfSlice):
     reason: Reason
 
 
+class SliceStopped(_OfSlice):
+    """A fresh look found that nothing of the slice runs or can be reached."""
+
+    kind: Literal["slice.stopped"] = "slice.stopped"
+    forced: bool
+    """True where the guest did not shut down in the time that it was given, and was cut off."""
+
+
 class SliceRemoved(_OfSlice):
     """A fresh survey found nothing of the slice; `absent` names the kinds of things looked for."""
 
@@ -123,7 +131,7 @@ class SliceRemoved(_OfSlice):
 
 
 class SliceRemains(_OfSlice):
-    """Removal was carried out, and yet the survey found `leftovers`."""
+    """Removal, or a stop, was carried out, and yet a fresh look found `leftovers` of what was to be gone."""
 
     kind: Literal["slice.remains"] = "slice.remains"
     leftovers: tuple[Line, ...] = Field(min_length=1, max_length=256)
@@ -166,6 +174,7 @@ ReportBody = Annotated[
     | SliceReady
     | SliceInterrupted
     | SliceFailed
+    | SliceStopped
     | SliceRemoved
     | SliceRemains
     | OrderRefused

@@ -60,7 +60,7 @@ StepName = Literal[
     "port.add", "port.set_flows", "port.delete_flows", "port.delete",
     "translation.set_rules", "translation.delete_rules", "translation.flush_connections",
     "machine.write_seed", "machine.start", "machine.resume",
-    "machine.destroy", "machine.end_stray", "machine.wipe_disks",
+    "machine.shut_down", "machine.destroy", "machine.end_stray", "machine.wipe_disks",
     "gateway.set_bridge", "gateway.remove_foreign_flows", "gateway.set_rules",
     "gateway.set_address", "gateway.set_forwarding", "gateway.serve_dhcp",
 ]  # fmt: skip

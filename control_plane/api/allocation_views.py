@@ -13,16 +13,14 @@ from control_plane.decisions.allocation_states import (
     Released,
     Releasing,
     Requested,
-    Starting,
+    Wish,
     fold,
+    lease_of,
     ready_slots,
     state_name,
 )
 from events.allocations import (
     AllocationFact,
-    AllocationFailed,
-    AllocationPlaced,
-    AllocationReleasing,
     SliceAddressObserved,
     SliceReady,
     SliceRemovalRetried,
@@ -61,8 +59,9 @@ class Endpoint(BaseModel):
 
 
 class AllocationView(BaseModel):
-    """`generation` counts the facts of the allocation up to the last that changed what its slots should carry; 0 before
-    it was placed, which only the past shows: a request is placed as it is recorded.
+    """`version` counts the facts of the allocation that this tells, `generation` those up to the last that changed what
+    its slots should carry; that is 0 before it was placed, which only the past shows: a request is placed as it is
+    recorded.
     """
 
     id: str
@@ -76,6 +75,7 @@ class AllocationView(BaseModel):
     lease: LeaseView | None
     endpoints: list[Endpoint]
     labels: dict[str, str]
+    version: int
     generation: int
     requested_at: datetime
 
@@ -96,6 +96,7 @@ def allocation_view(facts: tuple[AllocationFact, ...], requested_at: datetime) -
         lease=None if isinstance(state, Requested) else _lease(state),
         endpoints=_endpoints(facts) if isinstance(state, Active) else [],
         labels=request.labels,
+        version=len(facts),
         generation=_generation(facts),
         requested_at=requested_at,
     )
@@ -120,13 +121,7 @@ def _slots(state: Placed, facts: Sequence[AllocationFact]) -> list[AllocatedSlot
 
 
 def _lease(state: Placed) -> LeaseView | None:
-    match state:
-        case Active(lease=lease) | Starting(lease=lease) | Releasing(lease=lease) | Failed(lease=lease):
-            pass
-        case Released(lease=lease):
-            pass
-        case _:
-            lease = None
+    lease = lease_of(state)
     return None if lease is None else LeaseView(granted_at=lease.granted_at, expires_at=lease.expires_at)
 
 
@@ -139,5 +134,5 @@ def _endpoints(facts: Sequence[AllocationFact]) -> list[Endpoint]:
 
 
 def _generation(facts: Sequence[AllocationFact]) -> int:
-    wanted = AllocationPlaced | AllocationReleasing | AllocationFailed | SliceRemovalRetried
+    wanted = Wish | SliceRemovalRetried
     return max((version for version, fact in enumerate(facts, 1) if isinstance(fact, wanted)), default=0)

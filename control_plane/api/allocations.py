@@ -1,5 +1,6 @@
-"""`/v1/allocations`: create, look, release."""
+"""`/v1/allocations`: create, look, stop and start, release."""
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated
 
@@ -13,9 +14,16 @@ from control_plane.api.pages import Cursor, Limit, Page, position_of
 from control_plane.api.problems import PROBLEMS
 from control_plane.api.state import key_of, origin_of, plane_of
 from control_plane.api.then import allocations_then, told
-from control_plane.commands.allocations import create_allocation, release_allocation
+from control_plane.commands.allocations import (
+    create_allocation,
+    release_allocation,
+    start_allocation,
+    stop_allocation,
+)
 from control_plane.decisions.refusals import Malformed, Objection, UnknownName
+from control_plane.handle import Command
 from control_plane.histories import allocation_history
+from control_plane.origin import Origin
 from events.allocations import AllocationFact, AllocationRequested
 from events.envelope import Recorded
 from events.facts import Reason
@@ -34,6 +42,7 @@ from events.values import (
     project_id,
 )
 from read_models import allocations
+from read_models.keys import Principal
 
 router = APIRouter(prefix="/v1/allocations", tags=["allocations"], responses=PROBLEMS)
 JSON = "application/json"
@@ -148,18 +157,38 @@ async def _history(request: Request, raw: str) -> tuple[Recorded[AllocationFact]
     return history
 
 
+@router.post("/{allocation}/stop", status_code=202)
+async def stop(request: Request, principal: Admin, allocation: str) -> AllocationView:
+    """Switch the slices off: nothing of them can be reached, and slots, addresses and the lease stay."""
+    reason = Reason("stopped_by_caller", f"a stop was asked for by {principal.actor}")
+    return await _told_to(stop_allocation, request, principal, allocation, reason)
+
+
+@router.post("/{allocation}/start", status_code=202)
+async def start(request: Request, principal: Admin, allocation: str) -> AllocationView:
+    """Switch the slices of a stopped allocation on again, in the same slots. Watch it become active."""
+    reason = Reason("started_by_caller", f"a start was asked for by {principal.actor}")
+    return await _told_to(start_allocation, request, principal, allocation, reason)
+
+
 @router.delete("/{allocation}", status_code=202)
 async def release(request: Request, principal: Admin, allocation: str) -> AllocationView:
     """Give the slots back. They can be claimed again once their node proved them empty."""
-    history = await _history(request, allocation)
-    asked = history[0].fact
-    assert isinstance(asked, AllocationRequested)
-    origin = origin_of(
-        request,
-        principal,
-        correlation_id=correlation_of(asked.allocation_id),
-        project=asked.project,
-    )
     reason = Reason("released_by_caller", f"release was asked for by {principal.actor}")
-    await plane_of(request).handle(release_allocation(asked.allocation_id, origin, reason))
+    return await _told_to(release_allocation, request, principal, allocation, reason)
+
+
+async def _told_to(
+    command: Callable[[AllocationId, Origin, Reason], Command],
+    request: Request,
+    principal: Principal,
+    allocation: str,
+    reason: Reason,
+) -> AllocationView:
+    """What became of the allocation by the command."""
+    asked = (await _history(request, allocation))[0].fact
+    assert isinstance(asked, AllocationRequested)
+    name = asked.allocation_id
+    origin = origin_of(request, principal, correlation_id=correlation_of(name), project=asked.project)
+    await plane_of(request).handle(command(name, origin, reason), await key_of(request, principal))
     return told(await _history(request, allocation))

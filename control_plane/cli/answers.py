@@ -122,6 +122,8 @@ class Allocation(Answer, frozen=True):
     network_mode: str
     image: str
     requested_at: datetime
+    version: int
+    """How many of its events it tells."""
     reason: Reason | None = None
     slots: tuple[AllocatedSlot, ...] = ()
     lease: Lease | None = None
@@ -139,6 +141,8 @@ class Event(Answer, frozen=True):
     recorded_at: datetime
     actor: str
     data: dict[str, object]
+    version: int
+    """Its number in its stream."""
     project: str | None = None
     why: str | None = None
 

@@ -61,8 +61,8 @@ class Interrupted(Failure):
     exit_code = ExitCode.INTERRUPTED
 
 
-class NotActive(Failure):
-    """The request was taken, and the allocation ended without becoming (or staying) active."""
+class NotReached(Failure):
+    """The request was taken, and the allocation ended without becoming what it was to be."""
 
     exit_code = ExitCode.NOT_DONE
 
@@ -96,6 +96,7 @@ _ADVICE: Final = {
     "unknown_task": "see the tasks there are: sliceplane tasks list",
     "unknown_parked": "see what is parked: sliceplane tasks parked",
     "nothing_wanted": "see which slots have an allocation: sliceplane slots list",
+    "not_spoken": "see what runs on each node: sliceplane nodes list",
     "not_retriable": "ask for another: sliceplane allocations create --sku SKU",
     "node_exists": "see how it stands: sliceplane nodes list",
     "fabric_only_refused": "ask for --network-mode private-nat",

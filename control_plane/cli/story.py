@@ -15,17 +15,22 @@ _ENTERS: Final = {
     "allocation.placed": "placed",
     "allocation.activated": "active",
     "allocation.slice_interrupted": "starting",
+    "allocation.stopping": "stopping",
+    "allocation.stopped": "stopped",
+    "allocation.starting": "starting",
     "allocation.releasing": "releasing",
     "allocation.failed": "failed",
     "allocation.released": "released",
 }
-_ENDING: Final = frozenset({"releasing", "failed", "released"})
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
+    """A state, and the event by which it began: its time, and its number in the stream."""
+
     state: str
     since: datetime
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,11 @@ class Story:
         return self.steps[-1].state if self.steps else "requested"
 
     @property
+    def version(self) -> int:
+        """How many of its events were told."""
+        return 0 if self.latest is None else self.latest.version
+
+    @property
     def over(self) -> bool:
         """Nothing more will come."""
         return self.state == "released" or (self.state == "failed" and self.remaining == 0)
@@ -51,9 +61,10 @@ class Story:
         pairs = zip(self.steps, self.steps[1:], strict=False)
         return tuple((step.state, (after.since - step.since).total_seconds()) for step, after in pairs)
 
-    def ending(self) -> "Story":
-        """Only its end: the steps since release was asked for, or since it failed."""
-        return replace(self, steps=tuple(step for step in self.steps if step.state in _ENDING))
+    def since(self, version: int) -> "Story":
+        """Without the states that had ended by this event."""
+        ended = sum(1 for step in self.steps if step.version <= version)
+        return replace(self, steps=self.steps[max(0, ended - 1) :])
 
     def then(self, event: Event) -> "Story":
         if event.stream != f"allocation-{self.allocation}":
@@ -62,7 +73,7 @@ class Story:
         state = self._entered(event)
         if state is None or (state == self.state and self.steps):
             return after
-        return replace(after, steps=(*self.steps, Step(state, event.recorded_at)))
+        return replace(after, steps=(*self.steps, Step(state, event.recorded_at, event.version)))
 
     def _entered(self, event: Event) -> str | None:
         if event.type == "allocation.slice_starting":

@@ -19,10 +19,8 @@ PATIENCE: Final = 120.0
 """Seconds for which a lost connection is tried again: a restart of the control plane takes less."""
 
 
-def wait(
-    session: Session, allocation: str, arrived: Callable[[Story], bool], *, ending: bool = False
-) -> Story:
-    """The story when it first satisfies `arrived`; with `ending` only its end is shown on the way.
+def wait(session: Session, allocation: str, arrived: Callable[[Story], bool], *, since: int = 0) -> Story:
+    """The story when it first satisfies `arrived`, at its event `since` or after it; what was before is not shown.
 
     Raises `Interrupted` or `Unreachable`, saying what goes on.
     """
@@ -38,7 +36,9 @@ def wait(
         )
         for message in follower:
             story = story.then(decode(message, Event))
-            progress.tell(story.ending() if ending else story)
+            if story.version < since:
+                continue
+            progress.tell(story.since(since))
             if arrived(story):
                 break
         return story

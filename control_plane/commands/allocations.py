@@ -1,4 +1,4 @@
-"""Commands about allocations: create, release, and what time does to them.
+"""Commands about allocations: create, stop and start, release, and what time does to them.
 
 A new allocation takes its slots by row lock and skips rows that others hold, so that many callers pass each
 other. Rows skipped that way may come back when their holder rolls back: before a request is refused for lack
@@ -17,13 +17,15 @@ from control_plane import work
 from control_plane.decisions import allocation as life
 from control_plane.decisions.allocation_states import Allocation, Placed, Requested, fold
 from control_plane.decisions.placement import choose, fits
-from control_plane.decisions.refusals import Objection, UnknownName
-from control_plane.decisions.skus import SKUS
+from control_plane.decisions.refusals import Conflict, Objection, UnknownName
+from control_plane.decisions.skus import SKUS, STOP_WITHIN
 from control_plane.decisions.slots import claim, give_back
+from control_plane.decisions.tasks import not_spoken
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.histories import allocation_history
 from control_plane.origin import Origin
 from control_plane.processes.allocation import wanted_by
+from control_plane.sessions import spoken
 from control_plane.telling import is_telling
 from events.allocations import (
     AllocationFact,
@@ -42,6 +44,7 @@ from events.slots import SlotFact
 from events.values import AllocationId, SlotId, node_of, stream_of_allocation, stream_of_slot
 from read_models import nodes, slots
 from read_models.slots import SlotRow
+from tasks.catalogue import TaskType, type_of
 
 CANDIDATES: Final = 64
 """Rows looked at for one request; more than the slots of any node."""
@@ -210,6 +213,40 @@ def release_allocation(allocation: AllocationId, origin: Origin, reason: Reason)
         living = await load(transaction.conn, allocation)
         cause = origin.at(transaction.now)
         return Decision(living.changes(life.release(living.state, reason)), cause)
+
+    return command
+
+
+def stop_allocation(allocation: AllocationId, origin: Origin, reason: Reason) -> Command:
+    """Switch its slices off. Asked again, nothing new happens. Raises `Conflict` where a node's agent cannot."""
+
+    async def command(transaction: Transaction) -> Decision:
+        living = await load(transaction.conn, allocation)
+        facts = life.stop(living.state, reason, transaction.now + STOP_WITHIN)
+        if facts:
+            await _check_spoken(transaction.conn, living, type_of("slice.stop"))
+        return Decision(living.changes(facts), origin.at(transaction.now))
+
+    return command
+
+
+async def _check_spoken(conn: AsyncConnection, living: Living, type_: TaskType) -> None:
+    """Raises `Conflict` naming every node of the allocation whose agent does not know orders of this type."""
+    hosts = sorted({node_of(slot) for slot in living.rows})
+    against = [objection for host in hosts for objection in not_spoken(host, await spoken(conn, host), type_)]
+    if against:
+        raise Conflict(*against)
+
+
+def start_allocation(allocation: AllocationId, origin: Origin, reason: Reason) -> Command:
+    """Switch its slices on again. Asked again, nothing new happens."""
+
+    async def command(transaction: Transaction) -> Decision:
+        living = await load(transaction.conn, allocation)
+        deadline = transaction.now + SKUS[living.state.request.sku].provisioning
+        return Decision(
+            living.changes(life.start(living.state, reason, deadline)), origin.at(transaction.now)
+        )
 
     return command
 

@@ -35,9 +35,11 @@ from events.tasks import TaskAsked, TaskFact
 from events.values import AllocationId, NodeId, SlotId, stream_of_allocation, stream_of_task
 from read_models import nodes, slots
 from tasks.catalogue import CATALOGUE
-from tasks.orders import ApplySlice
+from tasks.orders import ApplySlice, RemoveSlice, StopSlice
 
 APPLY: Final[str] = ApplySlice.model_fields["kind"].default
+STOP: Final[str] = StopSlice.model_fields["kind"].default
+REMOVE: Final[str] = RemoveSlice.model_fields["kind"].default
 
 
 def unknown_task(task_id: object) -> UnknownName:
@@ -188,8 +190,10 @@ async def _cancel_wish(transaction: Transaction, row: sa.Row[Any], origin: Origi
 
 
 def _against_cancelling(row: sa.Row[Any]) -> Iterator[Objection]:
-    if row.kind != APPLY:
+    if row.kind == REMOVE:
         yield Objection("removal_goes_on", f"slot {row.slot_id} has to be emptied; that is not cancelled")
+    if row.kind == STOP:
+        yield Objection("stop_goes_on", f"slot {row.slot_id} is to be off; start its allocation once it is")
     if row.state not in OPEN:
         yield Objection("task_over", f"the task is {row.state}, and nothing of it runs")
 
@@ -198,7 +202,7 @@ async def _retry_wish(transaction: Transaction, row: sa.Row[Any], origin: Origin
     living = await load(transaction.conn, AllocationId(row.allocation_id))
     against = [*_against_retrying(row)]
     facts: tuple[AllocationFact, ...] = ()
-    if row.kind != APPLY:
+    if row.kind == REMOVE:
         try:
             facts = life.retry_removal(living.state, SlotId(row.slot_id))
         except Conflict as conflict:
@@ -214,8 +218,13 @@ async def _retry_wish(transaction: Transaction, row: sa.Row[Any], origin: Origin
 
 def _against_retrying(row: sa.Row[Any]) -> Iterator[Objection]:
     if row.kind == APPLY:
-        why = f"a slice is brought up once: ask for another allocation in place of {row.allocation_id}"
+        why = (
+            f"what failed is not brought up again: ask for another allocation in place of {row.allocation_id}"
+        )
         yield Objection("not_retriable", why)
+    if row.kind == STOP:
+        why = f"allocation {row.allocation_id} fails unless it is off in time: release it, or wait"
+        yield Objection("stop_goes_on", why)
     if row.state in OPEN:
         yield Objection("task_under_way", f"the task is {row.state}, and is sent again by itself")
     if row.state == "done":

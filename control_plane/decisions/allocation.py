@@ -10,15 +10,18 @@ from control_plane.decisions.allocation_states import (
     Active,
     Allocation,
     Failed,
-    Lease,
     Living,
     Provisioning,
     Released,
     Releasing,
     Requested,
     Starting,
+    Stopped,
+    Stopping,
+    end_of_lease,
     lease_of,
     slot_ids,
+    state_name,
 )
 from control_plane.decisions.refusals import Conflict, Objection
 from events.allocations import (
@@ -27,6 +30,9 @@ from events.allocations import (
     AllocationFailed,
     AllocationReleased,
     AllocationReleasing,
+    AllocationStarting,
+    AllocationStopped,
+    AllocationStopping,
     LeaseEnded,
     LeaseExpired,
     LeaseGranted,
@@ -38,6 +44,7 @@ from events.allocations import (
     SliceRemovalWaived,
     SliceRemoved,
     SliceStarting,
+    SliceStopped,
 )
 from events.facts import Reason
 from events.values import SlotId
@@ -46,7 +53,7 @@ from events.values import SlotId
 def release(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
     """Asked twice, nothing new happens; a failed allocation has nothing left to release."""
     match state:
-        case Provisioning() | Active() | Starting():
+        case Provisioning() | Active() | Starting() | Stopping() | Stopped():
             return _ending(state, AllocationReleasing(state.request.allocation_id, reason))
         case Releasing() | Released():
             return ()
@@ -65,8 +72,8 @@ def release(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
 def expire(state: Allocation, now: datetime) -> tuple[AllocationFact, ...]:
     """The lease ran out: the allocation is released. Anything but an overdue lease decides nothing."""
     match state:
-        case Active(lease=Lease(expires_at=end)) | Starting(lease=Lease(expires_at=end)) if end <= now:
-            allocation = state.request.allocation_id
+        case (Active() | Starting() | Stopping() | Stopped()) as leased if end_of_lease(leased) <= now:
+            allocation, end = leased.request.allocation_id, end_of_lease(leased)
             reason = Reason("lease_expired", f"the lease ended at {end.isoformat()}")
             return LeaseExpired(allocation), *_ending(state, AllocationReleasing(allocation, reason))
         case _:
@@ -76,7 +83,7 @@ def expire(state: Allocation, now: datetime) -> tuple[AllocationFact, ...]:
 def fail(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
     """Only a living allocation can fail; for the others the news comes too late to matter."""
     match state:
-        case Provisioning() | Active() | Starting():
+        case Provisioning() | Active() | Starting() | Stopping() | Stopped():
             return _ending(state, AllocationFailed(state.request.allocation_id, reason))
         case _:
             return ()
@@ -85,13 +92,46 @@ def fail(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
 def miss_deadline(state: Allocation, now: datetime) -> tuple[AllocationFact, ...]:
     match state:
         case Provisioning(deadline=deadline, ready=up) if deadline <= now:
-            waited = slot_ids(state.slots) - up
+            what, waited = "ready", slot_ids(state.slots) - up
         case Starting(deadline=deadline, down=waited) if deadline <= now:
-            pass
+            what = "ready"
+        case Stopping(deadline=deadline, on=waited) if deadline <= now:
+            what = "stopped"
         case _:
             return ()
     names = ", ".join(sorted(waited))
-    return fail(state, Reason("deadline_missed", f"not ready by {deadline.isoformat()}: {names}"))
+    return fail(state, Reason("deadline_missed", f"not {what} by {deadline.isoformat()}: {names}"))
+
+
+def stop(state: Allocation, reason: Reason, deadline: datetime) -> tuple[AllocationFact, ...]:
+    """Switch the slices off. Asked twice, nothing new happens. Raises `Conflict` where nothing is in use."""
+    match state:
+        case Active() | Starting():
+            return (AllocationStopping(state.request.allocation_id, reason, deadline),)
+        case Stopping() | Stopped():
+            return ()
+        case Requested() | Provisioning() | Releasing() | Released() | Failed():
+            raise Conflict(_not_in_use(state, "an active allocation can be stopped"))
+        case _:
+            assert_never(state)
+
+
+def start(state: Allocation, reason: Reason, deadline: datetime) -> tuple[AllocationFact, ...]:
+    """Switch the slices of a stopped allocation on again. One that runs, or is coming back, is left as it is."""
+    match state:
+        case Stopped():
+            return (AllocationStarting(state.request.allocation_id, reason, deadline),)
+        case Active() | Starting():
+            return ()
+        case Requested() | Provisioning() | Stopping() | Releasing() | Released() | Failed():
+            raise Conflict(_not_in_use(state, "a stopped allocation can be started"))
+        case _:
+            assert_never(state)
+
+
+def _not_in_use(state: Allocation, can: str) -> Objection:
+    why = f"allocation {state.request.allocation_id} is {state_name(state)}, and only {can}"
+    return Objection("wrong_state", why)
 
 
 def _ending(state: Living, end: AllocationReleasing | AllocationFailed) -> tuple[AllocationFact, ...]:
@@ -143,6 +183,17 @@ def interrupt_slice(state: Allocation, interrupted: SliceInterrupted) -> tuple[A
                     interrupted.allocation_id, interrupted.slot_id, interrupted.reason, deadline
                 ),
             )
+        case _:
+            return ()
+
+
+def slice_stopped(state: Allocation, slot: SlotId, *, forced: bool) -> tuple[AllocationFact, ...]:
+    """The last slice to be off makes the allocation stopped."""
+    match state:
+        case Stopping(on=on) if slot in on:
+            allocation = state.request.allocation_id
+            off = SliceStopped(allocation, slot, forced)
+            return (off,) if on - {slot} else (off, AllocationStopped(allocation))
         case _:
             return ()
 

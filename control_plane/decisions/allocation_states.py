@@ -1,11 +1,12 @@
 """The life of an allocation: its states, and how facts change them.
 
-    placed -> provisioning -> active -> releasing -> released
-                   |            | ^
-                   |            v |
-                   |          starting        (a running slice was interrupted and comes back)
-                   v            |
-                 failed  <------+             (slots are emptied; the allocation stays failed)
+    placed -> provisioning -> active -> stopping -> stopped
+                                | ^  ^                 |
+                                v |  |                 |
+                              starting  <--------------+     (interrupted, or stopped, and comes back)
+
+    any of these -> releasing -> released
+    any of these -> failed                                   (slots are emptied; the allocation stays failed)
 
 Only `evolve` reads facts and only the decisions of `allocation` make them, so what is stored and what is believed
 cannot part.
@@ -23,6 +24,9 @@ from events.allocations import (
     AllocationReleased,
     AllocationReleasing,
     AllocationRequested,
+    AllocationStarting,
+    AllocationStopped,
+    AllocationStopping,
     LeaseEnded,
     LeaseExpired,
     LeaseGranted,
@@ -35,6 +39,7 @@ from events.allocations import (
     SliceRemovalWaived,
     SliceRemoved,
     SliceStarting,
+    SliceStopped,
 )
 from events.facts import Reason
 from events.values import SlotId
@@ -74,13 +79,33 @@ class Active:
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """Was active; `down` are the slots whose slice is not back yet."""
+    """Was active, and was interrupted or stopped; `down` are the slots whose slice is not back yet."""
 
     request: AllocationRequested
     slots: tuple[PlacedSlot, ...]
     lease: Lease | None
     down: frozenset[SlotId]
     deadline: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """Is being switched off; of the slots in `on` that is not proved yet."""
+
+    request: AllocationRequested
+    slots: tuple[PlacedSlot, ...]
+    lease: Lease | None
+    on: frozenset[SlotId]
+    deadline: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Keeps its slots and addresses until it is started or ends."""
+
+    request: AllocationRequested
+    slots: tuple[PlacedSlot, ...]
+    lease: Lease | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +136,11 @@ class Released:
     reason: Reason
 
 
-Placed = Provisioning | Active | Starting | Releasing | Failed | Released
+Living = Provisioning | Active | Starting | Stopping | Stopped
+Placed = Living | Releasing | Failed | Released
 Allocation = Requested | Placed
-Living = Provisioning | Active | Starting
+Wish = AllocationPlaced | AllocationStopping | AllocationStarting | AllocationReleasing | AllocationFailed
+"""The facts that change what all of an allocation's slots should carry."""
 _NOTES: Final = (
     SliceStarting,
     SliceAddressObserved,
@@ -155,6 +182,10 @@ def _after(state: Allocation | None, fact: AllocationFact) -> Allocation | None:
             return _after_active(state, fact) or _after_end(state, fact)
         case Starting():
             return _after_starting(state, fact) or _after_end(state, fact)
+        case Stopping():
+            return _after_stopping(state, fact) or _after_end(state, fact)
+        case Stopped():
+            return _after_stopped(state, fact) or _after_end(state, fact)
         case Releasing() | Failed():
             return _after_removal(state, fact)
         case Released():
@@ -181,6 +212,8 @@ def _after_active(state: Active, fact: AllocationFact) -> Allocation | None:
             return replace(state, lease=Lease(granted_at, expires_at))
         case SliceInterrupted(slot_id=slot, deadline=deadline):
             return Starting(state.request, state.slots, state.lease, frozenset({slot}), deadline)
+        case AllocationStopping(deadline=deadline):
+            return _stopping(state, deadline)
         case _:
             return None
 
@@ -193,6 +226,30 @@ def _after_starting(state: Starting, fact: AllocationFact) -> Allocation | None:
             return replace(state, down=state.down - {slot})
         case AllocationActivated():
             return Active(state.request, state.slots, state.lease)
+        case AllocationStopping(deadline=deadline):
+            return _stopping(state, deadline)
+        case _:
+            return None
+
+
+def _stopping(state: Active | Starting, deadline: datetime) -> Stopping:
+    return Stopping(state.request, state.slots, state.lease, slot_ids(state.slots), deadline)
+
+
+def _after_stopping(state: Stopping, fact: AllocationFact) -> Allocation | None:
+    match fact:
+        case SliceStopped(slot_id=slot):
+            return replace(state, on=state.on - {slot})
+        case AllocationStopped():
+            return Stopped(state.request, state.slots, state.lease)
+        case _:
+            return None
+
+
+def _after_stopped(state: Stopped, fact: AllocationFact) -> Allocation | None:
+    match fact:
+        case AllocationStarting(deadline=deadline):
+            return Starting(state.request, state.slots, state.lease, slot_ids(state.slots), deadline)
         case _:
             return None
 
@@ -217,9 +274,15 @@ def _after_removal(state: Releasing | Failed, fact: AllocationFact) -> Allocatio
             return None
 
 
-def lease_of(state: Living) -> Lease | None:
+def lease_of(state: Placed) -> Lease | None:
     """None before the first activation."""
     return None if isinstance(state, Provisioning) else state.lease
+
+
+def end_of_lease(state: Active | Starting | Stopping | Stopped) -> datetime:
+    """When it is released, whatever it is doing then."""
+    assert state.lease is not None, "the grant is recorded with the activation"
+    return state.lease.expires_at
 
 
 def fold(facts: tuple[AllocationFact, ...]) -> Allocation | None:
@@ -240,6 +303,10 @@ def state_name(state: Allocation) -> str:
             return "active"
         case Starting():
             return "starting"
+        case Stopping():
+            return "stopping"
+        case Stopped():
+            return "stopped"
         case Releasing():
             return "releasing"
         case Failed():
@@ -259,7 +326,7 @@ def ready_slots(state: Placed) -> frozenset[SlotId]:
             return slot_ids(slots)
         case Starting(slots=slots, down=down):
             return slot_ids(slots) - down
-        case Releasing() | Failed() | Released():
+        case Stopping() | Stopped() | Releasing() | Failed() | Released():
             return frozenset()
         case _:
             assert_never(state)

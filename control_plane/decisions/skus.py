@@ -21,6 +21,11 @@ class Sku:
         return hardware.vcpus >= self.vcpus and hardware.memory_mib >= self.memory_mib
 
 
+GRACE: Final = timedelta(seconds=30)
+"""How long a guest that is to stop may take to shut down by itself."""
+STOP_WITHIN: Final = timedelta(minutes=10)
+"""How long it may take until all slices are proved off: a node that reboots meanwhile is waited for."""
+
 SKUS: Final = {
     sku.name: sku
     for sku in (Sku(SkuName("lab.small"), vcpus=1, memory_mib=96, provisioning=timedelta(minutes=2)),)

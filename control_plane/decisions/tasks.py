@@ -30,6 +30,7 @@ from events.tasks import (
     TaskRetried,
     TaskSucceeded,
 )
+from events.values import NodeId
 from tasks.catalogue import TaskType
 from tasks.operations import OperationBody, OperationCancel
 from tasks.orders import Order, RemoveSlice
@@ -43,7 +44,7 @@ ASKABLE: Final[Mapping[str, bool]] = MappingProxyType(
     }
 )
 """Every kind that may be asked for, and whether it is about a slot."""
-_WISHES: Final = ("slice.apply", "slice.remove")
+_WISHES: Final = ("slice.apply", "slice.stop", "slice.remove")
 NO_ANSWER: Final = "no_answer"
 CANCELLED: Final = "cancelled"
 
@@ -155,7 +156,7 @@ def kind_askable(kind: str) -> str:
     if kind in ASKABLE:
         return kind
     if kind in _WISHES:
-        why = "slices come and go with their allocations; create or release one"
+        why = "slices come and go with their allocations; create, stop, start or release one"
         raise Malformed(Objection("not_askable", why, "/kind"))
     raise Malformed(
         Objection("unknown_kind", f"no task is of kind {kind!r}; there are {', '.join(ASKABLE)}", "/kind")
@@ -167,7 +168,7 @@ def ask(asked: TaskAsked, wish: Order | None, spoken: frozenset[str] | None, typ
 
     `wish` is the slot's newest order, `spoken` what the node said it speaks; None means that it has said nothing yet.
     """
-    against = [*_against_slot(asked, wish), *_against_node(asked, spoken, type_)]
+    against = [*_against_slot(asked, wish), *not_spoken(asked.node_id, spoken, type_, "/kind")]
     if against:
         raise Conflict(*against)
     return asked
@@ -180,14 +181,16 @@ def _against_slot(asked: TaskAsked, wish: Order | None) -> Iterable[Objection]:
         why = f"slot {asked.slot_id} belongs to no allocation, so nothing is wanted of it"
         yield Objection("nothing_wanted", why, "/slot_id")
     elif asked.kind == "exposure.remove" and not isinstance(wish.body, RemoveSlice):
-        why = f"slot {asked.slot_id} is to carry a slice of {wish.allocation_id}, and keeps its exposure"
+        why = f"slot {asked.slot_id} is kept for {wish.allocation_id}, and its reservation with it"
         yield Objection("not_wanted", why, "/slot_id")
 
 
-def _against_node(asked: TaskAsked, spoken: frozenset[str] | None, type_: TaskType) -> Iterable[Objection]:
+def not_spoken(
+    node: NodeId, spoken: frozenset[str] | None, type_: TaskType, field: str | None = None
+) -> Iterable[Objection]:
+    """The objection to asking a task of a node whose agent is too old for it; none while it has said nothing yet."""
     if spoken is not None and type_.announced not in spoken:
-        why = f"the agent of node {asked.node_id} does not speak {type_.announced}"
-        yield Objection("not_spoken", why, "/kind")
+        yield Objection("not_spoken", f"the agent of node {node} does not speak {type_.announced}", field)
 
 
 def done(state: Task, attempt: int, result: str) -> tuple[TaskFact, ...]:

@@ -14,28 +14,35 @@ from uuid import UUID, uuid5
 from control_plane.decisions.allocation_states import (
     Active,
     Failed,
+    Living,
     Placed,
     Provisioning,
     Released,
     Releasing,
     Requested,
     Starting,
+    Stopped,
+    Stopping,
+    Wish,
+    end_of_lease,
     fold,
     slot_ids,
 )
-from control_plane.decisions.skus import SKUS
+from control_plane.decisions.skus import GRACE, SKUS
 from events.allocations import (
     AllocationFact,
     AllocationFailed,
     AllocationPlaced,
     AllocationReleasing,
     AllocationRequested,
+    AllocationStarting,
+    AllocationStopping,
     PlacedSlot,
     SliceRemovalRetried,
 )
 from events.envelope import Recorded
 from events.values import SlotId, correlation_of, node_of
-from tasks.orders import ApplySlice, Machine, Order, Readiness, RemoveSlice, SliceNetwork, Token
+from tasks.orders import ApplySlice, Machine, Order, Readiness, RemoveSlice, SliceNetwork, StopSlice, Token
 
 _ORDERS = UUID("5a0c5f0e-6f39-5d7a-9f3c-0f6f3a3a1c55")
 
@@ -59,45 +66,67 @@ class Expire:
 
 
 Due = Order | Wait | MissDeadline | Expire
+Going = Living | Releasing | Failed
+"""States in which something is waited for."""
 
 
 def due(history: Sequence[Recorded[AllocationFact]], now: datetime) -> tuple[Due, ...]:
     """Orders that must be carried out, a command that is due now, or what is waited for."""
     state = fold(tuple(recorded.fact for recorded in history))
+    if state is None or isinstance(state, Requested | Released):
+        return ()
+    if (late := _by_the_clock(state, now)) is not None:
+        return (late,)
+    return *_orders(state, history, _untold(state)), _wait(state)
+
+
+def _by_the_clock(state: Going, now: datetime) -> Expire | MissDeadline | None:
     match state:
-        case None | Requested() | Released():
-            return ()
-        case Provisioning(deadline=deadline, ready=up):
-            if deadline <= now:
-                return (MissDeadline(),)
-            orders = _orders(state, history, slot_ids(state.slots) - up)
-            return *orders, Wait("readiness", deadline)
-        case Active(lease=lease):
-            assert lease is not None, "the grant is recorded with the activation"
-            return (
-                (Expire(),) if lease.expires_at <= now else (Wait("the end of the lease", lease.expires_at),)
-            )
-        case Starting(deadline=deadline, lease=lease):
-            assert lease is not None, "only an active allocation can be interrupted"
-            if lease.expires_at <= now:
-                return (Expire(),)
-            if deadline <= now:
-                return (MissDeadline(),)
-            return (Wait("readiness again", min(deadline, lease.expires_at)),)
-        case Releasing(remaining=remaining) | Failed(remaining=remaining):
-            orders = _orders(state, history, remaining)
-            return *orders, Wait("proof that the slots are empty")
+        case Active() | Starting() | Stopping() | Stopped() if end_of_lease(state) <= now:
+            return Expire()
+        case Provisioning() | Starting() | Stopping() if state.deadline <= now:
+            return MissDeadline()
+        case _:
+            return None
+
+
+def _untold(state: Going) -> frozenset[SlotId]:
+    """The slots whose node has not said yet that it did what is wanted of them."""
+    match state:
+        case Provisioning(ready=up):
+            return slot_ids(state.slots) - up
+        case Starting(down=slots) | Stopping(on=slots):
+            # Of a slice that was interrupted this is the order that it came by, which nobody sends again.
+            return slots
+        case Releasing(remaining=slots) | Failed(remaining=slots):
+            return slots
+        case Active() | Stopped():
+            return frozenset()
+        case _:
+            assert_never(state)
+
+
+def _wait(state: Going) -> Wait:
+    match state:
+        case Provisioning(deadline=deadline):
+            return Wait("readiness", deadline)
+        case Active():
+            return Wait("the end of the lease", end_of_lease(state))
+        case Starting(deadline=deadline):
+            return Wait("readiness again", min(deadline, end_of_lease(state)))
+        case Stopping(deadline=deadline):
+            return Wait("proof that the slices are off", min(deadline, end_of_lease(state)))
+        case Stopped():
+            return Wait("being started", end_of_lease(state))
+        case Releasing() | Failed():
+            return Wait("proof that the slots are empty")
         case _:
             assert_never(state)
 
 
 def wanted_by(history: Sequence[Recorded[AllocationFact]]) -> Recorded[AllocationFact]:
     """The fact that last changed what all of the allocation's slots should carry."""
-    return next(
-        recorded
-        for recorded in reversed(history)
-        if isinstance(recorded.fact, AllocationPlaced | AllocationReleasing | AllocationFailed)
-    )
+    return next(recorded for recorded in reversed(history) if isinstance(recorded.fact, Wish))
 
 
 def wish_of(history: Sequence[Recorded[AllocationFact]], slot: SlotId) -> Order | None:
@@ -108,10 +137,23 @@ def wish_of(history: Sequence[Recorded[AllocationFact]], slot: SlotId) -> Order 
     return next(iter(_orders(state, history, frozenset({slot}))), None)
 
 
+def is_overtaken(history: Sequence[Recorded[AllocationFact]], slot: SlotId, order_id: UUID) -> bool:
+    """Whether it names an order of the slot that a newer wish took the place of."""
+    newest = wanted_by(history)
+    older = (recorded for recorded in history if recorded.position < newest.position)
+    return any(
+        order_id == _order_id(slot, recorded)
+        for recorded in older
+        if isinstance(recorded.fact, Wish | SliceRemovalRetried)
+    )
+
+
 def _orders(
     state: Placed, history: Sequence[Recorded[AllocationFact]], slots: frozenset[SlotId]
 ) -> tuple[Order, ...]:
     """The newest order of each of the slots, in the allocation's order."""
+    if not slots:
+        return ()
     newest = wanted_by(history)
     anew = {
         recorded.fact.slot_id: recorded
@@ -127,7 +169,6 @@ def _orders(
 
 def _order(request: AllocationRequested, slot: PlacedSlot, wanted: Recorded[AllocationFact]) -> Order:
     allocation = request.allocation_id
-    present = isinstance(wanted.fact, AllocationPlaced)
     return Order(
         order_id=_order_id(slot.slot_id, wanted),
         node_id=node_of(slot.slot_id),
@@ -138,8 +179,22 @@ def _order(request: AllocationRequested, slot: PlacedSlot, wanted: Recorded[Allo
         correlation_id=correlation_of(allocation),
         causation_id=wanted.event_id,
         trace_context=wanted.cause.trace_context,
-        body=_apply(request, slot) if present else RemoveSlice(network=_network(slot)),
+        body=_body(request, slot, wanted.fact),
     )
+
+
+def _body(
+    request: AllocationRequested, slot: PlacedSlot, wanted: AllocationFact
+) -> ApplySlice | StopSlice | RemoveSlice:
+    match wanted:
+        case AllocationPlaced() | AllocationStarting():
+            return _apply(request, slot)
+        case AllocationStopping():
+            return StopSlice(network=_network(slot), grace_seconds=int(GRACE.total_seconds()))
+        case AllocationReleasing() | AllocationFailed() | SliceRemovalRetried():
+            return RemoveSlice(network=_network(slot))
+        case _:
+            raise AssertionError(f"{type(wanted).__name__} wants nothing of a slot")
 
 
 def _order_id(slot: SlotId, wanted: Recorded[AllocationFact]) -> UUID:

@@ -38,8 +38,9 @@ _STATES: Final[dict[int, DomainState]] = {
     libvirt.VIR_DOMAIN_SHUTOFF: "stopped",
     libvirt.VIR_DOMAIN_CRASHED: "stopped",
 }
-_NOT_PAUSED: Final = frozenset({libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID})
-"""It ended since it was seen paused, or runs."""
+_GONE: Final = frozenset({libvirt.VIR_ERR_NO_DOMAIN})
+_PAST: Final = frozenset({libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID})
+"""It ended since it was seen, or is not in the state that it was seen in."""
 _KILLED: Final = re.compile(
     r"(process exited while connecting to monitor|qemu unexpectedly closed the monitor)( \(vm='[^']*'\))?",
     re.IGNORECASE,
@@ -85,14 +86,20 @@ class LibvirtHypervisor:
         xml = domain_xml(guest, hosting)
         self._change(f"start {guest.name}", lambda connection: _start(connection, guest.name, xml))
 
+    def shut_down(self, domain: UUID) -> None:
+        self._change(
+            f"shut down {domain}", lambda connection: _by_uuid(connection, domain).shutdown(), done=_PAST
+        )
+
     def resume(self, domain: UUID) -> None:
         # A libvirtd that died in the middle of a start shows that machine paused when it comes back, and then ends it.
         self._change(
-            f"resume {domain}", lambda connection: _by_uuid(connection, domain).resume(), stale=_NOT_PAUSED
+            f"resume {domain}", lambda connection: _by_uuid(connection, domain).resume(), stale=_PAST
         )
 
     def destroy(self, domain: UUID) -> None:
-        self._change(f"destroy {domain}", lambda connection: _destroy(connection, domain))
+        # A transient domain is gone with its process, at any moment here.
+        self._change(f"destroy {domain}", lambda connection: _destroy(connection, domain), done=_GONE)
 
     def end(self, process: FoundProcess) -> None:
         end_process(process)
@@ -104,14 +111,21 @@ class LibvirtHypervisor:
             raise HostUnreadable(f"libvirt, {asked}: {error}") from error
 
     def _change(
-        self, asked: str, call: Callable[[Connection], object], stale: frozenset[int] = frozenset()
+        self,
+        asked: str,
+        call: Callable[[Connection], object],
+        *,
+        stale: frozenset[int] = frozenset(),
+        done: frozenset[int] = frozenset(),
     ) -> None:
-        """`stale` are the codes that say no more than that what was seen is past."""
+        """`stale` codes say no more than that what was seen is past; after those in `done` nothing is left to do."""
         try:
             self._deadlines.within(self._change_seconds, lambda: self._call(call))
         except Overdue as overdue:
             raise HostUnreadable(f"libvirt, {asked}: {overdue}") from overdue
         except libvirt.libvirtError as error:
+            if error.get_error_code() in done:
+                return
             past = error.get_error_code() in stale
             verdict = HostUnreadable if past or _is_no_answer(error) else HostRefused
             raise verdict(f"libvirt, {asked}: {error}") from error
@@ -200,13 +214,8 @@ def _by_uuid(connection: Connection, uuid: UUID) -> Domain:
 
 
 def _destroy(connection: Connection, uuid: UUID) -> None:
-    try:
-        domain = _by_uuid(connection, uuid)
-        if domain.isActive():
-            domain.destroy()
-        if domain.isPersistent():
-            domain.undefineFlags(_FORGET)
-    except libvirt.libvirtError as error:
-        # A transient domain is gone with its process, at any moment here.
-        if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
-            raise
+    domain = _by_uuid(connection, uuid)
+    if domain.isActive():
+        domain.destroy()
+    if domain.isPersistent():
+        domain.undefineFlags(_FORGET)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from uuid import UUID, uuid5
 
 from events.values import NodeId, allocation_of, image_name, node_id, slot_id
-from tasks.orders import ApplySlice, Machine, Order, Readiness, RemoveSlice, SliceNetwork, Token
+from tasks.orders import ApplySlice, Machine, Order, Readiness, RemoveSlice, SliceNetwork, StopSlice, Token
 
 NODE: NodeId = node_id("lab-a")
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJUNhMTvfjLQo4LVPLtj+JwKLEfEyHSmnjEdHhkqFqP7 test"
@@ -41,7 +41,11 @@ def remove(position: int = 9, *, index: int = 0, epoch: int = 1) -> Order:
     return _order(RemoveSlice(network=network(index)), position, index, epoch)
 
 
-def _order(body: ApplySlice | RemoveSlice, position: int, index: int, epoch: int) -> Order:
+def stop(position: int = 8, *, index: int = 0, epoch: int = 1, grace: int = 5) -> Order:
+    return _order(StopSlice(network=network(index), grace_seconds=grace), position, index, epoch)
+
+
+def _order(body: ApplySlice | StopSlice | RemoveSlice, position: int, index: int, epoch: int) -> Order:
     return Order(
         order_id=uuid5(_NAMES, f"{index} {epoch} {position}"),
         node_id=NODE,

@@ -28,9 +28,10 @@ from tasks.reports import (
     SliceReady,
     SliceRemains,
     SliceRemoved,
+    SliceStopped,
 )
 from tests.agent.eventually import eventually
-from tests.agent.orders import NODE, apply, remove
+from tests.agent.orders import NODE, apply, remove, stop
 from tests.agent.sealing import sealed, trust
 from tests.agent.toy_host import STEPS, Toy
 
@@ -121,7 +122,111 @@ def test_a_slice_is_taken_away_backwards_and_its_absence_is_proved(node: Node, t
     assert removed.absent == tuple(STEPS)
 
 
-@pytest.mark.parametrize("orders", [[apply()], [remove()], [apply(), remove()]])
+def test_a_slice_is_switched_off_exposure_first_and_keeps_its_reservation(node: Node, toy: Toy) -> None:
+    node.accept(apply(), stop())
+    assert toy.done[len(MAKING) :] == [
+        "translation.delete_rules",
+        "machine.shut_down",
+        "port.delete",
+        "link.delete",
+    ]
+    assert toy.kinds() == {"lease"}
+    assert node.told()[-1] == SliceStopped(
+        slot_id=stop().slot_id, allocation_id=stop().allocation_id, forced=False
+    )
+
+
+def test_a_guest_that_does_not_shut_down_in_time_is_cut_off_and_that_is_said(node: Node, toy: Toy) -> None:
+    toy.deaf = True
+    node.accept(apply(), stop(grace=0))
+    assert toy.done[-3:] == ["machine.destroy", "port.delete", "link.delete"]
+    stopped = node.told()[-1]
+    assert isinstance(stopped, SliceStopped)
+    assert stopped.forced
+
+
+def test_a_stop_that_leaves_something_on_says_what_and_goes_on_trying(node: Node, toy: Toy) -> None:
+    toy.sticky = {"port"}
+    node.accept(apply(), stop())
+    remains = node.told()[-1]
+    assert isinstance(remains, SliceRemains)
+    assert remains.leftovers == ("port of slice0",)
+    toy.sticky = set()
+    node.survey()
+    assert node.kinds()[-1] == "stopped"
+
+
+def test_what_is_switched_on_behind_the_agents_back_goes_off_again_without_a_word(
+    node: Node, toy: Toy
+) -> None:
+    node.accept(apply(), stop())
+    said = node.kinds()
+    for kind in ("machine", "port"):
+        toy.there[kind, 0] = "somebody's"
+    node.survey()
+    assert toy.kinds() == {"lease"}
+    assert node.kinds() == said
+
+
+def test_a_guest_that_cannot_be_asked_is_cut_off_at_once_and_that_is_said(node: Node, toy: Toy) -> None:
+    toy.paused = True
+    node.accept(apply(), stop(grace=300))
+    assert "machine.shut_down" not in toy.done
+    stopped = node.told()[-1]
+    assert isinstance(stopped, SliceStopped)
+    assert stopped.forced
+
+
+def test_that_a_guest_was_cut_off_is_known_after_a_restart(node: Node, toy: Toy) -> None:
+    toy.deaf, toy.sticky = True, {"port"}
+    node.accept(apply(), stop(grace=0))
+    assert node.kinds()[-1] == "remains"
+    toy.sticky = set()
+    again = node.restarted()
+    again.survey()
+    stopped = again.told()[-1]
+    assert isinstance(stopped, SliceStopped)
+    assert stopped.forced
+
+
+def test_a_stop_that_is_asked_about_again_is_proved_again(node: Node, toy: Toy) -> None:
+    node.accept(apply(), stop())
+    toy.there["port", 0], toy.sticky = "somebody's", {"port"}
+    node.accept(stop())
+    assert node.kinds()[-1] == "remains"
+
+
+def test_of_a_stopped_slice_only_its_reservation_comes_back_after_a_reboot(node: Node, toy: Toy) -> None:
+    node.accept(apply(), stop())
+    toy.there.clear()
+    toy.done.clear()
+    again = node.restarted()
+    said = again.kinds()
+    again.survey()
+    assert toy.done == ["lease.reserve"]
+    assert again.kinds() == said
+
+
+def test_a_stopped_slice_comes_back_by_a_new_order(node: Node, toy: Toy) -> None:
+    node.accept(apply(7), stop(8), apply(9))
+    assert toy.kinds() == {*STEPS}
+    assert node.kinds()[-3:] == ["starting", "address", "ready"]
+
+
+def test_a_release_does_not_wait_for_a_guest_that_is_shutting_down(node: Node, toy: Toy) -> None:
+    toy.deaf = True
+    node.accept(apply())
+    stopping = node.begin(stop(8, grace=300))
+    eventually(lambda: "machine.shut_down" in toy.done)
+    node.accept(remove(9))
+    stopping.join(10)
+    assert not stopping.is_alive()
+    assert toy.kinds() == set()
+    assert node.kinds()[-1] == "removed"
+    assert "stopped" not in node.kinds()
+
+
+@pytest.mark.parametrize("orders", [[apply()], [remove()], [apply(), stop()], [apply(), remove()]])
 def test_an_order_carried_out_twice_changes_nothing_and_says_the_same(
     node: Node, toy: Toy, orders: list[Order]
 ) -> None:

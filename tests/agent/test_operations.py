@@ -44,7 +44,7 @@ from tasks.reports import OperationDone, SliceReady
 from tests.agent.entrance import Entrance, copy_of, signed
 from tests.agent.eventually import eventually
 from tests.agent.operations import LOOKS, MENDS, cancel, on_slot, operation, verify
-from tests.agent.orders import apply, network, remove
+from tests.agent.orders import apply, network, remove, stop
 from tests.agent.toy_host import Toy
 
 
@@ -220,10 +220,36 @@ def test_what_a_slot_that_is_to_carry_nothing_has_not_is_not_wanted(
     assert node.snapshot() == before
 
 
-def test_exposure_of_a_slice_that_is_wanted_is_not_taken_away(node: Entrance) -> None:
+@pytest.mark.parametrize("kind", [*MENDS, AddressReport, ReadinessPoll])
+def test_what_a_slice_that_is_to_be_off_has_not_is_not_wanted(node: Entrance, kind: type[SlotMend]) -> None:
+    node.do(stop())
     before = node.snapshot()
-    node.do(on_slot(ExposureRemove, apply()))
-    assert node.code_of(on_slot(ExposureRemove, apply())) == "not_wanted"
+    node.do(on_slot(kind, stop()))
+    assert node.code_of(on_slot(kind, stop())) == "not_wanted"
+    assert node.snapshot() == before
+
+
+def test_a_look_at_a_slice_that_is_off_names_what_was_switched_on(node: Entrance) -> None:
+    node.do(stop())
+    sound, machine = on_slot(DriftReport, stop()), on_slot(MachineInspect, stop())
+    node.do(sound, machine)
+    assert result_of(node, sound) == DriftReported(drift=())
+    assert result_of(node, machine) == MachineInspected(state="absent")
+    with node.simulated.change() as state:
+        state.taps.append(Tap("slice0"))
+    harmed = on_slot(DriftReport, stop(), attempt=2)
+    node.do(harmed)
+    drift = result_of(node, harmed)
+    assert isinstance(drift, DriftReported)
+    assert [(each.aspect, each.steps) for each in drift.drift] == [("link", ("link.delete",))]
+
+
+@pytest.mark.parametrize("wish", [apply(), stop()])
+def test_exposure_and_lease_of_a_slice_that_is_kept_are_not_taken_away(node: Entrance, wish: Order) -> None:
+    node.do(wish)
+    before = node.snapshot()
+    node.do(on_slot(ExposureRemove, wish))
+    assert node.code_of(on_slot(ExposureRemove, wish)) == "not_wanted"
     assert node.snapshot() == before
 
 

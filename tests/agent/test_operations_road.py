@@ -118,12 +118,14 @@ async def test_progress_is_told_while_an_order_runs_and_not_five_times_a_second(
     toy.silent = True
     order = apply(8, memory=128, deadline=20)
     await send(control, order)
-    await eventually_async(lambda: ("readiness.wait", 6, None) in steps_told(plane, order.order_id))
+    await eventually_async(lambda: ("readiness.wait", 5, None) in steps_told(plane, order.order_id))
     toy.silent = False
     await eventually_async(lambda: plane.kinds().count("slice.ready") == len(("before", "after")))
     told = steps_told(plane, order.order_id)
     assert [number for _, number, _ in told] == sorted(number for _, number, _ in told)
-    assert len(told) <= _COALESCED, "six steps in some milliseconds, and the newest of each fifth of a second"
+    assert len(told) <= _COALESCED, (
+        "five steps in some milliseconds, and the newest of each fifth of a second"
+    )
 
 
 async def test_of_work_that_takes_a_moment_only_the_end_is_told(

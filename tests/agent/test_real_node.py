@@ -1,5 +1,6 @@
 """The same agent on a real little host: Open vSwitch, dnsmasq, nftables, libvirt and a guest that boots."""
 
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,9 +18,10 @@ from node_agent.lab.guest import ensure_guest
 from node_agent.lab.lab import Lab, LabNode
 from node_agent.settings import Settings, SlotSettings
 from tasks.agent_api import Queue
+from tasks.reports import SliceStopped
 from tests.agent.control_plane import TOKEN, FakeControlPlane, serving
 from tests.agent.eventually import eventually_async
-from tests.agent.orders import NODE, apply, remove
+from tests.agent.orders import NODE, apply, remove, stop
 from tests.agent.process import REPOSITORY
 from tests.agent.queue import enrolled, let_in, send
 from tests.servers.lab import kept_folder, run_id
@@ -95,7 +97,7 @@ def node(lab: Lab, plane: FakeControlPlane, images: Path) -> Iterator[RealNode]:
             node_id=NODE,
             api_url=url,
             enrolment_token_file=host.folder / "token",
-            state_folder=host.folder / "agent",
+            state_folder=Path(tempfile.mkdtemp(prefix="agent-", dir=host.folder)),
             run_folder=Path("/run/sliceplane"),  # of the node, in the open for dnsmasq,
             images_folder=images,
             datapath_type="netdev",
@@ -134,3 +136,30 @@ async def test_a_guest_is_brought_up_survives_its_agent_is_restored_and_is_taken
     assert (node.ports(), node.domains(), node.taps()) == ([], [], [])
     assert "slice.failed" not in plane.kinds()
     assert "slice.remains" not in plane.kinds()
+
+
+async def test_a_guest_shuts_down_when_it_is_told_stays_off_and_comes_back(
+    node: RealNode, plane: FakeControlPlane, control: Redis
+) -> None:
+    wiped = node.log().count("machine.wipe_disks")
+    node.start()
+    await enrolled(plane)
+    await send(control, apply(7, deadline=120))
+    await eventually_async(lambda: "slice.ready" in plane.kinds(), BOOT, node.log)
+
+    await send(control, stop(8, grace=60))
+    await eventually_async(lambda: "slice.stopped" in plane.kinds(), BOOT, node.log)
+    stopped = next(report.body for report in plane.reports if isinstance(report.body, SliceStopped))
+    assert not stopped.forced, node.log()
+    assert (node.ports(), node.domains(), node.taps()) == ([], [], [])
+    node.lab.kill("agent")
+    beats = len(plane.heartbeats)
+    await eventually_async(lambda: len(plane.heartbeats) >= beats + 4, BOOT, node.log)
+    assert node.domains() == []
+
+    await send(control, apply(9, deadline=120))
+    await eventually_async(lambda: plane.kinds().count("slice.ready") == 2, BOOT, node.log)
+    assert node.log().count("machine.wipe_disks") == wiped
+    await send(control, remove(10))
+    await eventually_async(lambda: "slice.removed" in plane.kinds(), BOOT, node.log)
+    assert not {"slice.failed", "slice.remains", "slice.interrupted"} & {*plane.kinds()}

@@ -35,6 +35,10 @@ class Toy:
     lease: LeaseState = "bound"
     address: Ipv4Address | None = None
     silent: bool = False
+    deaf: bool = False
+    """The guest does not shut down when it is asked to."""
+    paused: bool = False
+    """It cannot even be asked."""
     slow: dict[str, threading.Event] = field(default_factory=dict)
     begun: threading.Event = field(default_factory=threading.Event)
     hangs_until: threading.Event | None = None
@@ -54,9 +58,31 @@ class Toy:
             probe=self.probe,
             images=lambda: self.images,
             devices=lambda: (),
-            inspect_machine=lambda _network: self.machine,
+            inspect_machine=self.inspect,
+            runs=self.runs,
+            to_shut_down=self.to_shut_down,
             close=lambda: None,
         )
+
+    def inspect(self, network: SliceNetwork) -> MachineSeen | None:
+        if self.machine is not None or ("machine", network.index) not in self.there:
+            return self.machine
+        return MachineSeen("running", 1, 96)
+
+    def runs(self, network: SliceNetwork) -> bool:
+        return ("machine", int(network.index)) in self.there
+
+    def to_shut_down(self, network: SliceNetwork) -> tuple[Step, ...]:
+        key = ("machine", int(network.index))
+        if key not in self.there or self.paused:
+            return ()
+
+        def ask() -> None:
+            self.do("machine.shut_down")
+            if not self.deaf:
+                del self.there[key]
+
+        return (Step("machine.shut_down", ask),)
 
     def observe(self, network: SliceNetwork) -> ObservedAddress:
         if ("machine", network.index) not in self.there:
@@ -81,16 +107,13 @@ class ToyAspect:
     toy: Toy
 
     def to_apply(self, wanted: Slice) -> tuple[Step, ...]:
-        self._read()
-        key, content = (self.name, int(wanted.network.index)), repr(wanted)
-        if self.toy.there.get(key) == content:
-            return ()
+        return self._to_make(wanted.network, wanted.network if self.name == "lease" else wanted)
 
-        def make() -> None:
-            self.toy.do(STEPS[self.name][0])
-            self.toy.there[key] = content
+    def to_stop(self, stopped: SliceNetwork) -> tuple[Step, ...]:
+        return self._to_make(stopped, stopped) if self.name == "lease" else self.to_remove(stopped)
 
-        return (Step(STEPS[self.name][0], make),)
+    def still_on(self, stopped: SliceNetwork) -> tuple[str, ...]:
+        return () if self.name == "lease" else self.remains(stopped)
 
     def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:
         self._read()
@@ -107,6 +130,18 @@ class ToyAspect:
     def remains(self, gone: SliceNetwork) -> tuple[str, ...]:
         self._read()
         return (f"{self.name} of {gone.tap}",) if (self.name, int(gone.index)) in self.toy.there else ()
+
+    def _to_make(self, network: SliceNetwork, wanted: Slice | SliceNetwork) -> tuple[Step, ...]:
+        self._read()
+        key, content = (self.name, int(network.index)), repr(wanted)
+        if self.toy.there.get(key) == content:
+            return ()
+
+        def make() -> None:
+            self.toy.do(STEPS[self.name][0])
+            self.toy.there[key] = content
+
+        return (Step(STEPS[self.name][0], make),)
 
     def _read(self) -> None:
         if self.name in self.toy.unreadable:

@@ -14,7 +14,7 @@ from deploy.setup.repository import ROOT
 from tasks.catalogue import ANNOUNCED, CATALOGUE, REFUSALS, TYPES, is_order
 from tasks.fields import Wire
 from tasks.operations import OperationBody, OperationResult
-from tasks.orders import ApplySlice, Order, RemoveSlice
+from tasks.orders import ApplySlice, Order, RemoveSlice, StopSlice
 from tasks.reasons import OperationFailureCode, SliceFailureCode, codes
 
 
@@ -57,7 +57,7 @@ def test_what_the_types_leave_unsaid_is_named_all_at_once() -> None:
 
 
 def test_the_catalogue_holds_every_task_that_the_wire_can_carry_and_every_result() -> None:
-    bodies = {ApplySlice, RemoveSlice, *get_args(get_args(OperationBody)[0])}
+    bodies = {ApplySlice, StopSlice, RemoveSlice, *get_args(get_args(OperationBody)[0])}
     assert {type_.body for type_ in TYPES} == bodies
     results = {result for type_ in TYPES if not is_order(type_.kind) for result in type_.results}
     assert results == set(get_args(get_args(OperationResult)[0]))
@@ -80,7 +80,11 @@ def test_the_version_that_is_announced_is_the_one_that_the_type_has() -> None:
 
 def test_tasks_of_one_lane_are_bounded_together_and_a_cancel_by_itself() -> None:
     assert {type_.kind for type_ in TYPES if type_.bounds.lane == "cancels"} == {"operation.cancel"}
-    assert {type_.kind for type_ in TYPES if is_order(type_.kind)} == {"slice.apply", "slice.remove"}
+    assert {type_.kind for type_ in TYPES if is_order(type_.kind)} == {
+        "slice.apply",
+        "slice.stop",
+        "slice.remove",
+    }
 
 
 def test_the_agent_gives_no_code_but_by_a_name_that_mypy_checks() -> None:

@@ -41,6 +41,7 @@ def allocation(state: str = "active", **changes: object) -> dict[str, object]:
         "lease": {"granted_at": "2026-01-02T03:04:05Z", "expires_at": "2026-01-02T04:04:05Z"},
         "endpoints": [SSH] if state == "active" else [],
         "labels": {},
+        "version": 7,
         "generation": 2,
         "requested_at": "2026-01-02T03:04:00Z",
         **changes,

@@ -19,6 +19,7 @@ from tests.cli.examples import (
     REQUESTED,
     STARTING,
     allocation,
+    event,
 )
 from tests.cli.outcome import Outcome
 
@@ -132,7 +133,7 @@ def test_release_waits_for_the_proof_when_asked_to(plane: ScriptedPlane, slicepl
 
 
 def test_waiting_for_a_release_shows_only_the_end(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.answers(f"DELETE {PATH}", document(allocation("releasing"), 202))
+    plane.answers(f"DELETE {PATH}", document(allocation("releasing", version=9), 202))
     plane.answers(f"GET {PATH}/watch", stream(*COMING_UP, RELEASING, REMOVED, RELEASED, hold=True))
     plane.answers(f"GET {PATH}", document(allocation("released")))
     outcome = sliceplane("allocations", "release", ALLOCATION, "--wait")
@@ -141,6 +142,106 @@ def test_waiting_for_a_release_shows_only_the_end(plane: ScriptedPlane, slicepla
         ["1.5", "s", "released"],
     ]
     assert "until" not in outcome.out
+
+
+STOPPING = event(12, "allocation.stopping", 30.0)
+OFF = (
+    event(13, "allocation.slice_stopped", 31.0, slot_id="lab-a/0", forced=False),
+    event(14, "allocation.stopped", 31.0),
+)
+BACK = (event(15, "allocation.starting", 40.0), event(16, "allocation.activated", 44.0))
+
+
+def _switched(
+    plane: ScriptedPlane,
+    verb: str,
+    on_the_way: str,
+    since: int,
+    *watched: dict[str, object],
+    to: dict[str, object],
+) -> None:
+    plane.answers(f"POST {PATH}/{verb}", document(allocation(on_the_way, version=since), 202))
+    plane.answers(f"GET {PATH}/watch", stream(*COMING_UP, STOPPING, *OFF, *watched, hold=True))
+    plane.answers(f"GET {PATH}", document(to))
+    plane.answers("GET /v1/nodes/lab-a", document(NODE))
+
+
+def test_stop_waits_until_it_is_proved_off_and_shows_only_that(plane: ScriptedPlane, sliceplane: Run) -> None:
+    _switched(plane, "stop", "stopping", 12, to=allocation("stopped"))
+    outcome = sliceplane("allocations", "stop", ALLOCATION)
+    assert outcome.code == 0
+    assert [line.split() for line in outcome.err.splitlines()[1:]] == [
+        ["0.00", "s", "stopping"],
+        ["1.0", "s", "stopped"],
+    ]
+    assert "stopped" in outcome.out
+
+
+def test_start_waits_until_it_is_active_again(plane: ScriptedPlane, sliceplane: Run) -> None:
+    _switched(plane, "start", "starting", 15, *BACK, to=allocation())
+    outcome = sliceplane("allocations", "start", ALLOCATION)
+    assert outcome.code == 0
+    assert [line.split() for line in outcome.err.splitlines()[1:]] == [
+        ["0.00", "s", "starting"],
+        ["4.0", "s", "active"],
+    ]
+    assert "root@10.100.1.10" in outcome.out
+
+
+def test_a_start_that_comes_to_nothing_says_why(plane: ScriptedPlane, sliceplane: Run) -> None:
+    reason = {"code": "deadline_missed", "message": "not ready: lab-a/0"}
+    _switched(
+        plane,
+        "start",
+        "starting",
+        15,
+        BACK[0],
+        event(16, "allocation.failed", 50.0, reason=reason),
+        to=allocation("failed", reason=reason),
+    )
+    outcome = sliceplane("allocations", "start", ALLOCATION)
+    assert outcome.code == 5
+    assert "not ready: lab-a/0 [deadline_missed]" in outcome.err
+
+
+def test_a_start_of_what_is_coming_back_by_itself_waits_for_it(plane: ScriptedPlane, sliceplane: Run) -> None:
+    interrupted = event(12, "allocation.slice_interrupted", 30.0, slot_id="lab-a/0")
+    back = event(13, "allocation.activated", 36.0)
+    plane.answers(f"POST {PATH}/start", document(allocation("starting", version=12), 202))
+    plane.answers(f"GET {PATH}/watch", stream(*COMING_UP, interrupted, back, hold=True))
+    plane.answers(f"GET {PATH}", document(allocation()))
+    plane.answers("GET /v1/nodes/lab-a", document(NODE))
+    outcome = sliceplane("allocations", "start", ALLOCATION)
+    assert outcome.code == 0
+    assert [line.split() for line in outcome.err.splitlines()[1:]] == [
+        ["0.00", "s", "starting"],
+        ["6.0", "s", "active"],
+    ]
+
+
+def test_a_stop_of_what_is_off_returns_at_once(plane: ScriptedPlane, sliceplane: Run) -> None:
+    _switched(plane, "stop", "stopped", 14, to=allocation("stopped"))
+    outcome = sliceplane("allocations", "stop", ALLOCATION)
+    assert outcome.code == 0
+    assert [line.split() for line in outcome.err.splitlines()[1:]] == [["0.00", "s", "stopped"]]
+
+
+def test_a_stop_that_comes_to_nothing_says_why(plane: ScriptedPlane, sliceplane: Run) -> None:
+    reason = {"code": "deadline_missed", "message": "not stopped: lab-a/0"}
+    plane.answers(f"POST {PATH}/stop", document(allocation("stopping", version=12), 202))
+    failed = event(13, "allocation.failed", 50.0, reason=reason)
+    plane.answers(f"GET {PATH}/watch", stream(*COMING_UP, STOPPING, failed, hold=True))
+    plane.answers(f"GET {PATH}", document(allocation("failed", reason=reason)))
+    outcome = sliceplane("allocations", "stop", ALLOCATION)
+    assert outcome.code == 5
+    assert "not stopped: lab-a/0 [deadline_missed]" in outcome.err
+
+
+def test_stop_returns_at_once_when_told_not_to_wait(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.answers(f"POST {PATH}/stop", document(allocation("stopping"), 202))
+    outcome = sliceplane("allocations", "stop", ALLOCATION, "--no-wait")
+    assert outcome.code == 0
+    assert "stopping" in outcome.out
 
 
 def test_watch_prints_each_event_once_and_ends_with_the_allocation(

@@ -1,64 +1,49 @@
 """The life of an allocation: given what happened, when something is asked, then this follows or is refused."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
 from control_plane.decisions import allocation as life
 from control_plane.decisions.allocation_states import Allocation, fold, state_name
 from control_plane.decisions.refusals import Conflict
-from control_plane.decisions.slots import network_of
 from events.allocations import (
     AllocationActivated,
     AllocationFact,
     AllocationFailed,
-    AllocationPlaced,
     AllocationReleased,
     AllocationReleasing,
-    AllocationRequested,
+    AllocationStarting,
+    AllocationStopped,
+    AllocationStopping,
     LeaseEnded,
     LeaseExpired,
-    LeaseGranted,
-    PlacedSlot,
     SliceAddressObserved,
-    SliceInterrupted,
-    SliceReady,
     SliceRemovalWaived,
     SliceRemoved,
     SliceStarting,
+    SliceStopped,
 )
 from events.facts import Reason
-from events.values import (
-    ImageName,
-    ProjectId,
-    SkuName,
-    allocation_of,
-    ipv4_subnet,
-    new_uuid,
-    slot_id,
+from tests.decisions.histories import (
+    ACTIVE,
+    GRANTED,
+    ID,
+    INTERRUPTED,
+    NETWORK,
+    NOW,
+    PLACEMENT,
+    PROVISIONING,
+    RELEASING,
+    SOON,
+    STARTING,
+    STOPPED,
+    STOPPING,
+    WHY,
+    A,
+    B,
+    ready,
 )
-
-NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-ID = allocation_of(new_uuid())
-A, B = slot_id("lab-a/0"), slot_id("lab-a/1")
-WHY = Reason("because", "of the test")
-PLACED = tuple(PlacedSlot(slot, network_of(slot, ipv4_subnet("10.100.1.0/24"), "default")) for slot in (A, B))
-NETWORK = PLACED[0].network
-REQUESTED = AllocationRequested(
-    ID, ProjectId("p"), SkuName("lab.small"), "private-nat", ImageName("lab-guest"), (), 3600, 2, {}
-)
-PLACEMENT = AllocationPlaced(ID, PLACED, NOW + timedelta(minutes=2))
-PROVISIONING: tuple[AllocationFact, ...] = (REQUESTED, PLACEMENT)
-
-
-def ready(slot: str) -> SliceReady:
-    return SliceReady(ID, slot_id(slot), NETWORK.private_ip, 22, "SSH-2.0-x")
-
-
-GRANTED = LeaseGranted(ID, NOW, NOW + timedelta(hours=1))
-ACTIVE = (*PROVISIONING, ready(A), ready(B), AllocationActivated(ID), GRANTED)
-INTERRUPTED = SliceInterrupted(ID, A, WHY, NOW + timedelta(minutes=2))
-RELEASING = (*ACTIVE, AllocationReleasing(ID, WHY), LeaseEnded(ID))
 
 
 def state_after(*facts: AllocationFact) -> Allocation:
@@ -75,6 +60,12 @@ def state_after(*facts: AllocationFact) -> Allocation:
         (ACTIVE, "active"),
         ((*ACTIVE, INTERRUPTED), "starting"),
         ((*ACTIVE, INTERRUPTED, ready(A), AllocationActivated(ID)), "active"),
+        (STOPPING, "stopping"),
+        ((*ACTIVE, INTERRUPTED, AllocationStopping(ID, WHY, SOON)), "stopping"),
+        (STOPPED, "stopped"),
+        (STARTING, "starting"),
+        ((*STARTING, SliceStarting(ID, A), ready(A), ready(B), AllocationActivated(ID)), "active"),
+        ((*STOPPED, AllocationReleasing(ID, WHY)), "releasing"),
         (RELEASING, "releasing"),
         ((*PROVISIONING, AllocationFailed(ID, WHY)), "failed"),
         ((*RELEASING, SliceRemoved(ID, A), SliceRemoved(ID, B), AllocationReleased(ID)), "released"),
@@ -193,3 +184,68 @@ def test_a_history_that_no_decision_makes_is_refused() -> None:
         fold((AllocationActivated(ID),))
     with pytest.raises(AssertionError):
         fold((*PROVISIONING, AllocationReleased(ID)))
+
+
+def test_an_active_allocation_is_stopped_once_however_often_that_is_asked() -> None:
+    stopping = (AllocationStopping(ID, WHY, SOON),)
+    assert life.stop(state_after(*ACTIVE), WHY, SOON) == stopping
+    assert life.stop(state_after(*ACTIVE, INTERRUPTED), WHY, SOON) == stopping
+    assert life.stop(state_after(*STOPPING), WHY, SOON) == ()
+    assert life.stop(state_after(*STOPPED), WHY, SOON) == ()
+
+
+def test_a_stopped_allocation_is_started_once_however_often_that_is_asked() -> None:
+    assert life.start(state_after(*STOPPED), WHY, SOON) == (AllocationStarting(ID, WHY, SOON),)
+    assert life.start(state_after(*STARTING), WHY, SOON) == ()
+    assert life.start(state_after(*ACTIVE), WHY, SOON) == ()
+
+
+@pytest.mark.parametrize("facts", [PROVISIONING, RELEASING, (*PROVISIONING, AllocationFailed(ID, WHY))])
+def test_what_is_not_in_use_is_neither_stopped_nor_started(facts: tuple[AllocationFact, ...]) -> None:
+    state = state_after(*facts)
+    for decide in (life.stop, life.start):
+        with pytest.raises(Conflict, match=f"is {state_name(state)}"):
+            decide(state, WHY, SOON)
+
+
+def test_what_is_being_stopped_is_not_started_before_it_is_off() -> None:
+    with pytest.raises(Conflict, match="is stopping"):
+        life.start(state_after(*STOPPING), WHY, SOON)
+
+
+def test_only_the_last_slice_to_be_off_makes_the_allocation_stopped() -> None:
+    off = SliceStopped(ID, A, True)
+    assert life.slice_stopped(state_after(*STOPPING), A, forced=True) == (off,)
+    left = state_after(*STOPPING, off)
+    assert life.slice_stopped(left, A, forced=True) == ()
+    last = SliceStopped(ID, B, False)
+    assert life.slice_stopped(left, B, forced=False) == (last, AllocationStopped(ID))
+
+
+def test_what_is_said_of_a_slice_that_is_to_be_off_comes_too_late() -> None:
+    for facts in (STOPPING, STOPPED):
+        state = state_after(*facts)
+        assert life.slice_ready(state, ready(A), NOW) == ()
+        assert life.interrupt_slice(state, INTERRUPTED) == ()
+        assert life.start_slice(state, A) == ()
+
+
+def test_starting_again_grants_no_second_lease() -> None:
+    state = state_after(*STARTING, ready(A))
+    assert life.slice_ready(state, ready(B), NOW) == (ready(B), AllocationActivated(ID))
+
+
+@pytest.mark.parametrize("facts", [STOPPING, STOPPED, STARTING])
+def test_the_lease_runs_on_while_nothing_runs(facts: tuple[AllocationFact, ...]) -> None:
+    assert life.expire(state_after(*facts), GRANTED.expires_at - timedelta(seconds=1)) == ()
+    expired, releasing, ended = life.expire(state_after(*facts), GRANTED.expires_at)
+    assert (expired, ended) == (LeaseExpired(ID), LeaseEnded(ID))
+    assert isinstance(releasing, AllocationReleasing)
+
+
+def test_an_allocation_that_cannot_be_switched_off_in_time_fails_and_says_what_is_still_on() -> None:
+    state = state_after(*STOPPING, SliceStopped(ID, A, False))
+    assert life.miss_deadline(state, SOON - timedelta(seconds=1)) == ()
+    failed, _ended = life.miss_deadline(state, SOON)
+    assert isinstance(failed, AllocationFailed)
+    assert failed.reason == Reason("deadline_missed", f"not stopped by {SOON.isoformat()}: {B}")

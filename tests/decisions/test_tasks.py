@@ -7,7 +7,6 @@ from itertools import count
 from typing import TypeVar
 from uuid import UUID
 
-import msgspec
 import pytest
 
 from control_plane.decisions import allocation_states
@@ -34,19 +33,16 @@ from events.tasks import (
     TaskRetried,
     TaskSucceeded,
 )
-from events.values import Epoch, NodeId, Position, SlotId, SshPublicKey, StreamId
+from events.values import Epoch, NodeId, Position, SlotId, StreamId
 from tasks.catalogue import CATALOGUE
 from tasks.operations import DriftReport, NodeVerify, OperationCancel
 from tasks.orders import ApplySlice, Order, RemoveSlice
-from tests.api.node import KEY
-from tests.decisions import test_allocation as given
-from tests.decisions.test_allocation import PLACEMENT, A, B
+from tests.decisions.histories import PLACEMENT, REQUESTED, A, B
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 ID = UUID("01936c3e-7b21-7c40-8a5b-2f1d9c7e4a10")
 LATER = timedelta(days=1)
 LOOK = CATALOGUE["drift.report"]
-REQUESTED = msgspec.structs.replace(given.REQUESTED, ssh_authorized_keys=(SshPublicKey(KEY),))
 ASKED = TaskAsked(ID, "drift.report", NodeId("lab-a"), A, REQUESTED.allocation_id)
 UNREADABLE = Reason("host_unreadable", "of the test")
 WRONG = Reason("not_wanted", "of the test")
@@ -193,9 +189,9 @@ def test_every_reason_against_a_task_is_told_at_once() -> None:
     assert [each.code for each in refused.value.objections] == ["nothing_wanted", "not_spoken"]
 
 
-def test_exposure_stays_while_a_slice_is_wanted() -> None:
+def test_exposure_stays_while_a_slice_is_kept() -> None:
     asked = TaskAsked(ID, "exposure.remove", ASKED.node_id, A, ASKED.allocation_id)
-    with pytest.raises(Conflict, match="keeps its exposure"):
+    with pytest.raises(Conflict, match="and its reservation with it"):
         life.ask(asked, wish(*PLACED), None, CATALOGUE["exposure.remove"])
     assert life.ask(asked, wish(*RELEASING), None, CATALOGUE["exposure.remove"]) == asked
 

@@ -67,6 +67,9 @@ class Caller:
     def release(self, allocation: str) -> None:
         self.call("DELETE", f"/allocations/{allocation}")
 
+    def stop(self, allocation: str) -> None:
+        self.call("POST", f"/allocations/{allocation}/stop")
+
     def give_back(self, *allocations: str) -> None:
         """Release what is not, and wait until it is."""
         for each in filter(None, allocations):

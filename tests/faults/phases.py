@@ -10,15 +10,17 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from tests.faults.programs import Lab
 from tests.lab.machine_log import Lives
 from tests.waiting import until
 
-Phase = Literal["idle", "provisioning", "releasing"]
-PHASES: Final[tuple[Phase, ...]] = ("idle", "provisioning", "releasing")
+Phase = Literal["idle", "provisioning", "stopping", "releasing"]
+PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 CONVERGED_SECONDS: Final = 30.0
+_ASKED: Final[dict[Phase, Callable[[Lab, str], None]]] = {"stopping": Lab.stop, "releasing": Lab.release}
+"""What brings an active allocation into a phase."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ def _nothing() -> None:
 class Fault:
     """What is done, once its `load` is there, and how that comes to its end (`relent`).
 
-    `around` holds from before a release is asked for until it was done. `guest_dies` where the guest cannot live on.
+    `around` holds from before a stop or a release is asked for until it was done. `guest_dies` where the guest cannot
+    live on.
     """
 
     name: str
@@ -57,9 +60,9 @@ def hold(lab: Lab, phase: Phase, fault: Fault) -> None:
     try:
         _bring_up(lab, allocation, phase)
         with fault.around:
-            if phase == "releasing":
-                lab.release(allocation)
-                until(lambda: lab.tasks_under_way() > 0, "its removal is under way")
+            if phase in _ASKED:
+                _ASKED[phase](lab, allocation)
+                until(lambda: lab.tasks_under_way() > 0, f"its {phase} is under way")
             load = _load_of(lab, phase)
             fault.strike()
         fault.relent()
@@ -114,6 +117,8 @@ def _converged(lab: Lab, allocation: str, phase: Phase) -> bool:
         return lab.state(allocation) == "released"
     # Being told so is not enough: a machine that was killed is only found to be dead a moment later.
     found = (lab.machines(), lab.ports(), lab.emulators())
+    if phase == "stopping":
+        return lab.state(allocation) == "stopped" and found == ([], [], 0)
     return lab.is_active(allocation) and found == (["slice0"], ["slice0"], 1)
 
 

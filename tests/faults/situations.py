@@ -22,11 +22,12 @@ from tests.waiting import until
 
 @dataclass
 class Load:
-    """`old` is active when it begins, and is released unless it is `kept`; `new` is asked for."""
+    """`old` is active when it begins, and is released unless it is `kept` or switched `off`; `new` is asked for."""
 
     old: str = ""
     new: str = ""
     kept: bool = False
+    off: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Situation:
     what else there is to be done once the program is armed, or have the agent back for what it `reports`."""
 
     keep: bool = False
+    stop: bool = False
+    """Switch the old allocation off instead of releasing it."""
     reports: bool = False
     disturb: Callable[[System, Load, State], None] | None = None
     provoke: Callable[[System, Load], None] | None = None
@@ -143,6 +146,7 @@ SITUATIONS: Final[dict[tuple[str, Process | None], Situation]] = {
     ("interrupting", None): Situation(keep=True, disturb=gone, starts=1),
     ("compacting", None): Situation(disturb=long_spool),
     ("link.set_tap", None): Situation(keep=True, disturb=tap_muted),
+    ("machine.shut_down", None): Situation(stop=True),
     ("machine.resume", None): Situation(keep=True, disturb=paused),
     ("machine.end_stray", None): Situation(keep=True, disturb=outlived, starts=1),
     ("translation.flush_connections", None): Situation(disturb=connected),
@@ -187,8 +191,10 @@ def begin(system: System, load: Load) -> None:
 
 
 def give_up(system: System, load: Load) -> None:
-    """Release the old allocation, unless it is to stay."""
-    if not load.kept:
+    """Release the old allocation or switch it off, unless it is to stay as it is."""
+    if load.off:
+        system.stop(load.old)
+    elif not load.kept:
         system.release(load.old)
 
 
@@ -197,5 +203,6 @@ def orders_under_way(system: System, load: Load) -> bool:
 
 
 def has_settled(system: System, load: Load) -> bool:
-    rested = system.is_active(load.old) if load.kept else system.state(load.old) == "released"
+    ended = "stopped" if load.off else "released"
+    rested = system.is_active(load.old) if load.kept else system.state(load.old) == ended
     return rested and system.is_active(load.new)

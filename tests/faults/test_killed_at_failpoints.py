@@ -61,7 +61,7 @@ def test_killed_at_a_failpoint_everything_goes_on_and_nothing_is_done_twice(
     system: System, case: Case
 ) -> None:
     untouched, made = system.snapshot(), dict(system.node.state().starts)
-    load = Load(kept=case.situation.keep)
+    load = Load(kept=case.situation.keep, off=case.situation.stop)
     try:
         situations.begin(system, load)
         bring_to = bring_agent_to if case.process == "agent" else bring_control_plane_to

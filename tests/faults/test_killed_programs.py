@@ -61,7 +61,7 @@ def test_a_program_killed(lab: Lab, case: Case) -> None:
         f"{case} killed",
         lambda: lab.signal(case.of, signal.SIGKILL),
         around=around(lab, case),
-        guest_dies=case.of == "qemu" and case.phase != "releasing",
+        guest_dies=case.of == "qemu" and case.phase in ("idle", "provisioning"),
     )
     hold(lab, case.phase, fault)
 

@@ -1,13 +1,13 @@
 """`sliceplane allocations`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from control_plane.cli.answers import Allocation, Event, Node, decode
 from control_plane.cli.commands.events import show_events
-from control_plane.cli.failures import NotActive
+from control_plane.cli.failures import NotReached
 from control_plane.cli.follow import Follower
 from control_plane.cli.moments import At
 from control_plane.cli.options import After, AllocationId, AsJson
@@ -19,6 +19,7 @@ from control_plane.cli.story import Story
 from control_plane.cli.waiting import wait
 
 commands = typer.Typer(no_args_is_help=True)
+_ENDS: Final = frozenset({"releasing", "failed", "released"})
 
 
 @commands.command()
@@ -57,25 +58,26 @@ def create(
         }
         raw = here.client.post("/v1/allocations", body)
         if wait_for_it:
-            _wait_until_active(here, decode(raw, Allocation).id)
+            _wait_until(here, decode(raw, Allocation).id, "active")
         else:
             _show(here, raw)
 
 
-def _wait_until_active(here: Session, allocation: str) -> None:
+def _wait_until(here: Session, allocation: str, state: str, *, since: int = 0) -> None:
+    """Wait until it is in that state, at its event `since` or later, and show it. Raises `NotReached` when it ends."""
     here.screen.note(f"allocation {allocation}")
-    wait(here, allocation, lambda story: story.state in {"active", "releasing", "failed", "released"})
+    wait(here, allocation, lambda story: story.state in {state, *_ENDS}, since=since)
     raw = here.client.get(allocation_path(allocation))
     _show(here, raw)
     found = decode(raw, Allocation)
-    if found.state in {"releasing", "failed", "released"}:
-        raise _not_active(found)
+    if found.state in _ENDS:
+        raise _not_reached(found)
 
 
-def _not_active(found: Allocation) -> NotActive:
+def _not_reached(found: Allocation) -> NotReached:
     why = f": {found.reason.message} [{found.reason.code}]" if found.reason else ""
     advice = f"see its whole story: sliceplane allocations events {found.id}"
-    return NotActive(f"allocation {found.id} is {found.state}{why}", advice)
+    return NotReached(f"allocation {found.id} is {found.state}{why}", advice)
 
 
 def _show(here: Session, raw: bytes) -> None:
@@ -120,6 +122,44 @@ def show(context: typer.Context, *, allocation: AllocationId, at: At = None, as_
 
 
 @commands.command()
+def stop(
+    context: typer.Context,
+    *,
+    allocation: AllocationId,
+    wait_for_it: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until it is proved off.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Switch its slices off. They keep their slots and addresses, and the lease runs on."""
+    _switch(context, allocation, "stop", "stopped", wait_for_it=wait_for_it, as_json=as_json)
+
+
+@commands.command()
+def start(
+    context: typer.Context,
+    *,
+    allocation: AllocationId,
+    wait_for_it: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is active.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Switch the slices of a stopped allocation on again."""
+    _switch(context, allocation, "start", "active", wait_for_it=wait_for_it, as_json=as_json)
+
+
+def _switch(
+    context: typer.Context, allocation: str, verb: str, state: str, *, wait_for_it: bool, as_json: bool
+) -> None:
+    with session(context, json=as_json) as here:
+        raw = here.client.post(allocation_path(allocation, verb))
+        if wait_for_it:
+            # It may have been in that state before: what counts is how it stood when that was answered, and after.
+            _wait_until(here, allocation, state, since=decode(raw, Allocation).version)
+        else:
+            _show(here, raw)
+
+
+@commands.command()
 def release(
     context: typer.Context,
     *,
@@ -133,7 +173,7 @@ def release(
     with session(context, json=as_json) as here:
         raw = here.client.delete(allocation_path(allocation))
         if wait_for_it:
-            wait(here, allocation, lambda story: story.over, ending=True)
+            wait(here, allocation, lambda story: story.over, since=decode(raw, Allocation).version)
             raw = here.client.get(allocation_path(allocation))
         _show(here, raw)
 
@@ -163,4 +203,4 @@ def watch(
             if story.over:
                 break
         if story.state == "failed":
-            raise _not_active(decode(here.client.get(allocation_path(allocation)), Allocation))
+            raise _not_reached(decode(here.client.get(allocation_path(allocation)), Allocation))

@@ -1,6 +1,7 @@
 """Tables that follow from the log: how each stands, and where one is not what the log says."""
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 from rich.console import Group, RenderableType
@@ -9,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from control_plane.cli.answers import Difference, Projection
-from control_plane.cli.pages import words
+
+_COLOURS: Final = {"live": "green", "rebuilding": "yellow", "stopped": "red"}
 
 
 def projections(items: Iterable[Projection]) -> Table:
@@ -18,7 +20,8 @@ def projections(items: Iterable[Projection]) -> Table:
         table.add_column(name, no_wrap=True)
     for item in items:
         notes = Text("; ").join(_notes(item))
-        table.add_row(item.name, words.state(item.state), _where(item), ", ".join(item.tables), notes)
+        state = Text(item.state, _COLOURS.get(item.state, ""))
+        table.add_row(item.name, state, _where(item), ", ".join(item.tables), notes)
     return table
 
 

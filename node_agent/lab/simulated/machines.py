@@ -61,11 +61,11 @@ class SimulatedHypervisor:
         """As an operator may, behind the agent's back."""
         self._set_state(domain, "paused")
 
+    def shut_down(self, domain: UUID) -> None:
+        self._end("machine.shut_down", domain, {"running"})
+
     def destroy(self, domain: UUID) -> None:
-        with self._host.change("machine.destroy", str(domain)) as state:
-            state.domains = [each for each in state.domains if each.uuid != domain]
-            self._born.pop(domain, None)
-        self._ended()
+        self._end("machine.destroy", domain, {"running", "paused", "stopped"})
 
     def end(self, process: FoundProcess) -> None:
         with self._host.change("machine.end", process.name) as state:
@@ -77,6 +77,13 @@ class SimulatedHypervisor:
     def has_booted(self, domain: FoundDomain) -> bool:
         born = self._born.get(domain.uuid)
         return domain.state == "running" and (born is None or monotonic() >= born + self._boot_seconds)
+
+    def _end(self, effect: str, uuid: UUID, found: set[DomainState]) -> None:
+        with self._host.change(effect, str(uuid)) as state:
+            state.domains = [each for each in state.domains if each.uuid != uuid or each.state not in found]
+        if uuid not in [each.uuid for each in self.domains()]:
+            self._born.pop(uuid, None)
+        self._ended()
 
     def _set_state(self, uuid: UUID, to: DomainState) -> None:
         with self._host.change("machine.set", str(uuid)) as state:

@@ -65,5 +65,7 @@ def host_over(
         images=images.names,
         devices=devices_of(settings, links),
         inspect_machine=machines.inspect,
+        runs=machines.runs,
+        to_shut_down=machines.to_shut_down,
         close=lambda: None,
     )

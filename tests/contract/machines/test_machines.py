@@ -173,3 +173,48 @@ def test_a_guest_without_its_seed_is_refused(host: Host, machines: Machines) -> 
 
 def test_destroying_what_is_gone_is_no_error(host: Host) -> None:
     host.hypervisor.destroy(uuid4())
+
+
+def stop(machines: Machines, index: int = 0) -> list[str]:
+    steps = machines.to_stop(network_on(index))
+    for step in steps:
+        step.run()
+    return [step.name for step in steps]
+
+
+def ask_to_shut_down(machines: Machines, index: int = 0) -> list[str]:
+    steps = machines.to_shut_down(network_on(index))
+    for step in steps:
+        step.run()
+    return [step.name for step in steps]
+
+
+def test_a_stopped_machine_keeps_its_folder_and_starts_from_it_again(host: Host, machines: Machines) -> None:
+    host.add_tap("slice0")
+    apply(machines)
+    kept = host.disks.found("slice0")
+    assert machines.still_on(network_on(0)) != ()
+    assert stop(machines) == ["machine.destroy"]
+    assert machines.still_on(network_on(0)) == ()
+    assert {*host.disks.found("slice0")} >= {name for name in kept if "seed" in name}
+    assert stop(machines) == []
+    assert apply(machines) == ["machine.start"]
+
+
+def test_a_machine_that_is_gone_is_not_asked_to_shut_down(host: Host, machines: Machines) -> None:
+    assert ask_to_shut_down(machines) == []
+    host.add_tap("slice0")
+    apply(machines)
+    steps = machines.to_shut_down(network_on(0))
+    host.stop(only_domain(host))
+    for step in steps:
+        step.run()
+    assert ask_to_shut_down(machines) == []
+
+
+def test_a_paused_machine_cannot_shut_down_and_is_not_asked_to(host: Host, machines: Machines) -> None:
+    host.add_tap("slice0")
+    apply(machines)
+    host.pause(only_domain(host))
+    assert ask_to_shut_down(machines) == []
+    assert stop(machines) == ["machine.destroy"]

@@ -24,6 +24,14 @@ def remove(aspects: tuple[Aspect, ...], slot: SliceNetwork) -> list[str]:
     return [name for aspect in reversed(aspects) for name in run(aspect.to_remove(slot))]
 
 
+def stop(aspects: tuple[Aspect, ...], slot: SliceNetwork) -> list[str]:
+    return [name for aspect in reversed(aspects) for name in run(aspect.to_stop(slot))]
+
+
+def still_on(aspects: tuple[Aspect, ...], slot: SliceNetwork) -> list[str]:
+    return [words for aspect in aspects for words in aspect.still_on(slot)]
+
+
 def remains(aspects: tuple[Aspect, ...], slot: SliceNetwork) -> list[str]:
     return [words for aspect in aspects for words in aspect.remains(slot)]
 
@@ -47,6 +55,32 @@ def test_a_removed_slice_leaves_nothing_and_is_removed_a_second_time_in_no_step(
     ]
     assert remains(aspects, network(0)) == []
     assert remove(aspects, network(0)) == []
+
+
+def test_a_stopped_slice_keeps_its_reservation_alone(aspects: tuple[Aspect, ...]) -> None:
+    slot = network(0)
+    apply(aspects, slot)
+    assert stop(aspects, slot) == [
+        "translation.delete_rules",
+        "port.delete_flows",
+        "port.delete",
+        "link.delete",
+    ]
+    assert still_on(aspects, slot) == []
+    assert remains(aspects, slot) == [f"dhcp reservation slice0 of {slot.ip} for {slot.mac}"]
+    assert stop(aspects, slot) == []
+
+
+def test_a_stopped_slice_gets_its_reservation_back_and_nothing_else(aspects: tuple[Aspect, ...]) -> None:
+    assert stop(aspects, network(0)) == ["lease.reserve"]
+    assert still_on(aspects, network(0)) == []
+
+
+def test_what_is_still_on_is_named_and_a_reservation_is_not(aspects: tuple[Aspect, ...]) -> None:
+    apply(aspects, network(0))
+    assert still_on(aspects, network(0)) == [
+        each for each in remains(aspects, network(0)) if not each.startswith("dhcp reservation")
+    ]
 
 
 def test_what_remains_of_a_slice_is_named(aspects: tuple[Aspect, ...]) -> None:

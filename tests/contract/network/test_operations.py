@@ -83,6 +83,8 @@ def node(host: Host, tmp_path: Path) -> Node:
         images=lambda: ("lab-guest",),
         devices=lambda: (Prerequisite("vf", ok=True, detail="not configured"),),
         inspect_machine=lambda _: None,
+        runs=lambda _network: False,
+        to_shut_down=lambda _: (),
         close=lambda: None,
     )
     return Node(Entrance(tmp_path, host=agents), host)

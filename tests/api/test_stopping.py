@@ -1,0 +1,223 @@
+"""An allocation that is switched off keeps what it has, and can be switched on again (ALC-8)."""
+
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tests.api.node import admit, allocate, batch
+from tests.servers.plane import RunningPlane
+from tests.waiting import until
+
+
+class Running:
+    """An active allocation in the only slot of its node."""
+
+    def __init__(self, plane: RunningPlane, node: httpx.Client) -> None:
+        self.plane, self._node = plane, node
+        made = allocate(plane).json()
+        self.id, self.slot = made["id"], made["slots"][0]
+        self._spool, self._sequence = str(uuid4()), 0
+        self.comes_up()
+
+    def comes_up(self) -> None:
+        self.says("slice.ready", address=self.slot["private_ip"], port=22, banner="SSH-2.0-x")
+
+    def is_off(self, *, forced: bool = False) -> None:
+        self.says("slice.stopped", forced=forced)
+
+    def says(self, kind: str, of: str | None = None, **said: object) -> None:
+        """The node reports something of the slice, as come of that order where one is named."""
+        self._sequence += 1
+        body = {"kind": kind, "slot_id": "n1/0", "allocation_id": self.id, **said}
+        report = batch(self._spool, (self._sequence, body))
+        report["reports"][0]["order_id"] = of
+        answer = self._node.post("/reports", json=report)
+        assert answer.is_success, answer.text
+
+    def order(self, kind: str) -> str:
+        """The id of the newest order of that kind, once there is one for the wish of now."""
+        wanted = "select max(position) from ledger.event where type in ('allocation.placed', 'allocation.stopping')"
+        newest = f"select order_id::text from work.task where kind = '{kind}' and position = ({wanted})"
+        until(lambda: len(self.plane.rows(newest)) == 1, f"there is an order {kind}")
+        [(name,)] = self.plane.rows(newest)
+        return str(name)
+
+    def slot_state(self) -> str:
+        with self.plane.client() as client:
+            [slot] = client.get("/slots").json()["items"]
+        return str(slot["state"])
+
+    def asked_to(self, verb: str, **headers: str) -> httpx.Response:
+        with self.plane.client(**headers) as client:
+            return client.post(f"/allocations/{self.id}/{verb}")
+
+    def found(self) -> dict[str, Any]:
+        with self.plane.client() as client:
+            return dict(client.get(f"/allocations/{self.id}").json())
+
+    def types(self) -> list[str]:
+        told = self.plane.rows(
+            f"select type from ledger.event where stream_id = 'allocation-{self.id}' order by version"
+        )
+        return [type_.removeprefix("allocation.") for (type_,) in told]
+
+
+@pytest.fixture
+def running(running_plane: RunningPlane) -> Running:
+    return Running(running_plane, admit(running_plane, "n1"))
+
+
+def test_a_stop_takes_the_endpoints_and_leaves_slot_address_and_lease(running: Running) -> None:
+    before = running.found()
+    assert (before["state"], len(before["endpoints"])) == ("active", 1)
+
+    answer = running.asked_to("stop")
+
+    assert (answer.status_code, answer.json()["state"], answer.json()["endpoints"]) == (202, "stopping", [])
+    running.is_off()
+    after = running.found()
+    assert (after["state"], after["endpoints"], after["slots"][0]["ready"]) == ("stopped", [], False)
+    assert after["lease"] == before["lease"]
+    for kept in ("slot_id", "mac_address", "private_ip"):
+        assert after["slots"][0][kept] == before["slots"][0][kept]
+    [slot] = running.plane.client().get("/slots").json()["items"]
+    assert (slot["state"], slot["allocation_id"]) == ("claimed", running.id)
+
+
+def test_what_is_started_again_is_active_once_its_node_says_so(running: Running) -> None:
+    running.asked_to("stop")
+    running.is_off()
+
+    answer = running.asked_to("start")
+
+    assert (answer.status_code, answer.json()["state"]) == (202, "starting")
+    running.comes_up()
+    again = running.found()
+    assert (again["state"], len(again["endpoints"])) == ("active", 1)
+    assert running.types()[-6:] == [
+        "stopping", "slice_stopped", "stopped", "starting", "slice_ready", "activated",
+    ]  # fmt: skip
+
+
+def test_the_ledger_says_who_wanted_it_off_and_whether_the_guest_had_to_be_forced(running: Running) -> None:
+    running.asked_to("stop")
+    running.is_off(forced=True)
+
+    told = running.plane.rows(
+        "select data::jsonb, actor from ledger.event where type like 'allocation.%stop%' order by position"
+    )
+
+    assert told[0][0]["reason"]["code"] == "stopped_by_caller"
+    assert told[0][1].startswith("key:")
+    assert (told[1][0]["forced"], told[1][1]) == (True, "node:n1")
+
+
+@pytest.mark.parametrize("verb", ["stop", "start"])
+def test_asking_again_changes_nothing(running: Running, verb: str) -> None:
+    running.asked_to("stop")
+    if verb == "start":
+        running.is_off()
+        running.asked_to("start")
+    before = running.types()
+
+    assert running.asked_to(verb).status_code == 202
+    assert running.types() == before
+
+
+def test_a_request_that_was_sent_again_after_a_start_does_not_stop_anew(running: Running) -> None:
+    key = {"Idempotency-Key": "once"}
+    running.asked_to("stop", **key)
+    running.is_off()
+    running.asked_to("start")
+    running.comes_up()
+
+    again = running.asked_to("stop", **key)
+
+    assert (again.status_code, again.json()["state"]) == (202, "active")
+
+
+def test_what_is_stopping_is_not_started_and_says_why(running: Running) -> None:
+    running.asked_to("stop")
+
+    refused = running.asked_to("start")
+
+    assert refused.status_code == 409
+    [why] = refused.json()["reasons"]
+    assert why["code"] == "wrong_state"
+    assert "is stopping" in why["message"]
+
+
+def test_what_is_unknown_is_neither_stopped_nor_started(running_plane: RunningPlane) -> None:
+    for verb in ("stop", "start"):
+        answer = running_plane.client().post(f"/allocations/alc-{'0' * 26}/{verb}")
+        assert answer.status_code == 404
+
+
+def test_a_stopped_allocation_is_released_like_any_other(running: Running) -> None:
+    running.asked_to("stop")
+    running.is_off()
+
+    running.plane.client().delete(f"/allocations/{running.id}")
+    assert running.found()["state"] == "releasing"
+    running.says("slice.removed", absent=["link"])
+    assert running.found()["state"] == "released"
+
+
+def test_a_stop_that_is_not_proved_withholds_no_slot(running: Running) -> None:
+    running.asked_to("stop")
+
+    running.says("slice.remains", leftovers=["tap slice0"])
+
+    assert (running.found()["state"], running.slot_state()) == ("stopping", "claimed")
+
+
+def test_leftovers_of_a_stop_withhold_no_slot_from_the_release_that_overtook_it(running: Running) -> None:
+    running.asked_to("stop")
+    stop = running.order("slice.stop")
+    running.plane.client().delete(f"/allocations/{running.id}")
+
+    running.says("slice.remains", of=stop, leftovers=["tap slice0"])
+
+    assert (running.found()["state"], running.slot_state()) == ("releasing", "releasing")
+
+
+def test_a_slice_that_failed_before_it_was_to_be_off_fails_no_stop(running: Running) -> None:
+    apply = running.order("slice.apply")
+    why = {"code": "machine_not_running", "message": "it died"}
+    running.says("slice.interrupted", of=apply, reason=why)
+    running.asked_to("stop")
+
+    running.says("slice.failed", of=apply, reason={"code": "not_reachable", "message": "silent"})
+
+    assert running.found()["state"] == "stopping"
+
+
+def test_the_proof_of_one_stop_is_none_of_the_next(running: Running) -> None:
+    running.asked_to("stop")
+    first = running.order("slice.stop")
+    running.says("slice.stopped", of=first, forced=False)
+    running.asked_to("start")
+    running.comes_up()
+    running.asked_to("stop")
+
+    running.says("slice.stopped", of=first, forced=False)
+    assert running.found()["state"] == "stopping"
+    running.says("slice.stopped", of=running.order("slice.stop"), forced=False)
+    assert running.found()["state"] == "stopped"
+
+
+def test_a_stop_is_refused_where_an_agent_does_not_know_the_order(running: Running) -> None:
+    running.plane.rows("update work.node_session set speaks = '{slice.apply/1}' returning node_id")
+
+    refused = running.asked_to("stop")
+
+    assert refused.status_code == 409
+    [why] = refused.json()["reasons"]
+    assert why == {
+        "code": "not_spoken",
+        "message": "the agent of node n1 does not speak slice.stop/1",
+        "field": None,
+    }
+    assert running.found()["state"] == "active"

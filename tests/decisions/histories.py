@@ -1,0 +1,59 @@
+"""Histories of an allocation of two slots, state by state."""
+
+from datetime import UTC, datetime, timedelta
+
+from control_plane.decisions.slots import network_of
+from events.allocations import (
+    AllocationActivated,
+    AllocationFact,
+    AllocationPlaced,
+    AllocationReleasing,
+    AllocationRequested,
+    AllocationStarting,
+    AllocationStopped,
+    AllocationStopping,
+    LeaseEnded,
+    LeaseGranted,
+    PlacedSlot,
+    SliceInterrupted,
+    SliceReady,
+    SliceStopped,
+)
+from events.facts import Reason
+from events.ssh_keys import ssh_public_key
+from events.values import (
+    ImageName,
+    ProjectId,
+    SkuName,
+    allocation_of,
+    ipv4_subnet,
+    new_uuid,
+    slot_id,
+)
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+ID = allocation_of(new_uuid())
+A, B = slot_id("lab-a/0"), slot_id("lab-a/1")
+KEY = ssh_public_key("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJUNhMTvfjLQo4LVPLtj+JwKLEfEyHSmnjEdHhkqFqP7 test")
+WHY = Reason("because", "of the test")
+PLACED = tuple(PlacedSlot(slot, network_of(slot, ipv4_subnet("10.100.1.0/24"), "default")) for slot in (A, B))
+NETWORK = PLACED[0].network
+REQUESTED = AllocationRequested(
+    ID, ProjectId("p"), SkuName("lab.small"), "private-nat", ImageName("lab-guest"), (KEY,), 3600, 2, {}
+)
+PLACEMENT = AllocationPlaced(ID, PLACED, NOW + timedelta(minutes=2))
+PROVISIONING: tuple[AllocationFact, ...] = (REQUESTED, PLACEMENT)
+
+
+def ready(slot: str) -> SliceReady:
+    return SliceReady(ID, slot_id(slot), NETWORK.private_ip, 22, "SSH-2.0-x")
+
+
+GRANTED = LeaseGranted(ID, NOW, NOW + timedelta(hours=1))
+ACTIVE = (*PROVISIONING, ready(A), ready(B), AllocationActivated(ID), GRANTED)
+INTERRUPTED = SliceInterrupted(ID, A, WHY, NOW + timedelta(minutes=2))
+SOON = NOW + timedelta(minutes=10)
+STOPPING = (*ACTIVE, AllocationStopping(ID, WHY, SOON))
+STOPPED = (*STOPPING, SliceStopped(ID, A, False), SliceStopped(ID, B, False), AllocationStopped(ID))
+STARTING = (*STOPPED, AllocationStarting(ID, WHY, SOON))
+RELEASING = (*ACTIVE, AllocationReleasing(ID, WHY), LeaseEnded(ID))
