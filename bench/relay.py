@@ -37,9 +37,10 @@ WRITERS: Final = 4
 _LOOK_SECONDS: Final = 0.02
 PATIENCE: Final = 60.0
 
-# What is written is counted by those who send, before they send; what they committed was sent.
-_WRITTEN: Final = """
-select count(*), extract(epoch from statement_timestamp()) from work.task where state = 'sent' and sends = 1
+# Rows say `sent` from the start, and stand in `unsent` until whoever sent them has committed that.
+_SENT: Final = """
+select count(*) - (select count(*) from work.unsent), extract(epoch from statement_timestamp())
+from work.task where state = 'sent' and sends = 1
 """
 _NOW: Final = "select extract(epoch from clock_timestamp())"
 _END: Final = (
@@ -104,7 +105,7 @@ class Relaying:
         queue = QueueKeys.of(namespace_of(last)).waiting
         while True:
             if await self._redis.llen(queue) == slots:
-                row = await (await self._conn.execute(_WRITTEN)).fetchone()
+                row = await (await self._conn.execute(_SENT)).fetchone()
                 assert row is not None
                 if row[0] == NODES * slots:
                     return float(row[1])

@@ -3,6 +3,9 @@
 Streams' timers come first: of a batch and a timer that rings at once, whoever has a stream's timer goes on first,
 and neither ever waits for the other's tasks while it keeps a timer the other wants.
 
+A task's row is written as it will be once it is sent, and never again for that: until the sweeper has sent it, it
+stands in `work.unsent` as well.
+
 A node gets only so many tasks of a lane at a time, its credit (`tasks.catalogue`). What exceeds it waits without a
 moment (`due_at` is null), so it is in nobody's way, however much a dead node's backlog grows; `control_plane.credit`
 lets it go on.
@@ -17,6 +20,7 @@ from uuid import UUID
 import psycopg
 
 from control_plane.derive import PROCESSES, Looked, Task
+from control_plane.work import RESEND
 from events.values import NodeId, SlotId, StreamId
 from tasks.catalogue import bounds_of
 from tasks.orders import Token
@@ -34,13 +38,16 @@ on conflict (stream_id) do update set error = excluded.error, since = excluded.s
 # An order that was derived before keeps its row. One that is older than what its slot was told meanwhile is none any
 # more: a look back at a part of the log, or at rows that were lost, must not send it.
 _INSERT: Final = """
+with written as (
 insert into work.task (order_id, node_id, slot_id, allocation_id, kind, epoch, position, "order", task_id, attempt, lane,
-  state, due_at, created_at, ended_at)
+  state, due_at, created_at, sent_at, ended_at, sends)
 select order_id, node_id, slot_id, allocation_id, kind, epoch, position, "order", task_id, attempt, lane,
-  case when outdated then 'superseded' else 'due' end,
-  case when not full_up then %(now)s end,
+  case when outdated then 'superseded' when full_up then 'due' else 'sent' end,
+  case when not full_up then clock_timestamp() + %(resend)s end,
   %(now)s,
-  case when outdated then %(now)s end
+  case when not (outdated or full_up) then %(now)s end,
+  case when outdated then %(now)s end,
+  (not (outdated or full_up))::int
 from (
   select r.*,
     newer or exists (
@@ -64,6 +71,8 @@ from (
   offset 0  -- each of the two is found out once, wherever it is used
 ) as r
 on conflict (order_id) do nothing
+returning order_id, state)
+insert into work.unsent (order_id) select order_id from written where state = 'sent'
 """
 _SUPERSEDE: Final = """
 update work.task t set state = 'superseded', ended_at = %(now)s
@@ -96,7 +105,7 @@ async def write(conn: psycopg.AsyncConnection, found: Sequence[Looked], now: dat
     await _write_timers(conn, found)
     await _write_parked(conn, found, now)
     if tasks := [task for each in found for task in each.tasks]:
-        rows = {**_columns(tasks), "now": now}
+        rows = {**_columns(tasks), "now": now, "resend": RESEND}
         await conn.execute(_SUPERSEDE, rows, prepare=True)
         await conn.execute(_INSERT, rows, prepare=True)
         if tries := [(each.task_id, each.attempt) for each in tasks if each.task_id is not None]:

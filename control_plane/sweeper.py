@@ -1,8 +1,8 @@
 """Sees that every task that is not at its end is in its node's queue: the first send and every other.
 
-A task is looked at when it is due: at once after it was written, and again every `RESEND` while the node has not
-told its end. Sending is idempotent, so a task that waits in the queue or is being worked on stays as it is, and
-one that was lost with Redis, or with the worker that held it, is put back. There is no other way to recover.
+A task is sent at once after it was written, and looked at again every `RESEND` while the node has not told its end.
+Sending is idempotent, so a task that waits in the queue or is being worked on stays as it is, and one that was lost
+with Redis, or with the worker that held it, is put back. There is no other way to recover.
 
 Two sorts of tasks have no moment (`due_at` is null) and cost nobody a look, however many there are:
 - `due` ones beyond their node's credit: as many go on as tasks before them came to their end;
@@ -16,7 +16,7 @@ Each sending is signed anew, so a copy in a queue is good for its type's maximum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple, assert_never
+from typing import Final, LiteralString, NamedTuple, assert_never
 from uuid import UUID
 from zlib import crc32
 
@@ -41,6 +41,7 @@ from control_plane.relay import (
     Relay,
     Requeued,
 )
+from control_plane.work import RESEND
 from events.connection import ledger_connection
 from events.values import NodeId
 from read_models import nodes
@@ -51,7 +52,6 @@ from tasks.wire import OrderMessage, OrderTooLarge, encode_order
 log = structlog.get_logger()
 Seal = Callable[[str, datetime], str]
 """A task's text, and until when a node may begin it, to the text that is sent."""
-RESEND: Final = timedelta(seconds=10)
 BACK_OFF: Final = timedelta(seconds=1)
 COPY: Final = min(type_.bounds.maximum_age for type_ in CATALOGUE.values()) / 2
 """After which a copy that still waits is replaced by one that was signed anew."""
@@ -67,6 +67,23 @@ _SETTINGS: Final = """
 select set_config(name, 'off', true) from unnest(array[
   'synchronous_commit', 'enable_bitmapscan', 'enable_seqscan', 'enable_hashjoin', 'enable_mergejoin']) as name
 union all select set_config('plan_cache_mode', 'force_generic_plan', true)
+"""
+# What was never sent. Its row says that it was, and is put right before the commit where its queue did not take it. Of
+# a task that is over by now nothing is left to do.
+_UNSENT: Final = """
+with taken as (
+  delete from work.unsent u using (
+    select ctid as place from work.unsent order by unsent.place limit %(batch)s for update skip locked
+  ) as first
+  where u.ctid = first.place
+  returning u.place, u.order_id
+)
+select taken.order_id, t.*, statement_timestamp(), false, false, 'due', null::timestamptz, 0
+from taken, lateral (
+  select node_id, kind, "order" from work.task t where t.order_id = taken.order_id and t.state in ('due', 'sent')
+  offset 0  -- one after the other, whatever the planner believes how many there are
+) as t
+order by taken.place
 """
 # Written as if each queue took what it is sent, and put right before the commit where one did not: of a batch that is
 # new that is nothing, so an order's row is written once.
@@ -93,7 +110,7 @@ _PUT_RIGHT: Final = """
 update work.task t set state = r.state, due_at = clock_timestamp() + r.pause, sent_at = r.sent_at, sends = r.sends
 from unnest(%b::uuid[], %b::text[], %b::interval[], %b::timestamptz[], %b::int4[])
   as r(order_id, state, pause, sent_at, sends)
-where t.order_id = r.order_id
+where t.order_id = r.order_id and t.state in ('due', 'sent')
 """
 
 
@@ -129,7 +146,7 @@ class Sweeper:
             try:
                 async with self.engine.begin() as conn:
                     ledger = await ledger_connection(conn)
-                    if not (rows := await self._due(ledger)):
+                    if not (rows := await self._claim(ledger, _UNSENT) or await self._claim(ledger, _DUE)):
                         return sent
                     await self._send(ledger, rows)
             except RedisAway as error:
@@ -138,11 +155,12 @@ class Sweeper:
             failpoint("sweeper.sent")
             sent += len(rows)
 
-    async def _due(self, conn: psycopg.AsyncConnection) -> list[_Due]:
+    async def _claim(self, conn: psycopg.AsyncConnection, query: LiteralString) -> list[_Due]:
+        """Tasks to send, which are ours until the transaction ends."""
         values = {"copy": COPY, "silent": self.silent_after, "resend": RESEND, "batch": BATCH}
         async with conn.pipeline():
             await conn.execute(_SETTINGS)
-            cursor = await conn.cursor(binary=True).execute(_DUE, values, prepare=True)
+            cursor = await conn.cursor(binary=True).execute(query, values, prepare=True)
         return [_Due(*row) for row in await cursor.fetchall()]
 
     async def _send(self, conn: psycopg.AsyncConnection, rows: Sequence[_Due]) -> None:

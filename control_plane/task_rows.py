@@ -4,7 +4,7 @@ Order ids can be guessed, so what a node says changes rows of its own alone.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, assert_never
 from uuid import UUID
@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.decisions.tasks import NO_ANSWER
-from control_plane.work import OPEN, progress, task
+from control_plane.work import OPEN, progress, task, unsent
 from events.facts import Reason
 from events.tasks import (
     TaskAsked,
@@ -93,11 +93,18 @@ async def tried(conn: AsyncConnection, operation_id: UUID, node: NodeId) -> Trie
 
 async def newest_try(conn: AsyncConnection, task_id: UUID) -> Tried | None:
     """The last try at a task that has a row, locked: while we hold it, nobody sends it."""
+    # First, and even if somebody is about to send it: he holds it here, and may want the row then.
+    unsent_too = _UNSENT.where(task.c.task_id == task_id).with_for_update(of=unsent)
+    never_sent = set(await conn.scalars(unsent_too))
     query = _TRIED.where(task.c.task_id == task_id, task.c.kind != CANCEL)
     row = (await conn.execute(query.order_by(task.c.attempt.desc()).limit(1).with_for_update())).one_or_none()
-    return None if row is None else Tried(*row)
+    if row is None:
+        return None
+    newest = Tried(*row)
+    return replace(newest, sends=0) if newest.operation_id in never_sent else newest
 
 
+_UNSENT: Final = sa.select(unsent.c.order_id).join(task, task.c.order_id == unsent.c.order_id)
 _TRIED: Final = sa.select(
     task.c.order_id, task.c.node_id, task.c.task_id, task.c.attempt, task.c.kind, task.c.state, task.c.sends
 ).where(task.c.task_id.is_not(None))

@@ -1,7 +1,9 @@
 """The schema `work`: what is under way. Operational state, beside the ledger, that a rebuild does not restore.
 
 A task is one order on its way to a node: `due` until it was put into the node's queue, `sent` until the node told its
-end, which `GET /v1/tasks` names, or `waiting` for the next try after one that failed in passing. `due_at` is when
+end, which `GET /v1/tasks` names, or `waiting` for the next try after one that failed in passing. A row says `sent` from
+the start, so that it need not be written twice; it is
+`due` for as long as the task stands in `unsent`. `due_at` is when
 the relay should next see to the task. Rows commit with the dispatcher's checkpoint, so what a crash of the server takes
 back is derived again from the log. What is taken away beside the checkpoint is not: an active slot's order is derived
 when it is placed and never after. So `control_plane.pruning` leaves each slot its newest order, and all that is open.
@@ -10,6 +12,7 @@ An order is a wish of an allocation, with its fence token (`epoch`, `position`),
 at a task that an admin asked for (`task_id`), or what tells the node to stop one.
 """
 
+from datetime import timedelta
 from typing import Final
 
 import sqlalchemy as sa
@@ -65,6 +68,15 @@ task = sa.Table(
     schema="work",
 )
 OPEN: Final = ("due", "sent")
+RESEND: Final = timedelta(seconds=10)
+"""After which a task that was sent is looked at again, as long as its node has not told its end."""
+unsent = sa.Table(
+    "unsent",
+    metadata,
+    sa.Column("place", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column("order_id", UUID(as_uuid=True), nullable=False),
+    schema="work",
+)
 progress = sa.Table(
     "progress",
     metadata,

@@ -13,6 +13,7 @@ from fastapi import Depends, Query
 from pydantic import AfterValidator
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from control_plane.api.task_views import STATE
 from control_plane.decisions.allocation_states import Requested, fold
 from control_plane.histories import allocation_history
 from control_plane.work import task
@@ -60,7 +61,7 @@ class WantedTasks:
     kinds: tuple[str, ...]
 
     async def conditions(self, conn: AsyncConnection) -> list[sa.ColumnElement[bool]]:
-        """The same about rows of `work.task`."""
+        """The same about `task_views.ROWS`."""
         found = [*self._plain()]
         if self.allocation is not None:
             # By its slots, all of one node: there is an index for these, and an allocation needs none of its own.
@@ -77,7 +78,10 @@ class WantedTasks:
         if self.allocation is not None:
             yield task.c.allocation_id == self.allocation
         if self.states:
-            yield task.c.state.in_(self.states)
+            # What is due may say `sent`. There is an index for what rows say, and none for what is made of it.
+            said = (*self.states, "sent") if "due" in self.states else self.states
+            yield task.c.state.in_(said)
+            yield STATE.in_(self.states)
         if self.kinds:
             yield task.c.kind.in_(self.kinds)
 

@@ -4,7 +4,7 @@ A task that was asked for is shown by its newest try; what tells a node to stop 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from control_plane.api.views import ReasonView
 from control_plane.decisions.tasks import Trying, fold, state_name
 from control_plane.task_rows import CANCEL
-from control_plane.work import OPEN, parked, progress, task
+from control_plane.work import OPEN, parked, progress, task, unsent
 from events.envelope import Recorded
 from events.tasks import TaskFact
 
@@ -72,9 +72,20 @@ _STREAM: Final = sa.func.coalesce(
     "task-" + sa.cast(task.c.task_id, sa.Text), "allocation-" + task.c.allocation_id
 )
 SHOWN: Final = sa.or_(task.c.task_id.is_(None), sa.and_(task.c.kind != CANCEL, task.c.state != "superseded"))
-ROWS: Final = (
+_NEVER_SENT: Final = sa.and_(unsent.c.order_id.is_not(None), task.c.state.in_(OPEN))
+_SEEN: Final[Mapping[str, sa.ColumnElement[Any]]] = {
+    "state": sa.case((_NEVER_SENT, "due"), else_=task.c.state),
+    "sends": sa.case((_NEVER_SENT, 0), else_=task.c.sends),
+    "sent_at": sa.case((_NEVER_SENT, None), else_=task.c.sent_at),
+}
+"""Columns that a row has from the start as they will be once its task is sent."""
+STATE: Final = _SEEN["state"]
+_COLUMNS: Final[Sequence[sa.ColumnElement[Any]]] = [
+    _SEEN.get(column.name, column).label(column.name) for column in task.c
+]
+ROWS: Final[sa.Select[Any]] = (
     sa.select(
-        task,
+        *_COLUMNS,
         *(progress.c[name].label(f"progress_{name}") for name in ("step", "number", "of", "at")),
         *(parked.c[name].label(f"parked_{name}") for name in ("stream_id", "since", "error")),
         sa.exists()
@@ -82,16 +93,18 @@ ROWS: Final = (
         .label("cancelling"),
     )
     .join(progress, progress.c.order_id == task.c.order_id, isouter=True)
+    .join(unsent, unsent.c.order_id == task.c.order_id, isouter=True)
     .join(parked, parked.c.stream_id == _STREAM, isouter=True)
 )
-"""Rows to show, to be narrowed down by `SHOWN` and more."""
+"""Rows to show, to be narrowed down by `SHOWN` and more; `STATE` is theirs."""
 
 
 async def one(conn: AsyncConnection, task_id: UUID) -> sa.Row[Any] | None:
     """The row behind a task's id; None when it has none (yet)."""
     mine = sa.or_(task.c.order_id == task_id, task.c.task_id == task_id)
     mine = sa.and_(mine, sa.func.coalesce(task.c.task_id, task.c.order_id) == task_id)
-    return (await conn.execute(ROWS.where(mine, SHOWN))).one_or_none()
+    row: sa.Row[Any] | None = (await conn.execute(ROWS.where(mine, SHOWN))).one_or_none()
+    return row
 
 
 def task_view(row: sa.Row[Any]) -> TaskView:

@@ -15,6 +15,11 @@ from events.values import NodeId, SlotId, StreamId
 from tasks.orders import Token
 from tests.servers.postgres import Database
 
+STATE = (
+    "case when state = 'sent' and order_id in (select order_id from work.unsent) then 'due' else state end"
+)
+"""What state a row of `work.task` is in: what was never sent says that it was."""
+
 
 def a_task(node: str, *, slot: str | None = None, position: int = 1) -> Task:
     slot_id = slot or f"{node}/{uuid4()}"
@@ -57,8 +62,8 @@ class Given:
     def states(self, node: str) -> dict[tuple[str, bool], int]:
         """How many of the node's tasks are in which state, with a moment or without."""
         found = self.rows(
-            """select state, due_at is not null, count(*) from work.task where node_id = %(node)s
-            group by state, due_at is not null""",
+            f"""select {STATE}, due_at is not null, count(*) from work.task where node_id = %(node)s
+            group by 1, 2""",
             node=node,
         )
         return {(state, moment): count for state, moment, count in found}

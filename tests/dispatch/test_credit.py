@@ -11,6 +11,7 @@ import redis
 from control_plane import sweeper as sweeping
 from control_plane.credit import wake_waiting
 from control_plane.sweeper import Sweeper
+from control_plane.work import RESEND
 from tasks.catalogue import CREDIT
 from tests.dispatch.given import Given, a_task
 
@@ -60,6 +61,7 @@ async def test_a_dead_nodes_backlog_costs_the_others_nothing(
     await given.tasks(*(a_task("dead") for _ in range(10_000)))
     await sweeper.send_due()
     given.overdue()
+    await sweeper.send_due()
     given.rows("update work.task set state = 'done' where node_id = 'alive' returning 1")
     assert await wake_waiting(given.made.engine, SILENT_AFTER) == 0
 
@@ -76,7 +78,7 @@ def _looked_at(given: Given) -> float:
         values = {
             "copy": sweeping.COPY,
             "silent": SILENT_AFTER,
-            "resend": sweeping.RESEND,
+            "resend": RESEND,
             "batch": sweeping.BATCH,
         }
         [(found,)] = conn.execute(explained, values).fetchall()
@@ -100,11 +102,14 @@ def _scripts(admin: redis.Redis) -> int:
     return int(stats["calls"])
 
 
-async def test_a_silent_nodes_tasks_are_sent_once_and_again_when_it_is_heard(
+async def test_a_silent_nodes_tasks_are_looked_at_once_and_again_when_it_is_heard(
     sweeper: Sweeper, given: Given
 ) -> None:
     given.heard("n1", seconds_ago=LONG_AGO)
     await given.tasks(a_task("n1"), a_task("n1"))
+    assert await sweeper.send_due() == 2
+    assert given.states("n1") == {SENT: 2}
+    given.overdue()
     assert await sweeper.send_due() == 2
     assert given.states("n1") == {LIES_SILENT: 2}
     assert await wake_waiting(given.made.engine, SILENT_AFTER) == 0

@@ -5,7 +5,8 @@ from uuid import UUID
 
 import redis
 
-from control_plane.sweeper import COPY, RESEND, Sweeper
+from control_plane.sweeper import COPY, Sweeper
+from control_plane.work import RESEND
 from tasks.scripts import WORKER_TIMEOUT
 from tests.dispatch.given import Given, a_task
 

@@ -6,8 +6,9 @@ import pytest
 import redis
 
 from control_plane.relay import Relay
-from control_plane.sweeper import BACK_OFF, RESEND, Sweeper
+from control_plane.sweeper import BACK_OFF, Sweeper
 from control_plane.wiring import Plane
+from control_plane.work import RESEND
 from deploy.embedded import redis as embedded
 from tests.dispatch.given import Given, a_task
 

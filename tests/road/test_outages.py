@@ -18,7 +18,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from control_plane.api import problems
-from control_plane.sweeper import RESEND
+from control_plane.work import RESEND
 from deploy.embedded.children import Child, python_module
 from tests.api.node import BEAT, QUEUE_PASSWORD, admit, allocate, as_node, enrol, expect, renew, renewal
 from tests.api.streams import watched

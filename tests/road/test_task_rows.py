@@ -24,6 +24,7 @@ from events.tasks import (
     TaskRetried,
 )
 from events.values import NodeId, new_uuid, stream_of_task
+from tests.dispatch.given import STATE
 from tests.road.test_following import a_plane
 from tests.servers.plane import settings_for
 from tests.servers.postgres import Database
@@ -57,7 +58,7 @@ async def applied(made: Plane, *batch: Recorded[TaskFact]) -> None:
 async def rows(made: Plane) -> list[tuple[int, str]]:
     async with made.engine.connect() as conn:
         query = sa.text(
-            "select attempt, state from work.task where kind <> 'operation.cancel' order by attempt"
+            f"select attempt, {STATE} as state from work.task where kind <> 'operation.cancel' order by attempt"
         )
         return [(row.attempt, row.state) for row in await conn.execute(query)]
 
