@@ -85,8 +85,7 @@ from taken, lateral (
 ) as t
 order by taken.place
 """
-# Written as if each queue took what it is sent, and put right before the commit where one did not: of a batch that is
-# new that is nothing, so an order's row is written once.
+# Written as if each queue took what it is sent, and put right before the commit where one did not.
 _DUE: Final = """
 with due as (
   select t.ctid as place, t.state as was, t.sent_at, t.sends,

@@ -2,8 +2,7 @@
 
 A task is one order on its way to a node: `due` until it was put into the node's queue, `sent` until the node told its
 end, which `GET /v1/tasks` names, or `waiting` for the next try after one that failed in passing. A row says `sent` from
-the start, so that it need not be written twice; it is
-`due` for as long as the task stands in `unsent`. `due_at` is when
+the start, so that it need not be written twice; its task is `due` as long as it stands in `unsent`. `due_at` is when
 the relay should next see to the task. Rows commit with the dispatcher's checkpoint, so what a crash of the server takes
 back is derived again from the log. What is taken away beside the checkpoint is not: an active slot's order is derived
 when it is placed and never after. So `control_plane.pruning` leaves each slot its newest order, and all that is open.
