@@ -185,6 +185,10 @@ class System(Caller):
         agent.start()
         return self.nodes[name]
 
+    def seen_at(self, name: str) -> str:
+        """When the node was last heard of, by the database's clock."""
+        return str(self.call("GET", f"/nodes/{name}")["seen_at"])
+
     def is_settled(self, name: str = NODE) -> bool:
         self.tend()
         node = self.call("GET", f"/nodes/{name}")

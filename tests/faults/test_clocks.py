@@ -100,11 +100,13 @@ def refusals(system: System) -> list[str]:
     return [str(each) for each in system.facts("order.refused", "order.message_refused")]
 
 
-def _start_anew(node: Node, clock: ShiftedClock) -> None:
-    """The agent under this clock; returns when it works."""
+def _start_anew(system: System, node: Node, clock: ShiftedClock) -> None:
+    """The agent under this clock; returns when the node is settled by its own words, not by its predecessor's."""
     began = started(node)
     restart(node.agent, {**node.agent.environment, **clock.environment})
     until(lambda: started(node) > began, "the agent is back")
+    said = system.seen_at(node.name)
+    until(lambda: system.seen_at(node.name) != said and system.is_settled(node.name), "it is settled", 60)
 
 
 class Clocks:
@@ -119,7 +121,7 @@ class Clocks:
 
     def give_nodes(self) -> None:
         for node, clock in zip(self.system.nodes.values(), self.both, strict=True):
-            _start_anew(node, clock)
+            _start_anew(self.system, node, clock)
         self._are_off([node.agent for node in self.system.nodes.values()])
 
     def give_control_plane(self) -> None:
