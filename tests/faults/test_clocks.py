@@ -35,6 +35,7 @@ LEASE_SECONDS: Final = 60
 SLICES: Final = 4
 """As many as both nodes can carry."""
 CASES: Final = ("nodes", "jumping nodes", "control plane")
+_TRUE_TIME: Final = {"LD_PRELOAD": ""}
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +101,12 @@ def refusals(system: System) -> list[str]:
     return [str(each) for each in system.facts("order.refused", "order.message_refused")]
 
 
-def _start_anew(system: System, node: Node, clock: ShiftedClock) -> None:
-    """The agent under this clock; returns when the node is settled by its own words, not by its predecessor's."""
+def _start_anew(system: System, node: Node, environment: dict[str, str]) -> None:
+    """The agent with this in its environment; returns when the node is settled by its own words, not by its
+    predecessor's.
+    """
     began = started(node)
-    restart(node.agent, {**node.agent.environment, **clock.environment})
+    restart(node.agent, {**node.agent.environment, **environment})
     until(lambda: started(node) > began, "the agent is back")
     said = system.seen_at(node.name)
     until(lambda: system.seen_at(node.name) != said and system.is_settled(node.name), "it is settled", 60)
@@ -121,7 +124,7 @@ class Clocks:
 
     def give_nodes(self) -> None:
         for node, clock in zip(self.system.nodes.values(), self.both, strict=True):
-            _start_anew(self.system, node, clock)
+            _start_anew(self.system, node, clock.environment)
         self._are_off([node.agent for node in self.system.nodes.values()])
 
     def give_control_plane(self) -> None:
@@ -145,10 +148,12 @@ class Clocks:
 
     def take_back(self) -> None:
         """Everybody has the true time again."""
-        agents = [node.agent for node in self.system.nodes.values()]
-        for child in (*self.system.stack.programs.values(), *agents):
+        for child in self.system.stack.programs.values():
             if child.environment.get("LD_PRELOAD"):
-                restart(child, {**child.environment, "LD_PRELOAD": ""})
+                restart(child, {**child.environment, **_TRUE_TIME})
+        for node in self.system.nodes.values():
+            if node.agent.environment.get("LD_PRELOAD"):
+                _start_anew(self.system, node, _TRUE_TIME)
 
 
 @matrix.cases("P8", CASES, few=1)
