@@ -5,16 +5,18 @@ line on stderr in the shape of a problem document.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from control_plane.cli.client import Listing
 from control_plane.cli.failures import Failure
 
+_SAID_TO_TERMINALS: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 _WIDE: Final = 240
 """Columns of rows, and of everything when nobody is looking: enough that no id is cut in two."""
 
@@ -67,8 +69,16 @@ class Screen:
             self.err.print(_block(failure))
 
 
+class _Harmless(Console):
+    """Leaves out control characters of what it is given: a node's words must not command a terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else text.translate(_SAID_TO_TERMINALS), style, control)
+
+
 def _console(*, stderr: bool, wide: bool = False) -> Console:
-    console = Console(stderr=stderr, highlight=False, emoji=False, markup=False)
+    console = _Harmless(stderr=stderr, highlight=False, emoji=False, markup=False)
     if wide or not console.is_terminal:
         console.width = max(console.width, _WIDE)
     return console

@@ -186,3 +186,11 @@ def test_skus_are_listed(plane: ScriptedPlane, sliceplane: Run) -> None:
 )
 def test_a_length_of_time_is_told_with_the_precision_that_matters(seconds: float, shown: str) -> None:
     assert span(seconds) == shown
+
+
+def test_what_a_node_says_commands_no_terminal(plane: ScriptedPlane, sliceplane: Run) -> None:
+    said = {**SLOT, "reason": {"code": "leftovers", "message": "a tap \x1b]0;mine\x07\x1b[2J\x9b1m is there"}}
+    plane.answers("GET /v1/slots", page(said))
+    out = sliceplane("slots", "list").out
+    assert "is there" in out
+    assert not [sign for sign in out if sign != "\n" and not sign.isprintable()]
