@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane import task_rows, work
 from control_plane.commands.allocations import Living, load
-from control_plane.commands.nodes import Survey, inspect_node
+from control_plane.commands.nodes import Survey, inspect_node, take_mended
 from control_plane.decisions import allocation as life
 from control_plane.decisions.refusals import Conflict, Objection, UnknownName
 from control_plane.decisions.skus import SKUS
@@ -78,6 +78,8 @@ async def _decide(transaction: Transaction, place: Place, report: Report) -> Dec
     match report.body:
         case reports.NodeSurveyed() as body:
             return await inspect_node(transaction, Survey(place.node, body, _cause(place, report)))
+        case reports.DriftMended() as body:
+            return await take_mended(transaction, place.node, body, _cause(place, report))
         case reports.OrderRefused() as body:
             return await take_refusal(transaction, place.node, body, _cause(place, report))
         case reports.OperationDone() | reports.OperationFailed() as body:

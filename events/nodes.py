@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from events.drift import DriftFound, OpenDrift
 from events.facts import Fact
 from events.values import Ipv4Subnet, NodeId
 
@@ -105,6 +106,30 @@ class NodeInspected(Fact, frozen=True):
     """Prerequisites that the host lacks, in words; empty means fit to carry slices."""
 
 
+class NodeDegraded(Fact, frozen=True):
+    """Something that all slots of the host need is otherwise than it was wanted, and is not mended. Nothing is placed
+    there while any of it blocks.
+    """
+
+    node_id: NodeId
+    drift: tuple[OpenDrift, ...]
+    """All of it, also what was told before."""
+
+
+class NodeRecovered(Fact, frozen=True):
+    """What all slots of the host need is as it is wanted again."""
+
+    node_id: NodeId
+
+
+class NodeMended(Fact, frozen=True):
+    """Something that all slots of the host need was otherwise than it was wanted, and the host made it good at once."""
+
+    node_id: NodeId
+    drift: tuple[DriftFound, ...]
+    """What was mended."""
+
+
 NodeFact = (
     NodeExpected
     | EnrolmentReopened
@@ -113,4 +138,7 @@ NodeFact = (
     | AgentSuperseded
     | NodeRevoked
     | NodeInspected
+    | NodeDegraded
+    | NodeRecovered
+    | NodeMended
 )

@@ -3,6 +3,7 @@
 A slot is claimed for an allocation, and stays claimed until the node proved that nothing is left there.
 """
 
+from events.drift import DriftFound, OpenDrift
 from events.facts import Fact, Reason, Record
 from events.values import AllocationId, Ipv4Address, Ipv4Subnet, MacAddress, NodeId, SkuName, SlotId
 
@@ -96,6 +97,30 @@ class SlotFreedUnproved(Fact, frozen=True):
     """What the node had found there last, a line each; empty where it had said nothing."""
 
 
+class SlotDegraded(Fact, frozen=True):
+    """Something in the slot is otherwise than it was wanted, and is not mended. Nothing is placed there while any of it
+    blocks.
+    """
+
+    slot_id: SlotId
+    drift: tuple[OpenDrift, ...]
+    """All of it, also what was told before."""
+
+
+class SlotRecovered(Fact, frozen=True):
+    """The slot is as it is wanted again."""
+
+    slot_id: SlotId
+
+
+class SlotMended(Fact, frozen=True):
+    """Something in the slot was otherwise than it was wanted, and the host made it good at once."""
+
+    slot_id: SlotId
+    drift: tuple[DriftFound, ...]
+    """What was mended."""
+
+
 SlotFact = (
     SlotDiscovered
     | SlotApproved
@@ -104,4 +129,7 @@ SlotFact = (
     | SlotWithheld
     | SlotReleased
     | SlotFreedUnproved
+    | SlotDegraded
+    | SlotRecovered
+    | SlotMended
 )

@@ -76,11 +76,11 @@ class Acceptance:
 
     def notice_all(self) -> list[Slot]:
         """As `due`; slices that stopped while no agent was there are reported before anything is done about it."""
-        return [slot for slot in self.slots if _seen(slot, self._notice)]
+        return self._seen(self._notice)[0]
 
-    def due(self) -> list[Slot]:
-        """Slots where `look_after` would do or say something. One that cannot be read is left to the next look."""
-        return [slot for slot in self.slots if _seen(slot, self._is_due)]
+    def due(self) -> tuple[list[Slot], list[HostUnreadable]]:
+        """Slots where `look_after` would do or say something, and why others could not be looked at."""
+        return self._seen(self._is_due)
 
     def look_after(self, slot: Slot) -> None:
         """Bring the slot back to what it holds, if that is not so; skipped while somebody works on it."""
@@ -107,21 +107,24 @@ class Acceptance:
     def _is_due(self, _slot: Slot, held: Held) -> bool:
         return self._work.is_due(held)
 
+    def _seen(self, look: Callable[[Slot, Held], bool]) -> tuple[list[Slot], list[HostUnreadable]]:
+        seen, unread = list[Slot](), list[HostUnreadable]()
+        for slot in self.slots:
+            held = slot.held
+            try:
+                if held is not None and look(slot, held):
+                    seen.append(slot)
+            except HostUnreadable as unreadable:
+                log.warning("slot_unreadable", slot_id=slot.slot_id, reason=str(unreadable))
+                unread.append(unreadable)
+        return seen, unread
+
     def _run(self, slot: Slot, order: Order) -> None:
         with slot.working(order) as halt:
             held = slot.held
             if halt is None or held is None or _superseded(held, order):
                 return
             self._work.run(slot, held, halt, asked=True)
-
-
-def _seen(slot: Slot, look: Callable[[Slot, Held], bool]) -> bool:
-    held = slot.held
-    try:
-        return held is not None and look(slot, held)
-    except HostUnreadable as unreadable:
-        log.warning("slot_unreadable", slot_id=slot.slot_id, reason=str(unreadable))
-        return False
 
 
 def _told(slot: SlotId, held: Held) -> HeldOrder:

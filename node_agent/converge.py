@@ -24,9 +24,9 @@ Done = TypeVar("Done")
 _LOOK_AGAIN_SECONDS: Final = 0.5
 
 
-def planned(wanted: Slice, host: Host) -> tuple[str, ...]:
-    """Names of the steps that would make the host carry `wanted`; empty when it does. Raises `HostUnreadable`."""
-    return tuple(step.name for aspect in host.aspects for step in aspect.to_apply(wanted))
+def planned(wanted: Slice, host: Host) -> tuple[Step, ...]:
+    """The steps that would make the host carry `wanted`; none when it does. Raises `HostUnreadable`."""
+    return tuple(step for aspect in host.aspects for step in aspect.to_apply(wanted))
 
 
 def make(wanted: Slice, host: Host, halt: Halt) -> None:
@@ -34,9 +34,9 @@ def make(wanted: Slice, host: Host, halt: Halt) -> None:
     _carry_out(host.aspects, lambda aspect: aspect.to_apply(wanted), lambda steps: run_steps(steps, halt))
 
 
-def planned_off(stopped: SliceNetwork, host: Host) -> tuple[str, ...]:
-    """Names of the steps that would switch the slice off; empty when it is. Raises `HostUnreadable`."""
-    return tuple(step.name for aspect in host.aspects for step in aspect.to_stop(stopped))
+def planned_off(stopped: SliceNetwork, host: Host) -> tuple[Step, ...]:
+    """The steps that would switch the slice off; none when it is. Raises `HostUnreadable`."""
+    return tuple(step for aspect in host.aspects for step in aspect.to_stop(stopped))
 
 
 def switch_off(stopped: SliceNetwork, host: Host, halt: Halt) -> tuple[StepFailed, ...]:

@@ -10,7 +10,7 @@ from typing import Final
 from node_agent.host import Prerequisite
 from node_agent.links import Links
 from node_agent.settings import Settings
-from node_agent.slices import HostUnreadable
+from node_agent.slices import Difference, HostUnreadable
 
 NOT_CONFIGURED: Final = "not configured"
 
@@ -19,6 +19,17 @@ def devices_of(settings: Settings, links: Links) -> Callable[[], tuple[Prerequis
     """What to ask for the state of the devices; it raises nothing."""
     wanted = (("vf", settings.vf_parent), ("bf3", settings.bf3_link))
     return lambda: tuple(_device(name, link, links) for name, link in wanted)
+
+
+def absent_devices_of(settings: Settings, links: Links) -> Callable[[], tuple[Difference, ...]]:
+    """What to ask for the devices that are not there. It raises `HostUnreadable`."""
+    wanted = [link for link in (settings.vf_parent, settings.bf3_link) if link is not None]
+
+    def absent() -> tuple[Difference, ...]:
+        gone = (link for link in wanted if links.link(link) is None)
+        return tuple(Difference("device.absent", f"link {link}", "no such link") for link in gone)
+
+    return absent
 
 
 def _device(name: str, link: str | None, links: Links) -> Prerequisite:

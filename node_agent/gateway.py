@@ -16,9 +16,10 @@ from node_agent.flows import COOKIE, COOKIE_MASK, Flow, gateway_mac
 from node_agent.gateway_rules import CHAINS, node_rules
 from node_agent.host import Prerequisite
 from node_agent.links import DEFAULT_MTU
-from node_agent.rules import Change, Rule, Ruleset
+from node_agent.rules import Change, Rule, Ruleset, in_words
 from node_agent.settings import Settings
-from node_agent.slices import HostUnreadable, Step, tap_of
+from node_agent.slices import Difference, HostUnreadable, Step, tap_of
+from tasks.drift import DriftKind
 
 PROTOCOLS: Final = frozenset({"OpenFlow13", "OpenFlow14", "OpenFlow15"})
 STANDALONE: Final = Flow(0, frozenset(), "NORMAL")
@@ -111,7 +112,7 @@ class DhcpServers(Protocol):
     def missing(self) -> tuple[str, ...]: ...
 
     def serves(self, network: NodeNetwork) -> bool:
-        """Whether exactly the wanted server runs."""
+        """Whether exactly the wanted server runs, whoever started it; its end is heard of from then on."""
         ...
 
     def serve(self, network: NodeNetwork) -> None:
@@ -142,16 +143,27 @@ class Gateway:
             *self._dhcp_steps(),
         )
 
+    def lost(self) -> tuple[Difference, ...]:
+        """What the node needs and no step can bring back."""
+        found, wanted = self._links.default_route_links(), self._wanted.uplink
+        if wanted in found:
+            return ()
+        others = ", ".join(sorted(found)) or "no link"
+        return (Difference("uplink.lost", f"a default route by {wanted}", f"default routes by {others}"),)
+
+    def missing(self) -> tuple[str, ...]:
+        """What must be installed on the host before anything can be done there, in words."""
+        return tuple(words for _, words in self._lacking())
+
     def prerequisites(self) -> tuple[Prerequisite, ...]:
         """What the node needs, after all that could be done about it (NOD-6)."""
-        drivers = (("switch", self._bridges), ("translation", self._filter), ("dhcp", self._dhcp))
-        lacking = tuple(
-            Prerequisite(name, ok=False, detail=words)
-            for name, driver in drivers
-            for words in driver.missing()
-        )
+        lacking = tuple(Prerequisite(name, ok=False, detail=words) for name, words in self._lacking())
         # Without the means to look, the rest would only repeat the same in other words.
         return lacking or self._looked_at()
+
+    def _lacking(self) -> Iterator[tuple[str, str]]:
+        drivers = (("switch", self._bridges), ("translation", self._filter), ("dhcp", self._dhcp))
+        return ((name, words) for name, driver in drivers for words in driver.missing())
 
     def _looked_at(self) -> tuple[Prerequisite, ...]:
         wanted = self._wanted
@@ -181,10 +193,16 @@ class Gateway:
         )
         found = self._bridges.bridge(wanted.name)
         if found != wanted:
-            yield Step("gateway.set_bridge", lambda: self._bridges.set_bridge(wanted))
+            kind: DriftKind = "bridge.changed" if found else "bridge.absent"
+            differs = Difference(kind, _bridge_words(wanted), _bridge_words(found))
+            yield Step("gateway.set_bridge", lambda: self._bridges.set_bridge(wanted), differs)
         foreign = foreign_cookies(self._bridges.flows(wanted.name), secure=found is None or found.secure)
         if foreign:
-            yield Step("gateway.remove_foreign_flows", lambda: self._remove_flows(foreign))
+            cookies = ", ".join(f"{cookie:#x}" for cookie in foreign)
+            strange = Difference(
+                "bridge.foreign_flows", "flows of slots alone", f"flows with cookie {cookies}"
+            )
+            yield Step("gateway.remove_foreign_flows", lambda: self._remove_flows(foreign), strange)
 
     def _remove_flows(self, cookies: tuple[int, ...]) -> None:
         for cookie in cookies:
@@ -195,21 +213,29 @@ class Gateway:
         return node_rules(wanted.bridge, wanted.uplink, wanted.subnet, self._links.addresses(wanted.uplink))
 
     def _filter_steps(self) -> Iterator[Step]:
-        change = plan_filter(self._rules(), self._filter.ruleset(), self._wanted.bridge)
+        wanted, found = self._rules(), self._filter.ruleset()
+        change = plan_filter(wanted, found, self._wanted.bridge)
         if change is not None:
-            yield Step("gateway.set_rules", lambda: self._filter.change(change))
+            yield Step(
+                "gateway.set_rules", lambda: self._filter.change(change), filter_difference(wanted, found)
+            )
 
     def _link_steps(self) -> Iterator[Step]:
         name, length = self._wanted.bridge, self._wanted.subnet.partition("/")[2]
         wanted = GatewayLink(frozenset({f"{self._wanted.gateway}/{length}"}), up=True)
-        if self._links.gateway_link(name) != wanted:
-            yield Step("gateway.set_address", lambda: self._links.set_gateway_link(name, wanted))
+        found = self._links.gateway_link(name)
+        if found != wanted:
+            differs = Difference("gateway.address", _link_words(name, wanted), _link_words(name, found))
+            yield Step("gateway.set_address", lambda: self._links.set_gateway_link(name, wanted), differs)
         if not self._links.forwards():
-            yield Step("gateway.set_forwarding", self._links.set_forwarding)
+            off = Difference("gateway.forwarding", "IPv4 forwarding on", "IPv4 forwarding off")
+            yield Step("gateway.set_forwarding", self._links.set_forwarding, off)
 
     def _dhcp_steps(self) -> Iterator[Step]:
         if not self._dhcp.serves(self._wanted):
-            yield Step("gateway.serve_dhcp", lambda: self._dhcp.serve(self._wanted))
+            served = f"DHCP for {self._wanted.subnet} on {self._wanted.bridge}"
+            differs = Difference("gateway.dhcp", served, "no such server")
+            yield Step("gateway.serve_dhcp", lambda: self._dhcp.serve(self._wanted), differs)
 
 
 def _found(name: str, what: str, look: Callable[[], bool]) -> Prerequisite:
@@ -236,6 +262,31 @@ def plan_filter(wanted: tuple[Rule, ...], found: Ruleset, bridge: str) -> Change
     if _by_chain(tuple(each.rule for each in others)) == _by_chain(wanted):
         return None
     return Change(delete=others, append=wanted)
+
+
+def filter_difference(wanted: tuple[Rule, ...], found: Ruleset) -> Difference:
+    """What is otherwise with the node's own rules."""
+    own = [each.rule for each in found.rules if each.rule.owner not in SLOTS]
+    missing = [each for each in wanted if each not in own]
+    strange = [each for each in own if each not in wanted]
+    lacking = sorted(chain.name for chain in frozenset(CHAINS) - found.chains)
+    chains = f"; no chain {', '.join(lacking)}" if lacking else ""
+    return Difference("gateway.rules", f"{len(wanted)} rules", in_words(len(own), missing, strange) + chains)
+
+
+def _bridge_words(bridge: Bridge | None) -> str:
+    if bridge is None:
+        return "no bridge"
+    mode, protocols = "secure" if bridge.secure else "standalone", ", ".join(sorted(bridge.protocols))
+    return (
+        f"bridge {bridge.name}, {mode}, {bridge.datapath_type}, {bridge.mac}, {protocols or 'no protocols'}"
+    )
+
+
+def _link_words(name: str, link: GatewayLink | None) -> str:
+    if link is None:
+        return f"no link {name}"
+    return f"{', '.join(sorted(link.addresses)) or 'no address'} on {name}, {'up' if link.up else 'down'}"
 
 
 def _by_chain(rules: tuple[Rule, ...]) -> dict[str, list[Rule]]:

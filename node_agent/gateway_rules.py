@@ -41,7 +41,7 @@ CHAINS: Final = (
     Chain("inet", "untracked_out", "filter", "output", -300),
     Chain("inet", "input", "filter", "input", 0),
     Chain("inet", "forward", "filter", "forward", 0),
-    Chain("inet", "masquerade", "nat", "postrouting", 100),
+    Chain("inet", "source_nat", "nat", "postrouting", 100),
     # After translation: whatever still has a private source here was not, or could not be, translated.
     Chain("inet", "leaving", "filter", "postrouting", 300),
     Chain("inet", FROM_SLICES),
@@ -71,7 +71,7 @@ def node_rules(
         inet("forward", meta("iifname", TAPS), DROP),
         inet("forward", meta("iifname", bridge), jump(OUT_OF_SLICES)),
         inet("forward", meta("oifname", bridge), jump(INTO_SLICES)),
-        inet("masquerade", meta("oifname", uplink), match(source, prefix(subnet)), MASQUERADE),
+        inet("source_nat", meta("oifname", uplink), match(source, prefix(subnet)), MASQUERADE),
         inet("leaving", meta("oifname", uplink), match(source, {"set": [*map(prefix, PRIVATE)]}), *own, DROP),
         inet(FROM_SLICES, ESTABLISHED, ACCEPT),
         inet(FROM_SLICES, DROP),

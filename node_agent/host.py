@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from events.values import Ipv4Address
-from node_agent.slices import Aspect, SliceNetwork, Step
+from node_agent.slices import Aspect, Difference, SliceNetwork, Step
 
 LeaseState = Literal["none", "offered", "bound", "expired", "foreign"]
 
@@ -66,6 +66,14 @@ class Gateway(Protocol):
         """Raises `HostUnreadable`."""
         ...
 
+    def lost(self) -> tuple[Difference, ...]:
+        """What the node needs and no step can bring back. Raises `HostUnreadable`."""
+        ...
+
+    def missing(self) -> tuple[str, ...]:
+        """What must be installed on the host before anything can be done there, in words."""
+        ...
+
     def prerequisites(self) -> tuple[Prerequisite, ...]:
         """Everything that was looked at; what cannot be read is not there."""
         ...
@@ -82,10 +90,16 @@ class Host:
     images: Callable[[], tuple[str, ...]]
     devices: Callable[[], tuple[Prerequisite, ...]]
     """Devices that the settings name, or say that there are none of."""
+    absent_devices: Callable[[], tuple[Difference, ...]]
+    """Those of them that are not there. Raises `HostUnreadable`."""
+    check_machines: Callable[[], None]
+    """Raises `HostUnreadable` when the hypervisor does not answer."""
     inspect_machine: Callable[[SliceNetwork], MachineSeen | None]
     """Raises `HostUnreadable`."""
     runs: Callable[[SliceNetwork], bool]
     """Whether anything runs that is the slot's. Raises `HostUnreadable`."""
     to_shut_down: Callable[[SliceNetwork], tuple[Step, ...]]
     """Steps that ask the slot's guest to shut down; empty when none runs. Raises `HostUnreadable`."""
+    listen: Callable[[], None]
+    """From now on, those who asked for it hear at once when something on the host may have changed."""
     close: Callable[[], None]

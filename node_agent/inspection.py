@@ -9,18 +9,19 @@ What a node lacks is reported and never fatal: slices that run go on running, an
 
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import structlog
 from pydantic import ValidationError
 
+from node_agent.drift import NODE, Drifts, differences, merged, unreadable
 from node_agent.durable import replace_file
 from node_agent.halt import Halt
 from node_agent.host import Host
 from node_agent.reporter import Reporter
 from node_agent.settings import Settings, SlotSettings
-from node_agent.slices import HostUnreadable, tap_of
+from node_agent.slices import Difference, HostUnreadable, tap_of
 from node_agent.steps import StepFailed, run_steps
 from node_agent.version import agent_version
 from tasks.failpoints import failpoint
@@ -41,24 +42,48 @@ class Inspection:
     """Used by one thread at a time, but for `doubt`. `enrolment` tells the hash of the token that was enrolled with."""
 
     def __init__(
-        self, settings: Settings, host: Host, reporter: Reporter, enrolment: Callable[[], str]
+        self,
+        settings: Settings,
+        host: Host,
+        reporter: Reporter,
+        drifts: Drifts,
+        enrolment: Callable[[], str],
     ) -> None:
-        self._settings, self._host, self._reporter = settings, host, reporter
+        self._settings, self._host, self._reporter, self._drifts = settings, host, reporter, drifts
         self._enrolment = enrolment
         self._file = settings.state_folder / "described.json"
         self._last = _read(self._file)
+        self._is_made = self._last is not None
+        if self._last is not None:
+            own = {None, *(slot.index for slot in settings.slots)}
+            drifts.remember(each for each in self._last.said.drift if each.slot in own)
         self._doubted = threading.Event()
 
-    def inspect(self, halt: Halt) -> None:
-        """Make good what the node as a whole lacks, and report it if it differs. Raises `Halted`, `OSError`."""
-        missing = (*self._prepare(halt), *self._missing())
-        self._tell(Told(token_sha256=self._enrolment(), said=self._describe(missing)))
+    def prepare(self, halt: Halt) -> tuple[Difference, ...]:
+        """Make good what the node as a whole lacks; what was found lacking. Raises `Halted`."""
+        found: tuple[Difference, ...] = ()
+        try:
+            steps = self._host.gateway.to_apply()
+            found = differences(steps)
+            run_steps(steps, halt)
+        except (StepFailed, HostUnreadable) as failure:
+            log.warning("node_not_prepared", reason=str(failure))
+        return found
+
+    def tell(self, found: tuple[Difference, ...], unread: Collection[HostUnreadable]) -> None:
+        """Report what became of what was found, and the node if it is another than was told. Raises `OSError`.
+
+        `unread` is what kept others from looking at their part of the host.
+        """
+        self._note(found, [unreadable(why) for why in unread])
+        self._describe(Told(token_sha256=self._enrolment(), said=self._described()))
+        self._is_made = True
 
     def doubt(self) -> None:
         """Whatever was said may have been forgotten: the next look says it again."""
         self._doubted.set()
 
-    def _tell(self, found: Told) -> None:
+    def _describe(self, found: Told) -> None:
         if self._doubted.is_set():
             # Before it is said: a doubt that comes meanwhile is another one.
             self._doubted.clear()
@@ -73,17 +98,20 @@ class Inspection:
         self._last = found
         log.info("node_surveyed", missing=found.said.missing)
 
-    def _prepare(self, halt: Halt) -> tuple[str, ...]:
+    def _note(self, found: tuple[Difference, ...], unread: list[Difference]) -> None:
+        gateway = self._host.gateway
         try:
-            run_steps(self._host.gateway.to_apply(), halt)
-        except (StepFailed, HostUnreadable) as failure:
-            log.warning("node_not_prepared", reason=str(failure))
-            return (f"preparation: {failure}",)
-        return ()
-
-    def _missing(self) -> tuple[str, ...]:
-        looked_at = (*self._host.gateway.prerequisites(), *self._host.devices())
-        return tuple(each.detail for each in looked_at if not each.ok)
+            left = (*differences(gateway.to_apply()), *gateway.lost(), *self._host.absent_devices())
+        except HostUnreadable as why:
+            # Nobody knows what became of what was found, nor of what was open.
+            self._drifts.add(NODE, (*found, unreadable(why), *unread))
+            return
+        try:
+            self._host.check_machines()
+        except HostUnreadable as why:
+            unread.append(unreadable(why))
+        # What was never made was not lost.
+        self._drifts.note(NODE, found if self._is_made else (), merged((*left, *unread)))
 
     def _images(self) -> tuple[str, ...]:
         try:
@@ -95,7 +123,8 @@ class Inspection:
             log.warning("images_left_out", names=names[MOST_IMAGES:])
         return names[:MOST_IMAGES]
 
-    def _describe(self, missing: tuple[str, ...]) -> NodeSurveyed:
+    def _described(self) -> NodeSurveyed:
+        missing = self._host.gateway.missing()
         return NodeSurveyed(
             hostname=socket.gethostname(),
             agent_version=agent_version(),
@@ -103,6 +132,7 @@ class Inspection:
             images=self._images(),
             missing=tuple(line(each) for each in missing[:64]),
             slots=tuple(_found(slot) for slot in self._settings.slots),
+            drift=self._drifts.open(),
         )
 
 

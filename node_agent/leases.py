@@ -10,12 +10,12 @@ withdrawn reservation with a lease, which the next plan clears.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, Protocol, TypeVar
 
 from events.values import Ipv4Address, MacAddress
 from node_agent.looks import look
-from node_agent.slices import Slice, SliceNetwork, Step
+from node_agent.slices import Difference, Slice, SliceNetwork, Step
+from tasks.drift import DriftKind
 
 Thing = TypeVar("Thing")
 LeaseState = Literal["none", "offered", "bound", "expired", "foreign"]
@@ -71,11 +71,22 @@ def plan(
     wanted: Reservation, reserved: frozenset[Reservation], leased: frozenset[LeaseSeen], leases: Leases
 ) -> tuple[Step, ...]:
     """From what the server keeps that is the slot's, or in its way, to `wanted`."""
-    rivals = _by_name(reserved - {wanted})
-    steps = _take_back(rivals, _foreign(wanted, leased), leases)
+    rivals, foreign = _by_name(reserved - {wanted}), _foreign(wanted, leased)
+    steps = (
+        *(
+            _withdraw(each, leases, _differs("lease.rival", wanted, _reservation_words(each)))
+            for each in rivals
+        ),
+        *(_clear(each, leases, _differs("lease.foreign", wanted, _lease_words(each))) for each in foreign),
+    )
     if wanted not in reserved:
-        steps += (Step("lease.reserve", lambda: leases.reserve(wanted)),)
+        differs = _differs("lease.unreserved", wanted, "no such reservation")
+        steps += (Step("lease.reserve", lambda: leases.reserve(wanted), differs),)
     return steps
+
+
+def _differs(kind: DriftKind, wanted: Reservation, found: str) -> Difference:
+    return Difference(kind, _reservation_words(wanted), found)
 
 
 def observe(mac: MacAddress, ip: Ipv4Address, leased: frozenset[LeaseSeen]) -> ObservedAddress:
@@ -102,11 +113,20 @@ def _sorted(leases: Iterable[LeaseSeen]) -> tuple[LeaseSeen, ...]:
     return tuple(sorted(leases, key=lambda lease: (lease.ip, lease.mac)))
 
 
-def _take_back(
-    reserved: Iterable[Reservation], leased: Iterable[LeaseSeen], leases: Leases
-) -> tuple[Step, ...]:
-    withdrawals = tuple(Step("lease.withdraw", partial(leases.withdraw, rival)) for rival in reserved)
-    return withdrawals + tuple(Step("lease.clear", partial(leases.clear, lease)) for lease in leased)
+def _withdraw(reservation: Reservation, leases: Leases, differs: Difference | None = None) -> Step:
+    return Step("lease.withdraw", lambda: leases.withdraw(reservation), differs)
+
+
+def _clear(lease: LeaseSeen, leases: Leases, differs: Difference | None = None) -> Step:
+    return Step("lease.clear", lambda: leases.clear(lease), differs)
+
+
+def _reservation_words(reservation: Reservation) -> str:
+    return f"dhcp reservation {reservation.name} of {reservation.ip} for {reservation.mac}"
+
+
+def _lease_words(lease: LeaseSeen) -> str:
+    return f"dhcp lease of {lease.ip} to {lease.mac}"
 
 
 class LeaseAspect:
@@ -126,13 +146,16 @@ class LeaseAspect:
 
     def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:
         reserved, leased = self._found(gone)
-        return _take_back(_by_name(reserved), _sorted(leased), self._leases)
+        return (
+            *(_withdraw(each, self._leases) for each in _by_name(reserved)),
+            *(_clear(each, self._leases) for each in _sorted(leased)),
+        )
 
     def remains(self, gone: SliceNetwork) -> tuple[str, ...]:
         reserved, leased = self._found(gone)
         return (
-            *(f"dhcp reservation {r.name} of {r.ip} for {r.mac}" for r in _by_name(reserved)),
-            *(f"dhcp lease of {lease.ip} to {lease.mac}" for lease in _sorted(leased)),
+            *map(_reservation_words, _by_name(reserved)),
+            *map(_lease_words, _sorted(leased)),
         )
 
     def observe_address(self, network: SliceNetwork) -> ObservedAddress:
@@ -140,12 +163,12 @@ class LeaseAspect:
         return observe(network.mac, network.ip, self._leased(network))
 
     def _to_keep(self, network: SliceNetwork) -> tuple[Step, ...]:
-        return plan(_reservation(network), *self._found(network), self._leases)
+        return plan(_wanted(network), *self._found(network), self._leases)
 
     def _found(self, network: SliceNetwork) -> tuple[frozenset[Reservation], frozenset[LeaseSeen]]:
         """What the server keeps that is the slot's, or in its way: of the same name, card or address."""
         by_key = look((self, "reservations by key"), lambda: _by_key(self._leases.reservations(), _keys))
-        return _of(by_key, _keys(_reservation(network))), self._leased(network)
+        return _of(by_key, _keys(_wanted(network))), self._leased(network)
 
     def _leased(self, network: SliceNetwork) -> frozenset[LeaseSeen]:
         by_key = look(
@@ -172,5 +195,5 @@ def _of(by_key: Mapping[str, Sequence[Thing]], keys: Iterable[str]) -> frozenset
     return frozenset(thing for key in keys for thing in by_key.get(key, ()))
 
 
-def _reservation(network: SliceNetwork) -> Reservation:
+def _wanted(network: SliceNetwork) -> Reservation:
     return Reservation(network.tap, network.mac, network.ip)

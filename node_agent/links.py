@@ -10,7 +10,7 @@ none: the plan goes on from either.
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from node_agent.slices import Slice, SliceNetwork, Step
+from node_agent.slices import Difference, Slice, SliceNetwork, Step
 
 DEFAULT_MTU: Final = 1500
 
@@ -42,6 +42,10 @@ class Links(Protocol):
 
     def link(self, name: str) -> Tap | OtherLink | None: ...
 
+    def is_carried(self, name: str) -> bool:
+        """Whether a program holds the tap's other end; one that was deleted and made anew is held by nobody."""
+        ...
+
     def add_tap(self, tap: Tap) -> None:
         """Make a persistent tap; refused when the name is taken."""
         ...
@@ -56,17 +60,29 @@ class Links(Protocol):
 
 
 def plan(wanted: Tap, found: Tap | OtherLink | None, links: Links) -> tuple[Step, ...]:
-    add = Step("link.add_tap", lambda: links.add_tap(wanted))
+    if found == wanted:
+        return ()
+    differs = Difference("link.changed" if found else "link.absent", _words(wanted), _words(found))
+    add = Step("link.add_tap", lambda: links.add_tap(wanted), differs)
     match found:
         case None:
             return (add,)
-        case Tap() if found == wanted:
-            return ()
         case Tap(owner=owner) if owner == wanted.owner:
-            return (Step("link.set_tap", lambda: links.set_tap(wanted)),)
+            return (Step("link.set_tap", lambda: links.set_tap(wanted), differs),)
         case _:
             # A kind or an owner cannot be changed in place, and the name must be free before it is used again.
-            return (Step("link.delete", lambda: links.delete_link(wanted.name)), add)
+            return (Step("link.delete", lambda: links.delete_link(wanted.name), differs), add)
+
+
+def _words(link: Tap | OtherLink | None) -> str:
+    match link:
+        case None:
+            return "no link"
+        case OtherLink(name=name, kind=kind):
+            return f"{kind} link {name}"
+        case Tap(name=name, mtu=mtu, up=up, owner=owner, mute=mute):
+            state, voice = "up" if up else "down", "mute" if mute else "heard by the host"
+            return f"tap {name}, {state}, {mtu} bytes, of {'anybody' if owner is None else f'user {owner}'}, {voice}"
 
 
 class LinkAspect:
@@ -90,7 +106,7 @@ class LinkAspect:
                 return ()
             case Tap(name=name):
                 return (f"tap {name}",)
-            case OtherLink(name=name, kind=kind):
-                return (f"{kind} link {name}",)
+            case OtherLink() as other:
+                return (_words(other),)
 
     to_stop, still_on = to_remove, remains

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, TypeVar, cast
 
+from node_agent.slices import HostUnreadable
+
 T = TypeVar("T")
 
 _seen: Final[ContextVar[dict[Hashable, object] | None]] = ContextVar("seen", default=None)
@@ -32,8 +34,19 @@ def look(question: Hashable, read: Callable[[], T]) -> T:
     if seen is None:
         return read()
     if question not in seen:
-        seen[question] = read()
-    return cast(T, seen[question])
+        seen[question] = _answer(read)
+    answer = seen[question]
+    if isinstance(answer, HostUnreadable):
+        raise answer
+    return cast(T, answer)
+
+
+def _answer(read: Callable[[], object]) -> object:
+    """Or that there is none: a daemon that hangs is not waited for once a slot."""
+    try:
+        return read()
+    except HostUnreadable as unreadable:
+        return unreadable
 
 
 def look_again() -> None:

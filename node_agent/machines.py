@@ -9,43 +9,37 @@ a domain. The plan goes on from each. QEMU can outlive its domain if libvirt los
 tap: such a process is a stray and is ended like a domain.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal, Protocol, assert_never
+from typing import Protocol, assert_never
 from uuid import UUID
 
 from node_agent.guests import Accelerator, Guest, Hosting, guest_for
 from node_agent.host import MachineSeen
 from node_agent.images import Images
 from node_agent.looks import look
+from node_agent.machine_plans import (
+    Change,
+    Destroy,
+    EndStray,
+    Found,
+    FoundDomain,
+    FoundProcess,
+    Removal,
+    Resume,
+    Start,
+    WipeDisks,
+    WriteSeed,
+    difference,
+    domain_words,
+    plan,
+    plan_removal,
+    plan_stop,
+    process_words,
+    seed_name,
+)
 from node_agent.seed import seed_image
-from node_agent.slices import Slice, SliceNetwork, Step
-
-DomainState = Literal["running", "paused", "stopped"]
-
-
-@dataclass(frozen=True, slots=True)
-class FoundDomain:
-    """A domain of the host, whoever made it; `guest` is None when it was not this program.
-
-    `interfaces` are the links and MACs that it uses, ours or not.
-    """
-
-    name: str
-    uuid: UUID
-    state: DomainState
-    guest: Guest | None
-    interfaces: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class FoundProcess:
-    """A QEMU process that was started for the guest `name`. `started` tells it from a later one with its pid."""
-
-    name: str
-    pid: int
-    started: int
+from node_agent.slices import Difference, Slice, SliceNetwork, Step
 
 
 class Hypervisor(Protocol):
@@ -92,82 +86,6 @@ class Disks(Protocol):
     def wipe(self, slot: str) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Everything of one slot. Foreign domains are in it only by name; see `remains` for those that use its tap."""
-
-    domains: tuple[FoundDomain, ...]
-    strays: tuple[FoundProcess, ...]
-    files: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Destroy:
-    domain: FoundDomain
-
-
-@dataclass(frozen=True, slots=True)
-class EndStray:
-    process: FoundProcess
-
-
-@dataclass(frozen=True, slots=True)
-class WipeDisks:
-    slot: str
-
-
-@dataclass(frozen=True, slots=True)
-class WriteSeed:
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    guest: Guest
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    domain: FoundDomain
-
-
-Removal = Destroy | EndStray | WipeDisks
-Change = Removal | WriteSeed | Start | Resume
-
-
-def seed_name(guest: Guest) -> str:
-    return f"{guest.name}/seed-{guest.uuid}-{guest.first_boot[:12]}.iso"
-
-
-def plan(wanted: Guest, found: Found) -> tuple[Change, ...]:
-    """From `found` to `wanted`. Deletions come first: a domain's name, UUID and tap are free only then."""
-    kept = next(
-        (domain for domain in found.domains if domain.guest == wanted and domain.state != "stopped"), None
-    )
-    changes: list[Change] = [Destroy(domain) for domain in found.domains if domain is not kept]
-    changes += [EndStray(process) for process in found.strays]
-    if seed_name(wanted) not in found.files:
-        if found.files and kept is None:
-            changes.append(WipeDisks(wanted.name))
-        changes.append(WriteSeed(seed_name(wanted)))
-    if kept is None:
-        changes.append(Start(wanted))
-    elif kept.state == "paused":
-        changes.append(Resume(kept))
-    return tuple(changes)
-
-
-def plan_stop(found: Found) -> tuple[Removal, ...]:
-    """From `found` to nothing that runs."""
-    return (*map(Destroy, found.domains), *map(EndStray, found.strays))
-
-
-def plan_removal(slot: str, found: Found) -> tuple[Removal, ...]:
-    """From `found` to nothing. Disks go last: a running guest would keep what is deleted under it."""
-    wipe = (WipeDisks(slot),) if found.files else ()
-    return (*plan_stop(found), *wipe)
-
-
 class Domains:
     """All of a host, by what a slot asks for them: a host has many slots, and each asks for its own."""
 
@@ -194,15 +112,30 @@ class Domains:
 
 
 class Machines:
-    """The aspect `machine` (`node_agent.slices.Aspect`). `offload` is explained at `Hosting`."""
+    """The aspect `machine` (`node_agent.slices.Aspect`). `offload` is explained at `Hosting`.
+
+    `is_plugged` says whether a program holds a tap. Raises `HostUnreadable`.
+    """
 
     name = "machine"
 
     def __init__(
-        self, hypervisor: Hypervisor, disks: Disks, images: Images, accelerator: Accelerator, *, offload: bool
+        self,
+        hypervisor: Hypervisor,
+        disks: Disks,
+        images: Images,
+        accelerator: Accelerator,
+        *,
+        offload: bool,
+        is_plugged: Callable[[str], bool],
     ) -> None:
         self._hypervisor, self._disks, self._images = hypervisor, disks, images
+        self._is_plugged = is_plugged
         self._accelerator, self._offload = accelerator, offload
+
+    def check(self) -> None:
+        """Raises `HostUnreadable` when the hypervisor does not answer."""
+        self._domains()
 
     def inspect(self, network: SliceNetwork) -> MachineSeen | None:
         """The slot's machine, whoever made it. Raises `HostUnreadable`."""
@@ -214,8 +147,10 @@ class Machines:
 
     def to_apply(self, wanted: Slice) -> tuple[Step, ...]:
         guest = guest_for(wanted)
-        changes = plan(guest, self._look(wanted.network, guest.uuid))
-        return tuple(self._step(change, wanted) for change in changes)
+        found = self._look(wanted.network, guest.uuid)
+        return tuple(
+            self._step(change, wanted, difference(change, guest, found)) for change in plan(guest, found)
+        )
 
     def runs(self, network: SliceNetwork) -> bool:
         """Whether anything runs that is the slot's, paused guests and stray processes too. Raises `HostUnreadable`."""
@@ -232,11 +167,12 @@ class Machines:
 
     def still_on(self, stopped: SliceNetwork) -> tuple[str, ...]:
         # Taken whole, foreigners included: a slot whose tap or MAC somebody else uses is neither off nor free.
-        domains = [domain for domain in self._hypervisor.domains() if _touches(domain, stopped)]
-        processes = _named(self._hypervisor.processes(), stopped.tap)
+        found = look((self, "all domains"), self._hypervisor.domains)
+        domains = [domain for domain in found if _touches(domain, stopped)]
+        processes = _named(look((self, "processes"), self._hypervisor.processes), stopped.tap)
         return (
-            *(f"domain {domain.name} ({domain.uuid}, {domain.state})" for domain in domains),
-            *(f"qemu process {process.pid} of {stopped.tap}" for process in processes),
+            *map(domain_words, domains),
+            *map(process_words, processes),
         )
 
     def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:
@@ -267,6 +203,7 @@ class Machines:
             domains=domains.of(network, uuid),
             strays=strays,
             files=self._disks.found(network.tap),
+            plugged=self._is_plugged(network.tap),
         )
 
     def _domains(self) -> Domains:
@@ -275,27 +212,29 @@ class Machines:
     def _asking(self, domain: FoundDomain) -> Step:
         return Step("machine.shut_down", lambda: self._hypervisor.shut_down(domain.uuid))
 
-    def _step(self, change: Change, wanted: Slice) -> Step:
+    def _step(self, change: Change, wanted: Slice, mends: Difference) -> Step:
         match change:
             case WriteSeed(name):
-                return Step("machine.write_seed", lambda: self._disks.write(name, _seed(wanted)))
+                return Step("machine.write_seed", lambda: self._disks.write(name, _seed(wanted)), mends)
             case Start(guest):
-                return Step("machine.start", lambda: self._hypervisor.start(guest, self.hosting(guest)))
+                return Step(
+                    "machine.start", lambda: self._hypervisor.start(guest, self.hosting(guest)), mends
+                )
             case Resume(domain):
-                return Step("machine.resume", lambda: self._hypervisor.resume(domain.uuid))
+                return Step("machine.resume", lambda: self._hypervisor.resume(domain.uuid), mends)
             case Destroy() | EndStray() | WipeDisks():
-                return self._removal_step(change)
+                return self._removal_step(change, mends)
             case _:
                 assert_never(change)
 
-    def _removal_step(self, change: Removal) -> Step:
+    def _removal_step(self, change: Removal, mends: Difference | None = None) -> Step:
         match change:
             case Destroy(domain):
-                return Step("machine.destroy", lambda: self._hypervisor.destroy(domain.uuid))
+                return Step("machine.destroy", lambda: self._hypervisor.destroy(domain.uuid), mends)
             case EndStray(process):
-                return Step("machine.end_stray", lambda: self._hypervisor.end(process))
+                return Step("machine.end_stray", lambda: self._hypervisor.end(process), mends)
             case WipeDisks(slot):
-                return Step("machine.wipe_disks", lambda: self._disks.wipe(slot))
+                return Step("machine.wipe_disks", lambda: self._disks.wipe(slot), mends)
             case _:
                 assert_never(change)
 

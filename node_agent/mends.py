@@ -13,8 +13,8 @@ from node_agent.progress import expect_steps
 from node_agent.slices import Aspect, Slice, SliceNetwork, Step
 from node_agent.steps import run_steps
 
-Planned = tuple[tuple[str, tuple[str, ...]], ...]
-"""Names of aspects that differ from what is wanted, each with the names of the steps that would mend it."""
+Planned = tuple[tuple[str, tuple[Step, ...]], ...]
+"""Names of aspects that differ from what is wanted, each with the steps that would mend it."""
 
 
 def mend(wanted: Slice, names: Sequence[str], host: Host, halt: Halt) -> tuple[str, ...]:
@@ -37,21 +37,21 @@ def remaining(gone: SliceNetwork, names: Sequence[str], host: Host) -> tuple[str
 
 def missing(wanted: Slice, host: Host) -> Planned:
     """What differs from a slice that is wanted. Raises `HostUnreadable`."""
-    return _named((aspect.name, aspect.to_apply(wanted)) for aspect in host.aspects)
+    return _differing((aspect.name, aspect.to_apply(wanted)) for aspect in host.aspects)
 
 
 def switched_on(stopped: SliceNetwork, host: Host) -> Planned:
     """What runs or can be reached of a slice that is to be off. Raises `HostUnreadable`."""
-    return _named((aspect.name, aspect.to_stop(stopped)) for aspect in host.aspects[::-1])
+    return _differing((aspect.name, aspect.to_stop(stopped)) for aspect in host.aspects[::-1])
 
 
 def too_much(gone: SliceNetwork, host: Host) -> Planned:
     """What is there of a slot that is to carry nothing. Raises `HostUnreadable`."""
-    return _named((aspect.name, aspect.to_remove(gone)) for aspect in host.aspects[::-1])
+    return _differing((aspect.name, aspect.to_remove(gone)) for aspect in host.aspects[::-1])
 
 
-def _named(plans: Iterable[tuple[str, tuple[Step, ...]]]) -> Planned:
-    return tuple((name, tuple(step.name for step in steps)) for name, steps in plans if steps)
+def _differing(plans: Iterable[tuple[str, tuple[Step, ...]]]) -> Planned:
+    return tuple((name, steps) for name, steps in plans if steps)
 
 
 def _carry_out(

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from node_agent.flows import Flow, cookie_of, flows_of, port_number
-from node_agent.slices import Slice, SliceNetwork, Step
+from node_agent.slices import Difference, Slice, SliceNetwork, Step
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port of a bridge. `number` is its OpenFlow port, None when OVS could not open its device."""
+    """A port of a bridge. `number` is its OpenFlow port, None when it does not lead to the device of its name."""
 
     name: str
     bridge: str
@@ -76,25 +76,37 @@ class PortAspect:
 def plan(
     wanted: SliceNetwork, found: Port | None, flows: frozenset[Flow], switch: Switch
 ) -> tuple[Step, ...]:
-    port = Port(wanted.tap, wanted.bridge, port_number(wanted.index))
+    port, guards = Port(wanted.tap, wanted.bridge, port_number(wanted.index)), flows_of(wanted)
+    if found == port:
+        return () if flows == guards else (_set_flows(wanted, switch, _of_flows(guards, flows)),)
+    differs = Difference("port.changed" if found else "port.absent", _words(port), _words(found))
     steps: tuple[Step, ...] = ()
-    if found != port and flows:
-        steps, flows = (_delete_flows(wanted, switch),), frozenset()
-    if found is not None and found != port:
-        steps += (Step("port.delete", lambda: switch.delete_port(port.name)),)
-    if found != port:
-        steps += (Step("port.add", lambda: switch.add_port(port)),)
-    if flows != flows_of(wanted):
-        steps += (_set_flows(wanted, switch),)
-    return steps
-
-
-def _set_flows(wanted: SliceNetwork, switch: Switch) -> Step:
-    cookie, flows = cookie_of(wanted.index), flows_of(wanted)
-    return Step("port.set_flows", lambda: switch.set_flows(wanted.bridge, cookie, flows))
-
-
-def _delete_flows(gone: SliceNetwork, switch: Switch) -> Step:
-    return Step(
-        "port.delete_flows", lambda: switch.set_flows(gone.bridge, cookie_of(gone.index), frozenset())
+    if flows:
+        steps += (_delete_flows(wanted, switch, differs),)
+    if found is not None:
+        steps += (Step("port.delete", lambda: switch.delete_port(port.name), differs),)
+    return (
+        *steps,
+        Step("port.add", lambda: switch.add_port(port), differs),
+        _set_flows(wanted, switch, differs),
     )
+
+
+def _set_flows(wanted: SliceNetwork, switch: Switch, differs: Difference) -> Step:
+    cookie, flows = cookie_of(wanted.index), flows_of(wanted)
+    return Step("port.set_flows", lambda: switch.set_flows(wanted.bridge, cookie, flows), differs)
+
+
+def _delete_flows(gone: SliceNetwork, switch: Switch, differs: Difference | None = None) -> Step:
+    cookie = cookie_of(gone.index)
+    return Step("port.delete_flows", lambda: switch.set_flows(gone.bridge, cookie, frozenset()), differs)
+
+
+def _words(port: Port | None) -> str:
+    return "no port" if port is None else f"port {port.number} of {port.bridge} on {port.name}"
+
+
+def _of_flows(wanted: frozenset[Flow], found: frozenset[Flow]) -> Difference:
+    missing, strange = len(wanted - found), len(found - wanted)
+    found_words = f"{len(found)} flows, missing: {missing}, strange: {strange}"
+    return Difference("port.flows", f"{len(wanted)} flows", found_words)

@@ -6,13 +6,15 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from events.values import Ipv4Subnet
-from node_agent.devices import devices_of
+from node_agent.devices import absent_devices_of, devices_of
 from node_agent.drivers.dhcp import DnsmasqLeases
 from node_agent.drivers.disks import DisksFolder
 from node_agent.drivers.libvirt import LibvirtHypervisor
 from node_agent.drivers.links import NetlinkLinks
 from node_agent.drivers.nat import Nftables
 from node_agent.drivers.ovs import OpenVSwitch
+from node_agent.drivers.sources import files_in, links_and_routes, packet_filter
+from node_agent.drivers.watching import HostWatch
 from node_agent.durable import open_folder
 from node_agent.gateway import Gateway, node_network
 from node_agent.host import Host
@@ -26,7 +28,7 @@ from node_agent.settings import Settings, SettingsRefused
 from node_agent.translations import TranslationAspect
 
 
-def real_host(settings: Settings, subnet: Ipv4Subnet, something_ended: Callable[[], None]) -> Host:
+def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callable[[], None]) -> Host:
     """Connects to nothing yet: each driver does at its first use, and again when it must.
 
     Raises `SettingsRefused` when DHCP's server and QEMU, which are users of their own, could not reach their files.
@@ -34,8 +36,8 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_ended: Callable[
     network = node_network(settings, subnet)
     links, switch, filter_ = NetlinkLinks(), OpenVSwitch(settings.ovs_folder), Nftables()
     run_folder = _reachable(open_folder(settings.run_folder))
-    dhcp = DnsmasqLeases(run_folder / "dhcp", network, links)
-    hypervisor = LibvirtHypervisor(settings.libvirt_uri, something_ended)
+    dhcp = DnsmasqLeases(run_folder / "dhcp", network, links, something_changed)
+    hypervisor = LibvirtHypervisor(settings.libvirt_uri, something_changed)
     images = ImagesFolder(settings.images_folder)
     leases = LeaseAspect(dhcp)
     # Userspace OVS hands on frames whose checksums nobody filled in: there a guest must not offload them.
@@ -45,10 +47,21 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_ended: Callable[
         images,
         settings.accelerator,
         offload=settings.datapath_type == "system",
+        is_plugged=links.is_carried,
     )
     ends = ExitStack()
     for close in (links.close, switch.close, dhcp.close, hypervisor.close):
         ends.callback(close)
+
+    def listen() -> None:
+        sources = {
+            "rtnetlink": links_and_routes,
+            "nfnetlink": packet_filter,
+            "inotify": files_in(*dhcp.folders),
+            **switch.sources(network.bridge),
+        }
+        ends.callback(HostWatch(sources, something_changed).stop)
+
     return Host(
         aspects=(
             LinkAspect(links),
@@ -62,9 +75,12 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_ended: Callable[
         probe=BannerProbe(),
         images=images.names,
         devices=devices_of(settings, links),
+        absent_devices=absent_devices_of(settings, links),
+        check_machines=machines.check,
         inspect_machine=machines.inspect,
         runs=machines.runs,
         to_shut_down=machines.to_shut_down,
+        listen=listen,
         close=ends.close,
     )
 

@@ -5,6 +5,7 @@ read or touched. Each rule names its owner in its comment: `node`, or a slot's t
 the head of a chain and the node's are appended, so the node's last word (drop) stays last, whoever comes and goes.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -101,6 +102,18 @@ def raw(offset: int, bits: int) -> Expression:
 def prefix(network: str) -> Expression:
     address, _, length = network.partition("/")
     return {"prefix": {"addr": address, "len": int(length)}}
+
+
+def in_words(count: int, missing: Sequence[Rule], strange: Sequence[Rule]) -> str:
+    """How so many rules that were found differ from those that were wanted."""
+    return f"{count} rules, missing: {_chains(missing)}, strange: {_chains(strange)}"
+
+
+def _chains(rules: Sequence[Rule]) -> str:
+    return (
+        ", ".join(f"{number} in {chain}" for chain, number in Counter(each.chain for each in rules).items())
+        or "none"
+    )
 
 
 def jump(chain: str) -> Expression:

@@ -61,6 +61,8 @@ class Settings(Wire):
     accelerator: Accelerator = "qemu"
     slots: tuple[SlotSettings, ...] = Field(min_length=1, max_length=64)
     survey_seconds: float = Field(default=15, gt=0)
+    hears_changes: bool = True
+    """Whether the host is looked at as soon as something may have changed, and not only every `survey_seconds`."""
     heartbeat_seconds: float | None = Field(default=None, gt=0)
     """As the control plane says at each renewal, unless told otherwise."""
     renewal_seconds: float | None = Field(default=None, gt=0)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from events.values import AllocationId, Ipv4Address, Ipv4Subnet, MacAddress, SlotIndex
+from tasks.drift import DriftKind
 from tasks.orders import Machine
 from tasks.workflows import StepName
 
@@ -39,11 +40,24 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    """What is otherwise on the host than it is wanted, in words for people: the evidence of a drift."""
+
+    kind: DriftKind
+    wanted: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
-    """One change of the host. `name` is static (`port.add`): it is the failpoint's and the log event's name."""
+    """One change of the host. `name` is static (`port.add`): it is the failpoint's and the log event's name.
+
+    Steps of one repair bear the same difference; taking a slice away mends nothing.
+    """
 
     name: StepName
     run: Callable[[], None]
+    mends: Difference | None = None
 
 
 class Aspect(Protocol):

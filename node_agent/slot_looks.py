@@ -6,11 +6,13 @@ from typing import Final, assert_never
 
 from node_agent.bringing_up import PROBE_SECONDS, Sighting, look
 from node_agent.converge import patiently
+from node_agent.drift import differences, evidence
 from node_agent.halt import Halt
 from node_agent.host import Answered, Host
 from node_agent.mends import Planned, missing, switched_on, too_much
 from node_agent.progress import tell_wait
 from node_agent.running import CameToNothing
+from node_agent.slices import Step
 from node_agent.slot_mends import applied_in
 from node_agent.wanted import network_of, slice_of
 from tasks.operations import (
@@ -42,9 +44,7 @@ def look_at_slot(body: SlotLook, host: Host, halt: Halt, check_wanted: Callable[
         case ReadinessPoll(wish=wish):
             return _poll(wish, host, halt, check_wanted)
         case DriftReport(wish=wish):
-            return DriftReported(
-                drift=tuple(Drift(aspect=name, steps=steps) for name, steps in _drift(wish, host))
-            )
+            return DriftReported(drift=tuple(_of_aspect(name, steps) for name, steps in _drift(wish, host)))
         case MachineInspect(wish=wish):
             return _machine(wish, host)
         case _:
@@ -84,6 +84,11 @@ def _ready(sighting: Sighting, heard: Answered, body: ApplySlice) -> ReadinessPo
         port=body.readiness.port,
         banner=heard.banner[:_LONGEST_BANNER],
     )
+
+
+def _of_aspect(name: str, steps: tuple[Step, ...]) -> Drift:
+    names = tuple(step.name for step in steps)
+    return Drift(aspect=name, steps=names, evidence=evidence(differences(steps)))
 
 
 def _drift(wish: Order, host: Host) -> Planned:

@@ -1,11 +1,18 @@
 """The periodic full look: the backstop behind every order and every event.
 
 One job looks at the node and at all slots, sharing what it reads (`one_look`); only a slot where something is
-due is handed on, and goes the same road as an order, with a look of its own. `wake` makes the next look come now: a
-driver calls it when it sees something end.
+due is handed on, and goes the same road as an order, with a look of its own. `wake` makes the next look come now:
+drivers call it when they hear that something may have changed.
+
+Between two looks there is a pause of some times as long as the last one took, so that a host on which things change
+all the time is looked at as often as it can afford, and no hint is lost: one that comes meanwhile waits.
+
+While nothing can be reported, the node's own part is made good all the same: guests renew their leases by it.
 """
 
+import time
 from collections.abc import Callable
+from typing import Final
 
 import structlog
 
@@ -15,9 +22,12 @@ from node_agent.halt import Halt, Halted
 from node_agent.inspection import Inspection
 from node_agent.looks import one_look
 from node_agent.slots import Slot
-from tasks.timetable import Entry, Timetable
+from tasks.timetable import Entry, Rest, Timetable
 
 log = structlog.get_logger(__name__)
+
+_PAUSE_TIMES: Final = 4.0
+_LONGEST_PAUSE: Final = 1.0
 
 
 class Survey:
@@ -58,19 +68,24 @@ class Survey:
     def look(self) -> None:
         """Raises `Halted`, and `OSError` when the disk refuses a report."""
         with one_look():
-            self._inspection.inspect(self._halt)
-            due = self._acceptance.due()
+            found = self._inspection.prepare(self._halt)
+            due, unread = self._acceptance.due()
+            self._inspection.tell(found, unread)
         for slot in due:
             self._look_after(slot)
 
-    def _look_again(self) -> float:
-        if self._gate.room:
-            self._look_once()
-        return self._seconds
+    def _look_again(self) -> Rest:
+        began = time.monotonic()
+        self._look_once()
+        pause = min(_PAUSE_TIMES * (time.monotonic() - began), _LONGEST_PAUSE)
+        return Rest(pause, at_most=self._seconds)
 
     def _look_once(self) -> None:
         try:
-            self.look()
+            if self._gate.room:
+                self.look()
+            else:
+                self._inspection.prepare(self._halt)
         except Halted:
             return
         except OSError:

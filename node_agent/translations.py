@@ -28,12 +28,13 @@ from node_agent.rules import (
     Rule,
     Ruleset,
     field,
+    in_words,
     match,
     meta,
     raw,
     rule,
 )
-from node_agent.slices import Slice, SliceNetwork, Step
+from node_agent.slices import Difference, Slice, SliceNetwork, Step
 
 # BOOTP after the 8 bytes of the UDP header: op, htype, hlen; giaddr and the first six bytes of chaddr.
 REQUEST_OVER_ETHERNET: Final = (raw(64, 24), 0x01_01_06)
@@ -99,7 +100,12 @@ def plan(wanted: tuple[Rule, ...], found: tuple[FoundRule, ...], filter_: Filter
     if not stale and not missing:
         return ()
     change = Change(delete=stale, insert=missing)
-    return (Step("translation.set_rules", lambda: filter_.change(change)),)
+    differs = Difference(
+        "rules.changed",
+        f"{len(wanted)} rules",
+        in_words(len(found), missing, tuple(each.rule for each in stale)),
+    )
+    return (Step("translation.set_rules", lambda: filter_.change(change), differs),)
 
 
 def rules_of(slice_: SliceNetwork, uplink: str) -> tuple[Rule, ...]:

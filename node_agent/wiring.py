@@ -12,6 +12,7 @@ import structlog
 
 from events.values import Ipv4Subnet
 from node_agent.accept import Acceptance
+from node_agent.drift import Drifts
 from node_agent.enrol import become_known
 from node_agent.fence import FenceFiles
 from node_agent.gateway import node_network
@@ -20,6 +21,7 @@ from node_agent.host import Host
 from node_agent.inspection import Inspection
 from node_agent.looks import one_look
 from node_agent.operations import Operations
+from node_agent.outcomes import Outcomes
 from node_agent.refusals import GivenUpOrders
 from node_agent.resync import Resync
 from node_agent.running import Running
@@ -43,7 +45,7 @@ log = structlog.get_logger(__name__)
 Thing = TypeVar("Thing")
 
 BuildHost = Callable[[Settings, Ipv4Subnet, Callable[[], None]], Host]
-"""From settings, the node's own subnet, and what to call when something on the host ended by itself."""
+"""From settings, the node's own subnet, and what to call when something on the host may have changed."""
 
 _STOP_SECONDS: Final = 1.0
 
@@ -74,8 +76,11 @@ class Agent:
         self._files = FenceFiles(settings.state_folder / "fence", self._trust.recall)
         indexes = (slot.index for slot in settings.slots)
         slots = Slots(settings.node_id, node_network(settings, granted.subnet), indexes, self._files)
-        self._host = build_host(settings, granted.subnet, self._something_ended)
-        self._acceptance = Acceptance(slots, SlotWork(self._host, reporter, progress), reporter)
+        self._hears_changes = settings.hears_changes
+        self._host = build_host(settings, granted.subnet, self._something_changed)
+        self._drifts = Drifts(reporter.tell, self._talking.clock.now, self._drift_changed)
+        work = SlotWork(self._host, Outcomes(reporter), self._drifts, progress)
+        self._acceptance = Acceptance(slots, work, reporter)
         self._operations = Operations(
             settings.node_id, self._host, self._acceptance, reporter, Running(), self._look_after, progress
         )
@@ -105,7 +110,11 @@ class Agent:
             carry_out=self._carry_out,
         )
         self._inspection = Inspection(
-            settings, self._host, talking.reporter, lambda: self._session.kept.token_sha256
+            settings,
+            self._host,
+            talking.reporter,
+            self._drifts,
+            lambda: self._session.kept.token_sha256,
         )
         talking.contact.on_doubt(self._resync.ask_again)
         talking.contact.on_doubt(self._inspection.doubt)
@@ -120,7 +129,7 @@ class Agent:
     def start(self, halt: Halt) -> None:
         """Returns when orders are taken. Raises `Halted`, `OSError`."""
         self._talking.start()
-        self._inspection.inspect(halt)
+        self._inspection.tell(self._inspection.prepare(halt), ())
         was_asked = self._resync.begin(halt)
         with one_look():
             due = self._acceptance.notice_all()
@@ -131,6 +140,8 @@ class Agent:
             self._resync.ask_again()
         self._taking.start()
         self._survey.start(self._timetable)
+        if self._hears_changes:
+            self._host.listen()
         log.info("agent_started", slots=len(self._acceptance.slots))
 
     @property
@@ -185,7 +196,12 @@ class Agent:
         if self._talking.gate.room:
             self._slot_work.run(lambda: _alone(self._acceptance.carry_out, order))
 
-    def _something_ended(self) -> None:
+    def _something_changed(self) -> None:
+        if self._hears_changes:
+            self._survey.wake()
+
+    def _drift_changed(self) -> None:
+        # What is open stands in the node's description, which a survey tells.
         self._survey.wake()
 
 

@@ -9,40 +9,48 @@
     stop, stopped      as ordered          nothing                             (stopped, if asked)
     stop, stopped      anything else       switched off again                  (stopped, if asked)
     stop, else         anything            switched off                        stopped or remains, if new or asked
-    remove, removed    looked at if asked  away again, if there is anything    (removed, if asked)
+    remove, removed    nothing             nothing                             (removed, if asked)
+    remove, removed    anything else       taken down again                    (removed, if asked)
     remove, else       anything            taken down                          removed or remains, if new or asked
 
-Everything is said at the slot's door, so that nothing is said for an order that a newer one superseded. An outcome is
-written beside its order before it is said, and marked as told after: a crash between says it again, and a slice that
-was said to be ready can never be found dead without that being said too.
+What comes of it is said by `node_agent.outcomes`. A slice that was said to be ready is never found dead without that
+being said too.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 import structlog
 
+from events.values import index_of
 from node_agent.bringing_up import bring_up, observe
-from node_agent.converge import leftovers, make, planned, planned_off, still_on, switch_off
-from node_agent.fence import Held, Outcome
+from node_agent.converge import (
+    leftovers,
+    make,
+    planned,
+    planned_off,
+    still_on,
+    switch_off,
+    take_away,
+)
+from node_agent.drift import Drifts, differences, occupied
+from node_agent.fence import Held
 from node_agent.halt import Halt, Halted
 from node_agent.host import STARTING, Host
+from node_agent.outcomes import Outcomes, is_news, note_force, proved_off
 from node_agent.progress import NOBODY, Listener, telling
-from node_agent.reporter import Reporter
-from node_agent.slices import HostUnreadable, SliceNetwork
+from node_agent.slices import Difference, HostUnreadable, Slice, SliceNetwork, Step
 from node_agent.slots import Slot
 from node_agent.steps import StepFailed
 from node_agent.switching_off import shut_off
 from node_agent.taking_down import remains, removed, take_down
 from node_agent.wanted import network_of, slice_of
-from tasks.failpoints import failpoint
 from tasks.orders import ApplySlice, Order, RemoveSlice, StopSlice
-from tasks.reasons import InterruptionCode
 from tasks.reports import (
     Reason,
-    ReportBody,
     SliceAddress,
     SliceFailed,
-    SliceInterrupted,
     SliceReady,
     SliceRemoved,
     SliceStarting,
@@ -57,14 +65,15 @@ class SlotWork:
     """Does a slot's work; the caller holds the slot's work lock. `asked` says whether an order asks what came of it."""
 
     host: Host
-    reporter: Reporter
+    outcomes: Outcomes
+    drifts: Drifts
     listener: Listener = NOBODY
     """Hears each step."""
 
     def run(self, slot: Slot, held: Held, halt: Halt, *, asked: bool) -> None:
         """Raises `OSError` when the disk refuses, else reports what went wrong."""
         try:
-            self._say_untold(slot, held)
+            self.outcomes.say_untold(slot, held)
             with telling(self.listener, held.order.order_id):
                 self._carry_out(slot, held, halt, asked=asked)
         except Halted:
@@ -78,10 +87,10 @@ class SlotWork:
 
         Raises `HostUnreadable`, `OSError`.
         """
-        self._say_untold(slot, held)
+        self.outcomes.say_untold(slot, held)
         undone = self._undone(held)
         if STARTING & undone:
-            self._interrupted(slot, held.order)
+            self.outcomes.interrupted(slot, held.order)
         return bool(undone)
 
     def is_due(self, held: Held) -> bool:
@@ -89,19 +98,29 @@ class SlotWork:
         return not held.told or bool(self._undone(held))
 
     def _undone(self, held: Held) -> frozenset[str]:
-        """What a look at the host finds to do: names of steps, or a word where it is no step."""
+        """What a look at the host finds to do: names of steps, or words where it is no step."""
         match held.order.body, held.outcome:
             case ApplySlice() as body, SliceReady():
                 wanted = slice_of(held.order, body)
-                steps = planned(wanted, self.host)
-                is_told = not _is_news(held.address, observe(held.order, wanted, self.host))
-                return frozenset(steps if is_told else (*steps, "address"))
+                seen = observe(held.order, wanted, self.host)
+                steps, lasting = planned(wanted, self.host), _lasting(seen)
+                news = {"address"} if is_news(held.address, seen) else set()
+                return frozenset(_names(steps)) | news | self._drift_moved(held.order, lasting)
             case StopSlice(network=network), SliceStopped():
-                return frozenset(planned_off(network_of(held.order.slot_id, network), self.host))
+                stopped = network_of(held.order.slot_id, network)
+                steps, on = planned_off(stopped, self.host), still_on(stopped, self.host)
+                return frozenset((*_names(steps), *on)) | self._drift_moved(held.order, ())
+            case RemoveSlice(network=network), SliceRemoved():
+                left = leftovers(network_of(held.order.slot_id, network), self.host)
+                return frozenset(left) | self._drift_moved(held.order, ())
             case _, SliceFailed() | SliceRemoved():
                 return frozenset()
             case _:
                 return frozenset({"order"})
+
+    def _drift_moved(self, order: Order, lasting: tuple[Difference, ...]) -> set[str]:
+        """Whether what is open in the slot is otherwise than what lasts there."""
+        return set() if self.drifts.knows(index_of(order.slot_id), lasting) else {"drift"}
 
     def _carry_out(self, slot: Slot, held: Held, halt: Halt, *, asked: bool) -> None:
         match held.order.body:
@@ -117,120 +136,139 @@ class SlotWork:
             case SliceReady():
                 self._keep_up(slot, held, body, halt, asked=asked)
             case SliceFailed() as failed:
-                self._conclude(slot, held.order, failed, asked=asked)
+                self.outcomes.conclude(slot, held.order, failed, asked=asked)
             case _:
                 self._bring_up(slot, held.order, body, halt, asked=asked)
 
     def _stop(self, slot: Slot, held: Held, body: StopSlice, halt: Halt, *, asked: bool) -> None:
         order, stopped = held.order, network_of(held.order.slot_id, body.network)
         if isinstance(held.outcome, SliceStopped) and not (asked and still_on(stopped, self.host)):
-            self._keep_off(stopped, halt)
+            self._keep_off(order, stopped, halt)
             if asked:
-                self._conclude(slot, order, held.outcome, asked=True)
+                self.outcomes.conclude(slot, order, held.outcome, asked=True)
             return
-        left = shut_off(order, body, self.host, halt, lambda: _note_force(slot, order))
-        self._conclude(slot, order, remains(order, left) if left else _stopped(slot, order), asked=asked)
+        left = shut_off(order, body, self.host, halt, lambda: note_force(slot, order))
+        if not left:
+            self.drifts.note(index_of(order.slot_id), cause=order)
+        self.outcomes.conclude(
+            slot, order, remains(order, left) if left else proved_off(slot, order), asked=asked
+        )
 
-    def _keep_off(self, stopped: SliceNetwork, halt: Halt) -> None:
+    def _keep_off(self, order: Order, stopped: SliceNetwork, halt: Halt) -> None:
         """It was proved off, and is to stay so, whatever comes of this."""
-        if steps := planned_off(stopped, self.host):
+        steps, on = planned_off(stopped, self.host), still_on(stopped, self.host)
+        found = left = _from_off(steps, on)
+        if steps or on:
             refusals = [str(each) for each in switch_off(stopped, self.host, halt)]
-            (log.warning if refusals else log.info)("switched_off_again", steps=steps, refusals=refusals)
+            log.info("switched_off_again", refusals=refusals)
+            left = _from_off(planned_off(stopped, self.host), still_on(stopped, self.host))
+        self.drifts.note(index_of(order.slot_id), found, left, order)
 
     def _remove(self, slot: Slot, held: Held, body: RemoveSlice, halt: Halt, *, asked: bool) -> None:
-        if isinstance(held.outcome, SliceRemoved):
-            if not asked:
-                return
-            if not leftovers(network_of(held.order.slot_id, body.network), self.host):
-                self._conclude(slot, held.order, removed(held.order, self.host), asked=True)
-                return
-        self._conclude(slot, held.order, take_down(held.order, body, self.host, halt), asked=asked)
+        order, gone = held.order, network_of(held.order.slot_id, body.network)
+        if isinstance(held.outcome, SliceRemoved) and not (asked and leftovers(gone, self.host)):
+            self._keep_empty(order, gone, halt)
+            if asked:
+                self.outcomes.conclude(slot, order, removed(order, self.host), asked=True)
+            return
+        outcome = take_down(order, body, self.host, halt)
+        if isinstance(outcome, SliceRemoved):
+            self.drifts.note(index_of(order.slot_id), cause=order)
+        self.outcomes.conclude(slot, order, outcome, asked=asked)
+
+    def _keep_empty(self, order: Order, gone: SliceNetwork, halt: Halt) -> None:
+        """It was proved empty, and is to stay so: its next tenant must not find anything."""
+        found = left = leftovers(gone, self.host)
+        if found:
+            refusals = [str(each) for each in take_away(gone, self.host, halt)]
+            log.info("emptied_again", refusals=refusals)
+            left = leftovers(gone, self.host)
+        self.drifts.note(index_of(order.slot_id), _occupied(found), _occupied(left), order)
 
     def _keep_up(self, slot: Slot, held: Held, body: ApplySlice, halt: Halt, *, asked: bool) -> None:
         order, wanted = held.order, slice_of(held.order, body)
         steps = planned(wanted, self.host)
-        if STARTING & set(steps):
-            self._interrupted(slot, order)
-            self._bring_up(slot, order, body, halt, asked=True)
+        if STARTING & set(_names(steps)):
+            self.drifts.note(index_of(order.slot_id), left=differences(steps), cause=order)
+            self.outcomes.interrupted(slot, order)
+            self._bring_up(slot, order, body, halt, asked=True, mends=differences(steps))
             return
-        if steps:
-            self._repair(order, body, steps, halt)
-        self._address_seen(slot, order, observe(order, wanted, self.host))
+        left = self._repair(wanted, steps, halt) if steps else ()
+        seen = observe(order, wanted, self.host)
+        self.drifts.note(index_of(order.slot_id), differences(steps), (*left, *_lasting(seen)), order)
+        self.outcomes.address_seen(slot, order, seen)
         if asked and held.outcome is not None:
-            self._conclude(slot, order, held.outcome, asked=True)
+            self.outcomes.conclude(slot, order, held.outcome, asked=True)
 
-    def _bring_up(self, slot: Slot, order: Order, body: ApplySlice, halt: Halt, *, asked: bool) -> None:
-        self._say(slot, order, SliceStarting(slot_id=order.slot_id, allocation_id=order.allocation_id))
-        outcome = bring_up(order, body, self.host, halt, lambda seen: self._address_seen(slot, order, seen))
-        self._conclude(slot, order, outcome, asked=asked)
-
-    def _repair(self, order: Order, body: ApplySlice, steps: tuple[str, ...], halt: Halt) -> None:
-        """Only what differs, around a guest that runs: it was ready and stays so, whatever comes of this."""
-        try:
-            make(slice_of(order, body), self.host, halt)
-            log.info("drift_repaired", steps=steps)
-        except StepFailed as failure:
-            log.warning("drift_not_repaired", failed=failure.step, reason=str(failure))
-
-    def _interrupted(self, slot: Slot, order: Order) -> None:
-        code: InterruptionCode = "machine_not_running"
-        message = "the machine was found not running: it or its host went down without an order"
-        reason = Reason(code=code, message=message)
-        interrupted = SliceInterrupted(
-            slot_id=order.slot_id, allocation_id=order.allocation_id, reason=reason
+    def _bring_up(
+        self,
+        slot: Slot,
+        order: Order,
+        body: ApplySlice,
+        halt: Halt,
+        *,
+        asked: bool,
+        mends: tuple[Difference, ...] = (),
+    ) -> None:
+        self.outcomes.say(
+            slot, order, SliceStarting(slot_id=order.slot_id, allocation_id=order.allocation_id)
         )
-        with slot.speaking_for(order) as held:
-            if held is not None:
-                self.reporter.tell(interrupted, order)
-                failpoint("agent.interrupted.told")
-                slot.keep(held.model_copy(update={"outcome": None}))
+        outcome = bring_up(
+            order, body, self.host, halt, lambda seen: self.outcomes.address_seen(slot, order, seen)
+        )
+        self.outcomes.conclude(slot, order, outcome, asked=asked)
+        self._came_up(order, outcome, mends)
 
-    def _say_untold(self, slot: Slot, held: Held) -> None:
-        """First what a crash kept from being said: nothing may be told of a slice before that it was ready."""
-        if held.outcome is not None and not held.told:
-            self._conclude(slot, held.order, held.outcome, asked=True)
+    def _came_up(
+        self, order: Order, outcome: SliceReady | SliceFailed, mended: tuple[Difference, ...]
+    ) -> None:
+        """A slice that is ready is as wanted; one that has another lease than the reserved is not (ALC-9)."""
+        index = index_of(order.slot_id)
+        match outcome:
+            case SliceReady():
+                self.drifts.note(index, mended, cause=order)
+            case SliceFailed(reason=Reason(code="lease_mismatch", message=found)):
+                wanted = f"a lease of {order.body.network.private_ip} to {order.body.network.mac_address}"
+                self.drifts.note(index, left=(Difference("lease.foreign", wanted, found),), cause=order)
+            case SliceFailed():
+                pass
+            case _:
+                assert_never(outcome)
 
-    def _conclude(self, slot: Slot, order: Order, outcome: Outcome, *, asked: bool) -> None:
-        with slot.speaking_for(order) as held:
-            if held is None:
-                return
-            kept = held
-            if held.outcome != outcome:
-                kept = held.model_copy(update={"outcome": outcome, "told": False})
-                slot.keep(kept)
-            if asked or not kept.told:
-                failpoint("agent.outcome.kept")
-                self.reporter.tell(outcome, order)
-                failpoint("agent.outcome.told")
-            if not kept.told:
-                # Not flushed: lost with the host, the outcome is only said twice.
-                slot.keep(kept.model_copy(update={"told": True}), durable=False)
+    def _repair(self, wanted: Slice, steps: tuple[Step, ...], halt: Halt) -> tuple[Difference, ...]:
+        """Only what differs, around a guest that runs: it was ready and stays so, whatever comes of this.
 
-    def _address_seen(self, slot: Slot, order: Order, seen: SliceAddress) -> None:
-        with slot.speaking_for(order) as held:
-            if held is not None and _is_news(held.address, seen):
-                self.reporter.tell(seen, order)
-                slot.keep(held.model_copy(update={"address": seen}))
-
-    def _say(self, slot: Slot, order: Order, body: ReportBody) -> None:
-        with slot.speaking_for(order) as held:
-            if held is not None:
-                self.reporter.tell(body, order)
-
-
-def _note_force(slot: Slot, order: Order) -> None:
-    with slot.speaking_for(order) as held:
-        if held is not None:
-            # Before the guest is cut off: whoever finds it gone afterwards cannot tell how it went.
-            slot.keep(held.model_copy(update={"forced": True}))
+        What still differs, by another look; all of it while the host cannot be read.
+        """
+        try:
+            make(wanted, self.host, halt)
+        except (StepFailed, HostUnreadable) as failure:
+            log.warning("drift_not_repaired", reason=str(failure))
+        try:
+            left = differences(planned(wanted, self.host))
+        except HostUnreadable:
+            return differences(steps)
+        log.info("drift_repaired", steps=_names(steps), left=[each.kind for each in left])
+        return left
 
 
-def _stopped(slot: Slot, order: Order) -> SliceStopped:
-    held = slot.held
-    forced = held is not None and held.forced
-    return SliceStopped(slot_id=order.slot_id, allocation_id=order.allocation_id, forced=forced)
+def _names(steps: Iterable[Step]) -> tuple[str, ...]:
+    return tuple(step.name for step in steps)
 
 
-def _is_news(last: SliceAddress | None, seen: SliceAddress) -> bool:
-    """No lease where none was seen before is nothing to report."""
-    return seen != last if last is not None else seen.lease_state != "none"
+def _from_off(steps: Iterable[Step], on: Sequence[str]) -> tuple[Difference, ...]:
+    """What differs from a slice that is off."""
+    return (*differences(steps), *_occupied(on))
+
+
+def _occupied(found: Sequence[str]) -> tuple[Difference, ...]:
+    return (occupied(found),) if found else ()
+
+
+def _lasting(seen: SliceAddress) -> tuple[Difference, ...]:
+    """What differs and is not the node's to mend: only the guest can renew its lease."""
+    # dnsmasq forgets a lease as it expires.
+    found = {"expired": "it is over", "none": "there is none"}.get(seen.lease_state)
+    if found is None:
+        return ()
+    return (Difference("lease.expired", f"a lease of {seen.expected_ip} to {seen.mac} in force", found),)

@@ -7,22 +7,26 @@ from datetime import datetime
 from typing import Any, assert_never
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.nodes import (
     AgentSuperseded,
     EnrolmentReopened,
+    NodeDegraded,
     NodeEnrolled,
     NodeExpected,
     NodeFact,
     NodeIdentified,
     NodeInspected,
+    NodeMended,
+    NodeRecovered,
     NodeRevoked,
 )
 from events.orders import MessageRefused, OrderFact, OrderRefused
 from events.tables import metadata
 from events.values import Ipv4Subnet, NodeId
+from read_models.drift import drift_columns, drift_in
 from read_models.rows import Patch
 
 node = sa.Table(
@@ -45,6 +49,9 @@ node = sa.Table(
     sa.Column("superseded_session", sa.BigInteger),
     sa.Column("superseded_at", sa.DateTime(timezone=True)),
     sa.Column("revoked", sa.Text),
+    sa.Column("drift", JSONB(none_as_null=True)),
+    sa.Column("blocked", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Index("node_drifting", "node_id", postgresql_where=sa.text("drift is not null")),
     schema="read",
 )
 
@@ -53,8 +60,8 @@ class NodeRow:
     """A host as its row says. States: expected, enrolled, revoked.
 
     `public_key` and `key_thumbprint` are None while the host has no access; `missing` until it described itself.
-    `superseded_session` and `superseded_at` tell of the last copy of its disk that was refused since it enrolled,
-    `revoked` why its access was taken away.
+    `drift` is what is open and concerns all of its slots. `superseded_session` and `superseded_at` tell of the last
+    copy of its disk that was refused since it enrolled, `revoked` why its access was taken away.
     """
 
     def __init__(self, row: Mapping[Any, Any]) -> None:
@@ -75,6 +82,7 @@ class NodeRow:
         self.superseded_session: int | None = row["superseded_session"]
         self.superseded_at: datetime | None = row["superseded_at"]
         self.revoked: str | None = row["revoked"]
+        self.drift = drift_in(row["drift"])
 
 
 def patch(version: int, fact: NodeFact | OrderFact) -> Patch:
@@ -101,7 +109,10 @@ def patch(version: int, fact: NodeFact | OrderFact) -> Patch:
             described = _patch(fact, version, "hostname", "agent_version", "simulated")
             lists = {"images": list(fact.images), "missing": list(fact.missing)}
             return described._replace(columns={**described.columns, **lists})
-        case OrderRefused() | MessageRefused():
+        case NodeDegraded() | NodeRecovered():
+            open_ = fact.drift if isinstance(fact, NodeDegraded) else ()
+            return _patch(fact, version, **drift_columns(open_))
+        case NodeMended() | OrderRefused() | MessageRefused():
             return _patch(fact, version)
         case _:
             assert_never(fact)

@@ -14,17 +14,21 @@ from events.facts import Reason
 from events.slots import (
     SlotApproved,
     SlotClaimed,
+    SlotDegraded,
     SlotDiscovered,
     SlotFact,
     SlotFreedUnproved,
     SlotHardware,
+    SlotMended,
     SlotNetwork,
+    SlotRecovered,
     SlotReleased,
     SlotReleasing,
     SlotWithheld,
 )
 from events.tables import metadata
 from events.values import AllocationId, NodeId, SkuName, SlotId, SlotIndex, index_of
+from read_models.drift import drift_columns, drift_in
 from read_models.rows import Patch
 
 slot = sa.Table(
@@ -47,15 +51,24 @@ slot = sa.Table(
     sa.Column("bridge", sa.Text),
     sa.Column("allocation_id", sa.Text),
     sa.Column("reason", JSONB(none_as_null=True)),
+    sa.Column("drift", JSONB(none_as_null=True)),
+    sa.Column("blocked", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Index("slot_by_node", "node_id", "slot_index"),
-    sa.Index("slot_free", "sku", "node_id", "slot_index", postgresql_where=sa.text("state = 'free'")),
+    sa.Index(
+        "slot_free",
+        "sku",
+        "node_id",
+        "slot_index",
+        postgresql_where=sa.text("state = 'free' and not blocked"),
+    ),
+    sa.Index("slot_drifting", "node_id", "slot_index", postgresql_where=sa.text("drift is not null")),
     schema="read",
 )
 _NETWORK: Final = SlotNetwork.__struct_fields__
 
 
 class SlotRow:
-    """A slot as its row says. States: discovered, free, claimed, releasing, withheld."""
+    """A slot as its row says. States: discovered, free, claimed, releasing, withheld; `drift` is what is open there."""
 
     def __init__(self, row: Mapping[Any, Any]) -> None:
         self.slot_id = SlotId(row["slot_id"])
@@ -67,6 +80,7 @@ class SlotRow:
         self.sku = SkuName(row["sku"]) if row["sku"] else None
         self.allocation_id = AllocationId(row["allocation_id"]) if row["allocation_id"] else None
         self.reason = Reason(**row["reason"]) if row["reason"] else None
+        self.drift = drift_in(row["drift"])
         self.network = SlotNetwork(*(row[name] for name in _NETWORK)) if row["mac_address"] else None
 
 
@@ -95,6 +109,11 @@ def patch(version: int, fact: SlotFact) -> Patch:
         case SlotReleased() | SlotFreedUnproved():
             freed = {"version": version, "state": "free", "allocation_id": None, "reason": None}
             return Patch(fact.slot_id, freed)
+        case SlotDegraded() | SlotRecovered():
+            open_ = fact.drift if isinstance(fact, SlotDegraded) else ()
+            return Patch(fact.slot_id, {"version": version, **drift_columns(open_)})
+        case SlotMended():
+            return Patch(fact.slot_id, {"version": version})
         case _:
             assert_never(fact)
 

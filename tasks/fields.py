@@ -24,6 +24,10 @@ Word = Annotated[str, Field(max_length=253, pattern=r"^[^\x00]*$")]
 """A name that will stand in a column of its own: Postgres has no text with a zero byte."""
 Words = Annotated[str, Field(max_length=_LINE, pattern=r"^[^\x00]*$")]
 """The same, at the length of a sentence."""
+_SENTENCE: Final = 400
+Sentence = Annotated[str, Field(max_length=_SENTENCE, pattern=r"^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]*$")]
+"""A piece of evidence, on one line and without control characters: many of them stand in one report, and people read
+them in rows."""
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _END: Final = datetime(9999, 1, 1, tzinfo=UTC)
@@ -36,6 +40,12 @@ Moment = Annotated[AwareDatetime, Field(ge=_BEGINNING, lt=_END)]
 def line(text: str) -> str:
     """As much of a text as a `Line` holds."""
     return text[:_LINE]
+
+
+def sentence(text: str) -> str:
+    """As much of a text as a `Sentence` holds, on one line."""
+    visible = "".join(each if each.isprintable() else " " for each in text)
+    return " ".join(visible.split())[:_SENTENCE]
 
 
 class Wire(BaseModel):

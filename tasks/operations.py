@@ -13,6 +13,7 @@ from uuid import UUID
 
 from pydantic import Field
 
+from tasks.drift import Evidence
 from tasks.fields import Count, Ipv4Address, Line, MacAddress, Moment, NodeId, Wire, Word
 from tasks.orders import Order
 
@@ -225,6 +226,8 @@ class Drift(Wire):
     """`link`, `lease`, `port`, `translation` or `machine`."""
     steps: tuple[Word, ...] = Field(min_length=1, max_length=64)
     """What would have to be done, in its order."""
+    evidence: tuple[Evidence, ...] = Field(default=(), max_length=64)
+    """What the steps would mend; nothing where a slice is only to be taken away."""
 
 
 class DriftReported(Wire):

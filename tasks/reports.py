@@ -10,6 +10,7 @@ from uuid import UUID
 from pydantic import Field
 
 from tasks import operations
+from tasks.drift import DriftSeen, Sighting
 from tasks.fields import (
     AllocationId,
     Count,
@@ -24,6 +25,7 @@ from tasks.fields import (
 )
 
 MOST_IMAGES: Final = 64
+MOST_DRIFT: Final = 128
 
 
 class Reason(Wire):
@@ -65,6 +67,18 @@ class NodeSurveyed(Wire):
     """What the host lacks to carry slices, in words; empty: nothing."""
     slots: tuple[FoundSlot, ...] = Field(max_length=64)
     """By their settings, whatever is on them."""
+    drift: tuple[DriftSeen, ...] = Field(default=(), max_length=MOST_DRIFT)
+    """All that is otherwise than wanted and could not be mended, of the node and of its slots."""
+
+
+class DriftMended(Wire):
+    """What a look found otherwise than wanted, and is so no more: the node mended it."""
+
+    kind: Literal["drift.mended"] = "drift.mended"
+    slot: int | None = Field(ge=0, le=63)
+    """The slot that it is about, null where it is about the node."""
+    drift: tuple[Sighting, ...] = Field(min_length=1, max_length=MOST_DRIFT)
+    """In the order in which it was mended."""
 
 
 class _OfSlice(Wire):
@@ -169,6 +183,7 @@ class OperationFailed(Wire):
 
 ReportBody = Annotated[
     NodeSurveyed
+    | DriftMended
     | SliceStarting
     | SliceAddress
     | SliceReady

@@ -31,9 +31,12 @@ _NEVER: Final = math.inf
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """So many seconds until the next run, and no sooner, however often the job is woken."""
+    """So many seconds without a run, however often the job is woken; then it runs at once if it was woken, and in any
+    case when `at_most` seconds are over. Without that it runs when the rest is over.
+    """
 
     seconds: float
+    at_most: float = 0.0
 
 
 Job = Callable[[], float | Rest | None]
@@ -150,7 +153,8 @@ class Timetable:
             return
         now = time.monotonic()
         if isinstance(again, Rest):
-            entry.rests_until = entry.due = now + again.seconds
+            entry.rests_until = now + again.seconds
+            entry.due = max(entry.rests_until, min(entry.due, now + again.at_most))
         elif again is not None:
             entry.due = min(entry.due, now + again)
         if entry.due < _NEVER and not self._closed:

@@ -32,6 +32,7 @@ PROMISES: Final = {
     "P12": ("tests/projections/test_histories.py", "tests/golden"),
     "P14": ("tests/ledger/test_roles.py",),
     "P15": ("tests/api/test_watch_faults.py",),
+    "P17": ("tests/agent/test_drift.py",),
     "P20": (
         "tests/queue/test_neighbours.py",
         "tests/queue/test_rights.py",

@@ -73,14 +73,14 @@ async def expect(request: Request, principal: Admin, body: ExpectNode) -> Expect
 async def reopen(request: Request, principal: Admin, node: str) -> ExpectedNode:
     """Get another token for a host that lost the first, or its disk."""
     token = _new_token()
-    command = reopen_enrolment(_node_name(node), token, origin_of(request, principal))
+    command = reopen_enrolment(node_named(node), token, origin_of(request, principal))
     return _expected(node, token, await plane_of(request).handle(command))
 
 
 @router.post("/nodes/{node}/revoke")
 async def revoke(request: Request, principal: Admin, node: str, body: RevokeNode) -> NodeView:
     """Take a host's access away, at once: its key, its session and its queue. What it carries is not touched."""
-    name, plane = _node_name(node), plane_of(request)
+    name, plane = node_named(node), plane_of(request)
     command = revoke_node(name, body.why, origin_of(request, principal))
     await plane.handle(command, await key_of(request, principal))
     # A crash before this line leaves the queue's user to the dispatcher, who looks every second.
@@ -145,7 +145,8 @@ async def _node_views(request: Request, conn: AsyncConnection, rows: list[NodeRo
     return [node_view(row, heard.get(row.node_id), silent_before) for row in rows]
 
 
-def _node_name(raw: str) -> NodeId:
+def node_named(raw: str) -> NodeId:
+    """Raises `UnknownName` for what names no host."""
     try:
         return node_id(raw)
     except InvalidValue:
@@ -157,7 +158,7 @@ async def show_node(
     request: Request, response: Response, _principal: Admin, node: str, at: At = None
 ) -> NodeView:
     """One host, as it stands now or stood then."""
-    name = _node_name(node)
+    name = node_named(node)
     if at is not None:
         async with travel_of(request).to(at) as (conn, [place]):
             then = await nodes_then(conn, [name], place.position)
@@ -185,7 +186,7 @@ async def list_slots(
     limit: Limit = 100,
 ) -> Page[SlotView]:
     """Slots by node and index. As of the past a page leaves out those that came later, and may be short."""
-    only, after = None if node is None else _node_name(node), _slot_cursor(cursor)
+    only, after = None if node is None else node_named(node), _slot_cursor(cursor)
     if at is not None:
         async with travel_of(request).to(at) as (conn, [place]):
             rows = await slots.page(conn, node=only, after=after, limit=limit)

@@ -7,8 +7,10 @@ import msgspec
 from pydantic import BaseModel
 
 from events.catalog import name_of
+from events.drift import OpenDrift
 from events.envelope import Recorded
 from events.facts import Fact, Reason
+from events.values import NodeId, SlotId
 from read_models.nodes import NodeRow
 from read_models.slots import SlotRow
 
@@ -16,6 +18,21 @@ from read_models.slots import SlotRow
 class ReasonView(BaseModel):
     code: str
     message: str
+
+
+class DriftView(BaseModel):
+    """Something that is otherwise on a host than it is wanted (docs/drift.md has the kinds), and the evidence.
+
+    `slot_id` is null where it concerns all slots of the host. While one `blocks`, nothing is placed there.
+    """
+
+    node_id: str
+    slot_id: str | None
+    kind: str
+    wanted: str
+    found: str
+    since: datetime
+    blocks: bool
 
 
 class NodeView(BaseModel):
@@ -38,6 +55,8 @@ class NodeView(BaseModel):
     simulated: bool | None
     images: list[str]
     missing: list[str]
+    drift: list[DriftView]
+    """What concerns all of its slots; each slot has its own."""
     seen_at: datetime | None
     spooled_reports: int | None
     """Reports that the node could not deliver yet, when it was last heard; full of them it takes no orders."""
@@ -68,6 +87,7 @@ class SlotView(BaseModel):
     private_ip: str | None
     allocation_id: str | None
     reason: ReasonView | None
+    drift: list[DriftView]
 
 
 class EventView(BaseModel):
@@ -115,6 +135,7 @@ def past_node_view(node: NodeRow) -> NodeView:
         simulated=node.simulated,
         images=list(node.images or ()),
         missing=list(node.missing or ()),
+        drift=[drift_view(node.node_id, None, each) for each in node.drift],
         seen_at=None,
         spooled_reports=None,
         key_thumbprint=node.key_thumbprint,
@@ -144,6 +165,19 @@ def slot_view(slot: SlotRow) -> SlotView:
         private_ip=slot.network.private_ip if slot.network else None,
         allocation_id=slot.allocation_id,
         reason=reason_view(slot.reason),
+        drift=[drift_view(slot.node_id, slot.slot_id, each) for each in slot.drift],
+    )
+
+
+def drift_view(node: NodeId, slot: SlotId | None, drift: OpenDrift) -> DriftView:
+    return DriftView(
+        node_id=node,
+        slot_id=slot,
+        kind=drift.kind,
+        wanted=drift.wanted,
+        found=drift.found,
+        since=drift.since,
+        blocks=drift.blocks,
     )
 
 

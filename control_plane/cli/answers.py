@@ -44,6 +44,18 @@ class Page(Answer, frozen=True):
     next_cursor: str | None = None
 
 
+class Drift(Answer, frozen=True):
+    """What is otherwise on a host than it is wanted."""
+
+    node_id: str
+    kind: str
+    wanted: str
+    found: str
+    since: datetime
+    slot_id: str | None = None
+    blocks: bool | None = None
+
+
 class Node(Answer, frozen=True):
     id: str
     state: str
@@ -54,6 +66,7 @@ class Node(Answer, frozen=True):
     simulated: bool | None = None
     images: tuple[str, ...] | None = None
     missing: tuple[str, ...] | None = None
+    drift: tuple[Drift, ...] = ()
     seen_at: datetime | None = None
     spooled_reports: int | None = None
     key_thumbprint: str | None = None
@@ -82,6 +95,7 @@ class Slot(Answer, frozen=True):
     private_ip: str | None = None
     allocation_id: str | None = None
     reason: Reason | None = None
+    drift: tuple[Drift, ...] = ()
 
 
 class Sku(Answer, frozen=True):

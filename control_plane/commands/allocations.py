@@ -117,7 +117,8 @@ def _candidates(
     Asked as scalars, not by `exists`, of which the planner would make joins over all slots and nodes there are.
     """
     slot = slots.slot
-    wanted = [slot.c.state == _FREE, slot.c.sku == request.sku, _heard(silent_after), _fit(request)]
+    sound = sa.not_(slot.c.blocked)
+    wanted = [slot.c.state == _FREE, sound, slot.c.sku == request.sku, _heard(silent_after), _fit(request)]
     if request.slot_count > 1:
         # Else the rows looked at could all be of nodes with too few, and one with enough come after them.
         wanted.append(_free_beside(request) >= request.slot_count)
@@ -141,6 +142,7 @@ def _fit(request: AllocationRequested) -> sa.ScalarSelect[bool]:
     fit = sa.and_(
         node.c.key_thumbprint.is_not(None),
         sa.func.cardinality(node.c.missing) == 0,
+        sa.not_(node.c.blocked),
         node.c.images.any_() == request.image,
     )
     return sa.select(fit).where(node.c.node_id == slots.slot.c.node_id).scalar_subquery()
@@ -149,7 +151,12 @@ def _fit(request: AllocationRequested) -> sa.ScalarSelect[bool]:
 def _free_beside(request: AllocationRequested) -> sa.ScalarSelect[int]:
     """How many slots of the slot's node are free, itself included."""
     free = slots.slot.alias("free")
-    alike = sa.and_(free.c.node_id == slots.slot.c.node_id, free.c.state == _FREE, free.c.sku == request.sku)
+    alike = sa.and_(
+        free.c.node_id == slots.slot.c.node_id,
+        free.c.state == _FREE,
+        free.c.sku == request.sku,
+        sa.not_(free.c.blocked),
+    )
     return sa.select(sa.func.count()).select_from(free).where(alike).scalar_subquery()
 
 

@@ -1,13 +1,15 @@
-"""Commands about hosts: expect one, let it enrol again, take its description."""
+"""Commands about hosts: expect one, let it enrol again, take its description and what it mended."""
 
 import ipaddress
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
 from itertools import count
 from typing import Final
 
+from control_plane.decisions import drift
 from control_plane.decisions.refusals import Conflict, Objection, UnknownName
 from control_plane.decisions.slots import discover
 from control_plane.decisions.subnets import free_subnet
@@ -15,12 +17,14 @@ from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.append import Change
 from events.envelope import Cause
-from events.nodes import EnrolmentReopened, NodeExpected, NodeInspected
-from events.slots import SlotHardware
-from events.values import NodeId, SlotIndex, stream_of_node, stream_of_slot
+from events.nodes import EnrolmentReopened, NodeExpected, NodeInspected, NodeMended
+from events.slots import SlotHardware, SlotMended
+from events.values import NodeId, SlotIndex, index_of, slot_of, stream_of_node, stream_of_slot
 from read_models import nodes, slots
 from read_models.nodes import NodeRow
-from tasks.reports import NodeSurveyed
+from read_models.slots import SlotRow
+from tasks.drift import DriftSeen
+from tasks.reports import DriftMended, NodeSurveyed
 
 L2_DOMAIN: Final = "default"
 TOKEN_LIFETIME: Final = timedelta(hours=1)
@@ -51,9 +55,7 @@ def reopen_enrolment(node: NodeId, token: str, origin: Origin) -> Command:
     """Open another token for a host that lost the first, or its disk. What it has goes on working until it enrols."""
 
     async def command(transaction: Transaction) -> Decision:
-        row = await nodes.find(transaction.conn, node, lock=True)
-        if row is None:
-            raise UnknownName(Objection("unknown_node", f"no node is named {node}"))
+        row = await _locked(transaction, node)
         fact = EnrolmentReopened(
             node_id=node,
             token_sha256=sha256(token.encode()).hexdigest(),
@@ -77,22 +79,61 @@ class Survey:
 
 async def inspect_node(transaction: Transaction, survey: Survey) -> Decision:
     """Record what is new about a host and its slots; what was known already is no event."""
-    node = await nodes.find(transaction.conn, survey.node_id, lock=True)
-    if node is None:
-        raise UnknownName(Objection("unknown_node", f"no node is named {survey.node_id}"))
+    node = await _locked(transaction, survey.node_id)
     known = {slot.index: slot for slot in await slots.of_node(transaction.conn, survey.node_id)}
+    described = () if (inspected := _inspected(survey)) == _recorded(node) else (inspected,)
+    open_ = drift.opened(_told_of(survey, None), None)
+    facts = (*described, *drift.of_node(node.node_id, node.drift, open_))
+    own = (Change(stream_of_node(node.node_id), node.version, facts),) if facts else ()
+    return Decision((*own, *_slot_changes(survey, known)), survey.cause)
+
+
+async def _locked(transaction: Transaction, node_id: NodeId) -> NodeRow:
+    node = await nodes.find(transaction.conn, node_id, lock=True)
+    if node is None:
+        raise UnknownName(Objection("unknown_node", f"no node is named {node_id}"))
+    return node
+
+
+def _slot_changes(survey: Survey, known: dict[SlotIndex, SlotRow]) -> Iterator[Change]:
     found = {
         SlotIndex(slot.index): SlotHardware(slot.vcpus, slot.memory_mib, slot.network_device)
         for slot in survey.body.slots
     }
-    discovered = discover(survey.node_id, {index: slot.hardware for index, slot in known.items()}, found)
-    versions = {slot.slot_id: slot.version for slot in known.values()}
-    changes = [
-        Change(stream_of_slot(fact.slot_id), versions.get(fact.slot_id, 0), (fact,)) for fact in discovered
-    ]
-    if (inspected := _inspected(survey)) != _recorded(node):
-        changes.insert(0, Change(stream_of_node(node.node_id), node.version, (inspected,)))
-    return Decision(tuple(changes), survey.cause)
+    hardware = {index: slot.hardware for index, slot in known.items()}
+    discovered = {index_of(fact.slot_id): fact for fact in discover(survey.node_id, hardware, found)}
+    for index in sorted(found.keys() | known.keys()):
+        slot, row = slot_of(survey.node_id, index), known.get(index)
+        news = (discovered[index],) if index in discovered else ()
+        open_ = (
+            drift.opened(_told_of(survey, index), index)
+            if index in found
+            else (drift.vanished(slot, survey.cause.observed_at),)
+        )
+        facts = (*news, *drift.of_slot(slot, row.drift if row else (), open_))
+        if facts:
+            yield Change(stream_of_slot(slot), row.version if row else 0, facts)
+
+
+def _told_of(survey: Survey, slot: SlotIndex | None) -> Iterator[DriftSeen]:
+    return (each for each in survey.body.drift if each.slot == slot)
+
+
+async def take_mended(transaction: Transaction, node_id: NodeId, body: DriftMended, cause: Cause) -> Decision:
+    """Record what a host made good by itself. Of a slot that it never described, nothing."""
+    mended = drift.mended(body.drift, None if body.slot is None else SlotIndex(body.slot))
+    if not mended:
+        return Decision((), cause)
+    if body.slot is None:
+        node = await _locked(transaction, node_id)
+        own = Change(stream_of_node(node_id), node.version, (NodeMended(node_id, mended),))
+        return Decision((own,), cause)
+    slot = slot_of(node_id, SlotIndex(body.slot))
+    rows = await slots.locked(transaction.conn, [slot])
+    changes = (
+        Change(stream_of_slot(slot), row.version, (SlotMended(slot, mended),)) for row in rows.values()
+    )
+    return Decision(tuple(changes), cause)
 
 
 def _inspected(survey: Survey) -> NodeInspected:

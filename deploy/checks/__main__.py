@@ -22,6 +22,7 @@ CHECKS: Final = {
     "migrations": ("python", "-m", "deploy.checks.migrations"),
     "events": ("python", "-m", "deploy.checks.event_catalogue"),
     "tasks": ("python", "-m", "deploy.checks.task_catalogue"),
+    "drift": ("python", "-m", "deploy.checks.drift_catalogue"),
 }
 
 

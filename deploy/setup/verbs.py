@@ -34,7 +34,9 @@ VERBS: Final = {
         "tests.torture",
     ),
     "check": Verb(
-        "check [NAME ...]", "format, lint, types, imports, layout, migrations, events, tasks", "deploy.checks"
+        "check [NAME ...]",
+        "format, lint, types, imports, layout, migrations, events, tasks, drift",
+        "deploy.checks",
     ),
     "bench": Verb(
         "bench NAME [--json] [--resume]",
@@ -51,6 +53,12 @@ VERBS: Final = {
         "tasks",
         "write docs/tasks.md anew from the catalogue of tasks",
         "deploy.checks.task_catalogue",
+        ("--write",),
+    ),
+    "drift": Verb(
+        "drift",
+        "write docs/drift.md anew from the catalogue of drift",
+        "deploy.checks.drift_catalogue",
         ("--write",),
     ),
     "lock": Verb("lock [PACKAGE ...]", "resolve requirements anew, or raise the named ones", "deploy.locks"),

@@ -10,12 +10,14 @@ import shutil
 import socket
 import struct
 import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from ipaddress import IPv4Address
 from pathlib import Path
 from time import monotonic
 from typing import Final
 
-from events.values import Ipv4Address, MacAddress
+from events.values import InvalidValue, Ipv4Address, MacAddress, ipv4_address, mac_address
 from node_agent.drivers.dnsmasq import Dnsmasq
 from node_agent.drivers.links import NetlinkLinks
 from node_agent.gateway import NodeNetwork
@@ -31,17 +33,27 @@ class DnsmasqLeases:
     """`folder` is made if it is missing and must be reachable for the user dnsmasq, so not within a private one."""
 
     def __init__(
-        self, folder: Path, network: NodeNetwork, links: NetlinkLinks, deadline: float = 5.0
+        self,
+        folder: Path,
+        network: NodeNetwork,
+        links: NetlinkLinks,
+        ended: Callable[[], None] = lambda: None,
+        deadline: float = 5.0,
     ) -> None:
         self._hosts, self._file = folder / "hosts", folder / "leases"
         self._network, self._deadline = network, deadline
-        self._server = Dnsmasq(folder, links.index, deadline)
+        self._server = Dnsmasq(folder, links.index, ended, deadline)
 
     def close(self) -> None:
         self._server.close()
 
     def stop(self) -> None:
         self._server.stop()
+
+    @property
+    def folders(self) -> tuple[Path, Path]:
+        """Of the reservations, and of the leases; they are there once it serves."""
+        return self._hosts, self._file.parent
 
     def missing(self) -> tuple[str, ...]:
         return () if shutil.which("dnsmasq") else ("program dnsmasq",)
@@ -99,9 +111,9 @@ class DnsmasqLeases:
 
     def _reservations(self) -> frozenset[Reservation]:
         try:
-            files = [path for path in self._hosts.glob("*") if not path.name.startswith(".")]
-            return frozenset(_reservation(path.name, path.read_text()) for path in files)
-        except (OSError, ValueError) as error:
+            files = [path for path in self._hosts.glob("*") if path.is_file() and path.name[0] != "."]
+            return frozenset(each for path in files for each in _reservations(path.name, path.read_bytes()))
+        except OSError as error:
             raise HostUnreadable(f"reservations in {self._hosts}: {error}") from error
 
     def _leases(self) -> frozenset[LeaseSeen]:
@@ -156,9 +168,12 @@ def release_message(lease: LeaseSeen, server: Ipv4Address) -> bytes:
     return head + b"\x63\x82\x53\x63" + b"\x35\x01\x07" + b"\x36\x04" + IPv4Address(server).packed + b"\xff"
 
 
-def _reservation(name: str, text: str) -> Reservation:
-    mac, _, ip = text.strip().partition(",")
-    return Reservation(name, MacAddress(mac), Ipv4Address(ip))
+def _reservations(name: str, content: bytes) -> Iterator[Reservation]:
+    """A file's lines, `mac,ip`, whoever wrote it; what dnsmasq would pass over is none."""
+    for line in content.decode(errors="replace").splitlines():
+        mac, _, ip = line.strip().partition(",")
+        with suppress(InvalidValue):
+            yield Reservation(name, mac_address(mac), ipv4_address(ip))
 
 
 def _lease(line: str, now: float) -> LeaseSeen | None:

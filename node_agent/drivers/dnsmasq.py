@@ -1,4 +1,4 @@
-"""The dnsmasq process: started, watched, restarted when it dies, and left alone when the agent does.
+"""The dnsmasq process: started, watched so that its death is heard of, and left alone when the agent dies.
 
 dnsmasq outlives the agent on purpose: guests renew their leases while the agent is being restarted or is dead. The next
 agent finds it by its command line, adopts it when it runs as wanted, and replaces it otherwise; the lease file is
@@ -26,7 +26,7 @@ import structlog
 
 from node_agent.drivers.processes import PROC, own_processes
 from node_agent.gateway import NodeNetwork
-from node_agent.slices import HostRefused, HostUnreadable
+from node_agent.slices import HostRefused
 from tasks.backoff import Backoff
 
 log = structlog.get_logger(__name__)
@@ -48,20 +48,32 @@ class Running:
 
 
 class Dnsmasq:
-    """`folder` must be reachable for the user dnsmasq; `link_number` asks the kernel for a device's number."""
+    """`folder` must be reachable for the user dnsmasq; `link_number` asks the kernel for a device's number.
 
-    def __init__(self, folder: Path, link_number: Callable[[str], int | None], deadline: float) -> None:
+    `ended` is called when it died, and again until another is served; it must return at once.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        link_number: Callable[[str], int | None],
+        ended: Callable[[], None],
+        deadline: float,
+    ) -> None:
         self._folder, self._link_number, self._deadline = folder, link_number, deadline
+        self._ended = ended
         self._turn = threading.RLock()
-        self._wanted: NodeNetwork | None = None
         self._watched: int | None = None
         self._leaving = threading.Event()
         self._backoff = Backoff(first=0.1, cap=5.0)
 
     def serves(self, network: NodeNetwork) -> bool:
         with self._turn:
-            found = [each for each in self.running() if self._is(each, network)]
-            return len(found) == 1 and self._watched == found[0].pid
+            running = self.running()
+            serves = len(running) == 1 and self._is(running[0], network)
+            if serves:
+                self._watch(running[0].pid)
+            return serves
 
     def serve(self, network: NodeNetwork) -> None:
         """Adopt the dnsmasq that runs as wanted, or start one; end every other.
@@ -69,7 +81,6 @@ class Dnsmasq:
         Raises `HostRefused`, `HostUnreadable`.
         """
         with self._turn:
-            self._wanted = network
             found = [each for each in self.running() if self._is(each, network)][:1]
             for each in self.running():
                 if each not in found:
@@ -99,7 +110,6 @@ class Dnsmasq:
     def stop(self) -> None:
         """Watch it no more and end it."""
         with self._turn:
-            self._wanted = None
             self.close()
             for each in self.running():
                 self._end(each.pid)
@@ -162,22 +172,12 @@ class Dnsmasq:
         if monotonic() - born > LIVED_LONG:
             self._backoff.reset()
         while self._is_watched(pid) and not self._leaving.wait(self._backoff.next()):
-            self._revive(pid)
+            log.warning("dnsmasq_died", pid=pid)
+            self._ended()
 
     def _is_watched(self, pid: int) -> bool:
         with self._turn:
-            return self._watched == pid and self._wanted is not None
-
-    def _revive(self, pid: int) -> None:
-        with self._turn:
-            # In the meantime somebody may have asked for another one, or for none.
-            if self._wanted is None or self._watched != pid or self._leaving.is_set():
-                return
-            log.warning("dnsmasq_died", pid=pid)
-            try:
-                self.serve(self._wanted)
-            except (HostRefused, HostUnreadable) as error:
-                log.error("dnsmasq_not_started", reason=str(error))
+            return self._watched == pid
 
     def _end(self, pid: int) -> None:
         for deadly in (signal.SIGTERM, signal.SIGKILL):

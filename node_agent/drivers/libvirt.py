@@ -22,7 +22,7 @@ from node_agent.drivers.libvirt_events import DomainWatch, run_event_loop
 from node_agent.drivers.qemu import end_process, qemu_processes
 from node_agent.guests import Guest, Hosting
 from node_agent.looks import look, look_again
-from node_agent.machines import DomainState, FoundDomain, FoundProcess
+from node_agent.machine_plans import DomainState, FoundDomain, FoundProcess
 from node_agent.slices import HostRefused, HostUnreadable
 
 log = structlog.get_logger(__name__)

@@ -1,4 +1,4 @@
-"""libvirt's event loop, and a watch for domains that end.
+"""libvirt's event loop, and a watch for domains that end, pause or come up.
 
 The loop answers libvirtd's keepalives for every connection of the process; without it libvirtd hangs up on an
 idle one. There is one loop per process, and no way to stop it: it starts at first use and stays.
@@ -35,10 +35,10 @@ _ENDS: Final[dict[int, str]] = {
 
 
 class DomainWatch:
-    """Calls `ended`, which must return at once, when a domain may have ended, ordered or not."""
+    """Calls `changed`, which must return at once, when a domain may be in another state, ordered or not."""
 
-    def __init__(self, uri: str, ended: Callable[[], None]) -> None:
-        self._uri, self._ended = uri, ended
+    def __init__(self, uri: str, changed: Callable[[], None]) -> None:
+        self._uri, self._changed = uri, changed
         self._stopped, self._lost = threading.Event(), threading.Event()
         threading.Thread(target=self._watch, name="domain-watch", daemon=True).start()
 
@@ -67,7 +67,7 @@ class DomainWatch:
         ends.callback(connection.setKeepAlive, 0, 0)
         log.info("libvirt_watched", uri=self._uri)
         if not self._stopped.is_set():
-            self._ended()
+            self._changed()
             self._lost.wait()
 
     def _on_event(self, _: Connection, domain: Domain, event: int, detail: int, __: None) -> None:
@@ -75,7 +75,7 @@ class DomainWatch:
             log.info(
                 "domain_ended", domain=domain.name(), why=_ENDS.get(detail, f"libvirt's reason {detail}")
             )
-            self._ended()
+        self._changed()
 
 
 @cache

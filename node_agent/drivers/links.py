@@ -43,6 +43,16 @@ class NetlinkLinks:
     def link(self, name: str) -> Tap | OtherLink | None:
         return self._links().get(name)
 
+    def is_carried(self, name: str) -> bool:
+        def read(netlink: IPRoute) -> frozenset[str]:
+            return frozenset(
+                found.get_attr("IFLA_IFNAME")
+                for found in netlink.get_links()
+                if found.get_attr("IFLA_CARRIER")
+            )
+
+        return name in self._look("links with a carrier", read)
+
     def add_tap(self, tap: Tap) -> None:
         def add(netlink: IPRoute) -> None:
             netlink.link("add", ifname=tap.name, kind="tuntap", mode="tap", uid=tap.owner)

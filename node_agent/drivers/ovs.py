@@ -1,6 +1,12 @@
-"""Open vSwitch: bridges and ports in its database, flows in its switch."""
+"""Open vSwitch: bridges and ports in its database, flows in its switch.
+
+Who deletes a device and makes it anew under its name leaves ovs-vswitchd (3.1, datapath netdev) with a dead socket: the
+port carries nothing, and its columns, `ifindex` too, tell of the new device. So a port is added with the kernel's
+number of its device, and one whose device bears another by now has no number.
+"""
 
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -8,6 +14,8 @@ from typing import Final
 from events.values import MacAddress
 from node_agent.drivers.openflow import OpenFlow
 from node_agent.drivers.ovsdb import Ovsdb, Row, elements, pairs
+from node_agent.drivers.sources import flows_of_bridge, switch_database
+from node_agent.drivers.watching import Source
 from node_agent.flows import Flow
 from node_agent.gateway import Bridge
 from node_agent.looks import look, look_again
@@ -17,16 +25,25 @@ from node_agent.slices import HostRefused, HostUnreadable
 COLUMNS: Final = {
     "Bridge": ("name", "datapath_type", "fail_mode", "protocols", "other_config", "ports"),
     "Port": ("_uuid", "name"),
-    "Interface": ("name", "ofport", "error"),
+    "Interface": ("name", "ofport", "error", "external_ids"),
 }
+_DEVICE: Final = "sliceplane-ifindex"
 
 
 class OpenVSwitch:
     """`folder` is where OVS keeps its sockets (`/run/openvswitch`); `deadline` in seconds is each call's."""
 
     def __init__(self, folder: Path, deadline: float = 5.0) -> None:
+        self._folder = folder
         self._database = Ovsdb(folder / "db.sock", deadline)
         self._openflow = OpenFlow(folder, deadline)
+
+    def sources(self, bridge: str) -> dict[str, Source]:
+        """Who tells of changes of the database and of this bridge's flows."""
+        return {
+            "ovsdb": switch_database(self._folder / "db.sock"),
+            "openflow": flows_of_bridge(self._folder / f"{bridge}.mgmt"),
+        }
 
     def close(self) -> None:
         self._database.close()
@@ -64,6 +81,7 @@ class OpenVSwitch:
 
     def add_port(self, port: Port) -> None:
         look_again()
+        device = {_DEVICE: _device(port.name)}
         self._database.change(
             f"add port {port.name} to {port.bridge}",
             (
@@ -73,6 +91,7 @@ class OpenVSwitch:
                     "port": port.name,
                     "may_exist": False,
                     "ofport_request": port.number,
+                    "external_ids": device,
                 },
             ),
         )
@@ -126,4 +145,13 @@ def _bridge(row: Row) -> Bridge:
 
 def _number(row: Row) -> int | None:
     numbers = elements(row["ofport"])
-    return numbers[0] if numbers and numbers[0] > 0 else None
+    known = pairs(row["external_ids"]).get(_DEVICE) == _device(row["name"])
+    return numbers[0] if known and numbers and numbers[0] > 0 else None
+
+
+def _device(name: str) -> str:
+    """The kernel's number of the device; empty when there is none."""
+    try:
+        return str(socket.if_nametoindex(name))
+    except OSError:
+        return ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from node_agent.drivers.processes import PROC, own_processes
-from node_agent.machines import FoundProcess
+from node_agent.machine_plans import FoundProcess
 from node_agent.slices import HostRefused
 
 _DEATH_SECONDS: Final = 5.0

@@ -18,6 +18,7 @@ from events.values import Ipv4Subnet
 from node_agent.accept import Acceptance
 from node_agent.actors import declare_actors
 from node_agent.clock import NodeClock
+from node_agent.drift import Drifts
 from node_agent.fence import FenceFiles
 from node_agent.gate import Gate
 from node_agent.gateway import node_network
@@ -26,6 +27,7 @@ from node_agent.host import Host
 from node_agent.lab.simulated.host import SimulatedHost
 from node_agent.lab.simulated.node import host_over
 from node_agent.operations import Operations
+from node_agent.outcomes import Outcomes
 from node_agent.progress import Nobody
 from node_agent.refusals import GivenUpOrders
 from node_agent.reporter import Reporter
@@ -100,7 +102,8 @@ class Entrance:
             FenceFiles(self.folder / "fence", self.trust.recall),
         )
         heard = _Heard(self.steps)
-        self.acceptance = Acceptance(slots, SlotWork(self.host, reporter, heard), reporter)
+        drifts = Drifts(reporter.tell, self.clock.now, lambda: None)
+        self.acceptance = Acceptance(slots, SlotWork(self.host, Outcomes(reporter), drifts, heard), reporter)
         self.running, self.handed = Running(), list[Slot]()
         self.operations = Operations(
             NODE, self.host, self.acceptance, reporter, self.running, self.handed.append, heard

@@ -22,11 +22,14 @@ def main(folder: str, url: str, credential: str, count: str) -> None:
     arm_from(os.environ.get("SLICEPLANE_FAILPOINTS", ""))
     spool = Spool(Path(folder))
     reporter = Reporter(spool, NodeClock())
-    reporter.start(client_of(url, credential), Timetable())
+    timetable = Timetable()
+    reporter.start(client_of(url, credential), timetable)
     # However quick the telling is: what happens at a second delivery always happens.
     for last in (1, int(count)):
         tell_up_to(last, spool, reporter)
         eventually(lambda: spool.waiting == 0, 30)
+    # Who ends while a thread of his is at work may end by a fault.
+    timetable.close()
 
 
 def tell_up_to(last: int, spool: Spool, reporter: Reporter) -> None:

@@ -11,8 +11,10 @@ from events.values import Ipv4Address, Ipv4Subnet, SlotIndex
 from node_agent import bringing_up, taking_down
 from node_agent.accept import Acceptance
 from node_agent.clock import NodeClock
+from node_agent.drift import Drifts
 from node_agent.fence import FenceFiles
 from node_agent.gateway import NodeNetwork
+from node_agent.outcomes import Outcomes
 from node_agent.reporter import Reporter
 from node_agent.slots import Slots
 from node_agent.spool import Spool
@@ -58,7 +60,9 @@ class Node:
         self.files = FenceFiles(self.folder / "fence", trust().recall)
         slots = Slots(NODE, NETWORK, (SlotIndex(0), SlotIndex(1)), self.files)
         reporter = Reporter(self.spool, NodeClock())
-        self.acceptance = Acceptance(slots, SlotWork(self.toy.host(), reporter), reporter)
+        self.drifts = Drifts(reporter.tell, NodeClock().now, lambda: None)
+        work = SlotWork(self.toy.host(), Outcomes(reporter), self.drifts)
+        self.acceptance = Acceptance(slots, work, reporter)
 
     def accept(self, *orders: Order) -> None:
         for order in orders:
@@ -75,7 +79,8 @@ class Node:
         return thread
 
     def survey(self) -> None:
-        for slot in self.acceptance.due():
+        due, _ = self.acceptance.due()
+        for slot in due:
             self.acceptance.look_after(slot)
 
     def restarted(self) -> "Node":
@@ -156,16 +161,14 @@ def test_a_stop_that_leaves_something_on_says_what_and_goes_on_trying(node: Node
     assert node.kinds()[-1] == "stopped"
 
 
-def test_what_is_switched_on_behind_the_agents_back_goes_off_again_without_a_word(
-    node: Node, toy: Toy
-) -> None:
+def test_what_is_switched_on_behind_the_agents_back_goes_off_again_as_drift(node: Node, toy: Toy) -> None:
     node.accept(apply(), stop())
     said = node.kinds()
     for kind in ("machine", "port"):
         toy.there[kind, 0] = "somebody's"
     node.survey()
     assert toy.kinds() == {"lease"}
-    assert node.kinds() == said
+    assert node.kinds() == [*said, "mended"]
 
 
 def test_a_guest_that_cannot_be_asked_is_cut_off_at_once_and_that_is_said(node: Node, toy: Toy) -> None:

@@ -98,11 +98,11 @@ async def test_the_node_describes_itself_once_until_it_changes(
 ) -> None:
     await eventually_async(lambda: len(plane.heartbeats) >= 3)
     assert plane.kinds() == ["node.surveyed"]
-    toy.missing = ("masquerade for 10.100.1.0/24",)
+    toy.missing = ("program nft",)
     await eventually_async(lambda: len(plane.kinds()) == 2)
     surveyed = plane.reports[-1].body
     assert isinstance(surveyed, NodeSurveyed)
-    assert surveyed.missing == ("masquerade for 10.100.1.0/24",)
+    assert surveyed.missing == ("program nft",)
     assert [slot.network_device for slot in surveyed.slots] == ["slice0", "slice1"]
 
 
@@ -116,7 +116,7 @@ async def test_a_node_that_starts_again_describes_only_what_changed(
     await eventually_async(lambda: any(beat.resynced for beat in plane.heartbeats[beats:]))
     again.stop()
     assert plane.kinds() == ["node.surveyed"]
-    toy.missing = ("masquerade for 10.100.1.0/24",)
+    toy.missing = ("program nft",)
     start()
     await eventually_async(lambda: plane.kinds() == ["node.surveyed"] * 2)
 

@@ -6,7 +6,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from node_agent.guests import Guest, guest_for
-from node_agent.machines import Domains, FoundDomain
+from node_agent.machine_plans import FoundDomain
+from node_agent.machines import Domains
 from tests.contract.network.slices import network, slice_on
 
 SLOT, OTHER = network(0), network(1)

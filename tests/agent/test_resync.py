@@ -162,7 +162,7 @@ def test_a_control_plane_that_lost_reports_is_asked_again(
 ) -> None:
     asked = len(plane.asked)
     plane.forget_reports()
-    toy.missing = ("masquerade for 10.100.1.0/24",)
+    toy.missing = ("program nft",)
     agent.stop()
     start()
     eventually(lambda: len(plane.asked) > asked + 1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from events.values import Ipv4Address
 from node_agent.host import Answered, Host, MachineSeen, NotYet, Prerequisite
 from node_agent.leases import LeaseState, ObservedAddress
-from node_agent.slices import HostRefused, HostUnreadable, Slice, SliceNetwork, Step
+from node_agent.slices import Difference, HostRefused, HostUnreadable, Slice, SliceNetwork, Step
 from tasks.workflows import StepName
 
 STEPS: dict[str, tuple[StepName, StepName]] = {
@@ -58,9 +58,12 @@ class Toy:
             probe=self.probe,
             images=lambda: self.images,
             devices=lambda: (),
+            absent_devices=lambda: (),
+            check_machines=lambda: None,
             inspect_machine=self.inspect,
             runs=self.runs,
             to_shut_down=self.to_shut_down,
+            listen=lambda: None,
             close=lambda: None,
         )
 
@@ -155,8 +158,14 @@ class ToyGateway:
     def to_apply(self) -> tuple[Step, ...]:
         return ()
 
-    def prerequisites(self) -> tuple[Prerequisite, ...]:
+    def lost(self) -> tuple[Difference, ...]:
+        return ()
+
+    def missing(self) -> tuple[str, ...]:
         if self.toy.hangs_until is not None:
             self.toy.hangs.set()
             assert self.toy.hangs_until.wait(30)
+        return self.toy.missing
+
+    def prerequisites(self) -> tuple[Prerequisite, ...]:
         return tuple(Prerequisite("toy", ok=False, detail=words) for words in self.toy.missing)

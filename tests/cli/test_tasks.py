@@ -57,7 +57,14 @@ DONE = task(
     "done",
     result={
         "kind": "drift.report",
-        "drift": [{"aspect": "port", "steps": ["port.delete_flows", "port.add", "port.set_flows"]}],
+        "drift": [
+            {
+                "aspect": "port",
+                "steps": ["port.delete_flows", "port.add", "port.set_flows"],
+                "evidence": [{"kind": "port.changed", "wanted": "number 1000", "found": "number 7"}],
+            },
+            {"aspect": "lease", "steps": ["lease.reserve"], "evidence": []},
+        ],
     },
 )
 FAILED = task("failed", reason={"code": "host_unreadable", "message": "the switch did not answer"})

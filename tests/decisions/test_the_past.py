@@ -15,6 +15,7 @@ from control_plane.time_travel.differences import Difference, Json, differences
 from control_plane.time_travel.holders import held_at
 from events import nodes, orders, slots
 from events.claims import Claim
+from events.drift import DriftFound, OpenDrift
 from events.facts import Fact, Reason
 from events.values import (
     AllocationId,
@@ -38,6 +39,10 @@ words = st.lists(word, max_size=2).map(tuple)
 number = st.integers(1, 3)
 moment = st.sampled_from([datetime(2026, 3, day, tzinfo=UTC) for day in (1, 2, 3)])
 reason = st.builds(Reason, word, word)
+found = st.builds(DriftFound, word, word, word, moment)
+open_ = st.builds(OpenDrift, word, word, word, moment, st.booleans())
+mended = st.lists(found, min_size=1, max_size=2).map(tuple)
+drift = st.lists(open_, min_size=1, max_size=2).map(tuple)
 network = st.builds(
     slots.SlotNetwork,
     word,
@@ -59,6 +64,9 @@ of_slot: tuple[st.SearchStrategy[Fact], ...] = (
     st.builds(slots.SlotWithheld, st.just(SLOT), allocation, reason, words),
     st.builds(slots.SlotReleased, st.just(SLOT), allocation, words),
     st.builds(slots.SlotFreedUnproved, st.just(SLOT), allocation, word, words),
+    st.builds(slots.SlotDegraded, st.just(SLOT), drift),
+    st.builds(slots.SlotRecovered, st.just(SLOT)),
+    st.builds(slots.SlotMended, st.just(SLOT), mended),
 )
 expected = st.builds(nodes.NodeExpected, st.just(NODE), word.map(Ipv4Subnet), word, word, moment)
 of_node: tuple[st.SearchStrategy[Fact], ...] = (
@@ -68,6 +76,9 @@ of_node: tuple[st.SearchStrategy[Fact], ...] = (
     st.builds(nodes.AgentSuperseded, st.just(NODE), number, number, moment),
     st.builds(nodes.NodeRevoked, st.just(NODE), word),
     st.builds(nodes.NodeInspected, st.just(NODE), word, word, st.booleans(), words, words),
+    st.builds(nodes.NodeDegraded, st.just(NODE), drift),
+    st.builds(nodes.NodeRecovered, st.just(NODE)),
+    st.builds(nodes.NodeMended, st.just(NODE), mended),
     st.builds(orders.OrderRefused, st.just(NODE), st.just(SLOT), st.just(UUID(int=1)), reason),
     st.builds(orders.MessageRefused, st.just(NODE), st.just(UUID(int=1)), reason),
 )

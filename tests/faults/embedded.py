@@ -4,15 +4,11 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
-from deploy.embedded.client import Api
 from deploy.embedded.layout import Layout
-from deploy.embedded.nodes import LabNodes
-from deploy.embedded.screen import Screen
-from deploy.embedded.stack import Stack
-from deploy.embedded.story import Story
+from deploy.embedded.site import running_site
 from tests.faults.programs import REPLICAS, Lab
 from tests.servers.lab import kept_folder
 from tests.servers.postgres import server_folder
@@ -21,32 +17,8 @@ from tests.servers.postgres import server_folder
 @contextmanager
 def running_lab() -> Iterator[Lab]:
     """Two replicas of every program, and two lab nodes with approved slots."""
-    # Whatever came up is ended, also when the rest did not: the folder goes from under it.
-    with server_folder() as state, ExitStack() as up:
-        layout, screen = _layout(state), Screen()
-        up.callback(layout.remove_run)
-        nodes = LabNodes(layout, screen.say)
-        up.callback(nodes.stop)
-        nodes.start()
-        stack = Stack(layout, nodes.management_addresses, screen.say, replicas=REPLICAS)
-        up.callback(stack.stop)
-        stack.start()
-        key = stack.ensure_key()
-        story = Story(layout, Api(stack.api_url, key, stack.trusted), nodes, screen, stack.tend)
-        story.admit_nodes()
-        nodes.start_agents(stack.node_api_url)
-        story.await_nodes({})
-        yield Lab(layout, stack, key, nodes=nodes)
-
-
-def _layout(state: Path) -> Layout:
-    """With the guest's image of earlier runs."""
-    layout = Layout(state)
-    layout.ensure()
-    kept = kept_folder() / "images"
-    kept.mkdir(parents=True, exist_ok=True)
-    (state / "images").symlink_to(kept)
-    return layout
+    with server_folder() as state, running_site(state, kept_folder() / "images", replicas=REPLICAS) as site:
+        yield Lab(site.layout, site.stack, site.key, nodes=site.nodes)
 
 
 def traces(layout: Layout) -> list[str]:

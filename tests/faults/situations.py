@@ -14,7 +14,7 @@ from typing import Final
 from events.values import Ipv4Address
 from node_agent.flows import Flow
 from node_agent.lab.simulated.host import HeldFlow, State
-from node_agent.machines import FoundProcess
+from node_agent.machine_plans import FoundProcess
 from tasks.workflows import FAILPOINTS, Declared, Process
 from tests.faults.system import NODE, System
 from tests.waiting import until

@@ -3,7 +3,10 @@
 import threading
 from collections.abc import Callable
 
+import pytest
+
 from node_agent.looks import look, look_again, one_look
+from node_agent.slices import HostUnreadable
 
 
 def counting() -> Callable[[], int]:
@@ -29,6 +32,20 @@ def test_whoever_changes_the_host_looks_again() -> None:
         look("ports", read)
         look_again()
         assert look("ports", read) == 1
+
+
+def test_what_could_not_be_read_is_not_asked_again_within_a_look() -> None:
+    asked = list[str]()
+
+    def hangs() -> None:
+        asked.append("ports")
+        raise HostUnreadable("no answer within 5 s")
+
+    with one_look():
+        for _ in range(2):
+            with pytest.raises(HostUnreadable):
+                look("ports", hangs)
+    assert asked == ["ports"]
 
 
 def test_a_look_is_not_shared_with_other_threads() -> None:

@@ -12,14 +12,13 @@ from node_agent.images import FixedImages
 from node_agent.lab.simulated.host import SimulatedHost
 from node_agent.lab.simulated.machines import SimulatedDisks, SimulatedHypervisor
 from node_agent.links import Tap
-from node_agent.machines import (
+from node_agent.machine_plans import (
     Destroy,
     DomainState,
     EndStray,
     Found,
     FoundDomain,
     FoundProcess,
-    Machines,
     Resume,
     Start,
     WipeDisks,
@@ -28,6 +27,7 @@ from node_agent.machines import (
     plan_removal,
     seed_name,
 )
+from node_agent.machines import Machines
 from tests.node.guests import IMAGE, SECOND, network_on, slice_on
 from tests.node.images import LAB_GUEST
 
@@ -121,7 +121,14 @@ def hosts(draw: st.DrawFn) -> SimulatedHost:
 
 def machines_on(host: SimulatedHost) -> Machines:
     hypervisor = SimulatedHypervisor(host, lambda: None, boot_seconds=0)
-    return Machines(hypervisor, SimulatedDisks(host), FixedImages((LAB_GUEST,)), "qemu", offload=True)
+    return Machines(
+        hypervisor,
+        SimulatedDisks(host),
+        FixedImages((LAB_GUEST,)),
+        "qemu",
+        offload=True,
+        is_plugged=lambda _: True,
+    )
 
 
 @given(hosts())

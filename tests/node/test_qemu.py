@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from node_agent.drivers.qemu import end_process, qemu_processes
-from node_agent.machines import FoundProcess
+from node_agent.machine_plans import FoundProcess
 from tests.waiting import until
 
 GUEST: Final = f"test{os.getpid()}"

@@ -46,9 +46,15 @@ def _slot(facts: list[_Told]) -> Row:
         "sku": approved.get("sku"),
         "allocation_id": held.get("allocation_id"),
         "reason": withheld.get("reason"),
+        **_drift(facts, "slot"),
         **{name: hardware[name] for name in ("vcpus", "memory_mib", "network_device")},
         **{name: network.get(name) for name in names},
     }
+
+
+def _drift(facts: list[_Told], of: str) -> Row:
+    open_ = _last(facts, f"{of}.degraded", but_not_after=(f"{of}.recovered",)).get("drift")
+    return {"drift": open_, "blocked": any(each["blocks"] for each in open_ or ())}
 
 
 def nodes(conn: psycopg.Connection) -> dict[str, Row]:
@@ -80,6 +86,7 @@ def _node(facts: list[_Told]) -> Row:
         "superseded_session": superseded.get("presented_session"),
         "revoked": revoked.get("reason"),
         "agent_version": agent.get("agent_version"),
+        **_drift(facts, "node"),
         **{name: inspected.get(name) for name in ("hostname", "simulated", "images", "missing")},
     }
 

@@ -111,6 +111,23 @@ def test_a_job_that_rests_is_not_woken_before_its_time(timetable: Timetable, run
     assert runs.get(timeout=10) - first >= A_WHILE
 
 
+def test_a_job_that_rests_for_a_while_at_most_runs_at_once_then_if_it_was_woken_meanwhile(
+    timetable: Timetable, runs: Runs
+) -> None:
+    entry = timetable.enter(noting(runs, Rest(A_WHILE, at_most=3600)), name="job", after=0)
+    first = runs.get(timeout=10)
+    entry.wake()
+    assert runs.get(timeout=10) - first >= A_WHILE
+
+
+def test_a_job_that_rests_for_a_while_at_most_runs_by_itself_when_that_is_over(
+    timetable: Timetable, runs: Runs
+) -> None:
+    timetable.enter(noting(runs, Rest(0.01, at_most=A_WHILE)), name="job", after=0)
+    times = [runs.get(timeout=10) for _ in range(3)]
+    assert all(later - sooner >= A_WHILE for sooner, later in pairwise(times))
+
+
 def test_a_job_never_runs_twice_at_once(timetable: Timetable) -> None:
     at_work, most, done = 0, 0, SimpleQueue[int]()
 

@@ -27,6 +27,7 @@ def test_help_lists_the_verbs() -> None:
         "bench",
         "events",
         "tasks",
+        "drift",
         "lock",
     ]
 

@@ -1,8 +1,10 @@
 """`sliceplane nodes`."""
 
+from typing import Annotated
+
 import typer
 
-from control_plane.cli.answers import ExpectedNode, Node, decode
+from control_plane.cli.answers import Drift, ExpectedNode, Node, decode
 from control_plane.cli.moments import At
 from control_plane.cli.options import AsJson, NodeId, Why
 from control_plane.cli.pages import details, tables
@@ -32,6 +34,24 @@ def show(context: typer.Context, *, node: NodeId, at: At = None, as_json: AsJson
             here.screen.document(raw)
         else:
             here.screen.page(details.node(decode(raw, Node), then=at is not None))
+
+
+@commands.command()
+def drift(
+    context: typer.Context,
+    *,
+    node: Annotated[str | None, typer.Argument(help="Only of this host.", show_default="all of them")] = None,
+    at: At = None,
+    as_json: AsJson = False,
+) -> None:
+    """What is otherwise on hosts and in their slots than it is wanted, and was not mended yet."""
+    path = "/v1/drift" if node is None else f"{node_path(node)}/drift"
+    with session(context, json=as_json) as here:
+        items = here.client.items(path, {"at": at})
+        if as_json:
+            here.screen.documents(items)
+        else:
+            here.screen.rows(tables.drift(decode(item, Drift) for item in items))
 
 
 @commands.command()

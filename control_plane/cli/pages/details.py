@@ -1,13 +1,13 @@
 """One thing on a page of its own: what it is, how it stands, and how to use it."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from control_plane.cli.answers import AllocatedSlot, Allocation, Endpoint, ExpectedNode, Node, Slot
+from control_plane.cli.answers import AllocatedSlot, Allocation, Drift, Endpoint, ExpectedNode, Node, Slot
 from control_plane.cli.pages import words
 
 Row = tuple[str, RenderableType]
@@ -103,6 +103,7 @@ def _node(item: Node, *, then: bool) -> Iterator[Row]:
         yield "images", ", ".join(item.images or ()) or "-"
     if item.missing:
         yield "missing", Text("\n".join(item.missing), "red")
+    yield from _drift(item.drift)
 
 
 def _copy(item: Node) -> str:
@@ -121,6 +122,16 @@ def _slot_rows(item: Slot) -> Iterator[Row]:
     yield "size", f"{item.vcpus or '-'} vCPU, {words.amount(item.memory_mib)}, SKU {item.sku or '-'}"
     yield "address", f"{item.mac_address or '-'}  {item.private_ip or '-'}"
     yield "allocation", item.allocation_id or "none"
+    yield from _drift(item.drift)
+
+
+def _drift(found: Iterable[Drift]) -> Iterator[Row]:
+    for each in found:
+        yield (
+            "drift",
+            Text.assemble((each.kind, "red" if each.blocks else ""), f", {words.since(each.since)}"),
+        )
+        yield "", f"wanted  {each.wanted}\nfound   {each.found}"
 
 
 def expected(item: ExpectedNode) -> Table:

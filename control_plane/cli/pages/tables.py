@@ -6,7 +6,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from control_plane.cli.answers import Allocation, Node, Sku, Slot
+from control_plane.cli.answers import Allocation, Drift, Node, Sku, Slot
 from control_plane.cli.pages import words
 
 
@@ -33,12 +33,17 @@ def slots(items: Iterable[Slot]) -> RenderableType:
         size = f"{item.vcpus or '-'} vCPU, {words.amount(item.memory_mib)}"
         named = (item.mac_address or "-", item.private_ip or "-", item.allocation_id or "-")
         reason = item.reason.message if item.reason else ""
-        table.add_row(item.id, words.state(item.state), item.sku or "-", size, *named, reason)
+        table.add_row(item.id, _slot_state(item), item.sku or "-", size, *named, reason)
     return (
         table
         if table.row_count
         else _nothing("no slots", "they come from enrolled nodes: sliceplane nodes list")
     )
+
+
+def _slot_state(item: Slot) -> Text:
+    state = words.state(item.state)
+    return Text.assemble(state, (", drift", "red")) if item.drift else state
 
 
 def nodes(items: Iterable[Node], *, then: bool = False) -> RenderableType:
@@ -52,6 +57,17 @@ def nodes(items: Iterable[Node], *, then: bool = False) -> RenderableType:
             item.id, words.state(item.state), item.subnet, kind, item.agent_version or "-", heard, missing
         )
     return table if table.row_count else _nothing("no nodes", "admit one: sliceplane nodes expect NODE")
+
+
+def drift(items: Iterable[Drift]) -> RenderableType:
+    table = _table("WHERE", "KIND", "PLACEMENT", "SINCE")
+    table.add_column("WANTED")
+    table.add_column("FOUND")
+    for item in items:
+        placement = Text("blocked", "red") if item.blocks else Text("-")
+        where = item.slot_id or item.node_id
+        table.add_row(where, item.kind, placement, words.since(item.since), item.wanted, item.found)
+    return table if table.row_count else Text("no drift", "green")
 
 
 def skus(items: Iterable[Sku]) -> RenderableType:

@@ -94,9 +94,18 @@ def _told(value: object) -> str:
 
 def _record(record: object) -> str:
     assert isinstance(record, dict), "a list of the API is of one kind"
-    return "  ".join(
-        _plain(each) if not isinstance(each, list) else ", ".join(each) for each in record.values()
-    )
+    return "  ".join(_part(each) for each in record.values() if each != [])
+
+
+def _part(value: object) -> str:
+    """A record within a record stands on lines of its own."""
+    match value:
+        case [dict(), *_]:
+            return "".join(f"\n    {_record(each)}" for each in value)
+        case [*several]:
+            return ", ".join(map(str, several))
+        case _:
+            return _plain(value)
 
 
 def _plain(value: object) -> str:

@@ -18,7 +18,7 @@ from node_agent.gateway import Bridge, GatewayLink, NodeNetwork
 from node_agent.leases import LeaseSeen, Reservation
 from node_agent.links import OtherLink, Tap
 from node_agent.looks import look_again
-from node_agent.machines import FoundDomain, FoundProcess
+from node_agent.machine_plans import FoundDomain, FoundProcess
 from node_agent.ports import Port
 from node_agent.rules import Chain, FoundRule
 
@@ -34,11 +34,13 @@ class HeldFlow(msgspec.Struct, frozen=True):
 class State(msgspec.Struct):
     """Everything on the host, in lists, as the file holds it. `disks` are files by their names below all slots.
 
-    `strays` are QEMU processes without a domain. `starts` counts the machines ever started in each place: no thing that
-    a slice leaves behind, and what a double start shows in.
+    `carried` are taps that a machine holds; one that is deleted and made anew is held by nobody. `strays` are QEMU
+    processes without a domain. `starts` counts the machines ever started in each place: no thing that a slice leaves
+    behind, and what a double start shows in.
     """
 
     taps: list[Tap] = []
+    carried: list[str] = []
     others: list[OtherLink] = []
     ports: list[Port] = []
     flows: list[HeldFlow] = []

@@ -1,5 +1,7 @@
 """Links of the simulated host."""
 
+from dataclasses import replace
+
 from events.values import Ipv4Address
 from node_agent.gateway import GatewayLink
 from node_agent.lab.simulated.host import SimulatedHost, links_of
@@ -14,6 +16,10 @@ class SimulatedLinks:
     def link(self, name: str) -> Tap | OtherLink | None:
         with self._host.look() as state:
             return next((link for link in links_of(state) if link.name == name), None)
+
+    def is_carried(self, name: str) -> bool:
+        with self._host.look() as state:
+            return name in state.carried and name in [tap.name for tap in state.taps]
 
     def add_tap(self, tap: Tap) -> None:
         with self._host.change("link.add", tap.name) as state:
@@ -30,7 +36,9 @@ class SimulatedLinks:
     def delete_link(self, name: str) -> None:
         with self._host.change("link.delete", name) as state:
             state.taps = [each for each in state.taps if each.name != name]
+            state.carried = [each for each in state.carried if each != name]
             state.others = [each for each in state.others if each.name != name]
+            state.ports = [replace(each, number=None) if each.name == name else each for each in state.ports]
 
     def gateway_link(self, name: str) -> GatewayLink | None:
         with self._host.look() as state:

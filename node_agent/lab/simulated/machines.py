@@ -18,7 +18,7 @@ from node_agent.host import Answered, NotYet
 from node_agent.lab.simulated.dhcp import ask_for_lease
 from node_agent.lab.simulated.host import SimulatedHost, State
 from node_agent.looks import look
-from node_agent.machines import DomainState, FoundDomain, FoundProcess
+from node_agent.machine_plans import DomainState, FoundDomain, FoundProcess
 from node_agent.slices import HostRefused, HostUnreadable
 
 _SSH: Final = 22
@@ -49,6 +49,7 @@ class SimulatedHypervisor:
             interfaces = (guest.mac, guest.tap)
             state.domains.append(FoundDomain(guest.name, guest.uuid, "running", guest, interfaces))
             state.disks = sorted({*state.disks, str(hosting.console)})
+            state.carried = sorted({*state.carried, guest.tap})
             state.starts[guest.name] = state.starts.get(guest.name, 0) + 1
             self._born[guest.uuid] = monotonic()
 
@@ -80,7 +81,10 @@ class SimulatedHypervisor:
 
     def _end(self, effect: str, uuid: UUID, found: set[DomainState]) -> None:
         with self._host.change(effect, str(uuid)) as state:
-            state.domains = [each for each in state.domains if each.uuid != uuid or each.state not in found]
+            ended = [each for each in state.domains if each.uuid == uuid and each.state in found]
+            state.domains = [each for each in state.domains if each not in ended]
+            let_go = {name for each in ended for name in each.interfaces}
+            state.carried = [each for each in state.carried if each not in let_go]
         if uuid not in [each.uuid for each in self.domains()]:
             self._born.pop(uuid, None)
         self._ended()

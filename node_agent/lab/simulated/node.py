@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from events.values import Ipv4Subnet, image_name
-from node_agent.devices import devices_of
+from node_agent.devices import absent_devices_of, devices_of
 from node_agent.gateway import Gateway, node_network
 from node_agent.host import Host
 from node_agent.images import FixedImages, Image
@@ -30,14 +30,14 @@ IMAGE: Final = image_name("lab-guest")
 """The one image of every simulated node, called as the lab's guest is."""
 
 
-def simulated_host(settings: Settings, subnet: Ipv4Subnet, something_ended: Callable[[], None]) -> Host:
+def simulated_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callable[[], None]) -> Host:
     """A host of its own in memory, or the one that its file remembers."""
     simulated = settings.simulated or SimulatedHostSettings()
-    return host_over(SimulatedHost(simulated.host_file, settings.uplink), settings, subnet, something_ended)
+    return host_over(SimulatedHost(simulated.host_file, settings.uplink), settings, subnet, something_changed)
 
 
 def host_over(
-    host: SimulatedHost, settings: Settings, subnet: Ipv4Subnet, something_ended: Callable[[], None]
+    host: SimulatedHost, settings: Settings, subnet: Ipv4Subnet, something_changed: Callable[[], None]
 ) -> Host:
     """What an agent sees of this host."""
     simulated = settings.simulated or SimulatedHostSettings()
@@ -47,10 +47,12 @@ def host_over(
         SimulatedFilter(host),
         SimulatedLeases(host),
     )
-    hypervisor = SimulatedHypervisor(host, something_ended, simulated.boot_seconds)
+    hypervisor = SimulatedHypervisor(host, something_changed, simulated.boot_seconds)
     leases = LeaseAspect(dhcp)
     images = FixedImages((Image(IMAGE, Path("kernel"), Path("initrd"), ""),))
-    machines = Machines(hypervisor, SimulatedDisks(host), images, "qemu", offload=True)
+    machines = Machines(
+        hypervisor, SimulatedDisks(host), images, "qemu", offload=True, is_plugged=links.is_carried
+    )
     return Host(
         aspects=(
             LinkAspect(links),
@@ -64,8 +66,11 @@ def host_over(
         probe=SimulatedProbe(host, hypervisor),
         images=images.names,
         devices=devices_of(settings, links),
+        absent_devices=absent_devices_of(settings, links),
+        check_machines=machines.check,
         inspect_machine=machines.inspect,
         runs=machines.runs,
         to_shut_down=machines.to_shut_down,
+        listen=lambda: None,
         close=lambda: None,
     )

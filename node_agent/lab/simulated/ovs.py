@@ -29,7 +29,7 @@ class SimulatedSwitch:
     def port(self, name: str) -> Port | None:
         with self._host.look() as state:
             found = next((port for port in state.ports if port.name == name), None)
-            # A port stays in the database when its device goes, and has no number until it comes back.
+            # A port stays in the database when its device goes, and has no number.
             return found if found is None or _has_device(state, name) else replace(found, number=None)
 
     def add_port(self, port: Port) -> None:

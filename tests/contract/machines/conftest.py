@@ -7,7 +7,7 @@ import pytest
 from node_agent.lab.guest import GuestImage
 from node_agent.lab.lab import Lab
 from node_agent.machines import Machines
-from tests.contract.machines.hosts import Host, Simulated, real_host, shelve
+from tests.contract.machines.hosts import Host, Simulated, machines_of, real_host, shelve
 from tests.servers.lab import kept_folder, run_id
 
 
@@ -41,4 +41,4 @@ def host(request: pytest.FixtureRequest) -> Iterator[Host]:
 
 @pytest.fixture
 def machines(host: Host) -> Machines:
-    return Machines(host.hypervisor, host.disks, host.images, "qemu", offload=False)
+    return machines_of(host)

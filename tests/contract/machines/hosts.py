@@ -12,9 +12,11 @@ from node_agent.images import FixedImages, Image, Images, ImagesFolder, publish
 from node_agent.lab.guest import GuestImage
 from node_agent.lab.lab import LabNode
 from node_agent.lab.simulated.host import SimulatedHost
+from node_agent.lab.simulated.links import SimulatedLinks
 from node_agent.lab.simulated.machines import SimulatedDisks, SimulatedHypervisor
 from node_agent.links import Tap
-from node_agent.machines import Disks, FoundDomain, Hypervisor
+from node_agent.machine_plans import FoundDomain
+from node_agent.machines import Disks, Hypervisor, Machines
 from tests.node.guests import IMAGE
 from tests.node.images import LAB_GUEST
 
@@ -29,6 +31,12 @@ class Host(Protocol):
 
     def add_tap(self, name: str) -> None: ...
 
+    def delete_tap(self, name: str) -> None: ...
+
+    def is_plugged(self, tap: str) -> bool:
+        """Whether a program holds it."""
+        ...
+
     def pause(self, domain: FoundDomain) -> None: ...
 
     def stop(self, domain: FoundDomain) -> None:
@@ -39,14 +47,20 @@ class Host(Protocol):
 class Simulated:
     def __init__(self) -> None:
         self._host, self.ended = SimulatedHost(), threading.Event()
+        self._links = SimulatedLinks(self._host)
         self._hypervisor = SimulatedHypervisor(self._host, self.ended.set, boot_seconds=0)
         self.hypervisor: Hypervisor = self._hypervisor
         self.disks: Disks = SimulatedDisks(self._host)
         self.images: Images = FixedImages((LAB_GUEST,))
 
     def add_tap(self, name: str) -> None:
-        with self._host.change() as state:
-            state.taps.append(Tap(name))
+        self._links.add_tap(Tap(name))
+
+    def delete_tap(self, name: str) -> None:
+        self._links.delete_link(name)
+
+    def is_plugged(self, tap: str) -> bool:
+        return self._links.is_carried(tap)
 
     def pause(self, domain: FoundDomain) -> None:
         self._hypervisor.pause(domain.uuid)
@@ -76,6 +90,13 @@ class Real:
         self._node.run(["ip", "tuntap", "add", "dev", name, "mode", "tap"])
         self._node.run(["ip", "link", "set", name, "up"])
 
+    def delete_tap(self, name: str) -> None:
+        self._node.run(["ip", "link", "del", name])
+
+    def is_plugged(self, tap: str) -> bool:
+        found = self._node.run(["ip", "-json", "link", "show", tap], check=False).stdout
+        return "LOWER_UP" in found
+
     def pause(self, domain: FoundDomain) -> None:
         self._virsh("suspend", domain)
 
@@ -92,6 +113,12 @@ class Real:
 
     def _virsh(self, verb: str, domain: FoundDomain) -> None:
         self._node.run(["virsh", "--connect", "qemu:///system", verb, str(domain.uuid)])
+
+
+def machines_of(host: Host) -> Machines:
+    """The aspect over this host's drivers."""
+    drivers = host.hypervisor, host.disks, host.images
+    return Machines(*drivers, "qemu", offload=False, is_plugged=host.is_plugged)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from node_agent.guests import Guest, Hosting, guest_for
 from node_agent.lab.lab import Lab, LabNode
 from node_agent.machines import Machines
 from node_agent.slices import HostRefused, HostUnreadable
-from tests.contract.machines.hosts import Real, real_host
+from tests.contract.machines.hosts import Real, machines_of, real_host
 from tests.lab.awaiting import eventually
 from tests.lab.machine_log import lives
 from tests.node.guests import slice_on
@@ -35,7 +35,7 @@ def host(node: LabNode, guest_on_disk: Path) -> Iterator[Real]:
 @pytest.fixture
 def machines(host: Real) -> Machines:
     """Of a node where the guest's seed is written, and the guest not started."""
-    machines = Machines(host.hypervisor, host.disks, host.images, "qemu", offload=False)
+    machines = machines_of(host)
     seed, _start = machines.to_apply(WANTED)
     seed.run()
     return machines

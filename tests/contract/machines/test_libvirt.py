@@ -13,7 +13,7 @@ from node_agent.lab.lab import Lab, LabNode
 from node_agent.machines import Machines
 from node_agent.readiness import BannerProbe
 from node_agent.slices import HostUnreadable
-from tests.contract.machines.hosts import Real, real_host
+from tests.contract.machines.hosts import Real, machines_of, real_host
 from tests.lab.awaiting import eventually
 from tests.node.guests import slice_on
 
@@ -36,7 +36,7 @@ def host(node: LabNode, guest_on_disk: Path) -> Iterator[Real]:
 @pytest.fixture
 def machines(host: Real) -> Machines:
     """Of a node on which the guest runs."""
-    machines = Machines(host.hypervisor, host.disks, host.images, "qemu", offload=False)
+    machines = machines_of(host)
     host.add_tap("slice0")
     for step in machines.to_apply(WANTED):
         step.run()

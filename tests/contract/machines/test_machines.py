@@ -8,7 +8,8 @@ import pytest
 from events.values import ImageName
 from node_agent.guests import guest_for
 from node_agent.host import MachineSeen
-from node_agent.machines import FoundDomain, Machines
+from node_agent.machine_plans import FoundDomain
+from node_agent.machines import Machines
 from node_agent.slices import HostRefused, HostUnreadable, Slice
 from tests.contract.machines.hosts import Host
 from tests.lab.awaiting import eventually
@@ -199,6 +200,15 @@ def test_a_stopped_machine_keeps_its_folder_and_starts_from_it_again(host: Host,
     assert {*host.disks.found("slice0")} >= {name for name in kept if "seed" in name}
     assert stop(machines) == []
     assert apply(machines) == ["machine.start"]
+
+
+def test_a_machine_whose_tap_was_deleted_under_it_is_started_anew(host: Host, machines: Machines) -> None:
+    host.add_tap("slice0")
+    apply(machines)
+    host.delete_tap("slice0")
+    host.add_tap("slice0")
+    assert apply(machines) == ["machine.destroy", "machine.start"]
+    assert apply(machines) == []
 
 
 def test_a_machine_that_is_gone_is_not_asked_to_shut_down(host: Host, machines: Machines) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +27,8 @@ class Real:
         self.network = network
         self._links = NetlinkLinks()
         self._switch = OpenVSwitch(sockets)
-        self.leases_driver = DnsmasqLeases(folder, network, self._links)
+        self.dhcp_ended = threading.Event()
+        self.leases_driver = DnsmasqLeases(folder, network, self._links, self.dhcp_ended.set)
         self.links: AllLinks = self._links
         self.switch: AllSwitch = self._switch
         self.filter: AllFilter = Nftables()

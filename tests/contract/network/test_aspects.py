@@ -153,6 +153,20 @@ def test_a_port_with_another_number_is_deleted_before_it_is_added_again(
     assert host.switch.port(slot.tap) == Port(slot.tap, slot.bridge, port_number(slot.index))
 
 
+def test_a_port_whose_tap_was_made_anew_is_made_anew_too_and_heard_again(
+    host: Host, aspects: tuple[Aspect, ...]
+) -> None:
+    slot = network(0)
+    apply(aspects, slot)
+    assert host.lease(slot.tap, slot.mac) == slot.ip
+    host.links.delete_link(slot.tap)
+    host.links.add_tap(Tap(slot.tap))
+    stale = Port(slot.tap, slot.bridge, None)
+    assert host.switch.port(slot.tap) == stale, "its number leads to a device that is no more"
+    assert apply(aspects, slot) == ["port.delete_flows", "port.delete", "port.add", "port.set_flows"]
+    assert host.lease(slot.tap, slot.mac) == slot.ip
+
+
 def test_a_link_of_another_kind_makes_way_for_the_tap(host: Host, aspects: tuple[Aspect, ...]) -> None:
     host.plant_link("slice0")
     assert aspects[0].remains(network(0)) == ("veth link slice0",)

@@ -1,10 +1,11 @@
-"""The DHCP server's process on a lab node: it outlives its agent, and comes back when it dies."""
+"""The DHCP server's process on a lab node: it outlives its agent, and its death is heard of."""
 
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,31 +46,36 @@ def process(host: "Real") -> Dnsmasq:
     return host.leases_driver._server
 
 
-def agent_after(host: "Real", wanted: NodeNetwork) -> "DnsmasqLeases":
+def agent_after(
+    host: "Real", wanted: NodeNetwork, ended: Callable[[], None] = lambda: None
+) -> "DnsmasqLeases":
     """The driver of an agent that was started in place of the host's own."""
     from node_agent.drivers.dhcp import DnsmasqLeases
     from node_agent.drivers.links import NetlinkLinks
 
-    return DnsmasqLeases(process(host)._folder, wanted, NetlinkLinks())
+    return DnsmasqLeases(process(host)._folder, wanted, NetlinkLinks(), ended)
 
 
-def test_a_server_that_dies_is_started_again(host: "Real") -> None:
+def test_the_death_of_a_server_is_heard_of_until_another_is_served(host: "Real") -> None:
     (pid,) = pids(host)
     os.kill(pid, signal.SIGKILL)
-    eventually(lambda: pids(host) not in ([], [pid]) and host.leases.serves(NETWORK))
+    for _ in range(2):
+        host.dhcp_ended.clear()
+        eventually(host.dhcp_ended.is_set)
+    assert run(gateway_of(host).to_apply()) == ["gateway.serve_dhcp"]
     assert len(pids(host)) == 1
+    assert pids(host) != [pid]
 
 
-def test_the_next_agent_adopts_the_server_that_runs_as_wanted(host: "Real") -> None:
+def test_the_next_agent_finds_the_server_that_runs_as_wanted_and_hears_of_its_end(host: "Real") -> None:
     before = pids(host)
     process(host).close()
-    successor = agent_after(host, NETWORK)
-    assert not successor.serves(NETWORK)
-    successor.serve(NETWORK)
+    ended = threading.Event()
+    successor = agent_after(host, NETWORK, ended.set)
     assert successor.serves(NETWORK)
     assert pids(host) == before
     os.kill(before[0], signal.SIGKILL)
-    eventually(lambda: pids(host) not in ([], before))
+    eventually(ended.is_set)
     successor.close()
 
 
@@ -94,7 +100,7 @@ def test_a_server_whose_device_was_made_anew_is_replaced(host: "Real") -> None:
     found = process(host).running()
     numbers = {each.link for each in found}
     assert numbers == {str(NetlinkLinks().index(NETWORK.bridge))}
-    moved = Dnsmasq(process(host)._folder, lambda _: 4711, 5.0)
+    moved = Dnsmasq(process(host)._folder, lambda _: 4711, lambda: None, 5.0)
     assert not moved.serves(NETWORK)
     assert pids(host) == before
 

@@ -151,7 +151,7 @@ def test_a_slice_reaches_the_world_under_the_uplinks_address(wires: tuple[Wire, 
 
 def test_without_masquerade_no_private_source_leaves_the_uplink(wires: tuple[Wire, Wire], host: Host) -> None:
     alice, _ = wires
-    masquerade = tuple(each for each in host.filter.ruleset().rules if each.rule.chain == "masquerade")
+    masquerade = tuple(each for each in host.filter.ruleset().rules if each.rule.chain == "source_nat")
     host.filter.change(Change(delete=masquerade))
     with Ear("uplink0") as uplink, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
         alice.send(ether() / IP(src=ALICE.ip, dst=WORLD) / UDP(sport=4001, dport=7) / b"naked")

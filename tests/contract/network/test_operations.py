@@ -82,9 +82,12 @@ def node(host: Host, tmp_path: Path) -> Node:
         probe=lambda *_: NotYet("there is no guest"),
         images=lambda: ("lab-guest",),
         devices=lambda: (Prerequisite("vf", ok=True, detail="not configured"),),
+        absent_devices=lambda: (),
+        check_machines=lambda: None,
         inspect_machine=lambda _: None,
         runs=lambda _network: False,
         to_shut_down=lambda _: (),
+        listen=lambda: None,
         close=lambda: None,
     )
     return Node(Entrance(tmp_path, host=agents), host)

@@ -1,0 +1,71 @@
+"""What a node's word about drift means for the ledger: what is open now against what was recorded as open.
+
+Kinds and what is wanted are compared, not what was found: the words of one drift may change from look to look, and it
+stays the same drift.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+
+from events.drift import DriftFound, OpenDrift
+from events.nodes import NodeDegraded, NodeFact, NodeRecovered
+from events.slots import SlotDegraded, SlotFact, SlotRecovered
+from events.values import NodeId, SlotId, SlotIndex
+from tasks.drift import CATALOGUE, DriftType, Evidence, Sighting
+
+
+def of_node(node: NodeId, recorded: Sequence[OpenDrift], found: Sequence[OpenDrift]) -> tuple[NodeFact, ...]:
+    """Facts about what concerns all of the node's slots; none where nothing is new."""
+    if _subjects(recorded) == _subjects(found):
+        return ()
+    return (NodeDegraded(node, tuple(found)) if found else NodeRecovered(node),)
+
+
+def of_slot(slot: SlotId, recorded: Sequence[OpenDrift], found: Sequence[OpenDrift]) -> tuple[SlotFact, ...]:
+    """Facts about what concerns one slot; none where nothing is new."""
+    if _subjects(recorded) == _subjects(found):
+        return ()
+    return (SlotDegraded(slot, tuple(found)) if found else SlotRecovered(slot),)
+
+
+def opened(sightings: Iterable[Sighting], slot: SlotIndex | None) -> tuple[OpenDrift, ...]:
+    """What a node says is open in a place, as it is recorded."""
+    return tuple(
+        OpenDrift(each.kind, each.wanted, each.found, each.since, blocks=_blocks(each))
+        for each in _of_place(sightings, slot)
+    )
+
+
+def mended(sightings: Iterable[Sighting], slot: SlotIndex | None) -> tuple[DriftFound, ...]:
+    """What a node says it made good in a place, as it is recorded."""
+    return tuple(
+        DriftFound(each.kind, each.wanted, each.found, each.since) for each in _of_place(sightings, slot)
+    )
+
+
+def vanished(slot: SlotId, since: datetime) -> OpenDrift:
+    """That a node does not describe a slot any more: nobody looks there, so nothing else is known of it."""
+    type_ = CATALOGUE["slot.absent"]
+    return OpenDrift(type_.kind, f"slot {slot}", "the node describes no such slot", since, type_.blocks)
+
+
+def _of_place(sightings: Iterable[Sighting], slot: SlotIndex | None) -> Iterator[Sighting]:
+    """What speaks for one slot says nothing of the node, whatever the node says (NOD-8), nor the reverse."""
+    for each in sightings:
+        type_ = _type_of(each)
+        if type_ is None or type_.is_of(slot):
+            yield each
+
+
+def _blocks(evidence: Evidence) -> bool:
+    """A kind that this release does not know is of a newer node, and blocks."""
+    type_ = _type_of(evidence)
+    return type_ is None or type_.blocks
+
+
+def _type_of(evidence: Evidence) -> DriftType | None:
+    return next((type_ for type_ in CATALOGUE.values() if type_.kind == evidence.kind), None)
+
+
+def _subjects(drift: Iterable[DriftFound]) -> frozenset[tuple[str, str]]:
+    return frozenset((each.kind, each.wanted) for each in drift)

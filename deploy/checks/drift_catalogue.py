@@ -1,0 +1,13 @@
+"""`python -m deploy.checks.drift_catalogue [--write]`: docs/drift.md says what the code says (`generated`)."""
+
+import sys
+from typing import Final
+
+from deploy.catalogue.drift_page import drift_page
+from deploy.checks.generated import check_or_write
+from deploy.setup.repository import ROOT
+
+PAGE: Final = ROOT / "docs" / "drift.md"
+
+if __name__ == "__main__":
+    sys.exit(check_or_write(PAGE, drift_page, "drift", sys.argv[1:]))

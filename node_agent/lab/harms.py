@@ -1,0 +1,99 @@
+"""What another program does to a node behind its agent's back: one harm for each kind of drift, for tests and benches.
+
+Each is lines of a shell on the node, with an operator's own tools. They name the slice by `$tap`, `$mac`, `$ip` and
+`$cookie` (of its flows), the tap of a slot that is off by `$off`, and a device that the settings name by `$device`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from events.values import Ipv4Address, MacAddress, SlotIndex
+from node_agent.flows import cookie_of
+from node_agent.slices import tap_of
+from tasks.drift import DriftKind
+
+_FLOWS: Final = "ovs-ofctl -O OpenFlow14"
+_VIRSH: Final = "virsh -q -c qemu:///system"
+_HOSTS: Final = "/run/sliceplane/dhcp/hosts"
+_LEASES: Final = "/run/sliceplane/dhcp/leases"
+_ANOTHER: Final = f"{_VIRSH} dumpxml $tap | sed -e '/<uuid>/d' -e '/<alias/d' -e '/<address type=.pci/d' -e '/<log /d' {{}} > /tmp/other.xml"
+_KEEP_LEASES: Final = f"cp {_LEASES} /tmp/leases"
+# dnsmasq reads its file when it starts, and writes it when a lease changes.
+_ANOTHER_DNSMASQ: Final = "pkill -KILL dnsmasq"
+_LEASES_BACK: Final = f"cp /tmp/leases {_LEASES}; {_ANOTHER_DNSMASQ}"
+
+
+@dataclass(frozen=True)
+class Harm:
+    """How it is `done`, and for what no agent can mend, how it is `undone`; kinds of the node's that come with it."""
+
+    done: str
+    undone: str = ":"
+    beside: frozenset[DriftKind] = frozenset()
+
+
+def names(index: SlotIndex, mac: MacAddress, ip: Ipv4Address, **further: str) -> dict[str, str]:
+    """What the lines name, for a slice in this slot."""
+    return {"tap": tap_of(index), "mac": mac, "ip": ip, "cookie": f"{cookie_of(index):#x}", **further}
+
+
+HARMS: Final[Mapping[DriftKind, Harm]] = MappingProxyType(
+    {
+        "host.unreadable": Harm("pkill -STOP libvirtd", "pkill -CONT libvirtd"),
+        "bridge.absent": Harm("ovs-vsctl del-br br-slice"),
+        "bridge.changed": Harm("ovs-vsctl set-fail-mode br-slice standalone"),
+        "bridge.foreign_flows": Harm(f"{_FLOWS} add-flow br-slice cookie=0x77,priority=9,actions=NORMAL"),
+        "gateway.address": Harm("ip address flush dev br-slice"),
+        "gateway.forwarding": Harm("echo 0 > /proc/sys/net/ipv4/ip_forward"),
+        "gateway.rules": Harm("nft flush chain inet sliceplane source_nat"),
+        "gateway.dhcp": Harm("pkill -KILL dnsmasq"),
+        "uplink.lost": Harm(
+            "ip route show default > /tmp/default; ip route del default",
+            "ip route add $(cat /tmp/default)",
+        ),
+        "device.absent": Harm("ip link del $device", "ip link add $device type bridge"),
+        "link.absent": Harm("ip link del $tap"),
+        "link.changed": Harm("ip link set $tap down"),
+        "lease.unreserved": Harm(f"rm {_HOSTS}/$tap"),
+        "lease.rival": Harm(f"echo $mac,10.100.1.77 > {_HOSTS}/rival; chmod 644 {_HOSTS}/rival"),
+        "lease.foreign": Harm(
+            f'{_KEEP_LEASES}; echo "$(($(date +%s) + 3600)) 52:54:00:99:99:99 $ip thief *" > {_LEASES};'
+            f" {_ANOTHER_DNSMASQ}",
+            _LEASES_BACK,
+            beside=frozenset({"gateway.dhcp"}),
+        ),
+        "lease.expired": Harm(
+            f"{_KEEP_LEASES}; : > {_LEASES}; {_ANOTHER_DNSMASQ}",
+            _LEASES_BACK,
+            beside=frozenset({"gateway.dhcp"}),
+        ),
+        "port.absent": Harm("ovs-vsctl del-port $tap"),
+        "port.changed": Harm(
+            "ovs-vsctl --may-exist add-br br-other -- set bridge br-other datapath_type=netdev;"
+            " ovs-vsctl del-port $tap -- add-port br-other $tap",
+            "ovs-vsctl --if-exists del-br br-other",
+        ),
+        "port.flows": Harm(f"{_FLOWS} del-flows br-slice cookie=$cookie/-1"),
+        "rules.changed": Harm("nft insert rule inet sliceplane from_slices accept comment $tap"),
+        "machine.absent": Harm(f"{_VIRSH} destroy $tap"),
+        "machine.paused": Harm(f"{_VIRSH} suspend $tap"),
+        "machine.changed": Harm(
+            _ANOTHER.format('-e "s/$mac/52:54:00:99:99:99/"')
+            # By one virsh, or the agent is faster; it may still end the other before that came up.
+            + f"""; {_VIRSH} "destroy $tap; create /tmp/other.xml" || :"""
+        ),
+        "machine.unplugged": Harm("ip link del $tap"),
+        "machine.rival": Harm(
+            "ip tuntap add rival0 mode tap 2>/dev/null || :; "
+            + _ANOTHER.format(
+                """-e "s,<name>$tap</name>,<name>rival</name>," -e "s/dev='$tap'/dev='rival0'/" """
+            )
+            + f"; {_VIRSH} create /tmp/other.xml || :",
+            "ip link del rival0",
+        ),
+        "machine.seed": Harm("rm /run/sliceplane/disks/$tap/seed-*"),
+        "slot.occupied": Harm("ip tuntap add $off mode tap"),
+    }
+)

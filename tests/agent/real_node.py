@@ -1,0 +1,102 @@
+"""A lab node with its agent, which is supervised as on any host, and a queue that the node reaches."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.embedded import redis as embedded
+from deploy.embedded.children import python_module
+from events.values import image_name
+from node_agent.images import Image, publish
+from node_agent.lab.guest import ensure_guest
+from node_agent.lab.lab import Lab, LabNode
+from node_agent.settings import Settings, SlotSettings
+from tasks.agent_api import Queue
+from tests.agent.control_plane import TOKEN, FakeControlPlane, serving
+from tests.agent.orders import NODE
+from tests.agent.process import REPOSITORY
+from tests.agent.queue import let_in
+from tests.servers.lab import kept_folder
+from tests.servers.redis import server_folder
+
+
+@dataclass
+class RealNode:
+    """Killed, its agent is started again."""
+
+    lab: LabNode
+    config: Path
+
+    def start(self) -> None:
+        self.lab.start_daemon(
+            "agent", python_module("node_agent", str(self.config)), {"PYTHONPATH": str(REPOSITORY)}
+        )
+
+    def do(self, script: str, names: Mapping[str, str] | None = None) -> str:
+        """Run a shell's lines on the node, which know these names; what they print."""
+        return self.lab.run(["sh", "-ec", script], environment=dict(names or {})).stdout
+
+    def ports(self) -> list[str]:
+        return self.lab.run(["ovs-vsctl", "list-ports", "br-slice"]).stdout.split()
+
+    def domains(self) -> list[str]:
+        return self.lab.run(["virsh", "-c", "qemu:///system", "list", "--all", "--name"]).stdout.split()
+
+    def taps(self) -> list[str]:
+        links = self.lab.run(["ip", "-brief", "link", "show", "type", "tun"]).stdout.splitlines()
+        return [line.split()[0] for line in links if line.startswith("slice")]
+
+    def log(self) -> str:
+        return "".join(path.read_text() for path in sorted((self.lab.folder / "log").glob("agent*")))
+
+
+def guest_images() -> Path:
+    """A folder with the lab's guest, kept between runs."""
+    folder, name = kept_folder() / "images", image_name("lab-guest")
+    made = ensure_guest(folder / name, print)
+    publish(folder, Image(name, made.kernel, made.initrd, made.cmdline))
+    return folder
+
+
+@contextmanager
+def queue_of(lab: Lab, plane: FakeControlPlane) -> Iterator[str]:
+    """The URL of a Redis that the node reaches over its management link, and knows of by its enrolment."""
+    with server_folder() as folder, ExitStack() as ends:
+        server = embedded.start(folder, bind=("127.0.0.1", lab.gateway_address))
+        ends.callback(server.stop)
+        plane.queue = Queue(
+            host=lab.gateway_address, port=server.port, username=f"node-{NODE}", namespace=f"ctl:{NODE}"
+        )
+        plane.let_in = let_in(server.url)
+        yield server.url
+
+
+@contextmanager
+def real_node(
+    lab: Lab,
+    plane: FakeControlPlane,
+    images: Path,
+    change: Callable[[Settings], Settings] = lambda same: same,
+) -> Iterator[RealNode]:
+    """A node of two slots, with what a test changes of its settings. Its agent is still to be started."""
+    host = lab.node(NODE)
+    (host.folder / "token").write_text(TOKEN)
+    with serving(plane, address=lab.gateway_address) as url:
+        settings = Settings(
+            node_id=NODE,
+            api_url=url,
+            enrolment_token_file=host.folder / "token",
+            state_folder=Path(tempfile.mkdtemp(prefix="agent-", dir=host.folder)),
+            run_folder=Path("/run/sliceplane"),  # of the node, in the open for dnsmasq
+            images_folder=images,
+            datapath_type="netdev",
+            slots=tuple(SlotSettings(index=index, vcpus=1, memory_mib=96) for index in (0, 1)),
+            survey_seconds=2,
+            heartbeat_seconds=1,
+        )
+        config = host.folder / "agent.json"
+        config.write_text(change(settings).model_dump_json())
+        yield RealNode(host, config)
+        host.stop_daemon("agent")

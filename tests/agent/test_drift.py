@@ -1,0 +1,191 @@
+"""Every kind of drift that another program can make on a real node: noticed, named, scoped, and mended or told."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import pytest
+from redis.asyncio import Redis
+
+from control_plane import redis_nodes
+from events.values import SlotIndex
+from node_agent.lab.harms import HARMS, names
+from node_agent.lab.lab import Lab
+from node_agent.settings import Settings
+from node_agent.slices import tap_of
+from tasks.drift import CATALOGUE, KINDS, DriftKind, DriftSeen
+from tasks.orders import Order
+from tasks.reports import DriftMended, NodeSurveyed
+from tests import matrix
+from tests.agent.control_plane import FakeControlPlane
+from tests.agent.eventually import eventually
+from tests.agent.orders import NODE, apply, network, stop
+from tests.agent.queue import enrolled, send
+from tests.agent.real_node import RealNode, guest_images, queue_of, real_node
+from tests.servers.lab import kept_folder, run_id
+
+pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
+BOOT = 90.0
+NOTICED = 30.0
+Kind = tuple[int | None, str]
+CARRYING, OFF = SlotIndex(0), SlotIndex(1)
+"""The slot that carries a slice, and the one whose slice is off."""
+DEVICE: Final = "tmfifo_net0"
+NAMES: Final = names(
+    CARRYING,
+    network(CARRYING).mac_address,
+    network(CARRYING).private_ip,
+    off=tap_of(OFF),
+    device=DEVICE,
+)
+
+
+@dataclass
+class Carrying:
+    """A node with a slice in one slot, and one that is off in the other."""
+
+    node: RealNode
+    plane: FakeControlPlane
+
+    def do(self, script: str) -> None:
+        self.node.do(script, NAMES)
+
+    def restart_agent(self) -> None:
+        """It has looked at everything once, and forgot what came up often of late."""
+        self.node.lab.stop_daemon("agent")
+        before = len(self.plane.heartbeats)
+        self.node.start()
+        eventually(lambda: any(beat.resynced for beat in self.plane.heartbeats[before:]), BOOT, self.node.log)
+
+    def open(self) -> tuple[DriftSeen, ...]:
+        """By the node's last word."""
+        described = [report.body for report in self.plane.reports if isinstance(report.body, NodeSurveyed)]
+        return described[-1].drift if described else ()
+
+    def told(self, since: int) -> dict[Kind, str]:
+        """All drift that it reported after so many reports: where, of what kind, and what was found."""
+        told = dict[Kind, str]()
+        for body in (report.body for report in self.plane.reports[since:]):
+            match body:
+                case DriftMended(slot=slot, drift=drift):
+                    told |= {(slot, each.kind): each.found for each in drift}
+                case NodeSurveyed(drift=drift):
+                    told |= {(each.slot, each.kind): each.found for each in drift}
+                case _:
+                    pass
+        return told
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with Lab(run_id(), tmp_path_factory.mktemp("drift-lab"), [NODE], kept_folder() / "libvirt") as lab:
+        yield lab
+
+
+@dataclass(frozen=True)
+class Ways:
+    """By which the agent may notice: what it hears, or a survey every so many seconds."""
+
+    hears_changes: bool
+    survey_seconds: float
+
+
+WAYS: Final = {
+    "heard": Ways(hears_changes=True, survey_seconds=3600),
+    "surveyed": Ways(hears_changes=False, survey_seconds=2),
+}
+
+
+class Case(NamedTuple):
+    """A harm, and by what the agent notices it."""
+
+    ways: str
+    kind: DriftKind
+
+    def __str__(self) -> str:
+        return f"{self.ways}-{self.kind}"
+
+
+CASES: Final = [
+    *(Case("heard", kind) for kind in HARMS if CATALOGUE[kind].source != "survey"),
+    *(Case("surveyed", kind) for kind in HARMS),
+]
+
+
+class Site:
+    """A lab node whose agent notices in one way or the other; another way is another agent."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab, self._ends = lab, ExitStack()
+        self._now: tuple[str, Carrying] | None = None
+
+    def carrying(self, ways: str) -> Carrying:
+        """The node, while nothing is open there."""
+        if self._now is None or self._now[0] != ways:
+            self.close()
+            self._now = ways, self._ends.enter_context(_carrying(self._lab, WAYS[ways]))
+        carrying = self._now[1]
+        carrying.restart_agent()
+        eventually(lambda: carrying.open() == (), BOOT, carrying.node.log)
+        return carrying
+
+    def close(self) -> None:
+        self._ends.close()
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Iterator[Site]:
+    site = Site(lab)
+    yield site
+    site.close()
+
+
+@contextmanager
+def _carrying(lab: Lab, ways: Ways) -> Iterator[Carrying]:
+    plane = FakeControlPlane()
+
+    def changed(settings: Settings) -> Settings:
+        return settings.model_copy(update={"bf3_link": DEVICE, **vars(ways)})
+
+    with queue_of(lab, plane) as url, real_node(lab, plane, guest_images(), changed) as node:
+        node.do(f"ip link show {DEVICE} 2>/dev/null || ip link add {DEVICE} type bridge")
+        node.start()
+        asyncio.run(_bring_up(url, plane, apply(7), apply(8, index=OFF), stop(9, index=OFF)))
+        plane.await_kind("slice.stopped", within=BOOT)
+        plane.await_kind("slice.ready", within=BOOT)
+        yield Carrying(node, plane)
+
+
+async def _bring_up(url: str, plane: FakeControlPlane, *orders: Order) -> None:
+    async with Redis.from_url(url) as queue:
+        await redis_nodes.ensure_scripts(queue)
+        await enrolled(plane)
+        for order in orders:
+            await send(queue, order)
+
+
+def test_every_kind_that_a_node_names_is_made_by_some_harm() -> None:
+    assert set(HARMS) == set(KINDS) - {"slot.absent"}, "that one the control plane names by itself"
+
+
+@matrix.cases("P17", CASES, few=8)
+def test_drift_is_noticed_named_and_mended_or_told(site: Site, case: Case) -> None:
+    kind, carrying = case.kind, site.carrying(case.ways)
+    harm, type_ = HARMS[kind], CATALOGUE[kind]
+    place = None if type_.scope == "node" else int(OFF if kind == "slot.occupied" else CARRYING)
+    before = len(carrying.plane.reports)
+    carrying.do(harm.done)
+    eventually(
+        lambda: (place, kind) in carrying.told(before),
+        NOTICED,
+        lambda: f"{carrying.told(before)}\n{carrying.node.log()[-4000:]}",
+    )
+    if type_.policy != "repair":
+        assert (place, kind) in {(each.slot, each.kind) for each in carrying.open()}
+    carrying.do(harm.undone)
+    eventually(lambda: carrying.open() == (), BOOT, carrying.node.log)
+    if type_.scope == "slot":
+        others = {(slot, other) for slot, other in carrying.told(before) if slot != place}
+        assert others <= {(None, other) for other in harm.beside}, "its slot's drift is told of others"

@@ -1,0 +1,210 @@
+"""What nodes say of drift: facts of nodes and slots, seen then and now; nothing is placed where it lasts (NOD-8)."""
+
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tests.api.node import SLOT, admit, allocate, batch, survey
+from tests.servers.plane import RunningPlane
+
+NOTICED = "2026-03-01T12:00:00Z"
+
+
+class Host:
+    """A node of two slots that describes itself anew at every word."""
+
+    def __init__(self, plane: RunningPlane) -> None:
+        self.plane, self._node = plane, admit(plane, "n1", slots=2)
+        self._spool, self._sequence = str(uuid4()), 0
+
+    def describes(self, *open_: dict[str, Any]) -> None:
+        self.has_slots((0, 1), *open_)
+
+    def has_slots(self, indexes: tuple[int, ...], *open_: dict[str, Any]) -> None:
+        slots = [{**SLOT, "index": index, "network_device": f"slice{index}"} for index in indexes]
+        self._says(survey(slots=slots, drift=list(open_)))
+
+    def mended(self, slot: int | None, *drift: dict[str, Any]) -> None:
+        self._says({"kind": "drift.mended", "slot": slot, "drift": list(drift)})
+
+    def told(self) -> list[tuple[str, str]]:
+        """Streams and types of all facts about drift, in their order."""
+        types = ("degraded", "recovered", "mended")
+        rows = self.plane.rows("select stream_id, type from ledger.event order by position")
+        return [(stream, type_) for stream, type_ in rows if type_.partition(".")[2] in types]
+
+    def asked(self, path: str) -> list[dict[str, Any]]:
+        with self.plane.client() as client:
+            return list(client.get(path).json()["items"])
+
+    def says(self, body: dict[str, Any]) -> httpx.Response:
+        return self._node.post("/reports", json=batch(self._spool, (self._sequence + 1, body)))
+
+    def _says(self, body: dict[str, Any]) -> None:
+        answer = self.says(body)
+        assert answer.is_success, answer.text
+        self._sequence += 1
+
+
+@pytest.fixture
+def host(running_plane: RunningPlane) -> Host:
+    return Host(running_plane)
+
+
+def sighting(kind: str, **words: str) -> dict[str, Any]:
+    return {"kind": kind, "wanted": "this", "found": "that", "since": NOTICED, **words}
+
+
+def drift(kind: str, slot: int | None = None, **words: str) -> dict[str, Any]:
+    return {**sighting(kind, **words), "slot": slot}
+
+
+def test_what_is_open_in_a_slot_degrades_it_alone_and_it_recovers(host: Host) -> None:
+    host.describes(drift("port.absent", 1))
+    assert host.told() == [("slot-n1/1", "slot.degraded")]
+    assert [(each["slot_id"], each["kind"]) for each in host.asked("/drift")] == [("n1/1", "port.absent")]
+    host.describes()
+    assert host.told()[1:] == [("slot-n1/1", "slot.recovered")]
+    assert host.asked("/drift") == []
+
+
+def test_what_concerns_all_slots_degrades_the_node(host: Host) -> None:
+    host.describes(drift("uplink.lost"))
+    assert host.told() == [("node-n1", "node.degraded")]
+    host.describes()
+    assert host.told()[1:] == [("node-n1", "node.recovered")]
+
+
+def test_said_again_in_other_words_it_is_no_news(host: Host) -> None:
+    host.describes(drift("host.unreadable", found="no answer within 5.0 s"))
+    host.describes(drift("host.unreadable", found="no answer within 5.1 s"))
+    assert len(host.told()) == 1
+
+
+def test_another_kind_is_news_and_tells_all_that_is_open(host: Host) -> None:
+    host.describes(drift("port.absent", 0))
+    host.describes(drift("port.absent", 0), drift("lease.rival", 0))
+    assert host.told() == [("slot-n1/0", "slot.degraded")] * 2
+    assert [each["kind"] for each in host.asked("/nodes/n1/drift")] == ["port.absent", "lease.rival"]
+
+
+def test_what_was_mended_is_a_fact_with_its_evidence_and_leaves_nothing_open(host: Host) -> None:
+    host.mended(None, sighting("gateway.forwarding"))
+    host.mended(1, sighting("port.flows", wanted="11 flows", found="9 flows"))
+    assert host.told() == [("node-n1", "node.mended"), ("slot-n1/1", "slot.mended")]
+    assert host.asked("/drift") == []
+    [(data,)] = host.plane.rows("select data::jsonb from ledger.event where type = 'slot.mended'")
+    assert data["drift"] == [
+        {"kind": "port.flows", "wanted": "11 flows", "found": "9 flows", "since": "2026-03-01T12:00:00Z"}
+    ]
+
+
+def test_of_a_slot_that_was_never_described_nothing_is_recorded(host: Host) -> None:
+    host.mended(7, sighting("port.flows"))
+    assert host.told() == []
+
+
+def test_the_evidence_stands_beside_the_node_and_the_slot(host: Host) -> None:
+    host.describes(drift("uplink.lost"), drift("port.absent", 0, wanted="port 1000", found="no port"))
+    with host.plane.client() as client:
+        node = client.get("/nodes/n1").json()
+    assert [each["kind"] for each in node["drift"]] == ["uplink.lost"]
+    [slot, _] = host.asked("/slots")
+    assert slot["drift"] == [
+        {
+            "node_id": "n1",
+            "slot_id": "n1/0",
+            "kind": "port.absent",
+            "wanted": "port 1000",
+            "found": "no port",
+            "since": "2026-03-01T12:00:00Z",
+            "blocks": True,
+        }
+    ]
+
+
+def test_nothing_is_placed_in_a_degraded_slot_and_the_others_are_free(host: Host) -> None:
+    host.describes(drift("port.absent", 0))
+    [placed] = allocate(host.plane).json()["slots"]
+    assert placed["slot_id"] == "n1/1"
+    assert allocate(host.plane).status_code == 409
+    host.describes()
+    assert allocate(host.plane).status_code == 202
+
+
+def test_nothing_is_placed_on_a_degraded_node(host: Host) -> None:
+    host.describes(drift("gateway.rules"))
+    assert allocate(host.plane).status_code == 409
+    host.describes()
+    assert allocate(host.plane).status_code == 202
+
+
+def test_what_is_only_reported_keeps_nothing_from_being_placed(host: Host) -> None:
+    host.describes(*(drift("lease.expired", slot) for slot in (0, 1)))
+    assert {each["blocks"] for each in host.asked("/drift")} == {False}
+    assert allocate(host.plane, slot_count=2).status_code == 202
+
+
+def test_a_slot_that_its_node_describes_no_more_is_not_placed_in(host: Host) -> None:
+    host.has_slots((0,))
+    assert [(each["slot_id"], each["kind"]) for each in host.asked("/drift")] == [("n1/1", "slot.absent")]
+    assert allocate(host.plane, slot_count=2).status_code == 409
+    host.describes()
+    assert host.told() == [("slot-n1/1", "slot.degraded"), ("slot-n1/1", "slot.recovered")]
+
+
+@pytest.mark.parametrize(("kind", "slot"), [("port.absent", None), ("uplink.lost", 1)])
+def test_nothing_is_said_of_another_scope_than_the_kinds(host: Host, kind: str, slot: int | None) -> None:
+    host.describes(drift(kind, slot))
+    host.mended(slot, sighting(kind))
+    assert host.told() == []
+
+
+def test_of_two_of_one_kind_the_other_is_news(host: Host) -> None:
+    host.describes(drift("device.absent", wanted="link vf0"))
+    host.describes(drift("device.absent", wanted="link bf3"))
+    assert host.told() == [("node-n1", "node.degraded")] * 2
+
+
+def test_of_a_node_without_access_nothing_is_told(host: Host) -> None:
+    host.describes(drift("uplink.lost"), drift("port.absent", 1))
+    with host.plane.client() as client:
+        assert client.post("/nodes/n1/revoke", json={"why": "gone"}).is_success
+    assert host.asked("/drift") == host.asked("/nodes/n1/drift") == []
+
+
+def test_a_word_that_would_command_a_terminal_is_refused(host: Host) -> None:
+    answer = host.says(survey(drift=[drift("uplink.lost", found="no\x1b[2J route")]))
+    assert answer.status_code == 422
+
+
+def test_slots_of_one_request_are_counted_without_the_degraded(host: Host) -> None:
+    host.describes(drift("port.absent", 0))
+    assert allocate(host.plane, slot_count=2).status_code == 409
+
+
+def test_a_kind_of_a_newer_node_is_taken_and_blocks(host: Host) -> None:
+    host.describes(drift("fabric.unplugged", 0))
+    [seen] = host.asked("/drift")
+    assert (seen["kind"], seen["blocks"]) == ("fabric.unplugged", True)
+
+
+@pytest.mark.parametrize("path", ["/drift", "/nodes/n1/drift"])
+def test_drift_is_seen_as_it_was(host: Host, path: str) -> None:
+    host.describes(drift("uplink.lost"), drift("port.absent", 1))
+    [(then,)] = host.plane.rows("select max(position) from ledger.event")
+    host.describes()
+    assert host.asked(path) == []
+    seen = host.asked(f"{path}?at=position:{then}")
+    assert [(each["slot_id"], each["kind"]) for each in seen] == [
+        (None, "uplink.lost"),
+        ("n1/1", "port.absent"),
+    ]
+
+
+def test_the_drift_of_a_node_that_nobody_knows_is_not_found(running_plane: RunningPlane) -> None:
+    with running_plane.client() as client:
+        answer: httpx.Response = client.get("/nodes/n9/drift")
+    assert answer.status_code == 404

@@ -1,0 +1,147 @@
+"""What differs has its name and its evidence, on every kind of host; mended, nothing differs any more."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import pytest
+
+from events.values import MacAddress
+from node_agent.drift import differences
+from node_agent.flows import cookie_of
+from node_agent.gateway import STANDALONE, GatewayLink
+from node_agent.leases import Reservation
+from node_agent.links import Tap
+from node_agent.rules import Change
+from node_agent.slices import Aspect, Difference
+from tasks.drift import DriftKind
+from tests.contract.network.hosts import Host, aspects_of, gateway_of
+from tests.contract.network.slices import NETWORK, network, run, slice_on
+
+Harm = Callable[[Host], None]
+SLOT: Final = network(0)
+
+
+def without_tap(host: Host) -> None:
+    host.links.delete_link(SLOT.tap)
+
+
+def tap_down(host: Host) -> None:
+    host.links.set_tap(Tap(SLOT.tap, up=False))
+
+
+def unreserved(host: Host) -> None:
+    for each in host.leases.reservations():
+        host.leases.withdraw(each)
+
+
+def given_to_another(host: Host) -> None:
+    unreserved(host)
+    host.leases.reserve(Reservation("slice3", network(3).mac, SLOT.ip))
+
+
+def without_port(host: Host) -> None:
+    host.switch.delete_port(SLOT.tap)
+
+
+def without_flows(host: Host) -> None:
+    host.switch.set_flows(SLOT.bridge, cookie_of(SLOT.index), frozenset())
+
+
+def rules_twice(host: Host) -> None:
+    own = tuple(each.rule for each in host.filter.ruleset().rules if each.rule.owner == SLOT.tap)
+    host.filter.change(Change(insert=own))
+
+
+def leased_by_another(host: Host) -> None:
+    """The slot's address was another card's, who has its lease still, when all else is as it should be again."""
+    stranger = replace(SLOT, mac=MacAddress("52:54:00:01:00:77"))
+    for aspect in aspects_of(host):
+        run(aspect.to_apply(slice_on(stranger)))
+    assert host.lease(SLOT.tap, stranger.mac) == SLOT.ip
+    unreserved(host)
+    host.leases.reserve(Reservation(SLOT.tap, SLOT.mac, SLOT.ip))
+    for aspect in aspects_of(host):
+        if aspect.name != "lease":
+            run(aspect.to_apply(slice_on(SLOT)))
+
+
+IN_SLOTS: Final[dict[DriftKind, Harm]] = {
+    "link.absent": without_tap,
+    "link.changed": tap_down,
+    "lease.unreserved": unreserved,
+    "lease.rival": given_to_another,
+    "lease.foreign": leased_by_another,
+    "port.absent": without_port,
+    "port.flows": without_flows,
+    "rules.changed": rules_twice,
+}
+
+
+def standalone(host: Host) -> None:
+    found = host.switch.bridge(NETWORK.bridge)
+    assert found is not None
+    host.switch.set_bridge(replace(found, secure=False))
+
+
+def foreign_flows(host: Host) -> None:
+    host.switch.set_flows(NETWORK.bridge, 0x77, frozenset({replace(STANDALONE, priority=9)}))
+
+
+def without_address(host: Host) -> None:
+    host.links.set_gateway_link(NETWORK.bridge, GatewayLink(frozenset(), up=True))
+
+
+def without_masquerade(host: Host) -> None:
+    found = tuple(each for each in host.filter.ruleset().rules if each.rule.chain == "source_nat")
+    assert found
+    host.filter.change(Change(delete=found))
+
+
+OF_NODES: Final[dict[DriftKind, Harm]] = {
+    "bridge.changed": standalone,
+    "bridge.foreign_flows": foreign_flows,
+    "gateway.address": without_address,
+    "gateway.rules": without_masquerade,
+}
+
+
+def differing(aspects: tuple[Aspect, ...]) -> dict[DriftKind, Difference]:
+    found = differences(step for aspect in aspects for step in aspect.to_apply(slice_on(SLOT)))
+    return {each.kind: each for each in found}
+
+
+@pytest.mark.parametrize("kind", IN_SLOTS)
+def test_what_differs_in_a_slot_has_its_name_and_its_evidence(
+    host: Host, aspects: tuple[Aspect, ...], kind: DriftKind
+) -> None:
+    for aspect in aspects:
+        run(aspect.to_apply(slice_on(SLOT)))
+    IN_SLOTS[kind](host)
+    found = differing(aspects)
+    assert kind in found
+    assert found[kind].wanted != found[kind].found
+    for aspect in aspects:
+        run(aspect.to_apply(slice_on(SLOT)))
+    assert differing(aspects) == {}
+
+
+@pytest.mark.parametrize("kind", OF_NODES)
+def test_what_differs_with_the_node_has_its_name_and_its_evidence(host: Host, kind: DriftKind) -> None:
+    gateway = gateway_of(host)
+    OF_NODES[kind](host)
+    found = {each.kind: each for each in differences(gateway.to_apply())}
+    assert kind in found
+    assert found[kind].wanted != found[kind].found
+    run(gateway.to_apply())
+    assert gateway.to_apply() == ()
+
+
+def test_an_uplink_without_a_default_route_is_lost(host: Host) -> None:
+    elsewhere = replace(NETWORK, uplink="nowhere0")
+    host.network = elsewhere
+    try:
+        [lost] = gateway_of(host).lost()
+    finally:
+        host.network = NETWORK
+    assert (lost.kind, lost.wanted) == ("uplink.lost", "a default route by nowhere0")
