@@ -62,26 +62,26 @@ def ratio(metric: str, rounds: Sequence[Round], pair: Pair) -> Measurement:
     """The median over the rounds of ours divided by the baseline, both medians within the round."""
     baselines = [median(each[pair.baseline]) for each in rounds]
     ratios = [median(each[pair.ours]) / base for each, base in zip(rounds, baselines, strict=True)]
-    return Measurement(metric, _rounded(median(ratios)), "ratio", _rounded(median(baselines)))
+    return Measurement(metric, rounded(median(ratios)), "ratio", rounded(median(baselines)))
 
 
 def middle(metric: str, rounds: Sequence[Round], series: str, unit: str) -> Measurement:
     """The median of every number of the series."""
-    return Measurement(metric, _rounded(median(pooled(rounds, series))), unit)
+    return Measurement(metric, rounded(median(pooled(rounds, series))), unit)
 
 
 def percentile(metric: str, rounds: Sequence[Round], series: str, unit: str, percent: float) -> Measurement:
     """The smallest number of the series that at least `percent` of them do not exceed (nearest rank)."""
     ordered = sorted(pooled(rounds, series))
     rank = max(1, math.ceil(len(ordered) * percent / 100))
-    return Measurement(metric, _rounded(ordered[rank - 1]), unit)
+    return Measurement(metric, rounded(ordered[rank - 1]), unit)
 
 
 def pooled(rounds: Sequence[Round], series: str) -> list[float]:
     return [number for each in rounds for number in each[series]]
 
 
-def _rounded(number: float) -> float:
+def rounded(number: float) -> float:
     """Four significant digits: more would be noise."""
     return float(f"{number:.4g}")
 
