@@ -65,8 +65,8 @@ VERBS: Final = {
 }
 
 
-WHOLE_SUITE: Final = ("-n", "2", "--dist", "loadfile", "--durations", "10")
-"""Two workers halve the wait on two cores; a file stays with one of them, since its tests share servers."""
+WHOLE_SUITE: Final = ("-n", "3", "--dist", "loadfile", "--durations", "10")
+"""On two cores, since most tests wait; a file stays with one worker, since its tests share servers."""
 
 
 def command(name: str, arguments: Sequence[str]) -> list[str]:
