@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from bench.apart import apart
 from bench.measure import Bench, Measurement, Pair, Progress, Round, TakeRound, middle, ratio, rounded
 from deploy.embedded.children import python_module
 from deploy.setup.repository import ROOT
@@ -37,7 +38,7 @@ async def _running() -> AsyncIterator[TakeRound]:
     with tempfile.TemporaryDirectory(prefix="sliceplane-bench-", dir="/var/tmp") as name:
         folder = Path(name)
         images = await asyncio.to_thread(_images, folder)
-        with Lab("bench", folder / "lab", [NODE]) as lab:
+        async with apart(Lab("bench", folder / "lab", [NODE])) as lab:
 
             async def take(_number: int, _progress: Progress) -> Round:
                 words = python_module("bench.data_plane_inside", str(images), str(FEW), str(MANY))

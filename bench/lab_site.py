@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from bench.apart import apart
 from bench.servers import bench_folder
 from deploy.embedded.layout import default_state
 from deploy.embedded.site import Site, running_site
@@ -38,11 +39,9 @@ class Slice:
 @asynccontextmanager
 async def lab_site() -> AsyncIterator[Site]:
     """The guest's image is the one that `./dev up` keeps."""
-    with (
-        bench_folder() as folder,
-        running_site(folder, default_state() / "images", replicas=REPLICAS) as site,
-    ):
-        yield site
+    with bench_folder() as folder:
+        async with apart(running_site(folder, default_state() / "images", replicas=REPLICAS)) as site:
+            yield site
 
 
 async def allocated(site: Site) -> Slice:

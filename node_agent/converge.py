@@ -14,6 +14,7 @@ import structlog
 
 from node_agent.halt import Halt
 from node_agent.host import Host
+from node_agent.looks import one_look
 from node_agent.progress import expect_steps
 from node_agent.slices import Aspect, HostUnreadable, Slice, SliceNetwork, Step
 from node_agent.steps import StepFailed, run_steps
@@ -92,11 +93,12 @@ def _carry_out(
     plan: Callable[[Aspect], tuple[Step, ...]],
     run: Callable[[Iterable[Step]], None],
 ) -> None:
-    plans = [plan(aspect) for aspect in aspects]
-    expect_steps(sum(map(len, plans)))
-    changed = False
-    for aspect, planned in zip(aspects, plans, strict=True):
-        # A plan made before another aspect changed may be of a host that is no more (a tap made anew, say).
-        steps = plan(aspect) if changed else planned
-        run(steps)
-        changed = changed or bool(steps)
+    with one_look():
+        plans = [plan(aspect) for aspect in aspects]
+        expect_steps(sum(map(len, plans)))
+        changed = False
+        for aspect, planned in zip(aspects, plans, strict=True):
+            # A plan made before another aspect changed may be of a host that is no more (a tap made anew, say).
+            steps = plan(aspect) if changed else planned
+            run(steps)
+            changed = changed or bool(steps)

@@ -1,12 +1,12 @@
 """One look at the host, shared by everybody who asks the same question while it lasts.
 
 Every read of a driver is fresh, because a repair acts on what is and not on what was. A survey asks the same of
-each of its slots, though, and one answer for all of them is as fresh as eight. So the survey opens a look; what is
-read within it, on this thread, is read once. A driver that changes the host ends what was seen so far: nobody
-plans on a picture from before his own change.
+each of its slots, though, and one answer for all of them is as fresh as eight; and what plans a slot's steps asks
+again after each. So they open a look; what is read within it, on this thread, is read once. A driver that changes the
+host ends what was seen so far: nobody plans on a picture from before his own change.
 """
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, TypeVar, cast
@@ -15,7 +15,10 @@ from node_agent.slices import HostUnreadable
 
 T = TypeVar("T")
 
-_seen: Final[ContextVar[dict[Hashable, object] | None]] = ContextVar("seen", default=None)
+Question = tuple[object, ...]
+"""A driver, and what it is asked."""
+
+_seen: Final[ContextVar[dict[Question, object] | None]] = ContextVar("seen", default=None)
 
 
 @contextmanager
@@ -28,7 +31,7 @@ def one_look() -> Iterator[None]:
         _seen.reset(token)
 
 
-def look(question: Hashable, read: Callable[[], T]) -> T:
+def look(question: Question, read: Callable[[], T]) -> T:
     """The answer to `question`: this look's, or a fresh one outside of any look."""
     seen = _seen.get()
     if seen is None:
@@ -49,8 +52,10 @@ def _answer(read: Callable[[], object]) -> object:
         return unreadable
 
 
-def look_again() -> None:
-    """Forget what this look has seen: the host was just changed."""
+def look_again(driver: object = None) -> None:
+    """Forget what this look has seen: the host was just changed, and others may show it; or no other than `driver`."""
     seen = _seen.get()
-    if seen is not None:
-        seen.clear()
+    if seen is None:
+        return
+    for question in [each for each in seen if driver in {None, each[0]}]:
+        del seen[question]

@@ -77,7 +77,7 @@ class DnsmasqLeases:
             r.name == reservation.name or r.mac == reservation.mac or r.ip == reservation.ip for r in held
         ):
             raise HostRefused(f"reserve {reservation.ip} for {reservation.mac}: reserved already")
-        look_again()
+        look_again(self)
         try:
             self._make_folder()
             # dnsmasq passes over a name that begins with a dot, and reads the file when it takes its real name.
@@ -89,7 +89,7 @@ class DnsmasqLeases:
             raise HostRefused(f"reserve {reservation.ip}: {error}") from error
 
     def withdraw(self, reservation: Reservation) -> None:
-        look_again()
+        look_again(self)
         try:
             (self._hosts / reservation.name).unlink(missing_ok=True)
         except OSError as error:
@@ -97,7 +97,7 @@ class DnsmasqLeases:
         self._server.hang_up()
 
     def clear(self, lease: LeaseSeen) -> None:
-        look_again()
+        look_again(self)
         # Held, or a server that comes back meanwhile has read the lease already, and writes it down again.
         with self._server.held() as runs:
             if not runs:

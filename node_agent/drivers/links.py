@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from socket import AF_INET
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
@@ -29,6 +29,15 @@ TAP: Final = 2
 T = TypeVar("T")
 
 
+class _Found(NamedTuple):
+    """A link, by the kernel's number of it."""
+
+    link: Tap | OtherLink
+    number: int
+    is_up: bool
+    has_carrier: bool
+
+
 class NetlinkLinks:
     def __init__(self) -> None:
         self._turn = threading.Lock()
@@ -41,17 +50,12 @@ class NetlinkLinks:
             self._socket = None
 
     def link(self, name: str) -> Tap | OtherLink | None:
-        return self._links().get(name)
+        found = self._links().get(name)
+        return found.link if found else None
 
     def is_carried(self, name: str) -> bool:
-        def read(netlink: IPRoute) -> frozenset[str]:
-            return frozenset(
-                found.get_attr("IFLA_IFNAME")
-                for found in netlink.get_links()
-                if found.get_attr("IFLA_CARRIER")
-            )
-
-        return name in self._look("links with a carrier", read)
+        found = self._links().get(name)
+        return found is not None and found.has_carrier
 
     def add_tap(self, tap: Tap) -> None:
         def add(netlink: IPRoute) -> None:
@@ -78,14 +82,10 @@ class NetlinkLinks:
         return found[0] if found else None
 
     def gateway_link(self, name: str) -> GatewayLink | None:
-        def read(netlink: IPRoute) -> GatewayLink | None:
-            found = [message for message in netlink.get_links() if message.get("ifname") == name]
-            if not found:
-                return None
-            addresses = netlink.get_addr(family=AF_INET, index=found[0]["index"])
-            return GatewayLink(frozenset(map(_cidr, addresses)), up=found[0]["state"] == "up")
-
-        return self._look(f"link {name}", read)
+        found = self._links().get(name)
+        if found is None:
+            return None
+        return GatewayLink(self._addresses().get(found.number, frozenset()), up=found.is_up)
 
     def set_gateway_link(self, name: str, link: GatewayLink) -> None:
         def change(netlink: IPRoute) -> None:
@@ -104,12 +104,11 @@ class NetlinkLinks:
         return tuple(sorted(Ipv4Address(a.partition("/")[0]) for a in link.addresses)) if link else ()
 
     def default_route_links(self) -> frozenset[str]:
-        def read(netlink: IPRoute) -> frozenset[str]:
-            names = {message["index"]: message.get("ifname") for message in netlink.get_links()}
-            routes = netlink.get_default_routes(family=AF_INET)
-            return frozenset(names[route.get("oif")] for route in routes if route.get("oif") in names)
+        def read(netlink: IPRoute) -> frozenset[int]:
+            return frozenset(route.get("oif") for route in netlink.get_default_routes(family=AF_INET))
 
-        return self._look("default route", read)
+        routes = self._look("default routes", read)
+        return frozenset(name for name, found in self._links().items() if found.number in routes)
 
     def forwards(self) -> bool:
         try:
@@ -123,11 +122,21 @@ class NetlinkLinks:
         except OSError as error:
             raise HostRefused(f"write {FORWARDING}: {error}") from error
 
-    def _links(self) -> dict[str, Tap | OtherLink]:
-        def read(netlink: IPRoute) -> dict[str, Tap | OtherLink]:
-            return {found.name: found for found in map(_found, netlink.get_links())}
+    def _links(self) -> dict[str, _Found]:
+        # Decoding a link costs more than all that is done with it, so it is decoded once.
+        def read(netlink: IPRoute) -> dict[str, _Found]:
+            return {found.link.name: found for found in map(_found, netlink.get_links())}
 
         return self._look("links", read)
+
+    def _addresses(self) -> dict[int, frozenset[str]]:
+        def read(netlink: IPRoute) -> dict[int, frozenset[str]]:
+            found: dict[int, set[str]] = {}
+            for message in netlink.get_addr(family=AF_INET):
+                found.setdefault(message["index"], set()).add(_cidr(message))
+            return {index: frozenset(addresses) for index, addresses in found.items()}
+
+        return self._look("addresses", read)
 
     def _look(self, question: str, read: Callable[[IPRoute], T]) -> T:
         return look((self, question), lambda: self._read(question, read))
@@ -140,7 +149,7 @@ class NetlinkLinks:
             raise HostUnreadable(f"{question}: {error}") from error
 
     def _change(self, what: str, change: Callable[[IPRoute], None]) -> None:
-        look_again()
+        look_again(self)
         try:
             with self._netlink() as netlink:
                 change(netlink)
@@ -189,7 +198,12 @@ def _set_ipv6(name: str, *, disabled: bool) -> None:
 
 
 # pyroute2 has no types: what its messages hold is looked at here and nowhere else.
-def _found(message: Any) -> Tap | OtherLink:
+def _found(message: Any) -> _Found:
+    is_up, carrier = bool(message["flags"] & IFF_UP), bool(message.get_attr("IFLA_CARRIER"))
+    return _Found(_link(message), message["index"], is_up, carrier)
+
+
+def _link(message: Any) -> Tap | OtherLink:
     name, info = message.get_attr("IFLA_IFNAME"), message.get_attr("IFLA_LINKINFO")
     kind = info.get_attr("IFLA_INFO_KIND") if info else None
     data = info.get_attr("IFLA_INFO_DATA") if kind == "tun" else None

@@ -36,7 +36,7 @@ class Nftables:
         return look((self, "ruleset"), self._ruleset)
 
     def change(self, change: Change) -> None:
-        look_again()
+        look_again(self)
         commands = [*_afresh(change), *map(_delete, change.delete)]
         # `insert` puts at the head: the last one inserted stands first.
         commands += [{"insert": {"rule": _rule(rule)}} for rule in reversed(change.insert)]
@@ -50,7 +50,7 @@ class Nftables:
         return sum(ip in addresses for addresses in look((self, "connections"), _tracked))
 
     def flush_connections(self, ip: Ipv4Address) -> None:
-        look_again()
+        look_again(self)
         try:
             with Conntrack() as conntrack:
                 for entry in list(conntrack.dump_entries()):

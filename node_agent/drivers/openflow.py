@@ -4,13 +4,16 @@ import subprocess
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ovs.flow.decoders import EthMask, IPMask
 from ovs.flow.ofp import OFPFlow
 
 from node_agent.flows import Flow
 from node_agent.slices import HostRefused, HostUnreadable
+
+# By their names it would ask for the features of all 254 tables first, a megabyte.
+_OPTIONS: Final = ("-O", "OpenFlow14", "--no-names")
 
 
 class OpenFlow:
@@ -43,7 +46,7 @@ class OpenFlow:
     def _ofctl(self, *words: str, bridge: str, last: str | None = None, stdin: str = "") -> str:
         target = f"unix:{self._folder / bridge}.mgmt"
         return subprocess.run(
-            ["ovs-ofctl", "-O", "OpenFlow14", *words, target, *([last] if last else [])],
+            ["ovs-ofctl", *_OPTIONS, *words, target, *([last] if last else [])],
             input=stdin,
             capture_output=True,
             check=True,

@@ -27,7 +27,8 @@ COLUMNS: Final = {
     "Port": ("_uuid", "name"),
     "Interface": ("name", "ofport", "error", "external_ids"),
 }
-_DEVICE: Final = "sliceplane-ifindex"
+DEVICE: Final = "sliceplane-ifindex"
+"""Under which an interface's `external_ids` keep the kernel's number of its device."""
 
 
 class OpenVSwitch:
@@ -80,8 +81,8 @@ class OpenVSwitch:
         return Port(name, holders[0], numbers[0] if numbers else None)
 
     def add_port(self, port: Port) -> None:
-        look_again()
-        device = {_DEVICE: _device(port.name)}
+        look_again(self)
+        device = {DEVICE: _device(port.name)}
         self._database.change(
             f"add port {port.name} to {port.bridge}",
             (
@@ -102,14 +103,14 @@ class OpenVSwitch:
             raise HostRefused(f"add port {port.name} to {port.bridge}: {problem}")
 
     def delete_port(self, name: str) -> None:
-        look_again()
+        look_again(self)
         self._database.change(f"delete port {name}", ("del_port", {"port": name, "if_exists": True}))
 
     def flows(self, bridge: str) -> dict[int, frozenset[Flow]]:
         return look((self, "flows", bridge), lambda: self._flows(bridge))
 
     def set_flows(self, bridge: str, cookie: int, flows: frozenset[Flow]) -> None:
-        look_again()
+        look_again(self)
         self._openflow.set_flows(bridge, cookie, flows)
 
     def _flows(self, bridge: str) -> dict[int, frozenset[Flow]]:
@@ -145,7 +146,7 @@ def _bridge(row: Row) -> Bridge:
 
 def _number(row: Row) -> int | None:
     numbers = elements(row["ofport"])
-    known = pairs(row["external_ids"]).get(_DEVICE) == _device(row["name"])
+    known = pairs(row["external_ids"]).get(DEVICE) == _device(row["name"])
     return numbers[0] if known and numbers and numbers[0] > 0 else None
 
 
