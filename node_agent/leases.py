@@ -167,7 +167,9 @@ class LeaseAspect:
 
     def _found(self, network: SliceNetwork) -> tuple[frozenset[Reservation], frozenset[LeaseSeen]]:
         """What the server keeps that is the slot's, or in its way: of the same name, card or address."""
-        by_key = look((self, "reservations by key"), lambda: _by_key(self._leases.reservations(), _keys))
+        by_key = look(
+            (self._leases, "reservations by key"), lambda: _by_key(self._leases.reservations(), _keys)
+        )
         return _of(by_key, _keys(_wanted(network))), self._leased(network)
 
     def _leased(self, network: SliceNetwork) -> frozenset[LeaseSeen]:

@@ -167,9 +167,8 @@ class Machines:
 
     def still_on(self, stopped: SliceNetwork) -> tuple[str, ...]:
         # Taken whole, foreigners included: a slot whose tap or MAC somebody else uses is neither off nor free.
-        found = look((self, "all domains"), self._hypervisor.domains)
-        domains = [domain for domain in found if _touches(domain, stopped)]
-        processes = _named(look((self, "processes"), self._hypervisor.processes), stopped.tap)
+        domains = [domain for domain in self._all_domains() if _touches(domain, stopped)]
+        processes = _named(look((self._hypervisor, "processes"), self._hypervisor.processes), stopped.tap)
         return (
             *map(domain_words, domains),
             *map(process_words, processes),
@@ -195,9 +194,7 @@ class Machines:
     def _look(self, network: SliceNetwork, uuid: UUID | None = None) -> Found:
         domains, strays = self._domains(), tuple[FoundProcess, ...]()
         if not domains.knows(network.tap):
-            # And the domains again after the processes, or one born in between would look like a stray.
-            processes = look((self, "processes"), self._hypervisor.processes)
-            domains = Domains(self._hypervisor.domains())
+            processes, domains = look((self._hypervisor, "processes, then domains"), self._both)
             strays = () if domains.knows(network.tap) else _named(processes, network.tap)
         return Found(
             domains=domains.of(network, uuid),
@@ -207,7 +204,15 @@ class Machines:
         )
 
     def _domains(self) -> Domains:
-        return look((self, "domains"), lambda: Domains(self._hypervisor.domains()))
+        return look((self._hypervisor, "domains by name"), lambda: Domains(self._all_domains()))
+
+    def _all_domains(self) -> tuple[FoundDomain, ...]:
+        return look((self._hypervisor, "domains"), self._hypervisor.domains)
+
+    def _both(self) -> tuple[tuple[FoundProcess, ...], Domains]:
+        """The domains after the processes, or one born in between would look like a stray."""
+        processes = self._hypervisor.processes()
+        return processes, Domains(self._hypervisor.domains())
 
     def _asking(self, domain: FoundDomain) -> Step:
         return Step("machine.shut_down", lambda: self._hypervisor.shut_down(domain.uuid))

@@ -83,7 +83,7 @@ class TranslationAspect:
     to_stop, still_on = to_remove, remains
 
     def _found(self, network: SliceNetwork) -> tuple[FoundRule, ...]:
-        return tuple(look((self, "rules by owner"), self._by_owner).get(network.tap, ()))
+        return tuple(look((self._filter, "rules by owner"), self._by_owner).get(network.tap, ()))
 
     def _by_owner(self) -> Mapping[str, Sequence[FoundRule]]:
         found: dict[str, list[FoundRule]] = {}

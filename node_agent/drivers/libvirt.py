@@ -21,7 +21,7 @@ from node_agent.drivers.deadlines import Deadlines, Overdue
 from node_agent.drivers.libvirt_events import DomainWatch, run_event_loop
 from node_agent.drivers.qemu import end_process, qemu_processes
 from node_agent.guests import Guest, Hosting
-from node_agent.looks import look, look_again
+from node_agent.looks import look_again
 from node_agent.machine_plans import DomainState, FoundDomain, FoundProcess
 from node_agent.slices import HostRefused, HostUnreadable
 
@@ -77,7 +77,7 @@ class LibvirtHypervisor:
         self._watch.stop()
 
     def domains(self) -> tuple[FoundDomain, ...]:
-        return look((self, "domains"), lambda: self._read("list domains", lambda its: tuple(_listed(its))))
+        return self._read("list domains", lambda its: tuple(_listed(its)))
 
     def processes(self) -> tuple[FoundProcess, ...]:
         return qemu_processes()
@@ -102,6 +102,7 @@ class LibvirtHypervisor:
         self._change(f"destroy {domain}", lambda connection: _destroy(connection, domain), done=_GONE)
 
     def end(self, process: FoundProcess) -> None:
+        look_again()
         end_process(process)
 
     def _read(self, asked: str, call: Callable[[Connection], T]) -> T:
