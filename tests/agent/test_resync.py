@@ -306,7 +306,7 @@ class ListedLinks(ToyAspect):
     lists: list[str]
 
     def to_apply(self, wanted: Slice) -> tuple[Step, ...]:
-        look("links", lambda: self.lists.append("links"))
+        look(("links",), lambda: self.lists.append("links"))
         return super().to_apply(wanted)
 
 
