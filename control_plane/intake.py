@@ -20,12 +20,13 @@ from control_plane import task_rows, work
 from control_plane.commands.allocations import Living, load
 from control_plane.commands.nodes import Survey, inspect_node, take_mended
 from control_plane.decisions import allocation as life
+from control_plane.decisions import ingress
 from control_plane.decisions.refusals import Conflict, Objection, UnknownName
 from control_plane.decisions.skus import SKUS
 from control_plane.decisions.slots import free, withhold
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.operation_reports import take_operation
-from control_plane.processes.allocation import is_overtaken, wanted_by
+from control_plane.processes.allocation import is_newest, is_overtaken, wanted_by
 from control_plane.refused_orders import take_refusal
 from control_plane.task_rows import End
 from events import allocations as facts
@@ -41,6 +42,7 @@ SliceReport = (
     reports.SliceStarting
     | reports.SliceAddress
     | reports.SliceReady
+    | reports.SliceExposed
     | reports.SliceInterrupted
     | reports.SliceFailed
     | reports.SliceStopped
@@ -144,12 +146,15 @@ async def _slice(transaction: Transaction, place: Place, report: Report, body: S
             # It waited on the node: what it proves, or could not prove, was never asked for by the wish of now.
             log.info("report_overtaken", slot=body.slot_id, kind=body.kind, order=str(report.order_id))
             return Decision((), cause)
-    return Decision(_slice_changes(transaction, living, body), cause)
+    newest = report.order_id is not None and is_newest(living.history, body.slot_id, report.order_id)
+    return Decision(_slice_changes(transaction, living, body, newest=newest), cause)
 
 
-def _slice_changes(transaction: Transaction, living: Living, body: SliceReport) -> tuple[Change, ...]:
+def _slice_changes(
+    transaction: Transaction, living: Living, body: SliceReport, *, newest: bool
+) -> tuple[Change, ...]:
+    """What follows from a report; `newest` says whether it came of the newest order of its slot."""
     state, slot, allocation = living.state, body.slot_id, body.allocation_id
-    row = living.rows[slot]
     match body:
         case reports.SliceStarting():
             return living.changes(life.start_slice(state, slot))
@@ -160,18 +165,35 @@ def _slice_changes(transaction: Transaction, living: Living, body: SliceReport) 
             return living.changes(life.observe_address(state, seen) if living.is_news(seen) else ())
         case reports.SliceReady():
             ready = facts.SliceReady(allocation, slot, body.address, body.port, body.banner)
-            return living.changes(life.slice_ready(state, ready, transaction.now))
+            applied = ingress.applied(living.ways, slot) if newest else ()
+            return living.changes((*life.slice_ready(state, ready, transaction.now), *applied))
+        case reports.SliceExposed(lost=lost):
+            return living.changes(ingress.seen(living.ways, slot, lost) if newest else ())
         case reports.SliceInterrupted():
             deadline = transaction.now + SKUS[state.request.sku].provisioning
             interrupted = facts.SliceInterrupted(allocation, slot, _reason(body.reason), deadline)
             return living.changes(life.interrupt_slice(state, interrupted))
         case reports.SliceFailed():
             return living.changes(life.fail(state, _reason(body.reason)))
+        case _:
+            return _ended(living, body)
+
+
+def _ended(
+    living: Living, body: reports.SliceStopped | reports.SliceRemoved | reports.SliceRemains
+) -> tuple[Change, ...]:
+    """What follows from the word that nothing of a slice runs, or is left; or that something is."""
+    state, slot, allocation = living.state, body.slot_id, body.allocation_id
+    row, ways = living.rows[slot], living.ways
+    match body:
         case reports.SliceStopped(forced=forced):
-            return living.changes(life.slice_stopped(state, slot, forced=forced))
+            off = life.slice_stopped(state, slot, forced=forced)
+            return living.changes((*off, *(ingress.closed(ways, slot) if off else ())))
         case reports.SliceRemoved():
             freed = free(slot, row.allocation_id, row.state, allocation, body.absent)
-            return living.changes(life.slice_removed(state, slot), *living.slot_change(slot, freed))
+            removed = life.slice_removed(state, slot)
+            gone = ingress.emptied(ways, slot) if removed else ()
+            return living.changes((*gone, *removed), *living.slot_change(slot, freed))
         case reports.SliceRemains():
             unproved = facts.SliceRemovalUnproved(allocation, slot, body.leftovers)
             told = life.slice_remains(state, unproved)

@@ -1,11 +1,13 @@
 """Facts about allocations, in life order. Stream: `allocation-<allocation_id>`.
 
-An allocation's own stream tells its whole life, so that what is due next can be derived from it alone.
+An allocation's own stream tells its whole life, so that what is due next can be derived from it alone. Those about ways
+in to its slices are in `ingress`.
 """
 
 from datetime import datetime
 
 from events.facts import Fact, Reason, Record
+from events.ingress import IngressFact
 from events.slots import SlotNetwork
 from events.values import (
     AllocationId,
@@ -248,4 +250,5 @@ AllocationFact = (
     | SliceRemoved
     | SliceRemovalWaived
     | AllocationReleased
+    | IngressFact
 )

@@ -10,7 +10,7 @@ class stays, for reading; when its shape changes, the version rises and `events.
 
 from typing import Final
 
-from events import access, allocations, nodes, orders, projections, slots, tasks
+from events import access, allocations, ingress, nodes, orders, projections, slots, tasks
 from events.shapes import BrokenCatalog, NotYetWritable, Shape, Shapes, UnknownFact, UnreadableFact
 from events.upcasts import UPCASTS
 
@@ -35,6 +35,7 @@ CATALOG: Final[dict[str, Shape]] = {
     "node.agent_superseded": Shape(1, nodes.AgentSuperseded),
     "node.revoked": Shape(1, nodes.NodeRevoked),
     "node.inspected": Shape(1, nodes.NodeInspected),
+    "node.addresses_changed": Shape(1, nodes.NodeAddressesChanged),
     "node.degraded": Shape(1, nodes.NodeDegraded),
     "node.recovered": Shape(1, nodes.NodeRecovered),
     "node.mended": Shape(1, nodes.NodeMended),
@@ -69,6 +70,11 @@ CATALOG: Final[dict[str, Shape]] = {
     "allocation.slice_removed": Shape(1, allocations.SliceRemoved),
     "allocation.slice_removal_waived": Shape(1, allocations.SliceRemovalWaived),
     "allocation.released": Shape(1, allocations.AllocationReleased),
+    "ingress.reserved": Shape(1, ingress.IngressReserved),
+    "ingress.published": Shape(1, ingress.IngressPublished),
+    "ingress.lost": Shape(1, ingress.IngressLost),
+    "ingress.withdrawn": Shape(1, ingress.IngressWithdrawn),
+    "ingress.removed": Shape(1, ingress.IngressRemoved),
     "task.asked": Shape(1, tasks.TaskAsked),
     "task.failed": Shape(1, tasks.TaskFailed),
     "task.succeeded": Shape(1, tasks.TaskSucceeded),

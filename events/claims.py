@@ -7,7 +7,8 @@ stream on which the fact is recorded.
 from typing import Final, NamedTuple
 
 from events.facts import Fact
-from events.nodes import NodeExpected
+from events.ingress import IngressMapping, IngressRemoved, IngressReserved
+from events.nodes import NodeAddressesChanged, NodeExpected
 from events.slots import SlotApproved, SlotClaimed, SlotFreedUnproved, SlotReleased
 
 
@@ -22,7 +23,16 @@ class Claims(NamedTuple):
 
 
 NOTHING = Claims()
-CLAIMING: Final = (NodeExpected, SlotApproved, SlotClaimed, SlotReleased, SlotFreedUnproved)
+CLAIMING: Final = (
+    NodeExpected,
+    NodeAddressesChanged,
+    SlotApproved,
+    SlotClaimed,
+    SlotReleased,
+    SlotFreedUnproved,
+    IngressReserved,
+    IngressRemoved,
+)
 """The facts that take or free anything."""
 
 
@@ -30,6 +40,15 @@ def claims_of(fact: Fact) -> Claims:
     match fact:
         case NodeExpected(subnet=subnet):
             return Claims(takes=(Claim("subnet", subnet),))
+        case NodeAddressesChanged(added=added, withdrawn=withdrawn):
+            return Claims(
+                takes=tuple(Claim("public", address) for address in added),
+                frees=tuple(Claim("public", address) for address in withdrawn),
+            )
+        case IngressReserved(mapping=mapping):
+            return Claims(takes=(way_in(mapping),))
+        case IngressRemoved(mapping=mapping):
+            return Claims(frees=(way_in(mapping),))
         case SlotApproved(network=network):
             return Claims(
                 takes=(
@@ -43,3 +62,11 @@ def claims_of(fact: Fact) -> Claims:
             return Claims(frees=(Claim("slot", slot),))
         case _:
             return NOTHING
+
+
+def way_in(mapping: IngressMapping) -> Claim:
+    """A public address, or one port of it: an address is given out as a whole or by its ports, never both."""
+    if mapping.service is None:
+        return Claim("port", mapping.public_address)
+    service = mapping.service
+    return Claim("port", f"{service.protocol}/{mapping.public_address}:{service.public_port}")

@@ -3,8 +3,8 @@
 from datetime import datetime
 
 from events.drift import DriftFound, OpenDrift
-from events.facts import Fact
-from events.values import Ipv4Subnet, NodeId
+from events.facts import Fact, Record
+from events.values import Ipv4Address, Ipv4Subnet, NodeId
 
 
 class NodeExpected(Fact, frozen=True):
@@ -106,6 +106,31 @@ class NodeInspected(Fact, frozen=True):
     """Prerequisites that the host lacks, in words; empty means fit to carry slices."""
 
 
+class PublicAddress(Record, frozen=True):
+    """An address by which the host is reached from outside, and how it is given to slices."""
+
+    address: Ipv4Address
+    """It leads to the host already."""
+    use: str
+    """`whole`: all of it to one slice. `ports`: one port after the other."""
+    first_port: int
+    """The lowest that is given."""
+    last_port: int
+    """The highest. Of a whole address neither means anything."""
+
+
+class NodeAddressesChanged(Fact, frozen=True):
+    """An admin said which public addresses the host has."""
+
+    node_id: NodeId
+    addresses: tuple[PublicAddress, ...]
+    """All of them, from now on."""
+    added: tuple[Ipv4Address, ...]
+    """Those that the host did not have before: claimed by this very fact."""
+    withdrawn: tuple[Ipv4Address, ...]
+    """Those that it has no more."""
+
+
 class NodeDegraded(Fact, frozen=True):
     """Something that all slots of the host need is otherwise than it was wanted, and is not mended. Nothing is placed
     there while any of it blocks.
@@ -138,6 +163,7 @@ NodeFact = (
     | AgentSuperseded
     | NodeRevoked
     | NodeInspected
+    | NodeAddressesChanged
     | NodeDegraded
     | NodeRecovered
     | NodeMended

@@ -21,6 +21,8 @@ SlotIndex = NewType("SlotIndex", int)
 """Position of a slot on its node, 0 to 63."""
 AllocationId = NewType("AllocationId", str)
 """`alc-` and a UUIDv7 as 26 characters of Crockford's base32, lower case."""
+IngressId = NewType("IngressId", str)
+"""`ing-` and a UUIDv7, written as an allocation's id is."""
 ProjectId = NewType("ProjectId", str)
 SkuName = NewType("SkuName", str)
 ImageName = NewType("ImageName", str)
@@ -41,7 +43,9 @@ _MAC: Final = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 _BYTE: Final = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IPV4: Final = re.compile(rf"{_BYTE}(?:\.{_BYTE}){{3}}")
 _SKU: Final = re.compile(r"[a-z][a-z0-9]*(?:[.-][a-z0-9]+)*")
-_ALLOCATION: Final = re.compile(r"alc-[0-7][0-9a-hjkmnp-tv-z]{25}")
+_UUID: Final = r"[0-7][0-9a-hjkmnp-tv-z]{25}"
+_ALLOCATION: Final = re.compile(rf"alc-{_UUID}")
+_INGRESS: Final = re.compile(rf"ing-{_UUID}")
 _CROCKFORD: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _BASE32: Final = str.maketrans(_CROCKFORD, "0123456789abcdefghijklmnopqrstuv")
 _MAX_SKU: Final = 63
@@ -115,13 +119,27 @@ def allocation_id(raw: str) -> AllocationId:
 
 def allocation_of(uuid: UUID) -> AllocationId:
     """The allocation named by a UUID; its inverse is `correlation_of`."""
-    digits = "".join(_CROCKFORD[(uuid.int >> shift) & 31] for shift in range(125, -1, -5))
-    return AllocationId(f"alc-{digits}")
+    return AllocationId(f"alc-{_digits(uuid)}")
 
 
 def correlation_of(allocation: AllocationId) -> UUID:
     """The UUID inside an allocation's id, which is the correlation id of everything about it."""
     return UUID(int=int(allocation.removeprefix("alc-").translate(_BASE32), 32))
+
+
+def ingress_id(raw: str) -> IngressId:
+    if not _INGRESS.fullmatch(raw):
+        raise InvalidValue("ingress id", raw, "'ing-' and 26 characters of lower-case base32")
+    return IngressId(raw)
+
+
+def ingress_of(uuid: UUID) -> IngressId:
+    """The ingress named by a UUID."""
+    return IngressId(f"ing-{_digits(uuid)}")
+
+
+def _digits(uuid: UUID) -> str:
+    return "".join(_CROCKFORD[(uuid.int >> shift) & 31] for shift in range(125, -1, -5))
 
 
 def new_uuid() -> UUID:

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from events.values import SlotIndex
+from events.values import IngressId, SlotIndex
 from node_agent.slices import Difference, HostUnreadable, Step
 from tasks.drift import DriftSeen, Evidence, Sighting
 from tasks.fields import sentence
@@ -25,9 +25,9 @@ from tasks.reports import MOST_DRIFT, DriftMended, ReportBody
 log = structlog.get_logger(__name__)
 
 Told = TypeVar("Told", Difference, Sighting)
-Subject = tuple[str, str]
-"""What makes two sightings in one place the same drift: its kind, and what is wanted. What was found may be told in
-other words with each look."""
+Subject = tuple[str, str, IngressId | None]
+"""What makes two sightings in one place the same drift: its kind, what is wanted, and of which ingress. What was found
+may be told in other words with each look."""
 Tell = Callable[[ReportBody, Order | None], None]
 """Report something as come of an order, or of nobody's asking. Raises `OSError`."""
 
@@ -54,7 +54,13 @@ def merged(differences: Iterable[Difference]) -> tuple[Difference, ...]:
 def evidence(of: Iterable[Difference]) -> tuple[Evidence, ...]:
     """In the words of the wire."""
     return tuple(
-        Evidence(kind=each.kind, wanted=sentence(each.wanted), found=sentence(each.found)) for each in of
+        Evidence(
+            kind=each.kind,
+            wanted=sentence(each.wanted),
+            found=sentence(each.found),
+            ingress_id=each.ingress_id,
+        )
+        for each in of
     )
 
 
@@ -179,4 +185,4 @@ def _seen(
 
 
 def _subject(of: Difference | Sighting) -> Subject:
-    return of.kind, sentence(of.wanted)
+    return of.kind, sentence(of.wanted), of.ingress_id

@@ -24,9 +24,9 @@ from events.values import SlotId, SlotIndex, index_of
 from node_agent.durable import private_folder, replace_file, sync_folder
 from tasks.catalogue import is_order
 from tasks.failpoints import failpoint
-from tasks.fields import Wire
+from tasks.fields import IngressId, Wire
 from tasks.operations import Operation
-from tasks.orders import Order
+from tasks.orders import ApplySlice, Order
 from tasks.reading import TaskRefused, read_task, type_in
 from tasks.reasons import FenceCode
 from tasks.reports import (
@@ -53,7 +53,8 @@ class Kept(Wire):
     address reported under it.
 
     `told` is False while the outcome's report may not be in the spool yet. `forced` is True once a guest that was to
-    shut down under the order is being cut off.
+    shut down under the order is being cut off. `applied` is False while the order changed the ways in to a slice that
+    is ready, and that is not done. `lost` are those of its ways in that were said not to lead to the slice any more.
     """
 
     signed: str
@@ -62,12 +63,36 @@ class Kept(Wire):
     told: bool = True
     address: SliceAddress | None = None
     forced: bool = False
+    applied: bool = True
+    lost: tuple[IngressId, ...] = ()
 
 
 class Held(Kept):
     """The same, with the order that the signed text says."""
 
     order: Order = Field(exclude=True)
+
+
+def taken_up(held: Held | None, order: Order, signed: str) -> Held:
+    """What a slot holds from the moment when it takes an order up.
+
+    An order that differs from the one before in its ways in alone is about the same slice, which stays what it was said
+    to be: whether its guest answers was asked when it started, and is the tenant's business since.
+    """
+    fresh = Held(order=order, signed=signed)
+    if held is None or not isinstance(held.outcome, SliceReady) or not _is_same_slice(held.order, order):
+        return fresh
+    kept = {"outcome": held.outcome, "address": held.address, "applied": False}
+    return fresh.model_copy(update=kept)
+
+
+def _is_same_slice(one: Order, other: Order) -> bool:
+    match one.body, other.body:
+        case ApplySlice() as before, ApplySlice() as now:
+            same = before.model_copy(update={"ingress": now.ingress}) == now
+            return same and one.allocation_id == other.allocation_id
+        case _:
+            return False
 
 
 class Refused(Exception):

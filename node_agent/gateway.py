@@ -258,7 +258,7 @@ def plan_filter(wanted: tuple[Rule, ...], found: Ruleset, bridge: str) -> Change
     if found.chains != frozenset(CHAINS):
         # A chain's hook cannot be changed in place. Slots put their rules back themselves; cut off until then.
         return Change(afresh=True, chains=CHAINS, append=wanted, device=bridge)
-    others = tuple(each for each in found.rules if each.rule.owner not in SLOTS)
+    others = tuple(each for each in found.rules if each.rule.place not in SLOTS)
     if _by_chain(tuple(each.rule for each in others)) == _by_chain(wanted):
         return None
     return Change(delete=others, append=wanted)
@@ -266,7 +266,7 @@ def plan_filter(wanted: tuple[Rule, ...], found: Ruleset, bridge: str) -> Change
 
 def filter_difference(wanted: tuple[Rule, ...], found: Ruleset) -> Difference:
     """What is otherwise with the node's own rules."""
-    own = [each.rule for each in found.rules if each.rule.owner not in SLOTS]
+    own = [each.rule for each in found.rules if each.rule.place not in SLOTS]
     missing = [each for each in wanted if each not in own]
     strange = [each for each in own if each not in wanted]
     lacking = sorted(chain.name for chain in frozenset(CHAINS) - found.chains)

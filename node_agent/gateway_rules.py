@@ -9,10 +9,14 @@ from typing import Final
 from events.values import Ipv4Address, Ipv4Subnet
 from node_agent.rules import (
     ACCEPT,
+    COMES_IN,
     DROP,
     ESTABLISHED,
     FROM_SLICES,
+    GOES_OUT,
     INTO_SLICES,
+    MAPPED,
+    MAPPING,
     MASQUERADE,
     NODE,
     NOTRACK,
@@ -41,12 +45,14 @@ CHAINS: Final = (
     Chain("inet", "untracked_out", "filter", "output", -300),
     Chain("inet", "input", "filter", "input", 0),
     Chain("inet", "forward", "filter", "forward", 0),
+    Chain("inet", MAPPING, "nat", "prerouting", -100),
     Chain("inet", "source_nat", "nat", "postrouting", 100),
     # After translation: whatever still has a private source here was not, or could not be, translated.
     Chain("inet", "leaving", "filter", "postrouting", 300),
     Chain("inet", FROM_SLICES),
     Chain("inet", OUT_OF_SLICES),
     Chain("inet", INTO_SLICES),
+    Chain("inet", MAPPED),
     Chain("netdev", REPLIES, "filter", "egress", 0),
 )
 
@@ -72,11 +78,16 @@ def node_rules(
         inet("forward", meta("iifname", bridge), jump(OUT_OF_SLICES)),
         inet("forward", meta("oifname", bridge), jump(INTO_SLICES)),
         inet("source_nat", meta("oifname", uplink), match(source, prefix(subnet)), MASQUERADE),
+        # A slice that comes in by another's mapping does so as the gateway: an answer to its own address would stay
+        # on the bridge, where no slice reaches another.
+        inet("source_nat", meta("oifname", bridge), match(source, prefix(subnet)), COMES_IN, MASQUERADE),
         inet("leaving", meta("oifname", uplink), match(source, {"set": [*map(prefix, PRIVATE)]}), *own, DROP),
         inet(FROM_SLICES, ESTABLISHED, ACCEPT),
         inet(FROM_SLICES, DROP),
-        inet(OUT_OF_SLICES, meta("oifname", uplink), ESTABLISHED, ACCEPT),
+        inet(OUT_OF_SLICES, meta("oifname", uplink), GOES_OUT, ESTABLISHED, ACCEPT),
         inet(OUT_OF_SLICES, DROP),
+        inet(INTO_SLICES, meta("iifname", uplink), COMES_IN, jump(MAPPED)),
         inet(INTO_SLICES, meta("iifname", uplink), ESTABLISHED, ACCEPT),
         inet(INTO_SLICES, DROP),
+        inet(MAPPED, DROP),
     )

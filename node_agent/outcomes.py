@@ -5,13 +5,21 @@ An outcome is written beside its order before it is said, and marked as told aft
 
 from dataclasses import dataclass
 
+from events.values import IngressId
 from node_agent.fence import Held, Outcome
 from node_agent.reporter import Reporter
 from node_agent.slots import Slot
 from tasks.failpoints import failpoint
 from tasks.orders import Order
 from tasks.reasons import InterruptionCode
-from tasks.reports import Reason, ReportBody, SliceAddress, SliceInterrupted, SliceStopped
+from tasks.reports import (
+    Reason,
+    ReportBody,
+    SliceAddress,
+    SliceExposed,
+    SliceInterrupted,
+    SliceStopped,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,7 @@ class Outcomes:
             if held is not None:
                 self.reporter.tell(interrupted, order)
                 failpoint("agent.interrupted.told")
-                slot.keep(held.model_copy(update={"outcome": None}))
+                slot.keep(held.model_copy(update={"outcome": None, "applied": True, "lost": ()}))
 
     def address_seen(self, slot: Slot, order: Order, seen: SliceAddress) -> None:
         """Say what was seen of the slice's address, if it is news."""
@@ -68,6 +76,23 @@ class Outcomes:
             if held is not None and is_news(held.address, seen):
                 self.reporter.tell(seen, order)
                 slot.keep(held.model_copy(update={"address": seen}))
+
+    def exposure_seen(self, slot: Slot, order: Order, lost: tuple[IngressId, ...]) -> None:
+        """Say which ways in do not lead to the slice, if it is news."""
+        with slot.speaking_for(order) as held:
+            if held is not None and held.lost != lost:
+                self.reporter.tell(
+                    SliceExposed(slot_id=order.slot_id, allocation_id=order.allocation_id, lost=lost), order
+                )
+                slot.keep(held.model_copy(update={"lost": lost}))
+
+    def applied(self, slot: Slot, order: Order) -> None:
+        """The order's change of a slice that is ready is made: it is that under this order too."""
+        with slot.speaking_for(order) as held:
+            if held is None or held.outcome is None:
+                return
+            self.reporter.tell(held.outcome, order)
+            slot.keep(held.model_copy(update={"applied": True}))
 
 
 def note_force(slot: Slot, order: Order) -> None:

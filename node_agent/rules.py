@@ -1,8 +1,9 @@
 """Packet filter rules as values: what is wanted and what nftables lists are the same type, so they can be compared.
 
 All of it lives in tables of our own, `sliceplane` in the families inet and netdev, so that nobody else's rules are
-read or touched. Each rule names its owner in its comment: `node`, or a slot's tap. A slot's rules are inserted at
-the head of a chain and the node's are appended, so the node's last word (drop) stays last, whoever comes and goes.
+read or touched. Each rule names its owner in its comment: `node`, a slot's tap, or that and an ingress of the slot. A
+slot's rules are inserted at the head of a chain and the node's are appended, so the node's last word (drop) stays last,
+whoever comes and goes.
 """
 
 from collections import Counter
@@ -20,6 +21,8 @@ NODE: Final = "node"
 FROM_SLICES: Final = "from_slices"
 OUT_OF_SLICES: Final = "out_of_slices"
 INTO_SLICES: Final = "into_slices"
+MAPPING: Final = "mapping"
+MAPPED: Final = "mapped"
 REPLIES: Final = "replies"
 
 
@@ -45,6 +48,11 @@ class Rule:
     chain: str
     owner: str
     body: str
+
+    @property
+    def place(self) -> str:
+        """`node`, or the tap of the slot that it is a rule of."""
+        return self.owner.partition(" ")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +107,11 @@ def raw(offset: int, bits: int) -> Expression:
     return {"payload": {"base": "th", "offset": offset, "len": bits}}
 
 
+def tracked(direction: Literal["original", "reply"], key: str, value: object) -> Expression:
+    """One side of the packet's connection, as it was before translation (`original`) or as it is after (`reply`)."""
+    return match({"ct": {"key": key, "dir": direction}}, value)
+
+
 def prefix(network: str) -> Expression:
     address, _, length = network.partition("/")
     return {"prefix": {"addr": address, "len": int(length)}}
@@ -120,7 +133,14 @@ def jump(chain: str) -> Expression:
     return {"jump": {"target": chain}}
 
 
+def dnat(address: str, port: int | None = None) -> Expression:
+    return {"dnat": {"family": "ip", "addr": address} | ({} if port is None else {"port": port})}
+
+
 ESTABLISHED: Final[Expression] = match({"ct": {"key": "state"}}, ["established", "related"], op="in")
+COMES_IN: Final[Expression] = match({"ct": {"key": "status"}}, "dnat", op="in")
+"""The packet's connection came in by a mapping, whichever way the packet goes."""
+GOES_OUT: Final[Expression] = match({"ct": {"key": "status"}}, "dnat", op="!")
 ACCEPT: Final[Expression] = {"accept": None}
 DROP: Final[Expression] = {"drop": None}
 MASQUERADE: Final[Expression] = {"masquerade": None}

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from events.values import AllocationId, Ipv4Address, Ipv4Subnet, MacAddress, SlotIndex
+from events.values import AllocationId, IngressId, Ipv4Address, Ipv4Subnet, MacAddress, SlotIndex
 from tasks.drift import DriftKind
-from tasks.orders import Machine
+from tasks.orders import Machine, Mapping
 from tasks.workflows import StepName
 
 
@@ -37,6 +37,7 @@ class Slice:
     allocation_id: AllocationId
     network: SliceNetwork
     machine: Machine
+    ingress: tuple[Mapping, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ class Difference:
     kind: DriftKind
     wanted: str
     found: str
+    ingress_id: IngressId | None = None
+    """Of what is about one way in from outside."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Final, Literal
 
 from events.values import NodeId, SlotId, SlotIndex, index_of, node_of, slot_of
-from node_agent.fence import FenceFiles, Held, Refused, is_news
+from node_agent.fence import FenceFiles, Held, Refused, is_news, taken_up
 from node_agent.gateway import NodeNetwork
 from node_agent.halt import Halt
 from node_agent.progress import tell_wait
@@ -53,7 +53,7 @@ class Slot:
         """
         with self._door:
             if is_news(self._held, order):
-                self._write(Held(order=order, signed=proof()))
+                self._write(taken_up(self._held, order, proof()))
                 if self._working:
                     self._working.ask()
                 return "news"

@@ -9,18 +9,26 @@ DHCPRELEASE or DHCPDECLINE carries the victim's. A relay's address in a slice's 
 so it must be zero. Answers that DHCP broadcasts get their client's MAC at the gateway's egress, so that no other slice
 hears them.
 
-Flushing comes after the rules are gone: an established connection would go on past them, and one that is flushed
-first may come back through them.
+What a slot exposes is a permission of its own, `mappings`. The rules of each have a group of their own, so that what
+differs in one is mended, and told, without the others.
+
+Flushing comes after the rules are gone: one that is flushed first may come back through them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
-from events.values import Ipv4Address, MacAddress
+from events.values import IngressId, Ipv4Address, MacAddress
 from node_agent.looks import look
+from node_agent.mappings import Connection, ingress_in, owner_of, permits
+from node_agent.mappings import rules_of as mapping_rules
 from node_agent.rules import (
     ACCEPT,
+    COMES_IN,
     FROM_SLICES,
+    GOES_OUT,
+    MAPPED,
     OUT_OF_SLICES,
     REPLIES,
     Change,
@@ -29,12 +37,14 @@ from node_agent.rules import (
     Ruleset,
     field,
     in_words,
+    jump,
     match,
     meta,
     raw,
     rule,
 )
 from node_agent.slices import Difference, Slice, SliceNetwork, Step
+from tasks.drift import DriftKind
 
 # BOOTP after the 8 bytes of the UDP header: op, htype, hlen; giaddr and the first six bytes of chaddr.
 REQUEST_OVER_ETHERNET: Final = (raw(64, 24), 0x01_01_06)
@@ -49,11 +59,22 @@ class Filter(Protocol):
 
     def change(self, change: Change) -> None: ...
 
-    def connections(self, ip: Ipv4Address) -> int:
-        """How many tracked connections have `ip` on any side, before or after translation."""
+    def connections(self, ip: Ipv4Address) -> tuple[Connection, ...]:
+        """Tracked connections that have `ip` on any side, before or after translation."""
         ...
 
-    def flush_connections(self, ip: Ipv4Address) -> None: ...
+    def forget(self, ip: Ipv4Address, which: Callable[[Connection], bool]) -> None:
+        """Of those, as they are now, stop tracking these."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rules that come and go together: a slot's own, or those of one mapping."""
+
+    owner: str
+    rules: tuple[Rule, ...]
+    ingress_id: IngressId | None = None
 
 
 class TranslationAspect:
@@ -63,49 +84,102 @@ class TranslationAspect:
         self._filter, self._uplink = filter_, uplink
 
     def to_apply(self, wanted: Slice) -> tuple[Step, ...]:
-        return plan(rules_of(wanted.network, self._uplink), self._found(wanted.network), self._filter)
+        groups, found = groups_of(wanted, self._uplink), self._found(wanted.network)
+        foreign = sorted(found.keys() - {group.owner for group in groups})
+        plans = ((group, plan(group.rules, found.get(group.owner, ()))) for group in groups)
+        changes = [(group, change) for group, change in plans if change is not None]
+        closes = foreign or any(group.ingress_id and change.delete for group, change in changes)
+        return (
+            *(self._unmap(owner, found[owner]) for owner in foreign),
+            *(self._set(group, change) for group, change in changes),
+            *((self._flush_closed(wanted),) if closes else ()),
+        )
 
     def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:
         steps: tuple[Step, ...] = ()
-        if found := self._found(gone):
+        if found := self._all_found(gone):
             steps += (Step("translation.delete_rules", lambda: self._filter.change(Change(delete=found))),)
         if self._filter.connections(gone.ip):
-            steps += (Step("translation.flush_connections", lambda: self._filter.flush_connections(gone.ip)),)
+            steps += (self._flush(gone.ip, lambda _: True),)
         return steps
 
     def remains(self, gone: SliceNetwork) -> tuple[str, ...]:
-        connections = self._filter.connections(gone.ip)
+        connections = len(self._filter.connections(gone.ip))
         return (
-            *(f"nft rule of {gone.tap} in {found.rule.chain}" for found in self._found(gone)),
+            *(f"nft rule of {found.rule.owner} in {found.rule.chain}" for found in self._all_found(gone)),
             *((f"{connections} tracked connections of {gone.ip}",) if connections else ()),
         )
 
     to_stop, still_on = to_remove, remains
 
-    def _found(self, network: SliceNetwork) -> tuple[FoundRule, ...]:
-        return tuple(look((self._filter, "rules by owner"), self._by_owner).get(network.tap, ()))
+    def _set(self, group: Group, change: Change) -> Step:
+        def set_() -> None:
+            self._filter.change(change)
 
-    def _by_owner(self) -> Mapping[str, Sequence[FoundRule]]:
-        found: dict[str, list[FoundRule]] = {}
+        differs = _difference(group, change)
+        if group.ingress_id is None:
+            return Step("translation.set_rules", set_, differs)
+        return Step("translation.map", set_, differs)
+
+    def _unmap(self, owner: str, foreign: Sequence[FoundRule]) -> Step:
+        found = f"{len(foreign)} rules of {owner}"
+        differs = Difference("mapping.foreign", "no other ingress than ordered", found, ingress_in(owner))
+        change = Change(delete=tuple(foreign))
+        return Step("translation.unmap", lambda: self._filter.change(change), differs)
+
+    def _flush_closed(self, wanted: Slice) -> Step:
+        """Forget what came in where nothing leads in any more: its packets are dropped already."""
+        ip, ways_in = wanted.network.ip, wanted.ingress
+
+        def is_closed(connection: Connection) -> bool:
+            return connection.comes_in_to(ip) and not any(permits(way, ip, connection) for way in ways_in)
+
+        return self._flush(ip, is_closed)
+
+    def _flush(self, ip: Ipv4Address, which: Callable[[Connection], bool]) -> Step:
+        return Step("translation.flush_connections", lambda: self._filter.forget(ip, which))
+
+    def _found(self, network: SliceNetwork) -> Mapping[str, Sequence[FoundRule]]:
+        """The slot's rules by their owners."""
+        return look((self._filter, "rules by slot"), self._by_slot).get(network.tap, {})
+
+    def _all_found(self, network: SliceNetwork) -> tuple[FoundRule, ...]:
+        return tuple(each for rules in self._found(network).values() for each in rules)
+
+    def _by_slot(self) -> Mapping[str, Mapping[str, Sequence[FoundRule]]]:
+        found: dict[str, dict[str, list[FoundRule]]] = {}
         for each in self._filter.ruleset().rules:
-            found.setdefault(each.rule.owner, []).append(each)
+            found.setdefault(each.rule.place, {}).setdefault(each.rule.owner, []).append(each)
         return found
 
 
-def plan(wanted: tuple[Rule, ...], found: tuple[FoundRule, ...], filter_: Filter) -> tuple[Step, ...]:
-    """One transaction that leaves equal rules alone, or nothing. A rule found twice is once too many."""
+def groups_of(wanted: Slice, uplink: str) -> tuple[Group, ...]:
+    """All rules of a slice."""
+    slot = wanted.network
+    return (
+        Group(slot.tap, rules_of(slot, uplink)),
+        *(
+            Group(owner_of(slot.tap, way), mapping_rules(slot.tap, slot.ip, way), way.ingress_id)
+            for way in wanted.ingress
+        ),
+    )
+
+
+def plan(wanted: tuple[Rule, ...], found: Sequence[FoundRule]) -> Change | None:
+    """One transaction that leaves equal rules alone, or None. A rule found twice is once too many."""
     keep: dict[Rule, FoundRule] = {each.rule: each for each in found if each.rule in wanted}
     stale = tuple(each for each in found if each not in keep.values())
     missing = tuple(rule for rule in wanted if rule not in keep)
-    if not stale and not missing:
-        return ()
-    change = Change(delete=stale, insert=missing)
-    differs = Difference(
-        "rules.changed",
-        f"{len(wanted)} rules",
-        in_words(len(found), missing, tuple(each.rule for each in stale)),
+    return Change(delete=stale, insert=missing) if stale or missing else None
+
+
+def _difference(group: Group, change: Change) -> Difference:
+    strange = tuple(each.rule for each in change.delete)
+    count = len(group.rules) - len(change.insert) + len(strange)
+    kind: DriftKind = "rules.changed" if group.ingress_id is None else "mapping.changed"
+    return Difference(
+        kind, f"{len(group.rules)} rules", in_words(count, change.insert, strange), group.ingress_id
     )
-    return (Step("translation.set_rules", lambda: filter_.change(change), differs),)
 
 
 def rules_of(slice_: SliceNetwork, uplink: str) -> tuple[Rule, ...]:
@@ -126,9 +200,20 @@ def rules_of(slice_: SliceNetwork, uplink: str) -> tuple[Rule, ...]:
             OUT_OF_SLICES,
             owner,
             meta("oifname", uplink),
+            GOES_OUT,
             match(field("ether", "saddr"), slice_.mac),
             match(field("ip", "saddr"), slice_.ip),
             ACCEPT,
+        ),
+        # What answers one who came in by a mapping, and what would come in by another's.
+        rule(
+            "inet",
+            OUT_OF_SLICES,
+            owner,
+            COMES_IN,
+            match(field("ether", "saddr"), slice_.mac),
+            match(field("ip", "saddr"), slice_.ip),
+            jump(MAPPED),
         ),
         rule(
             "netdev",

@@ -6,7 +6,8 @@ from tasks import orders
 
 
 def slice_of(order: orders.Order, body: orders.ApplySlice) -> Slice:
-    return Slice(order.allocation_id, network_of(order.slot_id, body.network), body.machine)
+    network = network_of(order.slot_id, body.network)
+    return Slice(order.allocation_id, network, body.machine, body.ingress)
 
 
 def network_of(slot: SlotId, network: orders.SliceNetwork) -> SliceNetwork:

@@ -35,6 +35,7 @@ from node_agent.converge import (
     take_away,
 )
 from node_agent.drift import Drifts, differences, occupied
+from node_agent.exposure import concerns_ways, lost_ways
 from node_agent.fence import Held
 from node_agent.halt import Halt, Halted
 from node_agent.host import STARTING, Host
@@ -105,6 +106,8 @@ class SlotWork:
                 seen = observe(held.order, wanted, self.host)
                 steps, lasting = planned(wanted, self.host), _lasting(seen)
                 news = {"address"} if is_news(held.address, seen) else set()
+                if not held.applied or held.lost:
+                    news.add("exposure")
                 return frozenset(_names(steps)) | news | self._drift_moved(held.order, lasting)
             case StopSlice(network=network), SliceStopped():
                 stopped = network_of(held.order.slot_id, network)
@@ -194,10 +197,18 @@ class SlotWork:
             self._bring_up(slot, order, body, halt, asked=True, mends=differences(steps))
             return
         left = self._repair(wanted, steps, halt) if steps else ()
-        seen = observe(order, wanted, self.host)
-        self.drifts.note(index_of(order.slot_id), differences(steps), (*left, *_lasting(seen)), order)
+        seen, found = observe(order, wanted, self.host), differences(steps)
+        if not held.applied:
+            # What differs in its ways in is what was ordered.
+            found = tuple(each for each in found if not concerns_ways(each))
+        self.drifts.note(index_of(order.slot_id), found, (*left, *_lasting(seen)), order)
         self.outcomes.address_seen(slot, order, seen)
-        if asked and held.outcome is not None:
+        if held.applied:
+            self.outcomes.exposure_seen(slot, order, lost_ways(left))
+        elif not any(map(concerns_ways, left)):
+            self.outcomes.applied(slot, order)
+            return
+        if asked and held.applied and held.outcome is not None:
             self.outcomes.conclude(slot, order, held.outcome, asked=True)
 
     def _bring_up(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, assert_never
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -13,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from events.nodes import (
     AgentSuperseded,
     EnrolmentReopened,
+    NodeAddressesChanged,
     NodeDegraded,
     NodeEnrolled,
     NodeExpected,
@@ -22,6 +24,7 @@ from events.nodes import (
     NodeMended,
     NodeRecovered,
     NodeRevoked,
+    PublicAddress,
 )
 from events.orders import MessageRefused, OrderFact, OrderRefused
 from events.tables import metadata
@@ -51,6 +54,7 @@ node = sa.Table(
     sa.Column("revoked", sa.Text),
     sa.Column("drift", JSONB(none_as_null=True)),
     sa.Column("blocked", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("public_addresses", JSONB, nullable=False, server_default=sa.text("'[]'")),
     sa.Index("node_drifting", "node_id", postgresql_where=sa.text("drift is not null")),
     schema="read",
 )
@@ -60,8 +64,9 @@ class NodeRow:
     """A host as its row says. States: expected, enrolled, revoked.
 
     `public_key` and `key_thumbprint` are None while the host has no access; `missing` until it described itself.
-    `drift` is what is open and concerns all of its slots. `superseded_session` and `superseded_at` tell of the last
-    copy of its disk that was refused since it enrolled, `revoked` why its access was taken away.
+    `drift` is what is open and concerns all of its slots, `public_addresses` what an admin gave it.
+    `superseded_session` and `superseded_at` tell of the last copy of its disk that was refused since it enrolled,
+    `revoked` why its access was taken away.
     """
 
     def __init__(self, row: Mapping[Any, Any]) -> None:
@@ -83,6 +88,7 @@ class NodeRow:
         self.superseded_at: datetime | None = row["superseded_at"]
         self.revoked: str | None = row["revoked"]
         self.drift = drift_in(row["drift"])
+        self.public_addresses = msgspec.convert(row["public_addresses"] or (), tuple[PublicAddress, ...])
 
 
 def patch(version: int, fact: NodeFact | OrderFact) -> Patch:
@@ -105,15 +111,27 @@ def patch(version: int, fact: NodeFact | OrderFact) -> Patch:
             return _patch(
                 fact, version, state="revoked", revoked=reason, public_key=None, key_thumbprint=None
             )
+        case NodeMended() | OrderRefused() | MessageRefused():
+            return _patch(fact, version)
+        case _:
+            return _described(version, fact)
+
+
+def _described(
+    version: int, fact: NodeInspected | NodeAddressesChanged | NodeDegraded | NodeRecovered
+) -> Patch:
+    """What facts about the host itself do, and not about its access."""
+    match fact:
         case NodeInspected():
             described = _patch(fact, version, "hostname", "agent_version", "simulated")
             lists = {"images": list(fact.images), "missing": list(fact.missing)}
             return described._replace(columns={**described.columns, **lists})
-        case NodeDegraded() | NodeRecovered():
-            open_ = fact.drift if isinstance(fact, NodeDegraded) else ()
-            return _patch(fact, version, **drift_columns(open_))
-        case NodeMended() | OrderRefused() | MessageRefused():
-            return _patch(fact, version)
+        case NodeAddressesChanged(addresses=addresses):
+            return _patch(fact, version, public_addresses=msgspec.to_builtins(addresses))
+        case NodeDegraded(drift=drift):
+            return _patch(fact, version, **drift_columns(drift))
+        case NodeRecovered():
+            return _patch(fact, version, **drift_columns(()))
         case _:
             assert_never(fact)
 

@@ -260,7 +260,9 @@ TYPES: Final = (
 
 CATALOGUE: Final[Mapping[str, TaskType]] = MappingProxyType({type_.kind: type_ for type_ in TYPES})
 """Every task type by its kind."""
-ANNOUNCED: Final = tuple(type_.announced for type_ in TYPES)
+INGRESS: Final = "slice.apply/1+ingress"
+"""That orders for slices may have ways in from outside."""
+ANNOUNCED: Final = (*(type_.announced for type_ in TYPES), INGRESS)
 """What a node of this release speaks."""
 
 

@@ -12,9 +12,9 @@ from typing import Final, Literal, get_args
 
 from pydantic import Field
 
-from tasks.fields import Moment, Sentence, Wire
+from tasks.fields import IngressId, Moment, Sentence, Wire
 
-Scope = Literal["node", "slot"]
+Scope = Literal["node", "slot", "exposure"]
 Policy = Literal["repair", "report", "block"]
 Source = Literal["ovsdb", "openflow", "rtnetlink", "nfnetlink", "libvirt", "inotify", "pidfd", "survey"]
 
@@ -22,7 +22,7 @@ DriftKind = Literal[
     "host.unreadable", "bridge.absent", "bridge.changed", "bridge.foreign_flows",
     "gateway.address", "gateway.forwarding", "gateway.rules", "gateway.dhcp", "uplink.lost", "device.absent",
     "link.absent", "link.changed", "lease.unreserved", "lease.rival", "lease.foreign", "lease.expired",
-    "port.absent", "port.changed", "port.flows", "rules.changed",
+    "port.absent", "port.changed", "port.flows", "rules.changed", "mapping.changed", "mapping.foreign",
     "machine.absent", "machine.paused", "machine.changed", "machine.unplugged", "machine.rival",
     "machine.seed",
     "slot.occupied", "slot.absent",
@@ -38,6 +38,8 @@ class Evidence(Wire):
     """What should be."""
     found: Sentence
     """What is, or was."""
+    ingress_id: IngressId | None = None
+    """The one way in from outside that it is about, null where it is about more."""
 
 
 class Sighting(Evidence):
@@ -60,7 +62,7 @@ class DriftType:
 
     kind: DriftKind
     scope: Scope
-    """Whom it speaks for: the node with all its slots, or one slot."""
+    """Whom it speaks for: the node with all its slots, one slot, or one of its ways in from outside."""
     serves: str
     """The requirement, and which of its signals."""
     means: str
@@ -262,6 +264,24 @@ TYPES: Final = (
         serves="NOD-7, signal 4: NAT and firewall as exposed",
         means="a rule of the slot is gone or stands twice, or a stranger's bears its name",
         evidence="how many rules there are; which are missing and which are strange, by their chains",
+        source="nfnetlink",
+        policy="repair",
+    ),
+    DriftType(
+        kind="mapping.changed",
+        scope="exposure",
+        serves="NOD-7, signals 4 and 7: NAT as exposed, endpoints reachable as exposed",
+        means="the rules of one ingress are gone, or stand otherwise: nobody comes in by it, or others than may",
+        evidence="how many rules there are; which are missing and which are strange, by their chains",
+        source="nfnetlink",
+        policy="repair",
+    ),
+    DriftType(
+        kind="mapping.foreign",
+        scope="slot",
+        serves="ING-1: stale mappings are drift",
+        means="there are rules of an ingress that the slot does not have",
+        evidence="what is ordered, and nothing else; whose rules there are",
         source="nfnetlink",
         policy="repair",
     ),

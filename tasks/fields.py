@@ -11,6 +11,7 @@ from events.ssh_keys import ssh_public_key
 NodeId = Annotated[values.NodeId, AfterValidator(values.node_id)]
 SlotId = Annotated[values.SlotId, AfterValidator(values.slot_id)]
 AllocationId = Annotated[values.AllocationId, AfterValidator(values.allocation_id)]
+IngressId = Annotated[values.IngressId, AfterValidator(values.ingress_id)]
 ImageName = Annotated[values.ImageName, AfterValidator(values.image_name)]
 MacAddress = Annotated[values.MacAddress, AfterValidator(values.mac_address)]
 Ipv4Address = Annotated[values.Ipv4Address, AfterValidator(values.ipv4_address)]
@@ -29,6 +30,7 @@ Sentence = Annotated[str, Field(max_length=_SENTENCE, pattern=r"^[^\p{Cc}\p{Cf}\
 """A piece of evidence, on one line and without control characters: many of them stand in one report, and people read
 them in rows."""
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Port = Annotated[int, Field(ge=1, le=65535)]
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _END: Final = datetime(9999, 1, 1, tzinfo=UTC)
 # A year before 1 or after 9999 in UTC can be stored and never be read again, and what cannot be read stops every

@@ -7,7 +7,7 @@ content.
 
 import hashlib
 from datetime import datetime
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 from uuid import UUID
 
 from pydantic import Field
@@ -15,11 +15,13 @@ from pydantic import Field
 from tasks.fields import (
     AllocationId,
     ImageName,
+    IngressId,
     InterfaceName,
     Ipv4Address,
     Ipv4Subnet,
     MacAddress,
     NodeId,
+    Port,
     SlotId,
     SshPublicKey,
     Wire,
@@ -66,12 +68,48 @@ class Machine(Wire):
 class Readiness(Wire):
     """When the slice counts as usable: `port` answers with a line that starts with `banner`."""
 
-    port: int = Field(default=22, ge=1, le=65535)
+    port: Port = 22
     """TCP port of the guest."""
     banner: str = Field(default="SSH-", max_length=64)
     """What the line begins with; empty where an open port is enough."""
     deadline_seconds: int = Field(ge=1, le=3600)
     """How long it may take, from when the node takes the order up."""
+
+
+def _is_empty(mappings: tuple[object, ...]) -> bool:
+    return not mappings
+
+
+class _Mapping(Wire):
+    ingress_id: IngressId
+    """The ingress that it serves."""
+    public_address: Ipv4Address
+    """One of the node's, where it comes in."""
+    sources: tuple[Ipv4Subnet, ...] = Field(max_length=16)
+    """Who may come; empty: everybody."""
+
+
+class PortMapping(_Mapping):
+    """What comes to one port of a public address goes to a port of the slice."""
+
+    kind: Literal["port"] = "port"
+    protocol: Literal["tcp", "udp"]
+    """A port of each is another's."""
+    public_port: Port
+    """Where it comes in."""
+    port: Port
+    """Of the guest."""
+
+
+class AddressMapping(_Mapping):
+    """All that comes to a public address goes to the slice."""
+
+    kind: Literal["address"] = "address"
+
+
+Mapping = Annotated[PortMapping | AddressMapping, Field(discriminator="kind")]
+"""A way in from outside (ING-2)."""
+MOST_MAPPINGS: Final = 16
 
 
 class ApplySlice(Wire):
@@ -81,6 +119,9 @@ class ApplySlice(Wire):
     network: SliceNetwork
     machine: Machine
     readiness: Readiness
+    # Left out where there is none: an agent that knows of no ingress refuses a field that it does not know.
+    ingress: tuple[Mapping, ...] = Field(default=(), max_length=MOST_MAPPINGS, exclude_if=_is_empty)
+    """The ways in from outside, all of them."""
 
 
 class StopSlice(Wire):

@@ -14,15 +14,18 @@ from tasks.drift import DriftSeen, Sighting
 from tasks.fields import (
     AllocationId,
     Count,
+    IngressId,
     Ipv4Address,
     Line,
     MacAddress,
     Moment,
+    Port,
     SlotId,
     Wire,
     Word,
     Words,
 )
+from tasks.orders import MOST_MAPPINGS
 
 MOST_IMAGES: Final = 64
 MOST_DRIFT: Final = 128
@@ -103,15 +106,24 @@ class SliceAddress(_OfSlice):
 
 
 class SliceReady(_OfSlice):
-    """The readiness check passed and the lease matches the reservation (ALC-9)."""
+    """The readiness check passed and the lease matches the reservation (ALC-9); its order's ways in lead to it, and no
+    others."""
 
     kind: Literal["slice.ready"] = "slice.ready"
     address: Ipv4Address
     """Where it answers."""
-    port: int = Field(ge=1, le=65535)
+    port: Port
     """The port at which it does."""
     banner: str = Field(max_length=256)
     """What it said."""
+
+
+class SliceExposed(_OfSlice):
+    """Some ways in do not lead to a slice that is ready any more, and that cannot be mended; or they do again."""
+
+    kind: Literal["slice.exposed"] = "slice.exposed"
+    lost: tuple[IngressId, ...] = Field(max_length=MOST_MAPPINGS)
+    """Those that do not lead to it; empty: all do."""
 
 
 class SliceInterrupted(_OfSlice):
@@ -187,6 +199,7 @@ ReportBody = Annotated[
     | SliceStarting
     | SliceAddress
     | SliceReady
+    | SliceExposed
     | SliceInterrupted
     | SliceFailed
     | SliceStopped

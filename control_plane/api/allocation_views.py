@@ -19,12 +19,14 @@ from control_plane.decisions.allocation_states import (
     ready_slots,
     state_name,
 )
+from control_plane.decisions.ingress import Published, Way, Withdrawn, ways_of
 from events.allocations import (
     AllocationFact,
     SliceAddressObserved,
     SliceReady,
     SliceRemovalRetried,
 )
+from events.ingress import IngressReserved, IngressWithdrawn
 from events.values import index_of, node_of
 
 
@@ -49,13 +51,32 @@ class LeaseView(BaseModel):
 
 
 class Endpoint(BaseModel):
-    """Where a slice answers; `via` says from where: `node` is from its own node only."""
+    """Where a slice answers; `via` says from where: `node` is from its own node only, `public` from wherever its
+    ingress may be used.
+    """
 
     kind: str
     address: str
-    port: int
+    port: int | None
+    """Null where all ports of the address lead to the slice."""
     node_id: str
     via: str
+
+
+class IngressView(BaseModel):
+    """A way in from outside. `state`: reserved, published, lost (the node found it gone), withdrawn or removed; where
+    `protocol` is null, all that comes to the public address is for the slice. No `sources`: everybody may come.
+    """
+
+    id: str
+    slot_id: str
+    state: str
+    reason: ReasonView | None
+    public_address: str
+    protocol: str | None
+    public_port: int | None
+    port: int | None
+    sources: list[str]
 
 
 class AllocationView(BaseModel):
@@ -74,6 +95,7 @@ class AllocationView(BaseModel):
     slots: list[AllocatedSlot]
     lease: LeaseView | None
     endpoints: list[Endpoint]
+    ingress: list[IngressView]
     labels: dict[str, str]
     version: int
     generation: int
@@ -95,6 +117,7 @@ def allocation_view(facts: tuple[AllocationFact, ...], requested_at: datetime) -
         slots=[] if isinstance(state, Requested) else _slots(state, facts),
         lease=None if isinstance(state, Requested) else _lease(state),
         endpoints=_endpoints(facts) if isinstance(state, Active) else [],
+        ingress=[ingress_view(way) for way in ways_of(facts).values()],
         labels=request.labels,
         version=len(facts),
         generation=_generation(facts),
@@ -127,12 +150,40 @@ def _lease(state: Placed) -> LeaseView | None:
 
 def _endpoints(facts: Sequence[AllocationFact]) -> list[Endpoint]:
     ready = {fact.slot_id: fact for fact in facts if isinstance(fact, SliceReady)}
-    return [
+    by_node = (
         Endpoint(kind="ssh", address=fact.address, port=fact.port, node_id=node_of(slot), via="node")
         for slot, fact in sorted(ready.items())
-    ]
+    )
+    public = (_public(way.asked) for way in ways_of(facts).values() if isinstance(way, Published))
+    return [*by_node, *public]
+
+
+def _public(way: IngressReserved) -> Endpoint:
+    service = way.mapping.service
+    return Endpoint(
+        kind=service.protocol if service else "address",
+        address=way.mapping.public_address,
+        port=service.public_port if service else None,
+        node_id=node_of(way.slot_id),
+        via="public",
+    )
+
+
+def ingress_view(way: Way) -> IngressView:
+    asked, service = way.asked, way.asked.mapping.service
+    return IngressView(
+        id=asked.ingress_id,
+        slot_id=asked.slot_id,
+        state=type(way).__name__.lower(),
+        reason=reason_view(way.reason if isinstance(way, Withdrawn) else None),
+        public_address=asked.mapping.public_address,
+        protocol=service.protocol if service else None,
+        public_port=service.public_port if service else None,
+        port=service.port if service else None,
+        sources=list(asked.mapping.sources),
+    )
 
 
 def _generation(facts: Sequence[AllocationFact]) -> int:
-    wanted = Wish | SliceRemovalRetried
+    wanted = Wish | SliceRemovalRetried | IngressReserved | IngressWithdrawn
     return max((version for version, fact in enumerate(facts, 1) if isinstance(fact, wanted)), default=0)

@@ -38,6 +38,7 @@ from events.values import (
     allocation_id,
     allocation_of,
     correlation_of,
+    ingress_of,
     new_uuid,
     project_id,
 )
@@ -55,7 +56,8 @@ async def create(request: Request, principal: Admin, body: CreateAllocation) -> 
     asked = _request(allocation_of(correlation), body)
     origin = origin_of(request, principal, correlation_id=correlation, project=asked.project)
     plane = plane_of(request)
-    command = create_allocation(asked, origin, _render, silent_after=plane.settings.silent_after)
+    ways = [(ingress_of(new_uuid()), each.wish) for each in body.ingress]
+    command = create_allocation(asked, ways, origin, _render, silent_after=plane.settings.silent_after)
     answer = await plane.handle(command, await key_of(request, principal))
     created = AllocationView.model_validate_json(answer)
     return Response(answer, 202, {"Location": f"/v1/allocations/{created.id}"}, JSON)
@@ -126,8 +128,8 @@ async def show(
 ) -> AllocationView:
     """One allocation, as it stands now or stood then."""
     if at is None:
-        return told(await _history(request, allocation))
-    name = _name(allocation)
+        return await shown(request, allocation)
+    name = allocation_named(allocation)
     async with travel_of(request).to(at) as (conn, [place]):
         then = await allocations_then(conn, [name], place.position)
     if not then:
@@ -137,7 +139,8 @@ async def show(
     return then[0]
 
 
-def _name(raw: str) -> AllocationId:
+def allocation_named(raw: str) -> AllocationId:
+    """Raises `UnknownName` for what names no allocation."""
     try:
         return allocation_id(raw)
     except InvalidValue:
@@ -148,8 +151,13 @@ def _unknown(raw: str) -> UnknownName:
     return UnknownName(Objection("unknown_allocation", f"there is no allocation {raw}"))
 
 
+async def shown(request: Request, allocation: str) -> AllocationView:
+    """As it stands now. Raises `UnknownName`."""
+    return told(await _history(request, allocation))
+
+
 async def _history(request: Request, raw: str) -> tuple[Recorded[AllocationFact], ...]:
-    name = _name(raw)
+    name = allocation_named(raw)
     async with plane_of(request).engine.connect() as conn:
         history = await allocation_history(conn, name)
     if not history:
@@ -191,4 +199,4 @@ async def _told_to(
     name = asked.allocation_id
     origin = origin_of(request, principal, correlation_id=correlation_of(name), project=asked.project)
     await plane_of(request).handle(command(name, origin, reason), await key_of(request, principal))
-    return told(await _history(request, allocation))
+    return await shown(request, allocation)

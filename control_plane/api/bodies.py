@@ -1,11 +1,27 @@
 """What callers send. Closed and strict: an unknown field or a wrong type is refused, with every other reason."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
+from control_plane.decisions.public_addresses import (
+    FIRST_PORT,
+    LAST_PORT,
+    AddressWish,
+    PortWish,
+    WayWish,
+    normal,
+)
 from control_plane.decisions.refusals import Refused
 from control_plane.decisions.requests import image_offered, network_mode_offered, sku_offered
 from control_plane.decisions.tasks import ASKABLE, kind_askable
@@ -13,6 +29,7 @@ from events import values
 from events.ssh_keys import ssh_public_key
 from events.values import InvalidValue
 from tasks.catalogue import bounds_of
+from tasks.orders import MOST_MAPPINGS
 
 MAX_KEYS_BYTES: Final = bounds_of("slice.apply").payload_bytes * 3 // 8
 """JSON may write each as two, and the rest of an order is small."""
@@ -44,6 +61,84 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+Port = Annotated[int, Field(ge=1, le=65535)]
+Source = Annotated[str, AfterValidator(values.ipv4_subnet)]
+
+
+class _WayIn(Body):
+    slot: int = Field(default=0, ge=0, lt=values.MAX_SLOTS)
+    """Of the allocation, counted from 0."""
+    sources: list[Source] = Field(default=[], max_length=16)
+    """Networks that may come; empty: everybody."""
+
+    @property
+    def allowed(self) -> tuple[values.Ipv4Subnet, ...]:
+        return normal(values.Ipv4Subnet(each) for each in self.sources)
+
+
+class OpenPort(_WayIn):
+    """A port of the slice, by a port of a public address; any that is free unless it is named."""
+
+    kind: Literal["port"] = "port"
+    protocol: Literal["tcp", "udp"] = "tcp"
+    port: Port
+    public_port: Port | None = None
+
+    @property
+    def wish(self) -> WayWish:
+        return WayWish(self.slot, PortWish(self.protocol, self.port, self.public_port), self.allowed)
+
+
+class OpenAddress(_WayIn):
+    """All of the slice, by a public address of its own."""
+
+    kind: Literal["address"] = "address"
+
+    @property
+    def wish(self) -> WayWish:
+        return WayWish(self.slot, AddressWish(), self.allowed)
+
+
+def _kind(body: Any) -> Any:
+    return body.get("kind", "port") if isinstance(body, dict) else getattr(body, "kind", None)
+
+
+OpenWay = Annotated[
+    Annotated[OpenPort, Tag("port")] | Annotated[OpenAddress, Tag("address")], Discriminator(_kind)
+]
+"""`POST /v1/allocations/{allocation}/ingress`."""
+
+
+class NodeAddress(Body):
+    """A public address of a node: given out as a `whole`, or one of its `ports` after the other."""
+
+    address: Annotated[str, AfterValidator(values.ipv4_address)]
+    use: Literal["whole", "ports"]
+    first_port: Port = FIRST_PORT
+    last_port: Port = LAST_PORT
+
+    @model_validator(mode="after")
+    def _has_ports(self) -> Self:
+        if self.first_port > self.last_port:
+            why = f"there is no port from {self.first_port} to {self.last_port}"
+            raise PydanticCustomError("no_ports", "{why}", {"why": why})
+        return self
+
+
+class NodeAddresses(Body):
+    """`PUT /v1/nodes/{node}/public-addresses`: all that it is to have."""
+
+    addresses: list[NodeAddress] = Field(max_length=256)
+
+    @model_validator(mode="after")
+    def _names_each_once(self) -> Self:
+        named = [each.address for each in self.addresses]
+        if twice := sorted({each for each in named if named.count(each) > 1}):
+            why = f"{', '.join(twice)}: named more than once"
+            raise PydanticCustomError("address_twice", "{why}", {"why": why})
+        return self
+
+
 class CreateAllocation(Body):
     """`POST /v1/allocations`."""
 
@@ -58,9 +153,20 @@ class CreateAllocation(Body):
     ]
     lease_seconds: int = Field(default=3600, ge=60, le=MAX_LEASE_SECONDS)
     slot_count: int = Field(default=1, ge=1, le=values.MAX_SLOTS)
+    ingress: list[OpenWay] = Field(default=[], max_length=MOST_MAPPINGS)
     labels: dict[Annotated[str, Field(max_length=63)], Annotated[str, Field(max_length=255)]] = Field(
         default={}, max_length=32
     )
+
+    @model_validator(mode="after")
+    def _has_ways_in_to_its_own_slots(self) -> Self:
+        if self.ingress and self.network_mode != "public-nat":
+            why = f"{self.network_mode} has no ways in from outside, and public-nat has"
+            raise PydanticCustomError("ingress_needs_public_nat", "{why}", {"why": why})
+        if beyond := [each.slot for each in self.ingress if each.slot >= self.slot_count]:
+            why = f"{self.slot_count} slots are asked for, counted from 0, and not slot {max(beyond)}"
+            raise PydanticCustomError("no_such_slot", "{why}", {"why": why})
+        return self
 
 
 Why = Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[^\x00]*$")]

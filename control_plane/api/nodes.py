@@ -86,10 +86,7 @@ async def revoke(request: Request, principal: Admin, node: str, body: RevokeNode
     # A crash before this line leaves the queue's user to the dispatcher, who looks every second.
     failpoint("api.node_revoked")
     await users_of(request).follow(name)
-    async with plane.engine.connect() as conn:
-        row = await nodes.find(conn, name)
-        assert row is not None, "a node that was revoked was expected once"
-        return (await _node_views(request, conn, [row]))[0]
+    return await node_shown(request, name)
 
 
 def _new_token() -> str:
@@ -167,10 +164,15 @@ async def show_node(
             raise UnknownName(Objection("unknown_node", why))
         say(response, place)
         return then[0]
+    return await node_shown(request, name)
+
+
+async def node_shown(request: Request, name: NodeId) -> NodeView:
+    """As it stands now. Raises `UnknownName`."""
     async with plane_of(request).engine.connect() as conn:
         row = await nodes.find(conn, name)
         if row is None:
-            raise UnknownName(Objection("unknown_node", f"no node is named {node!r}"))
+            raise UnknownName(Objection("unknown_node", f"no node is named {name!r}"))
         return (await _node_views(request, conn, [row]))[0]
 
 

@@ -10,6 +10,7 @@ from events.catalog import name_of
 from events.drift import OpenDrift
 from events.envelope import Recorded
 from events.facts import Fact, Reason
+from events.nodes import PublicAddress
 from events.values import NodeId, SlotId
 from read_models.nodes import NodeRow
 from read_models.slots import SlotRow
@@ -35,6 +36,15 @@ class DriftView(BaseModel):
     blocks: bool
 
 
+class PublicAddressView(BaseModel):
+    """`use`: given to one slice as a `whole`, or port by port (`ports`); only then it has a first and a last one."""
+
+    address: str
+    use: str
+    first_port: int | None
+    last_port: int | None
+
+
 class NodeView(BaseModel):
     """`state`: expected, enrolled, revoked, silent (an enrolled node's heartbeat is overdue), or resyncing (its agent
     started and has not yet compared every slot with what it should carry, or not yet delivered what it found).
@@ -57,6 +67,8 @@ class NodeView(BaseModel):
     missing: list[str]
     drift: list[DriftView]
     """What concerns all of its slots; each slot has its own."""
+    public_addresses: list[PublicAddressView]
+    """By which its slices may be reached from outside."""
     seen_at: datetime | None
     spooled_reports: int | None
     """Reports that the node could not deliver yet, when it was last heard; full of them it takes no orders."""
@@ -136,12 +148,20 @@ def past_node_view(node: NodeRow) -> NodeView:
         images=list(node.images or ()),
         missing=list(node.missing or ()),
         drift=[drift_view(node.node_id, None, each) for each in node.drift],
+        public_addresses=[_address_view(each) for each in node.public_addresses],
         seen_at=None,
         spooled_reports=None,
         key_thumbprint=node.key_thumbprint,
         superseded_session=node.superseded_session,
         superseded_at=node.superseded_at,
         revoked=node.revoked,
+    )
+
+
+def _address_view(address: PublicAddress) -> PublicAddressView:
+    ports = (address.first_port, address.last_port) if address.use == "ports" else (None, None)
+    return PublicAddressView(
+        address=address.address, use=address.use, first_port=ports[0], last_port=ports[1]
     )
 
 

@@ -56,6 +56,13 @@ class Drift(Answer, frozen=True):
     blocks: bool | None = None
 
 
+class PublicAddress(Answer, frozen=True):
+    address: str
+    use: str
+    first_port: int | None = None
+    last_port: int | None = None
+
+
 class Node(Answer, frozen=True):
     id: str
     state: str
@@ -67,6 +74,7 @@ class Node(Answer, frozen=True):
     images: tuple[str, ...] | None = None
     missing: tuple[str, ...] | None = None
     drift: tuple[Drift, ...] = ()
+    public_addresses: tuple[PublicAddress, ...] = ()
     seen_at: datetime | None = None
     spooled_reports: int | None = None
     key_thumbprint: str | None = None
@@ -123,9 +131,23 @@ class Lease(Answer, frozen=True):
 class Endpoint(Answer, frozen=True):
     kind: str
     address: str
-    port: int
+    port: int | None = None
     node_id: str | None = None
     via: str | None = None
+
+
+class Ingress(Answer, frozen=True):
+    """A way in from outside."""
+
+    id: str
+    slot_id: str
+    state: str
+    public_address: str
+    reason: Reason | None = None
+    protocol: str | None = None
+    public_port: int | None = None
+    port: int | None = None
+    sources: tuple[str, ...] = ()
 
 
 class Allocation(Answer, frozen=True):
@@ -142,6 +164,7 @@ class Allocation(Answer, frozen=True):
     slots: tuple[AllocatedSlot, ...] = ()
     lease: Lease | None = None
     endpoints: tuple[Endpoint, ...] = ()
+    ingress: tuple[Ingress, ...] = ()
     labels: dict[str, str] = {}
     generation: int | None = None
 

@@ -7,8 +7,12 @@ def allocation_path(allocation: str, *further: str) -> str:
     return "/".join(["/v1/allocations", quote(allocation, safe=""), *further])
 
 
-def node_path(node: str) -> str:
-    return f"/v1/nodes/{quote(node, safe='')}"
+def ingress_path(allocation: str, ingress: str) -> str:
+    return allocation_path(allocation, "ingress", quote(ingress, safe=""))
+
+
+def node_path(node: str, *further: str) -> str:
+    return "/".join(["/v1/nodes", quote(node, safe=""), *further])
 
 
 def history_path(kind: str, name: str, *further: str) -> str:

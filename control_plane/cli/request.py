@@ -1,4 +1,4 @@
-"""The parts of a request for an allocation that come in a shape of their own: keys, labels, a length of time."""
+"""The parts of requests that come in a shape of their own: keys, labels, a length of time, ways in from outside."""
 
 import re
 from pathlib import Path
@@ -10,6 +10,8 @@ from control_plane.cli.failures import WrongUsage
 
 _OWN_KEYS: Final = ("id_ed25519.pub", "id_ed25519_sk.pub", "id_ecdsa.pub", "id_ecdsa_sk.pub", "id_rsa.pub")
 _SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_WAY_IN: Final = re.compile(r"(?P<protocol>tcp|udp)/((?P<public>\d{1,5}):)?(?P<port>\d{1,5})")
+_SPAN: Final = re.compile(r"(?P<first>\d{1,5})-(?P<last>\d{1,5})")
 _LENGTH: Final = re.compile(r"(\d{1,9})([smhd]?)")
 
 
@@ -39,6 +41,35 @@ def _keys_in(file: Path) -> list[str]:
     if not keys:
         raise WrongUsage(f"{file} holds no SSH key")
     return keys
+
+
+def way_in(given: str) -> dict[str, object]:
+    """A way in from outside: `tcp/22`, `tcp/20022:22` with the public port first, `udp/...`, or `address`."""
+    if given == "address":
+        return {"kind": "address"}
+    match = _WAY_IN.fullmatch(given)
+    if match is None:
+        raise typer.BadParameter(
+            f"{given!r} is no way in such as tcp/22, tcp/20022:22, udp/53 or address", param_hint="--open"
+        )
+    named = {"public_port": int(match["public"])} if match["public"] else {}
+    return {"kind": "port", "protocol": match["protocol"], "port": int(match["port"]), **named}
+
+
+def public_address(given: str) -> dict[str, object]:
+    """An address of a node: `203.0.113.7`, given out port by port, or only some (`203.0.113.7:20000-20999`), or
+    `203.0.113.7:whole`.
+    """
+    address, _, use = given.partition(":")
+    if use == "whole":
+        return {"address": address, "use": "whole"}
+    match = _SPAN.fullmatch(use) if use else None
+    if use and match is None:
+        raise typer.BadParameter(
+            f"{given!r} is no public address such as 203.0.113.7, 203.0.113.7:20000-20999 or 203.0.113.7:whole"
+        )
+    span = {"first_port": int(match["first"]), "last_port": int(match["last"])} if match else {}
+    return {"address": address, "use": "ports", **span}
 
 
 def labels(given: list[str]) -> dict[str, str]:

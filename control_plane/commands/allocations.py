@@ -5,7 +5,7 @@ other. Rows skipped that way may come back when their holder rolls back: before 
 of capacity, they are waited for.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -14,9 +14,12 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane import work
+from control_plane.commands.free_ways import reserve
 from control_plane.decisions import allocation as life
 from control_plane.decisions.allocation_states import Allocation, Placed, Requested, fold
+from control_plane.decisions.ingress import Ways, give_up, ways_of
 from control_plane.decisions.placement import choose, fits
+from control_plane.decisions.public_addresses import WayWish, uses_of
 from control_plane.decisions.refusals import Conflict, Objection, UnknownName
 from control_plane.decisions.skus import SKUS, STOP_WITHIN
 from control_plane.decisions.slots import claim, give_back
@@ -40,11 +43,20 @@ from events.allocations import (
 from events.append import Change
 from events.envelope import Recorded
 from events.facts import Reason
+from events.ingress import IngressReserved
 from events.slots import SlotFact
-from events.values import AllocationId, SlotId, node_of, stream_of_allocation, stream_of_slot
+from events.values import (
+    AllocationId,
+    IngressId,
+    NodeId,
+    SlotId,
+    node_of,
+    stream_of_allocation,
+    stream_of_slot,
+)
 from read_models import nodes, slots
 from read_models.slots import SlotRow
-from tasks.catalogue import TaskType, type_of
+from tasks.catalogue import type_of
 
 CANDIDATES: Final = 64
 """Rows looked at for one request; more than the slots of any node."""
@@ -54,20 +66,21 @@ _FREE: Final[sa.ColumnClause[str]] = sa.literal_column("'free'")
 
 def create_allocation(
     request: AllocationRequested,
+    ways: Sequence[tuple[IngressId, WayWish]],
     origin: Origin,
     render: Callable[[tuple[AllocationFact, ...], datetime], str],
     *,
     silent_after: timedelta,
 ) -> Command:
-    """Place a request and claim its slots. Raises `Conflict` when there is no room.
+    """Place a request and claim its slots, and its ways in. Raises `Conflict` when there is no room.
 
     `render` makes the caller's answer of the allocation's first facts and their time. A node unheard of for
     `silent_after` gets nothing new (PLT-3).
     """
 
     async def command(transaction: Transaction) -> Decision:
-        rows = await _free_slots(transaction.conn, request, silent_after)
-        chosen = choose(rows, request.slot_count)
+        rows = await _free_slots(transaction.conn, request, ways, silent_after)
+        chosen, reserved = await _chosen(transaction.conn, rows, request, ways)
         placed = AllocationPlaced(
             allocation_id=request.allocation_id,
             slots=tuple(_placed(rows[slot]) for slot in chosen),
@@ -78,10 +91,38 @@ def create_allocation(
             for slot in chosen
         )
         stream = stream_of_allocation(request.allocation_id)
-        answer = render((request, placed), transaction.now)
-        return Decision((Change(stream, 0, (request, placed)), *claims), origin.at(transaction.now), answer)
+        # Ways in before the placement: its position is the token of an order that has them.
+        facts: tuple[AllocationFact, ...] = (request, *reserved, placed)
+        answer = render(facts, transaction.now)
+        return Decision((Change(stream, 0, facts), *claims), origin.at(transaction.now), answer)
 
     return command
+
+
+async def _chosen(
+    conn: AsyncConnection,
+    rows: Mapping[SlotId, SlotRow],
+    request: AllocationRequested,
+    ways: Sequence[tuple[IngressId, WayWish]],
+) -> tuple[tuple[SlotId, ...], tuple[IngressReserved, ...]]:
+    """Slots of the first node, in placement's order, that has what the ways in want too. Raises `Conflict`."""
+    left, refusal = dict(rows), None
+    while True:
+        try:
+            chosen = choose(left, request.slot_count)
+        except Conflict as nothing:
+            raise (refusal or nothing) from None
+        host = node_of(chosen[0])
+        if not ways:
+            return chosen, ()
+        node = await nodes.find(conn, host)
+        assert node is not None, "a slot's node was expected once"
+        wishes = [(name, chosen[wish.slot], wish) for name, wish in ways]
+        try:
+            return chosen, await reserve(conn, node, wishes, request.allocation_id)
+        except Conflict as lacking:
+            refusal = lacking
+            left = {slot: row for slot, row in left.items() if row.node_id != host}
 
 
 def _placed(row: SlotRow) -> PlacedSlot:
@@ -90,12 +131,16 @@ def _placed(row: SlotRow) -> PlacedSlot:
 
 
 async def _free_slots(
-    conn: AsyncConnection, request: AllocationRequested, silent_after: timedelta
+    conn: AsyncConnection,
+    request: AllocationRequested,
+    ways: Sequence[tuple[IngressId, WayWish]],
+    silent_after: timedelta,
 ) -> dict[SlotId, SlotRow]:
     """Free slots of nodes that are fit, heard of and have the image, locked for this transaction."""
     rows: dict[SlotId, SlotRow] = {}
     for skip_locked in (True, False):
-        candidates = await conn.execute(_candidates(request, silent_after, skip_locked=skip_locked))
+        query = _candidates(request, uses_of(wish for _, wish in ways), silent_after, skip_locked=skip_locked)
+        candidates = await conn.execute(query)
         found = [SlotRow(row) for row in candidates.mappings()]
         rows = {row.slot_id: row for row in _of_whole_nodes(found)}
         if fits(rows, request.slot_count):
@@ -110,7 +155,7 @@ def _of_whole_nodes(found: list[SlotRow]) -> Iterator[SlotRow]:
 
 
 def _candidates(
-    request: AllocationRequested, silent_after: timedelta, *, skip_locked: bool
+    request: AllocationRequested, uses: frozenset[str], silent_after: timedelta, *, skip_locked: bool
 ) -> sa.Select[tuple[object, ...]]:
     """The free slots in their index's order, each with questions about its node.
 
@@ -118,7 +163,13 @@ def _candidates(
     """
     slot = slots.slot
     sound = sa.not_(slot.c.blocked)
-    wanted = [slot.c.state == _FREE, sound, slot.c.sku == request.sku, _heard(silent_after), _fit(request)]
+    wanted = [
+        slot.c.state == _FREE,
+        sound,
+        slot.c.sku == request.sku,
+        _heard(silent_after),
+        _fit(request, uses),
+    ]
     if request.slot_count > 1:
         # Else the rows looked at could all be of nodes with too few, and one with enough come after them.
         wanted.append(_free_beside(request) >= request.slot_count)
@@ -137,13 +188,14 @@ def _heard(silent_after: timedelta) -> sa.ScalarSelect[bool]:
     return sa.select(heard).where(seen.c.node_id == slots.slot.c.node_id).scalar_subquery()
 
 
-def _fit(request: AllocationRequested) -> sa.ScalarSelect[bool]:
-    node = nodes.node
+def _fit(request: AllocationRequested, uses: frozenset[str]) -> sa.ScalarSelect[bool]:
+    node, has = nodes.node, nodes.node.c.public_addresses
     fit = sa.and_(
         node.c.key_thumbprint.is_not(None),
         sa.func.cardinality(node.c.missing) == 0,
         sa.not_(node.c.blocked),
         node.c.images.any_() == request.image,
+        *(has.contains([{"use": use}]) for use in sorted(uses)),
     )
     return sa.select(fit).where(node.c.node_id == slots.slot.c.node_id).scalar_subquery()
 
@@ -178,6 +230,11 @@ class Living:
 
     def slot_change(self, slot: SlotId, facts: tuple[SlotFact, ...]) -> tuple[Change, ...]:
         return (Change(stream_of_slot(slot), self.rows[slot].version, facts),) if facts else ()
+
+    @property
+    def ways(self) -> Ways:
+        """Its ways in from outside."""
+        return ways_of(recorded.fact for recorded in self.history)
 
     def is_news(self, fact: SliceAddressObserved | SliceRemovalUnproved) -> bool:
         return life.is_news(tuple(recorded.fact for recorded in self.history), fact)
@@ -231,16 +288,19 @@ def stop_allocation(allocation: AllocationId, origin: Origin, reason: Reason) ->
         living = await load(transaction.conn, allocation)
         facts = life.stop(living.state, reason, transaction.now + STOP_WITHIN)
         if facts:
-            await _check_spoken(transaction.conn, living, type_of("slice.stop"))
+            await check_spoken(transaction.conn, map(node_of, living.rows), type_of("slice.stop").announced)
         return Decision(living.changes(facts), origin.at(transaction.now))
 
     return command
 
 
-async def _check_spoken(conn: AsyncConnection, living: Living, type_: TaskType) -> None:
-    """Raises `Conflict` naming every node of the allocation whose agent does not know orders of this type."""
-    hosts = sorted({node_of(slot) for slot in living.rows})
-    against = [objection for host in hosts for objection in not_spoken(host, await spoken(conn, host), type_)]
+async def check_spoken(conn: AsyncConnection, hosts: Iterable[NodeId], announced: str) -> None:
+    """Raises `Conflict` naming every node whose agent does not speak what others announce by this."""
+    against = [
+        objection
+        for host in sorted(set(hosts))
+        for objection in not_spoken(host, await spoken(conn, host), announced)
+    ]
     if against:
         raise Conflict(*against)
 
@@ -273,7 +333,12 @@ def miss_deadline(allocation: AllocationId, *, silent_after: timedelta) -> Comma
 
     async def command(transaction: Transaction) -> Decision:
         living = await load(transaction.conn, allocation)
-        missed = _by_the_clock(living, transaction.now, "deadline", life.miss_deadline)
+        missed = _by_the_clock(
+            living,
+            transaction.now,
+            "deadline",
+            lambda state, now: life.miss_deadline(state, now) or give_up(living.ways, now),
+        )
         hosts = {node_of(slot) for slot in living.rows}
         if missed.changes and await is_telling(transaction.conn, hosts, silent_after):
             return replace(missed, changes=())

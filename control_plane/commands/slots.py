@@ -5,6 +5,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.allocations import load
 from control_plane.decisions import allocation as life
+from control_plane.decisions.ingress import emptied
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.decisions.slots import (
     approve,
@@ -52,7 +53,8 @@ def break_glass(slot: SlotId, why: str, origin: Origin) -> Command:
         row = living.rows[slot]
         freed = free_unproved(slot, row.allocation_id, row.state, why, living.leftovers(slot))
         waived = life.waive_removal(living.state, slot, why)
-        changes = living.changes(waived, *living.slot_change(slot, (freed,)))
+        gone = emptied(living.ways, slot)
+        changes = living.changes((*gone, *waived), *living.slot_change(slot, (freed,)))
         return Decision(changes, origin.within(living.history[0].cause).at(transaction.now))
 
     return command

@@ -14,7 +14,7 @@ cannot part.
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, assert_never
+from typing import Final, assert_never, get_args
 
 from events.allocations import (
     AllocationActivated,
@@ -42,6 +42,7 @@ from events.allocations import (
     SliceStopped,
 )
 from events.facts import Reason
+from events.ingress import IngressFact
 from events.values import SlotId
 
 
@@ -148,6 +149,7 @@ _NOTES: Final = (
     SliceRemovalRetried,
     LeaseExpired,
     LeaseEnded,
+    *get_args(IngressFact),
 )
 """Facts that tell something and move nothing."""
 

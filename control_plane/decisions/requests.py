@@ -8,7 +8,7 @@ from control_plane.decisions.skus import IMAGES, SKUS
 from events.values import ImageName, SkuName
 
 MODES: Final = ("private-nat", "private-routed", "public-nat", "overlay", "fabric-only")
-OFFERED: Final = ("private-nat",)
+OFFERED: Final = ("private-nat", "public-nat")
 
 
 def sku_offered(raw: str) -> SkuName:

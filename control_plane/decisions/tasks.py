@@ -168,7 +168,7 @@ def ask(asked: TaskAsked, wish: Order | None, spoken: frozenset[str] | None, typ
 
     `wish` is the slot's newest order, `spoken` what the node said it speaks; None means that it has said nothing yet.
     """
-    against = [*_against_slot(asked, wish), *not_spoken(asked.node_id, spoken, type_, "/kind")]
+    against = [*_against_slot(asked, wish), *not_spoken(asked.node_id, spoken, type_.announced, "/kind")]
     if against:
         raise Conflict(*against)
     return asked
@@ -186,11 +186,11 @@ def _against_slot(asked: TaskAsked, wish: Order | None) -> Iterable[Objection]:
 
 
 def not_spoken(
-    node: NodeId, spoken: frozenset[str] | None, type_: TaskType, field: str | None = None
+    node: NodeId, spoken: frozenset[str] | None, announced: str, field: str | None = None
 ) -> Iterable[Objection]:
     """The objection to asking a task of a node whose agent is too old for it; none while it has said nothing yet."""
-    if spoken is not None and type_.announced not in spoken:
-        yield Objection("not_spoken", f"the agent of node {node} does not speak {type_.announced}", field)
+    if spoken is not None and announced not in spoken:
+        yield Objection("not_spoken", f"the agent of node {node} does not speak {announced}", field)
 
 
 def done(state: Task, attempt: int, result: str) -> tuple[TaskFact, ...]:

@@ -8,8 +8,10 @@ fence token.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import assert_never
+from typing import Final, assert_never
 from uuid import UUID, uuid5
+
+import msgspec
 
 from control_plane.decisions.allocation_states import (
     Active,
@@ -28,6 +30,7 @@ from control_plane.decisions.allocation_states import (
     fold,
     slot_ids,
 )
+from control_plane.decisions.ingress import first_deadline, waiting_in, wanted_in, ways_of
 from control_plane.decisions.skus import GRACE, SKUS
 from events.allocations import (
     AllocationFact,
@@ -41,8 +44,21 @@ from events.allocations import (
     SliceRemovalRetried,
 )
 from events.envelope import Recorded
+from events.ingress import IngressReserved, IngressWithdrawn
 from events.values import SlotId, correlation_of, node_of
-from tasks.orders import ApplySlice, Machine, Order, Readiness, RemoveSlice, SliceNetwork, StopSlice, Token
+from tasks.orders import (
+    AddressMapping,
+    ApplySlice,
+    Machine,
+    Mapping,
+    Order,
+    PortMapping,
+    Readiness,
+    RemoveSlice,
+    SliceNetwork,
+    StopSlice,
+    Token,
+)
 
 _ORDERS = UUID("5a0c5f0e-6f39-5d7a-9f3c-0f6f3a3a1c55")
 
@@ -57,7 +73,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class MissDeadline:
-    """Command: the allocation's deadline has passed."""
+    """Command: the deadline of the allocation, or of one of its ways in, has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +84,40 @@ class Expire:
 Due = Order | Wait | MissDeadline | Expire
 Going = Living | Releasing | Failed
 """States in which something is waited for."""
+_ON: Final = (Provisioning, Active, Starting)
+"""States in which slots are to carry slices."""
+_RETRIED: Final = (SliceRemovalRetried,)
+_CHANGED: Final = (IngressReserved, IngressWithdrawn)
+_OF_SLOTS: Final[dict[type, tuple[type[SliceRemovalRetried | IngressReserved | IngressWithdrawn], ...]]] = {
+    AllocationPlaced: _CHANGED,
+    AllocationStarting: _CHANGED,
+    AllocationStopping: (),
+    AllocationReleasing: _RETRIED,
+    AllocationFailed: _RETRIED,
+}
+"""What changes the wish of one slot, after each of the facts that changed all of them."""
 
 
 def due(history: Sequence[Recorded[AllocationFact]], now: datetime) -> tuple[Due, ...]:
     """Orders that must be carried out, a command that is due now, or what is waited for."""
-    state = fold(tuple(recorded.fact for recorded in history))
+    facts = tuple(recorded.fact for recorded in history)
+    state, ways = fold(facts), ways_of(facts)
     if state is None or isinstance(state, Requested | Released):
         return ()
-    if (late := _by_the_clock(state, now)) is not None:
+    given_up = first_deadline(ways) if isinstance(state, Active) else None
+    if (late := _by_the_clock(state, given_up, now)) is not None:
         return (late,)
-    return *_orders(state, history, _untold(state)), _wait(state)
+    untold = _untold(state) | (waiting_in(ways) if isinstance(state, _ON) else frozenset())
+    return *_orders(state, history, untold), _wait(state, given_up)
 
 
-def _by_the_clock(state: Going, now: datetime) -> Expire | MissDeadline | None:
+def _by_the_clock(state: Going, given_up: datetime | None, now: datetime) -> Expire | MissDeadline | None:
     match state:
         case Active() | Starting() | Stopping() | Stopped() if end_of_lease(state) <= now:
             return Expire()
         case Provisioning() | Starting() | Stopping() if state.deadline <= now:
+            return MissDeadline()
+        case Active() if given_up is not None and given_up <= now:
             return MissDeadline()
         case _:
             return None
@@ -106,10 +139,12 @@ def _untold(state: Going) -> frozenset[SlotId]:
             assert_never(state)
 
 
-def _wait(state: Going) -> Wait:
+def _wait(state: Going, given_up: datetime | None) -> Wait:
     match state:
         case Provisioning(deadline=deadline):
             return Wait("readiness", deadline)
+        case Active() if given_up is not None:
+            return Wait("its ways in", min(given_up, end_of_lease(state)))
         case Active():
             return Wait("the end of the lease", end_of_lease(state))
         case Starting(deadline=deadline):
@@ -137,6 +172,11 @@ def wish_of(history: Sequence[Recorded[AllocationFact]], slot: SlotId) -> Order 
     return next(iter(_orders(state, history, frozenset({slot}))), None)
 
 
+def is_newest(history: Sequence[Recorded[AllocationFact]], slot: SlotId, order_id: UUID) -> bool:
+    """Whether it names the slot's newest order."""
+    return order_id == _order_id(slot, _wish_of(history, slot))
+
+
 def is_overtaken(history: Sequence[Recorded[AllocationFact]], slot: SlotId, order_id: UUID) -> bool:
     """Whether it names an order of the slot that a newer wish took the place of."""
     newest = wanted_by(history)
@@ -154,20 +194,28 @@ def _orders(
     """The newest order of each of the slots, in the allocation's order."""
     if not slots:
         return ()
-    newest = wanted_by(history)
-    anew = {
-        recorded.fact.slot_id: recorded
-        for recorded in history
-        if isinstance(recorded.fact, SliceRemovalRetried) and recorded.position > newest.position
-    }
+    ways = ways_of(recorded.fact for recorded in history)
     return tuple(
-        _order(state.request, slot, anew.get(slot.slot_id, newest))
+        _order(state.request, slot, _wish_of(history, slot.slot_id), wanted_in(ways, slot.slot_id))
         for slot in state.slots
         if slot.slot_id in slots
     )
 
 
-def _order(request: AllocationRequested, slot: PlacedSlot, wanted: Recorded[AllocationFact]) -> Order:
+def _wish_of(history: Sequence[Recorded[AllocationFact]], slot: SlotId) -> Recorded[AllocationFact]:
+    """The fact that last changed what the slot should carry: all of the allocation's, or its own."""
+    newest = wanted_by(history)
+    own = _OF_SLOTS[type(newest.fact)]
+    later = (recorded for recorded in reversed(history) if recorded.position > newest.position)
+    return next((each for each in later if isinstance(each.fact, own) and each.fact.slot_id == slot), newest)
+
+
+def _order(
+    request: AllocationRequested,
+    slot: PlacedSlot,
+    wanted: Recorded[AllocationFact],
+    ways: tuple[IngressReserved, ...],
+) -> Order:
     allocation = request.allocation_id
     return Order(
         order_id=_order_id(slot.slot_id, wanted),
@@ -179,16 +227,19 @@ def _order(request: AllocationRequested, slot: PlacedSlot, wanted: Recorded[Allo
         correlation_id=correlation_of(allocation),
         causation_id=wanted.event_id,
         trace_context=wanted.cause.trace_context,
-        body=_body(request, slot, wanted.fact),
+        body=_body(request, slot, wanted.fact, ways),
     )
 
 
 def _body(
-    request: AllocationRequested, slot: PlacedSlot, wanted: AllocationFact
+    request: AllocationRequested,
+    slot: PlacedSlot,
+    wanted: AllocationFact,
+    ways: tuple[IngressReserved, ...],
 ) -> ApplySlice | StopSlice | RemoveSlice:
     match wanted:
-        case AllocationPlaced() | AllocationStarting():
-            return _apply(request, slot)
+        case AllocationPlaced() | AllocationStarting() | IngressReserved() | IngressWithdrawn():
+            return _apply(request, slot, ways)
         case AllocationStopping():
             return StopSlice(network=_network(slot), grace_seconds=int(GRACE.total_seconds()))
         case AllocationReleasing() | AllocationFailed() | SliceRemovalRetried():
@@ -201,7 +252,7 @@ def _order_id(slot: SlotId, wanted: Recorded[AllocationFact]) -> UUID:
     return uuid5(_ORDERS, f"{slot} {wanted.epoch} {wanted.position}")
 
 
-def _apply(request: AllocationRequested, slot: PlacedSlot) -> ApplySlice:
+def _apply(request: AllocationRequested, slot: PlacedSlot, ways: tuple[IngressReserved, ...]) -> ApplySlice:
     sku = SKUS[request.sku]
     return ApplySlice(
         network=_network(slot),
@@ -213,6 +264,23 @@ def _apply(request: AllocationRequested, slot: PlacedSlot) -> ApplySlice:
             ssh_authorized_keys=request.ssh_authorized_keys,
         ),
         readiness=Readiness(deadline_seconds=int(sku.provisioning.total_seconds())),
+        ingress=tuple(map(_mapping, ways)),
+    )
+
+
+def _mapping(way: IngressReserved) -> Mapping:
+    mapping = way.mapping
+    if mapping.service is None:
+        return AddressMapping(
+            ingress_id=way.ingress_id, public_address=mapping.public_address, sources=mapping.sources
+        )
+    return PortMapping.model_validate(
+        {
+            "ingress_id": way.ingress_id,
+            "public_address": mapping.public_address,
+            "sources": mapping.sources,
+            **msgspec.to_builtins(mapping.service),
+        }
     )
 
 

@@ -23,11 +23,17 @@ slots need degrades the node.
 
 What is made for the first time was not lost, and so is not drift; what could not be made is.
 
-Of the seven signals (NOD-7) two are not here yet: the fabric device (5) and endpoints (7). Before its first order nothing is known of a
+What concerns one ingress takes its endpoint away while it is open (`ingress.lost`), and leaves the others of its slot as they are.
+
+Of the seven signals (NOD-7) one is not here yet: the fabric device (5). Before its first order nothing is known of a
 slot, and nobody looks there.
 """
 
-SCOPES: Final[dict[Scope, str]] = {"node": "The node, with all its slots", "slot": "One slot"}
+SCOPES: Final[dict[Scope, str]] = {
+    "node": "The node, with all its slots",
+    "slot": "One slot",
+    "exposure": "One way in from outside",
+}
 POLICIES: Final[dict[Policy, str]] = {
     "repair": "mended at once; blocks while it is open",
     "report": "reported only",

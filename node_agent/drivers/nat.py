@@ -6,7 +6,7 @@ Only tables named `sliceplane` are read and written. `nft` runs a list of comman
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from errno import ENOENT
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from events.values import Ipv4Address
 from node_agent.looks import look, look_again
+from node_agent.mappings import Connection
 from node_agent.rules import TABLE, Chain, Change, Family, FoundRule, Rule, Ruleset, canonical
 from node_agent.slices import HostRefused, HostUnreadable
 
@@ -46,15 +47,16 @@ class Nftables:
         except (OSError, subprocess.SubprocessError) as error:
             raise HostRefused(f"nft: {_reason(error)}") from error
 
-    def connections(self, ip: Ipv4Address) -> int:
-        return sum(ip in addresses for addresses in look((self, "connections"), _tracked))
+    def connections(self, ip: Ipv4Address) -> tuple[Connection, ...]:
+        return tuple(each for each in look((self, "connections"), _tracked) if each.has(ip))
 
-    def flush_connections(self, ip: Ipv4Address) -> None:
+    def forget(self, ip: Ipv4Address, which: Callable[[Connection], bool]) -> None:
         look_again(self)
         try:
             with Conntrack() as conntrack:
                 for entry in list(conntrack.dump_entries()):
-                    if ip in _addresses(entry):
+                    connection = _connection(entry)
+                    if connection.has(ip) and which(connection):
                         _forget(conntrack, entry)
         except (NetlinkError, OSError) as error:
             raise HostRefused(f"flush connections of {ip}: {error}") from error
@@ -129,18 +131,26 @@ def _chain(chain: Chain, device: str) -> Command:
     return words
 
 
-def _tracked() -> tuple[frozenset[str], ...]:
+def _tracked() -> tuple[Connection, ...]:
     try:
         with Conntrack() as conntrack:
-            return tuple(_addresses(entry) for entry in conntrack.dump_entries())
+            return tuple(_connection(entry) for entry in conntrack.dump_entries())
     except (NetlinkError, OSError) as error:
         raise HostUnreadable(f"connection tracking: {error}") from error
 
 
-def _addresses(entry: Any) -> frozenset[str]:
-    """Both ends in both directions: translation makes the directions differ."""
-    sides = (entry.tuple_orig, entry.tuple_reply)
-    return frozenset(address for side in sides for address in (side.saddr, side.daddr))
+def _connection(entry: Any) -> Connection:
+    """The answers' side is what translation made of the questions'."""
+    asked, answered = entry.tuple_orig, entry.tuple_reply
+    return Connection(
+        protocol=asked.proto,
+        source=asked.saddr,
+        destination=asked.daddr,
+        destination_port=asked.dport,
+        target=answered.saddr,
+        target_port=answered.sport,
+        answered_to=answered.daddr,
+    )
 
 
 def _forget(conntrack: Any, entry: Any) -> None:

@@ -77,6 +77,10 @@ HARMS: Final[Mapping[DriftKind, Harm]] = MappingProxyType(
         ),
         "port.flows": Harm(f"{_FLOWS} del-flows br-slice cookie=$cookie/-1"),
         "rules.changed": Harm("nft insert rule inet sliceplane from_slices accept comment $tap"),
+        "mapping.changed": Harm("nft flush chain inet sliceplane mapping"),
+        "mapping.foreign": Harm(
+            'nft "insert rule inet sliceplane mapped ip daddr $ip accept comment \\"$tap foreign\\""'
+        ),
         "machine.absent": Harm(f"{_VIRSH} destroy $tap"),
         "machine.paused": Harm(f"{_VIRSH} suspend $tap"),
         "machine.changed": Harm(

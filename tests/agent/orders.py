@@ -3,8 +3,19 @@
 from datetime import UTC, datetime
 from uuid import UUID, uuid5
 
-from events.values import NodeId, allocation_of, image_name, node_id, slot_id
-from tasks.orders import ApplySlice, Machine, Order, Readiness, RemoveSlice, SliceNetwork, StopSlice, Token
+from events.values import NodeId, allocation_of, image_name, ingress_of, node_id, slot_id
+from tasks.orders import (
+    ApplySlice,
+    Machine,
+    Mapping,
+    Order,
+    PortMapping,
+    Readiness,
+    RemoveSlice,
+    SliceNetwork,
+    StopSlice,
+    Token,
+)
 
 NODE: NodeId = node_id("lab-a")
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJUNhMTvfjLQo4LVPLtj+JwKLEfEyHSmnjEdHhkqFqP7 test"
@@ -29,12 +40,25 @@ def apply(
     memory: int = 96,
     deadline: int = 20,
     image: str = "lab-guest",
+    ways: tuple[Mapping, ...] = (),
 ) -> Order:
     machine = Machine(
         vcpus=1, memory_mib=memory, image=image_name(image), hostname="guest", ssh_authorized_keys=(KEY,)
     )
-    body = ApplySlice(network=network(index), machine=machine, readiness=Readiness(deadline_seconds=deadline))
+    readiness = Readiness(deadline_seconds=deadline)
+    body = ApplySlice(network=network(index), machine=machine, readiness=readiness, ingress=ways)
     return _order(body, position, index, epoch)
+
+
+def ssh_from_outside(public_port: int = 20022, address: str = "203.0.113.7") -> Mapping:
+    return PortMapping(
+        ingress_id=ingress_of(uuid5(_NAMES, f"{address} {public_port}")),
+        public_address=address,
+        sources=(),
+        protocol="tcp",
+        public_port=public_port,
+        port=22,
+    )
 
 
 def remove(position: int = 9, *, index: int = 0, epoch: int = 1) -> Order:

@@ -21,7 +21,7 @@ from tasks.reports import DriftMended, NodeSurveyed
 from tests import matrix
 from tests.agent.control_plane import FakeControlPlane
 from tests.agent.eventually import eventually
-from tests.agent.orders import NODE, apply, network, stop
+from tests.agent.orders import NODE, apply, network, ssh_from_outside, stop
 from tests.agent.queue import enrolled, send
 from tests.agent.real_node import RealNode, guest_images, queue_of, real_node
 from tests.servers.lab import kept_folder, run_id
@@ -152,7 +152,11 @@ def _carrying(lab: Lab, ways: Ways) -> Iterator[Carrying]:
     with queue_of(lab, plane) as url, real_node(lab, plane, guest_images(), changed) as node:
         node.do(f"ip link show {DEVICE} 2>/dev/null || ip link add {DEVICE} type bridge")
         node.start()
-        asyncio.run(_bring_up(url, plane, apply(7), apply(8, index=OFF), stop(9, index=OFF)))
+        asyncio.run(
+            _bring_up(
+                url, plane, apply(7, ways=(ssh_from_outside(),)), apply(8, index=OFF), stop(9, index=OFF)
+            )
+        )
         plane.await_kind("slice.stopped", within=BOOT)
         plane.await_kind("slice.ready", within=BOOT)
         yield Carrying(node, plane)
@@ -186,6 +190,6 @@ def test_drift_is_noticed_named_and_mended_or_told(site: Site, case: Case) -> No
         assert (place, kind) in {(each.slot, each.kind) for each in carrying.open()}
     carrying.do(harm.undone)
     eventually(lambda: carrying.open() == (), BOOT, carrying.node.log)
-    if type_.scope == "slot":
+    if type_.scope != "node":
         others = {(slot, other) for slot, other in carrying.told(before) if slot != place}
         assert others <= {(None, other) for other in harm.beside}, "its slot's drift is told of others"

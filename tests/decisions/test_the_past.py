@@ -43,6 +43,9 @@ found = st.builds(DriftFound, word, word, word, moment)
 open_ = st.builds(OpenDrift, word, word, word, moment, st.booleans())
 mended = st.lists(found, min_size=1, max_size=2).map(tuple)
 drift = st.lists(open_, min_size=1, max_size=2).map(tuple)
+ip = word.map(Ipv4Address)
+ips = st.lists(ip, max_size=2).map(tuple)
+addresses = st.lists(st.builds(nodes.PublicAddress, ip, word, number, number), max_size=2).map(tuple)
 network = st.builds(
     slots.SlotNetwork,
     word,
@@ -76,6 +79,7 @@ of_node: tuple[st.SearchStrategy[Fact], ...] = (
     st.builds(nodes.AgentSuperseded, st.just(NODE), number, number, moment),
     st.builds(nodes.NodeRevoked, st.just(NODE), word),
     st.builds(nodes.NodeInspected, st.just(NODE), word, word, st.booleans(), words, words),
+    st.builds(nodes.NodeAddressesChanged, st.just(NODE), addresses, ips, ips),
     st.builds(nodes.NodeDegraded, st.just(NODE), drift),
     st.builds(nodes.NodeRecovered, st.just(NODE)),
     st.builds(nodes.NodeMended, st.just(NODE), mended),

@@ -96,6 +96,10 @@ class Caller:
         """Active by its facts and by what the projector made of them."""
         return self.state(allocation) == "active" and "allocation.lease_granted" in self.story(allocation)
 
+    def is_reachable(self, allocation: str) -> bool:
+        """By all its ways in."""
+        return {way["state"] for way in self.show(allocation)["ingress"]} == {"published"}
+
     def story(self, allocation: str) -> list[str]:
         return [event["type"] for event in self.call("GET", f"/allocations/{allocation}/events")["items"]]
 

@@ -16,6 +16,7 @@ from node_agent.flows import Flow
 from node_agent.lab.simulated.host import HeldFlow, State
 from node_agent.machine_plans import FoundProcess
 from tasks.workflows import FAILPOINTS, Declared, Process
+from tests.connections import outbound
 from tests.faults.system import NODE, System
 from tests.waiting import until
 
@@ -26,6 +27,8 @@ class Load:
 
     old: str = ""
     new: str = ""
+    way: str = ""
+    """By which one comes in to the old one."""
     kept: bool = False
     off: bool = False
 
@@ -41,8 +44,10 @@ class Situation:
     reports: bool = False
     disturb: Callable[[System, Load, State], None] | None = None
     provoke: Callable[[System, Load], None] | None = None
-    ask: Callable[[System], None] | None = None
-    """What an admin asks for while the agent is away, beside the load."""
+    way: bool = False
+    """There is a way in to the old allocation."""
+    ask: Callable[[System, Load], None] | None = None
+    """What is asked for while the agent is away, beside the load."""
     starts: int = 0
     """How often the old allocation's machine is started again because of what was done to the host."""
 
@@ -86,7 +91,7 @@ def outlived(system: System, load: Load, state: State) -> None:
 
 def connected(system: System, load: Load, state: State) -> None:
     address = system.show(load.old)["slots"][0]["private_ip"]
-    state.connections.append(Ipv4Address(address))
+    state.connections.append(outbound(Ipv4Address(address)))
 
 
 def foreign_flow(system: System, load: Load, state: State) -> None:
@@ -128,8 +133,16 @@ def node_is_revoked(system: System, load: Load) -> None:
     system.call("POST", f"/nodes/{name}/revoke", {"why": "its disk was sold"})
 
 
-def operation_asked(system: System) -> None:
+def operation_asked(system: System, load: Load) -> None:
     system.call("POST", "/tasks", {"kind": "node.verify", "node_id": NODE})
+
+
+def way_opened(system: System, load: Load) -> None:
+    load.way = system.call("POST", f"/allocations/{load.old}/ingress", {"protocol": "tcp", "port": 22})["id"]
+
+
+def way_closed(system: System, load: Load) -> None:
+    system.call("DELETE", f"/allocations/{load.old}/ingress/{load.way}")
 
 
 USUAL: Final = Situation()
@@ -149,6 +162,8 @@ SITUATIONS: Final[dict[tuple[str, Process | None], Situation]] = {
     ("machine.shut_down", None): Situation(stop=True),
     ("machine.resume", None): Situation(keep=True, disturb=paused),
     ("machine.end_stray", None): Situation(keep=True, disturb=outlived, starts=1),
+    ("translation.map", None): Situation(keep=True, ask=way_opened),
+    ("translation.unmap", None): Situation(keep=True, way=True, ask=way_closed),
     ("translation.flush_connections", None): Situation(disturb=connected),
     ("gateway.remove_foreign_flows", None): Situation(keep=True, disturb=foreign_flow),
     **{
@@ -181,10 +196,13 @@ def _is_ours(each: Declared, process: Process) -> bool:
     return each.work not in OTHERWISE and (each.work, process) != ("commanding", "dispatcher")
 
 
-def begin(system: System, load: Load) -> None:
-    """One allocation active, the agent away, and the order of a new one in the queue."""
-    load.old = system.create()
+def begin(system: System, load: Load, *, way: bool = False) -> None:
+    """One allocation active, with a way in or without, the agent away, and the order of a new one in the queue."""
+    load.old = system.create(network_mode="public-nat")
     until(lambda: system.is_active(load.old), "the first allocation is active")
+    if way:
+        way_opened(system, load)
+        until(lambda: system.is_reachable(load.old), "the first allocation is reachable from outside")
     system.away(system.node.agent)
     load.new = system.create()
     until(lambda: system.in_queue() > 0, "an order is in the queue")

@@ -217,6 +217,8 @@ def running_system(boot_seconds: float = 0.2) -> Iterator[System]:
             until(system.is_settled, "the node is settled", 60)
             for slot in system.call("GET", "/slots")["items"]:
                 system.call("POST", f"/nodes/{NODE}/slots/{slot['index']}/approve")
+            public = {"address": "203.0.113.7", "use": "ports"}
+            system.call("PUT", f"/nodes/{NODE}/public-addresses", {"addresses": [public]})
             yield system
         finally:
             for node in system.nodes.values():

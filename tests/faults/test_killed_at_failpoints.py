@@ -31,7 +31,7 @@ def bring_agent_to(system: System, case: Case, load: Load) -> None:
     situation = case.situation
     situations.give_up(system, load)
     if situation.ask is not None:
-        situation.ask(system)
+        situation.ask(system, load)
     until(lambda: situations.orders_under_way(system, load), "orders are in the queue")
     if situation.disturb is not None:
         disturb = situation.disturb
@@ -63,7 +63,7 @@ def test_killed_at_a_failpoint_everything_goes_on_and_nothing_is_done_twice(
     untouched, made = system.snapshot(), dict(system.node.state().starts)
     load = Load(kept=case.situation.keep, off=case.situation.stop)
     try:
-        situations.begin(system, load)
+        situations.begin(system, load, way=case.situation.way)
         bring_to = bring_agent_to if case.process == "agent" else bring_control_plane_to
         bring_to(system, case, load)
         seconds = system.converge(lambda: situations.has_settled(system, load), f"all is well after {case}")

@@ -153,7 +153,7 @@ class Fleet:
             return ""
 
         return await self.do(
-            create_allocation(asked, self.origin("create"), noted, silent_after=timedelta(seconds=20))
+            create_allocation(asked, (), self.origin("create"), noted, silent_after=timedelta(seconds=20))
         )
 
     async def release(self, allocation: AllocationId) -> bool:

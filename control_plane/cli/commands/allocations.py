@@ -5,15 +5,15 @@ from typing import Annotated, Final
 
 import typer
 
-from control_plane.cli.answers import Allocation, Event, Node, decode
+from control_plane.cli.answers import Allocation, Event, Ingress, Node, decode
 from control_plane.cli.commands.events import show_events
 from control_plane.cli.failures import NotReached
 from control_plane.cli.follow import Follower
 from control_plane.cli.moments import At
 from control_plane.cli.options import After, AllocationId, AsJson
 from control_plane.cli.pages import details, event_line, tables
-from control_plane.cli.paths import allocation_path, node_path
-from control_plane.cli.request import labels, seconds, ssh_keys
+from control_plane.cli.paths import allocation_path, ingress_path, node_path
+from control_plane.cli.request import labels, seconds, ssh_keys, way_in
 from control_plane.cli.session import Session, session
 from control_plane.cli.story import Story
 from control_plane.cli.waiting import wait
@@ -38,6 +38,15 @@ def create(
     ] = None,
     lease: Annotated[str, typer.Option(metavar="TIME", help="How long: such as 90s, 30m, 2h, 7d.")] = "1h",
     count: Annotated[int, typer.Option(min=1, help="Slots, all of one node.")] = 1,
+    open_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--open",
+            metavar="WAY",
+            help="A way in from outside, with --network-mode public-nat: tcp/22, tcp/20022:22 or address; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     label: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Repeatable.", show_default=False)
     ] = None,
@@ -45,7 +54,7 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Ask for a slice, and wait until it can be used."""
-    labelled, lease_seconds = labels(label or []), seconds(lease)
+    labelled, lease_seconds, ways = labels(label or []), seconds(lease), [way_in(way) for way in open_ or []]
     with session(context, json=as_json) as here:
         body = {
             "sku": sku,
@@ -54,6 +63,7 @@ def create(
             "lease_seconds": lease_seconds,
             "slot_count": count,
             "labels": labelled,
+            **({"ingress": ways} if ways else {}),
             **{name: value for name, value in (("image", image), ("project", project)) if value is not None},
         }
         raw = here.client.post("/v1/allocations", body)
@@ -176,6 +186,42 @@ def release(
             wait(here, allocation, lambda story: story.over, since=decode(raw, Allocation).version)
             raw = here.client.get(allocation_path(allocation))
         _show(here, raw)
+
+
+@commands.command("open")
+def open_way(
+    context: typer.Context,
+    *,
+    allocation: AllocationId,
+    way: Annotated[str, typer.Argument(metavar="WAY", help="Such as tcp/22, tcp/20022:22 or address.")],
+    slot: Annotated[int, typer.Option(min=0, help="To which of its slots, counted from 0.")] = 0,
+    source: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NETWORK", help="Who may come; repeatable.", show_default="everybody"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Open a way in from outside to a slice. Its public address and port are its own at once."""
+    body = {**way_in(way), "slot": slot, "sources": source or []}
+    with session(context, json=as_json) as here:
+        raw = here.client.post(allocation_path(allocation, "ingress"), body)
+        if as_json:
+            here.screen.document(raw)
+        else:
+            here.screen.page(details.ingress(decode(raw, Ingress)))
+
+
+@commands.command("close")
+def close_way(
+    context: typer.Context,
+    *,
+    allocation: AllocationId,
+    ingress: Annotated[str, typer.Argument(metavar="INGRESS", help="Id of a way in, ing-...")],
+    as_json: AsJson = False,
+) -> None:
+    """Close a way in. Connections that came in by it end."""
+    with session(context, json=as_json) as here:
+        _show(here, here.client.delete(ingress_path(allocation, ingress)))
 
 
 @commands.command()

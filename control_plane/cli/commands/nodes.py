@@ -9,6 +9,7 @@ from control_plane.cli.moments import At
 from control_plane.cli.options import AsJson, NodeId, Why
 from control_plane.cli.pages import details, tables
 from control_plane.cli.paths import node_path
+from control_plane.cli.request import public_address
 from control_plane.cli.session import session
 
 commands = typer.Typer(no_args_is_help=True)
@@ -52,6 +53,31 @@ def drift(
             here.screen.documents(items)
         else:
             here.screen.rows(tables.drift(decode(item, Drift) for item in items))
+
+
+@commands.command()
+def addresses(
+    context: typer.Context,
+    *,
+    node: NodeId,
+    address: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="ADDRESS",
+            help="Such as 203.0.113.7, 203.0.113.7:20000-20999 or 203.0.113.7:whole; none takes all away.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say which public addresses a host has, all of them. They must lead there already."""
+    body = {"addresses": [public_address(each) for each in address or []]}
+    with session(context, json=as_json) as here:
+        raw = here.client.put(node_path(node, "public-addresses"), body)
+        if as_json:
+            here.screen.document(raw)
+        else:
+            here.screen.page(details.node(decode(raw, Node)))
 
 
 @commands.command()

@@ -7,7 +7,16 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from control_plane.cli.answers import AllocatedSlot, Allocation, Drift, Endpoint, ExpectedNode, Node, Slot
+from control_plane.cli.answers import (
+    AllocatedSlot,
+    Allocation,
+    Drift,
+    Endpoint,
+    ExpectedNode,
+    Ingress,
+    Node,
+    Slot,
+)
 from control_plane.cli.pages import words
 
 Row = tuple[str, RenderableType]
@@ -48,6 +57,32 @@ def _allocation(item: Allocation, simulated: Collection[str]) -> Iterator[Row]:
             yield endpoint.kind, f"no guest to log in to: node {endpoint.node_id} is simulated"
         else:
             yield endpoint.kind, _endpoint(endpoint)
+    for way in item.ingress:
+        if way.state != "removed":
+            yield "ingress", _ingress(way)
+
+
+def ingress(way: Ingress) -> Table:
+    return page(iter([("ingress", _ingress(way))]))
+
+
+def _ingress(way: Ingress) -> Text:
+    to = "" if way.port is None else f":{way.port}"
+    leads = Text.assemble(
+        words.state(way.state), f"  {way_in(way)} to {way.slot_id}{to}", ("  " + way.id, "dim")
+    )
+    if way.sources:
+        leads.append(f"\nfrom {', '.join(way.sources)} only")
+    if way.reason:
+        leads.append(f"\n{way.reason.message}")
+    return leads
+
+
+def way_in(way: Ingress) -> str:
+    """Its public side."""
+    if way.protocol is None:
+        return way.public_address
+    return f"{way.protocol}/{way.public_address}:{way.public_port}"
 
 
 def _slots(item: Allocation) -> Text:
@@ -70,6 +105,8 @@ def _slot(slot: AllocatedSlot, *, over: bool) -> list[Text]:
 
 
 def _endpoint(endpoint: Endpoint) -> Text:
+    if endpoint.port is None:
+        return Text(endpoint.address)
     port = "" if endpoint.port == 22 else f"-p {endpoint.port} "  # noqa: PLR2004, ssh's own port (RFC 4253)
     where = f"  (on node {endpoint.node_id})" if endpoint.via == "node" else ""
     if endpoint.kind != "ssh":
@@ -103,6 +140,11 @@ def _node(item: Node, *, then: bool) -> Iterator[Row]:
         yield "images", ", ".join(item.images or ()) or "-"
     if item.missing:
         yield "missing", Text("\n".join(item.missing), "red")
+    for address in item.public_addresses:
+        span = (
+            "as a whole" if address.use == "whole" else f"ports {address.first_port} to {address.last_port}"
+        )
+        yield "public", f"{address.address}, {span}"
     yield from _drift(item.drift)
 
 

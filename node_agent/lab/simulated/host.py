@@ -12,13 +12,13 @@ from pathlib import Path
 
 import msgspec
 
-from events.values import Ipv4Address
 from node_agent.flows import Flow
 from node_agent.gateway import Bridge, GatewayLink, NodeNetwork
 from node_agent.leases import LeaseSeen, Reservation
 from node_agent.links import OtherLink, Tap
 from node_agent.looks import look_again
 from node_agent.machine_plans import FoundDomain, FoundProcess
+from node_agent.mappings import Connection
 from node_agent.ports import Port
 from node_agent.rules import Chain, FoundRule
 
@@ -54,7 +54,7 @@ class State(msgspec.Struct):
     bridges: list[Bridge] = []
     links: dict[str, GatewayLink] = {}
     uplinks: list[str] = []
-    connections: list[Ipv4Address] = []
+    connections: list[Connection] = []
     forwards: bool = False
     dhcp: NodeNetwork | None = None
     starts: dict[str, int] = {}

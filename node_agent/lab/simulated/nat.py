@@ -1,9 +1,10 @@
 """The packet filter of the simulated host: a transaction is refused whole, and handles are never used again."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from events.values import Ipv4Address
 from node_agent.lab.simulated.host import SimulatedHost, State
+from node_agent.mappings import Connection
 from node_agent.rules import Change, FoundRule, Rule, Ruleset
 from node_agent.slices import HostRefused
 
@@ -31,13 +32,13 @@ class SimulatedFilter:
             appended = _handled(change.append, last + len(inserted))
             state.nat = [*inserted, *kept, *appended]
 
-    def connections(self, ip: Ipv4Address) -> int:
+    def connections(self, ip: Ipv4Address) -> tuple[Connection, ...]:
         with self._host.look() as state:
-            return state.connections.count(ip)
+            return tuple(each for each in state.connections if each.has(ip))
 
-    def flush_connections(self, ip: Ipv4Address) -> None:
+    def forget(self, ip: Ipv4Address, which: Callable[[Connection], bool]) -> None:
         with self._host.change("translation.flush", ip) as state:
-            state.connections = [each for each in state.connections if each != ip]
+            state.connections = [each for each in state.connections if not (each.has(ip) and which(each))]
 
 
 def _handled(rules: Iterable[Rule], last: int) -> list[FoundRule]:

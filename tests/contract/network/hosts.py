@@ -14,6 +14,7 @@ from node_agent.links import LinkAspect, Links, OtherLink
 from node_agent.ports import PortAspect, Switch
 from node_agent.slices import Aspect
 from node_agent.translations import Filter, TranslationAspect
+from tests.connections import inbound, outbound
 
 
 class AllLinks(Links, HostLinks, Protocol): ...
@@ -45,6 +46,10 @@ class Host(Protocol):
         """Leave a tracked connection of `ip`."""
         ...
 
+    def come_in(self, public: Ipv4Address, public_port: int, target: Ipv4Address, port: int) -> None:
+        """Leave a tracked TCP connection of an allowed source that was translated."""
+        ...
+
     def plant_link(self, name: str) -> None:
         """A link of another kind under this name."""
         ...
@@ -63,7 +68,11 @@ class Simulated:
 
     def connect(self, ip: Ipv4Address) -> None:
         with self.host.change() as state:
-            state.connections.append(ip)
+            state.connections.append(outbound(ip))
+
+    def come_in(self, public: Ipv4Address, public_port: int, target: Ipv4Address, port: int) -> None:
+        with self.host.change() as state:
+            state.connections.append(inbound(public, public_port, target, port))
 
     def plant_link(self, name: str) -> None:
         with self.host.change() as state:

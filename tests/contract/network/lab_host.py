@@ -1,5 +1,6 @@
 """The real host of the suite: a lab node with its daemons, seen by drivers that stand in its network namespace."""
 
+import socket
 import subprocess
 import tempfile
 import threading
@@ -16,6 +17,7 @@ from node_agent.drivers.nat import Nftables
 from node_agent.drivers.ovs import OpenVSwitch
 from node_agent.gateway import NodeNetwork
 from node_agent.lab.lab import LabNode
+from tests.connections import WORLD
 from tests.contract.network.hosts import AllFilter, AllLeases, AllLinks, AllSwitch
 from tests.contract.network.wire import Wire, lease
 
@@ -47,6 +49,12 @@ class Real:
         words = ["-p", "udp", "-s", ip, "-d", "198.51.100.1", "--sport", "4000", "--dport", "4000"]
         subprocess.run(["conntrack", "-I", "--timeout", "60", *words], check=True, capture_output=True)
 
+    def come_in(self, public: Ipv4Address, public_port: int, target: Ipv4Address, port: int) -> None:
+        asked = ["-s", WORLD, "-d", public, "--sport", "4000", "--dport", str(public_port)]
+        answered = ["-r", target, "-q", WORLD, "--reply-port-src", str(port), "--reply-port-dst", "4000"]
+        words = ["-p", "tcp", *asked, *answered, "--state", "ESTABLISHED", "--dst-nat", f"{target}:{port}"]
+        subprocess.run(["conntrack", "-I", "--timeout", "60", *words], check=True, capture_output=True)
+
     def plant_link(self, name: str) -> None:
         with IPRoute() as netlink:
             netlink.link("add", ifname=name, kind="veth", peer={"ifname": f"{name}-peer"})
@@ -68,3 +76,20 @@ def real_host(node: LabNode, network: NodeNetwork) -> Iterator[Real]:
         finally:
             host.stop()
             netns.setns(home.fileno())
+
+
+@contextmanager
+def socket_of(pid: int) -> Iterator[socket.socket]:
+    """A UDP socket in another's network: a thread goes there to make it, and the socket stays."""
+    made: list[socket.socket] = []
+
+    def make() -> None:
+        netns.setns(f"/proc/{pid}/ns/net")
+        made.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    with made[0] as far:
+        far.settimeout(5.0)
+        yield far

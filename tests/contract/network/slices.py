@@ -9,10 +9,11 @@ from events.values import (
     SlotIndex,
     allocation_of,
     image_name,
+    ingress_of,
 )
 from node_agent.gateway import NodeNetwork
 from node_agent.slices import Slice, SliceNetwork, Step, tap_of
-from tasks.orders import Machine
+from tasks.orders import AddressMapping, Machine, Mapping, PortMapping
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJUNhMTvfjLQo4LVPLtj+JwKLEfEyHSmnjEdHhkqFqP7 test"
 SUBNET = Ipv4Subnet("10.100.1.0/24")
@@ -32,11 +33,31 @@ def network(index: int) -> SliceNetwork:
     )
 
 
-def slice_on(slot: SliceNetwork) -> Slice:
+def slice_on(slot: SliceNetwork, *ingress: Mapping) -> Slice:
     machine = Machine(
         vcpus=1, memory_mib=96, image=image_name("lab"), hostname="guest", ssh_authorized_keys=(KEY,)
     )
-    return Slice(allocation_of(UUID("0190f7a0-0000-7000-8000-000000000000")), slot, machine)
+    return Slice(allocation_of(UUID("0190f7a0-0000-7000-8000-000000000000")), slot, machine, ingress)
+
+
+def port_mapping(number: int, public: str, public_port: int, port: int = 22, *sources: str) -> PortMapping:
+    """One way in, named by its number."""
+    return PortMapping(
+        ingress_id=ingress_of(UUID(int=number)),
+        public_address=Ipv4Address(public),
+        protocol="tcp",
+        public_port=public_port,
+        port=port,
+        sources=tuple(map(Ipv4Subnet, sources)),
+    )
+
+
+def address_mapping(number: int, public: str, *sources: str) -> AddressMapping:
+    return AddressMapping(
+        ingress_id=ingress_of(UUID(int=number)),
+        public_address=Ipv4Address(public),
+        sources=tuple(map(Ipv4Subnet, sources)),
+    )
 
 
 def names(steps: tuple[Step, ...]) -> list[str]:

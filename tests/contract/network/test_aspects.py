@@ -92,6 +92,7 @@ def test_what_remains_of_a_slice_is_named(aspects: tuple[Aspect, ...]) -> None:
         "11 flows of slice0 on br-slice",
         "nft rule of slice0 in from_slices",
         "nft rule of slice0 in out_of_slices",
+        "nft rule of slice0 in out_of_slices",
         "nft rule of slice0 in replies",
     ]
 
@@ -256,4 +257,4 @@ def test_tracked_connections_of_a_slice_end_with_it(host: Host, aspects: tuple[A
     assert f"1 tracked connections of {network(0).ip}" in remains(aspects, network(0))
     remove(aspects, network(0))
     assert remains(aspects, network(0)) == []
-    assert host.filter.connections(network(1).ip) == 1
+    assert len(host.filter.connections(network(1).ip)) == 1

@@ -1,0 +1,91 @@
+"""Commands about ways in from outside: say what addresses a node has, ask for a way in, and close one."""
+
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_plane.commands.allocations import Living, check_spoken, load
+from control_plane.commands.free_ways import reserve
+from control_plane.decisions import ingress
+from control_plane.decisions.allocation_states import Active
+from control_plane.decisions.public_addresses import WayWish, change
+from control_plane.decisions.refusals import Conflict, Malformed, Objection, UnknownName
+from control_plane.handle import Command, Decision, Transaction
+from control_plane.origin import Origin
+from events.append import Change
+from events.facts import Reason
+from events.nodes import PublicAddress
+from events.tables import claim
+from events.values import AllocationId, IngressId, Ipv4Address, NodeId, SlotId, node_of, stream_of_node
+from read_models import nodes
+from tasks.catalogue import INGRESS
+
+IN_PLACE_WITHIN: Final = timedelta(minutes=2)
+"""How long a way in to a slice that runs may take to lead there."""
+
+
+def change_addresses(node: NodeId, wanted: tuple[PublicAddress, ...], origin: Origin) -> Command:
+    """Say which public addresses a node has. Raises `UnknownName`, and `Conflict` for one that is in use."""
+
+    async def command(transaction: Transaction) -> Decision:
+        row = await nodes.find(transaction.conn, node, lock=True)
+        if row is None:
+            raise UnknownName(Objection("unknown_node", f"no node is named {node}"))
+        used = await _used(transaction.conn, [each.address for each in row.public_addresses])
+        facts = change(node, row.public_addresses, wanted, used)
+        own = (Change(stream_of_node(node), row.version, facts),) if facts else ()
+        return Decision(own, origin.at(transaction.now))
+
+    return command
+
+
+async def _used(conn: AsyncConnection, addresses: list[Ipv4Address]) -> set[Ipv4Address]:
+    """Those by which somebody comes in, or may still."""
+    address = sa.func.split_part(sa.func.split_part(claim.c.value, "/", -1), ":", 1)
+    query = sa.select(address).where(claim.c.kind == "port", address.in_(addresses)).distinct()
+    return {Ipv4Address(each) for each in await conn.scalars(query)}
+
+
+def open_way(allocation: AllocationId, name: IngressId, wish: WayWish, origin: Origin) -> Command:
+    """Reserve a way in to a slice, under this name. Raises `UnknownName`, `Malformed`, `Conflict`."""
+
+    async def command(transaction: Transaction) -> Decision:
+        living = await load(transaction.conn, allocation)
+        slot = _slot_of(living, wish)
+        if living.state.request.network_mode != "public-nat":
+            why = f"allocation {allocation} is {living.state.request.network_mode}: public-nat has ways in"
+            raise Conflict(Objection("ingress_needs_public_nat", why))
+        ingress.check_room(living.state, living.ways, slot)
+        await check_spoken(transaction.conn, [node_of(slot)], INGRESS)
+        node = await nodes.find(transaction.conn, node_of(slot))
+        assert node is not None, "an allocation's node was expected once"
+        [reserved] = await reserve(transaction.conn, node, [(name, slot, wish)], allocation)
+        # Of one that is still to be ready, its slice's own deadline is waited for.
+        until = transaction.now + IN_PLACE_WITHIN if isinstance(living.state, Active) else None
+        facts = (msgspec.structs.replace(reserved, deadline=until),)
+        cause = origin.within(living.history[0].cause).at(transaction.now)
+        return Decision(living.changes(facts), cause, answer=name)
+
+    return command
+
+
+def _slot_of(living: Living, wish: WayWish) -> SlotId:
+    slots = living.state.slots
+    if wish.slot >= len(slots):
+        why = f"the allocation has {len(slots)} slots, and they are counted from 0"
+        raise Malformed(Objection("no_such_slot", why, "/slot"))
+    return slots[wish.slot].slot_id
+
+
+def close_way(allocation: AllocationId, name: IngressId, origin: Origin, reason: Reason) -> Command:
+    """Withdraw a way in. Asked again, nothing new happens. Raises `UnknownName`."""
+
+    async def command(transaction: Transaction) -> Decision:
+        living = await load(transaction.conn, allocation)
+        facts = ingress.withdraw(living.state, living.ways, name, reason)
+        return Decision(living.changes(facts), origin.within(living.history[0].cause).at(transaction.now))
+
+    return command

@@ -1,0 +1,210 @@
+"""The life of a way in from outside: reserved -> published (<-> lost) -> withdrawn -> removed (ING-1).
+
+    reserved    its address and port are claimed, and its slot's order has it
+    published   the node found it in place: it is shown as an endpoint while its slice runs
+    lost        the node found it gone, and could not mend that
+    withdrawn   its slot's order has it no more
+    removed     the node found nothing of it, nor of anything that nobody ordered: the claim is free
+
+Ways in stand in their allocation's stream, and are folded from it beside the allocation itself: none of them moves it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import assert_never
+
+from control_plane.decisions.allocation_states import (
+    Active,
+    Allocation,
+    Failed,
+    Provisioning,
+    Released,
+    Releasing,
+    Requested,
+    Starting,
+    Stopped,
+    Stopping,
+    state_name,
+)
+from control_plane.decisions.refusals import Conflict, Objection, UnknownName
+from events.allocations import AllocationFact
+from events.facts import Reason
+from events.ingress import (
+    IngressFact,
+    IngressLost,
+    IngressPublished,
+    IngressRemoved,
+    IngressReserved,
+    IngressWithdrawn,
+)
+from events.values import IngressId, SlotId
+from tasks.orders import MOST_MAPPINGS
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    asked: IngressReserved
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    asked: IngressReserved
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    asked: IngressReserved
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    asked: IngressReserved
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    asked: IngressReserved
+
+
+Wanted = Reserved | Published | Lost
+Way = Wanted | Withdrawn | Removed
+Ways = Mapping[IngressId, Way]
+
+
+def ways_of(facts: Iterable[AllocationFact]) -> Ways:
+    """Every way in that an allocation has or had, in the order in which they were asked for."""
+    ways: dict[IngressId, Way] = {}
+    for fact in facts:
+        match fact:
+            case IngressReserved(ingress_id=name):
+                ways[name] = Reserved(fact)
+            case IngressPublished(ingress_id=name):
+                ways[name] = Published(ways[name].asked)
+            case IngressLost(ingress_id=name):
+                ways[name] = Lost(ways[name].asked)
+            case IngressWithdrawn(ingress_id=name, reason=reason):
+                ways[name] = Withdrawn(ways[name].asked, reason)
+            case IngressRemoved(ingress_id=name):
+                ways[name] = Removed(ways[name].asked)
+            case _:
+                pass
+    return ways
+
+
+def wanted_in(ways: Ways, slot: SlotId) -> tuple[IngressReserved, ...]:
+    """Those that the slot's order has."""
+    return tuple(way.asked for way in ways.values() if isinstance(way, Wanted) and way.asked.slot_id == slot)
+
+
+def waiting_in(ways: Ways) -> frozenset[SlotId]:
+    """Slots whose node has not said yet that it did what is wanted of a way in."""
+    return frozenset(way.asked.slot_id for way in ways.values() if isinstance(way, Reserved | Withdrawn))
+
+
+def first_deadline(ways: Ways) -> datetime | None:
+    """When the next of those that do not lead anywhere yet is given up."""
+    return min(
+        (way.asked.deadline for way in ways.values() if isinstance(way, Reserved) and way.asked.deadline),
+        default=None,
+    )
+
+
+def check_room(state: Allocation, ways: Ways, slot: SlotId) -> None:
+    """Raises `Conflict` unless another way in can be asked for."""
+    match state:
+        case Provisioning() | Active() | Starting() | Stopping() | Stopped():
+            pass
+        case Requested() | Releasing() | Released() | Failed():
+            why = f"allocation {state.request.allocation_id} is {state_name(state)}"
+            raise Conflict(Objection("wrong_state", why))
+        case _:
+            assert_never(state)
+    if len(wanted_in(ways, slot)) >= MOST_MAPPINGS:
+        why = f"slot {slot} has {MOST_MAPPINGS} ways in already, and no more fit into an order"
+        raise Conflict(Objection("too_many_ingresses", why))
+
+
+def withdraw(state: Allocation, ways: Ways, name: IngressId, reason: Reason) -> tuple[IngressFact, ...]:
+    """Close one. Asked twice, nothing new happens. Of a slice that is off nothing leads anywhere: it is gone at once.
+
+    Raises `UnknownName`.
+    """
+    match ways.get(name):
+        case None:
+            why = f"allocation {state.request.allocation_id} has no ingress {name}"
+            raise UnknownName(Objection("unknown_ingress", why))
+        case Withdrawn() | Removed():
+            return ()
+        case Reserved(asked) | Published(asked) | Lost(asked):
+            gone = (_removed(asked),) if isinstance(state, Stopped) else ()
+            return (IngressWithdrawn(asked.allocation_id, asked.slot_id, name, reason), *gone)
+
+
+def give_up(ways: Ways, now: datetime) -> tuple[IngressFact, ...]:
+    """Withdraw what did not come to lead anywhere in time."""
+    late = (
+        way.asked
+        for way in ways.values()
+        if isinstance(way, Reserved) and way.asked.deadline is not None and way.asked.deadline <= now
+    )
+    return tuple(
+        IngressWithdrawn(
+            asked.allocation_id,
+            asked.slot_id,
+            asked.ingress_id,
+            Reason("deadline_missed", f"not in place on the node by {asked.deadline}"),
+        )
+        for asked in late
+    )
+
+
+def applied(ways: Ways, slot: SlotId) -> tuple[IngressFact, ...]:
+    """The node carried the slot's newest order out: what it has leads to the slice, and nothing else does."""
+    facts: list[IngressFact] = []
+    for name, way in ways.items():
+        match way:
+            case Reserved(asked) | Lost(asked) if asked.slot_id == slot:
+                facts.append(IngressPublished(asked.allocation_id, name))
+            case Withdrawn(asked) if asked.slot_id == slot:
+                facts.append(_removed(asked))
+            case _:
+                pass
+    return tuple(facts)
+
+
+def seen(ways: Ways, slot: SlotId, lost: Sequence[IngressId]) -> tuple[IngressFact, ...]:
+    """Of the ways in that led to the slice in the slot, the node says that these do not any more, and the others do."""
+    facts: list[IngressFact] = []
+    for name, way in ways.items():
+        match way:
+            case Published(asked) if asked.slot_id == slot and name in lost:
+                facts.append(IngressLost(asked.allocation_id, name))
+            case Lost(asked) if asked.slot_id == slot and name not in lost:
+                facts.append(IngressPublished(asked.allocation_id, name))
+            case _:
+                pass
+    return tuple(facts)
+
+
+def closed(ways: Ways, slot: SlotId) -> tuple[IngressFact, ...]:
+    """The slice of the slot is proved off: what was withdrawn is gone."""
+    return tuple(
+        _removed(way.asked)
+        for way in ways.values()
+        if isinstance(way, Withdrawn) and way.asked.slot_id == slot
+    )
+
+
+def emptied(ways: Ways, slot: SlotId) -> tuple[IngressFact, ...]:
+    """The slot is proved empty, or given back without proof: all of its ways in are gone."""
+    return tuple(
+        _removed(way.asked)
+        for way in ways.values()
+        if not isinstance(way, Removed) and way.asked.slot_id == slot
+    )
+
+
+def _removed(asked: IngressReserved) -> IngressRemoved:
+    return IngressRemoved(asked.allocation_id, asked.ingress_id, asked.mapping)

@@ -1,0 +1,202 @@
+"""Ways in from outside over the API: reserved with their public side, published by the node's word, and given back."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.node import admit, allocate
+from tests.api.reporting import Running
+from tests.servers.plane import RunningPlane
+
+ADDRESS = "203.0.113.7"
+SHARED = {"address": ADDRESS, "use": "ports", "first_port": 20000, "last_port": 20001}
+WHOLE = {"address": "203.0.113.9", "use": "whole"}
+SSH = {"protocol": "tcp", "port": 22}
+
+
+def has(plane: RunningPlane, *addresses: dict[str, Any], node: str = "n1") -> httpx.Response:
+    with plane.client() as client:
+        return client.put(f"/nodes/{node}/public-addresses", json={"addresses": list(addresses)})
+
+
+@pytest.fixture
+def plane(running_plane: RunningPlane) -> RunningPlane:
+    return running_plane
+
+
+@pytest.fixture
+def node(plane: RunningPlane) -> httpx.Client:
+    made = admit(plane, "n1")
+    assert has(plane, SHARED, WHOLE).is_success
+    return made
+
+
+@pytest.fixture
+def running(plane: RunningPlane, node: httpx.Client) -> Running:
+    """An active allocation that has no ways in yet."""
+    return Running(plane, node, network_mode="public-nat")
+
+
+def opened(running: Running, **way: Any) -> httpx.Response:
+    with running.plane.client() as client:
+        return client.post(f"/allocations/{running.id}/ingress", json={**SSH, **way})
+
+
+def closed(running: Running, name: str) -> httpx.Response:
+    with running.plane.client() as client:
+        return client.delete(f"/allocations/{running.id}/ingress/{name}")
+
+
+def states(running: Running) -> list[str]:
+    return [each["state"] for each in running.found()["ingress"]]
+
+
+def public(running: Running) -> list[tuple[str, int]]:
+    return [
+        (each["address"], each["port"]) for each in running.found()["endpoints"] if each["via"] == "public"
+    ]
+
+
+def claims(plane: RunningPlane) -> set[str]:
+    return {value for (value,) in plane.rows("select value from ledger.claim where kind = 'port'")}
+
+
+def codes(answer: httpx.Response) -> list[str]:
+    return [each["code"] for each in answer.json()["reasons"]]
+
+
+def test_what_is_asked_for_with_an_allocation_is_reserved_and_an_endpoint_once_it_is_active(
+    plane: RunningPlane, node: httpx.Client
+) -> None:
+    running = Running(plane, node, network_mode="public-nat", ingress=[{**SSH, "public_port": 20001}])
+    assert running.types()[:3] == ["requested", "ingress.reserved", "placed"]
+    assert states(running) == ["published"]
+    assert public(running) == [(ADDRESS, 20001)]
+    assert claims(plane) == {f"tcp/{ADDRESS}:20001"}
+
+
+def test_one_that_is_opened_later_is_reserved_at_once_and_published_by_its_nodes_word(
+    running: Running,
+) -> None:
+    way = opened(running).json()
+    assert (way["state"], way["public_address"], way["port"]) == ("reserved", ADDRESS, 22)
+    assert (states(running), public(running)) == (["reserved"], [])
+    running.carried_out()
+    assert (states(running), public(running)) == (["published"], [(ADDRESS, way["public_port"])])
+    assert running.found()["state"] == "active"
+
+
+def test_an_older_orders_word_publishes_nothing(running: Running) -> None:
+    first = running.newest_order()
+    opened(running)
+    running.comes_up(first)
+    assert states(running) == ["reserved"]
+
+
+def test_closed_it_is_no_endpoint_and_its_port_is_free_when_it_is_proved_gone(running: Running) -> None:
+    name = opened(running).json()["id"]
+    running.carried_out()
+    assert closed(running, name).status_code == 202
+    assert (states(running), public(running)) == (["withdrawn"], [])
+    assert claims(running.plane) != set()
+    running.carried_out()
+    assert (states(running), claims(running.plane)) == (["removed"], set())
+
+
+def test_a_node_that_finds_it_gone_takes_it_from_the_endpoints_until_it_is_back(running: Running) -> None:
+    name = opened(running).json()["id"]
+    order = running.carried_out()
+    running.says("slice.exposed", of=order, lost=[name])
+    assert (states(running), public(running)) == (["lost"], [])
+    running.says("slice.exposed", of=order, lost=[])
+    assert states(running) == ["published"]
+
+
+def test_released_and_proved_empty_nothing_of_it_is_claimed(running: Running) -> None:
+    opened(running)
+    with running.plane.client() as client:
+        client.delete(f"/allocations/{running.id}")
+    assert claims(running.plane) != set()
+    running.says("slice.removed", absent=["link"])
+    assert (claims(running.plane), running.found()["state"]) == (set(), "released")
+
+
+def test_two_never_have_the_same_port_and_with_none_left_the_reason_is_told(running: Running) -> None:
+    ports = {opened(running).json()["public_port"] for _ in range(2)}
+    assert ports == {20000, 20001}
+    refused = opened(running)
+    assert (refused.status_code, codes(refused)) == (409, ["no_public_address"])
+    assert opened(running, protocol="udp").is_success, "ports of another protocol are others"
+
+
+def test_a_port_that_is_named_is_given_or_refused(running: Running) -> None:
+    assert opened(running, public_port=20001).json()["public_port"] == 20001
+    assert codes(opened(running, public_port=20001)) == ["no_public_address"]
+    assert codes(opened(running, public_port=443)) == ["no_public_address"]
+
+
+def test_a_whole_address_has_one_holder(running: Running) -> None:
+    with running.plane.client() as client:
+        path = f"/allocations/{running.id}/ingress"
+        first, second = (client.post(path, json={"kind": "address"}) for _ in range(2))
+    assert (first.json()["public_address"], first.json()["protocol"]) == (WHOLE["address"], None)
+    assert codes(second) == ["no_public_address"]
+
+
+def test_without_a_node_that_has_what_it_wants_a_request_is_refused_whole(
+    plane: RunningPlane, node: httpx.Client
+) -> None:
+    has(plane)
+    refused = allocate(plane, network_mode="public-nat", ingress=[SSH])
+    assert refused.status_code == 409
+    assert plane.rows("select 1 from ledger.event where type like 'allocation.%'") == []
+
+
+def test_a_node_that_has_what_it_wants_is_found_beside_a_fuller_one_that_has_not(plane: RunningPlane) -> None:
+    for name, slots in (("n1", 1), ("n2", 3)):
+        admit(plane, name, slots=slots)
+    has(plane, SHARED, node="n2")
+    placed = allocate(plane, network_mode="public-nat", ingress=[SSH]).json()
+    assert [each["node_id"] for each in placed["slots"]] == ["n2"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({"network_mode": "private-nat", "ingress": [SSH]}, "ingress_needs_public_nat"),
+        ({"network_mode": "public-nat", "ingress": [{**SSH, "slot": 1}]}, "no_such_slot"),
+        ({"network_mode": "public-nat", "ingress": [{"protocol": "icmp", "port": 1}]}, "literal_error"),
+        ({"network_mode": "public-nat", "ingress": [{**SSH, "sources": ["10.0.0.1/8"]}]}, "value_error"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_its_reason(
+    plane: RunningPlane, node: httpx.Client, asked: dict[str, Any], code: str
+) -> None:
+    refused = allocate(plane, **asked)
+    assert (refused.status_code, codes(refused)) == (422, [code])
+
+
+def test_an_allocation_of_another_mode_has_no_ways_in(plane: RunningPlane, node: httpx.Client) -> None:
+    refused = opened(Running(plane, node))
+    assert (refused.status_code, codes(refused)) == (409, ["ingress_needs_public_nat"])
+
+
+def test_an_address_in_use_is_neither_taken_away_nor_given_to_another_node(running: Running) -> None:
+    opened(running)
+    assert codes(has(running.plane)) == ["address_in_use"]
+    admit(running.plane, "n2")
+    refused = has(running.plane, SHARED, node="n2")
+    assert (refused.status_code, codes(refused)) == (409, ["public_taken"])
+    with running.plane.client() as client:
+        assert [each["address"] for each in client.get("/nodes/n1").json()["public_addresses"]] == [
+            ADDRESS,
+            WHOLE["address"],
+        ]
+
+
+def test_who_had_a_port_is_in_its_history(running: Running) -> None:
+    way = opened(running).json()
+    with running.plane.client() as client:
+        found = client.get(f"/history/mapping/tcp/{ADDRESS}:{way['public_port']}")
+    assert running.id in found.text

@@ -1,0 +1,205 @@
+"""Real packets through ways in from outside: in and back, for whom they are, until they are closed (ING-2).
+
+The world is a socket on the far side of the uplink; Alice and Bob answer from their ends of their taps.
+"""
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import ARP, Ether
+from scapy.packet import Packet
+
+from events.values import Ipv4Address
+from node_agent.flows import gateway_mac
+from node_agent.lab.lab import Lab
+from node_agent.looks import one_look
+from node_agent.rules import MAPPED, Change
+from node_agent.slices import SliceNetwork
+from tasks.orders import Mapping, PortMapping
+from tests.contract.network.conftest import clear
+from tests.contract.network.hosts import Host, aspects_of, gateway_of
+from tests.contract.network.slices import GATEWAY, network, port_mapping, run, slice_on
+from tests.contract.network.wire import Ear, Wire, is_arp_reply, who_has
+
+ALICE, BOB = network(0), network(1)
+DOOR = gateway_mac(GATEWAY)
+PUBLIC_PORT, PORT = 20053, 53
+WORLD, ELSEWHERE = "198.51.100.1/32", "192.0.2.0/24"
+
+pytestmark = pytest.mark.parametrize(
+    "node_host", [pytest.param("real", marks=pytest.mark.node)], indirect=True, scope="module"
+)
+
+
+@pytest.fixture
+def host(node_host: Host) -> Iterator[Host]:
+    run(gateway_of(node_host).to_apply())
+    expose(node_host, BOB)
+    yield node_host
+    clear(node_host)
+
+
+def expose(host: Host, slot: SliceNetwork, *ways: Mapping) -> None:
+    with one_look():
+        for aspect in aspects_of(host):
+            run(aspect.to_apply(slice_on(slot, *ways)))
+
+
+@pytest.fixture
+def public(host: Host) -> Ipv4Address:
+    (address,) = host.links.addresses("uplink0")
+    return address
+
+
+def udp(public: Ipv4Address, *sources: str) -> PortMapping:
+    return port_mapping(1, public, PUBLIC_PORT, PORT, *sources).model_copy(update={"protocol": "udp"})
+
+
+@pytest.fixture
+def wires(host: Host, public: Ipv4Address) -> Iterator[tuple[Wire, Wire]]:
+    """Alice's and Bob's ends of their taps; both have spoken with the gateway, and Alice is exposed."""
+    expose(host, ALICE, udp(public))
+    with ExitStack() as stack:
+        alice, bob = (stack.enter_context(Wire(slot.tap)) for slot in (ALICE, BOB))
+        for wire, slot in ((alice, ALICE), (bob, BOB)):
+            assert wire.ask(who_has(GATEWAY, mac=slot.mac, own=slot.ip), is_arp_reply) is not None
+        yield alice, bob
+
+
+@pytest.fixture
+def world(lab: Lab) -> Iterator[socket.socket]:
+    from tests.contract.network.lab_host import socket_of
+
+    with socket_of(lab.site.pid) as far:
+        yield far
+
+
+def hears(wire: Wire, slot: SliceNetwork, payload: bytes, seconds: float = 5.0) -> Packet | None:
+    """The datagram, for whom the slice answers the gateway's questions about its address meanwhile."""
+
+    def wanted(frame: Packet) -> bool:
+        if ARP in frame and frame[ARP].op == 1 and frame[ARP].pdst == slot.ip:
+            answer = ARP(op=2, hwsrc=slot.mac, psrc=slot.ip, hwdst=DOOR, pdst=GATEWAY)
+            wire.send(Ether(src=slot.mac, dst=DOOR) / answer)
+        return UDP in frame and bytes(frame[UDP].payload).startswith(payload)
+
+    return wire.heard(wanted, seconds)
+
+
+def answers(wire: Wire, slot: SliceNetwork, question: Packet, payload: bytes) -> None:
+    asked = question[UDP]
+    answer = IP(src=slot.ip, dst=question[IP].src) / UDP(sport=asked.dport, dport=asked.sport) / payload
+    wire.send(Ether(src=slot.mac, dst=DOOR) / answer)
+
+
+def test_what_comes_to_a_public_port_reaches_its_slice_and_the_answer_comes_back(
+    wires: tuple[Wire, Wire], world: socket.socket, public: Ipv4Address
+) -> None:
+    alice, _ = wires
+    world.sendto(b"knock", (public, PUBLIC_PORT))
+    question = hears(alice, ALICE, b"knock")
+    assert question is not None
+    assert (question[IP].src, question[IP].dst, question[UDP].dport) == ("198.51.100.1", ALICE.ip, PORT)
+    answers(alice, ALICE, question, b"come in")
+    assert world.recvfrom(100) == (b"come in", (public, PUBLIC_PORT))
+
+
+def test_only_sources_that_are_allowed_come_in(
+    wires: tuple[Wire, Wire], host: Host, world: socket.socket, public: Ipv4Address
+) -> None:
+    alice, _ = wires
+    expose(host, ALICE, udp(public, ELSEWHERE))
+    world.sendto(b"not for you", (public, PUBLIC_PORT))
+    expose(host, ALICE, udp(public, ELSEWHERE, WORLD))
+    world.sendto(b"for you", (public, PUBLIC_PORT))
+    heard = hears(alice, ALICE, b"")
+    assert heard is not None
+    assert bytes(heard[UDP].payload).startswith(b"for you")
+
+
+def test_a_source_that_is_allowed_no_more_is_cut_off_at_once(
+    wires: tuple[Wire, Wire], host: Host, world: socket.socket, public: Ipv4Address
+) -> None:
+    alice, _ = wires
+    expose(host, ALICE, udp(public, WORLD))
+    world.sendto(b"hello", (public, PUBLIC_PORT))
+    assert hears(alice, ALICE, b"hello") is not None
+    expose(host, ALICE, udp(public, ELSEWHERE))
+    world.sendto(b"again", (public, PUBLIC_PORT))
+    expose(host, ALICE, udp(public))
+    world.sendto(b"welcome", (public, PUBLIC_PORT))
+    heard = hears(alice, ALICE, b"")
+    assert heard is not None
+    assert bytes(heard[UDP].payload).startswith(b"welcome")
+
+
+def test_a_connection_is_dead_with_its_rules_whatever_the_kernel_remembers(
+    wires: tuple[Wire, Wire], host: Host, world: socket.socket, public: Ipv4Address
+) -> None:
+    alice, _ = wires
+    world.sendto(b"knock", (public, PUBLIC_PORT))
+    question = hears(alice, ALICE, b"knock")
+    assert question is not None
+    answers(alice, ALICE, question, b"come in")
+    assert world.recv(100) == b"come in"
+    permission = tuple(each for each in host.filter.ruleset().rules if each.rule.chain == MAPPED)
+    host.filter.change(Change(delete=tuple(each for each in permission if each.rule.place == ALICE.tap)))
+    world.sendto(b"still there?", (public, PUBLIC_PORT))
+    answers(alice, ALICE, question, b"still here")
+    expose(host, ALICE, udp(public))
+    world.sendto(b"back", (public, PUBLIC_PORT))
+    heard = hears(alice, ALICE, b"")
+    assert heard is not None
+    assert bytes(heard[UDP].payload).startswith(b"back")
+    answers(alice, ALICE, heard, b"hello again")
+    assert world.recv(100) == b"hello again"
+
+
+def test_a_neighbour_comes_in_by_the_public_port_as_the_gateway_and_by_no_other_road(
+    wires: tuple[Wire, Wire], public: Ipv4Address
+) -> None:
+    alice, bob = wires
+    knock = Ether(src=BOB.mac, dst=DOOR) / IP(src=BOB.ip, dst=public) / UDP(sport=4000, dport=PUBLIC_PORT)
+    bob.send(knock / b"neighbour")
+    question = hears(alice, ALICE, b"neighbour")
+    assert question is not None
+    assert (question[IP].src, question[IP].dst, question[UDP].dport) == (GATEWAY, ALICE.ip, PORT)
+    answers(alice, ALICE, question, b"come in")
+    answer = hears(bob, BOB, b"come in")
+    assert answer is not None
+    assert (answer[IP].src, answer[UDP].sport, answer[IP].dst) == (public, PUBLIC_PORT, BOB.ip)
+
+
+def test_what_another_program_translates_to_a_slice_does_not_arrive(
+    wires: tuple[Wire, Wire], host: Host, lab: Lab, world: socket.socket, public: Ipv4Address
+) -> None:
+    alice, _ = wires
+    foreign = (
+        "nft add table ip other; nft add chain ip other in '{ type nat hook prerouting priority -110; }';"
+        f" nft add rule ip other in udp dport 7777 dnat to {ALICE.ip}:{PORT}"
+    )
+    lab.node("lab-a").run(["sh", "-ec", foreign])
+    try:
+        world.sendto(b"smuggled", (public, 7777))
+        world.sendto(b"proper", (public, PUBLIC_PORT))
+        heard = hears(alice, ALICE, b"")
+    finally:
+        lab.node("lab-a").run(["nft", "delete", "table", "ip", "other"])
+    assert heard is not None
+    assert bytes(heard[UDP].payload).startswith(b"proper")
+
+
+def test_answers_leave_under_the_public_address_alone(
+    wires: tuple[Wire, Wire], world: socket.socket, public: Ipv4Address
+) -> None:
+    alice, _ = wires
+    with Ear("uplink0") as uplink:
+        world.sendto(b"knock", (public, PUBLIC_PORT))
+        question = hears(alice, ALICE, b"knock")
+        assert question is not None
+        answers(alice, ALICE, question, b"come in")
+        sent = uplink.until(lambda frame: UDP in frame and bytes(frame[UDP].payload).startswith(b"come in"))
+    assert {frame[IP].src for frame in sent if UDP in frame} <= {public, "198.51.100.1"}

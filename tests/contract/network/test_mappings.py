@@ -1,0 +1,117 @@
+"""Ways in from outside, on every kind of host: made, told apart, mended one by one, and closed."""
+
+import pytest
+
+from events.values import Ipv4Address
+from node_agent.drift import differences
+from node_agent.rules import MAPPED, MAPPING, Change, Rule
+from node_agent.slices import Aspect, Slice
+from tasks.orders import Mapping
+from tests.contract.network.hosts import Host
+from tests.contract.network.slices import address_mapping, names, network, port_mapping, run, slice_on
+
+SLOT = network(0)
+SSH = port_mapping(1, "203.0.113.7", 20022)
+WEB = port_mapping(2, "203.0.113.7", 20080, 80, "198.51.100.0/24", "192.0.2.1/32")
+ALL = address_mapping(3, "203.0.113.9", "198.51.100.0/24")
+UNMAPPED = ["translation.unmap", "translation.flush_connections"]
+
+
+def translation(aspects: tuple[Aspect, ...]) -> Aspect:
+    [found] = [each for each in aspects if each.name == "translation"]
+    return found
+
+
+def apply(aspects: tuple[Aspect, ...], wanted: Slice) -> list[str]:
+    return [name for aspect in aspects for name in run(aspect.to_apply(wanted))]
+
+
+def rules(host: Host, way: Mapping | None = None) -> list[str]:
+    """The chains of a slot's own rules, or of those of one of its ways in."""
+    owner = SLOT.tap if way is None else f"{SLOT.tap} {way.ingress_id}"
+    return sorted(found.rule.chain for found in host.filter.ruleset().rules if found.rule.owner == owner)
+
+
+@pytest.fixture(params=[SSH, WEB, ALL], ids=["a port", "a port for some", "an address"])
+def way(request: pytest.FixtureRequest) -> Mapping:
+    found: Mapping = request.param
+    return found
+
+
+def test_a_way_in_is_made_in_one_step_and_a_second_time_in_none(
+    host: Host, aspects: tuple[Aspect, ...], way: Mapping
+) -> None:
+    apply(aspects, slice_on(SLOT))
+    assert apply(aspects, slice_on(SLOT, way)) == ["translation.map"]
+    assert apply(aspects, slice_on(SLOT, way)) == []
+    assert rules(host, way) == [MAPPED] * max(1, len(way.sources)) + [MAPPING]
+
+
+def test_closed_it_leaves_nothing_and_the_others_stay(host: Host, aspects: tuple[Aspect, ...]) -> None:
+    apply(aspects, slice_on(SLOT, SSH, WEB))
+    before = host.filter.ruleset().rules
+    assert apply(aspects, slice_on(SLOT, WEB)) == UNMAPPED
+    assert rules(host, SSH) == []
+    kept = [found for found in before if str(SSH.ingress_id) not in found.rule.owner]
+    assert [found for found in host.filter.ruleset().rules if found in kept] == kept
+
+
+def test_what_differs_in_one_is_mended_and_told_without_the_others(
+    host: Host, aspects: tuple[Aspect, ...]
+) -> None:
+    apply(aspects, slice_on(SLOT, SSH, WEB))
+    lost = tuple(found for found in host.filter.ruleset().rules if str(WEB.ingress_id) in found.rule.owner)
+    host.filter.change(Change(delete=lost[:1]))
+    steps = translation(aspects).to_apply(slice_on(SLOT, SSH, WEB))
+    assert [(each.kind, each.ingress_id) for each in differences(steps)] == [
+        ("mapping.changed", WEB.ingress_id)
+    ]
+    assert names(steps) == ["translation.map"]
+    run(steps)
+    assert apply(aspects, slice_on(SLOT, SSH, WEB)) == []
+
+
+def test_one_that_nobody_ordered_is_foreign_and_goes(host: Host, aspects: tuple[Aspect, ...]) -> None:
+    apply(aspects, slice_on(SLOT, SSH))
+    stranger = Rule("inet", MAPPED, f"{SLOT.tap} somebody", '[{"accept":null}]')
+    host.filter.change(Change(insert=(stranger,)))
+    steps = translation(aspects).to_apply(slice_on(SLOT, SSH))
+    assert [(each.kind, each.ingress_id) for each in differences(steps)] == [("mapping.foreign", None)]
+    assert run(steps) == UNMAPPED
+    assert apply(aspects, slice_on(SLOT, SSH)) == []
+
+
+def test_a_source_that_is_no_longer_allowed_has_no_rule_any_more(
+    host: Host, aspects: tuple[Aspect, ...]
+) -> None:
+    apply(aspects, slice_on(SLOT, WEB))
+    fewer = port_mapping(2, "203.0.113.7", 20080, 80, "192.0.2.1/32")
+    assert apply(aspects, slice_on(SLOT, fewer)) == ["translation.map", "translation.flush_connections"]
+    assert rules(host, fewer) == [MAPPED, MAPPING]
+
+
+def test_ways_in_go_with_the_slot_and_at_its_stop(host: Host, aspects: tuple[Aspect, ...]) -> None:
+    for end in ("to_remove", "to_stop"):
+        apply(aspects, slice_on(SLOT, SSH, ALL))
+        remains = translation(aspects).remains(SLOT)
+        assert f"nft rule of slice0 {SSH.ingress_id} in mapping" in remains
+        run(getattr(translation(aspects), end)(SLOT))
+        assert translation(aspects).remains(SLOT) == ()
+
+
+def test_slots_keep_their_ways_in_apart(host: Host, aspects: tuple[Aspect, ...]) -> None:
+    other = network(1)
+    apply(aspects, slice_on(SLOT, SSH))
+    apply(aspects, slice_on(other, port_mapping(9, "203.0.113.7", 20023)))
+    run(translation(aspects).to_remove(other))
+    assert apply(aspects, slice_on(SLOT, SSH)) == []
+
+
+def test_only_what_came_in_by_a_closed_one_is_forgotten(host: Host, aspects: tuple[Aspect, ...]) -> None:
+    apply(aspects, slice_on(SLOT, SSH, WEB))
+    for public_port, port in ((20022, 22), (20080, 80)):
+        host.come_in(Ipv4Address("203.0.113.7"), public_port, SLOT.ip, port)
+    host.connect(SLOT.ip)
+    apply(aspects, slice_on(SLOT, WEB))
+    left = {(each.destination_port, each.target_port) for each in host.filter.connections(SLOT.ip)}
+    assert left == {(20080, 80), (4000, 4000)}

@@ -1,0 +1,181 @@
+"""Ways in from outside: what each fact and each word of a node means, and what is due for them."""
+
+from datetime import timedelta
+
+import pytest
+
+from control_plane.decisions import ingress
+from control_plane.decisions.allocation_states import Placed, Requested, fold
+from control_plane.decisions.ingress import Ways, ways_of
+from control_plane.decisions.refusals import Conflict, UnknownName
+from control_plane.processes.allocation import MissDeadline, Wait
+from events.allocations import AllocationFact
+from events.ingress import (
+    IngressLost,
+    IngressMapping,
+    IngressPublished,
+    IngressRemoved,
+    IngressReserved,
+    IngressWithdrawn,
+    Service,
+)
+from events.values import Ipv4Address, SlotId, ingress_of, new_uuid
+from tasks.orders import MOST_MAPPINGS, ApplySlice, PortMapping
+from tests.decisions.histories import (
+    ACTIVE,
+    ID,
+    NOW,
+    PLACEMENT,
+    RELEASING,
+    REQUESTED,
+    STARTING,
+    STOPPED,
+    STOPPING,
+    WHY,
+    A,
+    B,
+)
+from tests.decisions.test_due import orders, what_is_due
+
+NAME = ingress_of(new_uuid())
+SSH = IngressMapping(Ipv4Address("203.0.113.7"), Service("tcp", 20022, 22), ())
+LIMIT = NOW + timedelta(minutes=2)
+RESERVED = IngressReserved(ID, A, NAME, SSH, LIMIT)
+PUBLISHED = IngressPublished(ID, NAME)
+LOST = IngressLost(ID, NAME)
+WITHDRAWN = IngressWithdrawn(ID, A, NAME, WHY)
+REMOVED = IngressRemoved(ID, NAME, SSH)
+OPEN = (*ACTIVE, RESERVED, PUBLISHED)
+
+
+def state_of(*facts: AllocationFact) -> Placed:
+    state = fold(facts)
+    assert state is not None
+    assert not isinstance(state, Requested)
+    return state
+
+
+def ways(*facts: AllocationFact) -> Ways:
+    return ways_of(facts)
+
+
+def ordered(*facts: AllocationFact) -> dict[SlotId, list[str]]:
+    """The ways in that each order has."""
+    bodies = {each.slot_id: each.body for each in orders(*facts)}
+    return {
+        slot: [way.ingress_id for way in body.ingress]
+        for slot, body in bodies.items()
+        if isinstance(body, ApplySlice)
+    }
+
+
+@pytest.mark.parametrize(
+    ("facts", "state"),
+    [
+        ((RESERVED,), "Reserved"),
+        ((RESERVED, PUBLISHED), "Published"),
+        ((RESERVED, PUBLISHED, LOST), "Lost"),
+        ((RESERVED, PUBLISHED, LOST, PUBLISHED), "Published"),
+        ((RESERVED, PUBLISHED, WITHDRAWN), "Withdrawn"),
+        ((RESERVED, WITHDRAWN, REMOVED), "Removed"),
+    ],
+)
+def test_its_state_follows_from_its_facts(facts: tuple[AllocationFact, ...], state: str) -> None:
+    assert type(ways(*facts)[NAME]).__name__ == state
+
+
+def test_a_way_in_moves_no_allocation() -> None:
+    assert state_of(*OPEN, LOST, WITHDRAWN, REMOVED) == state_of(*ACTIVE)
+
+
+def test_the_first_order_of_a_slot_has_the_ways_in_that_were_asked_for_with_it() -> None:
+    asked = (REQUESTED, RESERVED, PLACEMENT)
+    assert ordered(*asked) == {A: [NAME], B: []}
+    assert {each.token.position for each in orders(*asked)} == {3}
+
+
+def test_a_way_in_makes_a_new_order_for_its_slot_alone_until_its_node_did_it() -> None:
+    [order] = orders(*ACTIVE, RESERVED)
+    assert (order.slot_id, order.token.position) == (A, len(ACTIVE) + 1)
+    assert isinstance(order.body, ApplySlice)
+    [way] = order.body.ingress
+    assert isinstance(way, PortMapping)
+    assert (way.public_address, way.protocol, way.public_port, way.port) == ("203.0.113.7", "tcp", 20022, 22)
+    assert orders(*OPEN) == []
+
+
+def test_a_withdrawal_makes_an_order_without_it_until_it_is_proved_gone() -> None:
+    assert ordered(*OPEN, WITHDRAWN) == {A: []}
+    assert orders(*OPEN, WITHDRAWN, REMOVED) == []
+
+
+def test_what_was_lost_is_the_nodes_to_mend_and_no_new_order() -> None:
+    assert orders(*OPEN, LOST) == []
+
+
+def test_started_again_its_slices_have_their_ways_in_as_before() -> None:
+    stopped = (*OPEN, *STOPPING[len(ACTIVE) :], *STOPPED[len(STOPPING) :])
+    assert ordered(*stopped) == {}
+    assert ordered(*stopped, *STARTING[len(STOPPED) :]) == {A: [NAME], B: []}
+
+
+def test_a_slice_that_is_to_go_is_ordered_away_whatever_led_to_it() -> None:
+    released = (*OPEN, *RELEASING[len(ACTIVE) :], WITHDRAWN)
+    assert [(each.slot_id, each.body.kind) for each in orders(*released)] == [
+        (A, "slice.remove"),
+        (B, "slice.remove"),
+    ]
+    assert {each.token.position for each in orders(*released)} == {len(OPEN) + 1}
+
+
+def test_what_does_not_come_to_lead_anywhere_is_given_up_at_its_deadline() -> None:
+    assert what_is_due(*ACTIVE, RESERVED)[-1] == Wait("its ways in", LIMIT)
+    assert what_is_due(*ACTIVE, RESERVED, now=LIMIT) == (MissDeadline(),)
+    [fact] = ingress.give_up(ways(RESERVED), LIMIT)
+    assert isinstance(fact, IngressWithdrawn)
+    assert fact.reason.code == "deadline_missed"
+    assert ingress.give_up(ways(RESERVED, PUBLISHED), LIMIT) == ()
+
+
+def test_an_order_that_was_carried_out_publishes_what_it_has_and_frees_what_it_has_not() -> None:
+    assert ingress.applied(ways(RESERVED), A) == (PUBLISHED,)
+    assert ingress.applied(ways(RESERVED, WITHDRAWN), A) == (REMOVED,)
+    assert ingress.applied(ways(RESERVED, PUBLISHED), A) == ingress.applied(ways(RESERVED), B) == ()
+
+
+def test_what_its_node_finds_lost_is_no_endpoint_until_it_finds_it_again() -> None:
+    assert ingress.seen(ways(RESERVED, PUBLISHED), A, [NAME]) == (LOST,)
+    assert ingress.seen(ways(RESERVED, PUBLISHED, LOST), A, []) == (PUBLISHED,)
+    assert ingress.seen(ways(RESERVED), A, []) == ()
+
+
+def test_withdrawn_twice_it_is_withdrawn_once() -> None:
+    state = state_of(*OPEN)
+    assert ingress.withdraw(state, ways(*OPEN), NAME, WHY) == (WITHDRAWN,)
+    assert ingress.withdraw(state, ways(*OPEN, WITHDRAWN), NAME, WHY) == ()
+
+
+def test_of_a_slice_that_is_off_it_is_gone_at_once() -> None:
+    assert ingress.withdraw(state_of(*STOPPED), ways(*OPEN), NAME, WHY) == (WITHDRAWN, REMOVED)
+    assert ingress.closed(ways(RESERVED, WITHDRAWN), A) == (REMOVED,)
+    assert ingress.closed(ways(RESERVED, PUBLISHED), A) == ()
+
+
+def test_an_emptied_slot_has_no_ways_in() -> None:
+    for before in ((RESERVED,), (RESERVED, PUBLISHED), (RESERVED, WITHDRAWN)):
+        assert ingress.emptied(ways(*before), A) == (REMOVED,)
+    assert ingress.emptied(ways(RESERVED, REMOVED), A) == ingress.emptied(ways(RESERVED), B) == ()
+
+
+def test_one_that_nobody_asked_for_is_unknown() -> None:
+    with pytest.raises(UnknownName, match=NAME):
+        ingress.withdraw(state_of(*ACTIVE), {}, NAME, WHY)
+
+
+def test_no_more_are_granted_than_an_order_holds_nor_to_one_that_is_over() -> None:
+    many = [IngressReserved(ID, A, ingress_of(new_uuid()), SSH, None) for _ in range(MOST_MAPPINGS)]
+    with pytest.raises(Conflict, match="16 ways in"):
+        ingress.check_room(state_of(*ACTIVE), ways(*many), A)
+    ingress.check_room(state_of(*ACTIVE), ways(*many), B)
+    with pytest.raises(Conflict, match="releasing"):
+        ingress.check_room(state_of(*RELEASING), {}, A)
