@@ -1,5 +1,6 @@
 """The same agent on a real little host: Open vSwitch, dnsmasq, nftables, libvirt and a guest that boots."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -7,17 +8,20 @@ import pytest
 from redis.asyncio import Redis
 
 from control_plane import redis_nodes
+from deploy.embedded.children import python_module
 from node_agent.lab.lab import Lab
 from tasks.reports import SliceStopped
 from tests.agent.control_plane import FakeControlPlane
 from tests.agent.eventually import eventually_async
-from tests.agent.orders import NODE, apply, remove, stop
+from tests.agent.orders import NODE, apply, network, remove, stop
+from tests.agent.process import REPOSITORY
 from tests.agent.queue import enrolled, send
 from tests.agent.real_node import RealNode, guest_images, queue_of, real_node
 from tests.servers.lab import kept_folder, run_id
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
 BOOT = 90.0
+PINGED_SECONDS = 30
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +73,34 @@ async def test_a_guest_is_brought_up_survives_its_agent_is_restored_and_is_taken
     assert (node.ports(), node.domains(), node.taps()) == ([], [], [])
     assert "slice.failed" not in plane.kinds()
     assert "slice.remains" not in plane.kinds()
+
+
+async def test_agents_that_die_and_start_again_cost_a_guest_no_ping(
+    node: RealNode, plane: FakeControlPlane, control: Redis
+) -> None:
+    node.start()
+    await enrolled(plane)
+    await send(control, apply(deadline=120))
+    await eventually_async(lambda: "slice.ready" in plane.kinds(), BOOT, node.log)
+    words = python_module("tests.agent.pinger", network().private_ip, str(PINGED_SECONDS))
+    pinging = asyncio.create_task(
+        asyncio.to_thread(node.lab.run, words, seconds=BOOT, environment={"PYTHONPATH": str(REPOSITORY)})
+    )
+    restarts = 0
+    while not pinging.done():
+        node.lab.kill("agent")
+        restarts += 1
+        await _restarted(node, plane, pinging)
+    sent, lost = map(int, (await pinging).stdout.split())
+    assert lost == 0, f"{lost} of {sent} during {restarts} restarts"
+    assert (sent > PINGED_SECONDS * 50, restarts > 1) == (True, True), "no load"
+    await send(control, remove())
+    await eventually_async(lambda: "slice.removed" in plane.kinds(), BOOT, node.log)
+
+
+async def _restarted(node: RealNode, plane: FakeControlPlane, meanwhile: asyncio.Task[object]) -> None:
+    beats = len(plane.heartbeats)
+    await eventually_async(lambda: len(plane.heartbeats) > beats or meanwhile.done(), BOOT, node.log)
 
 
 async def test_a_guest_shuts_down_when_it_is_told_stays_off_and_comes_back(

@@ -1,0 +1,57 @@
+"""`python -m tests.agent.pinger ADDRESS SECONDS`: ping every ten milliseconds, and print how many were never answered.
+
+ICMP echo by a raw socket (RFC 792); an answer may take up to two seconds.
+"""
+
+import socket
+import struct
+import sys
+import threading
+import time
+from typing import Final
+
+_EVERY: Final = 0.01
+_LATE: Final = 2.0
+_IDENTITY: Final = 0x5C1E
+_ECHO, _ANSWER = 8, 0
+
+
+def main(address: str, seconds: float) -> None:
+    wire = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+    wire.settimeout(0.2)
+    answered, over = set[int](), threading.Event()
+
+    def listen() -> None:
+        while not over.is_set():
+            try:
+                packet = wire.recv(1500)
+            except TimeoutError:
+                continue
+            kind, _, _, identity, number = struct.unpack("!BBHHH", packet[20:28])
+            if (kind, identity) == (_ANSWER, _IDENTITY):
+                answered.add(number)
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    sent, began = 0, time.monotonic()
+    while time.monotonic() - began < seconds:
+        wire.sendto(_echo(sent), (address, 0))
+        sent += 1
+        time.sleep(max(0.0, began + sent * _EVERY - time.monotonic()))
+    ends = time.monotonic() + _LATE
+    while len(answered) < sent and time.monotonic() < ends:
+        time.sleep(_EVERY)
+    over.set()
+    listener.join()
+    sys.stdout.write(f"{sent} {sent - len(answered)}\n")
+
+
+def _echo(number: int) -> bytes:
+    head = struct.pack("!BBHHH", _ECHO, 0, 0, _IDENTITY, number)
+    total = sum(struct.unpack("!4H", head))
+    folded = (total & 0xFFFF) + (total >> 16)
+    return struct.pack("!BBHHH", _ECHO, 0, ~folded & 0xFFFF, _IDENTITY, number)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]))

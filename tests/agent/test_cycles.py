@@ -1,0 +1,168 @@
+"""P16: whatever happens to a node while slices come and go, once they are proved gone nothing of them is left (Leak-0).
+
+In each cycle a slice with a way in is ordered and comes up as far as chance has it, something on the node is broken or
+killed, and the slice is ordered away. The proof of absence is the node's; that it is true is found by a checker that
+shares no code with it.
+"""
+
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+from redis.asyncio import Redis
+
+from control_plane import redis_nodes
+from events.values import SlotIndex
+from node_agent.lab.harms import HARMS, names
+from node_agent.lab.lab import Lab
+from node_agent.lab.leaks.snapshot import Snapshot, differences, take
+from node_agent.lab.leaks.target import HostTarget
+from tasks.drift import DriftKind
+from tests import matrix
+from tests.agent.control_plane import FakeControlPlane
+from tests.agent.eventually import eventually, eventually_async
+from tests.agent.orders import NODE, apply, network, remove, ssh_from_outside
+from tests.agent.queue import enrolled, send
+from tests.agent.real_node import RealNode, guest_images, queue_of, real_node
+from tests.servers.lab import kept_folder, run_id
+from tests.torture import seed
+
+pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(4 * 3600)]
+CYCLES: Final = 1000 if matrix.is_full() else 50
+CONVERGED: Final = 90.0
+MOMENTS: Final = ("at once", "slice.starting", "slice.starting", "slice.address", "slice.ready")
+"""How far a slice comes before something happens to its node."""
+BROKEN: Final[tuple[DriftKind, ...]] = (
+    "bridge.absent",
+    "bridge.changed",
+    "bridge.foreign_flows",
+    "gateway.address",
+    "gateway.forwarding",
+    "gateway.rules",
+    "link.absent",
+    "link.changed",
+    "lease.unreserved",
+    "lease.rival",
+    "port.absent",
+    "port.flows",
+    "rules.changed",
+    "machine.absent",
+    "machine.paused",
+)
+KILLED: Final = ("agent", "ovs-vswitchd", "ovsdb-server", "dnsmasq", "libvirtd", "qemu-system-x86_64")
+LINES: Final[dict[str, str]] = {kind: HARMS[kind].done for kind in BROKEN}
+FAULTS: Final = (*LINES, *KILLED, "nothing")
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with Lab(run_id(), tmp_path_factory.mktemp("cycles-lab"), [NODE], kept_folder() / "libvirt") as lab:
+        yield lab
+
+
+@pytest.fixture
+def url(lab: Lab, plane: FakeControlPlane) -> Iterator[str]:
+    with queue_of(lab, plane) as url:
+        yield url
+
+
+@pytest.fixture
+def url_file(url: str, tmp_path: Path) -> Path:
+    """The checker reads the queue's URL from a file."""
+    file = tmp_path / "redis-url"
+    file.write_text(url)
+    return file
+
+
+@pytest.fixture
+async def control(url: str) -> AsyncIterator[Redis]:
+    async with Redis.from_url(url) as client:
+        await redis_nodes.ensure_scripts(client)
+        yield client
+
+
+@pytest.fixture
+def node(lab: Lab, plane: FakeControlPlane) -> Iterator[RealNode]:
+    with real_node(lab, plane, guest_images()) as node:
+        yield node
+
+
+def happen(node: RealNode, fault: str, index: SlotIndex) -> None:
+    """What it would break may not be there, or may be gone the next moment: then nothing happens."""
+    if fault in KILLED:
+        with suppress(ProcessLookupError):
+            node.lab.kill(fault)
+    elif fault in LINES:
+        own = network(index)
+        known = names(index, own.mac_address, own.private_ip, off="slice9", device="none0")
+        node.lab.run(["sh", "-c", LINES[fault]], check=False, environment=known)
+
+
+def said_of(plane: FakeControlPlane, position: int, kind: str) -> bool:
+    name = apply(position).order_id
+    return any(report.order_id == name and report.body.kind == kind for report in plane.reports)
+
+
+async def come_up(plane: FakeControlPlane, node: RealNode, position: int, moment: str) -> None:
+    """As far as that, unless the slice fails."""
+    if moment != "at once":
+        await eventually_async(
+            lambda: any(said_of(plane, position, kind) for kind in (moment, "slice.failed")),
+            CONVERGED,
+            node.log,
+        )
+
+
+async def remove_it(control: Redis, plane: FakeControlPlane, node: RealNode, position: int) -> None:
+    await send(control, remove(position))
+    await eventually_async(lambda: said_of(plane, position, "slice.removed"), CONVERGED, node.log)
+
+
+def look(lab: Lab, redis_url_file: Path) -> Snapshot:
+    return take(
+        HostTarget(
+            pid=lab.node(NODE).pid,
+            disks="/run/sliceplane/disks",
+            dhcp_hosts="/run/sliceplane/dhcp/hosts",
+            dhcp_leases="/run/sliceplane/dhcp/leases",
+            slices="10.100.1.0/24",
+            redis_url_file=str(redis_url_file),
+            namespace=f"ctl:{NODE}",
+        )
+    )
+
+
+def leaks(lab: Lab, url_file: Path, before: Snapshot) -> list[str]:
+    """What is on the host and was not, a line each, or the other way round.
+
+    Messages that a killed agent had in hand are the dispatcher's to give again, and there is none here.
+    """
+    found = differences(before, look(lab, url_file))
+    return [str(each) for each in found if each.kind != "redis key"]
+
+
+async def test_cycles_of_slices_with_faults_between_leave_nothing(
+    lab: Lab, node: RealNode, plane: FakeControlPlane, control: Redis, url_file: Path
+) -> None:
+    chance = random.Random(seed())
+    node.start()
+    await enrolled(plane)
+    # The first leaves what the node keeps for all slices.
+    await send(control, apply(1))
+    await remove_it(control, plane, node, 2)
+    before = look(lab, url_file)
+    for cycle in range(1, CYCLES + 1):
+        position, moment, fault = 10 * cycle, chance.choice(MOMENTS), chance.choice(FAULTS)
+        print(f"cycle {cycle} of {CYCLES}: {moment}, {fault}")
+        await send(control, apply(position, deadline=120, ways=(ssh_from_outside(),)))
+        await come_up(plane, node, position, moment)
+        happen(node, fault, SlotIndex(0))
+        await remove_it(control, plane, node, position + 1)
+        eventually(
+            lambda: leaks(lab, url_file, before) == [],
+            CONVERGED,
+            lambda: "\n".join(leaks(lab, url_file, before)),
+        )
