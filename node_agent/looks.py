@@ -3,7 +3,8 @@
 Every read of a driver is fresh, because a repair acts on what is and not on what was. A survey asks the same of
 each of its slots, though, and one answer for all of them is as fresh as eight; and what plans a slot's steps asks
 again after each. So they open a look; what is read within it, on this thread, is read once. A driver that changes the
-host ends what was seen so far: nobody plans on a picture from before his own change.
+host ends what was seen of it so far, or all that was seen where others show the change too: nobody plans on a picture
+from before his own change.
 """
 
 from collections.abc import Callable, Iterator
@@ -53,7 +54,7 @@ def _answer(read: Callable[[], object]) -> object:
 
 
 def look_again(driver: object = None) -> None:
-    """Forget what this look has seen: the host was just changed, and others may show it; or no other than `driver`."""
+    """The host was just changed: forget what this look has seen by `driver`, or all of it where others show it too."""
     seen = _seen.get()
     if seen is None:
         return
