@@ -74,7 +74,7 @@ class Carrying:
 
     async def _do(self, script: str) -> str:
         slice_ = self.slice_
-        known = names(slice_.index, slice_.mac, slice_.address)
+        known = names(slice_.index, slice_.mac, slice_.address, str(slice_.node.folder / "run"))
         return (await asyncio.to_thread(slice_.node.run, ["sh", "-ec", script], environment=known)).stdout
 
     async def _is_settled(self) -> bool:

@@ -1,7 +1,8 @@
 """What another program does to a node behind its agent's back: one harm for each kind of drift, for tests and benches.
 
 Each is lines of a shell on the node, with an operator's own tools. They name the slice by `$tap`, `$mac`, `$ip` and
-`$cookie` (of its flows), the tap of a slot that is off by `$off`, and a device that the settings name by `$device`.
+`$cookie` (of its flows), its agent's run folder by `$run`, the tap of a slot that is off by `$off`, and a device that
+the settings name by `$device`.
 """
 
 from collections.abc import Mapping
@@ -16,8 +17,8 @@ from tasks.drift import DriftKind
 
 _FLOWS: Final = "ovs-ofctl -O OpenFlow14"
 _VIRSH: Final = "virsh -q -c qemu:///system"
-_HOSTS: Final = "/run/sliceplane/dhcp/hosts"
-_LEASES: Final = "/run/sliceplane/dhcp/leases"
+_HOSTS: Final = "$run/dhcp/hosts"
+_LEASES: Final = "$run/dhcp/leases"
 _ANOTHER: Final = f"{_VIRSH} dumpxml $tap | sed -e '/<uuid>/d' -e '/<alias/d' -e '/<address type=.pci/d' -e '/<log /d' {{}} > /tmp/other.xml"
 _KEEP_LEASES: Final = f"cp {_LEASES} /tmp/leases"
 # dnsmasq reads its file when it starts, and writes it when a lease changes.
@@ -34,9 +35,12 @@ class Harm:
     beside: frozenset[DriftKind] = frozenset()
 
 
-def names(index: SlotIndex, mac: MacAddress, ip: Ipv4Address, **further: str) -> dict[str, str]:
-    """What the lines name, for a slice in this slot."""
-    return {"tap": tap_of(index), "mac": mac, "ip": ip, "cookie": f"{cookie_of(index):#x}", **further}
+def names(
+    index: SlotIndex, mac: MacAddress, ip: Ipv4Address, run_folder: str, **further: str
+) -> dict[str, str]:
+    """What the lines name, for a slice in this slot of an agent with this run folder."""
+    cookie = f"{cookie_of(index):#x}"
+    return {"tap": tap_of(index), "mac": mac, "ip": ip, "cookie": cookie, "run": run_folder, **further}
 
 
 HARMS: Final[Mapping[DriftKind, Harm]] = MappingProxyType(
@@ -97,7 +101,7 @@ HARMS: Final[Mapping[DriftKind, Harm]] = MappingProxyType(
             + f"; {_VIRSH} create /tmp/other.xml || :",
             "ip link del rival0",
         ),
-        "machine.seed": Harm("rm /run/sliceplane/disks/$tap/seed-*"),
+        "machine.seed": Harm("rm $run/disks/$tap/seed-*"),
         "slot.occupied": Harm("ip tuntap add $off mode tap"),
     }
 )

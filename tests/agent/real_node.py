@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from deploy.embedded import redis as embedded
 from deploy.embedded.children import python_module
@@ -20,6 +21,9 @@ from tests.agent.process import REPOSITORY
 from tests.agent.queue import let_in
 from tests.servers.lab import kept_folder
 from tests.servers.redis import server_folder
+
+RUN_FOLDER: Final = "/run/sliceplane"
+"""Of the node, in the open for dnsmasq."""
 
 
 @dataclass
@@ -89,7 +93,7 @@ def real_node(
             api_url=url,
             enrolment_token_file=host.folder / "token",
             state_folder=Path(tempfile.mkdtemp(prefix="agent-", dir=host.folder)),
-            run_folder=Path("/run/sliceplane"),  # of the node, in the open for dnsmasq
+            run_folder=Path(RUN_FOLDER),
             images_folder=images,
             datapath_type="netdev",
             slots=tuple(SlotSettings(index=index, vcpus=1, memory_mib=96) for index in (0, 1)),

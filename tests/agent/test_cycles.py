@@ -26,7 +26,7 @@ from tests.agent.control_plane import FakeControlPlane
 from tests.agent.eventually import eventually, eventually_async
 from tests.agent.orders import NODE, apply, network, remove, ssh_from_outside
 from tests.agent.queue import enrolled, send
-from tests.agent.real_node import RealNode, guest_images, queue_of, real_node
+from tests.agent.real_node import RUN_FOLDER, RealNode, guest_images, queue_of, real_node
 from tests.servers.lab import kept_folder, run_id
 from tests.torture import seed
 
@@ -97,7 +97,7 @@ def happen(node: RealNode, fault: str, index: SlotIndex) -> None:
             node.lab.kill(fault)
     elif fault in LINES:
         own = network(index)
-        known = names(index, own.mac_address, own.private_ip, off="slice9", device="none0")
+        known = names(index, own.mac_address, own.private_ip, RUN_FOLDER, off="slice9", device="none0")
         node.lab.run(["sh", "-c", LINES[fault]], check=False, environment=known)
 
 

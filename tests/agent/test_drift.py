@@ -23,7 +23,7 @@ from tests.agent.control_plane import FakeControlPlane
 from tests.agent.eventually import eventually
 from tests.agent.orders import NODE, apply, network, ssh_from_outside, stop
 from tests.agent.queue import enrolled, send
-from tests.agent.real_node import RealNode, guest_images, queue_of, real_node
+from tests.agent.real_node import RUN_FOLDER, RealNode, guest_images, queue_of, real_node
 from tests.servers.lab import kept_folder, run_id
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -37,6 +37,7 @@ NAMES: Final = names(
     CARRYING,
     network(CARRYING).mac_address,
     network(CARRYING).private_ip,
+    RUN_FOLDER,
     off=tap_of(OFF),
     device=DEVICE,
 )
