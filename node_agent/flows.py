@@ -2,7 +2,8 @@
 
 The bridge is `secure`: without a flow nothing passes, so this list is complete by being a list of permissions. A slice
 talks to the gateway's local port alone, never to another slice; it speaks with its own MAC and IP alone, in ARP too;
-it asks DHCP and never answers it; it sends no VLAN tag, no IPv6, no multicast. What DHCP carries inside, OpenFlow
+it asks DHCP and never answers it; it sends no VLAN tag, no IPv6, no multicast. Where it has a rate, its IP goes through
+its meters (`meters`). What DHCP carries inside, OpenFlow
 cannot match: whose lease a message is about is checked by the gateway's filter (`translations`).
 
 Ports are numbered from their slot and the gateway's MAC from its address, so that the flows follow from the wanted
@@ -10,11 +11,13 @@ slice alone and are the same after any restart.
 """
 
 import ipaddress
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from events.values import Ipv4Address, MacAddress, SlotIndex
+from node_agent.meters import from_slice, to_slice
 from node_agent.slices import SliceNetwork
 
 COOKIE: Final = 0x5C1C_E000_0000_0000
@@ -62,14 +65,14 @@ def _from_slice(slice_: SliceNetwork) -> tuple[Flow, ...]:
     arp = {"arp": "", "arp_sha": slice_.mac, "arp_spa": slice_.ip, "arp_tpa": slice_.gateway}
     ask = {"udp": "", "tp_src": "68", "tp_dst": "67"}
 
-    def allow(priority: int, **fields: str) -> Flow:
-        return _flow(priority, LOCAL, in_port=port, dl_src=slice_.mac, **fields)
+    def allow(priority: int, actions: str = LOCAL, **fields: str) -> Flow:
+        return _flow(priority, actions, in_port=port, dl_src=slice_.mac, **fields)
 
     return (
         allow(300, **arp, arp_op="1", dl_dst=BROADCAST),
         allow(300, **arp, arp_op="1", dl_dst=gateway),
         allow(300, **arp, arp_op="2", dl_dst=gateway),
-        allow(200, ip="", nw_src=slice_.ip, dl_dst=gateway),
+        allow(200, _limited(slice_, from_slice, LOCAL), ip="", nw_src=slice_.ip, dl_dst=gateway),
         allow(200, **ask, nw_src="0.0.0.0", nw_dst="255.255.255.255", dl_dst=BROADCAST),
         # A client that rebinds broadcasts from its own address (RFC 2131, 4.4.5).
         allow(200, **ask, nw_src=slice_.ip, nw_dst="255.255.255.255", dl_dst=BROADCAST),
@@ -82,16 +85,20 @@ def _to_slice(slice_: SliceNetwork) -> tuple[Flow, ...]:
     port, gateway = f"output:{port_number(slice_.index)}", gateway_mac(slice_.gateway)
     reply = {"udp": "", "nw_src": slice_.gateway, "tp_src": "67", "tp_dst": "68"}
 
-    def allow(priority: int, **fields: str) -> Flow:
-        return _flow(priority, port, in_port=LOCAL, dl_src=gateway, **fields)
+    def allow(priority: int, actions: str = port, **fields: str) -> Flow:
+        return _flow(priority, actions, in_port=LOCAL, dl_src=gateway, **fields)
 
     return (
         allow(300, arp="", arp_sha=gateway, arp_tpa=slice_.ip, arp_op="1", dl_dst=BROADCAST),
         allow(300, arp="", arp_sha=gateway, arp_tpa=slice_.ip, dl_dst=slice_.mac),
-        allow(200, ip="", nw_dst=slice_.ip, dl_dst=slice_.mac),
+        allow(200, _limited(slice_, to_slice, port), ip="", nw_dst=slice_.ip, dl_dst=slice_.mac),
         # A refusal (DHCPNAK) goes to everybody; the gateway's filter has put its client's MAC on it.
         allow(200, **reply, nw_dst="255.255.255.255", dl_dst=slice_.mac),
     )
+
+
+def _limited(slice_: SliceNetwork, meter: Callable[[SlotIndex], int], output: str) -> str:
+    return output if slice_.rate_mbit is None else f"meter:{meter(slice_.index)},{output}"
 
 
 def _flow(priority: int, actions: str, **fields: str) -> Flow:

@@ -7,22 +7,23 @@ less, never one that is more open, and the same comparison goes on from there.
 """
 
 import ipaddress
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from events.values import MAX_SLOTS, Ipv4Address, Ipv4Subnet, MacAddress, SlotIndex, ipv4_address
-from node_agent.flows import COOKIE, COOKIE_MASK, Flow, gateway_mac
+from node_agent.flows import Flow, gateway_mac
+from node_agent.foreign import Foreign, foreign_on
 from node_agent.gateway_rules import CHAINS, node_rules
 from node_agent.host import Prerequisite
 from node_agent.links import DEFAULT_MTU
+from node_agent.meters import Meter
 from node_agent.rules import Change, Rule, Ruleset, in_words
 from node_agent.settings import Settings
 from node_agent.slices import Difference, HostUnreadable, Step, tap_of
 from tasks.drift import DriftKind
 
 PROTOCOLS: Final = frozenset({"OpenFlow13", "OpenFlow14", "OpenFlow15"})
-STANDALONE: Final = Flow(0, frozenset(), "NORMAL")
 SLOTS: Final = frozenset(tap_of(SlotIndex(index)) for index in range(MAX_SLOTS))
 
 
@@ -84,6 +85,10 @@ class Bridges(Protocol):
     def flows(self, bridge: str) -> dict[int, frozenset[Flow]]: ...
 
     def set_flows(self, bridge: str, cookie: int, flows: frozenset[Flow]) -> None: ...
+
+    def meters(self, bridge: str) -> dict[int, Meter | None]: ...
+
+    def delete_meter(self, bridge: str, number: int) -> None: ...
 
 
 class HostLinks(Protocol):
@@ -196,17 +201,16 @@ class Gateway:
             kind: DriftKind = "bridge.changed" if found else "bridge.absent"
             differs = Difference(kind, _bridge_words(wanted), _bridge_words(found))
             yield Step("gateway.set_bridge", lambda: self._bridges.set_bridge(wanted), differs)
-        foreign = foreign_cookies(self._bridges.flows(wanted.name), secure=found is None or found.secure)
-        if foreign:
-            cookies = ", ".join(f"{cookie:#x}" for cookie in foreign)
-            strange = Difference(
-                "bridge.foreign_flows", "flows of slots alone", f"flows with cookie {cookies}"
-            )
-            yield Step("gateway.remove_foreign_flows", lambda: self._remove_flows(foreign), strange)
+        flows, meters = self._bridges.flows(wanted.name), self._bridges.meters(wanted.name)
+        foreign = foreign_on(flows, meters, secure=found is None or found.secure)
+        if (strange := foreign.difference()) is not None:
+            yield Step("gateway.remove_foreign_flows", lambda: self._remove(foreign), strange)
 
-    def _remove_flows(self, cookies: tuple[int, ...]) -> None:
-        for cookie in cookies:
+    def _remove(self, foreign: Foreign) -> None:
+        for cookie in foreign.cookies:
             self._bridges.set_flows(self._wanted.bridge, cookie, frozenset())
+        for number in foreign.meters:
+            self._bridges.delete_meter(self._wanted.bridge, number)
 
     def _rules(self) -> tuple[Rule, ...]:
         wanted = self._wanted
@@ -243,14 +247,6 @@ def _found(name: str, what: str, look: Callable[[], bool]) -> Prerequisite:
         return Prerequisite(name, ok=look(), detail=what)
     except HostUnreadable as error:
         return Prerequisite(name, ok=False, detail=f"{what}: {error}")
-
-
-def foreign_cookies(flows: Mapping[int, frozenset[Flow]], *, secure: bool) -> tuple[int, ...]:
-    """Cookies of flows that no slot has. OVS's own flow of a standalone bridge goes when it is made secure, not
-    before.
-    """
-    standalone = frozenset() if secure else {STANDALONE}
-    return tuple(sorted(c for c, held in flows.items() if c & COOKIE_MASK != COOKIE and held - standalone))
 
 
 def plan_filter(wanted: tuple[Rule, ...], found: Ruleset, bridge: str) -> Change | None:

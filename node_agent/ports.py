@@ -1,16 +1,19 @@
-"""The port aspect: a slice's port on the bridge and the flows that guard it.
+"""The port aspect: a slice's port on the bridge, the flows that guard it, and the meters that limit it.
 
 The bridge is `secure`, so a port without flows carries nothing: a crash between adding a port and setting its flows
 leaves a mute slice, never an open one. Flows go in and out as one bundle per slot, known by its cookie; nobody
 else's are touched. A port that differs is deleted before it is added again, because its name and its number are
 reused, and its flows go before it does. Flows without their port go too before one is added: they are an earlier
-slice's, and would let it speak as that one.
+slice's, and would let it speak as that one. Meters come before the flows that name them and go after them (`meters`);
+another rate changes them in place, and the flows stay.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from node_agent.flows import Flow, cookie_of, flows_of, port_number
+from node_agent.meters import Meter, in_slot, in_words, meters_of
 from node_agent.slices import Difference, Slice, SliceNetwork, Step
 
 
@@ -32,6 +35,10 @@ class Switch(Protocol):
         """The flows of a bridge by cookie; empty when there is no such bridge."""
         ...
 
+    def meters(self, bridge: str) -> dict[int, Meter | None]:
+        """The meters of a bridge by number, None for one of another kind; empty when there is no such bridge."""
+        ...
+
     def add_port(self, port: Port) -> None:
         """Refused when the name is taken, or when the device or the number cannot be had."""
         ...
@@ -39,8 +46,38 @@ class Switch(Protocol):
     def delete_port(self, name: str) -> None: ...
 
     def set_flows(self, bridge: str, cookie: int, flows: frozenset[Flow]) -> None:
-        """Replace all flows with `cookie` by `flows`, in one bundle: no packet sees half of it."""
+        """Replace all flows with `cookie` by `flows`, in one bundle: no packet sees half of it. Refused when one names
+        a meter that is not there."""
         ...
+
+    def add_meter(self, bridge: str, number: int, meter: Meter) -> None:
+        """Refused when the number is taken."""
+        ...
+
+    def change_meter(self, bridge: str, number: int, meter: Meter) -> None:
+        """Under the flows that name it. Refused when it is not there."""
+        ...
+
+    def delete_meter(self, bridge: str, number: int) -> None:
+        """And the flows that name it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a switch has of a slot."""
+
+    port: Port | None
+    flows: frozenset[Flow]
+    meters: Mapping[int, Meter | None]
+
+
+def found_of(slot: SliceNetwork, switch: Switch) -> Found:
+    return Found(
+        switch.port(slot.tap),
+        switch.flows(slot.bridge).get(cookie_of(slot.index), frozenset()),
+        in_slot(slot.index, switch.meters(slot.bridge)),
+    )
 
 
 class PortAspect:
@@ -50,46 +87,52 @@ class PortAspect:
         self._switch = switch
 
     def to_apply(self, wanted: Slice) -> tuple[Step, ...]:
-        network = wanted.network
-        flows = self._switch.flows(network.bridge).get(cookie_of(network.index), frozenset())
-        return plan(network, self._switch.port(network.tap), flows, self._switch)
+        return plan(wanted.network, found_of(wanted.network, self._switch), self._switch)
 
     def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:
+        found = found_of(gone, self._switch)
         steps: tuple[Step, ...] = ()
-        if cookie_of(gone.index) in self._switch.flows(gone.bridge):
+        if found.flows:
             steps += (_delete_flows(gone, self._switch),)
-        if self._switch.port(gone.tap):
+        if found.meters:
+            steps += (_delete_meters(gone, found.meters, self._switch),)
+        if found.port:
             steps += (Step("port.delete", lambda: self._switch.delete_port(gone.tap)),)
         return steps
 
     def remains(self, gone: SliceNetwork) -> tuple[str, ...]:
-        port = self._switch.port(gone.tap)
-        flows = self._switch.flows(gone.bridge).get(cookie_of(gone.index), frozenset())
+        found = found_of(gone, self._switch)
+        port, flows, meters = found.port, len(found.flows), len(found.meters)
         return (
             *((f"ovs port {port.name} on {port.bridge}",) if port else ()),
-            *((f"{len(flows)} flows of {gone.tap} on {gone.bridge}",) if flows else ()),
+            *((f"{flows} flows of {gone.tap} on {gone.bridge}",) if flows else ()),
+            *((f"{meters} meters of {gone.tap} on {gone.bridge}",) if meters else ()),
         )
 
     to_stop, still_on = to_remove, remains
 
 
-def plan(
-    wanted: SliceNetwork, found: Port | None, flows: frozenset[Flow], switch: Switch
-) -> tuple[Step, ...]:
-    port, guards = Port(wanted.tap, wanted.bridge, port_number(wanted.index)), flows_of(wanted)
-    if found == port:
-        return () if flows == guards else (_set_flows(wanted, switch, _of_flows(guards, flows)),)
-    differs = Difference("port.changed" if found else "port.absent", _words(port), _words(found))
+def plan(wanted: SliceNetwork, found: Found, switch: Switch) -> tuple[Step, ...]:
+    port = Port(wanted.tap, wanted.bridge, port_number(wanted.index))
+    guards, meters = flows_of(wanted), meters_of(wanted)
     steps: tuple[Step, ...] = ()
-    if flows:
-        steps += (_delete_flows(wanted, switch, differs),)
-    if found is not None:
-        steps += (Step("port.delete", lambda: switch.delete_port(port.name), differs),)
-    return (
-        *steps,
-        Step("port.add", lambda: switch.add_port(port), differs),
-        _set_flows(wanted, switch, differs),
-    )
+    differs = None if found.port == port else _of_port(port, found.port)
+    if differs:
+        if found.flows:
+            steps += (_delete_flows(wanted, switch, differs),)
+        if found.port is not None:
+            steps += (Step("port.delete", lambda: switch.delete_port(port.name), differs),)
+        steps += (Step("port.add", lambda: switch.add_port(port), differs),)
+    elif found.flows != guards:
+        differs = _of_flows(guards, found.flows)
+    limits = None if found.meters == meters else _of_meters(meters, found.meters)
+    if limits and meters:
+        steps += (_set_meters(wanted, found.meters, switch, limits),)
+    if differs:
+        steps += (_set_flows(wanted, switch, differs),)
+    if limits and not meters:
+        steps += (_delete_meters(wanted, found.meters, switch, limits),)
+    return steps
 
 
 def _set_flows(wanted: SliceNetwork, switch: Switch, differs: Difference) -> Step:
@@ -102,6 +145,33 @@ def _delete_flows(gone: SliceNetwork, switch: Switch, differs: Difference | None
     return Step("port.delete_flows", lambda: switch.set_flows(gone.bridge, cookie, frozenset()), differs)
 
 
+def _set_meters(
+    wanted: SliceNetwork, found: Mapping[int, Meter | None], switch: Switch, differs: Difference
+) -> Step:
+    def run() -> None:
+        for number, meter in meters_of(wanted).items():
+            if number not in found:
+                switch.add_meter(wanted.bridge, number, meter)
+            elif found[number] != meter:
+                switch.change_meter(wanted.bridge, number, meter)
+
+    return Step("port.set_meters", run, differs)
+
+
+def _delete_meters(
+    gone: SliceNetwork, found: Iterable[int], switch: Switch, differs: Difference | None = None
+) -> Step:
+    def run() -> None:
+        for number in found:
+            switch.delete_meter(gone.bridge, number)
+
+    return Step("port.delete_meters", run, differs)
+
+
+def _of_port(wanted: Port, found: Port | None) -> Difference:
+    return Difference("port.changed" if found else "port.absent", _words(wanted), _words(found))
+
+
 def _words(port: Port | None) -> str:
     return "no port" if port is None else f"port {port.number} of {port.bridge} on {port.name}"
 
@@ -110,3 +180,7 @@ def _of_flows(wanted: frozenset[Flow], found: frozenset[Flow]) -> Difference:
     missing, strange = len(wanted - found), len(found - wanted)
     found_words = f"{len(found)} flows, missing: {missing}, strange: {strange}"
     return Difference("port.flows", f"{len(wanted)} flows", found_words)
+
+
+def _of_meters(wanted: Mapping[int, Meter | None], found: Mapping[int, Meter | None]) -> Difference:
+    return Difference("port.meter", in_words(wanted), in_words(found))

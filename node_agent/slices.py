@@ -1,7 +1,7 @@
 """A slice in the words of the host, and what every aspect of a host can say and do about one.
 
 A host carries a slice in five aspects, made in this order and taken away in the opposite one, so that nothing
-is reachable before it is guarded: link (tap), lease (DHCP reservation), port (OVS port and its flows),
+is reachable before it is guarded: link (tap), lease (DHCP reservation), port (OVS port, its meters and flows),
 translation (NAT and the gateway's filter), machine (domain and disks). Each aspect compares wanted with found,
 read afresh from the host, and plans; carrying a plan out is running its steps. A crash between two steps
 leaves a host from which the same comparison goes on.
@@ -19,7 +19,10 @@ from tasks.workflows import StepName
 
 @dataclass(frozen=True, slots=True)
 class SliceNetwork:
-    """Everything the network aspects need. `tap` is `slice<index>`; one bridge and one gateway per node."""
+    """Everything the network aspects need. `tap` is `slice<index>`; one bridge and one gateway per node.
+
+    `rate_mbit` limits each direction, in Mbit/s; None: unlimited, or a slice that is not to run.
+    """
 
     index: SlotIndex
     tap: str
@@ -28,6 +31,7 @@ class SliceNetwork:
     ip: Ipv4Address
     subnet: Ipv4Subnet
     gateway: Ipv4Address
+    rate_mbit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,4 +20,5 @@ def network_of(slot: SlotId, network: orders.SliceNetwork) -> SliceNetwork:
         ip=network.private_ip,
         subnet=network.subnet,
         gateway=network.gateway,
+        rate_mbit=network.rate_mbit,
     )

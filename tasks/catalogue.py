@@ -262,7 +262,9 @@ CATALOGUE: Final[Mapping[str, TaskType]] = MappingProxyType({type_.kind: type_ f
 """Every task type by its kind."""
 INGRESS: Final = "slice.apply/1+ingress"
 """That orders for slices may have ways in from outside."""
-ANNOUNCED: Final = (*(type_.announced for type_ in TYPES), INGRESS)
+RATE: Final = "slice.apply/1+rate"
+"""That orders for slices may limit their traffic."""
+ANNOUNCED: Final = (*(type_.announced for type_ in TYPES), INGRESS, RATE)
 """What a node of this release speaks."""
 
 

@@ -35,6 +35,14 @@ class Token(NamedTuple):
     position: int
 
 
+MOST_MBIT: Final = 1_000_000
+"""The highest rate that can be set: 1 Tbit/s, which OpenFlow counts in kbit/s."""
+
+
+def _is_none(rate_mbit: int | None) -> bool:
+    return rate_mbit is None
+
+
 class SliceNetwork(Wire):
     """The slice's identity on the management plane: one port on `bridge`, one address behind `gateway`."""
 
@@ -48,6 +56,9 @@ class SliceNetwork(Wire):
     """The node's own subnet."""
     gateway: Ipv4Address
     """Where the guest sends what is not for itself."""
+    # Left out where there is none, as `ingress` is.
+    rate_mbit: int | None = Field(default=None, ge=1, le=MOST_MBIT, exclude_if=_is_none)
+    """How much may pass each way, in Mbit/s (NOD-3); null: as much as may be. Of `slice.apply` alone."""
 
 
 class Machine(Wire):

@@ -57,7 +57,7 @@ Compacting = Literal["agent.compact.between", "agent.compact.after"]
 StepName = Literal[
     "link.add_tap", "link.set_tap", "link.delete",
     "lease.reserve", "lease.withdraw", "lease.clear",
-    "port.add", "port.set_flows", "port.delete_flows", "port.delete",
+    "port.add", "port.set_meters", "port.set_flows", "port.delete_flows", "port.delete_meters", "port.delete",
     "translation.set_rules", "translation.map", "translation.unmap",
     "translation.delete_rules", "translation.flush_connections",
     "machine.write_seed", "machine.start", "machine.resume",

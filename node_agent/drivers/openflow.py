@@ -1,4 +1,6 @@
-"""The flows of a bridge: set as bundles by `ovs-ofctl` over stdin, read back with the parser of the `ovs` package."""
+"""The flows and meters of a bridge. Flows are set as bundles by `ovs-ofctl` over stdin, and read back with the parser
+of the `ovs` package. Bundles take no meters: each is set by itself.
+"""
 
 import subprocess
 from collections.abc import Iterable
@@ -9,7 +11,9 @@ from typing import Any, Final
 from ovs.flow.decoders import EthMask, IPMask
 from ovs.flow.ofp import OFPFlow
 
+from node_agent.drivers.meters import meter_text, read_meters
 from node_agent.flows import Flow
+from node_agent.meters import Meter
 from node_agent.slices import HostRefused, HostUnreadable
 
 # By their names it would ask for the features of all 254 tables first, a megabyte.
@@ -42,6 +46,27 @@ class OpenFlow:
             self._ofctl("--bundle", "add-flows", bridge=bridge, last="-", stdin="\n".join(lines) + "\n")
         except (OSError, subprocess.SubprocessError) as error:
             raise HostRefused(f"set flows of {bridge}: {_reason(error)}") from error
+
+    def meters(self, bridge: str) -> dict[int, Meter | None]:
+        try:
+            return read_meters(self._ofctl("dump-meters", bridge=bridge))
+        except (OSError, subprocess.SubprocessError) as error:
+            raise HostUnreadable(f"meters of {bridge}: {_reason(error)}") from error
+
+    def add_meter(self, bridge: str, number: int, meter: Meter) -> None:
+        self._change_meter("add-meter", bridge, meter_text(number, meter))
+
+    def change_meter(self, bridge: str, number: int, meter: Meter) -> None:
+        self._change_meter("mod-meter", bridge, meter_text(number, meter))
+
+    def delete_meter(self, bridge: str, number: int) -> None:
+        self._change_meter("del-meters", bridge, f"meter={number}")
+
+    def _change_meter(self, command: str, bridge: str, meter: str) -> None:
+        try:
+            self._ofctl(command, bridge=bridge, last=meter)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise HostRefused(f"{command} of {bridge}, {meter}: {_reason(error)}") from error
 
     def _ofctl(self, *words: str, bridge: str, last: str | None = None, stdin: str = "") -> str:
         target = f"unix:{self._folder / bridge}.mgmt"
@@ -90,6 +115,8 @@ def _word(value: Any) -> str:
 
 def _actions(actions: list[dict[str, Any]]) -> str:
     match actions:
+        case [{"meter": number}, *limited]:
+            return f"meter:{number},{_actions(limited)}"
         case [{"output": {"port": "LOCAL" | "NORMAL" as port}}]:
             return str(port)
         case [{"output": {"port": port}}]:

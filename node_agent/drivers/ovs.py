@@ -1,4 +1,4 @@
-"""Open vSwitch: bridges and ports in its database, flows in its switch.
+"""Open vSwitch: bridges and ports in its database, flows and meters in its switch.
 
 Who deletes a device and makes it anew under its name leaves ovs-vswitchd (3.1, datapath netdev) with a dead socket: the
 port carries nothing, and its columns, `ifindex` too, tell of the new device. So a port is added with the kernel's
@@ -19,6 +19,7 @@ from node_agent.drivers.watching import Source
 from node_agent.flows import Flow
 from node_agent.gateway import Bridge
 from node_agent.looks import look, look_again
+from node_agent.meters import Meter
 from node_agent.ports import Port
 from node_agent.slices import HostRefused, HostUnreadable
 
@@ -112,6 +113,24 @@ class OpenVSwitch:
     def set_flows(self, bridge: str, cookie: int, flows: frozenset[Flow]) -> None:
         look_again(self)
         self._openflow.set_flows(bridge, cookie, flows)
+
+    def meters(self, bridge: str) -> dict[int, Meter | None]:
+        return look((self, "meters", bridge), lambda: self._meters(bridge))
+
+    def add_meter(self, bridge: str, number: int, meter: Meter) -> None:
+        look_again(self)
+        self._openflow.add_meter(bridge, number, meter)
+
+    def change_meter(self, bridge: str, number: int, meter: Meter) -> None:
+        look_again(self)
+        self._openflow.change_meter(bridge, number, meter)
+
+    def delete_meter(self, bridge: str, number: int) -> None:
+        look_again(self)
+        self._openflow.delete_meter(bridge, number)
+
+    def _meters(self, bridge: str) -> dict[int, Meter | None]:
+        return self._openflow.meters(bridge) if self.bridge(bridge) is not None else {}
 
     def _flows(self, bridge: str) -> dict[int, frozenset[Flow]]:
         return self._openflow.flows(bridge) if self.bridge(bridge) is not None else {}

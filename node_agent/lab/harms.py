@@ -1,8 +1,8 @@
 """What another program does to a node behind its agent's back: one harm for each kind of drift, for tests and benches.
 
-Each is lines of a shell on the node, with an operator's own tools. They name the slice by `$tap`, `$mac`, `$ip` and
-`$cookie` (of its flows), its agent's run folder by `$run`, the tap of a slot that is off by `$off`, and a device that
-the settings name by `$device`.
+Each is lines of a shell on the node, with an operator's own tools. They name the slice by `$tap`, `$mac`, `$ip`,
+`$cookie` (of its flows) and `$meter` (of what it sends, where it has a rate), its agent's run folder by `$run`, the tap
+of a slot that is off by `$off`, and a device that the settings name by `$device`.
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from typing import Final
 
 from events.values import Ipv4Address, MacAddress, SlotIndex
 from node_agent.flows import cookie_of
+from node_agent.meters import from_slice
 from node_agent.slices import tap_of
 from tasks.drift import DriftKind
 
@@ -39,8 +40,8 @@ def names(
     index: SlotIndex, mac: MacAddress, ip: Ipv4Address, run_folder: str, **further: str
 ) -> dict[str, str]:
     """What the lines name, for a slice in this slot of an agent with this run folder."""
-    cookie = f"{cookie_of(index):#x}"
-    return {"tap": tap_of(index), "mac": mac, "ip": ip, "cookie": cookie, "run": run_folder, **further}
+    of_switch = {"cookie": f"{cookie_of(index):#x}", "meter": str(from_slice(index))}
+    return {"tap": tap_of(index), "mac": mac, "ip": ip, "run": run_folder, **of_switch, **further}
 
 
 HARMS: Final[Mapping[DriftKind, Harm]] = MappingProxyType(
@@ -80,6 +81,9 @@ HARMS: Final[Mapping[DriftKind, Harm]] = MappingProxyType(
             "ovs-vsctl --if-exists del-br br-other",
         ),
         "port.flows": Harm(f"{_FLOWS} del-flows br-slice cookie=$cookie/-1"),
+        "port.meter": Harm(
+            f"{_FLOWS} mod-meter br-slice meter=$meter,kbps,burst,band=type=drop,rate=9,burst_size=9"
+        ),
         "rules.changed": Harm("nft insert rule inet sliceplane from_slices accept comment $tap"),
         "mapping.changed": Harm("nft flush chain inet sliceplane mapping"),
         "mapping.foreign": Harm(

@@ -22,13 +22,14 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJUNhMTvfjLQo4LVPLtj+JwKLEfEyHSmnjEdH
 _NAMES = UUID("0190f7a0-0000-7000-8000-000000000000")
 
 
-def network(index: int = 0) -> SliceNetwork:
+def network(index: int = 0, rate: int | None = None) -> SliceNetwork:
     return SliceNetwork(
         bridge="br-slice",
         mac_address=f"52:54:00:01:00:{index:02x}",
         private_ip=f"10.100.1.{10 + index}",
         subnet="10.100.1.0/24",
         gateway="10.100.1.1",
+        rate_mbit=rate,
     )
 
 
@@ -41,12 +42,13 @@ def apply(
     deadline: int = 20,
     image: str = "lab-guest",
     ways: tuple[Mapping, ...] = (),
+    rate: int | None = None,
 ) -> Order:
     machine = Machine(
         vcpus=1, memory_mib=memory, image=image_name(image), hostname="guest", ssh_authorized_keys=(KEY,)
     )
     readiness = Readiness(deadline_seconds=deadline)
-    body = ApplySlice(network=network(index), machine=machine, readiness=readiness, ingress=ways)
+    body = ApplySlice(network=network(index, rate), machine=machine, readiness=readiness, ingress=ways)
     return _order(body, position, index, epoch)
 
 

@@ -153,11 +153,8 @@ def _carrying(lab: Lab, ways: Ways) -> Iterator[Carrying]:
     with queue_of(lab, plane) as url, real_node(lab, plane, guest_images(), changed) as node:
         node.do(f"ip link show {DEVICE} 2>/dev/null || ip link add {DEVICE} type bridge")
         node.start()
-        asyncio.run(
-            _bring_up(
-                url, plane, apply(7, ways=(ssh_from_outside(),)), apply(8, index=OFF), stop(9, index=OFF)
-            )
-        )
+        carries = apply(7, ways=(ssh_from_outside(),), rate=100)
+        asyncio.run(_bring_up(url, plane, carries, apply(8, index=OFF), stop(9, index=OFF)))
         plane.await_kind("slice.stopped", within=BOOT)
         plane.await_kind("slice.ready", within=BOOT)
         yield Carrying(node, plane)

@@ -75,7 +75,7 @@ def test_the_version_that_is_announced_is_the_one_that_the_type_has() -> None:
         spoken = orders if is_order(type_.kind) else type_.body.model_fields["version"]
         assert get_args(spoken.annotation) == (type_.version,)
     assert "drift.report/1" in ANNOUNCED
-    assert len(set(ANNOUNCED)) == len(TYPES) + 1
+    assert len(set(ANNOUNCED)) == len(TYPES) + 2
 
 
 def test_tasks_of_one_lane_are_bounded_together_and_a_cancel_by_itself() -> None:

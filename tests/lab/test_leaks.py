@@ -334,6 +334,7 @@ def test_a_password_of_redis_is_in_no_snapshot(place: Place, tmp_path: Path) -> 
     [
         ("ports", "ovs port"),
         ("flows", "ovs flow"),
+        ("meters", "ovs meter"),
         ("nat", "nft object"),
         ("taps", "tap"),
         ("reservations", "dhcp reservation"),

@@ -1,16 +1,18 @@
 """Whatever a host was left like, the network's plans make of it what is wanted, and nothing the second time."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from events.values import Ipv4Address, MacAddress
+from events.values import MAX_SLOTS, Ipv4Address, MacAddress, SlotIndex
 from node_agent.flows import Flow, cookie_of, flows_of, gateway_mac
-from node_agent.lab.simulated.host import HeldFlow
 from node_agent.leases import LeaseSeen, ObservedAddress, Reservation, observe
 from node_agent.links import OtherLink, Tap
+from node_agent.meters import Meter, foreign_meters, from_slice, meters_of, to_slice
 from node_agent.ports import Port, PortAspect
 from node_agent.rules import ACCEPT, Rule, rule
 from node_agent.slices import Aspect, SliceNetwork
@@ -18,7 +20,9 @@ from node_agent.translations import rules_of
 from tests.contract.network.hosts import Simulated, aspects_of, gateway_of
 from tests.contract.network.slices import GATEWAY, NETWORK, names, network, run, slice_on
 
-SLOT, NEIGHBOUR = network(0), network(1)
+SLOT, NEIGHBOUR = network(0), network(1, rate_mbit=1)
+LIMITED = network(0, rate_mbit=100)
+WANTED = st.sampled_from([SLOT, LIMITED, network(0, rate_mbit=7)])
 MACS = st.sampled_from([SLOT.mac, MacAddress("52:54:00:01:00:66")])
 ADDRESSES = st.sampled_from([SLOT.ip, Ipv4Address("10.100.1.66")])
 TAPS = st.builds(
@@ -33,12 +37,23 @@ LINKS = st.none() | TAPS | st.just(OtherLink(SLOT.tap, "veth"))
 PORTS = st.none() | st.builds(
     Port, st.just(SLOT.tap), st.just(SLOT.bridge), st.sampled_from([None, 77, 1000])
 )
-FLOWS = st.sets(st.sampled_from(sorted({*flows_of(SLOT), Flow(1, frozenset(), "NORMAL")}, key=repr)))
+METERS = st.dictionaries(
+    st.sampled_from([from_slice(SLOT.index), to_slice(SLOT.index)]),
+    st.sampled_from([Meter(9, 9), *meters_of(LIMITED).values()]),
+)
+FLOWS = st.sets(
+    st.sampled_from(
+        sorted({*flows_of(SLOT), *flows_of(LIMITED), Flow(1, frozenset(), "NORMAL")}, key=repr),
+    )
+)
 RULES = st.lists(
     st.sampled_from([*rules_of(SLOT, "uplink0"), rule("inet", "forward", SLOT.tap, ACCEPT)]), max_size=6
 )
 RESERVATIONS = st.none() | st.builds(Reservation, st.just(SLOT.tap), MACS, ADDRESSES)
 LEASES = st.sets(st.builds(LeaseSeen, MACS, ADDRESSES, st.booleans()), max_size=3)
+
+
+_METER: Final = re.compile(r"meter:(\d+)")
 
 
 @st.composite
@@ -48,14 +63,13 @@ def hosts(draw: st.DrawFn) -> Simulated:
     run(gateway_of(host).to_apply())
     for aspect in aspects_of(host):
         run(aspect.to_apply(slice_on(NEIGHBOUR)))
-    plant_network(host, draw(LINKS), draw(PORTS), draw(FLOWS))
+    plant_network(host, draw(LINKS), draw(PORTS))
+    plant_permissions(host, draw(METERS), draw(FLOWS))
     plant_memory(host, draw(RULES), draw(RESERVATIONS), draw(LEASES))
     return host
 
 
-def plant_network(
-    host: Simulated, link: Tap | OtherLink | None, port: Port | None, flows: Iterable[Flow]
-) -> None:
+def plant_network(host: Simulated, link: Tap | OtherLink | None, port: Port | None) -> None:
     with host.host.change() as state:
         match link:
             case Tap():
@@ -66,7 +80,14 @@ def plant_network(
                 pass
         if port is not None:
             state.ports.append(port)
-        state.flows.extend(HeldFlow(SLOT.bridge, cookie_of(SLOT.index), flow) for flow in flows)
+
+
+def plant_permissions(host: Simulated, meters: Mapping[int, Meter], flows: Iterable[Flow]) -> None:
+    """No switch has a flow that names a meter which is not there."""
+    for number, meter in meters.items():
+        host.switch.add_meter(SLOT.bridge, number, meter)
+    held = [flow for flow in flows if not (named := _METER.findall(flow.actions)) or int(named[0]) in meters]
+    host.switch.set_flows(SLOT.bridge, cookie_of(SLOT.index), frozenset(held))
 
 
 def plant_memory(
@@ -85,11 +106,13 @@ def apply(aspects: Iterable[Aspect], slot: SliceNetwork) -> list[str]:
     return [name for aspect in aspects for name in run(aspect.to_apply(slice_on(slot)))]
 
 
-@given(hosts())
-def test_an_applied_slice_differs_in_nothing_and_its_neighbour_noticed_nothing(host: Simulated) -> None:
+@given(hosts(), WANTED)
+def test_an_applied_slice_differs_in_nothing_and_its_neighbour_noticed_nothing(
+    host: Simulated, wanted: SliceNetwork
+) -> None:
     aspects = aspects_of(host)
-    apply(aspects, SLOT)
-    assert apply(aspects, SLOT) == []
+    apply(aspects, wanted)
+    assert apply(aspects, wanted) == []
     assert apply(aspects, NEIGHBOUR) == []
 
 
@@ -103,15 +126,17 @@ def test_a_removed_slice_leaves_nothing_and_its_neighbour_noticed_nothing(host: 
     assert apply(aspects, NEIGHBOUR) == []
 
 
-@given(hosts(), st.data())
-def test_a_plan_that_was_cut_off_anywhere_is_gone_on_from(host: Simulated, data: st.DataObject) -> None:
+@given(hosts(), WANTED, st.data())
+def test_a_plan_that_was_cut_off_anywhere_is_gone_on_from(
+    host: Simulated, wanted: SliceNetwork, data: st.DataObject
+) -> None:
     aspects = aspects_of(host)
     last = data.draw(st.integers(0, len(aspects) - 1))
-    apply(aspects[:last], SLOT)
-    steps = aspects[last].to_apply(slice_on(SLOT))
+    apply(aspects[:last], wanted)
+    steps = aspects[last].to_apply(slice_on(wanted))
     run(steps[: data.draw(st.integers(0, len(steps)))])
-    apply(aspects, SLOT)
-    assert apply(aspects, SLOT) == []
+    apply(aspects, wanted)
+    assert apply(aspects, wanted) == []
 
 
 @given(hosts())
@@ -156,6 +181,22 @@ def test_every_flow_is_between_one_port_and_the_gateway() -> None:
         fields = dict(flow.match)
         ends = (fields["in_port"], flow.actions)
         assert ends in {("1000", "LOCAL"), ("LOCAL", "output:1000"), ("1000", "drop")}
+
+
+def test_a_rate_puts_a_meter_before_ip_both_ways_and_before_nothing_else() -> None:
+    limited = flows_of(LIMITED) - flows_of(SLOT)
+    assert {(dict(flow.match)["in_port"], flow.actions) for flow in limited} == {
+        ("1000", "meter:1,LOCAL"),
+        ("LOCAL", "meter:2,output:1000"),
+    }
+    assert {flow.match for flow in limited} == {flow.match for flow in flows_of(SLOT) - flows_of(LIMITED)}
+
+
+def test_no_meter_is_of_two_slots_nor_of_none() -> None:
+    slots = [SlotIndex(index) for index in range(MAX_SLOTS)]
+    numbers = [number for index in slots for number in (from_slice(index), to_slice(index))]
+    assert sorted(numbers) == list(range(1, 2 * MAX_SLOTS + 1))
+    assert foreign_meters([*numbers, 2 * MAX_SLOTS + 1]) == (2 * MAX_SLOTS + 1,)
 
 
 def test_the_gateways_mac_follows_from_its_address() -> None:

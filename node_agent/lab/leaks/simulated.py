@@ -13,6 +13,7 @@ class SimulatedState(msgspec.Struct, frozen=True):
 
     ports: list[msgspec.Raw]
     flows: list[msgspec.Raw]
+    meters: list[msgspec.Raw]
     reservations: list[msgspec.Raw]
     leases: list[msgspec.Raw]
     nat: list[msgspec.Raw]

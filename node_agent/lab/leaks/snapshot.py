@@ -37,6 +37,7 @@ HOST_KINDS: Final[dict[str, Callable[[HostTarget], Iterable[str]]]] = {
 SIMULATED_KINDS: Final = {
     "ovs port": "ports",
     "ovs flow": "flows",
+    "ovs meter": "meters",
     "nft object": "nat",
     "tap": "taps",
     "dhcp reservation": "reservations",

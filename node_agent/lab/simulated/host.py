@@ -19,6 +19,7 @@ from node_agent.links import OtherLink, Tap
 from node_agent.looks import look_again
 from node_agent.machine_plans import FoundDomain, FoundProcess
 from node_agent.mappings import Connection
+from node_agent.meters import Meter
 from node_agent.ports import Port
 from node_agent.rules import Chain, FoundRule
 
@@ -29,6 +30,14 @@ class HeldFlow(msgspec.Struct, frozen=True):
     bridge: str
     cookie: int
     flow: Flow
+
+
+class HeldMeter(msgspec.Struct, frozen=True):
+    """A meter of a bridge."""
+
+    bridge: str
+    number: int
+    meter: Meter
 
 
 class State(msgspec.Struct):
@@ -44,6 +53,7 @@ class State(msgspec.Struct):
     others: list[OtherLink] = []
     ports: list[Port] = []
     flows: list[HeldFlow] = []
+    meters: list[HeldMeter] = []
     reservations: list[Reservation] = []
     leases: list[LeaseSeen] = []
     nat: list[FoundRule] = []

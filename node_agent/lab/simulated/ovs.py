@@ -1,13 +1,20 @@
-"""The virtual switch of the simulated host: refuses a port without a device, and flows without a bridge."""
+"""The virtual switch of the simulated host: refuses a port without a device, flows and meters without a bridge, flows
+without their meter, and a meter's number twice.
+"""
 
+import re
 from dataclasses import replace
+from typing import Final
 
 from node_agent.flows import Flow
 from node_agent.gateway import Bridge, GatewayLink
-from node_agent.lab.simulated.host import HeldFlow, SimulatedHost, State, links_of
+from node_agent.lab.simulated.host import HeldFlow, HeldMeter, SimulatedHost, State, links_of
 from node_agent.looks import look
+from node_agent.meters import Meter
 from node_agent.ports import Port
 from node_agent.slices import HostRefused
+
+_METER: Final = re.compile(r"meter:(\d+),")
 
 
 class SimulatedSwitch:
@@ -58,9 +65,53 @@ class SimulatedSwitch:
         with self._host.change("port.flows", str(cookie)) as state:
             if bridge not in [each.name for each in state.bridges]:
                 raise HostRefused(f"set flows of {bridge}: no bridge {bridge}")
+            if lacking := {*map(_meter_of, flows)} - {None, *_numbers(state, bridge)}:
+                raise HostRefused(f"set flows of {bridge}: no meter {lacking}")
             others = [each for each in state.flows if (each.bridge, each.cookie) != (bridge, cookie)]
             ordered = sorted(flows, key=lambda flow: (flow.priority, sorted(flow.match)))
             state.flows = [*others, *(HeldFlow(bridge, cookie, flow) for flow in ordered)]
+
+    def meters(self, bridge: str) -> dict[int, Meter | None]:
+        return look((self, "meters", bridge), lambda: self._meters(bridge))
+
+    def _meters(self, bridge: str) -> dict[int, Meter | None]:
+        with self._host.look() as state:
+            return {held.number: held.meter for held in state.meters if held.bridge == bridge}
+
+    def add_meter(self, bridge: str, number: int, meter: Meter) -> None:
+        with self._host.change("port.meter", str(number)) as state:
+            if bridge not in [each.name for each in state.bridges]:
+                raise HostRefused(f"add meter {number} to {bridge}: no bridge {bridge}")
+            if number in _numbers(state, bridge):
+                raise HostRefused(f"add meter {number} to {bridge}: it exists")
+            state.meters.append(HeldMeter(bridge, number, meter))
+
+    def change_meter(self, bridge: str, number: int, meter: Meter) -> None:
+        with self._host.change("port.meter", str(number)) as state:
+            if number not in _numbers(state, bridge):
+                raise HostRefused(f"change meter {number} of {bridge}: there is none")
+            state.meters = [
+                HeldMeter(bridge, number, meter) if (each.bridge, each.number) == (bridge, number) else each
+                for each in state.meters
+            ]
+
+    def delete_meter(self, bridge: str, number: int) -> None:
+        with self._host.change("port.meter", str(number)) as state:
+            if bridge not in [each.name for each in state.bridges]:
+                raise HostRefused(f"delete meter {number} of {bridge}: no bridge {bridge}")
+            state.meters = [each for each in state.meters if (each.bridge, each.number) != (bridge, number)]
+            state.flows = [
+                each for each in state.flows if (each.bridge, _meter_of(each.flow)) != (bridge, number)
+            ]
+
+
+def _numbers(state: State, bridge: str) -> list[int]:
+    return [each.number for each in state.meters if each.bridge == bridge]
+
+
+def _meter_of(flow: Flow) -> int | None:
+    named = _METER.match(flow.actions)
+    return int(named[1]) if named else None
 
 
 def _has_device(state: State, name: str) -> bool:

@@ -21,7 +21,7 @@ GATEWAY = Ipv4Address("10.100.1.1")
 NETWORK = NodeNetwork("br-slice", SUBNET, GATEWAY, uplink="uplink0", datapath_type="netdev")
 
 
-def network(index: int) -> SliceNetwork:
+def network(index: int, rate_mbit: int | None = None) -> SliceNetwork:
     return SliceNetwork(
         index=SlotIndex(index),
         tap=tap_of(SlotIndex(index)),
@@ -30,6 +30,7 @@ def network(index: int) -> SliceNetwork:
         ip=Ipv4Address(f"10.100.1.{10 + index}"),
         subnet=SUBNET,
         gateway=GATEWAY,
+        rate_mbit=rate_mbit,
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from events.values import Ipv4Address, MacAddress
 from node_agent.flows import cookie_of, port_number
-from node_agent.gateway import STANDALONE
+from node_agent.foreign import STANDALONE
 from node_agent.leases import LeaseAspect, ObservedAddress
 from node_agent.links import Tap
 from node_agent.ports import Port

@@ -9,9 +9,11 @@ import pytest
 from events.values import MacAddress
 from node_agent.drift import differences
 from node_agent.flows import cookie_of
-from node_agent.gateway import STANDALONE, GatewayLink
+from node_agent.foreign import STANDALONE
+from node_agent.gateway import GatewayLink
 from node_agent.leases import Reservation
 from node_agent.links import Tap
+from node_agent.meters import Meter, to_slice
 from node_agent.rules import Change
 from node_agent.slices import Aspect, Difference
 from tasks.drift import DriftKind
@@ -19,7 +21,7 @@ from tests.contract.network.hosts import Host, aspects_of, gateway_of
 from tests.contract.network.slices import NETWORK, network, run, slice_on
 
 Harm = Callable[[Host], None]
-SLOT: Final = network(0)
+SLOT: Final = network(0, rate_mbit=100)
 
 
 def without_tap(host: Host) -> None:
@@ -48,6 +50,10 @@ def without_flows(host: Host) -> None:
     host.switch.set_flows(SLOT.bridge, cookie_of(SLOT.index), frozenset())
 
 
+def another_rate(host: Host) -> None:
+    host.switch.change_meter(SLOT.bridge, to_slice(SLOT.index), Meter(9, 9))
+
+
 def rules_twice(host: Host) -> None:
     own = tuple(each.rule for each in host.filter.ruleset().rules if each.rule.owner == SLOT.tap)
     host.filter.change(Change(insert=own))
@@ -74,6 +80,7 @@ IN_SLOTS: Final[dict[DriftKind, Harm]] = {
     "lease.foreign": leased_by_another,
     "port.absent": without_port,
     "port.flows": without_flows,
+    "port.meter": another_rate,
     "rules.changed": rules_twice,
 }
 

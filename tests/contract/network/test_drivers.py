@@ -1,15 +1,20 @@
 """What every host refuses, and what it says of itself: the simulated one as the real one."""
 
+from typing import Final
+
 import pytest
 
 from node_agent.flows import cookie_of, flows_of
 from node_agent.leases import Reservation
 from node_agent.links import OtherLink, Tap
+from node_agent.meters import Meter, from_slice, meters_of, to_slice
 from node_agent.ports import Port
 from node_agent.rules import ACCEPT, Change, rule
 from node_agent.slices import HostRefused
 from tests.contract.network.hosts import Host
 from tests.contract.network.slices import NETWORK, network
+
+LIMIT: Final = Meter(1000, 800)
 
 
 def test_a_tap_is_found_as_it_was_added(host: Host) -> None:
@@ -75,6 +80,54 @@ def test_a_bridge_that_is_not_there_has_no_flows_and_takes_none(host: Host) -> N
     assert host.switch.flows("br-none") == {}
     with pytest.raises(HostRefused, match="br-none"):
         host.switch.set_flows("br-none", cookie_of(network(0).index), flows_of(network(0)))
+
+
+def test_meters_are_read_back_as_they_were_made_and_changed(host: Host) -> None:
+    host.switch.add_meter(NETWORK.bridge, 1, LIMIT)
+    host.switch.add_meter(NETWORK.bridge, 2, LIMIT)
+    host.switch.change_meter(NETWORK.bridge, 2, Meter(400_000_000, 1))
+    assert host.switch.meters(NETWORK.bridge) == {1: LIMIT, 2: Meter(400_000_000, 1)}
+    host.switch.delete_meter(NETWORK.bridge, 1)
+    host.switch.delete_meter(NETWORK.bridge, 1)
+    assert host.switch.meters(NETWORK.bridge) == {2: Meter(400_000_000, 1)}
+
+
+def test_a_meters_number_is_taken_once_and_only_one_that_is_there_can_be_changed(host: Host) -> None:
+    with pytest.raises(HostRefused, match="br-slice"):
+        host.switch.change_meter(NETWORK.bridge, 1, LIMIT)
+    host.switch.add_meter(NETWORK.bridge, 1, LIMIT)
+    with pytest.raises(HostRefused, match="br-slice"):
+        host.switch.add_meter(NETWORK.bridge, 1, Meter(9, 9))
+    assert host.switch.meters(NETWORK.bridge) == {1: LIMIT}
+
+
+def test_a_bridge_that_is_not_there_has_no_meters_and_takes_none(host: Host) -> None:
+    assert host.switch.meters("br-none") == {}
+    for change in (host.switch.add_meter, host.switch.change_meter):
+        with pytest.raises(HostRefused, match="br-none"):
+            change("br-none", 1, LIMIT)
+    with pytest.raises(HostRefused, match="br-none"):
+        host.switch.delete_meter("br-none", 1)
+
+
+def test_flows_need_the_meters_that_they_name_and_are_refused_whole(host: Host) -> None:
+    limited, cookie = network(0, rate_mbit=1), cookie_of(network(0).index)
+    host.switch.set_flows(NETWORK.bridge, cookie, flows_of(network(0)))
+    host.switch.add_meter(NETWORK.bridge, from_slice(limited.index), LIMIT)
+    with pytest.raises(HostRefused, match="br-slice"):
+        host.switch.set_flows(NETWORK.bridge, cookie, flows_of(limited))
+    assert host.switch.flows(NETWORK.bridge) == {cookie: flows_of(network(0))}
+
+
+def test_a_meter_takes_the_flows_that_name_it_along_and_no_others(host: Host) -> None:
+    limited, cookie = network(0, rate_mbit=1), cookie_of(network(0).index)
+    for number, meter in meters_of(limited).items():
+        host.switch.add_meter(NETWORK.bridge, number, meter)
+    host.switch.set_flows(NETWORK.bridge, cookie, flows_of(limited))
+    assert host.switch.flows(NETWORK.bridge) == {cookie: flows_of(limited)}
+    host.switch.delete_meter(NETWORK.bridge, to_slice(limited.index))
+    (gone,) = flows_of(limited) - host.switch.flows(NETWORK.bridge)[cookie]
+    assert gone.actions == "meter:2,output:1000"
 
 
 def test_a_transaction_of_rules_is_refused_whole(host: Host) -> None:

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
-from node_agent.gateway import STANDALONE, Gateway, GatewayLink
+from node_agent.foreign import STANDALONE
+from node_agent.gateway import Gateway, GatewayLink
+from node_agent.meters import Meter
 from node_agent.rules import ACCEPT, DROP, NODE, OUT_OF_SLICES, Change, rule
 from tests.contract.network.hosts import Host, aspects_of, gateway_of
 from tests.contract.network.slices import NETWORK, names, network, run, slice_on
@@ -22,6 +24,16 @@ def test_a_flow_of_nobodys_is_removed(host: Host) -> None:
     host.switch.set_flows(NETWORK.bridge, 7, frozenset({STANDALONE}))
     assert run(gateway_of(host).to_apply()) == ["gateway.remove_foreign_flows"]
     assert host.switch.flows(NETWORK.bridge) == {}
+
+
+def test_a_meter_of_nobodys_is_removed_and_the_slots_meters_stay(host: Host) -> None:
+    host.switch.add_meter(NETWORK.bridge, 1, Meter(9, 9))
+    host.switch.add_meter(NETWORK.bridge, 900, Meter(9, 9))
+    [remove] = gateway_of(host).to_apply()
+    assert remove.mends is not None
+    assert (remove.mends.kind, remove.mends.found) == ("bridge.foreign_flows", "no flows, meters 900")
+    assert run(gateway_of(host).to_apply()) == ["gateway.remove_foreign_flows"]
+    assert host.switch.meters(NETWORK.bridge) == {1: Meter(9, 9)}
 
 
 def test_a_rule_of_nobodys_is_removed_and_the_slots_rules_stay(host: Host) -> None:

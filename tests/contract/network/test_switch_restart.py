@@ -16,7 +16,7 @@ from tests.contract.network.slices import GATEWAY, NETWORK, network, run, slice_
 from tests.contract.network.wire import Wire, is_arp_reply, lease, who_has
 
 pytestmark = pytest.mark.node
-ALICE, BOB = network(0), network(1)
+ALICE, BOB = network(0, rate_mbit=100), network(1)
 
 
 @pytest.fixture

@@ -1,0 +1,46 @@
+"""What `ovs-ofctl dump-meters` prints is read whole or not at all."""
+
+import pytest
+
+from node_agent.drivers.meters import read_meters
+from node_agent.meters import Meter
+from node_agent.slices import HostUnreadable
+
+REPLY = "OFPST_METER_CONFIG reply (OF1.4) (xid=0x2):\n"
+LIMIT = "meter=1 kbps burst bands=\ntype=drop rate=1000 burst_size=800\n"
+
+
+def test_limits_are_read_by_their_numbers() -> None:
+    other = "meter=128 kbps burst bands=\ntype=drop rate=9 burst_size=1\n"
+    assert read_meters(REPLY) == {}
+    assert read_meters(f"{REPLY}{LIMIT}\n{other}") == {1: Meter(1000, 800), 128: Meter(9, 1)}
+    assert read_meters(f"{REPLY}{LIMIT}\n{REPLY}{other}") == {1: Meter(1000, 800), 128: Meter(9, 1)}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "meter=1 pktps burst bands=\ntype=drop rate=1000 burst_size=800",
+        "meter=1 kbps burst stats bands=\ntype=drop rate=1000 burst_size=800",
+        "meter=1 kbps bands=\ntype=drop rate=1000",
+        "meter=1 bands=\ntype=drop rate=1000",
+        "meter=1 kbps burst bands=",
+        f"{LIMIT}type=drop rate=2 burst_size=2",
+        "meter=1 kbps burst bands=\ntype=dscp_remark rate=1000 burst_size=800 prec_level=1",
+    ],
+)
+def test_a_meter_of_another_kind_is_there_and_is_no_limit(other: str) -> None:
+    assert read_meters(f"{REPLY}{other}\n") == {1: None}
+
+
+@pytest.mark.parametrize(
+    "line", ["meter=one kbps burst bands=", "type=drop", "type=drop rate=1 burst_size=-1", "what?"]
+)
+def test_a_line_of_anything_else_makes_it_unreadable(line: str) -> None:
+    with pytest.raises(HostUnreadable, match="no line about a meter"):
+        read_meters(f"{REPLY}{LIMIT}{line}\n")
+
+
+def test_a_band_of_no_meter_is_unreadable() -> None:
+    with pytest.raises(HostUnreadable):
+        read_meters(f"{REPLY}type=drop rate=1000 burst_size=800\n")
