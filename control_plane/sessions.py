@@ -120,6 +120,12 @@ async def spoken(conn: AsyncConnection, node_id: NodeId) -> frozenset[str] | Non
     return None if speaks is None else frozenset(speaks)
 
 
+def knows(node_id: sa.ColumnElement[str], announced: str) -> sa.ScalarSelect[bool]:
+    """Whether that node's agent said last that it knows what agents announce by this; a question within another."""
+    said = session.c.speaks.contains([announced])
+    return sa.select(said).where(session.c.node_id == node_id).scalar_subquery()
+
+
 async def end(conn: AsyncConnection, node_id: NodeId, now: datetime) -> None:
     """Let the node's session expire. Its number is kept, so that no copy of its disk is ever current again."""
     await conn.execute(sa.update(session).where(_of(node_id)).values(expires_at=now))

@@ -57,6 +57,8 @@ class SkuView(BaseModel):
     name: str
     vcpus: int
     memory_mib: int
+    rate_mbit: int | None
+    """What may pass to a slice, and from it, in Mbit/s; null: as much as may be."""
     images: list[str]
 
 
@@ -250,7 +252,13 @@ async def list_skus(_principal: Admin, _at: At = None) -> Page[SkuView]:
     nothing.
     """
     items = [
-        SkuView(name=sku.name, vcpus=sku.vcpus, memory_mib=sku.memory_mib, images=list(IMAGES))
+        SkuView(
+            name=sku.name,
+            vcpus=sku.vcpus,
+            memory_mib=sku.memory_mib,
+            rate_mbit=sku.rate_mbit,
+            images=list(IMAGES),
+        )
         for sku in SKUS.values()
     ]
     return Page(items=items, next_cursor=None)

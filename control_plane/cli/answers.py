@@ -110,6 +110,7 @@ class Sku(Answer, frozen=True):
     name: str
     vcpus: int
     memory_mib: int
+    rate_mbit: int | None = None
     images: tuple[str, ...] = ()
 
 

@@ -28,7 +28,7 @@ from control_plane.handle import Command, Decision, Transaction
 from control_plane.histories import allocation_history
 from control_plane.origin import Origin
 from control_plane.processes.allocation import wanted_by
-from control_plane.sessions import spoken
+from control_plane.sessions import knows, spoken
 from control_plane.telling import is_telling
 from events.allocations import (
     AllocationFact,
@@ -56,7 +56,7 @@ from events.values import (
 )
 from read_models import nodes, slots
 from read_models.slots import SlotRow
-from tasks.catalogue import type_of
+from tasks.catalogue import RATE, type_of
 
 CANDIDATES: Final = 64
 """Rows looked at for one request; more than the slots of any node."""
@@ -170,6 +170,9 @@ def _candidates(
         _heard(silent_after),
         _fit(request, uses),
     ]
+    if SKUS[request.sku].rate_mbit is not None:
+        # An agent that knows of no rate refuses the order.
+        wanted.append(knows(slot.c.node_id, RATE))
     if request.slot_count > 1:
         # Else the rows looked at could all be of nodes with too few, and one with enough come after them.
         wanted.append(_free_beside(request) >= request.slot_count)

@@ -1,4 +1,6 @@
-"""What can be bought: sizes and how long they may take. v1 sells one."""
+"""What can be bought: sizes, and how long they may take. They belong to the release. One that was sold stays as it is:
+orders are derived anew from it, and a node refuses another content under the same token.
+"""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,12 +12,15 @@ from events.values import ImageName, SkuName
 
 @dataclass(frozen=True, slots=True)
 class Sku:
-    """A size of slice. `provisioning` is the longest wait from placement to readiness."""
+    """A size of slice. `provisioning` is the longest wait from placement to readiness; `rate_mbit` limits the slice's
+    traffic each way, in Mbit/s (NOD-3), where it is given.
+    """
 
     name: SkuName
     vcpus: int
     memory_mib: int
     provisioning: timedelta
+    rate_mbit: int | None = None
 
     def fits(self, hardware: SlotHardware) -> bool:
         return hardware.vcpus >= self.vcpus and hardware.memory_mib >= self.memory_mib
@@ -28,7 +33,10 @@ STOP_WITHIN: Final = timedelta(minutes=10)
 
 SKUS: Final = {
     sku.name: sku
-    for sku in (Sku(SkuName("lab.small"), vcpus=1, memory_mib=96, provisioning=timedelta(minutes=2)),)
+    for sku in (
+        Sku(SkuName("lab.small"), vcpus=1, memory_mib=96, provisioning=timedelta(minutes=2)),
+        Sku(SkuName("lab.medium"), vcpus=1, memory_mib=192, provisioning=timedelta(minutes=2), rate_mbit=100),
+    )
 }
 IMAGES: Final = (ImageName("lab-guest"),)
 

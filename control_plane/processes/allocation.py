@@ -255,7 +255,7 @@ def _order_id(slot: SlotId, wanted: Recorded[AllocationFact]) -> UUID:
 def _apply(request: AllocationRequested, slot: PlacedSlot, ways: tuple[IngressReserved, ...]) -> ApplySlice:
     sku = SKUS[request.sku]
     return ApplySlice(
-        network=_network(slot),
+        network=_network(slot, sku.rate_mbit),
         machine=Machine(
             vcpus=sku.vcpus,
             memory_mib=sku.memory_mib,
@@ -284,7 +284,7 @@ def _mapping(way: IngressReserved) -> Mapping:
     )
 
 
-def _network(slot: PlacedSlot) -> SliceNetwork:
+def _network(slot: PlacedSlot, rate_mbit: int | None = None) -> SliceNetwork:
     network = slot.network
     return SliceNetwork(
         bridge=network.bridge,
@@ -292,4 +292,5 @@ def _network(slot: PlacedSlot) -> SliceNetwork:
         private_ip=network.private_ip,
         subnet=network.subnet,
         gateway=network.gateway,
+        rate_mbit=rate_mbit,
     )

@@ -107,11 +107,13 @@ def batch(incarnation: str, *bodies: tuple[int, dict[str, Any]]) -> dict[str, An
     return {"incarnation": incarnation, "reports": reports}
 
 
-def admit(plane: RunningPlane, name: str, slots: int = 1) -> httpx.Client:
-    """Enrol a node, let it describe itself, and approve its slots; returns its own client."""
+def admit(plane: RunningPlane, name: str, slots: int = 1, **hardware: int) -> httpx.Client:
+    """Enrol a node, let it describe itself and its slots' hardware, and approve these; returns its own client."""
     enrol(plane, name, expect(plane, name))
     node = as_node(plane, name)
-    found = [{**SLOT, "index": index, "network_device": f"slice{index}"} for index in range(slots)]
+    found = [
+        {**SLOT, **hardware, "index": index, "network_device": f"slice{index}"} for index in range(slots)
+    ]
     assert node.post("/reports", json=batch(str(uuid4()), (1, survey(slots=found)))).is_success
     assert node.post("/heartbeat", json=BEAT).is_success
     for index in range(slots):

@@ -161,14 +161,11 @@ def test_an_empty_list_says_what_to_do(plane: ScriptedPlane, sliceplane: Run, th
 
 def test_skus_are_listed(plane: ScriptedPlane, sliceplane: Run) -> None:
     sku = {"name": "lab.small", "vcpus": 1, "memory_mib": 96, "images": ["lab-guest"]}
-    plane.answers("GET /v1/skus", page(sku))
-    assert sliceplane("skus", "list").out.splitlines()[1].split() == [
-        "lab.small",
-        "1",
-        "96",
-        "MiB",
-        "lab-guest",
-    ]
+    limited = {**sku, "name": "lab.medium", "rate_mbit": 100}
+    plane.answers("GET /v1/skus", page({**sku, "rate_mbit": None}, limited, sku))
+    shown = [line.split() for line in sliceplane("skus", "list").out.splitlines()[1:]]
+    free = ["lab.small", "1", "96", "MiB", "-", "lab-guest"]
+    assert shown == [free, ["lab.medium", "1", "96", "MiB", "100", "Mbit/s", "lab-guest"], free]
 
 
 @pytest.mark.parametrize(

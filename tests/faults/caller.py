@@ -20,11 +20,12 @@ PATIENCE_SECONDS: Final = 60.0
 
 @dataclass
 class Caller:
-    """Asks a stack as its admin. `tend` is called in every wait, and starts again what died."""
+    """Asks a stack as its admin, for slices of this SKU. `tend` is called in every wait, and starts again what died."""
 
     layout: Layout
     stack: Stack
     key: str = ""
+    sku: str = "lab.small"
     _calls: int = field(default=0, repr=False)
 
     def tend(self) -> None:
@@ -61,7 +62,7 @@ class Caller:
         return answers[0].json()
 
     def create(self, **fields: object) -> str:
-        asked = {"sku": "lab.small", "ssh_authorized_keys": [KEY], **fields}
+        asked = {"sku": self.sku, "ssh_authorized_keys": [KEY], **fields}
         return str(self.call("POST", "/allocations", asked)["id"])
 
     def release(self, allocation: str) -> None:

@@ -15,11 +15,13 @@ from typing import Final
 
 import msgspec
 
+from control_plane.decisions.skus import SKUS
 from deploy.embedded.children import Child, python_module
 from deploy.embedded.layout import Layout
 from deploy.embedded.nodes import host_file, write_configuration, write_token
 from deploy.embedded.screen import Screen
 from deploy.embedded.stack import Stack
+from events.values import SkuName
 from node_agent.lab.leaks.snapshot import Snapshot, differences, take
 from node_agent.lab.leaks.target import SimulatedTarget
 from node_agent.lab.simulated.host import State
@@ -174,7 +176,10 @@ class System(Caller):
         token = self.call("POST", "/nodes", {"id": name})["enrolment_token"]
         write_token(self.layout, name, token)
         host = host_file(self.layout, name)
+        sku = SKUS[SkuName(self.sku)]
+        slot = {"vcpus": sku.vcpus, "memory_mib": sku.memory_mib}
         simulated = {
+            "slots": [{"index": index, **slot} for index in (0, 1)],
             "simulated": {"boot_seconds": self.boot_seconds, "host_file": str(host)},
             "survey_seconds": 2,
         }
@@ -206,7 +211,8 @@ def running_system(boot_seconds: float = 0.2) -> Iterator[System]:
         layout = Layout(state)
         layout.ensure()
         stack = Stack(layout, (), Screen().say, replicas=REPLICAS)
-        system = System(layout, stack, boot_seconds=boot_seconds)
+        # With a rate, so that meters are made and taken away too.
+        system = System(layout, stack, sku="lab.medium", boot_seconds=boot_seconds)
         try:
             stack.start()
             for child in stack.programs.values():

@@ -1,7 +1,8 @@
 """The whole road over simulated nodes: a control plane and agents that are processes of their own."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,13 @@ class Site:
         until(lambda: self.show(allocation)["state"] == state, f"{allocation} is {state}", seconds)
 
 
-def start_node(plane: RunningPlane, folder: Path, name: str, boot_seconds: float = 0.3) -> SimulatedNode:
+def start_node(
+    plane: RunningPlane,
+    folder: Path,
+    name: str,
+    boot_seconds: float = 0.3,
+    slots: Sequence[Mapping[str, int]] = SLOTS,
+) -> SimulatedNode:
     """Admit a node and start its agent."""
     expected = plane.client().post("/nodes", json={"id": name}).json()
     folder.mkdir()
@@ -71,7 +78,7 @@ def start_node(plane: RunningPlane, folder: Path, name: str, boot_seconds: float
         "state_folder": str(folder / "agent"),
         "run_folder": str(folder / "run"),
         "images_folder": str(folder / "images"),
-        "slots": list(SLOTS),
+        "slots": list(slots),
         "survey_seconds": 2,
         "heartbeat_seconds": 1,
         "simulated": {"boot_seconds": boot_seconds, "host_file": str(folder / "host.json")},
@@ -82,15 +89,21 @@ def start_node(plane: RunningPlane, folder: Path, name: str, boot_seconds: float
     return SimulatedNode(name, agent, folder / "host.json")
 
 
-@pytest.fixture
-def site(running_plane: RunningPlane, tmp_path: Path) -> Iterator[Site]:
-    node = start_node(running_plane, tmp_path / "sim-a", "sim-a")
+@contextmanager
+def a_site(plane: RunningPlane, folder: Path, slots: Sequence[Mapping[str, int]] = SLOTS) -> Iterator[Site]:
+    node = start_node(plane, folder / "sim-a", "sim-a", slots=slots)
     try:
-        client = running_plane.client()
+        client = plane.client()
         until(lambda: len(client.get("/slots").json()["items"]) == 2, "the node's slots are discovered")
         for index in (0, 1):
             assert client.post(f"/nodes/sim-a/slots/{index}/approve").status_code == 200
         until(lambda: client.get("/nodes/sim-a").json()["state"] == "enrolled", "the node is settled")
-        yield Site(running_plane, node)
+        yield Site(plane, node)
     finally:
         node.agent.stop()
+
+
+@pytest.fixture
+def site(running_plane: RunningPlane, tmp_path: Path) -> Iterator[Site]:
+    with a_site(running_plane, tmp_path) as made:
+        yield made

@@ -71,9 +71,10 @@ def drift(items: Iterable[Drift]) -> RenderableType:
 
 
 def skus(items: Iterable[Sku]) -> RenderableType:
-    table = _table("NAME", "VCPUS", "MEMORY", "IMAGES")
+    table = _table("NAME", "VCPUS", "MEMORY", "RATE", "IMAGES")
     for item in items:
-        table.add_row(item.name, str(item.vcpus), words.amount(item.memory_mib), ", ".join(item.images))
+        size = str(item.vcpus), words.amount(item.memory_mib)
+        table.add_row(item.name, *size, words.rate(item.rate_mbit), ", ".join(item.images))
     return table
 
 

@@ -60,6 +60,10 @@ def amount(mebibytes: int | None) -> str:
     return f"{mebibytes // 1024} GiB" if mebibytes % 1024 == 0 else f"{mebibytes} MiB"
 
 
+def rate(mbit: int | None) -> str:
+    return "-" if mbit is None else f"{mbit} Mbit/s"
+
+
 def step(name: str, number: int, of: int | None) -> str:
     """`port (3 of 7)`, or `boot (4)` while nobody knows how many steps there are."""
     return f"{name} ({number} of {of})" if of else f"{name} ({number})"
