@@ -140,9 +140,8 @@ def _survey(
     reporter = Reporter(Spool(folder / "spool"), NodeClock())
     drifts = Drifts(reporter.tell, NodeClock().now, lambda: None)
     files = FenceFiles(folder / "fence", str.encode)
-    slots = Slots(
-        settings.node_id, node_network(settings, SUBNET), (slot.index for slot in settings.slots), files
-    )
+    indexes = (slot.index for slot in settings.slots)
+    slots = Slots(settings.node_id, node_network(settings, SUBNET), indexes, files, lambda: None)
     work = SlotWork(host, Outcomes(reporter), drifts)
     acceptance = Acceptance(slots, work, reporter)
     inspection = Inspection(

@@ -6,10 +6,13 @@ door at once, halts the older one's work, and then waits for work; the older one
 door and says nothing. Doors are never taken while another door is held; work is always taken before the door.
 
 An operation that mends owns the work too; it speaks for no order, and a newer order halts it like any work.
+
+Who finds the slot worked on and does not wait has seen something that the work may not have looked at any more. So when
+the work ends, it is said that somebody was turned away.
 """
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final, Literal
@@ -29,16 +32,20 @@ _LOOK_UP_SECONDS: Final = 0.05
 
 
 class Slot:
-    """One slot. Everything it holds is on disk before it is here."""
+    """One slot. Everything it holds is on disk before it is here.
 
-    def __init__(self, slot_id: SlotId, files: FenceFiles) -> None:
+    `look_again` hears when work has ended that others were turned away from, and must return at once.
+    """
+
+    def __init__(self, slot_id: SlotId, files: FenceFiles, look_again: Callable[[], None]) -> None:
         self.slot_id = slot_id
-        self._files = files
+        self._files, self._look_again = files, look_again
         self._held = files.read(slot_id)
         self._door = threading.Lock()
         self._work = threading.Lock()
         self._working: Halt | None = None
         self._is_mended = False
+        self._turned_away = False
         self._closing = False
 
     @property
@@ -106,12 +113,19 @@ class Slot:
 
     def _acquired(self, waiting: Order | None) -> bool:
         if waiting is None:
-            return self._work.acquire(blocking=False)
+            return self._acquired_at_once()
         while not self._work.acquire(timeout=_LOOK_UP_SECONDS):
             held = self.held
             if held is None or held.order.token != waiting.token:
                 return False
         return True
+
+    def _acquired_at_once(self) -> bool:
+        # Behind the door, as its end: either that sees who was turned away, or nobody is.
+        with self._door:
+            is_ours = self._work.acquire(blocking=False)
+            self._turned_away = self._turned_away or not is_ours
+            return is_ours
 
     def _await_work(self, halt: Halt) -> None:
         if self._work.acquire(blocking=False):
@@ -130,7 +144,10 @@ class Slot:
     def _end(self) -> None:
         with self._door:
             self._working, self._is_mended = None, False
-        self._work.release()
+            turned_away, self._turned_away = self._turned_away, False
+            self._work.release()
+        if turned_away:
+            self._look_again()
 
     def _write(self, held: Held, *, durable: bool = True) -> None:
         self._files.write(held, durable=durable)
@@ -141,10 +158,16 @@ class Slots:
     """The slots this node was configured with, on the one network that it guards."""
 
     def __init__(
-        self, node_id: NodeId, network: NodeNetwork, indexes: Iterable[SlotIndex], files: FenceFiles
+        self,
+        node_id: NodeId,
+        network: NodeNetwork,
+        indexes: Iterable[SlotIndex],
+        files: FenceFiles,
+        look_again: Callable[[], None],
     ) -> None:
         self._node_id, self._network = node_id, network
-        self._slots = {slot_of(node_id, index): Slot(slot_of(node_id, index), files) for index in indexes}
+        ids = (slot_of(node_id, index) for index in indexes)
+        self._slots = {slot_id: Slot(slot_id, files, look_again) for slot_id in ids}
 
     def of(self, order: Order) -> Slot:
         """The slot that an order is for. Raises `Refused` when that is not here."""

@@ -75,10 +75,12 @@ class Agent:
         self._trust = Trust(granted.order_keys, kept.former_keys, self._talking.clock.now)
         self._files = FenceFiles(settings.state_folder / "fence", self._trust.recall)
         indexes = (slot.index for slot in settings.slots)
-        slots = Slots(settings.node_id, node_network(settings, granted.subnet), indexes, self._files)
+        network = node_network(settings, granted.subnet)
+        slots = Slots(settings.node_id, network, indexes, self._files, self._look_again)
         self._hears_changes = settings.hears_changes
         self._host = build_host(settings, granted.subnet, self._something_changed)
-        self._drifts = Drifts(reporter.tell, self._talking.clock.now, self._drift_changed)
+        # What is open stands in the node's description, which a survey tells.
+        self._drifts = Drifts(reporter.tell, self._talking.clock.now, self._look_again)
         work = SlotWork(self._host, Outcomes(reporter), self._drifts, progress)
         self._acceptance = Acceptance(slots, work, reporter)
         self._operations = Operations(
@@ -198,10 +200,9 @@ class Agent:
 
     def _something_changed(self) -> None:
         if self._hears_changes:
-            self._survey.wake()
+            self._look_again()
 
-    def _drift_changed(self) -> None:
-        # What is open stands in the node's description, which a survey tells.
+    def _look_again(self) -> None:
         self._survey.wake()
 
 

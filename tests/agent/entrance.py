@@ -100,6 +100,7 @@ class Entrance:
             node_network(self.settings, SUBNET),
             (slot.index for slot in self.settings.slots),
             FenceFiles(self.folder / "fence", self.trust.recall),
+            lambda: None,
         )
         heard = _Heard(self.steps)
         drifts = Drifts(reporter.tell, self.clock.now, lambda: None)

@@ -58,7 +58,8 @@ class Node:
     def __post_init__(self) -> None:
         self.spool = Spool(self.folder / "spool")
         self.files = FenceFiles(self.folder / "fence", trust().recall)
-        slots = Slots(NODE, NETWORK, (SlotIndex(0), SlotIndex(1)), self.files)
+        self.missed = threading.Event()
+        slots = Slots(NODE, NETWORK, (SlotIndex(0), SlotIndex(1)), self.files, self.missed.set)
         reporter = Reporter(self.spool, NodeClock())
         self.drifts = Drifts(reporter.tell, NodeClock().now, lambda: None)
         work = SlotWork(self.toy.host(), Outcomes(reporter), self.drifts)
@@ -481,6 +482,26 @@ def test_a_survey_repairs_only_what_differs(node: Node, toy: Toy) -> None:
     node.survey()
     assert toy.done == [*MAKING, "port.add"]
     assert node.told() == told
+
+
+def test_a_survey_that_finds_a_slot_worked_on_is_asked_for_when_that_ends(node: Node, toy: Toy) -> None:
+    node.accept(apply())
+    del toy.there["port", 0]
+    toy.slow["port.add"] = threading.Event()
+    toy.begun.clear()
+    repairing = threading.Thread(target=node.survey, daemon=True)
+    repairing.start()
+    toy.begun.wait(10)
+    del toy.there["lease", 0]
+    node.survey()
+    assert not node.missed.is_set()
+    toy.slow["port.add"].set()
+    repairing.join(10)
+    assert node.missed.is_set()
+    node.missed.clear()
+    node.survey()
+    assert ("lease", 0) in toy.there
+    assert not node.missed.is_set()
 
 
 def test_a_slice_found_dead_is_reported_and_brought_up_again(node: Node, toy: Toy) -> None:
