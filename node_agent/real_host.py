@@ -14,7 +14,7 @@ from node_agent.drivers.links import NetlinkLinks
 from node_agent.drivers.nat import Nftables
 from node_agent.drivers.ovs import OpenVSwitch
 from node_agent.drivers.sources import files_in, links_and_routes, packet_filter
-from node_agent.drivers.watching import HostWatch
+from node_agent.drivers.watching import HostWatch, Source
 from node_agent.durable import open_folder
 from node_agent.gateway import Gateway, node_network
 from node_agent.host import Host
@@ -54,12 +54,7 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
         ends.callback(close)
 
     def listen() -> None:
-        sources = {
-            "rtnetlink": links_and_routes,
-            "nfnetlink": packet_filter,
-            "inotify": files_in(*dhcp.folders),
-            **switch.sources(network.bridge),
-        }
+        sources = sources_of(network.bridge, switch, dhcp)
         ends.callback(HostWatch(sources, something_changed).stop)
 
     return Host(
@@ -83,6 +78,16 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
         listen=listen,
         close=ends.close,
     )
+
+
+def sources_of(bridge: str, switch: OpenVSwitch, dhcp: DnsmasqLeases) -> dict[str, Source]:
+    """Who tells of changes on the host, by the names of the catalogue of drift."""
+    return {
+        "rtnetlink": links_and_routes,
+        "nfnetlink": packet_filter,
+        "inotify": files_in(*dhcp.folders),
+        **switch.sources(bridge),
+    }
 
 
 def _reachable(folder: Path) -> Path:

@@ -89,7 +89,8 @@ class _Output:
             ["setpriv", "--pdeathsig", "KILL", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            # ovs-ofctl prints there what it monitors.
+            stderr=subprocess.STDOUT,
         )
         assert self._program.stdout is not None
         self._printed = self._program.stdout
@@ -167,7 +168,7 @@ def switch_database(path: Path) -> Source:
 def flows_of_bridge(management: Path) -> Source:
     """The switch, on the flows of the bridge with this management socket (ovs-ofctl(8), `monitor`)."""
     return lambda: _Output(
-        ("ovs-ofctl", "-O", "OpenFlow14", "monitor", f"unix:{management}", "watch:!initial")
+        ("ovs-ofctl", "--unixctl=none", "-O", "OpenFlow14", "monitor", f"unix:{management}", "watch:!initial")
     )
 
 

@@ -15,8 +15,10 @@ from node_agent.drivers.dhcp import DnsmasqLeases
 from node_agent.drivers.links import NetlinkLinks
 from node_agent.drivers.nat import Nftables
 from node_agent.drivers.ovs import OpenVSwitch
+from node_agent.drivers.watching import Source
 from node_agent.gateway import NodeNetwork
 from node_agent.lab.lab import LabNode
+from node_agent.real_host import sources_of
 from tests.connections import WORLD
 from tests.contract.network.hosts import AllFilter, AllLeases, AllLinks, AllSwitch
 from tests.contract.network.wire import Wire, lease
@@ -35,6 +37,9 @@ class Real:
         self.switch: AllSwitch = self._switch
         self.filter: AllFilter = Nftables()
         self.leases: AllLeases = self.leases_driver
+
+    def sources(self) -> dict[str, Source]:
+        return sources_of(self.network.bridge, self._switch, self.leases_driver)
 
     def stop(self) -> None:
         self.leases_driver.stop()
