@@ -32,7 +32,9 @@ def planned(wanted: Slice, host: Host) -> tuple[Step, ...]:
 
 def make(wanted: Slice, host: Host, halt: Halt) -> None:
     """Make the host carry `wanted`. Raises `StepFailed`, `HostUnreadable`, `Halted`."""
-    _carry_out(host.aspects, lambda aspect: aspect.to_apply(wanted), lambda steps: run_steps(steps, halt))
+    with one_look():
+        host.look_ahead()
+        _carry_out(host.aspects, lambda aspect: aspect.to_apply(wanted), lambda steps: run_steps(steps, halt))
 
 
 def planned_off(stopped: SliceNetwork, host: Host) -> tuple[Step, ...]:
@@ -62,7 +64,9 @@ def _undo(host: Host, plan: Callable[[Aspect], tuple[Step, ...]], halt: Halt) ->
         except StepFailed as refusal:
             refusals.append(refusal)
 
-    _carry_out(host.aspects[::-1], plan, run)
+    with one_look():
+        host.look_ahead()
+        _carry_out(host.aspects[::-1], plan, run)
     return tuple(refusals)
 
 
@@ -93,12 +97,11 @@ def _carry_out(
     plan: Callable[[Aspect], tuple[Step, ...]],
     run: Callable[[Iterable[Step]], None],
 ) -> None:
-    with one_look():
-        plans = [plan(aspect) for aspect in aspects]
-        expect_steps(sum(map(len, plans)))
-        changed = False
-        for aspect, planned in zip(aspects, plans, strict=True):
-            # A plan made before another aspect changed may be of a host that is no more (a tap made anew, say).
-            steps = plan(aspect) if changed else planned
-            run(steps)
-            changed = changed or bool(steps)
+    plans = [plan(aspect) for aspect in aspects]
+    expect_steps(sum(map(len, plans)))
+    changed = False
+    for aspect, planned in zip(aspects, plans, strict=True):
+        # A plan made before another aspect changed may be of a host that is no more (a tap made anew, say).
+        steps = plan(aspect) if changed else planned
+        run(steps)
+        changed = changed or bool(steps)

@@ -100,6 +100,8 @@ class Host:
     """Whether anything runs that is the slot's. Raises `HostUnreadable`."""
     to_shut_down: Callable[[SliceNetwork], tuple[Step, ...]]
     """Steps that ask the slot's guest to shut down; empty when none runs. Raises `HostUnreadable`."""
+    look_ahead: Callable[[], None]
+    """Within a look, begin to read what is asked of every slot and takes long."""
     listen: Callable[[], None]
     """From now on, those who asked for it hear at once when something on the host may have changed."""
     close: Callable[[], None]

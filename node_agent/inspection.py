@@ -62,6 +62,7 @@ class Inspection:
     def prepare(self, halt: Halt) -> tuple[Difference, ...]:
         """Make good what the node as a whole lacks; what was found lacking. Raises `Halted`."""
         found: tuple[Difference, ...] = ()
+        self._host.look_ahead()
         try:
             steps = self._host.gateway.to_apply()
             found = differences(steps)

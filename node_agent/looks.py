@@ -5,12 +5,15 @@ each of its slots, though, and one answer for all of them is as fresh as eight; 
 again after each. So they open a look; what is read within it, on this thread, is read once. A driver that changes the
 host ends what was seen of it so far, or all that was seen where others show the change too: nobody plans on a picture
 from before his own change.
+
+Who knows what will be asked of a program, which takes longer to start than to answer, has it begun ahead.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final, TypeVar, cast
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar, cast
 
 from node_agent.slices import HostUnreadable
 
@@ -22,6 +25,25 @@ Question = tuple[object, ...]
 _seen: Final[ContextVar[dict[Question, object] | None]] = ContextVar("seen", default=None)
 
 
+class Begun(Protocol):
+    """An answer on its way."""
+
+    def answer(self) -> object:
+        """Wait for it. Raises `HostUnreadable`."""
+        ...
+
+    def end(self) -> None:
+        """Nobody asks any more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """In the place of the answer that it is to be."""
+
+    begun: Begun
+
+
 @contextmanager
 def one_look() -> Iterator[None]:
     """While this lasts, equal reads on this thread (or task) share one answer."""
@@ -29,6 +51,7 @@ def one_look() -> Iterator[None]:
     try:
         yield
     finally:
+        look_again()
         _seen.reset(token)
 
 
@@ -40,9 +63,18 @@ def look(question: Question, read: Callable[[], T]) -> T:
     if question not in seen:
         seen[question] = _answer(read)
     answer = seen[question]
+    if isinstance(answer, _Ahead):
+        seen[question] = answer = _answer(answer.begun.answer)
     if isinstance(answer, HostUnreadable):
         raise answer
     return cast(T, answer)
+
+
+def look_ahead(question: Question, begin: Callable[[], Begun]) -> None:
+    """Begin to read the answer to `question`, which somebody will ask; outside of any look nothing."""
+    seen = _seen.get()
+    if seen is not None and question not in seen:
+        seen[question] = _answer(lambda: _Ahead(begin()))
 
 
 def _answer(read: Callable[[], object]) -> object:
@@ -59,4 +91,6 @@ def look_again(driver: object = None) -> None:
     if seen is None:
         return
     for question in [each for each in seen if driver in {None, each[0]}]:
-        del seen[question]
+        answer = seen.pop(question)
+        if isinstance(answer, _Ahead):
+            answer.begun.end()

@@ -31,11 +31,11 @@ class Switch(Protocol):
 
     def port(self, name: str) -> Port | None: ...
 
-    def flows(self, bridge: str) -> dict[int, frozenset[Flow]]:
+    def flows(self, bridge: str) -> Mapping[int, frozenset[Flow]]:
         """The flows of a bridge by cookie; empty when there is no such bridge."""
         ...
 
-    def meters(self, bridge: str) -> dict[int, Meter | None]:
+    def meters(self, bridge: str) -> Mapping[int, Meter | None]:
         """The meters of a bridge by number, None for one of another kind; empty when there is no such bridge."""
         ...
 

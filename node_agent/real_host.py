@@ -53,6 +53,10 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
     for close in (links.close, switch.close, dhcp.close, hypervisor.close):
         ends.callback(close)
 
+    def look_ahead() -> None:
+        switch.look_ahead(network.bridge)
+        filter_.look_ahead()
+
     def listen() -> None:
         sources = sources_of(network.bridge, switch, dhcp)
         ends.callback(HostWatch(sources, something_changed).stop)
@@ -75,6 +79,7 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
         inspect_machine=machines.inspect,
         runs=machines.runs,
         to_shut_down=machines.to_shut_down,
+        look_ahead=look_ahead,
         listen=listen,
         close=ends.close,
     )

@@ -59,9 +59,10 @@ class DnsmasqLeases:
         return () if shutil.which("dnsmasq") else ("program dnsmasq",)
 
     def serves(self, network: NodeNetwork) -> bool:
-        return self._server.serves(network)
+        return look((self, "serves", network), lambda: self._server.serves(network))
 
     def serve(self, network: NodeNetwork) -> None:
+        look_again(self)
         self._make_folder()
         self._server.serve(network)
 

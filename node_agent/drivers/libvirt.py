@@ -9,6 +9,7 @@ libvirtd and not to these connections: nothing here ends with the agent.
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -16,6 +17,7 @@ from uuid import UUID
 import libvirt
 import structlog
 
+from events.values import MAX_SLOTS
 from node_agent.domain_xml import NotAGuest, domain_xml, guest_in, interfaces_in
 from node_agent.drivers.deadlines import Deadlines, Overdue
 from node_agent.drivers.libvirt_events import DomainWatch, run_event_loop
@@ -199,15 +201,22 @@ def _listed(connection: Connection) -> Iterator[FoundDomain]:
             uuid=UUID(domain.UUIDString()),
             state=_STATES.get(state, "running"),
             guest=_guest(xml),
-            interfaces=interfaces_in(xml),
+            interfaces=_interfaces(xml),
         )
 
 
+# A survey sees the same domains again and again.
+@lru_cache(maxsize=MAX_SLOTS)
 def _guest(xml: str) -> Guest | None:
     try:
         return guest_in(xml)
     except NotAGuest:
         return None
+
+
+@lru_cache(maxsize=MAX_SLOTS)
+def _interfaces(xml: str) -> tuple[str, ...]:
+    return interfaces_in(xml)
 
 
 def _by_uuid(connection: Connection, uuid: UUID) -> Domain:

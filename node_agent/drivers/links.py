@@ -5,6 +5,7 @@ fails is thrown away, and the next question opens another, in the network namesp
 """
 
 import ipaddress
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -78,8 +79,10 @@ class NetlinkLinks:
 
     def index(self, name: str) -> int | None:
         """The kernel's number of a link; another one means another device, even under the same name."""
-        found = self._read(f"index of {name}", lambda netlink: netlink.link_lookup(ifname=name))
-        return found[0] if found else None
+        try:
+            return socket.if_nametoindex(name)
+        except OSError:
+            return None
 
     def gateway_link(self, name: str) -> GatewayLink | None:
         found = self._links().get(name)

@@ -8,13 +8,15 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from errno import ENOENT
+from functools import lru_cache
 from typing import Any, Final
 
 from pyroute2 import Conntrack
 from pyroute2.netlink.exceptions import NetlinkError
 
 from events.values import Ipv4Address
-from node_agent.looks import look, look_again
+from node_agent.drivers.programs import Asked, ask, reason
+from node_agent.looks import look, look_again, look_ahead
 from node_agent.mappings import Connection
 from node_agent.rules import TABLE, Chain, Change, Family, FoundRule, Rule, Ruleset, canonical
 from node_agent.slices import HostRefused, HostUnreadable
@@ -34,7 +36,10 @@ class Nftables:
         return () if shutil.which("nft") else ("program nft",)
 
     def ruleset(self) -> Ruleset:
-        return look((self, "ruleset"), self._ruleset)
+        return look((self, "ruleset"), lambda: self._ask_ruleset().answer())
+
+    def look_ahead(self) -> None:
+        look_ahead((self, "ruleset"), self._ask_ruleset)
 
     def change(self, change: Change) -> None:
         look_again(self)
@@ -43,9 +48,16 @@ class Nftables:
         commands += [{"insert": {"rule": _rule(rule)}} for rule in reversed(change.insert)]
         commands += [{"add": {"rule": _rule(rule)}} for rule in change.append]
         try:
-            self._nft(["-f", "-"], json.dumps({"nftables": commands}))
+            subprocess.run(
+                ["nft", "-j", "-f", "-"],
+                input=json.dumps({"nftables": commands}),
+                capture_output=True,
+                check=True,
+                text=True,
+                timeout=self._deadline,
+            )
         except (OSError, subprocess.SubprocessError) as error:
-            raise HostRefused(f"nft: {_reason(error)}") from error
+            raise HostRefused(f"nft: {reason(error)}") from error
 
     def connections(self, ip: Ipv4Address) -> tuple[Connection, ...]:
         return tuple(each for each in look((self, "connections"), _tracked) if each.has(ip))
@@ -61,27 +73,20 @@ class Nftables:
         except (NetlinkError, OSError) as error:
             raise HostRefused(f"flush connections of {ip}: {error}") from error
 
-    def _ruleset(self) -> Ruleset:
-        try:
-            listed = json.loads(self._nft(["list", "ruleset"], ""))["nftables"]
-        except (OSError, subprocess.SubprocessError, ValueError) as error:
-            raise HostUnreadable(f"nft list ruleset: {_reason(error)}") from error
-        chains = (each["chain"] for each in listed if "chain" in each)
-        rules = (each["rule"] for each in listed if "rule" in each)
-        return Ruleset(
-            frozenset(_found_chain(chain) for chain in chains if _ours(chain)),
-            tuple(_found_rule(rule) for rule in rules if _ours(rule)),
-        )
+    def _ask_ruleset(self) -> Asked[Ruleset]:
+        return ask("nft list ruleset", [("nft", "-j", "list", "ruleset")], _found_ruleset, self._deadline)
 
-    def _nft(self, words: list[str], stdin: str) -> str:
-        return subprocess.run(
-            ["nft", "-j", *words],
-            input=stdin,
-            capture_output=True,
-            check=True,
-            text=True,
-            timeout=self._deadline,
-        ).stdout
+
+# A survey sees the same rules again and again.
+@lru_cache(maxsize=2)
+def _found_ruleset(text: str) -> Ruleset:
+    listed = json.loads(text)["nftables"]
+    chains = (each["chain"] for each in listed if "chain" in each)
+    rules = (each["rule"] for each in listed if "rule" in each)
+    return Ruleset(
+        frozenset(_found_chain(chain) for chain in chains if _ours(chain)),
+        tuple(_found_rule(rule) for rule in rules if _ours(rule)),
+    )
 
 
 def _ours(listed: Command) -> bool:
@@ -160,9 +165,3 @@ def _forget(conntrack: Any, entry: Any) -> None:
         # It ended by itself since the listing.
         if error.code != ENOENT:
             raise
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, subprocess.CalledProcessError):
-        return str(error.stderr).strip() or str(error)
-    return str(error)

@@ -3,7 +3,8 @@ of the `ovs` package. Bundles take no meters: each is set by itself.
 """
 
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -12,12 +13,22 @@ from ovs.flow.decoders import EthMask, IPMask
 from ovs.flow.ofp import OFPFlow
 
 from node_agent.drivers.meters import meter_text, read_meters
+from node_agent.drivers.programs import Asked, ask, reason
 from node_agent.flows import Flow
 from node_agent.meters import Meter
-from node_agent.slices import HostRefused, HostUnreadable
+from node_agent.slices import HostRefused
 
 # By their names it would ask for the features of all 254 tables first, a megabyte.
 _OPTIONS: Final = ("-O", "OpenFlow14", "--no-names")
+_DUMPS: Final = (("dump-flows", "--no-stats"), ("dump-meters",))
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What stands on a bridge: its flows by their cookie, its meters by their number."""
+
+    flows: Mapping[int, frozenset[Flow]]
+    meters: Mapping[int, Meter | None]
 
 
 class OpenFlow:
@@ -26,16 +37,10 @@ class OpenFlow:
     def __init__(self, folder: Path, deadline: float = 5.0) -> None:
         self._folder, self._deadline = folder, deadline
 
-    def flows(self, bridge: str) -> dict[int, frozenset[Flow]]:
-        try:
-            dump = self._ofctl("dump-flows", "--no-stats", bridge=bridge)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise HostUnreadable(f"flows of {bridge}: {_reason(error)}") from error
-        found: dict[int, set[Flow]] = {}
-        for line in filter(lambda line: "actions=" in line, dump.splitlines()):
-            cookie, flow = _read(line)
-            found.setdefault(cookie, set()).add(flow)
-        return {cookie: frozenset(flows) for cookie, flows in found.items()}
+    def ask_tables(self, bridge: str) -> Asked[Tables]:
+        """Raises `HostUnreadable`."""
+        commands = [self._command(*dump, bridge=bridge) for dump in _DUMPS]
+        return ask(f"flows and meters of {bridge}", commands, _tables, self._deadline)
 
     def set_flows(self, bridge: str, cookie: int, flows: Iterable[Flow]) -> None:
         lines = [
@@ -45,13 +50,7 @@ class OpenFlow:
         try:
             self._ofctl("--bundle", "add-flows", bridge=bridge, last="-", stdin="\n".join(lines) + "\n")
         except (OSError, subprocess.SubprocessError) as error:
-            raise HostRefused(f"set flows of {bridge}: {_reason(error)}") from error
-
-    def meters(self, bridge: str) -> dict[int, Meter | None]:
-        try:
-            return read_meters(self._ofctl("dump-meters", bridge=bridge))
-        except (OSError, subprocess.SubprocessError) as error:
-            raise HostUnreadable(f"meters of {bridge}: {_reason(error)}") from error
+            raise HostRefused(f"set flows of {bridge}: {reason(error)}") from error
 
     def add_meter(self, bridge: str, number: int, meter: Meter) -> None:
         self._change_meter("add-meter", bridge, meter_text(number, meter))
@@ -66,23 +65,33 @@ class OpenFlow:
         try:
             self._ofctl(command, bridge=bridge, last=meter)
         except (OSError, subprocess.SubprocessError) as error:
-            raise HostRefused(f"{command} of {bridge}, {meter}: {_reason(error)}") from error
+            raise HostRefused(f"{command} of {bridge}, {meter}: {reason(error)}") from error
 
-    def _ofctl(self, *words: str, bridge: str, last: str | None = None, stdin: str = "") -> str:
-        target = f"unix:{self._folder / bridge}.mgmt"
-        return subprocess.run(
-            ["ovs-ofctl", *_OPTIONS, *words, target, *([last] if last else [])],
+    def _ofctl(self, *words: str, bridge: str, last: str, stdin: str = "") -> None:
+        subprocess.run(
+            [*self._command(*words, bridge=bridge), last],
             input=stdin,
             capture_output=True,
             check=True,
             text=True,
             timeout=self._deadline,
-        ).stdout
+        )
+
+    def _command(self, *words: str, bridge: str) -> tuple[str, ...]:
+        return "ovs-ofctl", *_OPTIONS, *words, f"unix:{self._folder / bridge}.mgmt"
 
 
 def _text(flow: Flow) -> str:
     words = (f"{name}={value}" if value else name for name, value in sorted(flow.match))
     return f"priority={flow.priority},{','.join(words)},actions={flow.actions}"
+
+
+def _tables(flows: str, meters: str) -> Tables:
+    found: dict[int, set[Flow]] = {}
+    for line in filter(lambda line: "actions=" in line, flows.splitlines()):
+        cookie, flow = _read(line)
+        found.setdefault(cookie, set()).add(flow)
+    return Tables({cookie: frozenset(flows) for cookie, flows in found.items()}, read_meters(meters))
 
 
 # A survey sees the same lines again and again; parsing them costs more than all the rest of it.
@@ -125,9 +134,3 @@ def _actions(actions: list[dict[str, Any]]) -> str:
             return "drop"
         case _:
             return repr(actions)
-
-
-def _reason(error: OSError | subprocess.SubprocessError) -> str:
-    if isinstance(error, subprocess.CalledProcessError):
-        return str(error.stderr).strip() or str(error)
-    return str(error)

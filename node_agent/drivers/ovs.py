@@ -7,18 +7,18 @@ number of its device, and one whose device bears another by now has no number.
 
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from events.values import MacAddress
-from node_agent.drivers.openflow import OpenFlow
+from node_agent.drivers.openflow import OpenFlow, Tables
 from node_agent.drivers.ovsdb import Ovsdb, Row, elements, pairs
 from node_agent.drivers.sources import flows_of_bridge, switch_database
 from node_agent.drivers.watching import Source
 from node_agent.flows import Flow
 from node_agent.gateway import Bridge
-from node_agent.looks import look, look_again
+from node_agent.looks import look, look_again, look_ahead
 from node_agent.meters import Meter
 from node_agent.ports import Port
 from node_agent.slices import HostRefused, HostUnreadable
@@ -107,15 +107,18 @@ class OpenVSwitch:
         look_again(self)
         self._database.change(f"delete port {name}", ("del_port", {"port": name, "if_exists": True}))
 
-    def flows(self, bridge: str) -> dict[int, frozenset[Flow]]:
-        return look((self, "flows", bridge), lambda: self._flows(bridge))
+    def look_ahead(self, bridge: str) -> None:
+        look_ahead((self, "tables", bridge), lambda: self._openflow.ask_tables(bridge))
+
+    def flows(self, bridge: str) -> Mapping[int, frozenset[Flow]]:
+        return self._tables(bridge).flows
 
     def set_flows(self, bridge: str, cookie: int, flows: frozenset[Flow]) -> None:
         look_again(self)
         self._openflow.set_flows(bridge, cookie, flows)
 
-    def meters(self, bridge: str) -> dict[int, Meter | None]:
-        return look((self, "meters", bridge), lambda: self._meters(bridge))
+    def meters(self, bridge: str) -> Mapping[int, Meter | None]:
+        return self._tables(bridge).meters
 
     def add_meter(self, bridge: str, number: int, meter: Meter) -> None:
         look_again(self)
@@ -129,11 +132,10 @@ class OpenVSwitch:
         look_again(self)
         self._openflow.delete_meter(bridge, number)
 
-    def _meters(self, bridge: str) -> dict[int, Meter | None]:
-        return self._openflow.meters(bridge) if self.bridge(bridge) is not None else {}
-
-    def _flows(self, bridge: str) -> dict[int, frozenset[Flow]]:
-        return self._openflow.flows(bridge) if self.bridge(bridge) is not None else {}
+    def _tables(self, bridge: str) -> Tables:
+        if self.bridge(bridge) is None:
+            return Tables({}, {})
+        return look((self, "tables", bridge), lambda: self._openflow.ask_tables(bridge).answer())
 
     def _rows(self) -> dict[str, list[Row]]:
         return look((self, "rows"), lambda: dict(self._database.select(COLUMNS)))

@@ -63,6 +63,7 @@ class Toy:
             inspect_machine=self.inspect,
             runs=self.runs,
             to_shut_down=self.to_shut_down,
+            look_ahead=lambda: None,
             listen=lambda: None,
             close=lambda: None,
         )

@@ -2,10 +2,11 @@
 
 import threading
 from collections.abc import Callable
+from typing import NoReturn
 
 import pytest
 
-from node_agent.looks import look, look_again, one_look
+from node_agent.looks import look, look_again, look_ahead, one_look
 from node_agent.slices import HostUnreadable
 
 PORTS, FLOWS, LEASES = ("switch", "ports"), ("switch", "flows"), ("dhcp", "leases")
@@ -42,6 +43,62 @@ def test_what_changed_in_one_driver_alone_is_asked_of_that_one_again() -> None:
         seen = [look(question, read) for question in (PORTS, FLOWS, LEASES)]
         look_again("switch")
         assert (seen, [look(question, read) for question in (LEASES, FLOWS, PORTS)]) == ([0, 1, 2], [2, 3, 4])
+
+
+class Begun:
+    """An answer that was begun, `fails` when it comes; it tells whether it was ended before."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.fails, self.ended = fails, False
+
+    def answer(self) -> int:
+        if self.fails:
+            raise HostUnreadable("no answer within 5 s")
+        return 7
+
+    def end(self) -> None:
+        self.ended = True
+
+
+def never() -> NoReturn:
+    raise AssertionError("it was begun already")
+
+
+def test_what_is_read_ahead_is_not_asked_again() -> None:
+    begun = Begun()
+    with one_look():
+        look_ahead(PORTS, lambda: begun)
+        look_ahead(PORTS, never)
+        assert [look(PORTS, never), look(PORTS, never)] == [7, 7]
+    assert not begun.ended
+
+
+def test_what_is_read_ahead_and_never_asked_for_is_ended() -> None:
+    begun = Begun()
+    with one_look():
+        look_ahead(PORTS, lambda: begun)
+    assert begun.ended
+
+
+def test_what_was_begun_before_a_change_is_no_answer_after_it() -> None:
+    begun = Begun()
+    with one_look():
+        look_ahead(PORTS, lambda: begun)
+        look_again("switch")
+        assert begun.ended
+        assert look(PORTS, counting()) == 0
+
+
+def test_what_is_read_ahead_in_vain_is_told_to_whoever_asks() -> None:
+    with one_look():
+        look_ahead(PORTS, lambda: Begun(fails=True))
+        for _ in range(2):
+            with pytest.raises(HostUnreadable):
+                look(PORTS, never)
+
+
+def test_nothing_is_begun_outside_of_any_look() -> None:
+    look_ahead(PORTS, never)
 
 
 def test_what_could_not_be_read_is_not_asked_again_within_a_look() -> None:

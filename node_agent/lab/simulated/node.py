@@ -71,6 +71,7 @@ def host_over(
         inspect_machine=machines.inspect,
         runs=machines.runs,
         to_shut_down=machines.to_shut_down,
+        look_ahead=lambda: None,
         listen=lambda: None,
         close=lambda: None,
     )

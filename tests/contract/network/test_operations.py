@@ -87,6 +87,7 @@ def node(host: Host, tmp_path: Path) -> Node:
         inspect_machine=lambda _: None,
         runs=lambda _network: False,
         to_shut_down=lambda _: (),
+        look_ahead=lambda: None,
         listen=lambda: None,
         close=lambda: None,
     )

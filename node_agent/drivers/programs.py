@@ -1,0 +1,68 @@
+"""Programs that answer a question about the host, begun side by side: most of what they take is their start."""
+
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from node_agent.slices import HostUnreadable
+
+T = TypeVar("T")
+Command = Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Generic[T]):
+    """A question that programs were begun for. `deadline` in seconds is how long each is waited for."""
+
+    what: str
+    programs: Sequence[subprocess.Popen[str]]
+    read: Callable[..., T]
+    """What their outputs, one argument each, mean. Raises `ValueError`."""
+    deadline: float
+
+    def answer(self) -> T:
+        """Raises `HostUnreadable`."""
+        try:
+            return self.read(*[_output(program, self.deadline) for program in self.programs])
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            raise HostUnreadable(f"{self.what}: {reason(error)}") from error
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Nobody wants to know any more; after the answer this does nothing."""
+        for program in self.programs:
+            with program:
+                program.kill()
+
+
+def ask(what: str, commands: Sequence[Command], read: Callable[..., T], deadline: float) -> Asked[T]:
+    """Begin them all. Raises `HostUnreadable`."""
+    asked = Asked(what, begun := list[subprocess.Popen[str]](), read, deadline)
+    try:
+        begun += map(_begun, commands)
+    except OSError as error:
+        asked.end()
+        raise HostUnreadable(f"{what}: {error}") from error
+    return asked
+
+
+def reason(error: Exception) -> str:
+    """Why there is no output, in the program's own words where it has any."""
+    if isinstance(error, subprocess.CalledProcessError):
+        return str(error.stderr).strip() or str(error)
+    return str(error)
+
+
+def _begun(command: Command) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def _output(program: subprocess.Popen[str], deadline: float) -> str:
+    printed, complaint = program.communicate(timeout=deadline)
+    if program.returncode:
+        raise subprocess.CalledProcessError(program.returncode, program.args, printed, complaint)
+    return printed
