@@ -17,7 +17,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane import task_rows, work
-from control_plane.commands.allocations import Living, load
+from control_plane.commands.living import Living, load
 from control_plane.commands.nodes import Survey, inspect_node, take_mended
 from control_plane.decisions import allocation as life
 from control_plane.decisions import ingress

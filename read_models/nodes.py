@@ -148,6 +148,12 @@ async def find(conn: AsyncConnection, node_id: NodeId, *, lock: bool = False) ->
     return None if row is None else NodeRow(row)
 
 
+async def held(conn: AsyncConnection, node_id: NodeId) -> NodeRow:
+    """A host that is known, which nobody changes until the transaction ends; others may read it as well."""
+    query = sa.select(node).where(node.c.node_id == node_id).with_for_update(read=True)
+    return NodeRow((await conn.execute(query)).mappings().one())
+
+
 async def page(conn: AsyncConnection, *, after: NodeId | None, limit: int) -> list[NodeRow]:
     query = sa.select(node).order_by(node.c.node_id).limit(limit)
     if after is not None:

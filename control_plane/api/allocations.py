@@ -14,12 +14,8 @@ from control_plane.api.pages import Cursor, Limit, Page, position_of
 from control_plane.api.problems import PROBLEMS
 from control_plane.api.state import key_of, origin_of, plane_of
 from control_plane.api.then import allocations_then, told
-from control_plane.commands.allocations import (
-    create_allocation,
-    release_allocation,
-    start_allocation,
-    stop_allocation,
-)
+from control_plane.commands.allocations import release_allocation, start_allocation, stop_allocation
+from control_plane.commands.placing import create_allocation
 from control_plane.decisions.refusals import Malformed, Objection, UnknownName
 from control_plane.handle import Command
 from control_plane.histories import allocation_history

@@ -7,8 +7,8 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.commands.allocations import Living, check_spoken, load
 from control_plane.commands.free_ways import reserve
+from control_plane.commands.living import Living, check_spoken, load
 from control_plane.decisions import ingress
 from control_plane.decisions.allocation_states import Active
 from control_plane.decisions.public_addresses import WayWish, change
@@ -60,8 +60,7 @@ def open_way(allocation: AllocationId, name: IngressId, wish: WayWish, origin: O
             raise Conflict(Objection("ingress_needs_public_nat", why))
         ingress.check_room(living.state, living.ways, slot)
         await check_spoken(transaction.conn, [node_of(slot)], INGRESS)
-        node = await nodes.find(transaction.conn, node_of(slot))
-        assert node is not None, "an allocation's node was expected once"
+        node = await nodes.held(transaction.conn, node_of(slot))
         [reserved] = await reserve(transaction.conn, node, [(name, slot, wish)], allocation)
         # Of one that is still to be ready, its slice's own deadline is waited for.
         until = transaction.now + IN_PLACE_WITHIN if isinstance(living.state, Active) else None

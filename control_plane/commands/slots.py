@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.commands.allocations import load
+from control_plane.commands.living import load
 from control_plane.decisions import allocation as life
 from control_plane.decisions.ingress import emptied
 from control_plane.decisions.refusals import Objection, UnknownName

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane import task_rows
-from control_plane.commands.allocations import load
+from control_plane.commands.living import load
 from control_plane.decisions import allocation as life
 from control_plane.decisions import tasks as deciding
 from control_plane.decisions.refusals import Conflict, Objection, UnknownName

@@ -8,6 +8,7 @@ from uuid import uuid4
 import httpx
 
 from tasks.agent_api import Enrolment, EnrolmentClaims, Renewal, RenewalClaims
+from tasks.catalogue import ANNOUNCED
 from tasks.signing import Signer, new_private_key
 from tests.servers.plane import RunningPlane
 
@@ -44,6 +45,7 @@ def enrolment(
         credential_sha256=digest(credential),
         queue_password_sha256=digest(QUEUE_PASSWORD),
         agent_version=version,
+        speaks=ANNOUNCED,
     )
     proof = signer.sign("session+jws", claims.model_dump_json().encode())
     return Enrolment(token=token, public_key=signer.public, proof=proof)
@@ -119,6 +121,11 @@ def admit(plane: RunningPlane, name: str, slots: int = 1, **hardware: int) -> ht
     for index in range(slots):
         assert plane.client().post(f"/nodes/{name}/slots/{index}/approve").is_success
     return node
+
+
+def speaks(plane: RunningPlane, announced: list[str] | None) -> None:
+    """What every agent said last that it knows; None: one of a release that said nothing."""
+    plane.rows("update work.node_session set speaks = %(announced)s returning node_id", announced=announced)
 
 
 def allocate(plane: RunningPlane, **fields: object) -> httpx.Response:

@@ -1,13 +1,16 @@
 """Ways in from outside over the API: reserved with their public side, published by the node's word, and given back."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 
-from tests.api.node import admit, allocate
+from tests.api.node import admit, allocate, speaks
 from tests.api.reporting import Running
 from tests.servers.plane import RunningPlane
+from tests.waiting import until
 
 ADDRESS = "203.0.113.7"
 SHARED = {"address": ADDRESS, "use": "ports", "first_port": 20000, "last_port": 20001}
@@ -200,3 +203,28 @@ def test_who_had_a_port_is_in_its_history(running: Running) -> None:
     with running.plane.client() as client:
         found = client.get(f"/history/mapping/tcp/{ADDRESS}:{way['public_port']}")
     assert running.id in found.text
+
+
+def test_an_agent_that_knows_of_no_way_in_is_given_no_slice_with_one(plane: RunningPlane) -> None:
+    admit(plane, "n1")
+    assert has(plane, SHARED).is_success
+    speaks(plane, ["slice.apply/1"])
+    refused = allocate(plane, network_mode="public-nat", ingress=[SSH])
+    assert (refused.status_code, codes(refused)) == (409, ["no_capacity"])
+    assert allocate(plane, network_mode="public-nat").status_code == 202
+
+
+def test_an_address_that_is_being_taken_away_is_given_to_nobody(plane: RunningPlane) -> None:
+    admit(plane, "n1")
+    assert has(plane, SHARED).is_success
+    with ThreadPoolExecutor() as pool, psycopg.connect(plane.database.admin_dsn) as taking:
+        taking.execute("update read.node set public_addresses = '[]' where node_id = 'n1'")
+        asked = pool.submit(allocate, plane, network_mode="public-nat", ingress=[SSH])
+        until(lambda: asked.done() or waits_for_a_lock(plane), "the request waits for its node")
+        taking.commit()
+    assert (asked.result().status_code, codes(asked.result())) == (409, ["no_public_address"])
+    assert claims(plane) == set()
+
+
+def waits_for_a_lock(plane: RunningPlane) -> bool:
+    return bool(plane.rows("select 1 from pg_stat_activity where wait_event_type = 'Lock'"))

@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 from pydantic import ValidationError
 
-from control_plane.commands.allocations import CANDIDATES
+from control_plane.commands.placing import CANDIDATES
 from control_plane.decisions.slots import derived_macs
 from control_plane.settings import Settings
 from deploy.embedded.postgres import PostgresServer

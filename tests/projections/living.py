@@ -17,12 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane import work
 from control_plane.commands.access import issue_key
-from control_plane.commands.allocations import (
-    create_allocation,
-    expire_lease,
-    miss_deadline,
-    release_allocation,
-)
+from control_plane.commands.allocations import expire_lease, miss_deadline, release_allocation
 from control_plane.commands.identity import (
     enrol_node,
     note_superseded,
@@ -31,6 +26,7 @@ from control_plane.commands.identity import (
     revoke_node,
 )
 from control_plane.commands.nodes import expect_node, reopen_enrolment
+from control_plane.commands.placing import create_allocation
 from control_plane.commands.projections import order_rebuild
 from control_plane.commands.slots import approve_slot, break_glass
 from control_plane.decisions.refusals import Refused

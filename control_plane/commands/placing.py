@@ -1,0 +1,196 @@
+"""The command that makes an allocation: find it a place and claim that.
+
+It takes its slots by row lock and skips rows that others hold, so that many callers pass each other. Rows skipped that
+way may come back when their holder rolls back: before a request is refused for lack of capacity, they are waited for.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_plane import work
+from control_plane.commands.free_ways import reserve
+from control_plane.decisions.placement import choose, fits
+from control_plane.decisions.public_addresses import WayWish, uses_of
+from control_plane.decisions.refusals import Conflict
+from control_plane.decisions.skus import SKUS
+from control_plane.decisions.slots import claim
+from control_plane.handle import Command, Decision, Transaction
+from control_plane.origin import Origin
+from control_plane.sessions import knows
+from events.allocations import (
+    AllocationFact,
+    AllocationPlaced,
+    AllocationRequested,
+    PlacedSlot,
+)
+from events.append import Change
+from events.ingress import IngressReserved
+from events.values import (
+    IngressId,
+    SlotId,
+    node_of,
+    stream_of_allocation,
+    stream_of_slot,
+)
+from read_models import nodes, slots
+from read_models.slots import SlotRow
+from tasks.catalogue import INGRESS, RATE
+
+CANDIDATES: Final = 64
+"""Rows looked at for one request; more than the slots of any node."""
+_FREE: Final[sa.ColumnClause[str]] = sa.literal_column("'free'")
+"""Not a parameter: the index of free slots is for this word alone, and a plan for any word cannot use it."""
+
+
+def create_allocation(
+    request: AllocationRequested,
+    ways: Sequence[tuple[IngressId, WayWish]],
+    origin: Origin,
+    render: Callable[[tuple[AllocationFact, ...], datetime], str],
+    *,
+    silent_after: timedelta,
+) -> Command:
+    """Place a request and claim its slots, and its ways in. Raises `Conflict` when there is no room.
+
+    `render` makes the caller's answer of the allocation's first facts and their time. A node unheard of for
+    `silent_after` gets nothing new (PLT-3).
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        rows = await _free_slots(transaction.conn, request, ways, silent_after)
+        chosen, reserved = await _chosen(transaction.conn, rows, request, ways)
+        placed = AllocationPlaced(
+            allocation_id=request.allocation_id,
+            slots=tuple(_placed(rows[slot]) for slot in chosen),
+            deadline=transaction.now + SKUS[request.sku].provisioning,
+        )
+        claims = (
+            Change(stream_of_slot(slot), rows[slot].version, (claim(slot, request.allocation_id),))
+            for slot in chosen
+        )
+        stream = stream_of_allocation(request.allocation_id)
+        # Ways in before the placement: its position is the token of an order that has them.
+        facts: tuple[AllocationFact, ...] = (request, *reserved, placed)
+        answer = render(facts, transaction.now)
+        return Decision((Change(stream, 0, facts), *claims), origin.at(transaction.now), answer)
+
+    return command
+
+
+async def _chosen(
+    conn: AsyncConnection,
+    rows: Mapping[SlotId, SlotRow],
+    request: AllocationRequested,
+    ways: Sequence[tuple[IngressId, WayWish]],
+) -> tuple[tuple[SlotId, ...], tuple[IngressReserved, ...]]:
+    """Slots of the first node, in placement's order, that has what the ways in want too. Raises `Conflict`."""
+    left, refusal = dict(rows), None
+    while True:
+        try:
+            chosen = choose(left, request.slot_count)
+        except Conflict as nothing:
+            raise (refusal or nothing) from None
+        host = node_of(chosen[0])
+        if not ways:
+            return chosen, ()
+        node = await nodes.held(conn, host)
+        wishes = [(name, chosen[wish.slot], wish) for name, wish in ways]
+        try:
+            return chosen, await reserve(conn, node, wishes, request.allocation_id)
+        except Conflict as lacking:
+            refusal = lacking
+            left = {slot: row for slot, row in left.items() if row.node_id != host}
+
+
+def _placed(row: SlotRow) -> PlacedSlot:
+    assert row.network is not None, "a free slot was approved, and approval fixes its network"
+    return PlacedSlot(row.slot_id, row.network)
+
+
+async def _free_slots(
+    conn: AsyncConnection,
+    request: AllocationRequested,
+    ways: Sequence[tuple[IngressId, WayWish]],
+    silent_after: timedelta,
+) -> dict[SlotId, SlotRow]:
+    """Free slots of nodes that are fit, heard of and have the image, locked for this transaction."""
+    rows: dict[SlotId, SlotRow] = {}
+    for skip_locked in (True, False):
+        query = _candidates(request, uses_of(wish for _, wish in ways), silent_after, skip_locked=skip_locked)
+        candidates = await conn.execute(query)
+        found = [SlotRow(row) for row in candidates.mappings()]
+        rows = {row.slot_id: row for row in _of_whole_nodes(found)}
+        if fits(rows, request.slot_count):
+            break
+    return rows
+
+
+def _of_whole_nodes(found: list[SlotRow]) -> Iterator[SlotRow]:
+    """Without those of a node that the look ended in: it has more room than they tell."""
+    cut = found[-1].node_id if len(found) == CANDIDATES else None
+    return (row for row in found if row.node_id != cut)
+
+
+def _candidates(
+    request: AllocationRequested, uses: frozenset[str], silent_after: timedelta, *, skip_locked: bool
+) -> sa.Select[tuple[object, ...]]:
+    """The free slots in their index's order, each with questions about its node.
+
+    Asked as scalars, not by `exists`, of which the planner would make joins over all slots and nodes there are.
+    """
+    slot = slots.slot
+    sound = sa.not_(slot.c.blocked)
+    wanted = [
+        slot.c.state == _FREE,
+        sound,
+        slot.c.sku == request.sku,
+        _heard(silent_after),
+        _fit(request, uses),
+    ]
+    # An agent that knows of no rate, or of no way in, refuses the order.
+    besides = {RATE: SKUS[request.sku].rate_mbit is not None, INGRESS: bool(uses)}
+    wanted += (knows(slot.c.node_id, announced) for announced, needed in besides.items() if needed)
+    if request.slot_count > 1:
+        # Else the rows looked at could all be of nodes with too few, and one with enough come after them.
+        wanted.append(_free_beside(request) >= request.slot_count)
+    return (
+        sa.select(slot)
+        .where(*wanted)
+        .order_by(slot.c.node_id, slot.c.slot_index)
+        .limit(CANDIDATES)
+        .with_for_update(skip_locked=skip_locked, of=slot)
+    )
+
+
+def _heard(silent_after: timedelta) -> sa.ScalarSelect[bool]:
+    seen = work.node_seen
+    heard = sa.and_(seen.c.resynced, seen.c.seen_at > sa.func.clock_timestamp() - silent_after)
+    return sa.select(heard).where(seen.c.node_id == slots.slot.c.node_id).scalar_subquery()
+
+
+def _fit(request: AllocationRequested, uses: frozenset[str]) -> sa.ScalarSelect[bool]:
+    node, has = nodes.node, nodes.node.c.public_addresses
+    fit = sa.and_(
+        node.c.key_thumbprint.is_not(None),
+        sa.func.cardinality(node.c.missing) == 0,
+        sa.not_(node.c.blocked),
+        node.c.images.any_() == request.image,
+        *(has.contains([{"use": use}]) for use in sorted(uses)),
+    )
+    return sa.select(fit).where(node.c.node_id == slots.slot.c.node_id).scalar_subquery()
+
+
+def _free_beside(request: AllocationRequested) -> sa.ScalarSelect[int]:
+    """How many slots of the slot's node are free, itself included."""
+    free = slots.slot.alias("free")
+    alike = sa.and_(
+        free.c.node_id == slots.slot.c.node_id,
+        free.c.state == _FREE,
+        free.c.sku == request.sku,
+        sa.not_(free.c.blocked),
+    )
+    return sa.select(sa.func.count()).select_from(free).where(alike).scalar_subquery()
