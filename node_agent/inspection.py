@@ -58,6 +58,7 @@ class Inspection:
             own = {None, *(slot.index for slot in settings.slots)}
             drifts.remember(each for each in self._last.said.drift if each.slot in own)
         self._doubted = threading.Event()
+        self._describing = threading.Lock()
 
     def prepare(self, halt: Halt) -> tuple[Difference, ...]:
         """Make good what the node as a whole lacks; what was found lacking. Raises `Halted`."""
@@ -77,8 +78,13 @@ class Inspection:
         `unread` is what kept others from looking at their part of the host.
         """
         self._note(found, [unreadable(why) for why in unread])
-        self._describe(Told(token_sha256=self._enrolment(), said=self._described()))
+        self.describe()
         self._is_made = True
+
+    def describe(self) -> None:
+        """Report the node if it is another than was told. Raises `OSError`."""
+        with self._describing:
+            self._describe(Told(token_sha256=self._enrolment(), said=self._described()))
 
     def doubt(self) -> None:
         """Whatever was said may have been forgotten: the next look says it again."""

@@ -8,6 +8,8 @@ Between two looks there is a pause of some times as long as the last one took, s
 all the time is looked at as often as it can afford, and no hint is lost: one that comes meanwhile waits.
 
 While nothing can be reported, the node's own part is made good all the same: guests renew their leases by it.
+
+What a slot's own work finds open is said at once, and not at the end of that pause: it is known by then.
 """
 
 import time
@@ -48,9 +50,11 @@ class Survey:
         self._halt = Halt()
         self._woken = False
         self._entry: Entry | None = None
+        self._telling: Entry | None = None
 
     def start(self, timetable: Timetable) -> None:
         self._entry = timetable.enter(self._look_again, name="survey", after=self._seconds)
+        self._telling = timetable.enter(self._tell, name="description", after=0.0)
         if self._woken:
             self._entry.wake()
 
@@ -60,10 +64,17 @@ class Survey:
         if self._entry is not None:
             self._entry.wake()
 
+    def tell(self) -> None:
+        """Say what is open now."""
+        # Before the start nobody hears; the start says it.
+        if self._telling is not None:
+            self._telling.wake()
+
     def stop(self, timeout: float) -> None:
         self._halt.ask()
-        if self._entry is not None:
-            self._entry.cancel(timeout)
+        for entry in (self._entry, self._telling):
+            if entry is not None:
+                entry.cancel(timeout)
 
     def look(self) -> None:
         """Raises `Halted`, and `OSError` when the disk refuses a report."""
@@ -79,6 +90,13 @@ class Survey:
         self._look_once()
         pause = min(_PAUSE_TIMES * (time.monotonic() - began), _LONGEST_PAUSE)
         return Rest(pause, at_most=self._seconds)
+
+    def _tell(self) -> None:
+        try:
+            if self._gate.room:
+                self._inspection.describe()
+        except OSError:
+            log.exception("description_failed")
 
     def _look_once(self) -> None:
         try:

@@ -79,8 +79,7 @@ class Agent:
         slots = Slots(settings.node_id, network, indexes, self._files, self._look_again)
         self._hears_changes = settings.hears_changes
         self._host = build_host(settings, granted.subnet, self._something_changed)
-        # What is open stands in the node's description, which a survey tells.
-        self._drifts = Drifts(reporter.tell, self._talking.clock.now, self._look_again)
+        self._drifts = Drifts(reporter.tell, self._talking.clock.now, self._drift_moved)
         work = SlotWork(self._host, Outcomes(reporter), self._drifts, progress)
         self._acceptance = Acceptance(slots, work, reporter)
         self._operations = Operations(
@@ -204,6 +203,10 @@ class Agent:
 
     def _look_again(self) -> None:
         self._survey.wake()
+
+    def _drift_moved(self) -> None:
+        # What is open stands in the node's description.
+        self._survey.tell()
 
 
 def host_builder(settings: Settings) -> BuildHost:

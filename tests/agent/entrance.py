@@ -88,7 +88,7 @@ class Entrance:
     steps: list[tuple[UUID, str, int, int | None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.settings = _settings(self.folder)
+        self.settings = settings_in(self.folder)
         self.host = self.host or host_over(self.simulated, self.settings, SUBNET, lambda: None)
         run_steps(self.host.gateway.to_apply(), Halt())
         self.clock = NodeClock()
@@ -190,7 +190,7 @@ class _Heard(Nobody):
         self._steps.append((task_id, step, number, of))
 
 
-def _settings(folder: Path) -> Settings:
+def settings_in(folder: Path) -> Settings:
     return Settings.model_validate(
         {
             "node_id": NODE,

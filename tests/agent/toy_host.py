@@ -42,6 +42,7 @@ class Toy:
     slow: dict[str, threading.Event] = field(default_factory=dict)
     begun: threading.Event = field(default_factory=threading.Event)
     hangs_until: threading.Event | None = None
+    look_hangs_until: threading.Event | None = None
     hangs: threading.Event = field(default_factory=threading.Event)
 
     def counts(self) -> Counter[str]:
@@ -157,6 +158,9 @@ class ToyGateway:
     toy: Toy
 
     def to_apply(self) -> tuple[Step, ...]:
+        if self.toy.look_hangs_until is not None:
+            self.toy.hangs.set()
+            assert self.toy.look_hangs_until.wait(30)
         return ()
 
     def lost(self) -> tuple[Difference, ...]:
