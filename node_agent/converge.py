@@ -1,13 +1,15 @@
 """The one road from a wish to the host: look at everything, run what differs, wait until it answers.
 
 Orders, restarts and the survey all come through here, so that there is no second way "for recovery". Nothing is
-touched before every aspect could be read (a repair acts only on a complete snapshot). An unreadable host is waited
-for; a refused step ends the attempt. While a slice boots it is looked at again every few seconds, so that a
-machine or a daemon that dies meanwhile is made good by the same comparison.
+touched before every aspect could be read (a repair acts only on a complete snapshot), but for `close`, which decides
+nothing on what it sees. An unreadable host is waited for; a refused step ends the attempt. While a slice boots it is
+looked at again every few seconds, so that a machine or a daemon that dies meanwhile is made good by the same
+comparison.
 """
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import structlog
@@ -23,6 +25,7 @@ log = structlog.get_logger(__name__)
 
 Done = TypeVar("Done")
 _LOOK_AGAIN_SECONDS: Final = 0.5
+_CLOSED_FIRST: Final = ("translation",)
 
 
 def planned(wanted: Slice, host: Host) -> tuple[Step, ...]:
@@ -45,6 +48,21 @@ def planned_off(stopped: SliceNetwork, host: Host) -> tuple[Step, ...]:
 def switch_off(stopped: SliceNetwork, host: Host, halt: Halt) -> tuple[StepFailed, ...]:
     """Have nothing of the slice run or reachable, and keep the rest. Raises and returns as `take_away`."""
     return _undo(host, lambda aspect: aspect.to_stop(stopped), halt)
+
+
+def close(network: SliceNetwork, host: Host, halt: Halt) -> None:
+    """Let nothing in to a slice that is to go, or out of it. Raises `Halted`.
+
+    Before all else, and by a look at nothing else: a connection that came in must not live on because a hypervisor
+    hangs, or because a guest takes its time to shut down. What cannot be read or is refused here is tried again with
+    all the rest, and told.
+    """
+    for aspect in host.aspects:
+        if aspect.name in _CLOSED_FIRST:
+            with suppress(HostUnreadable, StepFailed):
+                steps = aspect.to_remove(network)
+                expect_steps(len(steps))
+                run_steps(steps, halt)
 
 
 def take_away(gone: SliceNetwork, host: Host, halt: Halt) -> tuple[StepFailed, ...]:

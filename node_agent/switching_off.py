@@ -4,13 +4,11 @@ its reservation and its folder; and then the proof, which is a fresh look.
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
-from node_agent.converge import patiently, still_on, switch_off
+from node_agent.converge import close, patiently, still_on, switch_off
 from node_agent.halt import Halt
 from node_agent.host import Host
-from node_agent.mends import withdraw
 from node_agent.progress import tell_wait
 from node_agent.slices import HostUnreadable, SliceNetwork
 from node_agent.steps import StepFailed, run_steps
@@ -19,7 +17,6 @@ from node_agent.wanted import network_of
 from tasks.orders import Order, StopSlice
 
 _LOOK_SECONDS: Final = 0.5
-_FIRST_TO_GO: Final = ("translation",)
 
 
 def shut_off(
@@ -30,7 +27,7 @@ def shut_off(
     until = time.monotonic() + body.grace_seconds + PATIENCE_SECONDS
 
     def go_down() -> tuple[str, ...]:
-        _unexpose(stopped, host, halt)
+        close(stopped, host, halt)
         if not _shuts_down(stopped, host, halt, body.grace_seconds):
             force()
         return _off(stopped, host, halt)
@@ -39,12 +36,6 @@ def shut_off(
         return patiently(go_down, until=until, halt=halt)
     except HostUnreadable as unreadable:
         return (f"unknown, because the host could not be read: {unreadable}",)
-
-
-def _unexpose(network: SliceNetwork, host: Host, halt: Halt) -> None:
-    # What is refused here is tried again with all the rest, and told.
-    with suppress(StepFailed):
-        withdraw(network, _FIRST_TO_GO, host, halt)
 
 
 def _shuts_down(network: SliceNetwork, host: Host, halt: Halt, grace_seconds: float) -> bool:

@@ -1,9 +1,11 @@
-"""Taking a slice down: everything away, then the proof, which is a fresh look and not a list of what was deleted."""
+"""Taking a slice down: its ways in and out closed, everything away, and then the proof, which is a fresh look and not a
+list of what was deleted.
+"""
 
 import time
 from typing import Final
 
-from node_agent.converge import leftovers, patiently, take_away
+from node_agent.converge import close, leftovers, patiently, take_away
 from node_agent.halt import Halt
 from node_agent.host import Host
 from node_agent.slices import HostUnreadable, SliceNetwork
@@ -41,6 +43,7 @@ def removed(order: Order, host: Host) -> SliceRemoved:
 
 
 def _remove(gone: SliceNetwork, host: Host, halt: Halt) -> tuple[str, ...]:
+    close(gone, host, halt)
     refusals = take_away(gone, host, halt)
     left = leftovers(gone, host)
     # A refusal alone is no leftover: what counts is what is there.

@@ -12,7 +12,7 @@ from typing import Final
 
 from node_agent.lab.namespaces import LittleHost
 
-_OPTIONS: Final = {
+OPTIONS: Final = {
     "BatchMode": "yes",
     "ConnectTimeout": "5",
     "GlobalKnownHostsFile": "/dev/null",
@@ -43,7 +43,7 @@ def login(
 
     The words of `command` are joined and read by the guest's shell, as ssh(1) does. Raises `LoginFailed`.
     """
-    options = [f"-o{name}={value}" for name, value in _OPTIONS.items()]
+    options = [f"-o{name}={value}" for name, value in OPTIONS.items()]
     ssh = ["ssh", "-F", "none", "-n", "-T", *options, "-i", str(private_key), f"root@{address}", *command]
     done = subprocess.run(
         ["nsenter", f"--target={node.pid}", "--net", "--", *ssh],

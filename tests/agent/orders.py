@@ -43,9 +43,10 @@ def apply(
     image: str = "lab-guest",
     ways: tuple[Mapping, ...] = (),
     rate: int | None = None,
+    key: str = KEY,
 ) -> Order:
     machine = Machine(
-        vcpus=1, memory_mib=memory, image=image_name(image), hostname="guest", ssh_authorized_keys=(KEY,)
+        vcpus=1, memory_mib=memory, image=image_name(image), hostname="guest", ssh_authorized_keys=(key,)
     )
     readiness = Readiness(deadline_seconds=deadline)
     body = ApplySlice(network=network(index, rate), machine=machine, readiness=readiness, ingress=ways)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from events.values import Ipv4Address, Ipv4Subnet, SlotIndex
-from node_agent import bringing_up, taking_down
+from node_agent import bringing_up, switching_off, taking_down
 from node_agent.accept import Acceptance
 from node_agent.clock import NodeClock
 from node_agent.drift import Drifts
@@ -35,7 +35,7 @@ from tasks.reports import (
 from tests.agent.eventually import eventually
 from tests.agent.orders import NODE, apply, remove, stop
 from tests.agent.sealing import sealed, trust
-from tests.agent.toy_host import STEPS, Toy
+from tests.agent.toy_host import STEPS, TAKING, Toy
 
 NETWORK = NodeNetwork(
     bridge="br-slice",
@@ -45,7 +45,6 @@ NETWORK = NodeNetwork(
     datapath_type="netdev",
 )
 MAKING = [steps[0] for steps in STEPS.values()]
-TAKING = [steps[1] for steps in STEPS.values()][::-1]
 
 
 @dataclass
@@ -120,9 +119,11 @@ def test_a_slice_is_made_in_order_and_reported_ready(node: Node, toy: Toy) -> No
     )
 
 
-def test_a_slice_is_taken_away_backwards_and_its_absence_is_proved(node: Node, toy: Toy) -> None:
+def test_a_slice_is_closed_first_then_taken_away_backwards_and_its_absence_is_proved(
+    node: Node, toy: Toy
+) -> None:
     node.accept(apply(), remove())
-    assert toy.done == MAKING + TAKING
+    assert toy.done == [*MAKING, *TAKING]
     removed = node.told()[-1]
     assert isinstance(removed, SliceRemoved)
     assert removed.absent == tuple(STEPS)
@@ -466,6 +467,20 @@ def test_a_removal_on_a_host_that_cannot_be_read_is_not_proved(
     remains = node.told()[-1]
     assert isinstance(remains, SliceRemains)
     assert "machine does not answer" in remains.leftovers[0]
+
+
+@pytest.mark.parametrize("order", [remove(), stop(grace=0)], ids=["removed", "stopped"])
+def test_a_slice_is_closed_although_nobody_knows_what_becomes_of_its_machine(
+    node: Node, toy: Toy, order: Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taking_down, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(switching_off, "PATIENCE_SECONDS", 0.0)
+    node.accept(apply())
+    toy.unreadable.add("machine")
+    node.accept(order)
+    assert toy.done[len(MAKING)] == "translation.delete_rules"
+    assert toy.kinds() == {*STEPS} - {"translation", *(["machine"] if order == stop(grace=0) else [])}
+    assert node.kinds()[-1] == "remains"
 
 
 def test_a_survey_of_an_unchanged_slot_does_and_says_nothing(node: Node, toy: Toy) -> None:

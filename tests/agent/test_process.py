@@ -30,9 +30,9 @@ MAKING = (
     "machine.start",
 )
 TAKING = (
+    "translation.delete_rules",
     "machine.destroy",
     "machine.wipe_disks",
-    "translation.delete_rules",
     "port.delete_flows",
     "port.delete",
     "lease.withdraw",

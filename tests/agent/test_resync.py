@@ -28,10 +28,9 @@ from tests.agent.queue import enrolled, send
 from tests.agent.sealing import held, sealed
 from tests.agent.test_accept import Node
 from tests.agent.test_agent import Running
-from tests.agent.toy_host import STEPS, Toy, ToyAspect
+from tests.agent.toy_host import STEPS, TAKING, Toy, ToyAspect
 
 SLICE = set(STEPS)
-TAKING = [steps[1] for steps in STEPS.values()][::-1]
 NEVER = 3600.0
 
 
@@ -106,7 +105,7 @@ def test_only_the_slot_that_differs_is_touched(
     plane.desired[1] = remove(9, index=1)
     start()
     plane.await_kind("slice.removed")
-    assert toy.done[len(done) :] == TAKING
+    assert toy.done[len(done) :] == [*TAKING]
     assert (toy.kinds(0), toy.kinds(1)) == (SLICE, set())
     assert files(settings)["slot-0.json"] == before["slot-0.json"]
     assert plane.kinds().count("slice.ready") == 2, "the other slice is not told of"

@@ -6,6 +6,7 @@ Tests make aspects unreadable, steps refused or slow, the guest silent, and coun
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Final
 
 from events.values import Ipv4Address
 from node_agent.host import Answered, Host, MachineSeen, NotYet, Prerequisite
@@ -20,6 +21,14 @@ STEPS: dict[str, tuple[StepName, StepName]] = {
     "translation": ("translation.set_rules", "translation.delete_rules"),
     "machine": ("machine.start", "machine.destroy"),
 }
+TAKING: Final = (
+    "translation.delete_rules",
+    "machine.destroy",
+    "port.delete",
+    "lease.withdraw",
+    "link.delete",
+)
+"""The steps in the order in which a slice is taken away: it is closed first."""
 
 
 @dataclass
