@@ -2,7 +2,8 @@
 
 A reservation is a file `hosts/<slot's tap>`, `mac,ip`, which dnsmasq notices by itself. It carries no tag: dnsmasq 2.90
 aborts at SIGHUP over one. A deleted file ends its reservation at SIGHUP and not before. A lease is cleared by a
-DHCPRELEASE (RFC 2131, 4.4.6) from the gateway to itself, so that dnsmasq's memory and its file change together.
+DHCPRELEASE (RFC 2131, 4.4.6) from the gateway to itself, so that dnsmasq's memory and its file change together. What
+somebody wrote into the file is not in that memory, and is struck from the file while dnsmasq is held still.
 """
 
 import os
@@ -17,6 +18,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
+import structlog
+
 from events.values import InvalidValue, Ipv4Address, MacAddress, ipv4_address, mac_address
 from node_agent.drivers.dnsmasq import Dnsmasq
 from node_agent.drivers.links import NetlinkLinks
@@ -25,8 +28,12 @@ from node_agent.leases import LeaseSeen, Reservation
 from node_agent.looks import look, look_again
 from node_agent.slices import HostRefused, HostUnreadable
 
+log = structlog.get_logger(__name__)
+
 PAUSE: Final = 0.005
 """Seconds between two looks at the lease file while a release takes effect."""
+HEEDED: Final = 0.1
+"""Seconds after which a lease that was released again and again is one that the server does not know."""
 
 
 class DnsmasqLeases:
@@ -103,11 +110,15 @@ class DnsmasqLeases:
         with self._server.held() as runs:
             if not runs:
                 self._strike(lease)
-        ends = monotonic() + self._deadline
+        began = monotonic()
         while _of(lease, self._leases()):
-            if monotonic() > ends:
+            waited = monotonic() - began
+            if waited > self._deadline:
                 raise HostRefused(f"dnsmasq keeps the lease of {lease.ip} to {lease.mac}")
-            self._release(lease)
+            if waited > HEEDED:
+                self._strike_beside_it(lease)
+            else:
+                self._release(lease)
             time.sleep(PAUSE)
 
     def _reservations(self) -> frozenset[Reservation]:
@@ -144,9 +155,21 @@ class DnsmasqLeases:
         """Take the lease out of the file of a server that does not run."""
         draft = self._file.with_suffix(".draft")
         try:
-            lines = self._file.read_text().splitlines(keepends=True)
-            draft.write_text("".join(line for line in lines if not _same(_lease(line, 0.0), lease)))
+            draft.write_text(_without(lease, self._file.read_text()))
             draft.rename(self._file)
+        except OSError as error:
+            raise HostRefused(f"strike the lease of {lease.ip}: {error}") from error
+
+    def _strike_beside_it(self, lease: LeaseSeen) -> None:
+        """The same while the server runs, which appends to the file that it opened."""
+        log.warning("lease_unknown_to_server", ip=lease.ip, mac=lease.mac)
+        try:
+            # Stopped while it writes the file anew, it has emptied it before, and the line is not there.
+            with self._server.held_still(), self._file.open("r+") as file:
+                kept = _without(lease, file.read())
+                file.seek(0)
+                file.write(kept)
+                file.truncate()
         except OSError as error:
             raise HostRefused(f"strike the lease of {lease.ip}: {error}") from error
 
@@ -188,6 +211,12 @@ def _lease(line: str, now: float) -> LeaseSeen | None:
 
 def _same(seen: LeaseSeen | None, lease: LeaseSeen) -> bool:
     return seen is not None and (seen.mac, seen.ip) == (lease.mac, lease.ip)
+
+
+def _without(lease: LeaseSeen, content: str) -> str:
+    """The lines of the file but for those of a lease."""
+    lines = content.splitlines(keepends=True)
+    return "".join(line for line in lines if not _same(_lease(line, 0.0), lease))
 
 
 def _of(lease: LeaseSeen, seen: frozenset[LeaseSeen]) -> bool:

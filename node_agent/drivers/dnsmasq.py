@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ LIVED_LONG: Final = 10.0
 LINK: Final = "SLICEPLANE_LINK"
 PORT: Final = ":0043"
 """Port 67 as /proc/net/udp writes it."""
+STILL: Final = "TZX"
+"""States of a process that does nothing (proc(5))."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,19 @@ class Dnsmasq:
         with self._turn:
             yield bool(self.running())
 
+    @contextmanager
+    def held_still(self) -> Iterator[None]:
+        """While this lasts it runs and does nothing. Raises `HostRefused`."""
+        with self._turn:
+            found = [each.pid for each in self.running()]
+            try:
+                for pid in found:
+                    _stop(pid, self._deadline)
+                yield
+            finally:
+                for pid in found:
+                    _go_on(pid)
+
     def close(self) -> None:
         """Watch it no more; it goes on serving."""
         self._leaving.set()
@@ -161,6 +177,8 @@ class Dnsmasq:
     def _watch(self, pid: int) -> None:
         if self._watched != pid:
             self._watched = pid
+            # An agent may have died while it held it still.
+            _go_on(pid)
             threading.Thread(target=self._await_end, args=(pid,), name="dnsmasq", daemon=True).start()
 
     def _await_end(self, pid: int) -> None:
@@ -238,6 +256,22 @@ def _ended(pid: int, within: float) -> bool:
         return bool(select.select([handle], [], [], within)[0])
     finally:
         os.close(handle)
+
+
+def _stop(pid: int, within: float) -> None:
+    """Returns when it has stopped, or ended."""
+    ends = monotonic() + within
+    with suppress(ProcessLookupError, FileNotFoundError):
+        os.kill(pid, signal.SIGSTOP)
+        while (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] not in STILL:
+            if monotonic() > ends:
+                raise HostRefused(f"dnsmasq {pid} does not stop")
+            time.sleep(0.001)
+
+
+def _go_on(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
 
 
 def _reap(pid: int) -> None:

@@ -8,13 +8,16 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from events.values import MacAddress
 from node_agent.drivers.dnsmasq import Dnsmasq
 from node_agent.gateway import NodeNetwork
 from node_agent.lab.lab import Lab
+from node_agent.leases import LeaseSeen
+from node_agent.slices import SliceNetwork
 from tests.agent.eventually import eventually
 from tests.contract.network.hosts import aspects_of, gateway_of
 from tests.contract.network.slices import NETWORK, network, run, slice_on
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from tests.contract.network.lab_host import Real
 
 pytestmark = pytest.mark.node
+THIEF: Final = "52:54:00:99:99:99"
 
 
 @pytest.fixture
@@ -140,3 +144,41 @@ def test_a_lease_file_that_was_cut_off_does_not_stop_the_look(host: "Real") -> N
     file.write_text("1893456000 52:54:00:01:00:00 10.100.1.10 * *\n1893456")
     assert [(lease.mac, lease.ip) for lease in host.leases.leases()] == [(network(0).mac, network(0).ip)]
     file.write_text("")
+
+
+def written(host: "Real", slot: SliceNetwork, mac: str, *, expired: bool = False) -> LeaseSeen:
+    """Somebody writes a lease of the slot's address into the file that the server has open."""
+    expiry = 1 if expired else 1893456000
+    with Path(process(host)._folder, "leases").open("a") as file:
+        file.write(f"{expiry} {mac} {slot.ip} * *\n")
+    return LeaseSeen(MacAddress(mac), slot.ip, expired=expired)
+
+
+def test_a_lease_that_only_the_file_knows_is_cleared_and_the_server_goes_on_with_its_own(
+    host: "Real",
+) -> None:
+    slot, other = network(0), network(1)
+    for each in (slot, other):
+        for aspect in aspects_of(host):
+            run(aspect.to_apply(slice_on(each)))
+    assert host.lease(slot.tap, slot.mac) == slot.ip
+    before, [own] = pids(host), host.leases.leases()
+    host.leases.clear(written(host, other, THIEF))
+    assert (host.leases.leases(), pids(host)) == (frozenset({own}), before)
+    assert host.lease(other.tap, other.mac) == other.ip
+    assert {each.ip for each in host.leases.leases()} == {slot.ip, other.ip}
+    for aspect in reversed(aspects_of(host)):
+        run(aspect.to_remove(other))
+
+
+def test_a_server_that_its_agent_held_still_when_it_died_serves_for_the_next(host: "Real") -> None:
+    slot = network(0)
+    for aspect in aspects_of(host):
+        run(aspect.to_apply(slice_on(slot)))
+    process(host).close()
+    [pid] = pids(host)
+    os.kill(pid, signal.SIGSTOP)
+    successor = agent_after(host, NETWORK)
+    assert successor.serves(NETWORK)
+    assert host.lease(slot.tap, slot.mac) == slot.ip
+    successor.close()
