@@ -33,10 +33,14 @@ class RealNode:
     lab: LabNode
     config: Path
 
-    def start(self) -> None:
-        self.lab.start_daemon(
-            "agent", python_module("node_agent", str(self.config)), {"PYTHONPATH": str(REPOSITORY)}
-        )
+    def start(self, failpoints: str = "") -> None:
+        environment = {"PYTHONPATH": str(REPOSITORY), "SLICEPLANE_FAILPOINTS": failpoints}
+        self.lab.start_daemon("agent", python_module("node_agent", str(self.config)), environment)
+
+    def is_held(self) -> bool:
+        """Whether the agent stopped at its failpoint."""
+        pid = self.lab.daemons()["agent"]
+        return "\nState:\tT" in self.do(f"cat /proc/{pid}/status")
 
     def do(self, script: str, names: Mapping[str, str] | None = None) -> str:
         """Run a shell's lines on the node, which know these names; what they print."""

@@ -12,6 +12,8 @@ Each stands in its function between two failpoints, so that a kill can come on e
 """
 
 import ast
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -171,7 +173,16 @@ def test_every_effect_stands_between_two_failpoints(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", ["intake.takn", "intake.taken@0", "intake.taken@x", "intake.taken,", "agent"]
+    "setting",
+    [
+        "intake.takn",
+        "intake.taken@0",
+        "intake.taken@x",
+        "intake.taken,",
+        "agent",
+        "stop:",
+        "stop:intake.takn",
+    ],
 )
 def test_arming_what_is_not_there_is_refused(setting: str) -> None:
     if setting.endswith(","):
@@ -179,6 +190,17 @@ def test_arming_what_is_not_there_is_refused(setting: str) -> None:
     with pytest.raises(UnknownFailpoint, match=setting.rpartition(",")[2]):
         arm_from(setting)
     failpoint("intake.taken")  # would end this process
+
+
+@pytest.mark.parametrize("armed", ["stop:intake.taken", "stop:intake.taken@2"])
+def test_a_program_that_is_to_stop_there_does_and_goes_on_when_it_is_told(armed: str) -> None:
+    visits = "failpoint('intake.taken'); " * (2 if armed.endswith("@2") else 1)
+    program = f"from tasks.failpoints import arm_from, failpoint; arm_from('{armed}'); {visits}print('on')"
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE) as started:
+        _, status = os.waitpid(started.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        started.send_signal(signal.SIGCONT)
+        assert started.communicate()[0] == b"on\n"
 
 
 @pytest.mark.parametrize("program", [("control_plane", "dispatcher"), ("node_agent", "no-such-file")])
