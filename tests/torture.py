@@ -32,7 +32,22 @@ PROMISES: Final = {
     "P12": ("tests/projections/test_histories.py", "tests/golden"),
     "P14": ("tests/ledger/test_roles.py",),
     "P15": ("tests/api/test_watch_faults.py",),
+    "P16": (
+        "tests/agent/test_cycles.py",
+        "tests/agent/test_planted.py",
+        "tests/agent/test_release_cuts.py",
+        "tests/contract/network/test_dhcp_cycles.py",
+    ),
     "P17": ("tests/agent/test_drift.py",),
+    "P18": (
+        "tests/contract/network/test_frames.py",
+        "tests/contract/network/test_ingress_frames.py",
+    ),
+    "P19": (
+        "tests/contract/network/test_closed_on_failure.py",
+        "tests/contract/network/test_switch_restart.py",
+        "tests/agent/test_real_node.py",
+    ),
     "P20": (
         "tests/queue/test_neighbours.py",
         "tests/queue/test_rights.py",
@@ -42,6 +57,7 @@ PROMISES: Final = {
     ),
     "P26": (
         "tests/agent/test_resync.py",
+        "tests/agent/test_reboot.py",
         "tests/up/test_up.py::test_after_everything_was_killed_the_next_up_has_its_slice_active_again",
         "tests/up/test_up.py::test_a_node_that_dies_is_started_again_and_its_slice_with_it",
     ),

@@ -3,6 +3,9 @@
 In each cycle a slice with a way in is ordered and comes up as far as chance has it, something on the node is broken or
 killed, and the slice is ordered away. The proof of absence is the node's; that it is true is found by a checker that
 shares no code with it.
+
+Of its kinds one is left out, "redis key": a message that a killed agent had in hand is the dispatcher's to give again,
+and there is no dispatcher here. With one, they are compared too (`tests/faults/test_killed_programs.py`).
 """
 
 import random
@@ -137,10 +140,7 @@ def look(lab: Lab, redis_url_file: Path) -> Snapshot:
 
 
 def leaks(lab: Lab, url_file: Path, before: Snapshot) -> list[str]:
-    """What is on the host and was not, a line each, or the other way round.
-
-    Messages that a killed agent had in hand are the dispatcher's to give again, and there is none here.
-    """
+    """What is on the host and was not, a line each, or the other way round."""
     found = differences(before, look(lab, url_file))
     return [str(each) for each in found if each.kind != "redis key"]
 
