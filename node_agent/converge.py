@@ -8,8 +8,8 @@ comparison.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final, TypeVar
 
 import structlog
@@ -35,8 +35,7 @@ def planned(wanted: Slice, host: Host) -> tuple[Step, ...]:
 
 def make(wanted: Slice, host: Host, halt: Halt) -> None:
     """Make the host carry `wanted`. Raises `StepFailed`, `HostUnreadable`, `Halted`."""
-    with one_look():
-        host.look_ahead()
+    with _looking(host):
         _carry_out(host.aspects, lambda aspect: aspect.to_apply(wanted), lambda steps: run_steps(steps, halt))
 
 
@@ -82,8 +81,7 @@ def _undo(host: Host, plan: Callable[[Aspect], tuple[Step, ...]], halt: Halt) ->
         except StepFailed as refusal:
             refusals.append(refusal)
 
-    with one_look():
-        host.look_ahead()
+    with _looking(host):
         _carry_out(host.aspects[::-1], plan, run)
     return tuple(refusals)
 
@@ -108,6 +106,13 @@ def patiently(attempt: Callable[[], Done], *, until: float, halt: Halt) -> Done:
                 raise
             log.warning("host_unreadable", reason=str(unreadable))
             halt.wait(_LOOK_AGAIN_SECONDS)
+
+
+@contextmanager
+def _looking(host: Host) -> Iterator[None]:
+    with one_look():
+        host.look_ahead()
+        yield
 
 
 def _carry_out(

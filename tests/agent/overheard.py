@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from pyroute2 import netns
 from scapy.layers.inet import TCP
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
@@ -49,6 +48,8 @@ def overhearing(pid: int, link: str, *ears: Overheard) -> Iterator[None]:
 
 def _socket_in(pid: int, link: str) -> socket.socket:
     """A thread goes to that network to make it, and the socket stays there."""
+    from pyroute2 import netns  # an extra, which a machine without lab nodes may lack
+
     made: list[socket.socket] = []
 
     def make() -> None:
