@@ -29,6 +29,8 @@ ImageName = NewType("ImageName", str)
 StreamId = NewType("StreamId", str)
 MacAddress = NewType("MacAddress", str)
 """Unicast EUI-48, lower case, colon separated."""
+PciAddress = NewType("PciAddress", str)
+"""Domain, bus, device and function of a PCI function as sysfs writes them, e.g. `0000:1b:00.0`."""
 Ipv4Address = NewType("Ipv4Address", str)
 Ipv4Subnet = NewType("Ipv4Subnet", str)
 """Network in CIDR form with no host bits, e.g. `10.100.1.0/24`."""
@@ -42,6 +44,7 @@ LABEL: Final = re.compile(r"[a-z](?:[a-z0-9-]{0,29}[a-z0-9])?")
 _MAC: Final = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 _BYTE: Final = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IPV4: Final = re.compile(rf"{_BYTE}(?:\.{_BYTE}){{3}}")
+_PCI: Final = re.compile(r"(?:[0-9a-f]{4}|[1-9a-f][0-9a-f]{4,7}):[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 _SKU: Final = re.compile(r"[a-z][a-z0-9]*(?:[.-][a-z0-9]+)*")
 _UUID: Final = r"[0-7][0-9a-hjkmnp-tv-z]{25}"
 _ALLOCATION: Final = re.compile(rf"alc-{_UUID}")
@@ -156,6 +159,15 @@ def mac_address(raw: str) -> MacAddress:
     if mac == "00:00:00:00:00:00":
         raise InvalidValue("MAC address", raw, "all zero is no address")
     return MacAddress(mac)
+
+
+def pci_address(raw: str) -> PciAddress:
+    address = raw.lower()
+    if not _PCI.fullmatch(address):
+        raise InvalidValue(
+            "PCI address", raw, "domain, bus, device and function in hexadecimal, such as 0000:1b:00.0"
+        )
+    return PciAddress(address)
 
 
 def ipv4_address(raw: str) -> Ipv4Address:

@@ -14,6 +14,7 @@ AllocationId = Annotated[values.AllocationId, AfterValidator(values.allocation_i
 IngressId = Annotated[values.IngressId, AfterValidator(values.ingress_id)]
 ImageName = Annotated[values.ImageName, AfterValidator(values.image_name)]
 MacAddress = Annotated[values.MacAddress, AfterValidator(values.mac_address)]
+PciAddress = Annotated[values.PciAddress, AfterValidator(values.pci_address)]
 Ipv4Address = Annotated[values.Ipv4Address, AfterValidator(values.ipv4_address)]
 Ipv4Subnet = Annotated[values.Ipv4Subnet, AfterValidator(values.ipv4_subnet)]
 SshPublicKey = Annotated[values.SshPublicKey, AfterValidator(ssh_public_key)]

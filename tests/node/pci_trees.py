@@ -1,0 +1,41 @@
+"""Trees of sysfs, kept in `trees/` as one line of JSON for each PCI function, and laid out as files and links.
+
+Where each comes from:
+
+- `cloud` was recorded: a virtual machine with virtio devices and no IOMMU, Linux 6.18. All its functions are in it,
+  and of each the files that are read.
+- `hgx`, `bluefield` and `workstation` were composed and never recorded, since no such machine was at hand: ids and
+  classes from the PCI ID database, bus numbers of the first as NVIDIA documents them for its eight-GPU H100 systems,
+  files and their words as the kernel documents them (ABI/testing/sysfs-bus-pci, ABI/testing/sysfs-class-net, and
+  networking/switchdev and mlx5's commit "Move to use common phys port names for vport representors" for the names of
+  representors). They show that documented words are understood, and not what a machine shows.
+"""
+
+import json
+from pathlib import Path
+from typing import Final
+
+_TREES: Final = Path(__file__).parent / "trees"
+_LINK: Final = "-> "
+
+
+def lay_out(tree: str, root: Path) -> Path:
+    """The tree as sysfs would show it below `root`, which is returned."""
+    for line in (_TREES / f"{tree}.jsonl").read_text().splitlines():
+        files: dict[str, str] = json.loads(line)
+        address = files.pop("at")
+        folder, shown = root / "devices" / address, root / "bus" / "pci" / "devices" / address
+        folder.mkdir(parents=True)
+        shown.parent.mkdir(parents=True, exist_ok=True)
+        shown.symlink_to(f"../../../devices/{address}")
+        for name, content in files.items():
+            _put(folder / name, content)
+    return root
+
+
+def _put(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if content.startswith(_LINK):
+        path.symlink_to(content.removeprefix(_LINK))
+    else:
+        path.write_text(f"{content}\n" if content else "")

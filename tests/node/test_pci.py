@@ -1,0 +1,141 @@
+"""The PCI functions of a host are read as they are, from trees that `tests.node.pci_trees` describes."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from events.values import InvalidValue, PciAddress, pci_address
+from node_agent.drivers.sysfs import SysfsPci
+from node_agent.pci import PciDevice, PciDevices
+from node_agent.slices import HostRefused, HostUnreadable
+from tests.node.pci_trees import lay_out
+
+
+def devices(tree: str, root: Path) -> PciDevices:
+    return SysfsPci(lay_out(tree, root)).devices()
+
+
+def device(found: PciDevices, address: str) -> PciDevice:
+    device = found.find(PciAddress(address))
+    assert device is not None
+    return device
+
+
+def test_eight_gpus_their_switches_and_cards_are_told_apart(tmp_path: Path) -> None:
+    kinds = Counter(each.kind for each in devices("hgx", tmp_path))
+    assert kinds == {"gpu": 8, "fabric": 9, "vf": 16, "bridge": 8, "other": 4}
+
+
+def test_a_gpu_is_read_with_all_that_passthrough_asks_of_it(tmp_path: Path) -> None:
+    assert device(devices("hgx", tmp_path), "0000:d1:00.0") == PciDevice(
+        PciAddress("0000:d1:00.0"),
+        vendor=0x10DE,
+        device=0x2330,
+        class_code=0x030200,
+        numa_node=1,
+        iommu_group="56",
+        driver="vfio-pci",
+        reset_methods=("flr", "bus"),
+    )
+
+
+def test_an_nvswitch_is_no_bridge_that_may_stay_in_a_group(tmp_path: Path) -> None:
+    assert device(devices("hgx", tmp_path), "0000:07:00.0").kind == "other"
+
+
+def test_a_fabric_card_has_its_functions_and_its_rdma_device(tmp_path: Path) -> None:
+    found = devices("hgx", tmp_path)
+    card = device(found, "0000:9a:00.0")
+    assert (card.rdma, card.most_virtual_functions) == (("mlx5_4",), 16)
+    assert card.virtual_functions == ("0000:9a:00.1", "0000:9a:00.2")
+    assert {device(found, vf).physical_function for vf in card.virtual_functions} == {card.address}
+
+
+def test_a_card_over_ethernet_is_fabric_by_its_rdma_device_alone(tmp_path: Path) -> None:
+    found = devices("hgx", tmp_path)
+    assert device(found, "0000:29:00.0").kind == "fabric"
+    assert device(devices("workstation", tmp_path / "other"), "0000:04:00.0").kind == "other"
+
+
+def test_each_vf_of_a_switched_card_has_its_own_representor(tmp_path: Path) -> None:
+    found = devices("bluefield", tmp_path)
+    representors = {
+        each.address: found.representor_of(each) for each in found if each.physical_function is not None
+    }
+    names = {address: netdev.name for address, netdev in representors.items() if netdev is not None}
+    assert names == {
+        **{PciAddress(f"0000:3b:00.{2 + number}"): f"eth{number}" for number in range(4)},
+        **{PciAddress(f"0000:3b:01.{2 + number}"): f"eth{10 + number}" for number in range(4)},
+    }
+
+
+def test_a_vf_of_a_card_that_does_not_switch_has_no_representor(tmp_path: Path) -> None:
+    found = devices("hgx", tmp_path)
+    assert found.representor_of(device(found, "0000:9a:00.1")) is None
+
+
+def test_a_gpu_in_a_workstation_shares_its_group_with_its_audio_and_its_bridge(tmp_path: Path) -> None:
+    found = devices("workstation", tmp_path)
+    group = found.group_of(device(found, "0000:01:00.0"))
+    assert {(each.address, each.kind) for each in group} == {
+        ("0000:00:01.0", "bridge"),
+        ("0000:01:00.0", "gpu"),
+        ("0000:01:00.1", "other"),
+    }
+
+
+def test_a_machine_without_an_iommu_has_devices_in_no_group(tmp_path: Path) -> None:
+    found = devices("cloud", tmp_path)
+    assert {found.group_of(each) for each in found} == {()}
+    card = device(found, "0000:00:03.0")
+    assert ([netdev.name for netdev in card.netdevs], card.numa_node) == (["eth0"], None)
+
+
+def test_the_devices_of_this_very_machine_can_be_read() -> None:
+    shown = Path("/sys/bus/pci/devices")
+    addresses = {path.name for path in shown.iterdir()} if shown.exists() else set()
+    assert {each.address for each in SysfsPci(Path("/sys")).devices()} == addresses
+
+
+def test_a_host_without_a_bus_has_no_devices(tmp_path: Path) -> None:
+    assert tuple(SysfsPci(tmp_path).devices()) == ()
+
+
+def test_a_device_that_vanishes_while_it_is_read_is_not_there(tmp_path: Path) -> None:
+    root = lay_out("workstation", tmp_path)
+    (root / "devices/0000:04:00.0/vendor").unlink()
+    assert SysfsPci(root).devices().find(PciAddress("0000:04:00.0")) is None
+
+
+def test_words_that_are_no_numbers_make_the_host_unreadable(tmp_path: Path) -> None:
+    root = lay_out("workstation", tmp_path)
+    (root / "devices/0000:04:00.0/class").write_text("network\n")
+    with pytest.raises(HostUnreadable, match="0000:04:00.0"):
+        SysfsPci(root).devices()
+
+
+def test_a_kernel_that_names_no_methods_still_says_that_there_is_one(tmp_path: Path) -> None:
+    root = lay_out("workstation", tmp_path)
+    (root / "devices/0000:04:00.0/reset_method").unlink()
+    assert device(SysfsPci(root).devices(), "0000:04:00.0").reset_methods == ("unnamed",)
+
+
+def test_a_device_is_reset_by_the_kernels_own_file_and_a_missing_one_refuses(tmp_path: Path) -> None:
+    root = lay_out("workstation", tmp_path)
+    SysfsPci(root).reset(PciAddress("0000:01:00.0"))
+    assert (root / "devices/0000:01:00.0/reset").read_text() == "1"
+    for without in ("0000:00:00.0", "0000:02:00.0"):
+        with pytest.raises(HostRefused, match=without):
+            SysfsPci(root).reset(PciAddress(without))
+
+
+@pytest.mark.parametrize("raw", ["0000:1B:00.0", "0000:1b:00.0", "10000:e1:1f.7"])
+def test_an_address_is_written_as_sysfs_writes_it(raw: str) -> None:
+    assert pci_address(raw) == raw.lower()
+
+
+@pytest.mark.parametrize("raw", ["1b:00.0", "0000:1b:00.8", "0000:1b:20.0", "00000:1b:00.0", "0000:1b:00.0 "])
+def test_what_is_no_address_is_refused(raw: str) -> None:
+    with pytest.raises(InvalidValue, match="PCI address"):
+        pci_address(raw)
