@@ -8,9 +8,12 @@ import xml.etree.ElementTree as ET
 from typing import Final
 from uuid import UUID
 
-from events.values import allocation_id, image_name, mac_address
+from events.values import PciAddress, allocation_id, image_name, mac_address
+from node_agent.elements import element
 from node_agent.guests import Guest, Hosting
 from node_agent.images import Image
+from node_agent.place_xml import cpuset, devices, devices_in, place_in, tuning, vf_interface
+from node_agent.places import Place
 
 _OURS: Final = "urn:sliceplane:guest:1"
 _OFFLOADS: Final = ("csum", "gso", "tso4", "tso6", "ecn", "ufo")
@@ -24,21 +27,29 @@ class NotAGuest(ValueError):
 
 def domain_xml(guest: Guest, hosting: Hosting) -> str:
     """The domain to create: direct boot, one virtio interface on a tap made before, no listening display."""
-    domain = _element(
+    domain = element(
         "domain",
-        _element("name", guest.name),
-        _element("uuid", str(guest.uuid)),
-        _element("metadata", _marks(guest)),
-        _element("memory", str(guest.memory_mib), unit="MiB"),
-        _element("vcpu", str(guest.vcpus)),
+        element("name", guest.name),
+        element("uuid", str(guest.uuid)),
+        element("metadata", _marks(guest)),
+        element("memory", str(guest.memory_mib), unit="MiB"),
+        element("vcpu", str(guest.vcpus), **cpuset(guest.place)),
+        *tuning(guest.place, hosting.accelerator),
         _boot(hosting.image),
-        _element("features", _element("acpi"), _element("apic")),
+        element("features", element("acpi"), element("apic")),
         # A guest that put itself to sleep would run, and answer nobody.
-        _element("pm", *(_element(f"suspend-to-{kind}", enabled="no") for kind in ("mem", "disk"))),
-        _element("on_poweroff", "destroy"),
-        _element("on_reboot", "restart"),
-        _element("on_crash", "destroy"),
-        _element("devices", _seed(hosting), _interface(guest, hosting), *_console(hosting), *_rest()),
+        element("pm", *(element(f"suspend-to-{kind}", enabled="no") for kind in ("mem", "disk"))),
+        element("on_poweroff", "destroy"),
+        element("on_reboot", "restart"),
+        element("on_crash", "destroy"),
+        element(
+            "devices",
+            _seed(hosting),
+            _interface(guest, hosting),
+            *_console(hosting),
+            *_rest(),
+            *devices(guest.place),
+        ),
         type=hosting.accelerator,
     )
     return ET.tostring(domain, encoding="unicode")
@@ -51,6 +62,7 @@ def guest_in(xml: str) -> Guest:
     if marks is None:
         raise NotAGuest("the domain carries no mark of this program")
     try:
+        place = place_in(domain)
         return Guest(
             name=domain.findtext("name", ""),
             uuid=UUID(domain.findtext("uuid", "")),
@@ -59,8 +71,9 @@ def guest_in(xml: str) -> Guest:
             memory_mib=_memory_mib(domain),
             image=image_name(marks.get("image", "")),
             first_boot=marks.get("first-boot", ""),
-            tap=_only(domain, "devices/interface/target").get("dev", ""),
+            tap=_tap(domain, place),
             mac=mac_address(_only(domain, "devices/interface/mac").get("address", "")),
+            place=place,
         )
     except ValueError as error:
         raise NotAGuest(str(error)) from error
@@ -68,9 +81,14 @@ def guest_in(xml: str) -> Guest:
 
 def interfaces_in(xml: str) -> tuple[str, ...]:
     """Every link and every MAC that a domain, anybody's, lays hands on."""
-    devices = ET.fromstring(xml).iterfind("devices/interface/*")
-    named = (device.get("dev") or device.get("address") for device in devices if device.tag in _NAMING)
+    parts = ET.fromstring(xml).iterfind("devices/interface/*")
+    named = (part.get("dev") or part.get("address") for part in parts if part.tag in _NAMING)
     return tuple(name for name in named if name)
+
+
+def pci_devices_in(xml: str) -> tuple[PciAddress, ...]:
+    """Every PCI function of the host that a domain, anybody's, has or would have."""
+    return devices_in(ET.fromstring(xml))
 
 
 def _marks(guest: Guest) -> ET.Element:
@@ -79,67 +97,67 @@ def _marks(guest: Guest) -> ET.Element:
 
 
 def _boot(image: Image) -> ET.Element:
-    return _element(
+    return element(
         "os",
-        _element("type", "hvm", arch="x86_64", machine="q35"),
-        _element("kernel", str(image.kernel)),
-        _element("initrd", str(image.initrd)),
-        _element("cmdline", image.cmdline),
+        element("type", "hvm", arch="x86_64", machine="q35"),
+        element("kernel", str(image.kernel)),
+        element("initrd", str(image.initrd)),
+        element("cmdline", image.cmdline),
     )
 
 
 def _seed(hosting: Hosting) -> ET.Element:
-    return _element(
+    return element(
         "disk",
-        _element("driver", name="qemu", type="raw"),
-        _element("source", file=str(hosting.seed)),
-        _element("target", dev="vda", bus="virtio"),
-        _element("readonly"),
+        element("driver", name="qemu", type="raw"),
+        element("source", file=str(hosting.seed)),
+        element("target", dev="vda", bus="virtio"),
+        element("readonly"),
         type="file",
         device="disk",
     )
 
 
 def _interface(guest: Guest, hosting: Hosting) -> ET.Element:
-    offloads = _element("host", **dict.fromkeys(_OFFLOADS, "off"))
-    return _element(
+    if guest.place.vf is not None:
+        return vf_interface(guest.place.vf, guest.mac)
+    return element(
         "interface",
-        _element("mac", address=guest.mac),
+        element("mac", address=guest.mac),
         # Made before and not managed: the tap is guarded before it has a guest, and libvirt never deletes it.
-        _element("target", dev=guest.tap, managed="no"),
-        _element("model", type="virtio"),
-        *(() if hosting.offload else (_element("driver", offloads, name="qemu"),)),
-        _element("rom", enabled="no"),
+        element("target", dev=guest.tap, managed="no"),
+        element("model", type="virtio"),
+        *_driver(guest.place.queues, offload=hosting.offload),
+        element("rom", enabled="no"),
         type="ethernet",
     )
 
 
+def _driver(queues: int, *, offload: bool) -> tuple[ET.Element, ...]:
+    several = {"queues": str(queues)} if queues > 1 else {}
+    if not offload:
+        offloads = element("host", **dict.fromkeys(_OFFLOADS, "off"))
+        return (element("driver", offloads, name="qemu", **several),)
+    # Without it libvirt would fall back to QEMU, where all queues are one thread's.
+    return (element("driver", name="vhost", **several),) if several else ()
+
+
 def _console(hosting: Hosting) -> tuple[ET.Element, ...]:
     return (
-        _element("serial", _element("log", file=str(hosting.console), append="off"), type="pty"),
-        _element("graphics", _element("listen", type="none"), type="vnc"),
-        _element("video", _element("model", type="vga")),
+        element("serial", element("log", file=str(hosting.console), append="off"), type="pty"),
+        element("graphics", element("listen", type="none"), type="vnc"),
+        element("video", element("model", type="vga")),
     )
 
 
 def _rest() -> tuple[ET.Element, ...]:
     return (
         # Without it a guest waits a second and more for the randomness that its SSH server's keys want.
-        _element("rng", _element("backend", "/dev/urandom", model="random"), model="virtio"),
+        element("rng", element("backend", "/dev/urandom", model="random"), model="virtio"),
         # libvirt adds these unless told otherwise, and what is not emulated cannot be attacked.
-        _element("controller", type="usb", model="none"),
-        _element("memballoon", model="none"),
+        element("controller", type="usb", model="none"),
+        element("memballoon", model="none"),
     )
-
-
-def _element(tag: str, *inside: ET.Element | str, **attributes: str) -> ET.Element:
-    element = ET.Element(tag, attributes)
-    for part in inside:
-        if isinstance(part, str):
-            element.text = part
-        else:
-            element.append(part)
-    return element
 
 
 def _memory_mib(domain: ET.Element) -> int:
@@ -147,6 +165,12 @@ def _memory_mib(domain: ET.Element) -> int:
     memory = _only(domain, "memory")
     amount = int(memory.text or "")
     return amount if memory.get("unit") == "MiB" else amount // 1024
+
+
+def _tap(domain: ET.Element, place: Place) -> str:
+    if place.vf is not None:
+        return domain.findtext("name", "")
+    return _only(domain, "devices/interface/target").get("dev", "")
 
 
 def _only(domain: ET.Element, path: str) -> ET.Element:

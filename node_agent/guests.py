@@ -17,6 +17,7 @@ from uuid import UUID, uuid5
 
 from events.values import AllocationId, ImageName, MacAddress, correlation_of
 from node_agent.images import Image
+from node_agent.places import ANYWHERE, Place
 from node_agent.slices import Slice
 from tasks.orders import Machine
 
@@ -37,6 +38,7 @@ class Guest:
     first_boot: str
     tap: str
     mac: MacAddress
+    place: Place = ANYWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ class Hosting:
     offload: bool
 
 
-def guest_for(wanted: Slice) -> Guest:
+def guest_for(wanted: Slice, place: Place = ANYWHERE) -> Guest:
+    """`place` is what this very slice has of its host (`node_agent.places.place_for`)."""
     machine, network = wanted.machine, wanted.network
     return Guest(
         name=network.tap,
@@ -66,6 +69,7 @@ def guest_for(wanted: Slice) -> Guest:
         first_boot=first_boot_of(machine),
         tap=network.tap,
         mac=network.mac,
+        place=place,
     )
 
 

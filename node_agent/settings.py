@@ -1,7 +1,9 @@
 """What the agent is told: one JSON file, read here and nowhere else, and refused whole if any of it is wrong."""
 
 import ssl
+from collections import Counter
 from functools import lru_cache
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -9,9 +11,11 @@ from pydantic import Field, ValidationError, model_validator
 
 from events.values import SlotIndex
 from node_agent.guests import Accelerator
-from tasks.fields import InterfaceName, NodeId, Wire
+from node_agent.places import HostDevice, Place, Places
+from tasks.fields import InterfaceName, NodeId, PciAddress, Wire
 from tasks.trust import UnusableCa, trust
 
+HostCpu = Annotated[int, Field(ge=0, le=8191)]
 DeviceName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,14}$")]
 """Name of a link that others made, so any that Linux and its drivers give."""
 
@@ -26,6 +30,42 @@ class SlotSettings(Wire):
     index: Annotated[SlotIndex, Field(ge=0, le=63)]
     vcpus: int = Field(ge=1, le=256)
     memory_mib: int = Field(ge=32)
+    gpus: tuple[PciAddress, ...] = Field(default=(), max_length=16)
+    """Given to the slot's machine whole, with all functions that share their IOMMU groups."""
+    fabric: tuple[PciAddress, ...] = Field(default=(), max_length=16)
+    """The same, of the workload's own network."""
+    cpus: tuple[HostCpu, ...] = Field(default=(), max_length=256)
+    """The host's processors that the slot's are, one each; empty: any."""
+    numa_node: int | None = Field(default=None, ge=0, le=1023)
+    """Whose memory the slot's is."""
+    hugepage_kib: Literal[2048, 1048576] | None = None
+    queues: int = Field(default=1, ge=1, le=256)
+    """Of the machine's card; at most one for each processor."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "SlotSettings":
+        objections = []
+        if self.cpus and len(self.cpus) != self.vcpus:
+            objections.append(f"{len(self.cpus)} cpus for {self.vcpus} vcpus")
+        if self.queues > self.vcpus:
+            objections.append(f"{self.queues} queues for {self.vcpus} vcpus")
+        for what, of in (("CPU", self.cpus), ("PCI device", (*self.gpus, *self.fabric))):
+            twice = sorted(each for each, times in Counter[int | str](of).items() if times > 1)
+            objections += [f"{what} {each} is named twice" for each in twice]
+        if objections:
+            raise ValueError(f"slot {self.index}: {'; '.join(objections)}")
+        return self
+
+    @property
+    def place(self) -> Place:
+        passed = (*((gpu, "gpu") for gpu in self.gpus), *((card, "fabric") for card in self.fabric))
+        return Place(
+            devices=tuple(HostDevice(address, use) for address, use in passed),
+            pins=tuple(map(str, self.cpus)),
+            nodeset=None if self.numa_node is None else str(self.numa_node),
+            hugepage_kib=self.hugepage_kib,
+            queues=self.queues,
+        )
 
 
 class SimulatedHostSettings(Wire):
@@ -57,6 +97,8 @@ class Settings(Wire):
     """The link to a BlueField card, `tmfifo_net0` as a rule."""
     datapath_type: Literal["system", "netdev"] = "system"
     libvirt_uri: str = "qemu:///system"
+    sysfs_root: Path = Path("/sys")
+    """Where the host shows its PCI devices."""
     ovs_folder: Path = Path("/run/openvswitch")
     accelerator: Accelerator = "qemu"
     slots: tuple[SlotSettings, ...] = Field(min_length=1, max_length=64)
@@ -74,6 +116,13 @@ class Settings(Wire):
     def _slots_differ(self) -> "Settings":
         if len({slot.index for slot in self.slots}) < len(self.slots):
             raise ValueError("two slots have the same index")
+        shared = [
+            f"slots {one} and {other} share {', '.join(common)}"
+            for (one, its), (other, others) in combinations(self.places.items(), 2)
+            if (common := _shared(its, others))
+        ]
+        if shared:
+            raise ValueError("; ".join(shared))
         return self
 
     @model_validator(mode="after")
@@ -85,6 +134,15 @@ class Settings(Wire):
     @property
     def over_tls(self) -> bool:
         return self.api_url.startswith("https://")
+
+    @property
+    def places(self) -> Places:
+        return {slot.index: slot.place for slot in self.slots}
+
+
+def _shared(one: Place, other: Place) -> tuple[str, ...]:
+    devices = (f"PCI device {address}" for address in sorted(one.addresses & other.addresses))
+    return (*devices, *(f"CPU {cpu}" for cpu in one.pins if cpu in other.pins))
 
 
 _trusted: Final = lru_cache(maxsize=8)(trust)

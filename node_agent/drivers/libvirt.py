@@ -170,14 +170,14 @@ class _Connections:
 
 def _start(connection: Connection, name: str, xml: str) -> None:
     try:
-        connection.createXML(xml, 0)
+        connection.createXML(xml, libvirt.VIR_DOMAIN_START_VALIDATE)
     except libvirt.libvirtError as error:
         if not _KILLED.fullmatch(error.get_str2() or ""):
             raise
         # Somebody killed QEMU while libvirt was starting it, which would fail a slice that has nothing wrong with it.
         # Once: what is killed each time is no accident, and that is the refusal.
         log.warning("machine_killed_at_its_start", machine=name, reason=str(error))
-        connection.createXML(xml, 0)
+        connection.createXML(xml, libvirt.VIR_DOMAIN_START_VALIDATE)
 
 
 def _is_no_answer(error: libvirt.libvirtError) -> bool:

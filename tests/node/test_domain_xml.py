@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from events.values import mac_address
-from node_agent.domain_xml import NotAGuest, domain_xml, guest_in, interfaces_in
-from node_agent.guests import Hosting, guest_for
+from events.values import mac_address, pci_address
+from node_agent.domain_xml import NotAGuest, domain_xml, guest_in, interfaces_in, pci_devices_in
+from node_agent.guests import Accelerator, Hosting, guest_for
 from node_agent.images import Image
+from node_agent.places import HostDevice, Place
 from tests.node.guests import FIRST, IMAGE, SECOND, slice_on
+from tests.node.places import PLACES
 
 GUEST: Final = guest_for(slice_on(0))
 HOSTING: Final = Hosting(
@@ -24,6 +26,18 @@ HOSTING: Final = Hosting(
     offload=True,
 )
 
+PLAIN: Final = (
+    '<domain xmlns:sliceplane="urn:sliceplane:guest:1" type="qemu"><name>slice0</name><uuid>0f568161-2932-5e19-94f7-a4c12caf7598</uuid><metadata><sliceplane:guest allocation="alc-01jd0000000000000000000001" image="lab-guest" first-boot="113fa42493a773002d05b25190f02e760de29ae4b0f5071bf1065593601bc285" /></metadata>'
+    '<memory unit="MiB">96</memory><vcpu>1</vcpu>'
+    '<os><type arch="x86_64" machine="q35">hvm</type><kernel>/images/vmlinuz</kernel><initrd>/images/initrd.gz</initrd><cmdline>console=ttyS0</cmdline></os>'
+    '<features><acpi /><apic /></features><pm><suspend-to-mem enabled="no" /><suspend-to-disk enabled="no" /></pm><on_poweroff>destroy</on_poweroff><on_reboot>restart</on_reboot><on_crash>destroy</on_crash>'
+    '<devices><disk type="file" device="disk"><driver name="qemu" type="raw" /><source file="/disks/slice0/seed.iso" /><target dev="vda" bus="virtio" /><readonly /></disk>'
+    '<interface type="ethernet"><mac address="52:54:00:00:00:01" /><target dev="slice0" managed="no" /><model type="virtio" /><rom enabled="no" /></interface>'
+    '<serial type="pty"><log file="/disks/slice0/console.log" append="off" /></serial><graphics type="vnc"><listen type="none" /></graphics><video><model type="vga" /></video><rng model="virtio"><backend model="random">/dev/urandom</backend></rng><controller type="usb" model="none" /><memballoon model="none" /></devices></domain>'
+)
+"""What the guests that run were made of."""
+HOSTINGS: Final = st.sampled_from([(True, "kvm"), (False, "qemu"), (False, "kvm")])
+
 
 def device(path: str, hosting: Hosting = HOSTING) -> ET.Element:
     found = ET.fromstring(domain_xml(GUEST, hosting)).find(f"devices/{path}")
@@ -31,10 +45,37 @@ def device(path: str, hosting: Hosting = HOSTING) -> ET.Element:
     return found
 
 
-@given(st.integers(1, 256), st.integers(32, 2**21))
-def test_a_guest_is_read_back_as_it_was_written(vcpus: int, memory_mib: int) -> None:
-    guest = replace(GUEST, vcpus=vcpus, memory_mib=memory_mib)
-    assert guest_in(domain_xml(guest, HOSTING)) == guest
+@given(st.integers(1, 256), st.integers(32, 2**21), PLACES, HOSTINGS)
+def test_a_guest_is_read_back_as_it_was_written(
+    vcpus: int, memory_mib: int, place: Place, hosting: tuple[bool, Accelerator]
+) -> None:
+    if place.vf is not None:
+        place = replace(place, queues=1)  # a VF has its own, and says nothing of them
+    guest = replace(GUEST, vcpus=vcpus, memory_mib=memory_mib, place=place)
+    offload, accelerator = hosting
+    assert guest_in(domain_xml(guest, replace(HOSTING, offload=offload, accelerator=accelerator))) == guest
+
+
+def test_a_guest_without_a_place_is_written_as_ever() -> None:
+    assert domain_xml(GUEST, HOSTING) == PLAIN
+
+
+@given(PLACES)
+def test_every_function_of_the_host_is_told_of_a_domain(place: Place) -> None:
+    assert {*pci_devices_in(domain_xml(replace(GUEST, place=place), HOSTING))} == place.addresses
+
+
+def test_a_function_that_is_a_disk_of_anybodys_is_told_too() -> None:
+    address = "<address domain='0x0000' bus='0x01' slot='0x00' function='0x0'/>"
+    disk = f"<disk type='nvme'><source type='pci' managed='yes' namespace='1'>{address}</source></disk>"
+    usb = "<hostdev type='usb'><source><address bus='1' device='3'/></source></hostdev>"
+    assert pci_devices_in(f"<domain><devices>{disk}{usb}</devices></domain>") == ("0000:01:00.0",)
+
+
+def test_a_function_that_nobody_of_this_program_gave_is_read_as_unordered() -> None:
+    given = Place((HostDevice(pci_address("0000:1b:00.0"), "gpu"),))
+    attached = domain_xml(replace(GUEST, place=given), HOSTING).replace("ua-gpu0", "hostdev0")
+    assert guest_in(attached).place.devices == (HostDevice(pci_address("0000:1b:00.0"), "unordered"),)
 
 
 def test_memory_is_read_in_the_unit_that_libvirt_answers_in() -> None:

@@ -111,7 +111,7 @@ def test_a_device_that_vanishes_while_it_is_read_is_not_there(tmp_path: Path) ->
 def test_words_that_are_no_numbers_make_the_host_unreadable(tmp_path: Path) -> None:
     root = lay_out("workstation", tmp_path)
     (root / "devices/0000:04:00.0/class").write_text("network\n")
-    with pytest.raises(HostUnreadable, match="0000:04:00.0"):
+    with pytest.raises(HostUnreadable, match=r"0000:04:00\.0"):
         SysfsPci(root).devices()
 
 

@@ -1,0 +1,81 @@
+"""What a slot's machine has of its host, by the node's settings, and what settings are refused for."""
+
+from typing import Any, Final
+
+import pytest
+from pydantic import ValidationError
+
+from events.values import PciAddress, SlotIndex
+from node_agent.places import ANYWHERE, HostDevice, Place, place_for
+from node_agent.settings import Settings
+from tests.node.guests import slice_on
+
+SLOT: Final[dict[str, Any]] = {"index": 0, "vcpus": 2, "memory_mib": 4096}
+
+
+def settings(*slots: dict[str, Any]) -> Settings:
+    node = {"node_id": "lab-a", "api_url": "http://localhost", "slots": slots}
+    folders = ("enrolment_token_file", "state_folder", "run_folder", "images_folder")
+    return Settings.model_validate({**node, **dict.fromkeys(folders, "/run/agent")})
+
+
+def test_a_slot_that_names_nothing_is_anywhere() -> None:
+    assert settings(SLOT).places == {0: ANYWHERE}
+
+
+def test_a_slot_has_what_it_names() -> None:
+    slot = {
+        **SLOT,
+        "gpus": ["0000:1B:00.0"],
+        "fabric": ["0000:18:00.1"],
+        "cpus": [4, 5],
+        "numa_node": 1,
+        "hugepage_kib": 1048576,
+        "queues": 2,
+    }
+    assert settings(slot).places[SlotIndex(0)] == Place(
+        devices=(
+            HostDevice(PciAddress("0000:1b:00.0"), "gpu"),
+            HostDevice(PciAddress("0000:18:00.1"), "fabric"),
+        ),
+        pins=("4", "5"),
+        nodeset="1",
+        hugepage_kib=1048576,
+        queues=2,
+    )
+
+
+def test_a_smaller_slice_has_as_many_cpus_and_queues_as_it_has_vcpus() -> None:
+    places = settings({**SLOT, "cpus": [4, 5], "queues": 2}).places
+    assert place_for(slice_on(0), places) == Place(pins=("4",), queues=1)
+    assert place_for(slice_on(1), places) == ANYWHERE
+
+
+@pytest.mark.parametrize(
+    ("slots", "reasons"),
+    [
+        ([{**SLOT, "cpus": [1]}], ["slot 0: 1 cpus for 2 vcpus"]),
+        ([{**SLOT, "cpus": [1, 1], "queues": 3}], ["3 queues for 2 vcpus", "CPU 1 is named twice"]),
+        (
+            [{**SLOT, "gpus": ["0000:1b:00.0"], "fabric": ["0000:1b:00.0"]}],
+            ["PCI device 0000:1b:00.0 is named twice"],
+        ),
+        (
+            [
+                {**SLOT, "gpus": ["0000:1b:00.0"], "cpus": [1, 2]},
+                {**SLOT, "index": 1, "fabric": ["0000:1b:00.0"], "cpus": [2, 3]},
+                {**SLOT, "index": 2, "cpus": [1, 4]},
+            ],
+            ["slots 0 and 1 share PCI device 0000:1b:00.0, CPU 2", "slots 0 and 2 share CPU 1"],
+        ),
+        ([{**SLOT, "gpus": ["1b:00.0"]}], ["is not a valid PCI address"]),
+        ([{**SLOT, "hugepage_kib": 4}], ["hugepage_kib"]),
+        ([{**SLOT, "numa_node": -1}], ["numa_node"]),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_with_every_reason(
+    slots: list[dict[str, Any]], reasons: list[str]
+) -> None:
+    with pytest.raises(ValidationError) as refused:
+        settings(*slots)
+    assert [reason for reason in reasons if reason not in str(refused.value)] == []
