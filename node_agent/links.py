@@ -10,6 +10,7 @@ none: the plan goes on from either.
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from node_agent.places import NO_PLACES, Places, place_for
 from node_agent.slices import Difference, Slice, SliceNetwork, Step
 
 DEFAULT_MTU: Final = 1500
@@ -20,6 +21,7 @@ class Tap:
     """A link as wanted or found. MTU in bytes.
 
     `owner` is a user id; None lets every user of the host open it. `mute`: the host speaks neither ARP nor IPv6 on it.
+    `many`: it has a queue for each time that it is opened, and is no tap to a program that wants just one.
     """
 
     name: str
@@ -27,6 +29,7 @@ class Tap:
     up: bool = True
     owner: int | None = 0
     mute: bool = True
+    many: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +70,10 @@ def plan(wanted: Tap, found: Tap | OtherLink | None, links: Links) -> tuple[Step
     match found:
         case None:
             return (add,)
-        case Tap(owner=owner) if owner == wanted.owner:
+        case Tap(owner=owner, many=many) if (owner, many) == (wanted.owner, wanted.many):
             return (Step("link.set_tap", lambda: links.set_tap(wanted), differs),)
         case _:
-            # A kind or an owner cannot be changed in place, and the name must be free before it is used again.
+            # A kind, an owner or a mode cannot be changed in place, and the name must be free before it is used again.
             return (Step("link.delete", lambda: links.delete_link(wanted.name), differs), add)
 
 
@@ -80,19 +83,27 @@ def _words(link: Tap | OtherLink | None) -> str:
             return "no link"
         case OtherLink(name=name, kind=kind):
             return f"{kind} link {name}"
-        case Tap(name=name, mtu=mtu, up=up, owner=owner, mute=mute):
-            state, voice = "up" if up else "down", "mute" if mute else "heard by the host"
-            return f"tap {name}, {state}, {mtu} bytes, of {'anybody' if owner is None else f'user {owner}'}, {voice}"
+        case Tap() as tap:
+            return _tap_words(tap)
+
+
+def _tap_words(tap: Tap) -> str:
+    state, voice = "up" if tap.up else "down", "mute" if tap.mute else "heard by the host"
+    owner = "anybody" if tap.owner is None else f"user {tap.owner}"
+    queues = ", with many queues" if tap.many else ""
+    return f"tap {tap.name}, {state}, {tap.mtu} bytes, of {owner}, {voice}{queues}"
 
 
 class LinkAspect:
+    """`places` says which slots' machines have cards of several queues."""
+
     name = "link"
 
-    def __init__(self, links: Links, mtu: int = DEFAULT_MTU) -> None:
-        self._links, self._mtu = links, mtu
+    def __init__(self, links: Links, places: Places = NO_PLACES, mtu: int = DEFAULT_MTU) -> None:
+        self._links, self._places, self._mtu = links, places, mtu
 
     def to_apply(self, wanted: Slice) -> tuple[Step, ...]:
-        tap = Tap(wanted.network.tap, self._mtu)
+        tap = Tap(wanted.network.tap, self._mtu, many=place_for(wanted, self._places).queues > 1)
         return plan(tap, self._links.link(tap.name), self._links)
 
     def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:

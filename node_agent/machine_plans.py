@@ -3,13 +3,15 @@
 A domain's name, its UUID and its tap can be had once on a host, so what holds them goes before it is made anew.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 from uuid import UUID
 
+from events.values import PciAddress
 from node_agent.guests import Guest
-from node_agent.slices import Difference
 
+_NOTE: Final = "device-"
 DomainState = Literal["running", "paused", "stopped"]
 
 
@@ -17,7 +19,8 @@ DomainState = Literal["running", "paused", "stopped"]
 class FoundDomain:
     """A domain of the host, whoever made it; `guest` is None when it was not this program.
 
-    `interfaces` are the links and MACs that it uses, ours or not.
+    `interfaces` are the links and MACs that it uses, ours or not; `devices` the PCI functions that it has or, while it
+    does not run, would have.
     """
 
     name: str
@@ -25,6 +28,7 @@ class FoundDomain:
     state: DomainState
     guest: Guest | None
     interfaces: tuple[str, ...] = ()
+    devices: tuple[PciAddress, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,11 @@ class EndStray:
 
 
 @dataclass(frozen=True, slots=True)
+class ResetDevice:
+    address: PciAddress
+
+
+@dataclass(frozen=True, slots=True)
 class WipeDisks:
     slot: str
 
@@ -67,6 +76,21 @@ class WipeDisks:
 @dataclass(frozen=True, slots=True)
 class WriteSeed:
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckDevices:
+    """Refuse a start that would give the machine what it cannot have."""
+
+    guest: Guest
+
+
+@dataclass(frozen=True, slots=True)
+class NoteDevice:
+    """Write down that the slot's machine may have had it."""
+
+    name: str
+    address: PciAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +103,26 @@ class Resume:
     domain: FoundDomain
 
 
-Removal = Destroy | EndStray | WipeDisks
-Change = Removal | WriteSeed | Start | Resume
+@dataclass(frozen=True, slots=True)
+class Pin:
+    domain: FoundDomain
+    pins: tuple[str, ...]
+
+
+Removal = Destroy | EndStray | ResetDevice | WipeDisks
+Change = Removal | WriteSeed | CheckDevices | NoteDevice | Start | Resume | Pin
+
+
+def note_name(slot: str, address: PciAddress) -> str:
+    return f"{slot}/{_NOTE}{address}"
+
+
+def noted(files: tuple[str, ...]) -> tuple[PciAddress, ...]:
+    """The PCI functions that a slot's machine may have had, by its folder."""
+    names = (file.partition("/")[2] for file in files)
+    return tuple(
+        PciAddress(name.removeprefix(_NOTE)) for name in names if name.startswith(_NOTE) and ":" in name
+    )
 
 
 def seed_name(guest: Guest) -> str:
@@ -89,43 +131,50 @@ def seed_name(guest: Guest) -> str:
 
 def plan(wanted: Guest, found: Found) -> tuple[Change, ...]:
     """From `found` to `wanted`. Deletions come first: a domain's name, UUID and tap are free only then."""
-    whole = (domain for domain in found.domains if domain.guest == wanted and domain.state != "stopped")
+    whole = (
+        domain for domain in found.domains if is_whole(domain.guest, wanted) and domain.state != "stopped"
+    )
     # A tap that was deleted under a machine is not its own any more when it is made anew.
     kept = next(whole, None) if found.plugged else None
     changes: list[Change] = [Destroy(domain) for domain in found.domains if domain is not kept]
     changes += [EndStray(process) for process in found.strays]
-    if seed_name(wanted) not in found.files:
-        if found.files and kept is None:
-            changes.append(WipeDisks(wanted.name))
+    files = found.files
+    if seed_name(wanted) not in files:
+        if files and kept is None:
+            changes += _emptying(wanted.name, files)
+            files = ()
         changes.append(WriteSeed(seed_name(wanted)))
+    if kept is None and wanted.place.devices:
+        changes.append(CheckDevices(wanted))
+    notes = {note_name(wanted.name, each.address): each.address for each in wanted.place.devices}
+    changes += [NoteDevice(name, address) for name, address in notes.items() if name not in files]
+    return (*changes, *_running(wanted, kept))
+
+
+def _running(wanted: Guest, kept: FoundDomain | None) -> Iterator[Change]:
     if kept is None:
-        changes.append(Start(wanted))
-    elif kept.state == "paused":
-        changes.append(Resume(kept))
-    return tuple(changes)
+        yield Start(wanted)
+        return
+    if kept.state == "paused":
+        yield Resume(kept)
+    pins = wanted.place.pins
+    if pins and kept.guest is not None and kept.guest.place.pins != pins:
+        yield Pin(kept, pins)
 
 
-def difference(change: Change, wanted: Guest, found: Found) -> Difference:
-    """Why a plan has this change."""
-    own = next((domain for domain in found.domains if domain.name == wanted.name), None)
-    ordered = _guest_words(wanted)
-    match change, own:
-        case Destroy(domain), _ if domain is not own:
-            return Difference("machine.rival", ordered, _as_found(domain))
-        case EndStray(process), _:
-            return Difference("machine.rival", ordered, process_words(process))
-        case Resume(domain), _:
-            return Difference("machine.paused", ordered, _as_found(domain))
-        case _, None:
-            return Difference("machine.absent", ordered, "no domain")
-        case _, FoundDomain(guest=guest) if guest != wanted:
-            return Difference("machine.changed", ordered, _as_found(own))
-        case _, FoundDomain(state="stopped"):
-            return Difference("machine.absent", ordered, _as_found(own))
-        case _ if not found.plugged:
-            return Difference("machine.unplugged", ordered, f"nobody holds {wanted.tap}")
-        case _:
-            return Difference("machine.seed", f"file {seed_name(wanted)}", "no such file")
+def _emptying(slot: str, files: tuple[str, ...]) -> tuple[Removal, ...]:
+    # The folder last: it says what is still to be reset.
+    return (*map(ResetDevice, noted(files)), WipeDisks(slot))
+
+
+def is_whole(found: Guest | None, wanted: Guest) -> bool:
+    """Whether it is the guest that is wanted, but for what can be mended while it runs, or was left open."""
+    if found is None:
+        return False
+    place = replace(found.place, pins=wanted.place.pins)
+    if wanted.place.nodeset is None:
+        place = replace(place, nodeset=None)
+    return replace(found, place=place) == wanted
 
 
 def plan_stop(found: Found) -> tuple[Removal, ...]:
@@ -135,24 +184,4 @@ def plan_stop(found: Found) -> tuple[Removal, ...]:
 
 def plan_removal(slot: str, found: Found) -> tuple[Removal, ...]:
     """From `found` to nothing. Disks go last: a running guest would keep what is deleted under it."""
-    wipe = (WipeDisks(slot),) if found.files else ()
-    return (*plan_stop(found), *wipe)
-
-
-def _guest_words(guest: Guest) -> str:
-    size = f"{guest.vcpus} vcpus, {guest.memory_mib} MiB, {guest.image}"
-    return f"domain {guest.name} ({guest.uuid}) of {guest.allocation_id}: {size}, {guest.mac} on {guest.tap}"
-
-
-def _as_found(domain: FoundDomain) -> str:
-    if domain.guest is None:
-        return f"{domain_words(domain)}, made by another program, with {', '.join(domain.interfaces) or 'no card'}"
-    return f"{_guest_words(domain.guest)}, {domain.state}"
-
-
-def domain_words(domain: FoundDomain) -> str:
-    return f"domain {domain.name} ({domain.uuid}, {domain.state})"
-
-
-def process_words(process: FoundProcess) -> str:
-    return f"qemu process {process.pid} of {process.name}"
+    return (*plan_stop(found), *(_emptying(slot, found.files) if found.files else ()))

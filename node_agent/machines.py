@@ -4,86 +4,54 @@ A domain is transient. After a host's reboot the agent makes it again; while the
 The seed is written before the domain starts and carries the guest's UUID in its name, so that a slot's folder
 tells whose it is: a folder without the wanted seed is another tenant's or half made, and is wiped first.
 
-A crash between two changes leaves one of: no folder, a folder without its seed, a seed without a domain,
+Each PCI function is noted in the folder before the domain gets it, so that it is reset whatever died and whatever the
+settings say by then; the folder goes when all of them are.
+
+A crash between two changes leaves one of: no folder, a folder without its seed or a note, a seed without a domain,
 a domain. The plan goes on from each. QEMU can outlive its domain if libvirt lost its state, and then holds the
 tap: such a process is a stray and is ended like a domain.
 """
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Protocol, assert_never
+from typing import assert_never
 from uuid import UUID
 
+import structlog
+
+from events.values import PciAddress
 from node_agent.guests import Accelerator, Guest, Hosting, guest_for
 from node_agent.host import MachineSeen
+from node_agent.hypervisors import Disks, Hypervisor
 from node_agent.images import Images
 from node_agent.looks import look
+from node_agent.machine_drift import difference, domain_words, process_words
 from node_agent.machine_plans import (
     Change,
+    CheckDevices,
     Destroy,
     EndStray,
     Found,
     FoundDomain,
     FoundProcess,
+    NoteDevice,
+    Pin,
     Removal,
+    ResetDevice,
     Resume,
     Start,
     WipeDisks,
     WriteSeed,
-    difference,
-    domain_words,
     plan,
     plan_removal,
     plan_stop,
-    process_words,
     seed_name,
 )
+from node_agent.passthrough import PciBus, far_from, not_let_go, objections, reset
+from node_agent.places import ANYWHERE, Place, Places, place_for
 from node_agent.seed import seed_image
-from node_agent.slices import Difference, Slice, SliceNetwork, Step
+from node_agent.slices import Difference, HostRefused, Slice, SliceNetwork, Step
 
-
-class Hypervisor(Protocol):
-    """What runs the domains, each call within a deadline. Reads raise `HostUnreadable`. Changes raise `HostRefused`
-    when the answer was no, and `HostUnreadable` when there was none: the change may then have been made.
-    """
-
-    def domains(self) -> tuple[FoundDomain, ...]: ...
-
-    def processes(self) -> tuple[FoundProcess, ...]: ...
-
-    def start(self, guest: Guest, hosting: Hosting) -> None:
-        """Start a new domain; refused if there is one of that name or UUID, or if its tap or a file is missing."""
-        ...
-
-    def shut_down(self, domain: UUID) -> None:
-        """Ask the guest to shut down, and return; one that is gone or does not run counts as asked."""
-        ...
-
-    def resume(self, domain: UUID) -> None:
-        """Let it go on; `HostUnreadable` when it is not paused any more, since what was seen is past."""
-        ...
-
-    def destroy(self, domain: UUID) -> None:
-        """Stop it at once and forget it; done already counts as done."""
-        ...
-
-    def end(self, process: FoundProcess) -> None: ...
-
-
-class Disks(Protocol):
-    """The folder of each slot. A name is relative to all of them: `slice0`, `slice0/console.log`."""
-
-    def path(self, name: str) -> Path: ...
-
-    def found(self, slot: str) -> tuple[str, ...]:
-        """The slot's folder and everything in it; empty when there is no folder."""
-        ...
-
-    def write(self, name: str, content: bytes) -> None:
-        """All of it or nothing, readable for the hypervisor."""
-        ...
-
-    def wipe(self, slot: str) -> None: ...
+log = structlog.get_logger(__name__)
 
 
 class Domains:
@@ -114,7 +82,8 @@ class Domains:
 class Machines:
     """The aspect `machine` (`node_agent.slices.Aspect`). `offload` is explained at `Hosting`.
 
-    `is_plugged` says whether a program holds a tap. Raises `HostUnreadable`.
+    `is_plugged` says whether a program holds a tap. Raises `HostUnreadable`. `places` is what each slot's machine has
+    of its host for itself.
     """
 
     name = "machine"
@@ -128,7 +97,10 @@ class Machines:
         *,
         offload: bool,
         is_plugged: Callable[[str], bool],
+        bus: PciBus,
+        places: Places,
     ) -> None:
+        self._bus, self._places = bus, places
         self._hypervisor, self._disks, self._images = hypervisor, disks, images
         self._is_plugged = is_plugged
         self._accelerator, self._offload = accelerator, offload
@@ -146,7 +118,7 @@ class Machines:
         return MachineSeen(found.state, guest.vcpus if guest else None, guest.memory_mib if guest else None)
 
     def to_apply(self, wanted: Slice) -> tuple[Step, ...]:
-        guest = guest_for(wanted)
+        guest = guest_for(wanted, place_for(wanted, self._places))
         found = self._look(wanted.network, guest.uuid)
         return tuple(
             self._step(change, wanted, difference(change, guest, found)) for change in plan(guest, found)
@@ -179,7 +151,11 @@ class Machines:
         return tuple(self._removal_step(change) for change in changes)
 
     def remains(self, gone: SliceNetwork) -> tuple[str, ...]:
-        return (*self.still_on(gone), *(f"file {name}" for name in self._disks.found(gone.tap)))
+        return (
+            *self.still_on(gone),
+            *self._devices_held(gone),
+            *(f"file {name}" for name in self._disks.found(gone.tap)),
+        )
 
     def hosting(self, guest: Guest) -> Hosting:
         """Where this node would keep it. Raises `HostRefused` when it has no such image."""
@@ -202,6 +178,27 @@ class Machines:
             files=self._disks.found(network.tap),
             plugged=self._is_plugged(network.tap),
         )
+
+    def _devices_held(self, network: SliceNetwork) -> tuple[str, ...]:
+        place = self._place(network)
+        if not place.devices:
+            return ()
+        return not_let_go(place, self._bus.devices(), self._hypervisor.domains(), network.tap)
+
+    def _place(self, network: SliceNetwork) -> Place:
+        return self._places.get(network.index, ANYWHERE)
+
+    def _check(self, guest: Guest) -> None:
+        # Not what the plan saw: another program may have taken one meanwhile.
+        devices = self._bus.devices()
+        for words in far_from(guest.place, devices):
+            log.warning("device_far", machine=guest.name, found=words)
+        against = objections(guest.name, guest.place, devices, self._hypervisor.domains())
+        if against:
+            raise HostRefused("; ".join(against))
+
+    def _reset(self, address: PciAddress) -> None:
+        reset(address, self._bus, self._hypervisor.domains())
 
     def _domains(self) -> Domains:
         return look((self._hypervisor, "domains by name"), lambda: Domains(self._all_domains()))
@@ -227,7 +224,13 @@ class Machines:
                 )
             case Resume(domain):
                 return Step("machine.resume", lambda: self._hypervisor.resume(domain.uuid), mends)
-            case Destroy() | EndStray() | WipeDisks():
+            case CheckDevices(guest):
+                return Step("machine.check_devices", lambda: self._check(guest), mends)
+            case NoteDevice(name, address):
+                return Step("machine.note_device", lambda: self._disks.write(name, address.encode()), mends)
+            case Pin(domain, pins):
+                return Step("machine.pin", lambda: self._hypervisor.pin(domain.uuid, pins), mends)
+            case Destroy() | EndStray() | ResetDevice() | WipeDisks():
                 return self._removal_step(change, mends)
             case _:
                 assert_never(change)
@@ -238,6 +241,8 @@ class Machines:
                 return Step("machine.destroy", lambda: self._hypervisor.destroy(domain.uuid), mends)
             case EndStray(process):
                 return Step("machine.end_stray", lambda: self._hypervisor.end(process), mends)
+            case ResetDevice(address):
+                return Step("machine.reset_device", lambda: self._reset(address), mends)
             case WipeDisks(slot):
                 return Step("machine.wipe_disks", lambda: self._disks.wipe(slot), mends)
             case _:

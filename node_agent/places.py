@@ -6,6 +6,7 @@ guest than was ordered. Two slots never share any of it; the settings are refuse
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final, Literal
 
 from events.values import PciAddress, SlotIndex
@@ -50,6 +51,7 @@ class Place:
 
 ANYWHERE: Final = Place()
 Places = Mapping[SlotIndex, Place]
+NO_PLACES: Final[Places] = MappingProxyType({})
 
 
 def place_for(wanted: Slice, places: Places) -> Place:

@@ -14,6 +14,7 @@ from node_agent.drivers.links import NetlinkLinks
 from node_agent.drivers.nat import Nftables
 from node_agent.drivers.ovs import OpenVSwitch
 from node_agent.drivers.sources import files_in, links_and_routes, packet_filter
+from node_agent.drivers.sysfs import SysfsPci
 from node_agent.drivers.watching import HostWatch, Source
 from node_agent.durable import open_folder
 from node_agent.gateway import Gateway, node_network
@@ -38,6 +39,7 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
     run_folder = _reachable(open_folder(settings.run_folder))
     dhcp = DnsmasqLeases(run_folder / "dhcp", network, links, something_changed)
     hypervisor = LibvirtHypervisor(settings.libvirt_uri, something_changed)
+    bus, places = SysfsPci(settings.sysfs_root), settings.places
     images = ImagesFolder(settings.images_folder)
     leases = LeaseAspect(dhcp)
     # Userspace OVS hands on frames whose checksums nobody filled in: there a guest must not offload them.
@@ -48,6 +50,8 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
         settings.accelerator,
         offload=settings.datapath_type == "system",
         is_plugged=links.is_carried,
+        bus=bus,
+        places=places,
     )
     ends = ExitStack()
     for close in (links.close, switch.close, dhcp.close, hypervisor.close):
@@ -63,7 +67,7 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
 
     return Host(
         aspects=(
-            LinkAspect(links),
+            LinkAspect(links, places),
             leases,
             PortAspect(switch),
             TranslationAspect(filter_, settings.uplink),

@@ -58,9 +58,9 @@ class SlotSettings(Wire):
 
     @property
     def place(self) -> Place:
-        passed = (*((gpu, "gpu") for gpu in self.gpus), *((card, "fabric") for card in self.fabric))
+        gpus = (HostDevice(address, "gpu") for address in self.gpus)
         return Place(
-            devices=tuple(HostDevice(address, use) for address, use in passed),
+            devices=(*gpus, *(HostDevice(address, "fabric") for address in self.fabric)),
             pins=tuple(map(str, self.cpus)),
             nodeset=None if self.numa_node is None else str(self.numa_node),
             hugepage_kib=self.hugepage_kib,

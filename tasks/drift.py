@@ -24,8 +24,8 @@ DriftKind = Literal[
     "link.absent", "link.changed", "lease.unreserved", "lease.rival", "lease.foreign", "lease.expired",
     "port.absent", "port.changed", "port.flows", "port.meter", "rules.changed", "mapping.changed", "mapping.foreign",
     "machine.absent", "machine.paused", "machine.changed", "machine.unplugged", "machine.rival",
-    "machine.seed",
-    "slot.occupied", "slot.absent",
+    "machine.devices", "machine.pins", "machine.seed",
+    "slot.device", "slot.occupied", "slot.absent",
 ]  # fmt: skip
 
 
@@ -344,13 +344,41 @@ TYPES: Final = (
         policy="repair",
     ),
     DriftType(
+        kind="machine.devices",
+        scope="slot",
+        serves="NOD-7, signal 5: fabric device on the right VM",
+        means="the slice's machine has other PCI devices of its host than were ordered, or lacks one",
+        evidence="the devices as ordered; those that it has",
+        source="libvirt",
+        policy="repair",
+        restarts=True,
+    ),
+    DriftType(
+        kind="machine.pins",
+        scope="slot",
+        serves="NOD-12: NUMA and IRQ locality",
+        means="the machine's processors run on others of the host's than the slot's",
+        evidence="the host's CPUs, one for each of the machine's; those that they may run on",
+        source="survey",
+        policy="repair",
+    ),
+    DriftType(
         kind="machine.seed",
         scope="slot",
         serves="NOD-8: repair touches only what differs",
-        means="what the guest is told at its boot is gone from the slot's folder",
+        means="what the guest is told at its boot, or which devices it has, is gone from the slot's folder",
         evidence="the file; that there is none",
         source="survey",
         policy="repair",
+    ),
+    DriftType(
+        kind="slot.device",
+        scope="slot",
+        serves="NOD-7, signal 5: fabric device on the right VM",
+        means="a PCI device that the settings give to the slot is not there: it failed, or bears another address",
+        evidence="the device; that there is none",
+        source="survey",
+        policy="block",
     ),
     DriftType(
         kind="slot.occupied",

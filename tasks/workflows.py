@@ -61,7 +61,9 @@ StepName = Literal[
     "translation.set_rules", "translation.map", "translation.unmap",
     "translation.delete_rules", "translation.flush_connections",
     "machine.write_seed", "machine.start", "machine.resume",
-    "machine.shut_down", "machine.destroy", "machine.end_stray", "machine.wipe_disks",
+    "machine.check_devices", "machine.note_device", "machine.pin",
+    "machine.shut_down", "machine.destroy", "machine.end_stray", "machine.reset_device",
+    "machine.wipe_disks",
     "gateway.set_bridge", "gateway.remove_foreign_flows", "gateway.set_rules",
     "gateway.set_address", "gateway.set_forwarding", "gateway.serve_dhcp",
 ]  # fmt: skip

@@ -26,7 +26,7 @@ What is made for the first time was not lost, and so is not drift; what could no
 
 What concerns one ingress takes its endpoint away while it is open (`ingress.lost`), and leaves the others of its slot as they are.
 
-Of the seven signals (NOD-7) one is not here yet: the fabric device (5). Before its first order nothing is known of a
+All seven signals (NOD-7) are here. Before its first order nothing is known of a
 slot, and nobody looks there.
 """
 

@@ -17,8 +17,8 @@ from uuid import UUID
 import libvirt
 import structlog
 
-from events.values import MAX_SLOTS
-from node_agent.domain_xml import NotAGuest, domain_xml, guest_in, interfaces_in
+from events.values import MAX_SLOTS, PciAddress
+from node_agent.domain_xml import NotAGuest, domain_xml, guest_in, interfaces_in, pci_devices_in
 from node_agent.drivers.deadlines import Deadlines, Overdue
 from node_agent.drivers.libvirt_events import DomainWatch, run_event_loop
 from node_agent.drivers.qemu import end_process, qemu_processes
@@ -58,7 +58,7 @@ _FORGET: Final = (
 
 
 class LibvirtHypervisor:
-    """`node_agent.machines.Hypervisor`. `ended` is called, from a thread of its own, when a domain may have ended;
+    """`node_agent.hypervisors.Hypervisor`. `ended` is called, from a thread of its own, when a domain may have ended;
     it must return at once.
     """
 
@@ -98,6 +98,9 @@ class LibvirtHypervisor:
         self._change(
             f"resume {domain}", lambda connection: _by_uuid(connection, domain).resume(), stale=_PAST
         )
+
+    def pin(self, domain: UUID, pins: tuple[str, ...]) -> None:
+        self._change(f"pin {domain}", lambda connection: _pin(connection, domain, pins), stale=_PAST)
 
     def destroy(self, domain: UUID) -> None:
         # A transient domain is gone with its process, at any moment here.
@@ -196,31 +199,36 @@ def _listed(connection: Connection) -> Iterator[FoundDomain]:
             if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
                 raise
             continue  # ended while we looked
+        guest, interfaces, devices = _parts(xml)
         yield FoundDomain(
             name=domain.name(),
             uuid=UUID(domain.UUIDString()),
             state=_STATES.get(state, "running"),
-            guest=_guest(xml),
-            interfaces=_interfaces(xml),
+            guest=guest,
+            interfaces=interfaces,
+            devices=devices,
         )
 
 
 # A survey sees the same domains again and again.
 @lru_cache(maxsize=MAX_SLOTS)
-def _guest(xml: str) -> Guest | None:
+def _parts(xml: str) -> tuple[Guest | None, tuple[str, ...], tuple[PciAddress, ...]]:
+    """What is ours, links and MACs, PCI functions."""
     try:
-        return guest_in(xml)
+        guest = guest_in(xml)
     except NotAGuest:
-        return None
-
-
-@lru_cache(maxsize=MAX_SLOTS)
-def _interfaces(xml: str) -> tuple[str, ...]:
-    return interfaces_in(xml)
+        guest = None
+    return guest, interfaces_in(xml), pci_devices_in(xml)
 
 
 def _by_uuid(connection: Connection, uuid: UUID) -> Domain:
     return connection.lookupByUUIDString(str(uuid))
+
+
+def _pin(connection: Connection, uuid: UUID, pins: tuple[str, ...]) -> None:
+    domain, cpus = _by_uuid(connection, uuid), range(connection.getCPUMap()[0])
+    for vcpu, cpu in enumerate(pins):
+        domain.pinVcpu(vcpu, tuple(str(each) == cpu for each in cpus))
 
 
 def _destroy(connection: Connection, uuid: UUID) -> None:

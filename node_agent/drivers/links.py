@@ -60,7 +60,7 @@ class NetlinkLinks:
 
     def add_tap(self, tap: Tap) -> None:
         def add(netlink: IPRoute) -> None:
-            netlink.link("add", ifname=tap.name, kind="tuntap", mode="tap", uid=tap.owner)
+            netlink.link("add", ifname=tap.name, kind="tuntap", mode="tap", uid=tap.owner, ifr=_flags(tap))
             _set(netlink, tap)
 
         if self.link(tap.name) is not None:
@@ -194,6 +194,11 @@ def _set(netlink: IPRoute, tap: Tap) -> None:
     )
 
 
+def _flags(tap: Tap) -> dict[str, int]:
+    names = ("no_pi", "one_queue", "vnet_hdr", "tun_excl", "multi_queue", "persist", "nofilter")
+    return {**dict.fromkeys(names, 0), "multi_queue": int(tap.many)}
+
+
 def _set_ipv6(name: str, *, disabled: bool) -> None:
     # Without the file the kernel has no IPv6 at all.
     with suppress(FileNotFoundError):
@@ -215,7 +220,8 @@ def _link(message: Any) -> Tap | OtherLink:
     owner = data.get_attr("IFLA_TUN_OWNER")
     flags = message["flags"]
     mute = bool(flags & IFF_NOARP) and _is_without_ipv6(message)
-    return Tap(name, message.get_attr("IFLA_MTU"), bool(flags & IFF_UP), owner, mute)
+    many = bool(data.get_attr("IFLA_TUN_MULTI_QUEUE"))
+    return Tap(name, message.get_attr("IFLA_MTU"), bool(flags & IFF_UP), owner, mute, many)
 
 
 def _is_without_ipv6(message: Any) -> bool:

@@ -28,11 +28,12 @@ def slice_on(
     allocation: AllocationId = FIRST,
     *,
     memory_mib: int = 96,
+    vcpus: int = 1,
     image: ImageName = IMAGE,
     hostname: str = "web-1",
 ) -> Slice:
     machine = Machine(
-        vcpus=1, memory_mib=memory_mib, image=image, hostname=hostname, ssh_authorized_keys=(KEY,)
+        vcpus=vcpus, memory_mib=memory_mib, image=image, hostname=hostname, ssh_authorized_keys=(KEY,)
     )
     return Slice(allocation, network_on(index), machine)
 

@@ -11,6 +11,7 @@ from node_agent.guests import Guest, guest_for
 from node_agent.images import FixedImages
 from node_agent.lab.simulated.host import SimulatedHost
 from node_agent.lab.simulated.machines import SimulatedDisks, SimulatedHypervisor
+from node_agent.lab.simulated.pci import SimulatedPci
 from node_agent.links import Tap
 from node_agent.machine_plans import (
     Destroy,
@@ -28,6 +29,7 @@ from node_agent.machine_plans import (
     seed_name,
 )
 from node_agent.machines import Machines
+from node_agent.places import NO_PLACES, Places
 from tests.node.guests import IMAGE, SECOND, network_on, slice_on
 from tests.node.images import LAB_GUEST
 
@@ -119,7 +121,7 @@ def hosts(draw: st.DrawFn) -> SimulatedHost:
     return host
 
 
-def machines_on(host: SimulatedHost) -> Machines:
+def machines_on(host: SimulatedHost, places: Places = NO_PLACES) -> Machines:
     hypervisor = SimulatedHypervisor(host, lambda: None, boot_seconds=0)
     return Machines(
         hypervisor,
@@ -128,6 +130,8 @@ def machines_on(host: SimulatedHost) -> Machines:
         "qemu",
         offload=True,
         is_plugged=lambda _: True,
+        bus=SimulatedPci(host),
+        places=places,
     )
 
 

@@ -20,6 +20,7 @@ from node_agent.looks import look_again
 from node_agent.machine_plans import FoundDomain, FoundProcess
 from node_agent.mappings import Connection
 from node_agent.meters import Meter
+from node_agent.pci import PciDevice
 from node_agent.ports import Port
 from node_agent.rules import Chain, FoundRule
 
@@ -60,6 +61,7 @@ class State(msgspec.Struct):
     domains: list[FoundDomain] = []
     strays: list[FoundProcess] = []
     disks: list[str] = []
+    pci: list[PciDevice] = []
     chains: list[Chain] = []
     bridges: list[Bridge] = []
     links: dict[str, GatewayLink] = {}

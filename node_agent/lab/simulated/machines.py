@@ -26,7 +26,7 @@ _BANNER: Final = "SSH-2.0-simulated"
 
 
 class SimulatedHypervisor:
-    """`node_agent.machines.Hypervisor`. A domain's process is as real as the domain, and dies with it."""
+    """`node_agent.hypervisors.Hypervisor`. A domain's process is as real as the domain, and dies with it."""
 
     def __init__(self, host: SimulatedHost, ended: Callable[[], None], boot_seconds: float) -> None:
         self._host, self._ended, self._boot_seconds = host, ended, boot_seconds
@@ -47,7 +47,9 @@ class SimulatedHypervisor:
             if refusal is not None:
                 raise HostRefused(f"start {guest.name}: {refusal}")
             interfaces = (guest.mac, guest.tap)
-            state.domains.append(FoundDomain(guest.name, guest.uuid, "running", guest, interfaces))
+            devices = tuple(sorted(guest.place.addresses))
+            domain = FoundDomain(guest.name, guest.uuid, "running", guest, interfaces, devices)
+            state.domains.append(domain)
             state.disks = sorted({*state.disks, str(hosting.console)})
             state.carried = sorted({*state.carried, guest.tap})
             state.starts[guest.name] = state.starts.get(guest.name, 0) + 1
@@ -61,6 +63,12 @@ class SimulatedHypervisor:
     def pause(self, domain: UUID) -> None:
         """As an operator may, behind the agent's back."""
         self._set_state(domain, "paused")
+
+    def pin(self, domain: UUID, pins: tuple[str, ...]) -> None:
+        with self._host.change("machine.pin", str(domain)) as state:
+            if domain not in [each.uuid for each in state.domains]:
+                raise HostUnreadable(f"pin {domain}: it runs no more")
+            state.domains = [_pinned(each, pins) if each.uuid == domain else each for each in state.domains]
 
     def shut_down(self, domain: UUID) -> None:
         self._end("machine.shut_down", domain, {"running"})
@@ -97,7 +105,7 @@ class SimulatedHypervisor:
 
 
 class SimulatedDisks:
-    """`node_agent.machines.Disks`. Only names: what a file holds matters to nobody here."""
+    """`node_agent.hypervisors.Disks`. Only names: what a file holds matters to nobody here."""
 
     def __init__(self, host: SimulatedHost) -> None:
         self._host = host
@@ -155,7 +163,23 @@ def _refusal(state: State, guest: Guest, hosting: Hosting) -> str | None:
         return f"link {guest.tap} is busy"
     if str(hosting.seed) not in state.disks:
         return f"there is no file {hosting.seed}"
+    return _devices_refused(state, guest)
+
+
+def _devices_refused(state: State, guest: Guest) -> str | None:
+    there, running = {each.address for each in state.pci}, [d for d in state.domains if d.state != "stopped"]
+    for address in sorted(guest.place.addresses):
+        if address not in there:
+            return f"PCI device {address} is not there"
+        if any(address in each.devices for each in running):
+            return f"PCI device {address} is in use"
     return None
+
+
+def _pinned(domain: FoundDomain, pins: tuple[str, ...]) -> FoundDomain:
+    if domain.guest is None:
+        return domain
+    return replace(domain, guest=replace(domain.guest, place=replace(domain.guest.place, pins=pins)))
 
 
 def _process(domain: FoundDomain) -> FoundProcess:

@@ -19,6 +19,7 @@ from node_agent.lab.simulated.links import SimulatedLinks
 from node_agent.lab.simulated.machines import SimulatedDisks, SimulatedHypervisor, SimulatedProbe
 from node_agent.lab.simulated.nat import SimulatedFilter
 from node_agent.lab.simulated.ovs import SimulatedSwitch
+from node_agent.lab.simulated.pci import SimulatedPci, plug_in
 from node_agent.leases import LeaseAspect
 from node_agent.links import LinkAspect
 from node_agent.machines import Machines
@@ -50,12 +51,21 @@ def host_over(
     hypervisor = SimulatedHypervisor(host, something_changed, simulated.boot_seconds)
     leases = LeaseAspect(dhcp)
     images = FixedImages((Image(IMAGE, Path("kernel"), Path("initrd"), ""),))
+    bus, places = SimulatedPci(host), settings.places
+    plug_in(host, places.values())
     machines = Machines(
-        hypervisor, SimulatedDisks(host), images, "qemu", offload=True, is_plugged=links.is_carried
+        hypervisor,
+        SimulatedDisks(host),
+        images,
+        "qemu",
+        offload=True,
+        is_plugged=links.is_carried,
+        bus=bus,
+        places=places,
     )
     return Host(
         aspects=(
-            LinkAspect(links),
+            LinkAspect(links, places),
             leases,
             PortAspect(switch),
             TranslationAspect(filter_, settings.uplink),

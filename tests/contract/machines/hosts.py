@@ -1,24 +1,41 @@
 """The two hosts that one suite runs on: a lab node with its libvirt, and the simulated host."""
 
+import re
 import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
+from uuid import uuid4
 
+from events.values import PciAddress
+from node_agent.domain_xml import domain_xml
 from node_agent.drivers.disks import DisksFolder
+from node_agent.drivers.sysfs import SysfsPci
+from node_agent.guests import Hosting, guest_for
+from node_agent.hypervisors import Disks, Hypervisor
 from node_agent.images import FixedImages, Image, Images, ImagesFolder, publish
 from node_agent.lab.guest import GuestImage
 from node_agent.lab.lab import LabNode
 from node_agent.lab.simulated.host import SimulatedHost
 from node_agent.lab.simulated.links import SimulatedLinks
 from node_agent.lab.simulated.machines import SimulatedDisks, SimulatedHypervisor
+from node_agent.lab.simulated.pci import SimulatedPci
 from node_agent.links import Tap
 from node_agent.machine_plans import FoundDomain
-from node_agent.machines import Disks, Hypervisor, Machines
-from tests.node.guests import IMAGE
+from node_agent.machines import Machines
+from node_agent.passthrough import PciBus
+from node_agent.places import NO_PLACES, HostDevice, Place, Places
+from tests.node.guests import IMAGE, slice_on
 from tests.node.images import LAB_GUEST
+from tests.node.pci_trees import lay_out
+
+HOSTING: Final = Hosting(
+    LAB_GUEST, Path("/disks/slice0/seed.iso"), Path("/disks/slice0/console.log"), "qemu", offload=False
+)
+"""Of guests that are only defined."""
 
 
 class Host(Protocol):
@@ -27,9 +44,10 @@ class Host(Protocol):
     hypervisor: Hypervisor
     disks: Disks
     images: Images
+    bus: PciBus
     ended: threading.Event
 
-    def add_tap(self, name: str) -> None: ...
+    def add_tap(self, name: str, *, many: bool = False) -> None: ...
 
     def delete_tap(self, name: str) -> None: ...
 
@@ -38,6 +56,18 @@ class Host(Protocol):
         ...
 
     def pause(self, domain: FoundDomain) -> None: ...
+
+    def have_pci(self, tree: str, folder: Path) -> Path:
+        """Have the PCI functions of a tree of `tests.node.pci_trees`, and no others; where the folder of each is."""
+        ...
+
+    def hold(self, machine: str, address: PciAddress) -> None:
+        """Another program's machine that does not run, and would have this function."""
+        ...
+
+    def repin(self, domain: FoundDomain, cpu: int) -> None:
+        """As an operator may: the first virtual CPU on that one of the host's."""
+        ...
 
     def stop(self, domain: FoundDomain) -> None:
         """End it as an operator would, with no word to the agent."""
@@ -52,9 +82,22 @@ class Simulated:
         self.hypervisor: Hypervisor = self._hypervisor
         self.disks: Disks = SimulatedDisks(self._host)
         self.images: Images = FixedImages((LAB_GUEST,))
+        self.bus: PciBus = SimulatedPci(self._host)
 
-    def add_tap(self, name: str) -> None:
-        self._links.add_tap(Tap(name))
+    def add_tap(self, name: str, *, many: bool = False) -> None:
+        self._links.add_tap(Tap(name, many=many))
+
+    def have_pci(self, tree: str, folder: Path) -> Path:
+        with self._host.change() as state:
+            state.pci = list(SysfsPci(lay_out(tree, folder)).devices())
+        return folder / "devices"
+
+    def hold(self, machine: str, address: PciAddress) -> None:
+        with self._host.change() as state:
+            state.domains.append(FoundDomain(machine, uuid4(), "stopped", None, devices=(address,)))
+
+    def repin(self, domain: FoundDomain, cpu: int) -> None:
+        self._hypervisor.pin(domain.uuid, (str(cpu),))
 
     def delete_tap(self, name: str) -> None:
         self._links.delete_link(name)
@@ -85,9 +128,12 @@ class Real:
         self.hypervisor: Hypervisor = self._hypervisor
         self.disks: Disks = DisksFolder(folder / "disks")
         self.images: Images = ImagesFolder(folder / "images")
+        self.bus: PciBus = SysfsPci(Path("/sys"))
 
-    def add_tap(self, name: str) -> None:
-        self._node.run(["ip", "tuntap", "add", "dev", name, "mode", "tap"])
+    def add_tap(self, name: str, *, many: bool = False) -> None:
+        self._node.run(
+            ["ip", "tuntap", "add", "dev", name, "mode", "tap", *(["multi_queue"] if many else [])]
+        )
         self._node.run(["ip", "link", "set", name, "up"])
 
     def delete_tap(self, name: str) -> None:
@@ -99,6 +145,21 @@ class Real:
 
     def pause(self, domain: FoundDomain) -> None:
         self._virsh("suspend", domain)
+
+    def have_pci(self, tree: str, folder: Path) -> Path:
+        self.bus = SysfsPci(lay_out(tree, folder))
+        return folder / "devices"
+
+    def hold(self, machine: str, address: PciAddress) -> None:
+        place = Place((HostDevice(address, "gpu"),))
+        guest = replace(guest_for(slice_on(9), place), name=machine, uuid=uuid4())
+        foreign = re.sub("<metadata>.*</metadata>", "", domain_xml(guest, HOSTING))
+        self._node.run(["virsh", "--connect", "qemu:///system", "define", "/dev/stdin"], stdin=foreign)
+
+    def repin(self, domain: FoundDomain, cpu: int) -> None:
+        self._node.run(
+            ["virsh", "--connect", "qemu:///system", "vcpupin", str(domain.uuid), "0", str(cpu), "--live"]
+        )
 
     def stop(self, domain: FoundDomain) -> None:
         self._virsh("destroy", domain)
@@ -115,10 +176,10 @@ class Real:
         self._node.run(["virsh", "--connect", "qemu:///system", verb, str(domain.uuid)])
 
 
-def machines_of(host: Host) -> Machines:
+def machines_of(host: Host, places: Places = NO_PLACES) -> Machines:
     """The aspect over this host's drivers."""
     drivers = host.hypervisor, host.disks, host.images
-    return Machines(*drivers, "qemu", offload=False, is_plugged=host.is_plugged)
+    return Machines(*drivers, "qemu", offload=False, is_plugged=host.is_plugged, bus=host.bus, places=places)
 
 
 @contextmanager

@@ -8,7 +8,6 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -16,18 +15,15 @@ from hypothesis import HealthCheck, given, settings
 
 from events.values import pci_address
 from node_agent.domain_xml import domain_xml, guest_in
-from node_agent.guests import Hosting, guest_for
+from node_agent.guests import guest_for
 from node_agent.lab.lab import Lab
 from node_agent.places import HostDevice, Place
+from tests.contract.machines.hosts import HOSTING
 from tests.node.guests import slice_on
-from tests.node.images import LAB_GUEST
 from tests.node.places import PLACES
 
 pytestmark = pytest.mark.node
 GUEST: Final = guest_for(slice_on(0))
-HOSTING: Final = Hosting(
-    LAB_GUEST, Path("/disks/slice0/seed.iso"), Path("/disks/slice0/console.log"), "qemu", offload=False
-)
 EIGHT: Final = Place(
     devices=(
         *(HostDevice(pci_address(f"0000:{bus:02x}:00.0"), "gpu") for bus in range(0x40, 0x48)),

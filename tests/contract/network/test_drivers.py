@@ -6,7 +6,7 @@ import pytest
 
 from node_agent.flows import cookie_of, flows_of
 from node_agent.leases import Reservation
-from node_agent.links import OtherLink, Tap
+from node_agent.links import OtherLink, Tap, plan
 from node_agent.meters import Meter, from_slice, meters_of, to_slice
 from node_agent.ports import Port
 from node_agent.rules import ACCEPT, Change, rule
@@ -22,6 +22,17 @@ def test_a_tap_is_found_as_it_was_added(host: Host) -> None:
     assert host.links.link("slice0") == Tap("slice0", mtu=1400, up=True, owner=0)
     host.links.set_tap(Tap("slice0", mtu=1500, up=False))
     assert host.links.link("slice0") == Tap("slice0", mtu=1500, up=False, owner=0)
+
+
+def test_a_tap_of_many_queues_is_another_than_one_of_one(host: Host) -> None:
+    host.links.add_tap(Tap("slice0", many=True))
+    assert host.links.link("slice0") == Tap("slice0", many=True)
+    (deleting, adding) = plan(Tap("slice0"), host.links.link("slice0"), host.links)
+    assert deleting.mends is not None
+    assert "many queues" in deleting.mends.found
+    deleting.run()
+    adding.run()
+    assert host.links.link("slice0") == Tap("slice0")
 
 
 def test_a_link_is_added_once_and_deleted_as_often_as_you_like(host: Host) -> None:

@@ -1,0 +1,213 @@
+"""Which PCI functions a machine may have, and what becomes of them after it.
+
+On the real host the trees are composed ones (`tests.node.pci_trees`) while libvirt sees the machine's own: what is
+refused before a domain is made is refused there as on a host with such devices, and no guest gets one.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from events.values import PciAddress, SlotIndex
+from node_agent.machines import Machines
+from node_agent.places import HostDevice, Place, Use
+from node_agent.slices import HostRefused
+from tests.contract.machines.hosts import Host, Simulated, machines_of
+from tests.node.guests import SECOND, network_on, slice_on
+
+GPU: Final = PciAddress("0000:1b:00.0")
+CARD: Final = PciAddress("0000:18:00.1")
+
+
+def place(*addresses: str, use: Use = "gpu", nodeset: str | None = None) -> Place:
+    return Place(tuple(HostDevice(PciAddress(each), use) for each in addresses), nodeset=nodeset)
+
+
+def on(host: Host, its: Place) -> Machines:
+    return machines_of(host, {SlotIndex(0): its})
+
+
+def apply(machines: Machines, allocation: str = slice_on(0).allocation_id) -> list[str]:
+    steps = machines.to_apply(slice_on(0, SECOND if allocation == SECOND else slice_on(0).allocation_id))
+    for step in steps:
+        step.run()
+    return [step.name for step in steps]
+
+
+def refused(host: Host, its: Place) -> str:
+    """Why no domain was made."""
+    host.add_tap("slice0")
+    with pytest.raises(HostRefused) as why:
+        apply(on(host, its))
+    assert [each.name for each in host.hypervisor.domains() if each.name == "slice0"] == []
+    assert [name for name in host.disks.found("slice0") if "device-" in name] == []
+    return str(why.value)
+
+
+def test_a_device_that_is_not_there_is_refused(host: Host, tmp_path: Path) -> None:
+    host.have_pci("hgx", tmp_path)
+    assert refused(host, place("0000:02:00.0")) == "PCI device 0000:02:00.0 is not there"
+
+
+def test_every_objection_is_told_at_once(host: Host, tmp_path: Path) -> None:
+    host.have_pci("hgx", tmp_path)
+    host.hold("other", GPU)
+    reasons = refused(host, place(GPU, "0000:18:00.2", "0000:29:00.0", "0000:02:00.0")).split("; ")
+    assert reasons == [
+        "PCI device 0000:1b:00.0 is held by domain other (stopped)",
+        "PCI device 0000:18:00.2 is bound to mlx5_core",
+        "PCI device 0000:29:00.0 is no gpu, but a fabric (15b3:1021)",
+        "PCI device 0000:29:00.0 is bound to mlx5_core",
+        "PCI device 0000:02:00.0 is not there",
+    ]
+
+
+def test_a_gpu_is_no_fabric(host: Host, tmp_path: Path) -> None:
+    host.have_pci("hgx", tmp_path)
+    assert "is no fabric, but a gpu (10de:2330)" in refused(host, place(GPU, use="fabric"))
+
+
+def test_a_host_without_an_iommu_gives_nothing_away(host: Host, tmp_path: Path) -> None:
+    host.have_pci("cloud", tmp_path)
+    assert "is in no IOMMU group" in refused(host, place("0000:00:01.0"))
+
+
+def test_a_device_does_not_go_without_its_group(host: Host, tmp_path: Path) -> None:
+    host.have_pci("workstation", tmp_path)
+    assert refused(host, place("0000:01:00.0")) == (
+        "PCI device 0000:01:00.0 shares IOMMU group 1 with 0000:01:00.1 (10de:22ba), not of this slot"
+    )
+
+
+def test_with_its_group_only_what_uses_it_is_in_the_way(host: Host, tmp_path: Path) -> None:
+    host.have_pci("workstation", tmp_path)
+    reason = "PCI device 0000:01:00.1 is bound to snd_hda_intel"
+    assert refused(host, place("0000:01:00.0", "0000:01:00.1")) == reason
+
+
+def test_what_the_slots_devices_are_bound_to_is_a_leftover(host: Host, tmp_path: Path) -> None:
+    host.have_pci("workstation", tmp_path)
+    host.hold("other", PciAddress("0000:01:00.0"))
+    assert on(host, place("0000:01:00.0", "0000:01:00.1")).remains(network_on(0)) == (
+        "PCI device 0000:01:00.0 is held by domain other (stopped)",
+        "PCI device 0000:01:00.1 is bound to snd_hda_intel",
+    )
+
+
+def test_a_noted_device_is_reset_before_the_folder_goes(host: Host, tmp_path: Path) -> None:
+    devices = host.have_pci("hgx", tmp_path)
+    host.disks.write(f"slice0/device-{GPU}", GPU.encode())
+    machines = on(host, place())
+    steps = machines.to_remove(network_on(0))
+    assert [step.name for step in steps] == ["machine.reset_device", "machine.wipe_disks"]
+    for step in steps:
+        step.run()
+    assert machines.remains(network_on(0)) == ()
+    assert isinstance(host, Simulated) or (devices / GPU / "reset").read_text() == "1"
+
+
+@pytest.mark.parametrize(
+    ("device", "reason"),
+    [
+        ("0000:18:00.2", "is bound to mlx5_core"),
+        ("0000:00:00.0", "offers no way to be reset"),
+    ],
+)
+def test_what_cannot_be_reset_keeps_its_note_and_says_why(
+    host: Host, tmp_path: Path, device: str, reason: str
+) -> None:
+    host.have_pci("hgx" if device == "0000:18:00.2" else "workstation", tmp_path)
+    host.disks.write(f"slice0/device-{device}", b"noted")
+    machines = on(host, place())
+    (resetting, _wiping) = machines.to_remove(network_on(0))
+    with pytest.raises(HostRefused, match=reason):
+        resetting.run()
+    assert f"file slice0/device-{device}" in machines.remains(network_on(0))
+
+
+def test_a_device_that_another_machine_has_by_now_is_not_reset_under_it(host: Host, tmp_path: Path) -> None:
+    host.have_pci("hgx", tmp_path)
+    host.disks.write(f"slice0/device-{GPU}", b"noted")
+    host.hold("other", GPU)
+    (resetting, _wiping) = on(host, place()).to_remove(network_on(0))
+    with pytest.raises(HostRefused, match="held by domain other"):
+        resetting.run()
+
+
+def test_a_device_that_is_gone_needs_no_reset(host: Host, tmp_path: Path) -> None:
+    host.have_pci("hgx", tmp_path)
+    host.disks.write("slice0/device-0000:02:00.0", b"noted")
+    machines = on(host, place())
+    for step in machines.to_remove(network_on(0)):
+        step.run()
+    assert machines.remains(network_on(0)) == ()
+
+
+@pytest.fixture
+def simulated(tmp_path: Path) -> Simulated:
+    """The one host here that can give a device to a guest."""
+    host = Simulated()
+    host.have_pci("hgx", tmp_path)
+    host.add_tap("slice0")
+    return host
+
+
+STARTING: Final = ["machine.check_devices", "machine.note_device", "machine.note_device", "machine.start"]
+
+
+def both() -> Place:
+    return Place((HostDevice(GPU, "gpu"), HostDevice(CARD, "fabric")), nodeset="0")
+
+
+def test_a_machine_gets_its_devices_and_the_next_tenant_gets_them_reset(simulated: Simulated) -> None:
+    machines = on(simulated, both())
+    assert apply(machines) == ["machine.write_seed", *STARTING]
+    assert apply(machines) == []
+    (domain,) = simulated.hypervisor.domains()
+    assert domain.devices == (CARD, GPU)
+    assert apply(machines, SECOND) == [
+        "machine.destroy",
+        "machine.reset_device",
+        "machine.reset_device",
+        "machine.wipe_disks",
+        "machine.write_seed",
+        *STARTING,
+    ]
+
+
+def test_a_released_machine_leaves_its_devices_reset_and_nothing_else(simulated: Simulated) -> None:
+    machines = on(simulated, both())
+    apply(machines)
+    steps = machines.to_remove(network_on(0))
+    assert [step.name for step in steps] == [
+        "machine.destroy",
+        "machine.reset_device",
+        "machine.reset_device",
+        "machine.wipe_disks",
+    ]
+    for step in steps:
+        step.run()
+    assert machines.remains(network_on(0)) == ()
+    assert machines.to_remove(network_on(0)) == ()
+
+
+def test_a_machine_with_other_devices_than_its_slot_is_another_machine(simulated: Simulated) -> None:
+    apply(on(simulated, both()))
+    steps = on(simulated, place(GPU, nodeset="0")).to_apply(slice_on(0))
+    assert [step.name for step in steps] == ["machine.destroy", "machine.check_devices", "machine.start"]
+    (evidence,) = {step.mends for step in steps}
+    assert evidence is not None
+    assert evidence.kind == "machine.devices"
+    assert evidence.wanted.endswith(f"with gpu {GPU}")
+    assert evidence.found.endswith(f"with gpu {GPU}, fabric {CARD}")
+
+
+def test_a_device_that_another_slot_had_at_its_start_is_still_refused(simulated: Simulated) -> None:
+    apply(on(simulated, both()))
+    simulated.add_tap("slice1")
+    greedy = machines_of(simulated, {SlotIndex(1): place(GPU)})
+    seed, check, *_ = greedy.to_apply(slice_on(1))
+    seed.run()
+    with pytest.raises(HostRefused, match=r"held by domain slice0 \(running\)"):
+        check.run()
