@@ -7,34 +7,46 @@ from uuid import uuid4
 from hypothesis import given
 from hypothesis import strategies as st
 
+from events.values import PciAddress, SlotIndex
 from node_agent.guests import Guest, guest_for
 from node_agent.images import FixedImages
 from node_agent.lab.simulated.host import SimulatedHost
 from node_agent.lab.simulated.machines import SimulatedDisks, SimulatedHypervisor
-from node_agent.lab.simulated.pci import SimulatedPci
+from node_agent.lab.simulated.pci import SimulatedPci, plug_in
 from node_agent.links import Tap
+from node_agent.machine_drift import difference
 from node_agent.machine_plans import (
+    CheckDevices,
     Destroy,
     DomainState,
     EndStray,
     Found,
     FoundDomain,
     FoundProcess,
+    NoteDevice,
+    Pin,
+    ResetDevice,
     Resume,
     Start,
     WipeDisks,
     WriteSeed,
+    note_name,
     plan,
     plan_removal,
     seed_name,
 )
 from node_agent.machines import Machines
-from node_agent.places import NO_PLACES, Places
+from node_agent.places import NO_PLACES, HostDevice, Place, Places
+from node_agent.slices import Difference
 from tests.node.guests import IMAGE, SECOND, network_on, slice_on
 from tests.node.images import LAB_GUEST
 
 WANTED: Final = guest_for(slice_on(0))
 OTHER: Final = guest_for(slice_on(0, SECOND))
+GPU: Final = PciAddress("0000:1b:00.0")
+SLOT: Final = Place((HostDevice(GPU, "gpu"),), pins=("1",), nodeset="0")
+PLACED: Final = replace(WANTED, place=replace(SLOT, pins=("0",)))
+PLACES: Final = st.sampled_from([NO_PLACES, {SlotIndex(0): SLOT}])
 SEED: Final = seed_name(WANTED)
 FOLDER: Final = ("slice0", "slice0/console.log", SEED)
 STATES: Final[tuple[DomainState, ...]] = ("running", "paused", "stopped")
@@ -92,6 +104,29 @@ def test_a_half_written_seed_is_wiped() -> None:
     assert plan(WANTED, found) == (WipeDisks("slice0"), WriteSeed(SEED), Start(WANTED))
 
 
+def test_devices_are_checked_and_noted_before_the_start_and_reset_before_the_next_tenants() -> None:
+    wanted, note = guest_for(slice_on(0), SLOT), note_name("slice0", GPU)
+    checked = (CheckDevices(wanted), NoteDevice(note, GPU), Start(wanted))
+    assert plan(wanted, NOTHING) == (WriteSeed(SEED), *checked)
+    theirs = Found((), (), ("slice0", seed_name(OTHER), note))
+    assert plan(wanted, theirs) == (ResetDevice(GPU), WipeDisks("slice0"), WriteSeed(SEED), *checked)
+
+
+def test_a_machine_on_other_cpus_is_pinned_while_it_runs() -> None:
+    wanted = guest_for(slice_on(0), SLOT)
+    strayed = domain(PLACED)
+    (change,) = plan(wanted, Found((strayed,), (), (*FOLDER, note_name("slice0", GPU))))
+    assert change == Pin(strayed, ("1",))
+    assert difference(change, wanted, Found((strayed,), (), ())) == Difference(
+        "machine.pins", "on CPUs 1", "on CPUs 0"
+    )
+
+
+def test_a_machine_that_may_run_anywhere_is_left_where_somebody_put_it() -> None:
+    confined = domain(replace(WANTED, place=Place(pins=("0",), nodeset="0-1")))
+    assert plan(WANTED, Found((confined,), (), FOLDER)) == ()
+
+
 def test_removal_ends_what_runs_before_it_wipes_the_disks() -> None:
     stray = FoundProcess("slice0", 4711, 99)
     found = Found((domain(),), (stray,), FOLDER)
@@ -106,7 +141,8 @@ def test_nothing_is_removed_from_an_empty_slot() -> None:
 def hosts(draw: st.DrawFn) -> SimulatedHost:
     """Hosts with anything of ours, of another tenant's or of a stranger's in and beside slot 0."""
     host = SimulatedHost()
-    guests = st.sampled_from([WANTED, OTHER, replace(WANTED, vcpus=2), guest_for(slice_on(1)), None])
+    plug_in(host, [SLOT])
+    guests = st.sampled_from([WANTED, PLACED, OTHER, replace(WANTED, vcpus=2), guest_for(slice_on(1)), None])
     states = st.sampled_from(STATES)
     with host.change() as state:
         state.taps = [Tap(f"slice{index}") for index in range(2)]
@@ -115,8 +151,9 @@ def hosts(draw: st.DrawFn) -> SimulatedHost:
         ):
             its = (guest.mac, guest.tap) if guest else ()
             name, uuid = (guest.name, guest.uuid) if guest else ("slice0", uuid4())
-            state.domains.append(FoundDomain(name, uuid, draw(states), guest, its))
-        files = [SEED, seed_name(OTHER), "slice0/.half.new", "slice1/console.log"]
+            devices = tuple(guest.place.addresses) if guest else ()
+            state.domains.append(FoundDomain(name, uuid, draw(states), guest, its, devices))
+        files = [SEED, seed_name(OTHER), note_name("slice0", GPU), "slice0/.half.new", "slice1/console.log"]
         state.disks = draw(st.lists(st.sampled_from(files), unique=True))
     return host
 
@@ -135,9 +172,11 @@ def machines_on(host: SimulatedHost, places: Places = NO_PLACES) -> Machines:
     )
 
 
-@given(hosts())
-def test_whatever_is_found_becomes_what_is_wanted_and_then_nothing_is_left_to_do(host: SimulatedHost) -> None:
-    machines, wanted = machines_on(host), slice_on(0, image=IMAGE)
+@given(hosts(), PLACES)
+def test_whatever_is_found_becomes_what_is_wanted_and_then_nothing_is_left_to_do(
+    host: SimulatedHost, places: Places
+) -> None:
+    machines, wanted = machines_on(host, places), slice_on(0, image=IMAGE)
     neighbours = neighbours_on(host)
     for step in machines.to_apply(wanted):
         step.run()
@@ -145,9 +184,9 @@ def test_whatever_is_found_becomes_what_is_wanted_and_then_nothing_is_left_to_do
     assert neighbours_on(host) == neighbours
 
 
-@given(hosts())
-def test_whatever_is_found_is_taken_away_and_the_neighbour_stays(host: SimulatedHost) -> None:
-    machines, neighbours = machines_on(host), neighbours_on(host)
+@given(hosts(), PLACES)
+def test_whatever_is_found_is_taken_away_and_the_neighbour_stays(host: SimulatedHost, places: Places) -> None:
+    machines, neighbours = machines_on(host, places), neighbours_on(host)
     for step in machines.to_remove(network_on(0)):
         step.run()
     assert machines.remains(network_on(0)) == ()

@@ -157,8 +157,11 @@ def _refusal(state: State, guest: Guest, hosting: Hosting) -> str | None:
         return f"domain {guest.name} exists already"
     if guest.uuid in [each.uuid for each in state.domains]:
         return f"UUID {guest.uuid} is another domain's"
-    if guest.tap not in [tap.name for tap in state.taps]:
+    tap = next((tap for tap in state.taps if tap.name == guest.tap), None)
+    if tap is None:
         return f"there is no link {guest.tap}"
+    if tap.many != (guest.place.queues > 1):
+        return f"link {guest.tap} is of another mode"
     if any(guest.tap in each.interfaces for each in state.domains):
         return f"link {guest.tap} is busy"
     if str(hosting.seed) not in state.disks:
