@@ -8,7 +8,7 @@ open before the agent started has the age it had.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, TypeVar
@@ -34,6 +34,7 @@ Tell = Callable[[ReportBody, Order | None], None]
 _OFTEN: Final = ((3, timedelta(minutes=1)), (60, timedelta(hours=1)))
 """Times that the same may come up in one place within a while; after one more it stays open until it comes up less."""
 _LONGEST: Final = max(while_ for _, while_ in _OFTEN)
+_LACKING: Final = frozenset({"slot.device"})
 NODE: Final = None
 """In place of a slot: what is otherwise with the node as a whole."""
 
@@ -81,6 +82,8 @@ class Drifts:
         self._tell, self._now, self._changed = tell, now, changed
         self._lock = threading.Lock()
         self._open: dict[SlotIndex | None, tuple[Sighting, ...]] = {}
+        self._lacking: dict[SlotIndex | None, tuple[Sighting, ...]] = {}
+        """Of slots, whatever they carry: known without an order, and ended by no order."""
         self._left: dict[SlotIndex | None, set[Subject]] = {}
         """By the last look: what is open besides only comes up too often."""
         self._of_late: dict[SlotIndex | None, list[tuple[datetime, Difference]]] = {}
@@ -90,7 +93,8 @@ class Drifts:
         with self._lock:
             for each in known:
                 slot = NODE if each.slot is None else SlotIndex(each.slot)
-                self._open[slot] = (*self._open.get(slot, ()), Sighting(**each.model_dump(exclude={"slot"})))
+                known_of = self._lacking if each.kind in _LACKING else self._open
+                known_of[slot] = (*known_of.get(slot, ()), Sighting(**each.model_dump(exclude={"slot"})))
 
     def note(
         self,
@@ -123,6 +127,16 @@ class Drifts:
             self._left.setdefault(slot, set()).update(map(_subject, more))
             self._open[slot] = lasting = (*before, *_seen(more, (), now))
         self._say_moved(slot, before, lasting)
+
+    def lack(self, lost: Mapping[SlotIndex, Iterable[Difference]]) -> None:
+        """A look at what the slots have of the host found this missing, and nothing else."""
+        with self._lock:
+            before, now = self._lacking, self._now()
+            seen = {slot: _seen(of, before.get(slot, ()), now) for slot, of in lost.items()}
+            self._lacking = {slot: of for slot, of in seen.items() if of}
+        if self._lacking != before:
+            log.warning("slots_lack_devices", slots=sorted(seen))
+            self._changed()
 
     def _say_moved(
         self, slot: SlotIndex | None, before: tuple[Sighting, ...], lasting: tuple[Sighting, ...]
@@ -162,11 +176,15 @@ class Drifts:
         is told counts as recovered.
         """
         with self._lock:
-            places = sorted(self._open.items(), key=lambda each: -1 if each[0] is NODE else each[0])
+            of = {slot: (*self._lacking.get(slot, ()), *self._open.get(slot, ())) for slot in self._places()}
+            places = sorted(of.items(), key=lambda each: -1 if each[0] is NODE else each[0])
         drifting = [(slot, drift) for slot, drift in places if drift]
         share = MOST_DRIFT // max(1, len(drifting))
         room = share if sum(len(drift) for _, drift in drifting) > MOST_DRIFT else MOST_DRIFT
         return tuple(DriftSeen(slot=slot, **dict(each)) for slot, drift in drifting for each in drift[:room])
+
+    def _places(self) -> frozenset[SlotIndex | None]:
+        return frozenset((*self._lacking, *self._open))
 
 
 def _without(those: Iterable[Told], others: Iterable[Difference | Sighting]) -> tuple[Told, ...]:

@@ -9,7 +9,7 @@ What a node lacks is reported and never fatal: slices that run go on running, an
 
 import socket
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import structlog
@@ -77,7 +77,7 @@ class Inspection:
 
         `unread` is what kept others from looking at their part of the host.
         """
-        self._note(found, [unreadable(why) for why in unread])
+        self._note(found, [*map(unreadable, unread), *self._look_at_devices()])
         self.describe()
         self._is_made = True
 
@@ -119,6 +119,13 @@ class Inspection:
             unread.append(unreadable(why))
         # What was never made was not lost.
         self._drifts.note(NODE, found if self._is_made else (), merged((*left, *unread)))
+
+    def _look_at_devices(self) -> Iterator[Difference]:
+        """Note what slots lack, and yield why that could not be seen: what was known of it lasts until it can."""
+        try:
+            self._drifts.lack(self._host.lost_devices())
+        except HostUnreadable as why:
+            yield unreadable(why)
 
     def _images(self) -> tuple[str, ...]:
         try:

@@ -47,6 +47,19 @@ def objections(
     )
 
 
+def lost(place: Place, devices: PciDevices) -> tuple[tuple[HostDevice, str], ...]:
+    """Functions that are not there, or are something else, and in which way."""
+    found = ((each, devices.find(each.address)) for each in place.devices)
+    return tuple((each, why) for each, device in found for why in _another(each, device))
+
+
+def unfit(place: Place, devices: PciDevices) -> tuple[str, ...]:
+    """Why no machine can have them, whoever has them now."""
+    return tuple(
+        f"PCI device {each.address} {why}" for each in place.devices for why in _unfit(each, place, devices)
+    )
+
+
 def far_from(place: Place, devices: PciDevices) -> tuple[str, ...]:
     """Functions on another NUMA node than the slot's memory: they work, and slower."""
     found = (devices.find(each.address) for each in place.devices)
@@ -88,11 +101,9 @@ def reset(address: PciAddress, bus: PciBus, domains: Iterable[FoundDomain]) -> N
 
 def _unfit(wanted: HostDevice, place: Place, devices: PciDevices) -> Iterator[str]:
     device = devices.find(wanted.address)
+    yield from _another(wanted, device)
     if device is None:
-        yield "is not there"
         return
-    if device.kind in _NOT_FOR.get(wanted.use, ()):
-        yield f"is no {wanted.use}, but a {device.kind} ({device.number})"
     if device.iommu_group is None:
         yield "is in no IOMMU group: the host has no IOMMU, or does not use it"
     strangers = [
@@ -103,6 +114,13 @@ def _unfit(wanted: HostDevice, place: Place, devices: PciDevices) -> Iterator[st
     if strangers:
         yield f"shares IOMMU group {device.iommu_group} with {', '.join(strangers)}, not of this slot"
     yield from _bound(device)
+
+
+def _another(wanted: HostDevice, found: PciDevice | None) -> Iterator[str]:
+    if found is None:
+        yield "is not there"
+    elif found.kind in _NOT_FOR.get(wanted.use, ()):
+        yield f"is no {wanted.use}, but a {found.kind} ({found.number})"
 
 
 def _bound(device: PciDevice | None) -> Iterator[str]:

@@ -349,7 +349,7 @@ TYPES: Final = (
         serves="NOD-7, signal 5: fabric device on the right VM",
         means="the slice's machine has other PCI devices of its host than were ordered, or lacks one",
         evidence="the devices as ordered; those that it has",
-        source="libvirt",
+        source="survey",
         policy="repair",
         restarts=True,
     ),

@@ -2,7 +2,11 @@
 
 Each is lines of a shell on the node, with an operator's own tools. They name the slice by `$tap`, `$mac`, `$ip`,
 `$cookie` (of its flows) and `$meter` (of what it sends, where it has a rate), its agent's run folder by `$run`, the tap
-of a slot that is off by `$off`, and a device that the settings name by `$device`.
+of a slot that is off by `$off`, and a link that the settings name by `$device`. `$function` is where sysfs shows the
+PCI device of the slot that is off, and `$elsewhere` a CPU of the host that is not the machine's.
+
+`machine.devices` and `slot.absent` have none: no lab has a PCI device that a machine could be given, and the other the
+control plane names by itself.
 """
 
 from collections.abc import Mapping
@@ -105,7 +109,9 @@ HARMS: Final[Mapping[DriftKind, Harm]] = MappingProxyType(
             + f"; {_VIRSH} create /tmp/other.xml || :",
             "ip link del rival0",
         ),
+        "machine.pins": Harm(f"{_VIRSH} vcpupin $tap 0 $elsewhere --live"),
         "machine.seed": Harm("rm $run/disks/$tap/seed-*"),
+        "slot.device": Harm("mv $function /tmp/function", "mv /tmp/function $function"),
         "slot.occupied": Harm("ip tuntap add $off mode tap"),
     }
 )

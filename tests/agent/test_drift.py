@@ -1,19 +1,22 @@
 """Every kind of drift that another program can make on a real node: noticed, named, scoped, and mended or told."""
 
 import asyncio
+import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
 from redis.asyncio import Redis
 
 from control_plane import redis_nodes
-from events.values import SlotIndex
+from events.values import PciAddress, SlotIndex
 from node_agent.lab.harms import HARMS, names
 from node_agent.lab.lab import Lab
-from node_agent.settings import Settings
+from node_agent.settings import Settings, SlotSettings
 from node_agent.slices import tap_of
 from tasks.drift import CATALOGUE, KINDS, DriftKind, DriftSeen
 from tasks.orders import Order
@@ -24,6 +27,7 @@ from tests.agent.eventually import eventually
 from tests.agent.orders import NODE, apply, network, ssh_from_outside, stop
 from tests.agent.queue import enrolled, send
 from tests.agent.real_node import RUN_FOLDER, RealNode, guest_images, queue_of, real_node
+from tests.node.pci_trees import lay_out
 from tests.servers.lab import kept_folder, run_id
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -32,7 +36,11 @@ NOTICED = 30.0
 Kind = tuple[int | None, str]
 CARRYING, OFF = SlotIndex(0), SlotIndex(1)
 """The slot that carries a slice, and the one whose slice is off."""
+OF_OFF: Final = {"slot.occupied", "slot.device"}
 DEVICE: Final = "tmfifo_net0"
+GPU: Final = PciAddress("0000:1b:00.0")
+ELSEWHERE, PINNED = (f(os.sched_getaffinity(0)) for f in (min, max))
+"""Two CPUs: on a host that has just one, no machine can be moved to another."""
 NAMES: Final = names(
     CARRYING,
     network(CARRYING).mac_address,
@@ -40,6 +48,7 @@ NAMES: Final = names(
     RUN_FOLDER,
     off=tap_of(OFF),
     device=DEVICE,
+    elsewhere=str(ELSEWHERE),
 )
 
 
@@ -49,9 +58,10 @@ class Carrying:
 
     node: RealNode
     plane: FakeControlPlane
+    sysfs: Path
 
     def do(self, script: str) -> None:
-        self.node.do(script, NAMES)
+        self.node.do(script, {**NAMES, "function": str(self.sysfs / "bus/pci/devices" / GPU)})
 
     def restart_agent(self) -> None:
         """It has looked at everything once, and forgot what came up often of late."""
@@ -145,10 +155,16 @@ def site(lab: Lab) -> Iterator[Site]:
 
 @contextmanager
 def _carrying(lab: Lab, ways: Ways) -> Iterator[Carrying]:
-    plane = FakeControlPlane()
+    plane, sysfs = FakeControlPlane(), Path(tempfile.mkdtemp(prefix="sys-", dir=lab.node(NODE).folder))
+    lay_out("hgx", sysfs)
+    slots = (
+        SlotSettings(index=CARRYING, vcpus=1, memory_mib=96, cpus=(PINNED,)),
+        SlotSettings(index=OFF, vcpus=1, memory_mib=96, gpus=(GPU,)),
+    )
 
     def changed(settings: Settings) -> Settings:
-        return settings.model_copy(update={"bf3_link": DEVICE, **vars(ways)})
+        its = {"bf3_link": DEVICE, "sysfs_root": sysfs, "slots": slots, **vars(ways)}
+        return settings.model_copy(update=its)
 
     with queue_of(lab, plane) as url, real_node(lab, plane, guest_images(), changed) as node:
         node.do(f"ip link show {DEVICE} 2>/dev/null || ip link add {DEVICE} type bridge")
@@ -157,7 +173,7 @@ def _carrying(lab: Lab, ways: Ways) -> Iterator[Carrying]:
         asyncio.run(_bring_up(url, plane, carries, apply(8, index=OFF), stop(9, index=OFF)))
         plane.await_kind("slice.stopped", within=BOOT)
         plane.await_kind("slice.ready", within=BOOT)
-        yield Carrying(node, plane)
+        yield Carrying(node, plane, sysfs)
 
 
 async def _bring_up(url: str, plane: FakeControlPlane, *orders: Order) -> None:
@@ -169,14 +185,15 @@ async def _bring_up(url: str, plane: FakeControlPlane, *orders: Order) -> None:
 
 
 def test_every_kind_that_a_node_names_is_made_by_some_harm() -> None:
-    assert set(HARMS) == set(KINDS) - {"slot.absent"}, "that one the control plane names by itself"
+    # No lab has a PCI device to give a machine, and the other the control plane names by itself.
+    assert set(HARMS) == set(KINDS) - {"machine.devices", "slot.absent"}
 
 
 @matrix.cases("P17", CASES, few=8)
 def test_drift_is_noticed_named_and_mended_or_told(site: Site, case: Case) -> None:
     kind, carrying = case.kind, site.carrying(case.ways)
     harm, type_ = HARMS[kind], CATALOGUE[kind]
-    place = None if type_.scope == "node" else int(OFF if kind == "slot.occupied" else CARRYING)
+    place = None if type_.scope == "node" else int(OFF if kind in OF_OFF else CARRYING)
     before = len(carrying.plane.reports)
     carrying.do(harm.done)
     eventually(

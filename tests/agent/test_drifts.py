@@ -166,3 +166,23 @@ def test_differences_of_one_kind_are_one_drift_with_all_that_was_found() -> None
     steps = [Step("lease.withdraw", lambda: None, each) for each in (*rivals, PORT, PORT)]
     steps.append(Step("port.delete", lambda: None))
     assert differences(steps) == (Difference("lease.rival", "slice0", "one; another"), PORT)
+
+
+DEVICE = Difference("slot.device", "gpu at 0000:1b:00.0", "PCI device 0000:1b:00.0 is not there")
+
+
+def test_what_a_slot_lacks_is_open_whatever_becomes_of_its_orders(ear: Ear) -> None:
+    ear.drifts.lack({A: (DEVICE,), B: ()})
+    before = ear.drifts.open()
+    ear.drifts.note(A, [PORT])
+    ear.drifts.lack({A: (DEVICE,)})
+    assert (kinds(before), ear.drifts.open(), ear.changes) == ([(0, "slot.device")], before, 1)
+    ear.drifts.lack({A: (), B: ()})
+    assert (ear.drifts.open(), ear.changes) == ((), 2)
+
+
+def test_what_a_slot_lacked_when_the_agent_ended_is_as_old_as_it_was(ear: Ear) -> None:
+    known = DriftSeen(slot=0, kind=DEVICE.kind, wanted=DEVICE.wanted, found=DEVICE.found, since=START)
+    ear.drifts.remember([known])
+    ear.drifts.lack({A: (DEVICE,)})
+    assert (ear.drifts.open(), ear.changes) == ((known,), 0)

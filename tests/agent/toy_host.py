@@ -69,6 +69,7 @@ class Toy:
             images=lambda: self.images,
             devices=lambda: (),
             absent_devices=lambda: (),
+            lost_devices=dict,
             check_machines=lambda: None,
             inspect_machine=self.inspect,
             runs=self.runs,

@@ -131,6 +131,11 @@ def test_the_seed_is_read_only() -> None:
     assert device("disk/source").get("file") == "/disks/slice0/seed.iso"
 
 
+def test_there_is_no_disk_that_a_tenant_could_write_to() -> None:
+    disks = ET.fromstring(domain_xml(GUEST, HOSTING)).findall("devices/disk")
+    assert [disk for disk in disks if disk.find("readonly") is None] == []
+
+
 def test_checksums_are_computed_by_the_guest_where_the_switch_cannot() -> None:
     assert device("interface/driver/host", replace(HOSTING, offload=False)).get("csum") == "off"
 

@@ -149,3 +149,12 @@ def answer(machines: Machines) -> Answered | None:
     assert machines.to_apply(WANTED) == ()
     heard = BannerProbe(seconds=0.5)(WANTED.network.ip, 22, "SSH-")
     return heard if isinstance(heard, Answered) else None
+
+
+def test_what_a_guest_said_is_gone_with_its_folder(machines: Machines, host: Real) -> None:
+    folder = host.disks.path("slice0")
+    eventually(lambda: (folder / "console.log").stat().st_size > 0, seconds=40)
+    for step in machines.to_remove(WANTED.network):
+        step.run()
+    assert not folder.exists()
+    assert machines.remains(WANTED.network) == ()

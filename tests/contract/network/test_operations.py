@@ -83,6 +83,7 @@ def node(host: Host, tmp_path: Path) -> Node:
         images=lambda: ("lab-guest",),
         devices=lambda: (Prerequisite("vf", ok=True, detail="not configured"),),
         absent_devices=lambda: (),
+        lost_devices=dict,
         check_machines=lambda: None,
         inspect_machine=lambda _: None,
         runs=lambda _network: False,
