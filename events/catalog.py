@@ -41,6 +41,8 @@ CATALOG: Final[dict[str, Shape]] = {
     "node.mended": Shape(1, nodes.NodeMended),
     "slot.discovered": Shape(1, slots.SlotDiscovered),
     "slot.approved": Shape(1, slots.SlotApproved),
+    "slot.devices_described": Shape(1, slots.SlotDevicesDescribed),
+    "slot.devices_granted": Shape(1, slots.SlotDevicesGranted),
     "slot.claimed": Shape(1, slots.SlotClaimed),
     "slot.releasing": Shape(1, slots.SlotReleasing),
     "slot.withheld": Shape(1, slots.SlotWithheld),

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from events.facts import Fact
 from events.ingress import IngressMapping, IngressRemoved, IngressReserved
 from events.nodes import NodeAddressesChanged, NodeExpected
-from events.slots import SlotApproved, SlotClaimed, SlotFreedUnproved, SlotReleased
+from events.slots import SlotApproved, SlotClaimed, SlotDevicesGranted, SlotFreedUnproved, SlotReleased
 
 
 class Claim(NamedTuple):
@@ -27,6 +27,7 @@ CLAIMING: Final = (
     NodeExpected,
     NodeAddressesChanged,
     SlotApproved,
+    SlotDevicesGranted,
     SlotClaimed,
     SlotReleased,
     SlotFreedUnproved,
@@ -55,6 +56,11 @@ def claims_of(fact: Fact) -> Claims:
                     Claim("mac", f"{network.l2_domain}/{network.mac_address}"),
                     Claim("ip", f"{network.subnet}/{network.private_ip}"),
                 )
+            )
+        case SlotDevicesGranted(node_id=node, added=added, withdrawn=withdrawn):
+            return Claims(
+                takes=tuple(Claim("pci", f"{node}/{address}") for address in added),
+                frees=tuple(Claim("pci", f"{node}/{address}") for address in withdrawn),
             )
         case SlotClaimed(slot_id=slot):
             return Claims(takes=(Claim("slot", slot),))

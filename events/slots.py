@@ -5,7 +5,16 @@ A slot is claimed for an allocation, and stays claimed until the node proved tha
 
 from events.drift import DriftFound, OpenDrift
 from events.facts import Fact, Reason, Record
-from events.values import AllocationId, Ipv4Address, Ipv4Subnet, MacAddress, NodeId, SkuName, SlotId
+from events.values import (
+    AllocationId,
+    Ipv4Address,
+    Ipv4Subnet,
+    MacAddress,
+    NodeId,
+    PciAddress,
+    SkuName,
+    SlotId,
+)
 
 
 class SlotHardware(Record, frozen=True):
@@ -36,6 +45,21 @@ class SlotNetwork(Record, frozen=True):
     """Name of the bridge on the host."""
 
 
+class SlotDevice(Record, frozen=True):
+    """A PCI function of the host that a slice gets here for itself."""
+
+    address: PciAddress
+    """Where it is, by the host's settings."""
+    use: str
+    """`gpu` or `fabric`: what the settings give it for."""
+    number: str | None
+    """Vendor and device in hexadecimal, `10de:2330`; null where there was none."""
+    kind: str | None
+    """What the host showed there: `gpu`, `fabric`, `vf`, `bridge` or `other`; null where there was none."""
+    numa_node: int | None
+    """Whose memory it is near; null where the host does not say."""
+
+
 class SlotDiscovered(Fact, frozen=True):
     """A host showed a place for a slice that was not known before. It waits for an admin's approval."""
 
@@ -51,6 +75,29 @@ class SlotApproved(Fact, frozen=True):
     sku: SkuName
     """What the slot is sold as."""
     network: SlotNetwork
+
+
+class SlotDevicesDescribed(Fact, frozen=True):
+    """A host told which PCI functions a slice gets in this place, and it is otherwise than was known."""
+
+    slot_id: SlotId
+    devices: tuple[SlotDevice, ...]
+    """All of them; empty: none any more."""
+    numa_node: int | None
+    """Whose memory the slices of this place get; null: any."""
+
+
+class SlotDevicesGranted(Fact, frozen=True):
+    """An admin let the slot have these PCI functions, each of which no other slot of its node can have then (LED-3)."""
+
+    slot_id: SlotId
+    node_id: NodeId
+    devices: tuple[PciAddress, ...]
+    """All that it has from here on."""
+    added: tuple[PciAddress, ...]
+    """Those that it did not have."""
+    withdrawn: tuple[PciAddress, ...]
+    """Those that it has no more."""
 
 
 class SlotClaimed(Fact, frozen=True):
@@ -124,6 +171,8 @@ class SlotMended(Fact, frozen=True):
 SlotFact = (
     SlotDiscovered
     | SlotApproved
+    | SlotDevicesDescribed
+    | SlotDevicesGranted
     | SlotClaimed
     | SlotReleasing
     | SlotWithheld

@@ -5,7 +5,7 @@ both are links of the host. Slots may have PCI devices for their machines. Where
 wanted.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from events.values import SlotIndex
@@ -37,21 +37,22 @@ def absent_devices_of(settings: Settings, links: Links) -> Callable[[], tuple[Di
     return absent
 
 
-def lost_devices_of(places: Places, bus: PciBus) -> Callable[[], Mapping[SlotIndex, tuple[Difference, ...]]]:
-    """What to ask for the PCI devices that slots lack. It raises `HostUnreadable`."""
-    of = {slot: place for slot, place in places.items() if place.devices}
+def pci_devices_of(places: Places, bus: PciBus) -> Callable[[], PciDevices]:
+    """What to ask for the host's PCI functions; where no slot has any, nobody looks. It raises `HostUnreadable`."""
+    wanted = any(place.devices for place in places.values())
+    return lambda: bus.devices() if wanted else PciDevices(())
 
-    def lost_devices() -> Mapping[SlotIndex, tuple[Difference, ...]]:
-        devices = bus.devices() if of else PciDevices(())
-        return {
-            slot: tuple(
-                Difference("slot.device", f"{each.use} at {each.address}", f"PCI device {each.address} {why}")
-                for each, why in lost(place, devices)
-            )
-            for slot, place in of.items()
-        }
 
-    return lost_devices
+def lost_devices(places: Places, devices: PciDevices) -> dict[SlotIndex, tuple[Difference, ...]]:
+    """What slots lack of the functions that the settings give them."""
+    return {
+        slot: tuple(
+            Difference("slot.device", f"{each.use} at {each.address}", f"PCI device {each.address} {why}")
+            for each, why in lost(place, devices)
+        )
+        for slot, place in places.items()
+        if place.devices
+    }
 
 
 def _pci(places: Places, bus: PciBus) -> Prerequisite:

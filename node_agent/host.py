@@ -1,10 +1,11 @@
 """What the agent's core needs of the machine it runs on. Wiring fills it, with real drivers or simulated ones."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-from events.values import Ipv4Address, SlotIndex
+from events.values import Ipv4Address
+from node_agent.pci import PciDevices
 from node_agent.slices import Aspect, Difference, SliceNetwork, Step
 
 LeaseState = Literal["none", "offered", "bound", "expired", "foreign"]
@@ -92,8 +93,8 @@ class Host:
     """Devices that the settings name, or say that there are none of."""
     absent_devices: Callable[[], tuple[Difference, ...]]
     """Those of them that are not there. Raises `HostUnreadable`."""
-    lost_devices: Callable[[], Mapping[SlotIndex, tuple[Difference, ...]]]
-    """What slots lack of the PCI devices that the settings give them. Raises `HostUnreadable`."""
+    pci_devices: Callable[[], PciDevices]
+    """The host's PCI functions, where a slot has any. Raises `HostUnreadable`."""
     check_machines: Callable[[], None]
     """Raises `HostUnreadable` when the hypervisor does not answer."""
     inspect_machine: Callable[[SliceNetwork], MachineSeen | None]

@@ -15,10 +15,13 @@ from pathlib import Path
 import structlog
 from pydantic import ValidationError
 
+from node_agent.devices import lost_devices
 from node_agent.drift import NODE, Drifts, differences, merged, unreadable
 from node_agent.durable import replace_file
 from node_agent.halt import Halt
 from node_agent.host import Host
+from node_agent.pci import PciDevice, PciDevices
+from node_agent.places import HostDevice
 from node_agent.reporter import Reporter
 from node_agent.settings import Settings, SlotSettings
 from node_agent.slices import Difference, HostUnreadable, tap_of
@@ -26,7 +29,7 @@ from node_agent.steps import StepFailed, run_steps
 from node_agent.version import agent_version
 from tasks.failpoints import failpoint
 from tasks.fields import Wire, line
-from tasks.reports import MOST_IMAGES, FoundSlot, NodeSurveyed
+from tasks.reports import MOST_IMAGES, FoundDevice, FoundSlot, NodeSurveyed
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +62,8 @@ class Inspection:
             drifts.remember(each for each in self._last.said.drift if each.slot in own)
         self._doubted = threading.Event()
         self._describing = threading.Lock()
+        self._pci = PciDevices(())
+        """As they could be seen last."""
 
     def prepare(self, halt: Halt) -> tuple[Difference, ...]:
         """Make good what the node as a whole lacks; what was found lacking. Raises `Halted`."""
@@ -123,7 +128,8 @@ class Inspection:
     def _look_at_devices(self) -> Iterator[Difference]:
         """Note what slots lack, and yield why that could not be seen: what was known of it lasts until it can."""
         try:
-            self._drifts.lack(self._host.lost_devices())
+            self._pci = self._host.pci_devices()
+            self._drifts.lack(lost_devices(self._settings.places, self._pci))
         except HostUnreadable as why:
             yield unreadable(why)
 
@@ -145,7 +151,7 @@ class Inspection:
             simulated=self._settings.simulated is not None,
             images=self._images(),
             missing=tuple(line(each) for each in missing[:64]),
-            slots=tuple(_found(slot) for slot in self._settings.slots),
+            slots=tuple(_found(slot, self._pci) for slot in self._settings.slots),
             drift=self._drifts.open(),
         )
 
@@ -161,7 +167,22 @@ def _read(path: Path) -> Told | None:
         return None
 
 
-def _found(slot: SlotSettings) -> FoundSlot:
+def _found(slot: SlotSettings, devices: PciDevices) -> FoundSlot:
     return FoundSlot(
-        index=slot.index, vcpus=slot.vcpus, memory_mib=slot.memory_mib, network_device=tap_of(slot.index)
+        index=slot.index,
+        vcpus=slot.vcpus,
+        memory_mib=slot.memory_mib,
+        network_device=tap_of(slot.index),
+        devices=tuple(_found_device(each, devices.find(each.address)) for each in slot.place.devices),
+        numa_node=slot.numa_node,
+    )
+
+
+def _found_device(given: HostDevice, found: PciDevice | None) -> FoundDevice:
+    return FoundDevice(
+        address=given.address,
+        use="gpu" if given.use == "gpu" else "fabric",
+        number=found.number if found is not None else None,
+        kind=found.kind if found is not None else None,
+        numa_node=found.numa_node if found is not None else None,
     )

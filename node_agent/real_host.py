@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from events.values import Ipv4Subnet
-from node_agent.devices import absent_devices_of, devices_of, lost_devices_of
+from node_agent.devices import absent_devices_of, devices_of, pci_devices_of
 from node_agent.drivers.dhcp import DnsmasqLeases
 from node_agent.drivers.disks import DisksFolder
 from node_agent.drivers.libvirt import LibvirtHypervisor
@@ -79,7 +79,7 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
         images=images.names,
         devices=devices_of(settings, links, bus),
         absent_devices=absent_devices_of(settings, links),
-        lost_devices=lost_devices_of(places, bus),
+        pci_devices=pci_devices_of(places, bus),
         check_machines=machines.check,
         inspect_machine=machines.inspect,
         runs=machines.runs,

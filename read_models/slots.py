@@ -6,6 +6,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, assert_never
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -15,6 +16,9 @@ from events.slots import (
     SlotApproved,
     SlotClaimed,
     SlotDegraded,
+    SlotDevice,
+    SlotDevicesDescribed,
+    SlotDevicesGranted,
     SlotDiscovered,
     SlotFact,
     SlotFreedUnproved,
@@ -27,7 +31,7 @@ from events.slots import (
     SlotWithheld,
 )
 from events.tables import metadata
-from events.values import AllocationId, NodeId, SkuName, SlotId, SlotIndex, index_of
+from events.values import AllocationId, NodeId, PciAddress, SkuName, SlotId, SlotIndex, index_of
 from read_models.drift import drift_columns, drift_in
 from read_models.rows import Patch
 
@@ -42,6 +46,9 @@ slot = sa.Table(
     sa.Column("vcpus", sa.Integer, nullable=False),
     sa.Column("memory_mib", sa.Integer, nullable=False),
     sa.Column("network_device", sa.Text, nullable=False),
+    sa.Column("devices", JSONB, nullable=False, server_default=sa.text("'[]'")),
+    sa.Column("numa_node", sa.Integer),
+    sa.Column("granted", JSONB, nullable=False, server_default=sa.text("'[]'")),
     sa.Column("sku", sa.Text),
     sa.Column("l2_domain", sa.Text),
     sa.Column("mac_address", sa.Text),
@@ -68,7 +75,10 @@ _NETWORK: Final = SlotNetwork.__struct_fields__
 
 
 class SlotRow:
-    """A slot as its row says. States: discovered, free, claimed, releasing, withheld; `drift` is what is open there."""
+    """A slot as its row says. States: discovered, free, claimed, releasing, withheld; `drift` is what is open there.
+
+    `devices` are the PCI functions that its host describes, and `granted` those that it was approved with.
+    """
 
     def __init__(self, row: Mapping[Any, Any]) -> None:
         self.slot_id = SlotId(row["slot_id"])
@@ -77,6 +87,9 @@ class SlotRow:
         self.version: int = row["version"]
         self.state: str = row["state"]
         self.hardware = SlotHardware(row["vcpus"], row["memory_mib"], row["network_device"])
+        self.devices = msgspec.convert(row["devices"] or (), tuple[SlotDevice, ...])
+        self.numa_node: int | None = row["numa_node"]
+        self.granted = tuple(PciAddress(each) for each in row["granted"] or ())
         self.sku = SkuName(row["sku"]) if row["sku"] else None
         self.allocation_id = AllocationId(row["allocation_id"]) if row["allocation_id"] else None
         self.reason = Reason(**row["reason"]) if row["reason"] else None
@@ -99,6 +112,8 @@ def patch(version: int, fact: SlotFact) -> Patch:
         case SlotApproved(network=network, sku=sku):
             fields = {name: getattr(network, name) for name in _NETWORK}
             return Patch(fact.slot_id, {"version": version, "state": "free", "sku": sku, **fields})
+        case SlotDevicesDescribed() | SlotDevicesGranted():
+            return Patch(fact.slot_id, {"version": version, **_device_columns(fact)})
         case SlotClaimed(allocation_id=allocation):
             return Patch(fact.slot_id, {"version": version, "state": "claimed", "allocation_id": allocation})
         case SlotReleasing():
@@ -114,6 +129,16 @@ def patch(version: int, fact: SlotFact) -> Patch:
             return Patch(fact.slot_id, {"version": version, **drift_columns(open_)})
         case SlotMended():
             return Patch(fact.slot_id, {"version": version})
+        case _:
+            assert_never(fact)
+
+
+def _device_columns(fact: SlotDevicesDescribed | SlotDevicesGranted) -> dict[str, object]:
+    match fact:
+        case SlotDevicesDescribed(devices=devices, numa_node=node):
+            return {"devices": msgspec.to_builtins(devices), "numa_node": node}
+        case SlotDevicesGranted(devices=granted):
+            return {"granted": list(granted)}
         case _:
             assert_never(fact)
 

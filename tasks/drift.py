@@ -25,7 +25,7 @@ DriftKind = Literal[
     "port.absent", "port.changed", "port.flows", "port.meter", "rules.changed", "mapping.changed", "mapping.foreign",
     "machine.absent", "machine.paused", "machine.changed", "machine.unplugged", "machine.rival",
     "machine.devices", "machine.pins", "machine.seed",
-    "slot.device", "slot.occupied", "slot.absent",
+    "slot.device", "slot.ungranted", "slot.occupied", "slot.absent",
 ]  # fmt: skip
 
 
@@ -377,6 +377,15 @@ TYPES: Final = (
         serves="NOD-7, signal 5: fabric device on the right VM",
         means="a PCI device that the settings give to the slot is not there: it failed, or bears another address",
         evidence="the device; that there is none",
+        source="survey",
+        policy="block",
+    ),
+    DriftType(
+        kind="slot.ungranted",
+        scope="slot",
+        serves="ALC-2, LED-3: a PCI function has one holder, and a change of topology is an explicit act",
+        means="the node's settings give the slot other PCI devices than it was approved with; approving it again lets it have them",
+        evidence="the devices that it was approved with; those that the node describes",
         source="survey",
         policy="block",
     ),

@@ -19,6 +19,7 @@ from tasks.fields import (
     Line,
     MacAddress,
     Moment,
+    PciAddress,
     Port,
     SlotId,
     Wire,
@@ -41,6 +42,29 @@ class Reason(Wire):
     """The reason itself."""
 
 
+def _is_none(told: object) -> bool:
+    return told is None
+
+
+def _is_empty(told: tuple[object, ...]) -> bool:
+    return not told
+
+
+class FoundDevice(Wire):
+    """A PCI function that a slot's slices get for themselves, by the settings, and what the host shows there."""
+
+    address: PciAddress
+    """Where it is."""
+    use: Literal["gpu", "fabric"]
+    """What for."""
+    number: Word | None = Field(max_length=9)
+    """Vendor and device in hexadecimal, `10de:2330`; null where there is none."""
+    kind: Word | None = Field(max_length=16)
+    """What it is, by its class and its devices; null where there is none."""
+    numa_node: int | None = Field(ge=0, le=1023)
+    """Whose memory it is near; null where the host does not say."""
+
+
 class FoundSlot(Wire):
     """A place for one slice, as the node's settings have it."""
 
@@ -52,6 +76,11 @@ class FoundSlot(Wire):
     """Memory that a slice gets here."""
     network_device: Word = Field(max_length=64)
     """Name of the link that the slice's card is plugged into."""
+    # Left out where there is none: a control plane that knows of no devices refuses a field that it does not know.
+    devices: tuple[FoundDevice, ...] = Field(default=(), max_length=32, exclude_if=_is_empty)
+    """PCI functions that a slice gets here."""
+    numa_node: int | None = Field(default=None, ge=0, le=1023, exclude_if=_is_none)
+    """Whose memory a slice gets here, where that matters."""
 
 
 class NodeSurveyed(Wire):

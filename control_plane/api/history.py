@@ -20,7 +20,7 @@ from control_plane.api.subjects import OneAllocation, OneClaim, OneRow, State, S
 from control_plane.api.views import past_node_view, slot_view
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.time_travel.differences import Json, differences
-from control_plane.time_travel.holders import address, mapping
+from control_plane.time_travel.holders import address, device, mapping
 from control_plane.time_travel.travel import Place
 from events.catalog import name_of
 from events.values import (
@@ -40,13 +40,16 @@ router = APIRouter(prefix="/v1/history", tags=["history"], responses=PROBLEMS)
 
 
 class Kind(StrEnum):
-    """`address` is a MAC or an IPv4 address of a slot; `mapping` the value of an ingress mapping's claim."""
+    """`address` is a MAC or an IPv4 address of a slot; `mapping` the value of an ingress mapping's claim; `device` is
+    `<node>/<PCI address>`.
+    """
 
     ALLOCATION = "allocation"
     SLOT = "slot"
     NODE = "node"
     ADDRESS = "address"
     MAPPING = "mapping"
+    DEVICE = "device"
 
 
 class PlaceView(BaseModel):
@@ -169,6 +172,8 @@ def _subject(kind: Kind, name: str) -> Subject:
                 return OneClaim("address", address(name))
             case Kind.MAPPING:
                 return OneClaim("mapping", mapping(name))
+            case Kind.DEVICE:
+                return OneClaim("device", device(name))
             case _:
                 assert_never(kind)
     except InvalidValue as invalid:
@@ -178,6 +183,7 @@ def _subject(kind: Kind, name: str) -> Subject:
 def _unknown(kind: Kind, name: str, position: Position) -> UnknownName:
     why = {
         Kind.ADDRESS: f"up to position {position} {name} was reserved for no slot",
+        Kind.DEVICE: f"up to position {position} PCI device {name} was granted to no slot",
         Kind.MAPPING: f"there is no ingress mapping {name}: no release has made any yet",
     }.get(kind, f"up to position {position} there was no {kind} {name}")
     return UnknownName(Objection(f"unknown_{kind}", why))

@@ -1,5 +1,6 @@
 """What callers see. Pure functions from facts and rows to bodies."""
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -11,7 +12,8 @@ from events.drift import OpenDrift
 from events.envelope import Recorded
 from events.facts import Fact, Reason
 from events.nodes import PublicAddress
-from events.values import NodeId, SlotId
+from events.slots import SlotDevice
+from events.values import NodeId, PciAddress, SlotId
 from read_models.nodes import NodeRow
 from read_models.slots import SlotRow
 
@@ -86,6 +88,17 @@ class Seen(NamedTuple):
     spooled_reports: int
 
 
+class SlotDeviceView(BaseModel):
+    """A PCI function that a slice gets in this slot for itself; `granted` once it was approved with it."""
+
+    address: str
+    use: str
+    number: str | None
+    kind: str | None
+    numa_node: int | None
+    granted: bool
+
+
 class SlotView(BaseModel):
     id: str
     node_id: str
@@ -95,6 +108,8 @@ class SlotView(BaseModel):
     vcpus: int
     memory_mib: int
     network_device: str
+    devices: list[SlotDeviceView]
+    numa_node: int | None
     mac_address: str | None
     private_ip: str | None
     allocation_id: str | None
@@ -181,11 +196,24 @@ def slot_view(slot: SlotRow) -> SlotView:
         vcpus=slot.hardware.vcpus,
         memory_mib=slot.hardware.memory_mib,
         network_device=slot.hardware.network_device,
+        devices=[_device_view(each, slot.granted) for each in slot.devices],
+        numa_node=slot.numa_node,
         mac_address=slot.network.mac_address if slot.network else None,
         private_ip=slot.network.private_ip if slot.network else None,
         allocation_id=slot.allocation_id,
         reason=reason_view(slot.reason),
         drift=[drift_view(slot.node_id, slot.slot_id, each) for each in slot.drift],
+    )
+
+
+def _device_view(device: SlotDevice, granted: Collection[PciAddress]) -> SlotDeviceView:
+    return SlotDeviceView(
+        address=device.address,
+        use=device.use,
+        number=device.number,
+        kind=device.kind,
+        numa_node=device.numa_node,
+        granted=device.address in granted,
     )
 
 

@@ -90,6 +90,15 @@ class ExpectedNode(Answer, frozen=True):
     token_expires_at: datetime
 
 
+class SlotDevice(Answer, frozen=True):
+    address: str
+    use: str
+    number: str | None = None
+    kind: str | None = None
+    numa_node: int | None = None
+    granted: bool = False
+
+
 class Slot(Answer, frozen=True):
     id: str
     node_id: str
@@ -99,6 +108,8 @@ class Slot(Answer, frozen=True):
     vcpus: int | None = None
     memory_mib: int | None = None
     network_device: str | None = None
+    devices: tuple[SlotDevice, ...] = ()
+    numa_node: int | None = None
     mac_address: str | None = None
     private_ip: str | None = None
     allocation_id: str | None = None

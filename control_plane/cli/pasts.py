@@ -14,6 +14,7 @@ class Kind(StrEnum):
     NODE = "node"
     ADDRESS = "address"
     MAPPING = "mapping"
+    DEVICE = "device"
 
 
 class Place(Answer, frozen=True):

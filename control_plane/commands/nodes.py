@@ -4,27 +4,28 @@ import ipaddress
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from hashlib import sha256
 from itertools import count
 from typing import Final
 
 from control_plane.decisions import drift
 from control_plane.decisions.refusals import Conflict, Objection, UnknownName
-from control_plane.decisions.slots import discover
+from control_plane.decisions.slots import NOTHING_DESCRIBED, Described, described, discover
 from control_plane.decisions.subnets import free_subnet
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.append import Change
+from events.drift import OpenDrift
 from events.envelope import Cause
 from events.nodes import EnrolmentReopened, NodeExpected, NodeInspected, NodeMended
-from events.slots import SlotHardware, SlotMended
-from events.values import NodeId, SlotIndex, index_of, slot_of, stream_of_node, stream_of_slot
+from events.slots import SlotDevice, SlotFact, SlotHardware, SlotMended
+from events.values import NodeId, SlotId, SlotIndex, index_of, slot_of, stream_of_node, stream_of_slot
 from read_models import nodes, slots
 from read_models.nodes import NodeRow
 from read_models.slots import SlotRow
 from tasks.drift import DriftSeen
-from tasks.reports import DriftMended, NodeSurveyed
+from tasks.reports import DriftMended, FoundSlot, NodeSurveyed
 
 L2_DOMAIN: Final = "default"
 TOKEN_LIFETIME: Final = timedelta(hours=1)
@@ -96,23 +97,40 @@ async def _locked(transaction: Transaction, node_id: NodeId) -> NodeRow:
 
 
 def _slot_changes(survey: Survey, known: dict[SlotIndex, SlotRow]) -> Iterator[Change]:
+    told = {SlotIndex(slot.index): slot for slot in survey.body.slots}
     found = {
-        SlotIndex(slot.index): SlotHardware(slot.vcpus, slot.memory_mib, slot.network_device)
-        for slot in survey.body.slots
+        index: SlotHardware(slot.vcpus, slot.memory_mib, slot.network_device) for index, slot in told.items()
     }
     hardware = {index: slot.hardware for index, slot in known.items()}
     discovered = {index_of(fact.slot_id): fact for fact in discover(survey.node_id, hardware, found)}
     for index in sorted(found.keys() | known.keys()):
         slot, row = slot_of(survey.node_id, index), known.get(index)
-        news = (discovered[index],) if index in discovered else ()
-        open_ = (
-            drift.opened(_told_of(survey, index), index)
-            if index in found
-            else (drift.vanished(slot, survey.cause.observed_at),)
-        )
+        news: tuple[SlotFact, ...] = (discovered[index],) if index in discovered else ()
+        if index in told:
+            before = (row.devices, row.numa_node) if row else NOTHING_DESCRIBED
+            news += described(slot, before, _described(told[index]))
+            open_ = (
+                *drift.opened(_told_of(survey, index), index),
+                *_ungranted(slot, row, told[index], survey.cause.observed_at),
+            )
+        else:
+            open_ = (drift.vanished(slot, survey.cause.observed_at),)
         facts = (*news, *drift.of_slot(slot, row.drift if row else (), open_))
         if facts:
             yield Change(stream_of_slot(slot), row.version if row else 0, facts)
+
+
+def _described(slot: FoundSlot) -> Described:
+    devices = (
+        SlotDevice(each.address, each.use, each.number, each.kind, each.numa_node) for each in slot.devices
+    )
+    return tuple(devices), slot.numa_node
+
+
+def _ungranted(slot: SlotId, row: SlotRow | None, told: FoundSlot, since: datetime) -> tuple[OpenDrift, ...]:
+    if row is None or row.state == "discovered":
+        return ()
+    return drift.ungranted(slot, row.granted, _described(told)[0], since)
 
 
 def _told_of(survey: Survey, slot: SlotIndex | None) -> Iterator[DriftSeen]:

@@ -5,12 +5,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.living import load
 from control_plane.decisions import allocation as life
+from control_plane.decisions.drift import granted_now
 from control_plane.decisions.ingress import emptied
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.decisions.slots import (
     approve,
     derived_macs,
     free_unproved,
+    grant,
     holder_awaiting_proof,
     network_of,
 )
@@ -23,17 +25,25 @@ from read_models import nodes, slots
 
 
 def approve_slot(slot: SlotId, origin: Origin) -> Command:
-    """Let a discovered slot be used: its MAC and IP are reserved for good (ALC-2 to ALC-4)."""
+    """Let a discovered slot be used: its MAC and IP are reserved for good (ALC-2 to ALC-4), and its PCI functions until
+    its node describes others. A free slot of which that is so is approved again, and has those from then on.
+    """
 
     async def command(transaction: Transaction) -> Decision:
         node = await nodes.find(transaction.conn, node_of(slot))
         row = (await slots.locked(transaction.conn, [slot])).get(slot)
         if node is None or row is None:
             raise _unknown(slot)
+        given = grant(slot, row.granted, row.devices)
+        if given and row.state == "free":
+            facts = (*given, *granted_now(slot, row.drift))
+            return Decision((Change(stream_of_slot(slot), row.version, facts),), origin.at(transaction.now))
         taken = await _taken_macs(transaction.conn, slot, node.l2_domain)
         network = network_of(slot, node.subnet, node.l2_domain, taken)
         fact = approve(slot, row.state, row.hardware, network)
-        return Decision((Change(stream_of_slot(slot), row.version, (fact,)),), origin.at(transaction.now))
+        return Decision(
+            (Change(stream_of_slot(slot), row.version, (fact, *given)),), origin.at(transaction.now)
+        )
 
     return command
 

@@ -4,14 +4,17 @@ Kinds and what is wanted are compared, not what was found: the words of one drif
 stays the same drift.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
+from typing import Final
 
 from events.drift import DriftFound, OpenDrift
 from events.nodes import NodeDegraded, NodeFact, NodeRecovered
-from events.slots import SlotDegraded, SlotFact, SlotRecovered
-from events.values import NodeId, SlotId, SlotIndex
+from events.slots import SlotDegraded, SlotDevice, SlotFact, SlotRecovered
+from events.values import NodeId, PciAddress, SlotId, SlotIndex
 from tasks.drift import CATALOGUE, DriftType, Evidence, Sighting
+
+UNGRANTED: Final = "slot.ungranted"
 
 
 def of_node(node: NodeId, recorded: Sequence[OpenDrift], found: Sequence[OpenDrift]) -> tuple[NodeFact, ...]:
@@ -47,6 +50,23 @@ def vanished(slot: SlotId, since: datetime) -> OpenDrift:
     """That a node does not describe a slot any more: nobody looks there, so nothing else is known of it."""
     type_ = CATALOGUE["slot.absent"]
     return OpenDrift(type_.kind, f"slot {slot}", "the node describes no such slot", since, type_.blocks)
+
+
+def ungranted(
+    slot: SlotId, granted: Collection[PciAddress], devices: Collection[SlotDevice], since: datetime
+) -> tuple[OpenDrift, ...]:
+    """That a node gives an approved slot other PCI functions than it was approved with."""
+    found = sorted(each.address for each in devices)
+    if found == sorted(granted):
+        return ()
+    type_ = CATALOGUE[UNGRANTED]
+    wanted = f"PCI devices of {slot}: {', '.join(sorted(granted)) or 'none'}"
+    return (OpenDrift(type_.kind, wanted, ", ".join(found) or "none", since, type_.blocks),)
+
+
+def granted_now(slot: SlotId, recorded: Sequence[OpenDrift]) -> tuple[SlotFact, ...]:
+    """An admin let the slot have what its node describes: that much is no drift any more."""
+    return of_slot(slot, recorded, [each for each in recorded if each.kind != UNGRANTED])
 
 
 def _of_place(sightings: Iterable[Sighting], slot: SlotIndex | None) -> Iterator[Sighting]:

@@ -16,6 +16,9 @@ from events.facts import Reason
 from events.slots import (
     SlotApproved,
     SlotClaimed,
+    SlotDevice,
+    SlotDevicesDescribed,
+    SlotDevicesGranted,
     SlotDiscovered,
     SlotFact,
     SlotFreedUnproved,
@@ -31,6 +34,7 @@ from events.values import (
     Ipv4Subnet,
     MacAddress,
     NodeId,
+    PciAddress,
     SlotId,
     SlotIndex,
     index_of,
@@ -39,6 +43,9 @@ from events.values import (
     slot_of,
 )
 
+Described = tuple[tuple[SlotDevice, ...], int | None]
+"""A slot's PCI functions, and the NUMA node of its memory."""
+NOTHING_DESCRIBED: Final[Described] = ((), None)
 BRIDGE: Final = "br-slice"
 FIRST_HOST: Final = 10
 """Slot 0 gets the subnet's tenth host address: the ones below are the gateway's and the operator's."""
@@ -64,6 +71,27 @@ def approve(slot: SlotId, state: str, hardware: SlotHardware, network: SlotNetwo
     if sku is None:
         raise Conflict(Objection("no_fitting_sku", f"slot {slot} is smaller than every SKU"))
     return SlotApproved(slot, sku.name, network)
+
+
+def described(
+    slot: SlotId,
+    known: Described,
+    found: Described,
+) -> tuple[SlotDevicesDescribed, ...]:
+    """What a node says of a slot's PCI functions, where it is news."""
+    return () if known == found else (SlotDevicesDescribed(slot, *found),)
+
+
+def grant(
+    slot: SlotId, granted: Collection[PciAddress], devices: Collection[SlotDevice]
+) -> tuple[SlotFact, ...]:
+    """Let the slot have what its node describes; none where it has just that."""
+    wanted = tuple(sorted(each.address for each in devices))
+    added = tuple(each for each in wanted if each not in granted)
+    withdrawn = tuple(sorted(each for each in granted if each not in wanted))
+    if not added and not withdrawn:
+        return ()
+    return (SlotDevicesGranted(slot, node_of(slot), wanted, added, withdrawn),)
 
 
 def network_of(slot: SlotId, subnet: Ipv4Subnet, l2_domain: str, taken: Collection[str] = ()) -> SlotNetwork:

@@ -1,4 +1,5 @@
-"""Who held a thing that has one holder at a time: an address of a slot, or what leads to one from outside.
+"""Who held a thing that has one holder at a time: an address or a PCI function of a slot, or what leads to one from
+outside.
 
 The ledger's claims say it, and the projection `holdings` keeps the history of each. A claim's kind and value are all
 that is known here, so that a new kind of claim needs a line in `NAMED` and nothing else.
@@ -11,10 +12,10 @@ from typing import Final, Literal
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.claims import Claim
-from events.values import InvalidValue, Position, ipv4_address, mac_address
+from events.values import InvalidValue, Position, ipv4_address, mac_address, node_id, pci_address
 from read_models.holdings import Holding, ending_with, of_claim
 
-Kind = Literal["address", "mapping"]
+Kind = Literal["address", "mapping", "device"]
 _VALUE: Final = re.compile(r"[\x21-\x7e]{1,300}")
 PROJECTION: Final = "holdings"
 MAPPINGS: Final = ("port", "dns", "overlay")
@@ -35,6 +36,12 @@ def mapping(raw: str) -> str:
     return raw
 
 
+def device(raw: str) -> str:
+    """A PCI function of a node, `lab-a/0000:1b:00.0`, as claims write it. Raises `InvalidValue`."""
+    node, _, function = raw.partition("/")
+    return f"{node_id(node)}/{pci_address(function)}"
+
+
 async def _address(conn: AsyncConnection, name: str, upto: Position) -> list[Holding]:
     """In whatever layer-2 domain or subnet."""
     return await ending_with(conn, "mac" if ":" in name else "ip", name, upto=upto)
@@ -44,9 +51,14 @@ async def _mapping(conn: AsyncConnection, name: str, upto: Position) -> list[Hol
     return [held for kind in MAPPINGS for held in await of_claim(conn, Claim(kind, name), upto=upto)]
 
 
+async def _device(conn: AsyncConnection, name: str, upto: Position) -> list[Holding]:
+    return await of_claim(conn, Claim("pci", name), upto=upto)
+
+
 NAMED: Final[dict[Kind, Callable[[AsyncConnection, str, Position], Awaitable[list[Holding]]]]] = {
     "address": _address,
     "mapping": _mapping,
+    "device": _device,
 }
 
 

@@ -5,8 +5,8 @@ Each is lines of a shell on the node, with an operator's own tools. They name th
 of a slot that is off by `$off`, and a link that the settings name by `$device`. `$function` is where sysfs shows the
 PCI device of the slot that is off, and `$elsewhere` a CPU of the host that is not the machine's.
 
-`machine.devices` and `slot.absent` have none: no lab has a PCI device that a machine could be given, and the other the
-control plane names by itself.
+`machine.devices`, `slot.ungranted` and `slot.absent` have none: no lab has a PCI device that a machine could be given,
+and the others the control plane names by itself.
 """
 
 from collections.abc import Mapping

@@ -11,6 +11,7 @@ from typing import Final
 from events.values import Ipv4Address
 from node_agent.host import Answered, Host, MachineSeen, NotYet, Prerequisite
 from node_agent.leases import LeaseState, ObservedAddress
+from node_agent.pci import PciDevices
 from node_agent.slices import Difference, HostRefused, HostUnreadable, Slice, SliceNetwork, Step
 from tasks.workflows import StepName
 
@@ -69,7 +70,7 @@ class Toy:
             images=lambda: self.images,
             devices=lambda: (),
             absent_devices=lambda: (),
-            lost_devices=dict,
+            pci_devices=lambda: PciDevices(()),
             check_machines=lambda: None,
             inspect_machine=self.inspect,
             runs=self.runs,

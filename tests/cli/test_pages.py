@@ -79,6 +79,21 @@ def test_a_withheld_slot_says_why(plane: ScriptedPlane, sliceplane: Run) -> None
         assert part in out
 
 
+def test_a_slot_shows_its_pci_devices_and_which_are_not_approved(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    gpu = {"address": "0000:1b:00.0", "use": "gpu", "number": "10de:2330", "kind": "gpu", "numa_node": 0}
+    gone = {"address": "0000:18:00.1", "use": "fabric", "number": None, "kind": None, "numa_node": None}
+    slot = {**SLOT, "devices": [{**gpu, "granted": True}, {**gone, "granted": False}], "numa_node": 0}
+    plane.answers("GET /v1/slots", page(slot))
+    then = {"kind": "slot", "name": "lab-a/0", "at": {"position": 7, "time": None}, "state": slot}
+    plane.answers("GET /v1/history/slot/lab-a/0", document(then))
+    assert "1 gpu, 1 fabric" in " ".join(sliceplane("slots", "list").out.split())
+    shown = sliceplane("history", "show", "slot", "lab-a/0").out
+    for part in ("10de:2330 (gpu), NUMA node 0", "0000:18:00.1  not there, not approved", "of NUMA node 0"):
+        assert part in shown
+
+
 def test_a_node_says_what_it_lacks(plane: ScriptedPlane, sliceplane: Run) -> None:
     plane.answers("GET /v1/nodes", page(NODE))
     plane.answers("GET /v1/nodes/lab-a", document(NODE))

@@ -24,6 +24,7 @@ from events.values import (
     Ipv4Subnet,
     MacAddress,
     NodeId,
+    PciAddress,
     Position,
     SkuName,
     SlotId,
@@ -55,6 +56,10 @@ network = st.builds(
     word.map(Ipv4Address),
     word,
 )
+pci = st.lists(word.map(PciAddress), max_size=2).map(tuple)
+device = st.builds(
+    slots.SlotDevice, word.map(PciAddress), word, st.none() | word, st.none() | word, st.none() | number
+)
 allocation = word.map(AllocationId)
 discovered = st.builds(
     slots.SlotDiscovered, st.just(SLOT), st.just(NODE), st.builds(slots.SlotHardware, number, number, word)
@@ -62,6 +67,10 @@ discovered = st.builds(
 of_slot: tuple[st.SearchStrategy[Fact], ...] = (
     discovered,
     st.builds(slots.SlotApproved, st.just(SLOT), word.map(SkuName), network),
+    st.builds(
+        slots.SlotDevicesDescribed, st.just(SLOT), st.lists(device, max_size=2).map(tuple), st.none() | number
+    ),
+    st.builds(slots.SlotDevicesGranted, st.just(SLOT), st.just(NODE), pci, pci, pci),
     st.builds(slots.SlotClaimed, st.just(SLOT), allocation),
     st.builds(slots.SlotReleasing, st.just(SLOT), allocation),
     st.builds(slots.SlotWithheld, st.just(SLOT), allocation, reason, words),

@@ -39,6 +39,7 @@ def _slot(facts: list[_Told]) -> Row:
     withheld = _last(facts, "slot.withheld", but_not_after=_FREED)
     hardware = _last(facts, "slot.discovered")["hardware"]
     network = approved.get("network", {})
+    described = _last(facts, "slot.devices_described")
     names = ("l2_domain", "mac_address", "private_ip", "subnet", "gateway", "bridge")
     return {
         "version": len(facts),
@@ -47,6 +48,9 @@ def _slot(facts: list[_Told]) -> Row:
         "allocation_id": held.get("allocation_id"),
         "reason": withheld.get("reason"),
         **_drift(facts, "slot"),
+        "devices": described.get("devices", []),
+        "numa_node": described.get("numa_node"),
+        "granted": _last(facts, "slot.devices_granted").get("devices", []),
         **{name: hardware[name] for name in ("vcpus", "memory_mib", "network_device")},
         **{name: network.get(name) for name in names},
     }

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from deploy.embedded.postgres import PostgresServer
-from events.values import AllocationId, NodeId, SlotId, new_uuid
+from events.values import AllocationId, NodeId, PciAddress, SlotId, new_uuid
 from read_models.projections import PROJECTIONS
 from tasks import reports
 from tests.projections import expected
@@ -32,6 +32,11 @@ WORDS = st.sampled_from(["first", "second"])
 LIVE = [each.name for each in PROJECTIONS.values() if not each.inline]
 REASON = reports.Reason(code="broken", message="it broke")
 BATCHES = st.sampled_from([1, 2, 7, 500])
+
+GPUS = [
+    reports.FoundDevice(address=address, use="gpu", number="10de:2330", kind="gpu", numa_node=0)
+    for address in (PciAddress("0000:1b:00.0"), PciAddress("0000:43:00.0"))
+]
 
 
 class Histories(RuleBasedStateMachine):
@@ -65,7 +70,7 @@ class Histories(RuleBasedStateMachine):
     def a_node_comes_up(self, node: NodeId, slots: int) -> None:
         self.a_node_is_expected(node)
         self.a_node_enrols(node, "first", "1")
-        self.a_host_is_surveyed(node, slots, 1, [], twice=False)
+        self.a_host_is_surveyed(node, slots, 1, [], twice=False, gpus=(GPUS[0],))
         for index in range(slots):
             self.a_slot_is_approved(node, index)
 
@@ -75,12 +80,27 @@ class Histories(RuleBasedStateMachine):
         vcpus=st.integers(1, 2),
         missing=st.lists(st.just("no bridge"), max_size=1),
         twice=st.booleans(),
+        gpus=st.lists(st.sampled_from(GPUS), max_size=2, unique_by=lambda gpu: gpu.address).map(tuple),
     )
     def a_host_is_surveyed(
-        self, node: NodeId, slots: int, vcpus: int, missing: list[str], *, twice: bool
+        self,
+        node: NodeId,
+        slots: int,
+        vcpus: int,
+        missing: list[str],
+        *,
+        twice: bool,
+        gpus: tuple[reports.FoundDevice, ...],
     ) -> None:
         found = tuple(
-            reports.FoundSlot(index=index, vcpus=vcpus, memory_mib=96, network_device=f"slice{index}")
+            reports.FoundSlot(
+                index=index,
+                vcpus=vcpus,
+                memory_mib=96,
+                network_device=f"slice{index}",
+                # Given to another slot now and then, which then has to wait until the first one lets go.
+                devices=gpus if index == vcpus - 1 else (),
+            )
             for index in range(slots)
         )
         body = reports.NodeSurveyed(

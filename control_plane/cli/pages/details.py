@@ -16,6 +16,7 @@ from control_plane.cli.answers import (
     Ingress,
     Node,
     Slot,
+    SlotDevice,
 )
 from control_plane.cli.pages import words
 
@@ -163,8 +164,18 @@ def _slot_rows(item: Slot) -> Iterator[Row]:
         yield "reason", Text.assemble(item.reason.message, (f"  [{item.reason.code}]", "dim"))
     yield "size", f"{item.vcpus or '-'} vCPU, {words.amount(item.memory_mib)}, SKU {item.sku or '-'}"
     yield "address", f"{item.mac_address or '-'}  {item.private_ip or '-'}"
+    if item.numa_node is not None:
+        yield "memory", f"of NUMA node {item.numa_node}"
+    for device in item.devices:
+        yield device.use, _device(device)
     yield "allocation", item.allocation_id or "none"
     yield from _drift(item.drift)
+
+
+def _device(device: SlotDevice) -> str:
+    what = f"{device.number} ({device.kind})" if device.number else "not there"
+    near = "" if device.numa_node is None else f", NUMA node {device.numa_node}"
+    return f"{device.address}  {what}{near}{'' if device.granted else ', not approved'}"
 
 
 def _drift(found: Iterable[Drift]) -> Iterator[Row]:

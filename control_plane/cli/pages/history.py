@@ -44,7 +44,7 @@ def _state(kind: Kind, state: msgspec.Raw) -> RenderableType:
             return details.node(decode(state, Node), then=True)
         case Kind.SLOT:
             return details.slot(decode(state, Slot))
-        case Kind.ADDRESS | Kind.MAPPING:
+        case Kind.ADDRESS | Kind.MAPPING | Kind.DEVICE:
             return _holders(decode(state, Holders))
 
 

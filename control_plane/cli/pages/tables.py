@@ -1,5 +1,6 @@
 """Lists as tables: plain columns, no lines, so that they read well and paste well."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from rich.console import RenderableType
@@ -30,7 +31,7 @@ def allocations(items: Iterable[Allocation]) -> RenderableType:
 def slots(items: Iterable[Slot]) -> RenderableType:
     table = _table("ID", "STATE", "SKU", "SIZE", "MAC", "ADDRESS", "ALLOCATION", "REASON")
     for item in items:
-        size = f"{item.vcpus or '-'} vCPU, {words.amount(item.memory_mib)}"
+        size = f"{item.vcpus or '-'} vCPU, {words.amount(item.memory_mib)}{_devices(item)}"
         named = (item.mac_address or "-", item.private_ip or "-", item.allocation_id or "-")
         reason = item.reason.message if item.reason else ""
         table.add_row(item.id, _slot_state(item), item.sku or "-", size, *named, reason)
@@ -39,6 +40,12 @@ def slots(items: Iterable[Slot]) -> RenderableType:
         if table.row_count
         else _nothing("no slots", "they come from enrolled nodes: sliceplane nodes list")
     )
+
+
+def _devices(item: Slot) -> str:
+    """How many PCI functions, by what they are for."""
+    counted = Counter(device.use for device in item.devices)
+    return "".join(f", {number} {use}" for use, number in counted.items())
 
 
 def _slot_state(item: Slot) -> Text:

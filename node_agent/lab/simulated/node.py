@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from events.values import Ipv4Subnet, image_name
-from node_agent.devices import absent_devices_of, devices_of, lost_devices_of
+from node_agent.devices import absent_devices_of, devices_of, pci_devices_of
 from node_agent.gateway import Gateway, node_network
 from node_agent.host import Host
 from node_agent.images import FixedImages, Image
@@ -77,7 +77,7 @@ def host_over(
         images=images.names,
         devices=devices_of(settings, links, bus),
         absent_devices=absent_devices_of(settings, links),
-        lost_devices=lost_devices_of(places, bus),
+        pci_devices=pci_devices_of(places, bus),
         check_machines=machines.check,
         inspect_machine=machines.inspect,
         runs=machines.runs,

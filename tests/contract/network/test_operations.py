@@ -10,6 +10,7 @@ from node_agent.flows import cookie_of
 from node_agent.host import Host as AgentsHost
 from node_agent.host import NotYet, Prerequisite
 from node_agent.leases import LeaseAspect
+from node_agent.pci import PciDevices
 from node_agent.rules import Change
 from tasks.operations import (
     AddressReport,
@@ -83,7 +84,7 @@ def node(host: Host, tmp_path: Path) -> Node:
         images=lambda: ("lab-guest",),
         devices=lambda: (Prerequisite("vf", ok=True, detail="not configured"),),
         absent_devices=lambda: (),
-        lost_devices=dict,
+        pci_devices=lambda: PciDevices(()),
         check_machines=lambda: None,
         inspect_machine=lambda _: None,
         runs=lambda _network: False,
