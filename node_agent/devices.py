@@ -66,7 +66,7 @@ def _pci(places: Places, bus: PciBus) -> Prerequisite:
         return Prerequisite("pci", ok=False, detail=str(error))
     against = [words for place in wanted for words in unfit(place, devices)]
     far = [words for place in wanted for words in far_from(place, devices)]
-    given = f"{sum(len(place.devices) for place in wanted)} devices of {len(wanted)} slots"
+    given = f"{sum(len(place.devices) for place in wanted)} given to slots"
     return Prerequisite("pci", ok=not against, detail="; ".join((given, *against, *far)))
 
 

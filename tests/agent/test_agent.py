@@ -14,10 +14,12 @@ from uuid import uuid4
 import pytest
 from redis.asyncio import Redis
 
+from events.values import PciAddress, SlotIndex
 from node_agent.enrol import EnrolmentRefused
 from node_agent.halt import Halt, Halted
+from node_agent.pci import PciDevice
 from node_agent.sessions import SessionFiles
-from node_agent.settings import Settings
+from node_agent.settings import Settings, SlotSettings
 from node_agent.sole import AnotherAgent, sole_agent
 from node_agent.wiring import run
 from tasks.orders import Order
@@ -104,6 +106,29 @@ async def test_the_node_describes_itself_once_until_it_changes(
     assert isinstance(surveyed, NodeSurveyed)
     assert surveyed.missing == ("program nft",)
     assert [slot.network_device for slot in surveyed.slots] == ["slice0", "slice1"]
+
+
+async def test_the_node_describes_what_its_slots_have_of_the_host_and_what_they_lack(
+    start: Callable[..., Running], plane: FakeControlPlane, control: Redis, toy: Toy
+) -> None:
+    gpu = PciDevice(PciAddress("0000:1b:00.0"), 0x10DE, 0x2330, 0x030200, numa_node=1)
+    start(slots=(SlotSettings(index=SlotIndex(0), vcpus=1, memory_mib=96, gpus=(gpu.address,), numa_node=1),))
+
+    async def described(times: int) -> tuple[list[tuple[str | None, str | None]], list[str]]:
+        await eventually_async(lambda: plane.kinds() == ["node.surveyed"] * times)
+        said = plane.reports[-1].body
+        assert isinstance(said, NodeSurveyed)
+        (slot,) = said.slots
+        assert slot.numa_node == 1
+        return [(each.number, each.kind) for each in slot.devices], [each.kind for each in said.drift]
+
+    assert await described(1) == ([(None, None)], ["slot.device"])
+    toy.pci = (gpu,)
+    assert await described(2) == ([("10de:2330", "gpu")], [])
+    toy.unreadable.add("pci")
+    assert await described(3) == ([("10de:2330", "gpu")], ["host.unreadable"])
+    toy.unreadable.clear()
+    assert await described(4) == ([("10de:2330", "gpu")], [])
 
 
 async def test_a_node_that_starts_again_describes_only_what_changed(

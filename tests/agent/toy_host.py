@@ -11,7 +11,7 @@ from typing import Final
 from events.values import Ipv4Address
 from node_agent.host import Answered, Host, MachineSeen, NotYet, Prerequisite
 from node_agent.leases import LeaseState, ObservedAddress
-from node_agent.pci import PciDevices
+from node_agent.pci import PciDevice, PciDevices
 from node_agent.slices import Difference, HostRefused, HostUnreadable, Slice, SliceNetwork, Step
 from tasks.workflows import StepName
 
@@ -41,6 +41,7 @@ class Toy:
     sticky: set[str] = field(default_factory=set)
     missing: tuple[str, ...] = ()
     images: tuple[str, ...] = ("lab-guest",)
+    pci: tuple[PciDevice, ...] = ()
     machine: MachineSeen | None = None
     lease: LeaseState = "bound"
     address: Ipv4Address | None = None
@@ -70,7 +71,7 @@ class Toy:
             images=lambda: self.images,
             devices=lambda: (),
             absent_devices=lambda: (),
-            pci_devices=lambda: PciDevices(()),
+            pci_devices=self.pci_devices,
             check_machines=lambda: None,
             inspect_machine=self.inspect,
             runs=self.runs,
@@ -79,6 +80,11 @@ class Toy:
             listen=lambda: None,
             close=lambda: None,
         )
+
+    def pci_devices(self) -> PciDevices:
+        if "pci" in self.unreadable:
+            raise HostUnreadable("PCI devices: Input/output error")
+        return PciDevices(self.pci)
 
     def inspect(self, network: SliceNetwork) -> MachineSeen | None:
         if self.machine is not None or ("machine", network.index) not in self.there:

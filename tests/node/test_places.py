@@ -1,22 +1,14 @@
 """What a slot's machine has of its host, by the node's settings, and what settings are refused for."""
 
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from events.values import PciAddress, SlotIndex
 from node_agent.places import ANYWHERE, HostDevice, Place, place_for
-from node_agent.settings import Settings
 from tests.node.guests import slice_on
-
-SLOT: Final[dict[str, Any]] = {"index": 0, "vcpus": 2, "memory_mib": 4096}
-
-
-def settings(*slots: dict[str, Any]) -> Settings:
-    node = {"node_id": "lab-a", "api_url": "http://localhost", "slots": slots}
-    folders = ("enrolment_token_file", "state_folder", "run_folder", "images_folder")
-    return Settings.model_validate({**node, **dict.fromkeys(folders, "/run/agent")})
+from tests.node.settings import SLOT, settings
 
 
 def test_a_slot_that_names_nothing_is_anywhere() -> None:
