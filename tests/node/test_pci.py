@@ -1,6 +1,7 @@
 """The PCI functions of a host are read as they are, from trees that `tests.node.pci_trees` describes."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,17 @@ def test_each_vf_of_a_switched_card_has_its_own_representor(tmp_path: Path) -> N
         **{PciAddress(f"0000:3b:00.{2 + number}"): f"eth{number}" for number in range(4)},
         **{PciAddress(f"0000:3b:01.{2 + number}"): f"eth{10 + number}" for number in range(4)},
     }
+
+
+def test_a_port_of_another_switch_is_no_representor_of_a_vf(tmp_path: Path) -> None:
+    found = devices("bluefield", tmp_path)
+    card = device(found, "0000:3b:00.0")
+    elsewhere = tuple(
+        replace(netdev, switch_id="00") if netdev.name == "eth0" else netdev for netdev in card.netdevs
+    )
+    moved = PciDevices(replace(each, netdevs=elsewhere) if each == card else each for each in found)
+    assert moved.representor_of(device(moved, "0000:3b:00.2")) is None
+    assert moved.representor_of(device(moved, "0000:3b:00.3")) is not None
 
 
 def test_a_vf_of_a_card_that_does_not_switch_has_no_representor(tmp_path: Path) -> None:

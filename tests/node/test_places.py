@@ -6,6 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from events.values import PciAddress, SlotIndex
+from node_agent.lab.simulated.host import SimulatedHost
+from node_agent.lab.simulated.links import SimulatedLinks
+from node_agent.links import LinkAspect, Tap
 from node_agent.places import ANYWHERE, HostDevice, Place, place_for
 from tests.node.guests import slice_on
 from tests.node.settings import SLOT, settings
@@ -41,6 +44,15 @@ def test_a_smaller_slice_has_as_many_cpus_and_queues_as_it_has_vcpus() -> None:
     places = settings({**SLOT, "cpus": [4, 5], "queues": 2}).places
     assert place_for(slice_on(0), places) == Place(pins=("4",), queues=1)
     assert place_for(slice_on(1), places) == ANYWHERE
+
+
+def test_the_tap_of_a_machine_with_several_queues_is_made_for_them() -> None:
+    links = SimulatedLinks(SimulatedHost())
+    aspect = LinkAspect(links, settings({**SLOT, "queues": 2}).places)
+    for vcpus in (1, 2):
+        for step in aspect.to_apply(slice_on(0, vcpus=vcpus)):
+            step.run()
+        assert links.link("slice0") == Tap("slice0", many=vcpus > 1)
 
 
 @pytest.mark.parametrize(
