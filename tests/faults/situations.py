@@ -14,7 +14,7 @@ from typing import Final
 from events.values import Ipv4Address
 from node_agent.flows import Flow
 from node_agent.lab.simulated.host import HeldFlow, State
-from node_agent.machine_plans import FoundProcess
+from node_agent.machine_plans import FoundDomain, FoundProcess
 from tasks.workflows import FAILPOINTS, Declared, Process
 from tests.connections import outbound
 from tests.faults.system import NODE, System
@@ -76,6 +76,17 @@ def tap_muted(system: System, load: Load, state: State) -> None:
 def paused(system: System, load: Load, state: State) -> None:
     place = system.place(load.old)
     state.domains = [replace(each, state="paused") if each.name == place else each for each in state.domains]
+
+
+def strayed(system: System, load: Load, state: State) -> None:
+    """Somebody moved the machine to another CPU."""
+    place = system.place(load.old)
+    state.domains = [_moved(each) if each.name == place else each for each in state.domains]
+
+
+def _moved(domain: FoundDomain) -> FoundDomain:
+    assert domain.guest is not None
+    return replace(domain, guest=replace(domain.guest, place=replace(domain.guest.place, pins=("63",))))
 
 
 def gone(system: System, load: Load, state: State) -> None:
@@ -160,6 +171,7 @@ SITUATIONS: Final[dict[tuple[str, Process | None], Situation]] = {
     ("compacting", None): Situation(disturb=long_spool),
     ("link.set_tap", None): Situation(keep=True, disturb=tap_muted),
     ("machine.shut_down", None): Situation(stop=True),
+    ("machine.pin", None): Situation(keep=True, disturb=strayed),
     ("machine.resume", None): Situation(keep=True, disturb=paused),
     ("machine.end_stray", None): Situation(keep=True, disturb=outlived, starts=1),
     ("translation.map", None): Situation(keep=True, ask=way_opened),
