@@ -19,10 +19,12 @@ from node_agent.drivers.watching import HostWatch, Source
 from node_agent.durable import open_folder
 from node_agent.gateway import Gateway, node_network
 from node_agent.host import Host
+from node_agent.hypervisors import Disks, Hypervisor
 from node_agent.images import ImagesFolder
 from node_agent.leases import LeaseAspect
 from node_agent.links import LinkAspect
 from node_agent.machines import Machines
+from node_agent.passthrough import PciBus
 from node_agent.ports import PortAspect
 from node_agent.readiness import BannerProbe
 from node_agent.settings import Settings, SettingsRefused
@@ -42,17 +44,8 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
     bus, places = SysfsPci(settings.sysfs_root), settings.places
     images = ImagesFolder(settings.images_folder)
     leases = LeaseAspect(dhcp)
-    # Userspace OVS hands on frames whose checksums nobody filled in: there a guest must not offload them.
-    machines = Machines(
-        hypervisor,
-        DisksFolder(run_folder / "disks"),
-        images,
-        settings.accelerator,
-        offload=settings.datapath_type == "system",
-        is_plugged=links.is_carried,
-        bus=bus,
-        places=places,
-    )
+    disks = DisksFolder(run_folder / "disks")
+    machines = _machines(settings, hypervisor, disks, images, bus, is_plugged=links.is_carried)
     ends = ExitStack()
     for close in (links.close, switch.close, dhcp.close, hypervisor.close):
         ends.callback(close)
@@ -87,6 +80,28 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
         look_ahead=look_ahead,
         listen=listen,
         close=ends.close,
+    )
+
+
+def _machines(
+    settings: Settings,
+    hypervisor: Hypervisor,
+    disks: Disks,
+    images: ImagesFolder,
+    bus: PciBus,
+    *,
+    is_plugged: Callable[[str], bool],
+) -> Machines:
+    # Userspace OVS hands on frames whose checksums nobody filled in: there a guest must not offload them.
+    return Machines(
+        hypervisor,
+        disks,
+        images,
+        settings.accelerator,
+        offload=settings.datapath_type == "system",
+        is_plugged=is_plugged,
+        bus=bus,
+        places=settings.places,
     )
 
 

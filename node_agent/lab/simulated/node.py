@@ -23,6 +23,7 @@ from node_agent.lab.simulated.pci import SimulatedPci, plug_in
 from node_agent.leases import LeaseAspect
 from node_agent.links import LinkAspect
 from node_agent.machines import Machines
+from node_agent.places import Places
 from node_agent.ports import PortAspect
 from node_agent.settings import Settings, SimulatedHostSettings
 from node_agent.translations import TranslationAspect
@@ -53,16 +54,7 @@ def host_over(
     images = FixedImages((Image(IMAGE, Path("kernel"), Path("initrd"), ""),))
     bus, places = SimulatedPci(host), settings.places
     plug_in(host, places.values())
-    machines = Machines(
-        hypervisor,
-        SimulatedDisks(host),
-        images,
-        "qemu",
-        offload=True,
-        is_plugged=links.is_carried,
-        bus=bus,
-        places=places,
-    )
+    machines = _machines(host, hypervisor, images, links, places)
     return Host(
         aspects=(
             LinkAspect(links, places),
@@ -85,4 +77,23 @@ def host_over(
         look_ahead=lambda: None,
         listen=lambda: None,
         close=lambda: None,
+    )
+
+
+def _machines(
+    host: SimulatedHost,
+    hypervisor: SimulatedHypervisor,
+    images: FixedImages,
+    links: SimulatedLinks,
+    places: Places,
+) -> Machines:
+    return Machines(
+        hypervisor,
+        SimulatedDisks(host),
+        images,
+        "qemu",
+        offload=True,
+        is_plugged=links.is_carried,
+        bus=SimulatedPci(host),
+        places=places,
     )
