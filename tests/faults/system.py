@@ -18,7 +18,7 @@ import msgspec
 from control_plane.decisions.skus import SKUS
 from deploy.embedded.children import Child, python_module
 from deploy.embedded.layout import Layout
-from deploy.embedded.nodes import SLOTS, host_file, write_configuration, write_token
+from deploy.embedded.nodes import host_file, write_configuration, write_token
 from deploy.embedded.screen import Screen
 from deploy.embedded.stack import Stack
 from events.values import SkuName
@@ -179,13 +179,12 @@ class System(Caller):
         sku = SKUS[SkuName(self.sku)]
         slot = {"vcpus": sku.vcpus, "memory_mib": sku.memory_mib}
         simulated = {
-            "slots": [{"index": index, **slot} for index in (0, 1)],
             "simulated": {"boot_seconds": self.boot_seconds, "host_file": str(host)},
             "survey_seconds": 2,
             # Each with what a machine may have to itself, so that slices are made and ended by every step there is.
             "slots": [
-                {**slot, "gpus": [f"0000:1b:{index:02x}.0"], "cpus": [index]}
-                for index, slot in enumerate(SLOTS)
+                {"index": index, **slot, "gpus": [f"0000:1b:{index:02x}.0"], "cpus": [index]}
+                for index in (0, 1)
             ],
         }
         path = write_configuration(self.layout, name, self.stack.node_api_url, folder, simulated)
