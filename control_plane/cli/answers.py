@@ -235,34 +235,6 @@ class Task(Answer, frozen=True):
     parked: Parked | None = None
 
 
-class Stop(Answer, frozen=True):
-    """The event that something cannot go past."""
-
-    position: int
-    error: str
-    since: datetime | None = None
-
-
-class Rebuild(Answer, frozen=True):
-    ordered_at: datetime
-    ordered_by: str
-    position: int
-    stopped: Stop | None = None
-    waits_for: str | None = None
-
-
-class Projection(Answer, frozen=True):
-    name: str
-    state: str
-    last_position: int
-    tables: tuple[str, ...] = ()
-    inline: bool = False
-    position: int | None = None
-    stopped: Stop | None = None
-    skipped: tuple[int, ...] = ()
-    rebuild: Rebuild | None = None
-
-
 class ReachPath(Answer, frozen=True):
     """One way from a part to another."""
 
@@ -274,31 +246,6 @@ class ReachPath(Answer, frozen=True):
     credential: str
     survives_private_redis: bool
     warnings: tuple[str, ...] = ()
-
-
-class Difference(Answer, frozen=True):
-    """The first row of a table that is not what the log says; None for no such row."""
-
-    table: str
-    key: dict[str, object]
-    columns: tuple[str, ...] = ()
-    live: dict[str, object] | None = None
-    replayed: dict[str, object] | None = None
-
-
-class StoppedReplay(Answer, frozen=True):
-    projection: str
-    position: int
-    error: str
-
-
-class Verification(Answer, frozen=True):
-    id: str
-    state: str
-    position: int | None = None
-    upto: int | None = None
-    differences: tuple[Difference, ...] = ()
-    stopped: StoppedReplay | None = None
 
 
 def decode(raw: bytes | msgspec.Raw, kind: type[T]) -> T:

@@ -10,12 +10,13 @@ import msgspec
 import typer
 
 from control_plane.cli.advancing import Advancing, advancing
-from control_plane.cli.answers import Page, Projection, Rebuild, Verification, decode
+from control_plane.cli.answers import Page, decode
 from control_plane.cli.failures import Different, Failure, Stopped, WrongUsage
 from control_plane.cli.options import AsJson
 from control_plane.cli.pages import projections as pages
 from control_plane.cli.paths import projection_path
 from control_plane.cli.polling import going_on, polled
+from control_plane.cli.replays import Projection, Rebuild, Verification
 from control_plane.cli.session import Session, session
 
 commands = typer.Typer(no_args_is_help=True)

@@ -1,0 +1,58 @@
+"""What `/v1/projections` and `/v1/verifications` answer, as far as people are shown it."""
+
+from datetime import datetime
+
+from control_plane.cli.answers import Answer
+
+
+class Stop(Answer, frozen=True):
+    """The event that something cannot go past."""
+
+    position: int
+    error: str
+    since: datetime | None = None
+
+
+class Rebuild(Answer, frozen=True):
+    ordered_at: datetime
+    ordered_by: str
+    position: int
+    stopped: Stop | None = None
+    waits_for: str | None = None
+
+
+class Projection(Answer, frozen=True):
+    name: str
+    state: str
+    last_position: int
+    tables: tuple[str, ...] = ()
+    inline: bool = False
+    position: int | None = None
+    stopped: Stop | None = None
+    skipped: tuple[int, ...] = ()
+    rebuild: Rebuild | None = None
+
+
+class Difference(Answer, frozen=True):
+    """The first row of a table that is not what the log says; None for no such row."""
+
+    table: str
+    key: dict[str, object]
+    columns: tuple[str, ...] = ()
+    live: dict[str, object] | None = None
+    replayed: dict[str, object] | None = None
+
+
+class StoppedReplay(Answer, frozen=True):
+    projection: str
+    position: int
+    error: str
+
+
+class Verification(Answer, frozen=True):
+    id: str
+    state: str
+    position: int | None = None
+    upto: int | None = None
+    differences: tuple[Difference, ...] = ()
+    stopped: StoppedReplay | None = None
