@@ -135,7 +135,9 @@ class Drifts:
             seen = {slot: _seen(of, before.get(slot, ()), now) for slot, of in lost.items()}
             self._lacking = {slot: of for slot, of in seen.items() if of}
         if self._lacking != before:
-            log.warning("slots_lack_devices", slots=sorted(seen))
+            slots = sorted(slot for slot, of in seen.items() if of)
+            tell = log.warning if slots else log.info
+            tell("slots_lack_devices", slots=slots)
             self._changed()
 
     def _say_moved(
