@@ -10,11 +10,13 @@ from typing import Final
 import pytest
 
 from events.values import PciAddress, SlotIndex
+from node_agent.drivers.sysfs import SysfsPci
 from node_agent.machines import Machines
 from node_agent.places import HostDevice, Place, Use
 from node_agent.slices import HostRefused
 from tests.contract.machines.hosts import Host, Simulated, machines_of
 from tests.node.guests import SECOND, network_on, slice_on
+from tests.node.pci_trees import lay_out
 
 GPU: Final = PciAddress("0000:1b:00.0")
 CARD: Final = PciAddress("0000:18:00.1")
@@ -190,6 +192,18 @@ def test_a_released_machine_leaves_its_devices_reset_and_nothing_else(simulated:
         step.run()
     assert machines.remains(network_on(0)) == ()
     assert machines.to_remove(network_on(0)) == ()
+
+
+def test_what_a_machine_had_is_reset_by_the_kernel(simulated: Simulated, tmp_path: Path) -> None:
+    root = lay_out("hgx", tmp_path / "sys")
+    simulated.bus = SysfsPci(root)
+    machines = on(simulated, both())
+    apply(machines)
+    resets = [root / "devices" / device / "reset" for device in (GPU, CARD)]
+    assert [path.read_text() for path in resets] == ["", ""]
+    for step in machines.to_remove(network_on(0)):
+        step.run()
+    assert [path.read_text() for path in resets] == ["1", "1"]
 
 
 def test_a_machine_with_other_devices_than_its_slot_is_another_machine(simulated: Simulated) -> None:
