@@ -27,9 +27,13 @@ _REPRESENTOR: Final = re.compile(r"(?:c\d+)?(?:pf(?P<function>\d+)vf)?(?P<vf>\d+
 
 @dataclass(frozen=True, slots=True)
 class Netdev:
-    """A link of a PCI function. One of an embedded switch has the switch's id, and says which port of it it is."""
+    """A link of a PCI function. One of an embedded switch has the switch's id, and says which port of it it is.
+
+    `number` is the kernel's (`ifindex`), and stays when the link gets another name; None: it vanished meanwhile.
+    """
 
     name: str
+    number: int | None = None
     switch_id: str | None = None
     port: str | None = None
 
@@ -91,6 +95,18 @@ class PciDevices:
         if device.iommu_group is None:
             return ()
         return tuple(each for each in self if each.iommu_group == device.iommu_group)
+
+    def behind(self, vf: PciAddress) -> int | None:
+        """The number of the link that a VF's frames come from on the host; None where there is none."""
+        device = self.find(vf)
+        representor = self.representor_of(device) if device is not None else None
+        return representor.number if representor is not None else None
+
+    def representors(self) -> Iterator[tuple[PciAddress, int]]:
+        """The VFs that have one, and its number."""
+        for device in self:
+            if (number := self.behind(device.address)) is not None:
+                yield device.address, number
 
     def representor_of(self, vf: PciDevice) -> Netdev | None:
         """The port of the embedded switch that a VF is behind, where its card is in switchdev mode."""

@@ -86,7 +86,13 @@ def _reset_methods(folder: Path) -> tuple[str, ...]:
 
 
 def _netdev(folder: Path) -> Netdev:
-    return Netdev(folder.name, _text(folder / "phys_switch_id"), _text(folder / "phys_port_name"))
+    number = _text(folder / "ifindex")
+    return Netdev(
+        folder.name,
+        int(number) if number is not None else None,
+        _text(folder / "phys_switch_id"),
+        _text(folder / "phys_port_name"),
+    )
 
 
 def _entries(folder: Path, *patterns: str) -> Iterator[Path]:

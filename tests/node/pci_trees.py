@@ -15,6 +15,8 @@ import json
 from pathlib import Path
 from typing import Final
 
+from events.values import PciAddress
+
 _TREES: Final = Path(__file__).parent / "trees"
 _LINK: Final = "-> "
 
@@ -30,6 +32,17 @@ def lay_out(tree: str, root: Path) -> Path:
         shown.symlink_to(f"../../../devices/{address}")
         for name, content in files.items():
             _put(folder / name, content)
+    return root
+
+
+VF: Final = PciAddress("0000:3b:00.2")
+"""The first virtual function of `bluefield`."""
+
+
+def switching(root: Path, number: int) -> Path:
+    """`bluefield`, whose first virtual function has the link of that number as its representor."""
+    for port in lay_out("bluefield", root).glob("devices/*/net/eth0/ifindex"):
+        port.write_text(f"{number}\n")
     return root
 
 
