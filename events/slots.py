@@ -51,7 +51,7 @@ class SlotDevice(Record, frozen=True):
     address: PciAddress
     """Where it is, by the host's settings."""
     use: str
-    """`gpu` or `fabric`: what the settings give it for."""
+    """`gpu`, `fabric` or `card` (its network card): what the settings give it for."""
     number: str | None
     """Vendor and device in hexadecimal, `10de:2330`; null where there was none."""
     kind: str | None

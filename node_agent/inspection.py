@@ -15,13 +15,14 @@ from pathlib import Path
 import structlog
 from pydantic import ValidationError
 
+from events.values import PciAddress
 from node_agent.devices import lost_devices
 from node_agent.drift import NODE, Drifts, differences, merged, unreadable
 from node_agent.durable import replace_file
 from node_agent.halt import Halt
 from node_agent.host import Host
 from node_agent.pci import PciDevice, PciDevices
-from node_agent.places import HostDevice
+from node_agent.places import USES, Use
 from node_agent.reporter import Reporter
 from node_agent.settings import Settings, SlotSettings
 from node_agent.slices import Difference, HostUnreadable, tap_of
@@ -173,15 +174,19 @@ def _found(slot: SlotSettings, devices: PciDevices) -> FoundSlot:
         vcpus=slot.vcpus,
         memory_mib=slot.memory_mib,
         network_device=tap_of(slot.index),
-        devices=tuple(_found_device(each, devices.find(each.address)) for each in slot.place.devices),
+        devices=tuple(
+            _found_device(use, address, devices.find(address))
+            for use in USES
+            for address in slot.place.of(use)
+        ),
         numa_node=slot.numa_node,
     )
 
 
-def _found_device(given: HostDevice, found: PciDevice | None) -> FoundDevice:
+def _found_device(use: Use, address: PciAddress, found: PciDevice | None) -> FoundDevice:
     return FoundDevice(
-        address=given.address,
-        use="gpu" if given.use == "gpu" else "fabric",
+        address=address,
+        use=use,
         number=found.number if found is not None else None,
         kind=found.kind if found is not None else None,
         numa_node=found.numa_node if found is not None else None,

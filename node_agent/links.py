@@ -1,17 +1,24 @@
-"""The link aspect: the tap that a slice's machine plugs into, made before the machine and deleted after it.
+"""The link aspect: what a slice's machine is plugged into, there before the machine and gone after it.
+
+It is a tap, made and deleted here, unless the slot's card is a virtual function. The frames of one come from a link of
+the host too, its representor, which the card makes and nobody can delete: it is taken under the slot's name and given
+back under one of its own, down. So all else knows a slot's link by one name, whatever it is.
 
 A tap is persistent, so that it outlives the agent, and owned by root: a tap without an owner may be opened by any
-user of the host. It is mute: the virtual switch takes its frames, but with the userspace datapath the host's own
+user of the host. Either is mute: the virtual switch takes its frames, but with the userspace datapath the host's own
 stack sees them too, and would answer ARP and IPv6 around the bridge and all its guards. A name is taken once on a
-host; if something else bears it, that goes first, or adding would be refused. A crash leaves a tap that is down, or
-none: the plan goes on from either.
+host; if something else bears it, that goes first, or adding would be refused. A crash leaves a link that is down, or
+none of that name: the plan goes on from either.
 """
 
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from events.values import PciAddress
+from node_agent.passthrough import NO_REPRESENTOR, PciBus
 from node_agent.places import NO_PLACES, Places, place_for
-from node_agent.slices import Difference, Slice, SliceNetwork, Step
+from node_agent.slices import Difference, HostRefused, Slice, SliceNetwork, Step
+from tasks.drift import DriftKind
 
 DEFAULT_MTU: Final = 1500
 
@@ -34,10 +41,20 @@ class Tap:
 
 @dataclass(frozen=True, slots=True)
 class OtherLink:
-    """A link of another kind (veth, bridge) that bears the name of a tap."""
+    """A link of another kind (veth, bridge, representor) that bears the name of a tap."""
 
     name: str
     kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Representor:
+    """The settings of a link that others made: its card, as a rule. MTU in bytes; `mute` as a tap is."""
+
+    name: str
+    mtu: int = DEFAULT_MTU
+    up: bool = True
+    mute: bool = True
 
 
 class Links(Protocol):
@@ -61,20 +78,13 @@ class Links(Protocol):
         """Delete; no link of that name counts as done."""
         ...
 
+    def representor(self, number: int) -> Representor | None:
+        """The link that bears the kernel's number."""
+        ...
 
-def plan(wanted: Tap, found: Tap | OtherLink | None, links: Links) -> tuple[Step, ...]:
-    if found == wanted:
-        return ()
-    differs = Difference("link.changed" if found else "link.absent", _words(wanted), _words(found))
-    add = Step("link.add_tap", lambda: links.add_tap(wanted), differs)
-    match found:
-        case None:
-            return (add,)
-        case Tap(owner=owner, many=many) if (owner, many) == (wanted.owner, wanted.many):
-            return (Step("link.set_tap", lambda: links.set_tap(wanted), differs),)
-        case _:
-            # A kind, an owner or a mode cannot be changed in place, and the name must be free before it is used again.
-            return (Step("link.delete", lambda: links.delete_link(wanted.name), differs), add)
+    def set_representor(self, number: int, to: Representor) -> None:
+        """Name and set the link of that number, which is down meanwhile; refused when another has the name."""
+        ...
 
 
 def _words(link: Tap | OtherLink | None) -> str:
@@ -84,32 +94,44 @@ def _words(link: Tap | OtherLink | None) -> str:
         case OtherLink(name=name, kind=kind):
             return f"{kind} link {name}"
         case Tap() as tap:
-            return _tap_words(tap)
+            owner = "anybody" if tap.owner is None else f"user {tap.owner}"
+            queues = ", with many queues" if tap.many else ""
+            return f"tap {tap.name}, {_state(tap)}, of {owner}, {_voice(tap)}{queues}"
 
 
-def _tap_words(tap: Tap) -> str:
-    state, voice = "up" if tap.up else "down", "mute" if tap.mute else "heard by the host"
-    owner = "anybody" if tap.owner is None else f"user {tap.owner}"
-    queues = ", with many queues" if tap.many else ""
-    return f"tap {tap.name}, {state}, {tap.mtu} bytes, of {owner}, {voice}{queues}"
+def _representor_words(link: Representor | None) -> str:
+    return "no link" if link is None else f"link {link.name}, {_state(link)}, {_voice(link)}"
+
+
+def _state(link: Tap | Representor) -> str:
+    return f"{'up' if link.up else 'down'}, {link.mtu} bytes"
+
+
+def _voice(link: Tap | Representor) -> str:
+    return "mute" if link.mute else "heard by the host"
+
+
+def resting_name(vf: PciAddress) -> str:
+    """Of the representor of a virtual function that no slice has; a name has 15 characters, and no colon."""
+    return f"vf{vf.replace(':', '-')}"[-15:]
 
 
 class LinkAspect:
-    """`places` says which slots' machines have cards of several queues."""
+    """`places` says which slots' machines have a virtual function, or a card of several queues."""
 
     name = "link"
 
-    def __init__(self, links: Links, places: Places = NO_PLACES, mtu: int = DEFAULT_MTU) -> None:
-        self._links, self._places, self._mtu = links, places, mtu
+    def __init__(self, links: Links, bus: PciBus, places: Places = NO_PLACES, mtu: int = DEFAULT_MTU) -> None:
+        self._links, self._bus, self._places, self._mtu = links, bus, places, mtu
 
     def to_apply(self, wanted: Slice) -> tuple[Step, ...]:
-        tap = Tap(wanted.network.tap, self._mtu, many=place_for(wanted, self._places).queues > 1)
-        return plan(tap, self._links.link(tap.name), self._links)
+        place, name = place_for(wanted, self._places), wanted.network.tap
+        if place.vf is not None:
+            return self._to_take(place.vf, Representor(name, self._mtu))
+        return self._to_make(Tap(name, self._mtu, many=place.queues > 1))
 
     def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:
-        if self._links.link(gone.tap) is None:
-            return ()
-        return (Step("link.delete", lambda: self._links.delete_link(gone.tap)),)
+        return self._clearing(gone.tap)
 
     def remains(self, gone: SliceNetwork) -> tuple[str, ...]:
         match self._links.link(gone.tap):
@@ -121,3 +143,54 @@ class LinkAspect:
                 return (_words(other),)
 
     to_stop, still_on = to_remove, remains
+
+    def _to_make(self, wanted: Tap) -> tuple[Step, ...]:
+        found = self._links.link(wanted.name)
+        if found == wanted:
+            return ()
+        differs = Difference("link.changed" if found else "link.absent", _words(wanted), _words(found))
+        match found:
+            case Tap(owner=owner, many=many) if (owner, many) == (wanted.owner, wanted.many):
+                return (Step("link.set_tap", lambda: self._links.set_tap(wanted), differs),)
+            case _:
+                # A kind, an owner or a mode cannot be changed in place, and the name must be free before it is used
+                # again.
+                add = Step("link.add_tap", lambda: self._links.add_tap(wanted), differs)
+                return (*self._clearing(wanted.name, differs), add)
+
+    def _to_take(self, vf: PciAddress, wanted: Representor) -> tuple[Step, ...]:
+        number = self._bus.devices().behind(vf)
+        found = self._links.representor(number) if number is not None else None
+        if found == wanted:
+            return ()
+        kind: DriftKind = "link.changed" if found else "link.absent"
+        of = f", of virtual function {vf}"
+        differs = Difference(kind, _representor_words(wanted) + of, _representor_words(found) + of)
+        taking = Step("link.take", lambda: self._take(vf, wanted), differs)
+        is_named = found is not None and found.name == wanted.name
+        return (*(() if is_named else self._clearing(wanted.name, differs)), taking)
+
+    def _take(self, vf: PciAddress, wanted: Representor) -> None:
+        number = self._bus.devices().behind(vf)
+        if number is None:
+            raise HostRefused(f"PCI device {vf} {NO_REPRESENTOR}")
+        self._links.set_representor(number, wanted)
+
+    def _clearing(self, name: str, mends: Difference | None = None) -> tuple[Step, ...]:
+        """Have no link of that name."""
+        found = self._links.link(name)
+        if found is None:
+            return ()
+        taken = self._taken(name) if isinstance(found, OtherLink) else None
+        if taken is None:
+            return (Step("link.delete", lambda: self._links.delete_link(name), mends),)
+        number, resting = taken
+        return (Step("link.give_back", lambda: self._links.set_representor(number, resting), mends),)
+
+    def _taken(self, name: str) -> tuple[int, Representor] | None:
+        """The representor that bears a slot's name, whatever the settings say by now, and how it is at rest."""
+        for address, number in self._bus.devices().representors():
+            found = self._links.representor(number)
+            if found is not None and found.name == name:
+                return number, Representor(resting_name(address), self._mtu, up=False)
+        return None

@@ -62,7 +62,7 @@ def _of_files(change: Change, wanted: Guest) -> Difference:
 
 def _has_other_devices(found: Guest, wanted: Guest) -> bool:
     """And is it otherwise as wanted."""
-    as_wanted = replace(found.place, devices=wanted.place.devices, vf=wanted.place.vf)
+    as_wanted = replace(found.place, devices=wanted.place.devices)
     return found.place.addresses != wanted.place.addresses and is_whole(
         replace(found, place=as_wanted), wanted
     )

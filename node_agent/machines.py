@@ -82,7 +82,8 @@ class Domains:
 class Machines:
     """The aspect `machine` (`node_agent.slices.Aspect`). `offload` is explained at `Hosting`.
 
-    `is_plugged` says whether a program holds a tap. Raises `HostUnreadable`. `places` is what each slot's machine has
+    `is_plugged` says whether a program holds a tap; a machine that has a virtual function holds that. Raises
+    `HostUnreadable`. `places` is what each slot's machine has
     of its host for itself.
     """
 
@@ -176,7 +177,7 @@ class Machines:
             domains=domains.of(network, uuid),
             strays=strays,
             files=self._disks.found(network.tap),
-            plugged=self._is_plugged(network.tap),
+            plugged=self._place(network).vf is not None or self._is_plugged(network.tap),
         )
 
     def _devices_held(self, network: SliceNetwork) -> tuple[str, ...]:

@@ -15,11 +15,13 @@ from node_agent.pci import PciDevice, PciDevices, PciKind
 from node_agent.places import HostDevice, Place
 from node_agent.slices import HostRefused
 
+NO_REPRESENTOR: Final = "has no representor: its card is not in switchdev mode"
 _VFIO: Final = "vfio-pci"
 _NOT_FOR: Final[dict[str, frozenset[PciKind]]] = {
     # An audio function or an NVSwitch goes with its GPU; a card that is kept for guests shows no RDMA device here.
     "gpu": frozenset({"bridge", "fabric"}),
     "fabric": frozenset({"bridge", "gpu"}),
+    "card": frozenset({"bridge", "fabric", "gpu", "other"}),
 }
 
 
@@ -49,8 +51,7 @@ def objections(
 
 def lost(place: Place, devices: PciDevices) -> tuple[tuple[HostDevice, str], ...]:
     """Functions that are not there, or are something else, and in which way."""
-    found = ((each, devices.find(each.address)) for each in place.devices)
-    return tuple((each, why) for each, device in found for why in _another(each, device))
+    return tuple((each, why) for each in place.devices for why in _another(each, devices))
 
 
 def unfit(place: Place, devices: PciDevices) -> tuple[str, ...]:
@@ -101,7 +102,7 @@ def reset(address: PciAddress, bus: PciBus, domains: Iterable[FoundDomain]) -> N
 
 def _unfit(wanted: HostDevice, place: Place, devices: PciDevices) -> Iterator[str]:
     device = devices.find(wanted.address)
-    yield from _another(wanted, device)
+    yield from _another(wanted, devices)
     if device is None:
         return
     if device.iommu_group is None:
@@ -116,11 +117,15 @@ def _unfit(wanted: HostDevice, place: Place, devices: PciDevices) -> Iterator[st
     yield from _bound(device)
 
 
-def _another(wanted: HostDevice, found: PciDevice | None) -> Iterator[str]:
+def _another(wanted: HostDevice, devices: PciDevices) -> Iterator[str]:
+    found = devices.find(wanted.address)
     if found is None:
         yield "is not there"
     elif found.kind in _NOT_FOR.get(wanted.use, ()):
-        yield f"is no {wanted.use}, but a {found.kind} ({found.number})"
+        words = "virtual function" if wanted.use == "card" else wanted.use
+        yield f"is no {words}, but a {found.kind} ({found.number})"
+    elif wanted.use == "card" and devices.behind(wanted.address) is None:
+        yield NO_REPRESENTOR
 
 
 def _bound(device: PciDevice | None) -> Iterator[str]:

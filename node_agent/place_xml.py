@@ -13,6 +13,8 @@ from events.values import MacAddress, PciAddress, pci_address
 from node_agent.elements import element
 from node_agent.places import HostDevice, Place, Use
 
+_PASSED: Final[tuple[Use, ...]] = ("gpu", "fabric")
+"""As functions alone: a card is an interface, since libvirt sets its MAC."""
 _ALIAS: Final = re.compile(r"ua-(?P<use>gpu|fabric)\d+")
 _GPU_WINDOW_KIB: Final = 256 * 1024 * 1024
 """The largest BAR of a GPU, 256 GiB. What is reserved is address space, and no memory."""
@@ -31,7 +33,7 @@ def cpuset(place: Place) -> dict[str, str]:
 def devices(place: Place) -> tuple[ET.Element, ...]:
     """The functions, each under its alias, and room for their registers."""
     passed = (
-        _hostdev(use, number, address) for use in _uses() for number, address in enumerate(place.of(use))
+        _hostdev(use, number, address) for use in _PASSED for number, address in enumerate(place.of(use))
     )
     return (*_window(place), *passed)
 
@@ -48,10 +50,9 @@ def place_in(domain: ET.Element) -> Place:
     node = domain.find("numatune/memory")
     page = domain.find("memoryBacking/hugepages/page")
     driver = domain.find("devices/interface/driver")
-    vfs = tuple(_addresses(domain, "devices/interface[@type='hostdev']"))
+    cards = _addresses(domain, "devices/interface[@type='hostdev']")
     return Place(
-        devices=tuple(_host_devices(domain)),
-        vf=vfs[0] if vfs else None,
+        devices=(*_host_devices(domain), *(HostDevice(card, "card") for card in cards)),
         pins=tuple(pin.get("cpuset", "") for pin in _by_vcpu(domain)),
         nodeset=node.get("nodeset") if node is not None else None,
         # libvirt answers in KiB whatever it was told.
@@ -63,10 +64,6 @@ def place_in(domain: ET.Element) -> Place:
 def devices_in(domain: ET.Element) -> tuple[PciAddress, ...]:
     """Every PCI function that a domain, anybody's, has or would have: disks may be functions too."""
     return tuple(_addresses(domain, "devices/*"))
-
-
-def _uses() -> tuple[Use, ...]:
-    return ("gpu", "fabric")
 
 
 def _memory(place: Place) -> Iterator[ET.Element]:
@@ -121,7 +118,7 @@ def _host_devices(domain: ET.Element) -> Iterator[HostDevice]:
     for hostdev in domain.iterfind("devices/hostdev[@type='pci']"):
         alias = hostdev.find("alias")
         match = _ALIAS.fullmatch(alias.get("name", "")) if alias is not None else None
-        use: Use = "unordered"
+        use: Use | Literal["unordered"] = "unordered"
         if match is not None:
             use = "gpu" if match["use"] == "gpu" else "fabric"
         for address in _addresses(hostdev, "."):

@@ -12,16 +12,17 @@ from typing import Final, Literal
 from events.values import PciAddress, SlotIndex
 from node_agent.slices import Slice
 
-Use = Literal["gpu", "fabric", "unordered"]
-"""`unordered` is what a running machine has and nobody of this program gave it."""
+Use = Literal["gpu", "fabric", "card"]
+"""`card` is a virtual function as the machine's network card, in place of one on a tap."""
+USES: Final[tuple[Use, ...]] = ("gpu", "fabric", "card")
 
 
 @dataclass(frozen=True, slots=True)
 class HostDevice:
-    """A PCI function that a machine has to itself."""
+    """A PCI function that a machine has to itself; `unordered` is what nobody of this program gave it."""
 
     address: PciAddress
-    use: Use
+    use: Use | Literal["unordered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +30,11 @@ class Place:
     """`pins` are the host's CPUs, one for each virtual CPU in its turn, and `nodeset` is the NUMA node of its memory,
     both in libvirt's words, since a running machine may have several of either; empty and None: any.
 
-    `vf` is the machine's card in place of a tap. `hugepage_kib` is the size of the pages that its memory is of.
-    `queues` of its card, so that as many of its CPUs send and receive at once.
+    `hugepage_kib` is the size of the pages that its memory is of. `queues` of its card, so that as many of its CPUs
+    send and receive at once.
     """
 
     devices: tuple[HostDevice, ...] = ()
-    vf: PciAddress | None = None
     pins: tuple[str, ...] = ()
     nodeset: str | None = None
     hugepage_kib: int | None = None
@@ -43,7 +43,12 @@ class Place:
     @property
     def addresses(self) -> frozenset[PciAddress]:
         """Of every function."""
-        return frozenset({*(device.address for device in self.devices), *((self.vf,) if self.vf else ())})
+        return frozenset(device.address for device in self.devices)
+
+    @property
+    def vf(self) -> PciAddress | None:
+        """The virtual function that is the machine's card; None: its card is on a tap."""
+        return next(iter(self.of("card")), None)
 
     def of(self, use: Use) -> tuple[PciAddress, ...]:
         return tuple(device.address for device in self.devices if device.use == use)

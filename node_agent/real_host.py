@@ -60,7 +60,7 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
 
     return Host(
         aspects=(
-            LinkAspect(links, places),
+            LinkAspect(links, bus, places),
             leases,
             PortAspect(switch),
             TranslationAspect(filter_, settings.uplink),

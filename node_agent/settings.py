@@ -34,13 +34,15 @@ class SlotSettings(Wire):
     """Given to the slot's machine whole, with all functions that share their IOMMU groups."""
     fabric: tuple[PciAddress, ...] = Field(default=(), max_length=16)
     """The same, of the workload's own network."""
+    vf: PciAddress | None = None
+    """A virtual function that is the machine's network card, in place of one on a tap."""
     cpus: tuple[HostCpu, ...] = Field(default=(), max_length=256)
     """The host's processors that the slot's are, one each; empty: any."""
     numa_node: int | None = Field(default=None, ge=0, le=1023)
     """Whose memory the slot's is."""
     hugepage_kib: Literal[2048, 1048576] | None = None
     queues: int = Field(default=1, ge=1, le=256)
-    """Of the machine's card; at most one for each processor."""
+    """Of the machine's card on its tap; at most one for each processor."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "SlotSettings":
@@ -49,7 +51,9 @@ class SlotSettings(Wire):
             objections.append(f"{len(self.cpus)} cpus for {self.vcpus} vcpus")
         if self.queues > self.vcpus:
             objections.append(f"{self.queues} queues for {self.vcpus} vcpus")
-        for what, of in (("CPU", self.cpus), ("PCI device", (*self.gpus, *self.fabric))):
+        if self.queues > 1 and self.vf is not None:
+            objections.append("queues are a tap's: how many a virtual function has is its driver's to say")
+        for what, of in (("CPU", self.cpus), ("PCI device", [each.address for each in self._devices])):
             twice = sorted(each for each, times in Counter[int | str](of).items() if times > 1)
             objections += [f"{what} {each} is named twice" for each in twice]
         if objections:
@@ -58,13 +62,21 @@ class SlotSettings(Wire):
 
     @property
     def place(self) -> Place:
-        gpus = (HostDevice(address, "gpu") for address in self.gpus)
         return Place(
-            devices=(*gpus, *(HostDevice(address, "fabric") for address in self.fabric)),
+            devices=self._devices,
             pins=tuple(map(str, self.cpus)),
             nodeset=None if self.numa_node is None else str(self.numa_node),
             hugepage_kib=self.hugepage_kib,
             queues=self.queues,
+        )
+
+    @property
+    def _devices(self) -> tuple[HostDevice, ...]:
+        cards = () if self.vf is None else (self.vf,)
+        return (
+            *(HostDevice(address, "gpu") for address in self.gpus),
+            *(HostDevice(address, "fabric") for address in self.fabric),
+            *(HostDevice(address, "card") for address in cards),
         )
 
 

@@ -139,7 +139,7 @@ class Check(Wire):
     """One prerequisite of a host."""
 
     name: Word
-    """`switch`, `forwarding`, `uplink`, `translation`, `dhcp`, `images`, `vf` or `bf3`."""
+    """`switch`, `forwarding`, `uplink`, `translation`, `dhcp`, `images`, `vf`, `bf3` or `pci`."""
     ok: bool
     """Whether it is there, or is not configured."""
     detail: Line

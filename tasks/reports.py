@@ -55,7 +55,7 @@ class FoundDevice(Wire):
 
     address: PciAddress
     """Where it is."""
-    use: Literal["gpu", "fabric"]
+    use: Literal["gpu", "fabric", "card"]
     """What for."""
     number: Word | None = Field(max_length=9)
     """Vendor and device in hexadecimal, `10de:2330`; null where there is none."""
@@ -77,7 +77,7 @@ class FoundSlot(Wire):
     network_device: Word = Field(max_length=64)
     """Name of the link that the slice's card is plugged into."""
     # Left out where there is none: a control plane that knows of no devices refuses a field that it does not know.
-    devices: tuple[FoundDevice, ...] = Field(default=(), max_length=32, exclude_if=_is_empty)
+    devices: tuple[FoundDevice, ...] = Field(default=(), max_length=64, exclude_if=_is_empty)
     """PCI functions that a slice gets here."""
     numa_node: int | None = Field(default=None, ge=0, le=1023, exclude_if=_is_none)
     """Whose memory a slice gets here, where that matters."""

@@ -55,7 +55,7 @@ Reporting = Literal[
 Compacting = Literal["agent.compact.between", "agent.compact.after"]
 
 StepName = Literal[
-    "link.add_tap", "link.set_tap", "link.delete",
+    "link.add_tap", "link.set_tap", "link.take", "link.give_back", "link.delete",
     "lease.reserve", "lease.withdraw", "lease.clear",
     "port.add", "port.set_meters", "port.set_flows", "port.delete_flows", "port.delete_meters", "port.delete",
     "translation.set_rules", "translation.map", "translation.unmap",

@@ -19,7 +19,7 @@ from pyroute2.netlink.rtnl.ifinfmsg import IFF_NOARP, IFF_UP
 
 from events.values import Ipv4Address
 from node_agent.gateway import GatewayLink
-from node_agent.links import OtherLink, Tap
+from node_agent.links import OtherLink, Representor, Tap
 from node_agent.looks import look, look_again
 from node_agent.slices import HostRefused, HostUnreadable
 
@@ -31,11 +31,11 @@ T = TypeVar("T")
 
 
 class _Found(NamedTuple):
-    """A link, by the kernel's number of it."""
+    """A link, by the kernel's number of it; `bare` is it as a representor is seen."""
 
     link: Tap | OtherLink
+    bare: Representor
     number: int
-    is_up: bool
     has_carrier: bool
 
 
@@ -61,14 +61,14 @@ class NetlinkLinks:
     def add_tap(self, tap: Tap) -> None:
         def add(netlink: IPRoute) -> None:
             netlink.link("add", ifname=tap.name, kind="tuntap", mode="tap", uid=tap.owner, ifr=_flags(tap))
-            _set(netlink, tap)
+            _set(netlink, _index(netlink, tap.name), tap)
 
         if self.link(tap.name) is not None:
             raise HostRefused(f"add tap {tap.name}: a link of that name exists")
         self._change(f"add tap {tap.name}", add)
 
     def set_tap(self, tap: Tap) -> None:
-        self._change(f"set tap {tap.name}", lambda netlink: _set(netlink, tap))
+        self._change(f"set tap {tap.name}", lambda netlink: _set(netlink, _index(netlink, tap.name), tap))
 
     def delete_link(self, name: str) -> None:
         def delete(netlink: IPRoute) -> None:
@@ -76,6 +76,20 @@ class NetlinkLinks:
                 netlink.link("del", index=index)
 
         self._change(f"delete link {name}", delete)
+
+    def representor(self, number: int) -> Representor | None:
+        return next((each.bare for each in self._links().values() if each.number == number), None)
+
+    def set_representor(self, number: int, to: Representor) -> None:
+        def change(netlink: IPRoute) -> None:
+            (found,) = netlink.get_links(number)
+            if found.get_attr("IFLA_IFNAME") != to.name:
+                # Older kernels (before 6.2) name no link anew that is up.
+                netlink.link("set", index=number, state="down")
+                netlink.link("set", index=number, ifname=to.name)
+            _set(netlink, number, to)
+
+        self._change(f"set link {number} as {to.name}", change)
 
     def index(self, name: str) -> int | None:
         """The kernel's number of a link; another one means another device, even under the same name."""
@@ -88,7 +102,7 @@ class NetlinkLinks:
         found = self._links().get(name)
         if found is None:
             return None
-        return GatewayLink(self._addresses().get(found.number, frozenset()), up=found.is_up)
+        return GatewayLink(self._addresses().get(found.number, frozenset()), up=found.bare.up)
 
     def set_gateway_link(self, name: str, link: GatewayLink) -> None:
         def change(netlink: IPRoute) -> None:
@@ -182,14 +196,14 @@ def _index(netlink: IPRoute, name: str) -> int:
     return found[0]
 
 
-def _set(netlink: IPRoute, tap: Tap) -> None:
+def _set(netlink: IPRoute, index: int, link: Tap | Representor) -> None:
     # Before it is up, or IPv6 would already have spoken.
-    _set_ipv6(tap.name, disabled=tap.mute)
+    _set_ipv6(link.name, disabled=link.mute)
     netlink.link(
         "set",
-        index=_index(netlink, tap.name),
-        mtu=tap.mtu,
-        flags=(IFF_UP if tap.up else 0) | (IFF_NOARP if tap.mute else 0),
+        index=index,
+        mtu=link.mtu,
+        flags=(IFF_UP if link.up else 0) | (IFF_NOARP if link.mute else 0),
         change=IFF_UP | IFF_NOARP,
     )
 
@@ -207,21 +221,22 @@ def _set_ipv6(name: str, *, disabled: bool) -> None:
 
 # pyroute2 has no types: what its messages hold is looked at here and nowhere else.
 def _found(message: Any) -> _Found:
-    is_up, carrier = bool(message["flags"] & IFF_UP), bool(message.get_attr("IFLA_CARRIER"))
-    return _Found(_link(message), message["index"], is_up, carrier)
+    flags = message["flags"]
+    mute = bool(flags & IFF_NOARP) and _is_without_ipv6(message)
+    name, mtu = message.get_attr("IFLA_IFNAME"), message.get_attr("IFLA_MTU")
+    bare = Representor(name, mtu, bool(flags & IFF_UP), mute)
+    return _Found(_link(message, bare), bare, message["index"], bool(message.get_attr("IFLA_CARRIER")))
 
 
-def _link(message: Any) -> Tap | OtherLink:
-    name, info = message.get_attr("IFLA_IFNAME"), message.get_attr("IFLA_LINKINFO")
+def _link(message: Any, bare: Representor) -> Tap | OtherLink:
+    info = message.get_attr("IFLA_LINKINFO")
     kind = info.get_attr("IFLA_INFO_KIND") if info else None
     data = info.get_attr("IFLA_INFO_DATA") if kind == "tun" else None
     if data is None or data.get_attr("IFLA_TUN_TYPE") != TAP or not data.get_attr("IFLA_TUN_PERSIST"):
-        return OtherLink(name, kind or "unnamed")
+        return OtherLink(bare.name, kind or "unnamed")
     owner = data.get_attr("IFLA_TUN_OWNER")
-    flags = message["flags"]
-    mute = bool(flags & IFF_NOARP) and _is_without_ipv6(message)
     many = bool(data.get_attr("IFLA_TUN_MULTI_QUEUE"))
-    return Tap(name, message.get_attr("IFLA_MTU"), bool(flags & IFF_UP), owner, mute, many)
+    return Tap(bare.name, bare.mtu, bare.up, owner, bare.mute, many)
 
 
 def _is_without_ipv6(message: Any) -> bool:

@@ -2,18 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import pytest
 
 from events.values import PciAddress
-from node_agent.devices import devices_of
+from node_agent.devices import devices_of, lost_devices
 from node_agent.host import Prerequisite
 from node_agent.lab.simulated.host import SimulatedHost
 from node_agent.lab.simulated.links import SimulatedLinks
 from node_agent.lab.simulated.pci import SimulatedPci, plug_in
+from node_agent.links import Representor
 from node_agent.pci import PciDevice
 from node_agent.settings import Settings
+from node_agent.slices import Difference, HostRefused
 from tests.node.settings import SLOT, settings
 
 GPU: Final = PciAddress("0000:1b:00.0")
@@ -55,3 +58,26 @@ def test_a_device_on_another_node_is_told_and_is_no_fault(host: SimulatedHost) -
     change(host, lambda device: replace(device, numa_node=1))
     told = "1 given to slots; PCI device 0000:1b:00.0 is on NUMA node 1, and the slot on 0"
     assert pci(host) == Prerequisite("pci", ok=True, detail=told)
+
+
+def test_a_virtual_function_is_a_card_as_long_as_its_card_switches(host: SimulatedHost) -> None:
+    told = settings({**SLOT, "vf": "0000:3b:00.2"}, {**SLOT, "index": 1, "vf": "0000:3b:00.3"})
+    plug_in(host, told.places.values())
+    assert pci(host, told) == Prerequisite("pci", ok=True, detail="2 given to slots")
+    change(host, lambda device: replace(device, netdevs=device.netdevs[:2]))
+    why = "PCI device 0000:3b:00.3 has no representor: its card is not in switchdev mode"
+    assert pci(host, told) == Prerequisite("pci", ok=False, detail=f"2 given to slots; {why}")
+    lost = lost_devices(told.places, SimulatedPci(host).devices())
+    assert lost == {0: (), 1: (Difference("slot.device", "card at 0000:3b:00.3", why),)}
+
+
+def test_a_card_that_switches_is_still_there_when_the_agent_starts_again(tmp_path: Path) -> None:
+    places = settings({**SLOT, "vf": "0000:3b:00.2"}).places.values()
+    number = 1000
+    plug_in(SimulatedHost(tmp_path / "host"), places)
+    SimulatedLinks(SimulatedHost(tmp_path / "host")).set_representor(number, Representor("slice0"))
+    plug_in(host := SimulatedHost(tmp_path / "host"), places)
+    assert SimulatedLinks(host).representor(number) == Representor("slice0")
+    assert SimulatedPci(host).devices().behind(PciAddress("0000:3b:00.2")) == number
+    with pytest.raises(HostRefused, match="not supported"):
+        SimulatedLinks(host).delete_link("slice0")

@@ -49,8 +49,6 @@ def device(path: str, hosting: Hosting = HOSTING) -> ET.Element:
 def test_a_guest_is_read_back_as_it_was_written(
     vcpus: int, memory_mib: int, place: Place, hosting: tuple[bool, Accelerator]
 ) -> None:
-    if place.vf is not None:
-        place = replace(place, queues=1)  # a VF has its own, and says nothing of them
     guest = replace(GUEST, vcpus=vcpus, memory_mib=memory_mib, place=place)
     offload, accelerator = hosting
     assert guest_in(domain_xml(guest, replace(HOSTING, offload=offload, accelerator=accelerator))) == guest

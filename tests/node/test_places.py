@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from events.values import PciAddress, SlotIndex
 from node_agent.lab.simulated.host import SimulatedHost
 from node_agent.lab.simulated.links import SimulatedLinks
+from node_agent.lab.simulated.pci import SimulatedPci
 from node_agent.links import LinkAspect, Tap
 from node_agent.places import ANYWHERE, HostDevice, Place, place_for
 from tests.node.guests import slice_on
@@ -23,20 +24,20 @@ def test_a_slot_has_what_it_names() -> None:
         **SLOT,
         "gpus": ["0000:1B:00.0"],
         "fabric": ["0000:18:00.1"],
+        "vf": "0000:3b:00.2",
         "cpus": [4, 5],
         "numa_node": 1,
         "hugepage_kib": 1048576,
-        "queues": 2,
     }
     assert settings(slot).places[SlotIndex(0)] == Place(
         devices=(
             HostDevice(PciAddress("0000:1b:00.0"), "gpu"),
             HostDevice(PciAddress("0000:18:00.1"), "fabric"),
+            HostDevice(PciAddress("0000:3b:00.2"), "card"),
         ),
         pins=("4", "5"),
         nodeset="1",
         hugepage_kib=1048576,
-        queues=2,
     )
 
 
@@ -48,7 +49,7 @@ def test_a_smaller_slice_has_as_many_cpus_and_queues_as_it_has_vcpus() -> None:
 
 def test_the_tap_of_a_machine_with_several_queues_is_made_for_them() -> None:
     links = SimulatedLinks(SimulatedHost())
-    aspect = LinkAspect(links, settings({**SLOT, "queues": 2}).places)
+    aspect = LinkAspect(links, SimulatedPci(SimulatedHost()), settings({**SLOT, "queues": 2}).places)
     for vcpus in (1, 2):
         for step in aspect.to_apply(slice_on(0, vcpus=vcpus)):
             step.run()
@@ -71,6 +72,11 @@ def test_the_tap_of_a_machine_with_several_queues_is_made_for_them() -> None:
                 {**SLOT, "index": 2, "cpus": [1, 4]},
             ],
             ["slots 0 and 1 share PCI device 0000:1b:00.0, CPU 2", "slots 0 and 2 share CPU 1"],
+        ),
+        ([{**SLOT, "vf": "0000:3b:00.2", "queues": 2}], ["queues are a tap's"]),
+        (
+            [{**SLOT, "vf": "0000:3b:00.2"}, {**SLOT, "index": 1, "vf": "0000:3b:00.2"}],
+            ["slots 0 and 1 share PCI device 0000:3b:00.2"],
         ),
         ([{**SLOT, "gpus": ["1b:00.0"]}], ["is not a valid PCI address"]),
         ([{**SLOT, "hugepage_kib": 4}], ["hugepage_kib"]),

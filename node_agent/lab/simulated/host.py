@@ -15,7 +15,7 @@ import msgspec
 from node_agent.flows import Flow
 from node_agent.gateway import Bridge, GatewayLink, NodeNetwork
 from node_agent.leases import LeaseSeen, Reservation
-from node_agent.links import OtherLink, Tap
+from node_agent.links import OtherLink, Representor, Tap
 from node_agent.looks import look_again
 from node_agent.machine_plans import FoundDomain, FoundProcess
 from node_agent.mappings import Connection
@@ -41,6 +41,13 @@ class HeldMeter(msgspec.Struct, frozen=True):
     meter: Meter
 
 
+class HeldRepresentor(msgspec.Struct, frozen=True):
+    """A representor under the kernel's number of it."""
+
+    number: int
+    link: Representor
+
+
 class State(msgspec.Struct):
     """Everything on the host, in lists, as the file holds it. `disks` are files by their names below all slots.
 
@@ -52,6 +59,7 @@ class State(msgspec.Struct):
     taps: list[Tap] = []
     carried: list[str] = []
     others: list[OtherLink] = []
+    representors: list[HeldRepresentor] = []
     ports: list[Port] = []
     flows: list[HeldFlow] = []
     meters: list[HeldMeter] = []
@@ -73,7 +81,8 @@ class State(msgspec.Struct):
 
 
 def links_of(state: State) -> list[Tap | OtherLink]:
-    return [*state.taps, *state.others]
+    representors = (OtherLink(each.link.name, "unnamed") for each in state.representors)
+    return [*state.taps, *state.others, *representors]
 
 
 Noted = Callable[[str, str], None]

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from events.values import Ipv4Address
 from node_agent.gateway import GatewayLink
-from node_agent.lab.simulated.host import SimulatedHost, links_of
-from node_agent.links import OtherLink, Tap
+from node_agent.lab.simulated.host import HeldRepresentor, SimulatedHost, links_of
+from node_agent.links import OtherLink, Representor, Tap
 from node_agent.slices import HostRefused
 
 
@@ -35,10 +35,30 @@ class SimulatedLinks:
 
     def delete_link(self, name: str) -> None:
         with self._host.change("link.delete", name) as state:
+            if name in [each.link.name for each in state.representors]:
+                raise HostRefused(f"delete link {name}: Operation not supported")
             state.taps = [each for each in state.taps if each.name != name]
             state.carried = [each for each in state.carried if each != name]
             state.others = [each for each in state.others if each.name != name]
             state.ports = [replace(each, number=None) if each.name == name else each for each in state.ports]
+
+    def representor(self, number: int) -> Representor | None:
+        with self._host.look() as state:
+            return next((each.link for each in state.representors if each.number == number), None)
+
+    def set_representor(self, number: int, to: Representor) -> None:
+        with self._host.change("link.set", to.name) as state:
+            found = self.representor(number)
+            if found is None:
+                raise HostRefused(f"set link {number} as {to.name}: No such device")
+            if found.name != to.name and self.link(to.name) is not None:
+                raise HostRefused(f"set link {number} as {to.name}: File exists")
+            others = (each for each in state.representors if each.number != number)
+            state.representors = [*others, HeldRepresentor(number, to)]
+            state.ports = [
+                replace(each, number=None) if each.name == found.name != to.name else each
+                for each in state.ports
+            ]
 
     def gateway_link(self, name: str) -> GatewayLink | None:
         with self._host.look() as state:

@@ -46,12 +46,13 @@ class SimulatedHypervisor:
             refusal = _refusal(state, guest, hosting)
             if refusal is not None:
                 raise HostRefused(f"start {guest.name}: {refusal}")
-            interfaces = (guest.mac, guest.tap)
+            taps = () if guest.place.vf is not None else (guest.tap,)
+            interfaces = (guest.mac, *taps)
             devices = tuple(sorted(guest.place.addresses))
             domain = FoundDomain(guest.name, guest.uuid, "running", guest, interfaces, devices)
             state.domains.append(domain)
             state.disks = sorted({*state.disks, str(hosting.console)})
-            state.carried = sorted({*state.carried, guest.tap})
+            state.carried = sorted({*state.carried, *taps})
             state.starts[guest.name] = state.starts.get(guest.name, 0) + 1
             self._born[guest.uuid] = monotonic()
 
@@ -157,16 +158,22 @@ def _refusal(state: State, guest: Guest, hosting: Hosting) -> str | None:
         return f"domain {guest.name} exists already"
     if guest.uuid in [each.uuid for each in state.domains]:
         return f"UUID {guest.uuid} is another domain's"
+    if str(hosting.seed) not in state.disks:
+        return f"there is no file {hosting.seed}"
+    return _tap_refused(state, guest) or _devices_refused(state, guest)
+
+
+def _tap_refused(state: State, guest: Guest) -> str | None:
     tap = next((tap for tap in state.taps if tap.name == guest.tap), None)
+    if guest.place.vf is not None:
+        return None
     if tap is None:
         return f"there is no link {guest.tap}"
     if tap.many != (guest.place.queues > 1):
         return f"link {guest.tap} is of another mode"
     if any(guest.tap in each.interfaces for each in state.domains):
         return f"link {guest.tap} is busy"
-    if str(hosting.seed) not in state.disks:
-        return f"there is no file {hosting.seed}"
-    return _devices_refused(state, guest)
+    return None
 
 
 def _devices_refused(state: State, guest: Guest) -> str | None:

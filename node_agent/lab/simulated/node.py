@@ -57,7 +57,7 @@ def host_over(
     machines = _machines(host, hypervisor, images, links, places)
     return Host(
         aspects=(
-            LinkAspect(links, places),
+            LinkAspect(links, bus, places),
             leases,
             PortAspect(switch),
             TranslationAspect(filter_, settings.uplink),

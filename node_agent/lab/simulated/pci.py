@@ -4,13 +4,20 @@ from collections.abc import Iterable
 from typing import Final
 
 from events.values import PciAddress
-from node_agent.lab.simulated.host import SimulatedHost
-from node_agent.pci import PciDevice, PciDevices
-from node_agent.places import Place
+from node_agent.lab.simulated.host import HeldRepresentor, SimulatedHost
+from node_agent.links import Representor
+from node_agent.pci import Netdev, PciDevice, PciDevices
+from node_agent.places import HostDevice, Place
 from node_agent.slices import HostRefused
 
-_GPU: Final = (0x10DE, 0x2330, 0x030200)
-_CARD: Final = (0x15B3, 0x1021, 0x020700)
+_SWITCH: Final = PciAddress("0000:ff:00.0")
+_LINKS: Final = 1000
+"""The kernel's number of the first representor."""
+_NUMBERS: Final[dict[str, tuple[int, int, int]]] = {
+    "gpu": (0x10DE, 0x2330, 0x030200),
+    "fabric": (0x15B3, 0x1021, 0x020700),
+    "card": (0x15B3, 0x101E, 0x020000),
+}
 
 
 class SimulatedPci:
@@ -31,25 +38,46 @@ class SimulatedPci:
 
 def plug_in(host: SimulatedHost, places: Iterable[Place]) -> None:
     """Have the host have what the places name, each in an IOMMU group of its own, kept for guests."""
+    places = tuple(places)
+    named = [_device(each, place) for place in places for each in place.devices]
+    cards = tuple(place.vf for place in places if place.vf is not None)
     with host.change() as state:
         there = {device.address for device in state.pci}
-        named = (
-            _device(each.address, _GPU if each.use == "gpu" else _CARD, place)
-            for place in places
-            for each in place.devices
-        )
         state.pci += [device for device in named if device.address not in there]
+        if cards:
+            state.pci = [_switching(cards), *(each for each in state.pci if each.address != _SWITCH)]
+        known = {each.number for each in state.representors}
+        new = (number for number, _ in enumerate(cards) if _LINKS + number not in known)
+        state.representors += [_representor(number) for number in new]
 
 
-def _device(address: PciAddress, numbers: tuple[int, int, int], place: Place) -> PciDevice:
-    vendor, device, class_code = numbers
+def _switching(functions: tuple[PciAddress, ...]) -> PciDevice:
+    """The one card whose virtual functions all of them are."""
+    ports = (
+        Netdev(f"eth{number}", _LINKS + number, "switch", f"pf0vf{number}")
+        for number, _ in enumerate(functions)
+    )
     return PciDevice(
-        address,
-        vendor,
-        device,
-        class_code,
+        _SWITCH,
+        *_NUMBERS["fabric"],
+        iommu_group=_SWITCH,
+        driver="mlx5_core",
+        virtual_functions=functions,
+        netdevs=(Netdev("uplink1", _LINKS - 1, "switch", "p0"), *ports),
+    )
+
+
+def _representor(number: int) -> HeldRepresentor:
+    return HeldRepresentor(_LINKS + number, Representor(f"eth{number}", up=False, mute=False))
+
+
+def _device(given: HostDevice, place: Place) -> PciDevice:
+    return PciDevice(
+        given.address,
+        *_NUMBERS[given.use],
         numa_node=None if place.nodeset is None else int(place.nodeset),
-        iommu_group=address,
+        iommu_group=given.address,
         driver="vfio-pci",
+        physical_function=_SWITCH if given.use == "card" else None,
         reset_methods=("flr", "bus"),
     )

@@ -16,7 +16,7 @@ from node_agent.places import HostDevice, Place, Use
 from node_agent.slices import HostRefused
 from tests.contract.machines.hosts import Host, Simulated, machines_of
 from tests.node.guests import SECOND, network_on, slice_on
-from tests.node.pci_trees import lay_out
+from tests.node.pci_trees import VF, lay_out
 
 GPU: Final = PciAddress("0000:1b:00.0")
 CARD: Final = PciAddress("0000:18:00.1")
@@ -68,6 +68,21 @@ def test_every_objection_is_told_at_once(host: Host, tmp_path: Path) -> None:
 def test_a_gpu_is_no_fabric(host: Host, tmp_path: Path) -> None:
     host.have_pci("hgx", tmp_path)
     assert "is no fabric, but a gpu (10de:2330)" in refused(host, place(GPU, use="fabric"))
+
+
+@pytest.mark.parametrize(
+    ("tree", "device", "reason"),
+    [
+        ("bluefield", "0000:3b:00.0", "is no virtual function, but a fabric (15b3:a2dc)"),
+        ("bluefield", "0000:3b:00.6", "is not there"),
+        ("hgx", "0000:9a:00.1", "has no representor: its card is not in switchdev mode"),
+    ],
+)
+def test_a_card_is_a_virtual_function_of_a_card_that_switches(
+    host: Host, tmp_path: Path, tree: str, device: str, reason: str
+) -> None:
+    host.have_pci(tree, tmp_path)
+    assert f"PCI device {device} {reason}" in refused(host, place(device, use="card"))
 
 
 def test_a_host_without_an_iommu_gives_nothing_away(host: Host, tmp_path: Path) -> None:
@@ -192,6 +207,18 @@ def test_a_released_machine_leaves_its_devices_reset_and_nothing_else(simulated:
         step.run()
     assert machines.remains(network_on(0)) == ()
     assert machines.to_remove(network_on(0)) == ()
+
+
+def test_a_machine_whose_card_is_a_virtual_function_needs_no_tap(tmp_path: Path) -> None:
+    host = Simulated()
+    host.have_pci("bluefield", tmp_path)
+    machines = on(host, place(VF, use="card"))
+    assert apply(machines)[1:] == ["machine.check_devices", "machine.note_device", "machine.start"]
+    assert apply(machines) == []
+    (domain,) = host.hypervisor.domains()
+    assert (domain.interfaces, domain.devices) == ((network_on(0).mac,), (VF,))
+    steps = machines.to_remove(network_on(0))
+    assert [step.name for step in steps] == ["machine.destroy", "machine.reset_device", "machine.wipe_disks"]
 
 
 def test_what_a_machine_had_is_reset_by_the_kernel(simulated: Simulated, tmp_path: Path) -> None:

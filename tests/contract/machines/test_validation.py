@@ -62,7 +62,6 @@ def defined(libvirtd: Any, xml: str) -> Iterator[str]:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=PLACES)
 def test_libvirt_takes_any_place_and_gives_the_same_guest_back(libvirtd: Any, place: Place) -> None:
-    place = replace(place, queues=1 if place.vf is not None else place.queues)
     guest = replace(GUEST, vcpus=4, memory_mib=1024, place=place)
     with defined(libvirtd, domain_xml(guest, HOSTING)) as made:
         assert guest_in(made) == guest

@@ -1,20 +1,28 @@
 """The hosts that one suite runs on, and the simulated one of the two; it needs no package of the host drivers."""
 
-from typing import Protocol
+from pathlib import Path
+from typing import Final, Protocol
 
 from events.values import Ipv4Address, MacAddress
+from node_agent.drivers.sysfs import SysfsPci
 from node_agent.gateway import Bridges, DhcpServers, Gateway, HostLinks, NodeFilter, NodeNetwork
 from node_agent.lab.simulated.dhcp import SimulatedLeases, ask_for_lease
-from node_agent.lab.simulated.host import SimulatedHost
+from node_agent.lab.simulated.host import HeldRepresentor, SimulatedHost
 from node_agent.lab.simulated.links import SimulatedLinks
 from node_agent.lab.simulated.nat import SimulatedFilter
 from node_agent.lab.simulated.ovs import SimulatedSwitch
+from node_agent.lab.simulated.pci import SimulatedPci
 from node_agent.leases import LeaseAspect, Leases
-from node_agent.links import LinkAspect, Links, OtherLink
+from node_agent.links import LinkAspect, Links, OtherLink, Representor
+from node_agent.passthrough import PciBus
+from node_agent.places import NO_PLACES, Places
 from node_agent.ports import PortAspect, Switch
 from node_agent.slices import Aspect
 from node_agent.translations import Filter, TranslationAspect
 from tests.connections import inbound, outbound
+from tests.node.pci_trees import switching
+
+_NUMBER: Final = 77
 
 
 class AllLinks(Links, HostLinks, Protocol): ...
@@ -37,6 +45,7 @@ class Host(Protocol):
     switch: AllSwitch
     filter: AllFilter
     leases: AllLeases
+    bus: PciBus
 
     def lease(self, tap: str, mac: MacAddress) -> Ipv4Address | None:
         """What a guest on `tap` gets by DHCP."""
@@ -54,6 +63,15 @@ class Host(Protocol):
         """A link of another kind under this name."""
         ...
 
+    def plant_representor(self, name: str, folder: Path) -> int:
+        """Have a card that switches (`tests.node.pci_trees`, laid out in the folder), whose first virtual function has
+        this link; the link's number."""
+        ...
+
+    def lose_representor(self) -> None:
+        """The card's functions were made anew, or its mode was changed."""
+        ...
+
 
 class Simulated:
     def __init__(self, network: NodeNetwork, host: SimulatedHost | None = None) -> None:
@@ -62,6 +80,7 @@ class Simulated:
         self.switch: AllSwitch = SimulatedSwitch(self.host)
         self.filter: AllFilter = SimulatedFilter(self.host)
         self.leases: AllLeases = SimulatedLeases(self.host)
+        self.bus: PciBus = SimulatedPci(self.host)
 
     def lease(self, tap: str, mac: MacAddress) -> Ipv4Address | None:
         return ask_for_lease(self.host, mac)
@@ -78,15 +97,25 @@ class Simulated:
         with self.host.change() as state:
             state.others.append(OtherLink(name, "veth"))
 
+    def plant_representor(self, name: str, folder: Path) -> int:
+        with self.host.change() as state:
+            state.pci = list(SysfsPci(switching(folder, _NUMBER)).devices())
+            state.representors = [HeldRepresentor(_NUMBER, Representor(name, up=False, mute=False))]
+        return _NUMBER
+
+    def lose_representor(self) -> None:
+        with self.host.change() as state:
+            state.pci, state.representors = [], []
+
 
 def gateway_of(host: Host) -> Gateway:
     return Gateway(host.network, host.switch, host.links, host.filter, host.leases)
 
 
-def aspects_of(host: Host) -> tuple[Aspect, ...]:
+def aspects_of(host: Host, places: Places = NO_PLACES) -> tuple[Aspect, ...]:
     """In the order in which a slice is made."""
     return (
-        LinkAspect(host.links),
+        LinkAspect(host.links, host.bus, places),
         LeaseAspect(host.leases),
         PortAspect(host.switch),
         TranslationAspect(host.filter, host.network.uplink),

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from pyroute2 import IPRoute, netns
 
@@ -15,13 +16,18 @@ from node_agent.drivers.dhcp import DnsmasqLeases
 from node_agent.drivers.links import NetlinkLinks
 from node_agent.drivers.nat import Nftables
 from node_agent.drivers.ovs import OpenVSwitch
+from node_agent.drivers.sysfs import SysfsPci
 from node_agent.drivers.watching import Source
 from node_agent.gateway import NodeNetwork
 from node_agent.lab.lab import LabNode
+from node_agent.passthrough import PciBus
 from node_agent.real_host import sources_of
 from tests.connections import WORLD
 from tests.contract.network.hosts import AllFilter, AllLeases, AllLinks, AllSwitch
 from tests.contract.network.wire import Wire, lease
+from tests.node.pci_trees import switching
+
+FAR_END: Final = "vf-far-end"
 
 
 class Real:
@@ -37,6 +43,7 @@ class Real:
         self.switch: AllSwitch = self._switch
         self.filter: AllFilter = Nftables()
         self.leases: AllLeases = self.leases_driver
+        self.bus: PciBus = SysfsPci(Path("/sys"))
 
     def sources(self) -> dict[str, Source]:
         return sources_of(self.network.bridge, self._switch, self.leases_driver)
@@ -63,6 +70,21 @@ class Real:
     def plant_link(self, name: str) -> None:
         with IPRoute() as netlink:
             netlink.link("add", ifname=name, kind="veth", peer={"ifname": f"{name}-peer"})
+
+    def plant_representor(self, name: str, folder: Path) -> int:
+        """A veth in its place: what the other end sends is the virtual function's."""
+        with IPRoute() as netlink:
+            netlink.link("add", ifname=name, kind="veth", peer={"ifname": FAR_END})
+            (number,) = netlink.link_lookup(ifname=name)
+            netlink.link("set", ifname=FAR_END, state="up")
+        self.bus = SysfsPci(switching(folder, number))
+        return int(number)
+
+    def lose_representor(self) -> None:
+        self.bus = SysfsPci(Path("/sys"))
+        with IPRoute() as netlink:
+            for number in netlink.link_lookup(ifname=FAR_END):
+                netlink.link("del", index=number)
 
 
 @contextmanager

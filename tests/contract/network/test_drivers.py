@@ -6,13 +6,13 @@ import pytest
 
 from node_agent.flows import cookie_of, flows_of
 from node_agent.leases import Reservation
-from node_agent.links import OtherLink, Tap, plan
+from node_agent.links import LinkAspect, OtherLink, Tap
 from node_agent.meters import Meter, from_slice, meters_of, to_slice
 from node_agent.ports import Port
 from node_agent.rules import ACCEPT, Change, rule
 from node_agent.slices import HostRefused
 from tests.contract.network.hosts import Host
-from tests.contract.network.slices import NETWORK, network
+from tests.contract.network.slices import NETWORK, network, slice_on
 
 LIMIT: Final = Meter(1000, 800)
 
@@ -27,7 +27,7 @@ def test_a_tap_is_found_as_it_was_added(host: Host) -> None:
 def test_a_tap_of_many_queues_is_another_than_one_of_one(host: Host) -> None:
     host.links.add_tap(Tap("slice0", many=True))
     assert host.links.link("slice0") == Tap("slice0", many=True)
-    (deleting, adding) = plan(Tap("slice0"), host.links.link("slice0"), host.links)
+    (deleting, adding) = LinkAspect(host.links, host.bus).to_apply(slice_on(network(0)))
     assert deleting.mends is not None
     assert "many queues" in deleting.mends.found
     deleting.run()

@@ -71,6 +71,15 @@ class Wire:
         return None
 
 
+class FarEnd(Wire):
+    """Of a link that is no tap: what comes and goes at the other end of a pair, for instance."""
+
+    def __init__(self, link: str) -> None:
+        end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
+        end.bind((link, 0))
+        self._file = end.detach()
+
+
 class Ear:
     """Hears what passes a link of the node, both ways."""
 
