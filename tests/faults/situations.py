@@ -17,7 +17,7 @@ from node_agent.lab.simulated.host import HeldFlow, State
 from node_agent.machine_plans import FoundDomain, FoundProcess
 from tasks.workflows import FAILPOINTS, Declared, Process
 from tests.connections import outbound
-from tests.faults.system import NODE, System
+from tests.faults.system import NODE, ON_CARDS, System
 from tests.waiting import until
 
 
@@ -46,6 +46,8 @@ class Situation:
     provoke: Callable[[System, Load], None] | None = None
     way: bool = False
     """There is a way in to the old allocation."""
+    card: bool = False
+    """The machines have virtual functions for their cards."""
     ask: Callable[[System, Load], None] | None = None
     """What is asked for while the agent is away, beside the load."""
     starts: int = 0
@@ -170,6 +172,8 @@ SITUATIONS: Final[dict[tuple[str, Process | None], Situation]] = {
     ("interrupting", None): Situation(keep=True, disturb=gone, starts=1),
     ("compacting", None): Situation(disturb=long_spool),
     ("link.set_tap", None): Situation(keep=True, disturb=tap_muted),
+    ("link.take", None): Situation(card=True),
+    ("link.give_back", None): Situation(card=True),
     ("machine.shut_down", None): Situation(stop=True),
     ("machine.pin", None): Situation(keep=True, disturb=strayed),
     ("machine.resume", None): Situation(keep=True, disturb=paused),
@@ -208,15 +212,16 @@ def _is_ours(each: Declared, process: Process) -> bool:
     return each.work not in OTHERWISE and (each.work, process) != ("commanding", "dispatcher")
 
 
-def begin(system: System, load: Load, *, way: bool = False) -> None:
+def begin(system: System, load: Load, situation: Situation) -> None:
     """One allocation active, with a way in or without, the agent away, and the order of a new one in the queue."""
-    load.old = system.create(network_mode="public-nat")
+    sku = ON_CARDS if situation.card else system.sku
+    load.old = system.create(network_mode="public-nat", sku=sku)
     until(lambda: system.is_active(load.old), "the first allocation is active")
-    if way:
+    if situation.way:
         way_opened(system, load)
         until(lambda: system.is_reachable(load.old), "the first allocation is reachable from outside")
     system.away(system.node.agent)
-    load.new = system.create()
+    load.new = system.create(sku=sku)
     until(lambda: system.in_queue() > 0, "an order is in the queue")
 
 

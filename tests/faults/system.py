@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from control_plane.decisions.skus import SKUS
+from control_plane.decisions.skus import SKUS, Sku
 from deploy.embedded.children import Child, python_module
 from deploy.embedded.layout import Layout
 from deploy.embedded.nodes import host_file, write_configuration, write_token
@@ -35,6 +35,8 @@ NODE: Final = "lab-a"
 CONVERGED_SECONDS: Final = 30.0
 DEATH_SECONDS: Final = 60.0
 REPLICAS: Final = 2
+ON_CARDS: Final = SkuName("lab.small")
+"""Of the slots whose machines have virtual functions for their cards."""
 
 
 @dataclass
@@ -176,15 +178,20 @@ class System(Caller):
         token = self.call("POST", "/nodes", {"id": name})["enrolment_token"]
         write_token(self.layout, name, token)
         host = host_file(self.layout, name)
-        sku = SKUS[SkuName(self.sku)]
-        slot = {"vcpus": sku.vcpus, "memory_mib": sku.memory_mib}
+        slot = _room_for(SKUS[SkuName(self.sku)])
         simulated = {
             "simulated": {"boot_seconds": self.boot_seconds, "host_file": str(host)},
             "survey_seconds": 2,
             # Each with what a machine may have to itself, so that slices are made and ended by every step there is.
             "slots": [
-                {"index": index, **slot, "gpus": [f"0000:1b:{index:02x}.0"], "cpus": [index]}
-                for index in (0, 1)
+                *(
+                    {"index": index, **slot, "gpus": [f"0000:1b:{index:02x}.0"], "cpus": [index]}
+                    for index in (0, 1)
+                ),
+                *(
+                    {"index": index, **_room_for(SKUS[ON_CARDS]), "vf": f"0000:3b:00.{index}"}
+                    for index in (2, 3)
+                ),
             ],
         }
         path = write_configuration(self.layout, name, self.stack.node_api_url, folder, simulated)
@@ -202,6 +209,10 @@ class System(Caller):
         self.tend()
         node = self.call("GET", f"/nodes/{name}")
         return node["state"] == "enrolled" and bool(node["hostname"]) and not node["missing"]
+
+
+def _room_for(sku: Sku) -> dict[str, int]:
+    return {"vcpus": sku.vcpus, "memory_mib": sku.memory_mib}
 
 
 def _silent(_line: str) -> None:

@@ -63,7 +63,7 @@ def test_killed_at_a_failpoint_everything_goes_on_and_nothing_is_done_twice(
     untouched, made = system.snapshot(), dict(system.node.state().starts)
     load = Load(kept=case.situation.keep, off=case.situation.stop)
     try:
-        situations.begin(system, load, way=case.situation.way)
+        situations.begin(system, load, case.situation)
         bring_to = bring_agent_to if case.process == "agent" else bring_control_plane_to
         bring_to(system, case, load)
         seconds = system.converge(lambda: situations.has_settled(system, load), f"all is well after {case}")
