@@ -1,9 +1,9 @@
 """A slice in the words of the host, and what every aspect of a host can say and do about one.
 
 A host carries a slice in five aspects, made in this order and taken away in the opposite one, so that nothing
-is reachable before it is guarded: link (tap), lease (DHCP reservation), port (OVS port, its meters and flows),
-translation (NAT and the gateway's filter), machine (domain and disks). Each aspect compares wanted with found,
-read afresh from the host, and plans; carrying a plan out is running its steps. A crash between two steps
+is reachable before it is guarded: link (tap or representor), lease (DHCP reservation), port (OVS port, its meters
+and flows), translation (NAT and the gateway's filter), machine (domain and disks). Each aspect compares wanted with
+found, read afresh from the host, and plans; carrying a plan out is running its steps. A crash between two steps
 leaves a host from which the same comparison goes on.
 """
 
