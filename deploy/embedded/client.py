@@ -28,6 +28,9 @@ class Api:
     def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
         return self._call("POST", path, body)
 
+    def put(self, path: str, body: dict[str, Any]) -> Any:
+        return self._call("PUT", path, body)
+
     def delete(self, path: str) -> Any:
         return self._call("DELETE", path)
 

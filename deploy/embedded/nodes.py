@@ -3,16 +3,20 @@
 Both run the same agent on the same kind of configuration; what differs is what stands below it.
 """
 
+import ipaddress
 import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from deploy.embedded.children import Child, python_module
 from deploy.embedded.layout import Layout, write_private, write_private_text
 from deploy.embedded.ssh_key import ensure_key_pair
 from events.values import ImageName
+
+if TYPE_CHECKING:
+    from node_agent.lab.namespaces import LittleHost
 
 NODES: Final = ("lab-a", "lab-b")
 SLOTS: Final = (
@@ -29,6 +33,8 @@ NEEDED: Final = (
     "ssh",
     "conntrack",
 )
+DOCUMENTED: Final = ipaddress.IPv4Network("203.0.113.0/24")
+"""Addresses of nobody's (RFC 5737), for hosts that exist in memory."""
 Say = Callable[[str], None]
 
 
@@ -49,6 +55,10 @@ class Nodes(Protocol):
         ...
 
     def start_agents(self, api_url: str) -> None: ...
+
+    def public_address(self, name: str) -> str:
+        """An address of the node's uplink, at which it is reached from outside."""
+        ...
 
     def prove_login(self, endpoint: dict[str, Any], name: str) -> list[str]:
         """Log in to the guest at `endpoint`, which should be called `name`, with the key of the request, and see
@@ -130,6 +140,9 @@ class LabNodes:
         )
         node.start_daemon("agent", python_module("node_agent", str(path)), {"PYTHONPATH": str(_ROOT)})
 
+    def public_address(self, name: str) -> str:
+        return self.lab.node(name).uplink_address
+
     def prove_login(self, endpoint: dict[str, Any], name: str) -> list[str]:
         from node_agent.lab.login import LoginFailed
 
@@ -162,12 +175,16 @@ class LabNodes:
     def _login(self, endpoint: dict[str, Any], key: Path, command: list[str]) -> str:
         from node_agent.lab.login import login
 
-        return login(self.lab.node(endpoint["node_id"]), endpoint["address"], key, command).stdout
+        return login(self._beside(endpoint), endpoint["address"], key, command, port=endpoint["port"]).stdout
 
     def ssh_command(self, endpoint: dict[str, Any]) -> str:
-        pid = self.lab.node(endpoint["node_id"]).pid
-        options = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
-        return f"nsenter -t {pid} -n ssh {options} -i {self._layout.ssh_key} root@{endpoint['address']}"
+        options = f"-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -p {endpoint['port']}"
+        ssh = f"ssh {options} -i {self._layout.ssh_key} root@{endpoint['address']}"
+        return f"nsenter -t {self._beside(endpoint).pid} -n {ssh}"
+
+    def _beside(self, endpoint: dict[str, Any]) -> "LittleHost":
+        """From where it is reached."""
+        return self.lab.site if endpoint["via"] == "public" else self.lab.node(endpoint["node_id"])
 
     def leak_target(self, name: str) -> list[str]:
         node = self.lab.node(name)
@@ -227,6 +244,9 @@ class SimulatedNodes:
             )
             agent.start()
             self._agents.append(agent)
+
+    def public_address(self, name: str) -> str:
+        return str(DOCUMENTED[1 + NODES.index(name)])
 
     def prove_login(self, endpoint: dict[str, Any], name: str) -> list[str]:
         return ["a simulated node has no guest to log in to"]

@@ -15,7 +15,10 @@ from deploy.embedded.ssh_key import ensure_key_pair
 JOIN_SECONDS: Final = 60.0
 READY_SECONDS: Final = 150.0
 RELEASE_SECONDS: Final = 60.0
+FROM: Final = {"node": "from its node", "public": "from outside"}
 LABEL: Final = {"made-by": "dev-up"}
+PORTS: Final = {"first_port": 20000, "last_port": 29999}
+"""Of each node's address, for ways in to slices."""
 END_STATES: Final = ("active", "failed", "released")
 
 
@@ -56,7 +59,7 @@ class Story:
 
     def await_nodes(self, before: dict[str, str | None]) -> None:
         """Wait until the nodes enrolled, described themselves and compared their slots with what is wanted; then
-        approve the slots they found. `before` is what `last_seen` said.
+        approve the slots they found, and give out ports of the nodes' own addresses. `before` is what `last_seen` said.
         """
         with self.screen.step("nodes enrol and describe themselves"):
             self._until(lambda: self._nodes_are_fit(before), JOIN_SECONDS, self._what_nodes_lack)
@@ -67,6 +70,9 @@ class Story:
                     f"slot {approved['id']}: {approved['sku']}, "
                     f"MAC {approved['mac_address']}, address {approved['private_ip']}"
                 )
+        for name in NODES:
+            shared = {"address": self.nodes.public_address(name), "use": "ports", **PORTS}
+            self.api.put(f"/nodes/{name}/public-addresses", {"addresses": [shared]})
 
     def _nodes_are_fit(self, before: dict[str, str | None]) -> bool:
         fit = [
@@ -97,9 +103,16 @@ class Story:
         return [each for each in self.api.items("/allocations") if each["labels"] == LABEL]
 
     def create(self) -> dict[str, Any]:
-        """Ask for one slice and show it on its way. Raises `StoryFailed` unless it becomes active."""
-        public_key = ensure_key_pair(self.layout.ssh_key)
-        asked = {"sku": "lab.small", "ssh_authorized_keys": [public_key], "labels": LABEL}
+        """Ask for one slice, with SSH from outside, and show it on its way. Raises `StoryFailed` unless it becomes
+        active.
+        """
+        asked = {
+            "sku": "lab.small",
+            "network_mode": "public-nat",
+            "ssh_authorized_keys": [ensure_key_pair(self.layout.ssh_key)],
+            "ingress": [{"protocol": "tcp", "port": 22}],
+            "labels": LABEL,
+        }
         made = self.api.post("/allocations", asked)
         allocation = self._follow(made["id"])
         if allocation["state"] != "active":
@@ -125,11 +138,10 @@ class Story:
             self._pause()
 
     def use(self, allocation: dict[str, Any]) -> None:
-        """Log in to each guest through its node. Raises `GuestUnusable`."""
+        """Log in to each guest, through its node and from outside. Raises `GuestUnusable`."""
         for endpoint in allocation["endpoints"]:
-            with self.screen.step(
-                f"log in to the guest at {endpoint['address']} through {endpoint['node_id']}"
-            ):
+            where = f"{endpoint['address']}:{endpoint['port']}"
+            with self.screen.step(f"log in to the guest at {where} {FROM[endpoint['via']]}"):
                 said = self.nodes.prove_login(endpoint, allocation["id"])
             for line in said:
                 self.screen.note(line)

@@ -1,7 +1,7 @@
-"""Logging in to a guest from its node, as a check that a slice can be used: the system's ssh(1), and only the key
-given.
+"""Logging in to a guest from its node, or from outside, as a check that a slice can be used: the system's ssh(1), and
+only the key given.
 
-It enters the node's network namespace alone, so that the key file and the program are those of the machine. Nothing
+It enters that host's network namespace alone, so that the key file and the program are those of the machine. Nothing
 of the user's own SSH set-up takes part: no agent, no configuration, no other key, no known hosts.
 """
 
@@ -37,16 +37,22 @@ class LoginFailed(Exception):
 
 
 def login(
-    node: LittleHost, address: str, private_key: Path, command: Sequence[str], seconds: float = 20.0
+    host: LittleHost,
+    address: str,
+    private_key: Path,
+    command: Sequence[str],
+    *,
+    seconds: float = 20.0,
+    port: int = 22,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `command` as root in the guest at `address`; returns its exit code and output.
+    """Run `command` as root in the guest that `host` finds at `address`; returns its exit code and output.
 
     The words of `command` are joined and read by the guest's shell, as ssh(1) does. Raises `LoginFailed`.
     """
-    options = [f"-o{name}={value}" for name, value in OPTIONS.items()]
+    options = [*(f"-o{name}={value}" for name, value in OPTIONS.items()), "-p", str(port)]
     ssh = ["ssh", "-F", "none", "-n", "-T", *options, "-i", str(private_key), f"root@{address}", *command]
     done = subprocess.run(
-        ["nsenter", f"--target={node.pid}", "--net", "--", *ssh],
+        ["nsenter", f"--target={host.pid}", "--net", "--", *ssh],
         check=False,
         capture_output=True,
         text=True,
