@@ -52,50 +52,52 @@ class GuestImage:
     cmdline: str = CMDLINE
 
 
-def ensure_guest(folder: Path, progress: Callable[[str], None]) -> GuestImage:
+def ensure_guest(folder: Path, progress: Callable[[str], None], tools: tuple[str, ...] = ()) -> GuestImage:
     """The image below `folder`, made first if it is not there (about ten seconds, of which most is download).
 
-    `progress` is told each long step before it starts. Raises `PackagesUnavailable`.
+    `progress` is told each long step before it starts. `tools` are programs more, each of a Debian package of its
+    name: the guest that is offered stays small, as it boots in seconds. Raises `PackagesUnavailable`.
     """
-    made = folder / _stamp()
+    made = folder / _stamp(tools)
     if not made.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob("making-*"):
             shutil.rmtree(left, ignore_errors=True)
-        _make(folder, made, progress)
+        _make(folder, made, progress, tools)
     return GuestImage(made / "vmlinuz", made / "initrd.gz")
 
 
-def _make(folder: Path, made: Path, progress: Callable[[str], None]) -> None:
+def _make(folder: Path, made: Path, progress: Callable[[str], None], tools: tuple[str, ...]) -> None:
     with tempfile.TemporaryDirectory(prefix="making-", dir=folder) as name:
         work = Path(name)
         progress("downloading the guest's kernel, busybox and dropbear")
         root = work / "root"
-        _fetch(Apt(work / "apt"), root)
+        _fetch(Apt(work / "apt"), root, tools)
         progress("building the guest's root file system")
         image = work / "image"
         image.mkdir()
         shutil.copyfile(next((root / "boot").glob("vmlinuz-*")), image / "vmlinuz")
-        (image / "initrd.gz").write_bytes(gzip.compress(newc.archive(_entries(root)), 6, mtime=0))
+        (image / "initrd.gz").write_bytes(gzip.compress(newc.archive(_entries(root, tools)), 6, mtime=0))
         # A maker that was faster has put the same image there: keep it.
         if not made.exists():
             os.rename(image, made)
 
 
-def _fetch(apt: Apt, root: Path) -> None:
+def _fetch(apt: Apt, root: Path, tools: tuple[str, ...]) -> None:
     try:
-        _unpack(apt, root)
+        _unpack(apt, root, tools)
     except PackagesUnavailable:
         apt.refresh()
-        _unpack(apt, root)
+        _unpack(apt, root, tools)
 
 
-def _unpack(apt: Apt, root: Path) -> None:
+def _unpack(apt: Apt, root: Path, tools: tuple[str, ...]) -> None:
     kernel = apt.direct_dependency(_KERNEL, "linux-image-")
-    apt.unpack((kernel, "busybox-static", *apt.with_dependencies("dropbear-bin")), root)
+    needed = {name for package in ("dropbear-bin", *tools) for name in apt.with_dependencies(package)}
+    apt.unpack((kernel, "busybox-static", *sorted(needed)), root)
 
 
-def _entries(root: Path) -> Iterator[newc.Entry]:
+def _entries(root: Path, tools: tuple[str, ...]) -> Iterator[newc.Entry]:
     yield from (newc.folder(path) for path in ("proc", "sys", "dev", "run", "mnt", "etc/dropbear"))
     yield newc.folder("tmp", 0o1777)
     yield from (newc.folder(path, 0o700) for path in ("root", "root/.ssh"))
@@ -107,7 +109,7 @@ def _entries(root: Path) -> Iterator[newc.Entry]:
         permissions = 0o644 if name == "inittab" else 0o755
         yield newc.file(place, (_RECIPE / "files" / name).read_bytes(), permissions)
     yield from _busybox(root)
-    yield from _ssh_server(root)
+    yield from _programs(root, (*_SSH, *tools))
     yield from _modules(root)
 
 
@@ -118,9 +120,9 @@ def _busybox(root: Path) -> Iterator[newc.Entry]:
     yield from (newc.link(path, "/bin/busybox") for path in listing.split() if path != "bin/busybox")
 
 
-def _ssh_server(root: Path) -> Iterator[newc.Entry]:
+def _programs(root: Path, names: tuple[str, ...]) -> Iterator[newc.Entry]:
     needed: set[Path] = {root / _LOADER}
-    for program in _SSH:
+    for program in names:
         binary = next(path for path in root.glob(f"usr/*bin/{program}"))
         yield newc.file(f"usr/bin/{program}", binary.read_bytes(), 0o755)
         needed |= set(_libraries(root, binary))
@@ -147,9 +149,9 @@ def _modules(root: Path) -> Iterator[newc.Entry]:
     yield newc.file("lib/modules/order", "".join(f"{path.name}\n" for path in files).encode())
 
 
-def _stamp() -> str:
-    """Sixteen hex digits of a hash over this recipe: its files and its code."""
-    recipe = hashlib.sha256()
+def _stamp(tools: tuple[str, ...]) -> str:
+    """Sixteen hex digits of a hash over this recipe: its files, its code and what it is to hold more."""
+    recipe = hashlib.sha256(" ".join(tools).encode())
     for path in sorted([Path(__file__), *_RECIPE.rglob("*.py"), *(_RECIPE / "files").iterdir()]):
         recipe.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return recipe.hexdigest()[:16]

@@ -144,11 +144,11 @@ def is_dhcp(kind: int) -> Callable[[Packet], bool]:
     return lambda frame: DHCP in frame and ("message-type", kind) in frame[DHCP].options
 
 
-def lease(wire: Wire, mac: str, flags: int = 0) -> Ipv4Address | None:
+def lease(wire: Wire, mac: str, flags: int = 0, **options: str | bytes) -> Ipv4Address | None:
     """Go through discovery and request; the address that was acknowledged, or None."""
-    offer = wire.ask(dhcp("discover", mac=mac, flags=flags), is_dhcp(2))
+    offer = wire.ask(dhcp("discover", mac=mac, flags=flags, **options), is_dhcp(2))
     if offer is None:
         return None
     wanted = offer[BOOTP].yiaddr
-    ack = wire.ask(dhcp("request", mac=mac, flags=flags, requested_addr=wanted), is_dhcp(5))
+    ack = wire.ask(dhcp("request", mac=mac, flags=flags, requested_addr=wanted, **options), is_dhcp(5))
     return Ipv4Address(ack[BOOTP].yiaddr) if ack is not None else None

@@ -1,0 +1,130 @@
+"""An attack, and the frames that attacks are made of; the table of them is `attack_table`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from operator import truediv
+from typing import Final, Literal
+
+from scapy.layers.inet import ICMP, IP, UDP
+from scapy.layers.inet6 import ICMPv6EchoRequest, ICMPv6ND_NS, ICMPv6ND_RA, ICMPv6NDOptPrefixInfo, IPv6
+from scapy.layers.l2 import ARP, LLC, STP, Dot1Q, Dot3, Ether
+from scapy.packet import Packet, Padding, Raw
+
+from tests.contract.network.arrivals import PREFIX, Arrival
+from tests.contract.network.guards import Removal
+from tests.contract.network.scene import DOOR, Places, Scene, fresh_mark
+from tests.contract.network.senders import ALICE
+from tests.contract.network.slices import GATEWAY
+from tests.contract.network.wire import BROADCAST, dhcp
+
+Victim = Literal["neighbour", "gateway", "host"]
+Kind = Literal[
+    "ARP",
+    "MAC",
+    "IP",
+    "DHCP server",
+    "DHCP release",
+    "DHCP decline",
+    "east-west",
+    "hairpin",
+    "VLAN",
+    "router advertisement",
+    "host port",
+    "BPDU",
+    "other IPv6",
+    "other protocol",
+]
+Frame = Packet | Callable[[Places], Packet]
+"""What depends on the node is made when it is sent."""
+
+SERVICE: Final = 9999
+"""A port of the host at which nobody from a slice is heard."""
+ALL_NODES: Final = "33:33:00:00:00:01"
+"""The MAC of ff02::1."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """`guards` are what keeps it from arriving: all of them, each of which would be enough."""
+
+    kind: Kind
+    victim: Victim
+    what: str
+    frame: Frame
+    arrival: Arrival
+    guards: tuple[Removal, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}, {self.victim}: {self.what}"
+
+    def arrives(self, scene: Scene) -> bool:
+        """Whether it does, or has its effect, before what may arrive after it."""
+        frame = self.frame if isinstance(self.frame, Packet) else self.frame(scene.places)
+        mark = fresh_mark()
+        return self.arrival(scene, _marked(frame, mark), mark)
+
+
+def _marked(frame: Packet, mark: bytes) -> Packet:
+    """Within what is routed, and at the end of other frames."""
+    return frame / (Raw(mark) if UDP in frame or ICMP in frame else Padding(mark))
+
+
+def ether(mac: str = ALICE.mac, to: str = DOOR) -> Packet:
+    return Ether(src=mac, dst=to)
+
+
+def ping(source: str, target: str) -> Packet:
+    return IP(src=source, dst=target) / ICMP(id=7)
+
+
+def udp(source: str, target: str, to: int = 7, of: int = 4002) -> Packet:
+    return IP(src=source, dst=target) / UDP(sport=of, dport=to)
+
+
+def claim(ip: str, *, by: str, target: str = GATEWAY, op: int = 2) -> Packet:
+    return ARP(op=op, hwsrc=by, psrc=ip, hwdst=DOOR, pdst=target)
+
+
+def asked(target: str, to: str = BROADCAST) -> Packet:
+    return ether(to=to) / ARP(op=1, hwsrc=ALICE.mac, psrc=ALICE.ip, pdst=target)
+
+
+def ipv6(target: str = "ff02::1") -> Packet:
+    return IPv6(src="fe80::bad", dst=target)
+
+
+def advertisement() -> Packet:
+    return ipv6() / ICMPv6ND_RA() / ICMPv6NDOptPrefixInfo(prefix=PREFIX, prefixlen=64)
+
+
+def solicitation() -> Packet:
+    return ipv6() / ICMPv6ND_NS(tgt="fe80::1")
+
+
+def echo() -> Packet:
+    return ipv6("fe80::1") / ICMPv6EchoRequest()
+
+
+def tagged(*tags: int, prio: int = 0) -> Packet:
+    """From the outermost; 0 is a tag with a priority alone."""
+    return reduce(truediv, (Dot1Q(vlan=tag, prio=prio) for tag in tags))
+
+
+def bpdu() -> Packet:
+    return Dot3(src=ALICE.mac, dst="01:80:c2:00:00:00") / LLC() / STP()
+
+
+def lldp(to: str = DOOR) -> Packet:
+    return Ether(src=ALICE.mac, dst=to, type=0x88CC)
+
+
+def of_bob(kind: str, **words: str | bytes) -> Packet:
+    """A DHCP message about his lease that Alice broadcasts."""
+    return dhcp(kind, mac=ALICE.mac, server_id=GATEWAY, **words)
+
+
+def unicast(message: Packet) -> Packet:
+    """The DHCP message as a client sends it that has its address."""
+    return ether() / IP(src=ALICE.ip, dst=GATEWAY) / message[UDP]

@@ -1,0 +1,86 @@
+"""Who sends Alice's frames: the test itself, which holds her tap, or a guest on it, from inside."""
+
+import base64
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Protocol
+
+from scapy.packet import Packet
+
+from events.values import SshPublicKey
+from node_agent.flows import gateway_mac
+from node_agent.lab.guest import GuestImage
+from node_agent.lab.lab import LabNode
+from node_agent.lab.login import LoginFailed, login
+from tests.agent.eventually import eventually
+from tests.contract.machines.hosts import machines_of, real_host, shelve
+from tests.contract.network.slices import GATEWAY, network, run, slice_on
+from tests.contract.network.wire import Wire
+from tests.node.guests import IMAGE
+
+ALICE: Final = network(0)
+SENDING_PROGRAM: Final = "socat"
+"""A Debian package and its program: each read of its standard input leaves as one frame, whole as it is."""
+
+
+class Sender(Protocol):
+    def send(self, *frames: Packet) -> None:
+        """In this order; returns when the last has left."""
+        ...
+
+
+class FromTap:
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def send(self, *frames: Packet) -> None:
+        for frame in frames:
+            self._wire.send(frame)
+
+
+class FromGuest:
+    def __init__(self, node: LabNode, private_key: Path) -> None:
+        self._node, self._key = node, private_key
+
+    def send(self, *frames: Packet) -> None:
+        texts = (base64.b64encode(bytes(frame)).decode() for frame in frames)
+        self.do(
+            " && ".join(f"echo {text} | base64 -d | {SENDING_PROGRAM} -u - INTERFACE:eth0" for text in texts)
+        )
+
+    def do(self, script: str) -> str:
+        """What a shell's line prints, run as root in the guest; it must succeed."""
+        done = login(self._node, ALICE.ip, self._key, [script])
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def answers(self) -> bool:
+        with suppress(LoginFailed):
+            return self.do("true") == ""
+        return False
+
+
+@contextmanager
+def booted(node: LabNode, image: GuestImage) -> Iterator[FromGuest]:
+    """Alice's machine as the agent makes it, on the tap that is there. Other machines on the node end with it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        # QEMU's images lie below it.
+        folder.chmod(0o755)
+        shelve(folder, image)
+        key = folder / "key"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+        wanted = slice_on(ALICE)
+        public_key = SshPublicKey(key.with_suffix(".pub").read_text().strip())
+        machine = wanted.machine.model_copy(update={"image": IMAGE, "ssh_authorized_keys": (public_key,)})
+        with real_host(node, folder) as host:
+            run(machines_of(host).to_apply(replace(wanted, machine=machine)))
+            guest = FromGuest(node, key)
+            eventually(guest.answers, within=60)
+            # What it is answered falsely, where a guard is away, must not cut it off from who sends by it.
+            guest.do(f"arp -s {GATEWAY} {gateway_mac(GATEWAY)}")
+            yield guest

@@ -1,0 +1,95 @@
+"""No attack of the table arrives or takes effect, neither from a tap nor from inside a guest (P18); what may pass does.
+
+Every attack is followed by what is allowed on the same road, and arrives itself once its guards are taken away.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import pytest
+
+from node_agent.lab.guest import ensure_guest
+from node_agent.lab.lab import Lab
+from tests.contract.network.attack_table import ATTACKS, NO_MEANING
+from tests.contract.network.attacks import Kind, Victim
+from tests.contract.network.conftest import clear
+from tests.contract.network.guards import taken_away
+from tests.contract.network.hosts import aspects_of, gateway_of
+from tests.contract.network.scene import BOB, BRIDGE, Places, Scene, slice_of
+from tests.contract.network.senders import ALICE, SENDING_PROGRAM, FromTap, Sender, booted
+from tests.contract.network.slices import GATEWAY, run
+from tests.contract.network.wire import Wire, hardware_address, is_arp_reply, who_has
+from tests.servers.lab import kept_folder
+
+if TYPE_CHECKING:
+    from tests.contract.network.lab_host import Real
+
+
+@pytest.fixture(scope="module", name="host")
+def _host(lab: Lab) -> Iterator["Real"]:
+    # Here and not above: the packages of the host drivers are an extra, and these tests are collected without it.
+    from tests.contract.network.lab_host import real_host
+    from tests.contract.network.slices import NETWORK
+
+    with real_host(lab.node("lab-a"), NETWORK) as host:
+        run(gateway_of(host).to_apply())
+        (uplink,) = host.links.addresses("uplink0")
+        for slot in (ALICE, BOB):
+            for aspect in aspects_of(host):
+                run(aspect.to_apply(slice_of(slot, uplink)))
+        # Within it, the kernel believes the first of two who tell where an address is.
+        locktime = Path(f"/proc/sys/net/ipv4/neigh/{BRIDGE}/locktime")
+        before = locktime.read_text()
+        locktime.write_text("0")
+        yield host
+        locktime.write_text(before)
+        clear(host)
+
+
+@pytest.fixture(scope="module", params=["tap", "guest"])
+def sender(request: pytest.FixtureRequest, host: "Real", lab: Lab) -> Iterator[Sender]:
+    if request.param == "tap":
+        with Wire(ALICE.tap) as wire:
+            assert wire.ask(who_has(GATEWAY, mac=ALICE.mac, own=ALICE.ip), is_arp_reply) is not None
+            yield FromTap(wire)
+        return
+    image = ensure_guest(kept_folder() / "guest", print, (SENDING_PROGRAM,))
+    with booted(lab.node("lab-a"), image) as guest:
+        yield guest
+
+
+@pytest.fixture(scope="module")
+def bobs_wire(host: "Real") -> Iterator[Wire]:
+    with Wire(BOB.tap) as wire:
+        yield wire
+
+
+@pytest.fixture
+def scene(host: "Real", lab: Lab, sender: Sender, bobs_wire: Wire) -> Scene:
+    """Bob has just spoken with the gateway, which so knows where he is."""
+    node = lab.node("lab-a")
+    assert bobs_wire.ask(who_has(GATEWAY, mac=BOB.mac, own=BOB.ip), is_arp_reply) is not None
+    (uplink,) = host.links.addresses("uplink0")
+    places = Places(uplink, node.management_address, lab.gateway_address, hardware_address(ALICE.tap))
+    return Scene(host, node, places, sender, bobs_wire)
+
+
+def test_every_kind_is_tried_on_every_victim_or_has_no_meaning_for_it() -> None:
+    tried = {(attack.kind, attack.victim) for attack in ATTACKS.values()}
+    assert tried | NO_MEANING.keys() == set(product(get_args(Kind), get_args(Victim)))
+    assert tried & NO_MEANING.keys() == set()
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_it_neither_arrives_nor_takes_effect(attack: str, scene: Scene) -> None:
+    assert not ATTACKS[attack].arrives(scene)
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_it_arrives_once_its_guards_are_taken_away(attack: str, scene: Scene) -> None:
+    with taken_away(scene, *ATTACKS[attack].guards):
+        assert ATTACKS[attack].arrives(scene)
