@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
+from scapy.layers.dhcp import BOOTP
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Padding
@@ -17,7 +18,7 @@ from events.values import MacAddress
 from tests.contract.network.scene import BOB, BOBS_DOOR, BRIDGE, DOOR, WORLD, Scene, fresh_mark
 from tests.contract.network.senders import ALICE
 from tests.contract.network.slices import GATEWAY
-from tests.contract.network.wire import Ear, dhcp, is_arp_reply, lease, who_has
+from tests.contract.network.wire import Ear, dhcp, is_arp_reply, is_dhcp, lease, who_has
 from tests.lab.awaiting import eventually
 
 Arrival = Callable[[Scene, Packet, bytes], bool]
@@ -44,7 +45,7 @@ def at_neighbour(scene: Scene, attack: Packet, mark: bytes) -> bool:
     """Heard by Bob, before what comes in by his own door."""
     last = fresh_mark()
     scene.sender.send(attack, out(scene.places.uplink, BOBS_DOOR, last))
-    return any(map(bears(mark), scene.bob.until(bears(last))))
+    return any(map(bears(mark), scene.bob_hears(bears(last))))
 
 
 def at_gateway(scene: Scene, attack: Packet, mark: bytes) -> bool:
@@ -110,6 +111,17 @@ def as_route(scene: Scene, attack: Packet, mark: bytes) -> bool:
     """The host has taken a route from it."""
     at_gateway(scene, attack, mark)
     return PREFIX in scene.node.run(["ip", "-6", "route", "show"]).stdout
+
+
+def as_answer(scene: Scene, attack: Packet, mark: bytes) -> bool:
+    """Bob has heard what the DHCP server answers to Alice's card, before the answer to his own question."""
+    own = dhcp("discover", mac=BOB.mac)
+    own[BOOTP].xid = 0xB0B
+    scene.sender.send(attack, question(mark))
+    scene.bob.send(own)
+    before = scene.bob_hears(lambda frame: is_dhcp(2)(frame) and frame[BOOTP].xid == 0xB0B)
+    hers = bytes.fromhex(ALICE.mac.replace(":", ""))
+    return any(UDP in frame and frame[UDP].sport == 67 and hers in bytes(frame[UDP]) for frame in before)
 
 
 def as_lost_lease(scene: Scene, attack: Packet, mark: bytes) -> bool:

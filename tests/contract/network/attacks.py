@@ -4,19 +4,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from operator import truediv
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
+from scapy.layers.dhcp import BOOTP
 from scapy.layers.inet import ICMP, IP, UDP
 from scapy.layers.inet6 import ICMPv6EchoRequest, ICMPv6ND_NS, ICMPv6ND_RA, ICMPv6NDOptPrefixInfo, IPv6
 from scapy.layers.l2 import ARP, LLC, STP, Dot1Q, Dot3, Ether
 from scapy.packet import Packet, Padding, Raw
 
-from tests.contract.network.arrivals import PREFIX, Arrival
+from tests.contract.network.arrivals import PREFIX, Arrival, at_gateway, at_neighbour
 from tests.contract.network.guards import Removal
 from tests.contract.network.scene import DOOR, Places, Scene, fresh_mark
 from tests.contract.network.senders import ALICE
 from tests.contract.network.slices import GATEWAY
-from tests.contract.network.wire import BROADCAST, dhcp
+from tests.contract.network.wire import BROADCAST
 
 Victim = Literal["neighbour", "gateway", "host"]
 Kind = Literal[
@@ -35,13 +36,15 @@ Kind = Literal[
     "other IPv6",
     "other protocol",
 ]
-Frame = Packet | Callable[[Places], Packet]
+Frame: TypeAlias = Packet | Callable[[Places], Packet]
 """What depends on the node is made when it is sent."""
 
 SERVICE: Final = 9999
 """A port of the host at which nobody from a slice is heard."""
 ALL_NODES: Final = "33:33:00:00:00:01"
 """The MAC of ff02::1."""
+MDNS: Final = "01:00:5e:00:00:fb"
+"""The MAC of 224.0.0.251."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,14 @@ def udp(source: str, target: str, to: int = 7, of: int = 4002) -> Packet:
     return IP(src=source, dst=target) / UDP(sport=of, dport=to)
 
 
+def to_all() -> Packet:
+    return ether(to=BROADCAST) / ping(ALICE.ip, "10.100.1.255")
+
+
+def to_many() -> Packet:
+    return ether(to=MDNS) / udp(ALICE.ip, "224.0.0.251", 5353)
+
+
 def claim(ip: str, *, by: str, target: str = GATEWAY, op: int = 2) -> Packet:
     return ARP(op=op, hwsrc=by, psrc=ip, hwdst=DOOR, pdst=target)
 
@@ -120,11 +131,26 @@ def lldp(to: str = DOOR) -> Packet:
     return Ether(src=ALICE.mac, dst=to, type=0x88CC)
 
 
-def of_bob(kind: str, **words: str | bytes) -> Packet:
-    """A DHCP message about his lease that Alice broadcasts."""
-    return dhcp(kind, mac=ALICE.mac, server_id=GATEWAY, **words)
+def relayed(message: Packet, by: str) -> Packet:
+    """With a relay's address, to which the answer goes (RFC 2131, 4.1)."""
+    message[BOOTP].giaddr = by
+    return message
 
 
 def unicast(message: Packet) -> Packet:
     """The DHCP message as a client sends it that has its address."""
     return ether() / IP(src=ALICE.ip, dst=GATEWAY) / message[UDP]
+
+
+def neighbour(
+    kind: Kind, what: str, frame: Frame, *guards: Removal, arrival: Arrival = at_neighbour
+) -> Attack:
+    return Attack(kind, "neighbour", what, frame, arrival, guards)
+
+
+def gateway(kind: Kind, what: str, frame: Frame, *guards: Removal, arrival: Arrival = at_gateway) -> Attack:
+    return Attack(kind, "gateway", what, frame, arrival, guards)
+
+
+def host(kind: Kind, what: str, frame: Frame, arrival: Arrival, *guards: Removal) -> Attack:
+    return Attack(kind, "host", what, frame, arrival, guards)

@@ -21,6 +21,7 @@ from node_agent.rules import (
     INTO_SLICES,
     NODE,
     OUT_OF_SLICES,
+    REPLIES,
     Change,
     Rule,
     field,
@@ -39,6 +40,7 @@ FORGED: Final = 0x77
 INPUT: Final = rule("inet", FROM_SLICES, NODE, DROP)
 LEAVING: Final = rule("inet", OUT_OF_SLICES, NODE, DROP)
 ENTERING: Final = rule("inet", INTO_SLICES, NODE, DROP)
+AROUND: Final = rule("inet", "forward", NODE, meta("iifname", TAPS), DROP)
 AT_TAPS: Final = rule("inet", "input", NODE, meta("iifname", TAPS), DROP)
 
 
@@ -61,24 +63,26 @@ def to_gateway(**fields: str) -> Removal:
 
 
 def _permitted(to: str, fields: Mapping[str, str]) -> Removal:
-    match = {"in_port": str(port_number(ALICE.index)), **fields}
+    matched = {"in_port": str(port_number(ALICE.index)), **fields}
 
     def remove(scene: Scene, _after: ExitStack) -> None:
-        flow = Flow(900, frozenset(match.items()), to)
+        flow = Flow(900, frozenset(matched.items()), to)
         scene.host.switch.set_flows(BRIDGE, FORGED, frozenset({flow}))
+        scene.settle()
 
     return remove
 
 
 def without_flow(**fields: str) -> Removal:
     """A flow of Alice's is gone that drops what matches these fields."""
-    match = {"in_port": str(port_number(ALICE.index)), **UNTAGGED, **fields}
+    matched = {"in_port": str(port_number(ALICE.index)), **UNTAGGED, **fields}
 
     def remove(scene: Scene, _after: ExitStack) -> None:
         flows = flows_of(ALICE)
-        left = frozenset(flow for flow in flows if flow.match != frozenset(match.items()))
+        left = frozenset(flow for flow in flows if flow.match != frozenset(matched.items()))
         assert len(left) == len(flows) - 1
         scene.host.switch.set_flows(BRIDGE, cookie_of(ALICE.index), left)
+        scene.settle()
 
     return remove
 
@@ -90,6 +94,14 @@ def without(*rules: Rule) -> Removal:
         scene.host.filter.change(Change(delete=found))
 
     return remove
+
+
+def replies_as_sent(scene: Scene, _after: ExitStack) -> None:
+    """The server's answers to Alice's card go where they say."""
+    found = scene.host.filter.ruleset().rules
+    hers = tuple(each for each in found if (each.rule.chain, each.rule.owner) == (REPLIES, ALICE.tap))
+    assert len(hers) == 1
+    scene.host.filter.change(Change(delete=hers))
 
 
 def any_client(scene: Scene, after: ExitStack) -> None:

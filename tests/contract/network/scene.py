@@ -4,8 +4,12 @@ Each has a way in from outside. Bob's is also the one road by which Alice may re
 """
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from scapy.layers.l2 import ARP, Ether
+from scapy.packet import Packet
 
 from events.values import Ipv4Address
 from node_agent.flows import gateway_mac
@@ -57,6 +61,17 @@ class Scene:
     sender: Sender
     bob: Wire
 
+    def bob_hears(self, last: Callable[[Packet], bool]) -> list[Packet]:
+        """All before the first frame that is the `last`. He answers who asks for him meanwhile, as a machine does."""
+
+        def is_last(frame: Packet) -> bool:
+            if ARP in frame and (frame[ARP].op, frame[ARP].pdst) == (1, BOB.ip):
+                here = ARP(op=2, hwsrc=BOB.mac, psrc=BOB.ip, hwdst=DOOR, pdst=GATEWAY)
+                self.bob.send(Ether(src=BOB.mac, dst=DOOR) / here)
+            return last(frame)
+
+        return self.bob.until(is_last)
+
     def mend(self) -> None:
         """As a survey does; and nobody believes any longer what was told meanwhile."""
         with one_look():
@@ -65,6 +80,11 @@ class Scene:
                 for aspect in aspects_of(self.host):
                     run(aspect.to_apply(slice_of(slot, self.places.uplink)))
         self.node.run(["ip", "neigh", "flush", "dev", BRIDGE])
+        self.settle()
+
+    def settle(self) -> None:
+        """Make the switch forget at once what it concluded from flows that were changed since."""
+        self.node.run(["ovs-appctl", "revalidator/purge"])
 
     def reserve_anew(self) -> None:
         """Bob's address, which the server no longer gives to anybody once it was declined."""

@@ -17,8 +17,8 @@ from tests.contract.network.attacks import Kind, Victim
 from tests.contract.network.conftest import clear
 from tests.contract.network.guards import taken_away
 from tests.contract.network.hosts import aspects_of, gateway_of
-from tests.contract.network.scene import BOB, BRIDGE, Places, Scene, slice_of
-from tests.contract.network.senders import ALICE, SENDING_PROGRAM, FromTap, Sender, booted
+from tests.contract.network.scene import ALICES_DOOR, BOB, BRIDGE, WORLD, Places, Scene, slice_of
+from tests.contract.network.senders import ALICE, SENDING_PROGRAM, FromGuest, FromTap, Sender, booted
 from tests.contract.network.slices import GATEWAY, run
 from tests.contract.network.wire import Wire, hardware_address, is_arp_reply, who_has
 from tests.servers.lab import kept_folder
@@ -93,3 +93,40 @@ def test_it_neither_arrives_nor_takes_effect(attack: str, scene: Scene) -> None:
 def test_it_arrives_once_its_guards_are_taken_away(attack: str, scene: Scene) -> None:
     with taken_away(scene, *ATTACKS[attack].guards):
         assert ATTACKS[attack].arrives(scene)
+
+
+in_guest = pytest.mark.parametrize("sender", ["guest"], indirect=True, scope="module")
+
+
+@pytest.fixture
+def guest(sender: Sender) -> FromGuest:
+    assert isinstance(sender, FromGuest)
+    return sender
+
+
+@pytest.mark.node
+@in_guest
+def test_a_guest_is_given_its_address(guest: FromGuest) -> None:
+    assert f"lease of {ALICE.ip} obtained" in guest.do("udhcpc -f -q -n -i eth0 -s /bin/true 2>&1")
+
+
+@pytest.mark.node
+@in_guest
+def test_a_guest_pings_the_world(guest: FromGuest) -> None:
+    assert "1 packets received" in guest.do(f"ping -c 1 -W 5 {WORLD}")
+
+
+@pytest.mark.node
+@in_guest
+def test_a_guest_connects_to_the_world_and_is_answered(guest: FromGuest, lab: Lab) -> None:
+    assert guest.do(f"echo hello | nc -w 5 {WORLD} 7") == "hello\n"
+    seen = guest.do(f"wget -q -O - http://{WORLD}/")
+    assert f'"source":"{lab.node("lab-a").uplink_address}"' in seen
+
+
+@pytest.mark.node
+@in_guest
+def test_the_world_connects_to_a_port_in_the_open_and_the_guest_answers(guest: FromGuest, lab: Lab) -> None:
+    port = f"/dev/tcp/{lab.node('lab-a').uplink_address}/{ALICES_DOOR}"
+    answer = lab.site.run(["timeout", "5", "bash", "-c", f"read -r line < {port} && echo $line"]).stdout
+    assert answer.startswith("SSH-2.0-")

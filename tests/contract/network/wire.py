@@ -126,10 +126,11 @@ def dhcp(
     chaddr: str | None = None,
     flags: int = 0,
     ciaddr: str = "0.0.0.0",
-    **options: str | bytes,
+    client_id: bytes | None = None,
+    **options: str,
 ) -> Packet:
     """A DHCP message as a client broadcasts it; `chaddr` is whose lease it is about."""
-    words = [("message-type", kind), *options.items()]
+    words = [("message-type", kind), *options.items(), *([("client_id", client_id)] if client_id else [])]
     hardware = bytes.fromhex((chaddr or mac).replace(":", ""))
     return (
         Ether(src=mac, dst=BROADCAST)
@@ -144,11 +145,12 @@ def is_dhcp(kind: int) -> Callable[[Packet], bool]:
     return lambda frame: DHCP in frame and ("message-type", kind) in frame[DHCP].options
 
 
-def lease(wire: Wire, mac: str, flags: int = 0, **options: str | bytes) -> Ipv4Address | None:
+def lease(wire: Wire, mac: str, flags: int = 0, client_id: bytes | None = None) -> Ipv4Address | None:
     """Go through discovery and request; the address that was acknowledged, or None."""
-    offer = wire.ask(dhcp("discover", mac=mac, flags=flags, **options), is_dhcp(2))
+    offer = wire.ask(dhcp("discover", mac=mac, flags=flags, client_id=client_id), is_dhcp(2))
     if offer is None:
         return None
     wanted = offer[BOOTP].yiaddr
-    ack = wire.ask(dhcp("request", mac=mac, flags=flags, requested_addr=wanted, **options), is_dhcp(5))
+    request = dhcp("request", mac=mac, flags=flags, client_id=client_id, requested_addr=wanted)
+    ack = wire.ask(request, is_dhcp(5))
     return Ipv4Address(ack[BOOTP].yiaddr) if ack is not None else None
