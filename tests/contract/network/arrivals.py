@@ -15,7 +15,7 @@ from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Padding
 
 from events.values import MacAddress
-from tests.contract.network.scene import BOB, BOBS_DOOR, BRIDGE, DOOR, WORLD, Scene, fresh_mark
+from tests.contract.network.scene import BOB, BOBS_DOOR, BRIDGE, DOOR, WORLD, Scene, fresh_mark, setting
 from tests.contract.network.senders import ALICE
 from tests.contract.network.slices import GATEWAY
 from tests.contract.network.wire import Ear, dhcp, is_arp_reply, is_dhcp, lease, who_has
@@ -108,9 +108,12 @@ def at_port(port: int) -> Arrival:
 
 
 def as_route(scene: Scene, attack: Packet, mark: bytes) -> bool:
-    """The host has taken a route from it."""
+    """The host has taken a route from it, which it then forgets."""
     at_gateway(scene, attack, mark)
-    return PREFIX in scene.node.run(["ip", "-6", "route", "show"]).stdout
+    routes = scene.node.run(["ip", "-6", "route", "show"]).stdout
+    for disabled in ("1", "0"):
+        setting("ipv6", BRIDGE, "disable_ipv6").write_text(disabled)
+    return PREFIX in routes
 
 
 def as_answer(scene: Scene, attack: Packet, mark: bytes) -> bool:

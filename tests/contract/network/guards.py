@@ -8,7 +8,6 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Final
 
 from node_agent.drivers.dnsmasq import LINK
@@ -29,7 +28,7 @@ from node_agent.rules import (
     meta,
     rule,
 )
-from tests.contract.network.scene import BOB, BRIDGE, Scene
+from tests.contract.network.scene import BOB, BRIDGE, Scene, setting
 from tests.contract.network.senders import ALICE
 
 Removal = Callable[[Scene, ExitStack], None]
@@ -87,10 +86,10 @@ def without_flow(**fields: str) -> Removal:
     return remove
 
 
-def without(*rules: Rule) -> Removal:
+def without(rule: Rule) -> Removal:
     def remove(scene: Scene, _after: ExitStack) -> None:
-        found = tuple(each for each in scene.host.filter.ruleset().rules if each.rule in rules)
-        assert len(found) == len(rules)
+        found = tuple(each for each in scene.host.filter.ruleset().rules if each.rule == rule)
+        assert len(found) == 1
         scene.host.filter.change(Change(delete=found))
 
     return remove
@@ -135,13 +134,6 @@ def ipv6_heard(_scene: Scene, _after: ExitStack) -> None:
     setting("ipv6", ALICE.tap, "disable_ipv6").write_text("0")
 
 
-def routes_forgotten(_scene: Scene, after: ExitStack) -> None:
-    """No guard: what the bridge's device learns is forgotten afterwards."""
-    ipv6 = setting("ipv6", BRIDGE, "disable_ipv6")
-    for value in ("0", "1"):
-        after.callback(ipv6.write_text, value)
-
-
 def loopback_routed(link: str) -> Removal:
     """What is addressed to loopback is no martian on this link."""
 
@@ -151,8 +143,3 @@ def loopback_routed(link: str) -> Removal:
         routed.write_text("1")
 
     return remove
-
-
-def setting(family: str, link: str, name: str) -> Path:
-    """Of this thread's network namespace, the node's."""
-    return Path(f"/proc/sys/net/{family}/conf/{link}/{name}")

@@ -6,6 +6,7 @@ Each has a way in from outside. Bob's is also the one road by which Alice may re
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from scapy.layers.l2 import ARP, Ether
@@ -73,12 +74,14 @@ class Scene:
         return self.bob.until(is_last)
 
     def mend(self) -> None:
-        """As a survey does; and nobody believes any longer what was told meanwhile."""
+        """As a survey does; and nobody remembers what was told, or what passed, meanwhile."""
         with one_look():
             run(gateway_of(self.host).to_apply())
             for slot in (ALICE, BOB):
                 for aspect in aspects_of(self.host):
                     run(aspect.to_apply(slice_of(slot, self.places.uplink)))
+        for slot in (ALICE, BOB):
+            self.host.filter.forget(slot.ip, lambda _: True)
         self.node.run(["ip", "neigh", "flush", "dev", BRIDGE])
         self.settle()
 
@@ -99,3 +102,8 @@ def slice_of(slot: SliceNetwork, uplink: Ipv4Address) -> Slice:
         BOB.index: port_mapping(2, uplink, BOBS_DOOR, 53).model_copy(update={"protocol": "udp"}),
     }
     return slice_on(slot, way_in[slot.index])
+
+
+def setting(family: str, link: str, name: str) -> Path:
+    """Of this thread's network namespace, the node's."""
+    return Path(f"/proc/sys/net/{family}/conf/{link}/{name}")

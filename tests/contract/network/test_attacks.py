@@ -95,6 +95,16 @@ def test_it_arrives_once_its_guards_are_taken_away(attack: str, scene: Scene) ->
         assert ATTACKS[attack].arrives(scene)
 
 
+@pytest.mark.node
+@pytest.mark.parametrize("sender", ["tap"], indirect=True, scope="module")
+@pytest.mark.parametrize("attack", [name for name, attack in ATTACKS.items() if len(attack.guards) > 1])
+def test_it_does_not_arrive_as_long_as_one_of_its_guards_is_left(attack: str, scene: Scene) -> None:
+    guards = ATTACKS[attack].guards
+    for left in guards:
+        with taken_away(scene, *(guard for guard in guards if guard is not left)):
+            assert not ATTACKS[attack].arrives(scene)
+
+
 in_guest = pytest.mark.parametrize("sender", ["guest"], indirect=True, scope="module")
 
 
