@@ -32,6 +32,8 @@ log = structlog.get_logger(__name__)
 
 PAUSE: Final = 0.005
 """Seconds between two looks at the lease file while a release takes effect."""
+SETTLED: Final = 0.05
+"""Seconds since its last change after which the lease file is whole."""
 HEEDED: Final = 0.1
 """Seconds after which a lease that was released again and again is one that the server does not know."""
 
@@ -130,12 +132,24 @@ class DnsmasqLeases:
 
     def _leases(self) -> frozenset[LeaseSeen]:
         try:
-            lines = self._file.read_text().splitlines()
+            lines = self._written().splitlines()
         except FileNotFoundError:
             return frozenset()
         except (OSError, ValueError) as error:
             raise HostUnreadable(f"lease file {self._file}: {error}") from error
         return frozenset(seen for line in lines if (seen := _lease(line, time.time())))
+
+    def _written(self) -> str:
+        """The lease file, and not what stands there while dnsmasq writes it anew, which empties it first."""
+        ends = monotonic() + self._deadline
+        while True:
+            text = self._file.read_text()
+            # Asked afterwards, or it could have been emptied in between; a clock that was set back puts it ahead.
+            if abs(time.time() - self._file.stat().st_mtime) >= SETTLED:
+                return text
+            if monotonic() > ends:
+                raise OSError("it does not stop changing")
+            time.sleep(PAUSE)
 
     def _make_folder(self) -> None:
         self._hosts.mkdir(parents=True, exist_ok=True)

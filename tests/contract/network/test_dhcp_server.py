@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -182,3 +183,23 @@ def test_a_server_that_its_agent_held_still_when_it_died_serves_for_the_next(hos
     assert successor.serves(NETWORK)
     assert host.lease(slot.tap, slot.mac) == slot.ip
     successor.close()
+
+
+def test_a_lease_is_seen_while_the_server_writes_its_file_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from node_agent.drivers import dhcp
+    from node_agent.drivers.links import NetlinkLinks
+
+    leases = dhcp.DnsmasqLeases(tmp_path, NETWORK, NetlinkLinks())
+    file, pause = tmp_path / "leases", time.sleep
+
+    def write_the_rest(seconds: float) -> None:
+        if not file.read_text():
+            file.write_text(f"4000000000 {network(0).mac} {network(0).ip} * *\n")
+        pause(seconds)
+
+    monkeypatch.setattr(time, "sleep", write_the_rest)
+    # As dnsmasq does (lease_update_file): it is empty before its lines come.
+    file.write_text("")
+    assert [each.ip for each in leases.leases()] == [network(0).ip]
