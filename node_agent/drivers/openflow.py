@@ -1,7 +1,11 @@
 """The flows and meters of a bridge. Flows are set as bundles by `ovs-ofctl` over stdin, and read back with the parser
 of the `ovs` package. Bundles take no meters: each is set by itself.
+
+That parser does not know all that a switch does. What it refuses is no flow of ours, and somebody else's is removed by
+its cookie, so its line is as good as its parts; as an error it would end the agent whenever an operator adds one.
 """
 
+import re
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ovs.flow.decoders import EthMask, IPMask
+from ovs.flow.kv import ParseError
 from ovs.flow.ofp import OFPFlow
 
 from node_agent.drivers.meters import meter_text, read_meters
@@ -21,6 +26,7 @@ from node_agent.slices import HostRefused
 # By their names it would ask for the features of all 254 tables first, a megabyte.
 _OPTIONS: Final = ("-O", "OpenFlow14", "--no-names")
 _DUMPS: Final = (("dump-flows", "--no-stats"), ("dump-meters",))
+_COOKIE: Final = re.compile(r"\s*cookie=(0x[0-9a-f]+),")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +103,12 @@ def _tables(flows: str, meters: str) -> Tables:
 # A survey sees the same lines again and again; parsing them costs more than all the rest of it.
 @lru_cache(maxsize=4096)
 def _read(line: str) -> tuple[int, Flow]:
-    parsed = OFPFlow(line)
     # Without statistics, `ovs-ofctl` leaves out a cookie of 0.
+    try:
+        parsed = OFPFlow(line)
+    except (ParseError, ValueError):
+        cookie = _COOKIE.match(line)
+        return int(cookie[1], 16) if cookie else 0, Flow(0, frozenset(), line.strip())
     return parsed.info.get("cookie", 0), _flow(parsed)
 
 
