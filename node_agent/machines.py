@@ -23,7 +23,7 @@ from node_agent.guests import Accelerator, Guest, Hosting, guest_for
 from node_agent.host import MachineSeen
 from node_agent.hypervisors import Disks, Hypervisor
 from node_agent.images import Images
-from node_agent.looks import look
+from node_agent.looks import look, look_again
 from node_agent.machine_drift import difference, domain_words, process_words
 from node_agent.machine_plans import (
     Change,
@@ -82,9 +82,8 @@ class Domains:
 class Machines:
     """The aspect `machine` (`node_agent.slices.Aspect`). `offload` is explained at `Hosting`.
 
-    `is_plugged` says whether a program holds a tap; a machine that has a virtual function holds that. Raises
-    `HostUnreadable`. `places` is what each slot's machine has
-    of its host for itself.
+    `is_plugged` says whether a program holds a tap, or raises `HostUnreadable`; a machine that has a virtual function
+    holds that. `places` is what each slot's machine has of its host for itself.
     """
 
     name = "machine"
@@ -191,6 +190,7 @@ class Machines:
 
     def _check(self, guest: Guest) -> None:
         # Not what the plan saw: another program may have taken one meanwhile.
+        look_again(self._bus)
         devices = self._bus.devices()
         for words in far_from(guest.place, devices):
             log.warning("device_far", machine=guest.name, found=words)
@@ -199,6 +199,7 @@ class Machines:
             raise HostRefused("; ".join(against))
 
     def _reset(self, address: PciAddress) -> None:
+        look_again(self._bus)
         reset(address, self._bus, self._hypervisor.domains())
 
     def _domains(self) -> Domains:

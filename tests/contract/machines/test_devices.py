@@ -11,6 +11,7 @@ import pytest
 
 from events.values import PciAddress, SlotIndex
 from node_agent.drivers.sysfs import SysfsPci
+from node_agent.looks import one_look
 from node_agent.machines import Machines
 from node_agent.places import HostDevice, Place, Use
 from node_agent.slices import HostRefused
@@ -231,6 +232,20 @@ def test_what_a_machine_had_is_reset_by_the_kernel(simulated: Simulated, tmp_pat
     for step in machines.to_remove(network_on(0)):
         step.run()
     assert [path.read_text() for path in resets] == ["1", "1"]
+
+
+def test_a_device_that_was_bound_since_the_plan_is_refused(simulated: Simulated, tmp_path: Path) -> None:
+    root = lay_out("hgx", tmp_path / "sys")
+    simulated.bus = SysfsPci(root)
+    with one_look():
+        # As for a slot's link, which is looked for before the machine is.
+        simulated.bus.devices()
+        steps = {step.name: step for step in on(simulated, place(GPU)).to_apply(slice_on(0))}
+        driver = root / "devices" / GPU / "driver"
+        driver.unlink()
+        driver.symlink_to("../../bus/pci/drivers/nvidia")
+        with pytest.raises(HostRefused, match="is bound to nvidia"):
+            steps["machine.check_devices"].run()
 
 
 def test_a_machine_with_other_devices_than_its_slot_is_another_machine(simulated: Simulated) -> None:
