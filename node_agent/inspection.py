@@ -43,7 +43,9 @@ class Told(Wire):
 
 
 class Inspection:
-    """Used by one thread at a time, but for `doubt`. `enrolment` tells the hash of the token that was enrolled with."""
+    """Used by one thread at a time, but for `describe` and `doubt`. `enrolment` tells the hash of the token that was
+    enrolled with.
+    """
 
     def __init__(
         self,

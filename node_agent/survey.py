@@ -54,7 +54,9 @@ class Survey:
 
     def start(self, timetable: Timetable) -> None:
         self._entry = timetable.enter(self._look_again, name="survey", after=self._seconds)
-        self._telling = timetable.enter(self._tell, name="description", after=0.0)
+        self._telling = timetable.enter(self._tell, name="description", after=None)
+        # Not at its entry, or what comes up between its run and this line would be told to nobody.
+        self._telling.wake()
         if self._woken:
             self._entry.wake()
 
