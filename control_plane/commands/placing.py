@@ -30,6 +30,7 @@ from events.allocations import (
 from events.append import Change
 from events.ingress import IngressReserved
 from events.values import (
+    MAX_SLOTS,
     IngressId,
     SlotId,
     node_of,
@@ -40,7 +41,7 @@ from read_models import nodes, slots
 from read_models.slots import SlotRow
 from tasks.catalogue import INGRESS, RATE
 
-CANDIDATES: Final = 64
+CANDIDATES: Final = MAX_SLOTS + 1
 """Rows looked at for one request; more than the slots of any node."""
 _FREE: Final[sa.ColumnClause[str]] = sa.literal_column("'free'")
 """Not a parameter: the index of free slots is for this word alone, and a plan for any word cannot use it."""

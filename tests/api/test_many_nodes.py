@@ -10,7 +10,7 @@ from control_plane.commands.placing import CANDIDATES
 from control_plane.decisions.slots import derived_macs
 from control_plane.settings import Settings
 from deploy.embedded.postgres import PostgresServer
-from events.values import MacAddress, NodeId, SlotId, SlotIndex, slot_of
+from events.values import MAX_SLOTS, MacAddress, NodeId, SlotId, SlotIndex, slot_of
 from tests.api.node import admit, allocate
 from tests.api.test_heartbeats import SETTINGS
 from tests.servers.plane import RunningPlane, running
@@ -109,6 +109,11 @@ def test_a_node_whose_slots_were_not_all_looked_at_is_not_taken_for_the_fullest(
         admit(running_plane, name, slots=40)
     [slot] = allocate(running_plane).json()["slots"]
     assert slot["node_id"] == "a"
+
+
+def test_a_node_all_of_whose_slots_are_free_is_looked_at_whole(running_plane: RunningPlane) -> None:
+    admit(running_plane, "a", slots=MAX_SLOTS)
+    assert allocate(running_plane, slot_count=MAX_SLOTS).is_success
 
 
 def two_of_one_mac() -> tuple[NodeId, NodeId]:
