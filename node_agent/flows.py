@@ -3,8 +3,8 @@
 The bridge is `secure`: without a flow nothing passes, so this list is complete by being a list of permissions. A slice
 talks to the gateway's local port alone, never to another slice; it speaks with its own MAC and IP alone, in ARP too;
 it asks DHCP and never answers it; it sends no VLAN tag, no IPv6, no multicast. Where it has a rate, its IP goes through
-its meters (`meters`). What DHCP carries inside, OpenFlow
-cannot match: whose lease a message is about is checked by the gateway's filter (`translations`).
+its meters (`meters`). What DHCP carries inside, OpenFlow cannot match: whose lease a message is about is checked by the
+gateway's filter (`translations`).
 
 Ports are numbered from their slot and the gateway's MAC from its address, so that the flows follow from the wanted
 slice alone and are the same after any restart.

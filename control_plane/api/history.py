@@ -184,7 +184,7 @@ def _unknown(kind: Kind, name: str, position: Position) -> UnknownName:
     why = {
         Kind.ADDRESS: f"up to position {position} {name} was reserved for no slot",
         Kind.DEVICE: f"up to position {position} PCI device {name} was granted to no slot",
-        Kind.MAPPING: f"there is no ingress mapping {name}: no release has made any yet",
+        Kind.MAPPING: f"up to position {position} there was no ingress mapping {name}",
     }.get(kind, f"up to position {position} there was no {kind} {name}")
     return UnknownName(Objection(f"unknown_{kind}", why))
 

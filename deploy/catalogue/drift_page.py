@@ -11,8 +11,8 @@ HEAD: Final = """# Drift
 What on a node can differ from what is wanted, how the node notices it, and what it does. This page is made from
 `tasks/drift.py` by `./dev drift`, and `./dev check` fails when the two differ. The catalogue is closed: a node names no kind
 that is not on this page. The tests make each that a node names on a real one, by another program's hand; `machine.devices` is made
-on a simulated one, because no lab has a PCI device that a machine could be given, and `slot.absent` the control plane
-names by itself.
+on a simulated one, because no lab has a PCI device that a machine could be given, and `slot.ungranted` and `slot.absent` the
+control plane names by itself.
 
 Every kind is found by the periodic survey at the latest, since that compares all that is wanted with a fresh look. What tells
 a node at once only makes the survey come now: nothing is decided on an event.
