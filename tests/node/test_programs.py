@@ -1,6 +1,7 @@
 """Programs that are begun side by side answer together, and none is left behind."""
 
 import os
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,11 @@ def shell(*scripts: str, deadline: float = PATIENCE) -> Asked[str]:
 
 def gone(asked: Asked[str]) -> bool:
     return all(program.returncode is not None for program in asked.programs)
+
+
+def children() -> str:
+    """The processes that this thread has begun and not waited for."""
+    return Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text()
 
 
 def test_their_outputs_are_read_in_the_order_of_the_commands(tmp_path: Path) -> None:
@@ -49,8 +55,10 @@ def test_one_that_hangs_is_waited_for_until_the_deadline_and_ended() -> None:
 
 
 def test_one_that_is_not_there_is_no_answer() -> None:
+    before = children()
     with pytest.raises(HostUnreadable, match=r"a program: .*nowhere"):
         ask("a program", [("sleep", "600"), ("/nowhere",)], joined, PATIENCE)
+    assert children() == before
 
 
 def test_output_that_means_nothing_is_no_answer() -> None:
