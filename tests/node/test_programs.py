@@ -41,14 +41,14 @@ def test_their_outputs_are_read_in_the_order_of_the_commands(tmp_path: Path) -> 
 
 
 def test_one_that_fails_is_quoted_and_the_others_are_ended() -> None:
-    asked = shell("echo no such bridge >&2; exit 1", "sleep 600")
+    asked = shell("echo no such bridge >&2; exit 1", "exec sleep 600")
     with pytest.raises(HostUnreadable, match="the shell: no such bridge"):
         asked.answer()
     assert gone(asked)
 
 
 def test_one_that_hangs_is_waited_for_until_the_deadline_and_ended() -> None:
-    asked = shell("sleep 600", deadline=0.05)
+    asked = shell("exec sleep 600", deadline=0.05)
     with pytest.raises(HostUnreadable, match="timed out"):
         asked.answer()
     assert gone(asked)
@@ -68,6 +68,6 @@ def test_output_that_means_nothing_is_no_answer() -> None:
 
 
 def test_who_does_not_want_to_know_any_more_leaves_none_behind() -> None:
-    asked = shell("sleep 600", "sleep 600")
+    asked = shell("exec sleep 600", "exec sleep 600")
     asked.end()
     assert gone(asked)
