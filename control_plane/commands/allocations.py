@@ -13,14 +13,9 @@ from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from control_plane.processes.allocation import wanted_by
 from control_plane.telling import is_telling
-from events.allocations import (
-    AllocationFact,
-)
+from events.allocations import AllocationFact
 from events.facts import Reason
-from events.values import (
-    AllocationId,
-    node_of,
-)
+from events.values import AllocationId, node_of
 from tasks.catalogue import type_of
 
 

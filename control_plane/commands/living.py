@@ -23,13 +23,7 @@ from events.allocations import (
 from events.append import Change
 from events.envelope import Recorded
 from events.slots import SlotFact
-from events.values import (
-    AllocationId,
-    NodeId,
-    SlotId,
-    stream_of_allocation,
-    stream_of_slot,
-)
+from events.values import AllocationId, NodeId, SlotId, stream_of_allocation, stream_of_slot
 from read_models import slots
 from read_models.slots import SlotRow
 

@@ -21,22 +21,10 @@ from control_plane.decisions.slots import claim
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from control_plane.sessions import knows
-from events.allocations import (
-    AllocationFact,
-    AllocationPlaced,
-    AllocationRequested,
-    PlacedSlot,
-)
+from events.allocations import AllocationFact, AllocationPlaced, AllocationRequested, PlacedSlot
 from events.append import Change
 from events.ingress import IngressReserved
-from events.values import (
-    MAX_SLOTS,
-    IngressId,
-    SlotId,
-    node_of,
-    stream_of_allocation,
-    stream_of_slot,
-)
+from events.values import MAX_SLOTS, IngressId, SlotId, node_of, stream_of_allocation, stream_of_slot
 from read_models import nodes, slots
 from read_models.slots import SlotRow
 from tasks.catalogue import INGRESS, RATE
