@@ -40,6 +40,16 @@ Moment = Annotated[AwareDatetime, Field(ge=_BEGINNING, lt=_END)]
 """When something happened, with a zone."""
 
 
+def is_none(told: object) -> bool:
+    """For a field that is left out of a message where there is none: who does not know a field refuses it."""
+    return told is None
+
+
+def is_empty(told: tuple[object, ...]) -> bool:
+    """The same, of a field with several."""
+    return not told
+
+
 def line(text: str) -> str:
     """As much of a text as a `Line` holds."""
     return text[:_LINE]

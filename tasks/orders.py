@@ -25,6 +25,8 @@ from tasks.fields import (
     SlotId,
     SshPublicKey,
     Wire,
+    is_empty,
+    is_none,
 )
 
 
@@ -37,10 +39,6 @@ class Token(NamedTuple):
 
 MOST_MBIT: Final = 1_000_000
 """The highest rate that can be set: 1 Tbit/s, which OpenFlow counts in kbit/s."""
-
-
-def _is_none(rate_mbit: int | None) -> bool:
-    return rate_mbit is None
 
 
 class SliceNetwork(Wire):
@@ -57,7 +55,7 @@ class SliceNetwork(Wire):
     gateway: Ipv4Address
     """Where the guest sends what is not for itself."""
     # Left out where there is none, as `ingress` is.
-    rate_mbit: int | None = Field(default=None, ge=1, le=MOST_MBIT, exclude_if=_is_none)
+    rate_mbit: int | None = Field(default=None, ge=1, le=MOST_MBIT, exclude_if=is_none)
     """How much may pass each way, in Mbit/s (NOD-3); null: as much as may be. Of `slice.apply` alone."""
 
 
@@ -85,10 +83,6 @@ class Readiness(Wire):
     """What the line begins with; empty where an open port is enough."""
     deadline_seconds: int = Field(ge=1, le=3600)
     """How long it may take, from when the node takes the order up."""
-
-
-def _is_empty(mappings: tuple[object, ...]) -> bool:
-    return not mappings
 
 
 class _Mapping(Wire):
@@ -131,7 +125,7 @@ class ApplySlice(Wire):
     machine: Machine
     readiness: Readiness
     # Left out where there is none: an agent that knows of no ingress refuses a field that it does not know.
-    ingress: tuple[Mapping, ...] = Field(default=(), max_length=MOST_MAPPINGS, exclude_if=_is_empty)
+    ingress: tuple[Mapping, ...] = Field(default=(), max_length=MOST_MAPPINGS, exclude_if=is_empty)
     """The ways in from outside, all of them."""
 
 

@@ -25,6 +25,8 @@ from tasks.fields import (
     Wire,
     Word,
     Words,
+    is_empty,
+    is_none,
 )
 from tasks.orders import MOST_MAPPINGS
 
@@ -40,14 +42,6 @@ class Reason(Wire):
     """What kind of reason it is."""
     message: Line
     """The reason itself."""
-
-
-def _is_none(told: object) -> bool:
-    return told is None
-
-
-def _is_empty(told: tuple[object, ...]) -> bool:
-    return not told
 
 
 class FoundDevice(Wire):
@@ -77,9 +71,9 @@ class FoundSlot(Wire):
     network_device: Word = Field(max_length=64)
     """Name of the link that the slice's card is plugged into."""
     # Left out where there is none: a control plane that knows of no devices refuses a field that it does not know.
-    devices: tuple[FoundDevice, ...] = Field(default=(), max_length=64, exclude_if=_is_empty)
+    devices: tuple[FoundDevice, ...] = Field(default=(), max_length=64, exclude_if=is_empty)
     """PCI functions that a slice gets here."""
-    numa_node: int | None = Field(default=None, ge=0, le=1023, exclude_if=_is_none)
+    numa_node: int | None = Field(default=None, ge=0, le=1023, exclude_if=is_none)
     """Whose memory a slice gets here, where that matters."""
 
 
