@@ -75,25 +75,31 @@ Series = dict[str, list[float]]
 def main(arguments: Sequence[str]) -> None:
     images, few, many = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
-        settings = _settings(images, Path(name), many)
-        host = real_host(settings, SUBNET, lambda: None)
-        try:
-            found = _measured(host, settings, few, many)
-        finally:
-            host.close()
+    found = Series()
+    with _node(images, few) as (host, settings):
+        found |= _networks(_without_guests(host), settings)
+        found["survey"] = _looks(host, settings)
+        found["look_few"] = _looks(_without_guests(host), settings)
+    with _node(images, many) as (host, settings):
+        found["look_many"] = _looks(_without_guests(host), settings)
     sys.stdout.write(json.dumps(found))
 
 
-def _measured(host: Host, settings: Settings, few: int, many: int) -> Series:
-    run_steps(host.gateway.to_apply(), Halt())
-    networks = replace(host, aspects=host.aspects[:-1])
-    return {
-        **_networks(networks, settings),
-        "survey": _looks(host, settings, few),
-        "look_few": _looks(networks, settings, few),
-        "look_many": _looks(networks, settings, many),
-    }
+@contextmanager
+def _node(images: Path, slots: int) -> Iterator[tuple[Host, Settings]]:
+    """The host as a node of so many slots, prepared."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        settings = _settings(images, Path(name), slots)
+        host = real_host(settings, SUBNET, lambda: None)
+        try:
+            run_steps(host.gateway.to_apply(), Halt())
+            yield host, settings
+        finally:
+            host.close()
+
+
+def _without_guests(host: Host) -> Host:
+    return replace(host, aspects=host.aspects[:-1])
 
 
 def _networks(host: Host, settings: Settings) -> Series:
@@ -110,9 +116,9 @@ def _networks(host: Host, settings: Settings) -> Series:
     return taken
 
 
-def _looks(host: Host, settings: Settings, count: int) -> list[float]:
-    """Milliseconds of each survey of a node that carries so many slices, and where nothing is due."""
-    orders = [_order(settings, SlotIndex(index)) for index in range(count)]
+def _looks(host: Host, settings: Settings) -> list[float]:
+    """Milliseconds of each survey of a node all of whose slots carry slices, and where nothing is due."""
+    orders = [_order(settings, slot.index) for slot in settings.slots]
     for order in orders:
         _make(host, order)
     if host.aspects[-1].name == "machine":

@@ -56,6 +56,7 @@ class Inspection:
         enrolment: Callable[[], str],
     ) -> None:
         self._settings, self._host, self._reporter, self._drifts = settings, host, reporter, drifts
+        self._places = settings.places
         self._enrolment = enrolment
         self._file = settings.state_folder / "described.json"
         self._last = _read(self._file)
@@ -132,7 +133,7 @@ class Inspection:
         """Note what slots lack, and yield why that could not be seen: what was known of it lasts until it can."""
         try:
             self._pci = self._host.pci_devices()
-            self._drifts.lack(lost_devices(self._settings.places, self._pci))
+            self._drifts.lack(lost_devices(self._places, self._pci))
         except HostUnreadable as why:
             yield unreadable(why)
 

@@ -53,6 +53,7 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
     def look_ahead() -> None:
         switch.look_ahead(network.bridge)
         filter_.look_ahead()
+        links.look_ahead()
 
     def listen() -> None:
         sources = sources_of(network.bridge, switch, dhcp)

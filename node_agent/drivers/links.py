@@ -50,6 +50,11 @@ class NetlinkLinks:
                 self._socket.close()
             self._socket = None
 
+    def look_ahead(self) -> None:
+        """Decode the links now: it takes as long as the programs that were begun before need to start."""
+        with suppress(HostUnreadable):
+            self._links()
+
     def link(self, name: str) -> Tap | OtherLink | None:
         found = self._links().get(name)
         return found.link if found else None
