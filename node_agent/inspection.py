@@ -66,8 +66,11 @@ class Inspection:
             drifts.remember(each for each in self._last.said.drift if each.slot in own)
         self._doubted = threading.Event()
         self._describing = threading.Lock()
-        self._pci = PciDevices(())
-        """As they could be seen last."""
+        self._pci: PciDevices | None = None
+        """As they could be seen last; None: not yet."""
+        told = self._last.said.slots if self._last is not None else ()
+        self._told = {(each.use, each.address): each for slot in told for each in slot.devices}
+        """The functions that a slot had when the agent ended."""
 
     def prepare(self, halt: Halt) -> tuple[Difference, ...]:
         """Make good what the node as a whole lacks; what was found lacking. Raises `Halted`."""
@@ -132,8 +135,8 @@ class Inspection:
     def _look_at_devices(self) -> Iterator[Difference]:
         """Note what slots lack, and yield why that could not be seen: what was known of it lasts until it can."""
         try:
-            self._pci = self._host.pci_devices()
-            self._drifts.lack(lost_devices(self._places, self._pci))
+            self._pci = devices = self._host.pci_devices()
+            self._drifts.lack(lost_devices(self._places, devices))
         except HostUnreadable as why:
             yield unreadable(why)
 
@@ -155,9 +158,14 @@ class Inspection:
             simulated=self._settings.simulated is not None,
             images=self._images(),
             missing=tuple(line(each) for each in missing[:64]),
-            slots=tuple(_found(slot, self._pci) for slot in self._settings.slots),
+            slots=tuple(_found(slot, self._device) for slot in self._settings.slots),
             drift=self._drifts.open(),
         )
+
+    def _device(self, use: Use, address: PciAddress) -> FoundDevice:
+        if self._pci is None and (told := self._told.get((use, address))) is not None:
+            return told
+        return _found_device(use, address, self._pci.find(address) if self._pci is not None else None)
 
 
 def _read(path: Path) -> Told | None:
@@ -171,17 +179,13 @@ def _read(path: Path) -> Told | None:
         return None
 
 
-def _found(slot: SlotSettings, devices: PciDevices) -> FoundSlot:
+def _found(slot: SlotSettings, device: Callable[[Use, PciAddress], FoundDevice]) -> FoundSlot:
     return FoundSlot(
         index=slot.index,
         vcpus=slot.vcpus,
         memory_mib=slot.memory_mib,
         network_device=tap_of(slot.index),
-        devices=tuple(
-            _found_device(use, address, devices.find(address))
-            for use in USES
-            for address in slot.place.of(use)
-        ),
+        devices=tuple(device(use, address) for use in USES for address in slot.place.of(use)),
         numa_node=slot.numa_node,
     )
 

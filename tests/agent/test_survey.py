@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from events.values import SlotIndex
+from events.values import PciAddress, SlotIndex
 from node_agent.accept import Acceptance
 from node_agent.clock import NodeClock
 from node_agent.drift import Drifts
@@ -15,7 +15,9 @@ from node_agent.fence import FenceFiles
 from node_agent.gate import Gate
 from node_agent.inspection import Inspection
 from node_agent.outcomes import Outcomes
+from node_agent.pci import PciDevice
 from node_agent.reporter import Reporter
+from node_agent.settings import SlotSettings
 from node_agent.slices import Difference
 from node_agent.slots import Slots
 from node_agent.spool import Spool
@@ -30,6 +32,7 @@ from tests.agent.sealing import trust
 from tests.agent.test_accept import NETWORK
 from tests.agent.toy_host import Toy
 
+GPU = PciDevice(PciAddress("0000:1b:00.0"), 0x10DE, 0x2330, 0x030200)
 PORT = Difference("port.absent", "port 1000", "no port")
 
 
@@ -49,8 +52,9 @@ class Surveyed:
         files = FenceFiles(self.folder / "fence", trust().recall)
         slots = Slots(NODE, NETWORK, (SlotIndex(0),), files, lambda: None)
         acceptance = Acceptance(slots, SlotWork(host, Outcomes(reporter), self.drifts), reporter)
-        settings = settings_in(self.folder)
-        settings.state_folder.mkdir()
+        slot = SlotSettings(index=SlotIndex(0), vcpus=1, memory_mib=96, gpus=(GPU.address,))
+        settings = settings_in(self.folder).model_copy(update={"slots": (slot,)})
+        settings.state_folder.mkdir(exist_ok=True)
         inspection = Inspection(settings, host, reporter, self.drifts, lambda: "token")
         gate = Gate(self.spool, clock)
         self.survey = Survey(acceptance, inspection, gate, lambda _slot: None, seconds=3600)
@@ -59,12 +63,18 @@ class Surveyed:
     def _drift_moved(self) -> None:
         self.survey.tell()
 
+    def told(self) -> list[NodeSurveyed]:
+        bodies = (report.body for report in self.spool._waiting)
+        return [body for body in bodies if isinstance(body, NodeSurveyed)]
+
     def open(self) -> list[str]:
         """What the newest description tells."""
-        told = [
-            body for body in (each.body for each in self.spool._waiting) if isinstance(body, NodeSurveyed)
-        ]
+        told = self.told()
         return [each.kind for each in told[-1].drift] if told else []
+
+    def devices(self) -> list[str | None]:
+        """The numbers of the slot's devices, by the newest description."""
+        return [each.number for each in self.told()[-1].slots[0].devices]
 
 
 @pytest.fixture
@@ -96,3 +106,17 @@ def test_what_closes_is_told_as_well(surveyed: Surveyed) -> None:
     eventually(lambda: surveyed.open() == ["port.absent"])
     surveyed.drifts.note(SlotIndex(0))
     eventually(lambda: surveyed.open() == [])
+
+
+def test_devices_that_cannot_be_seen_after_a_restart_are_told_as_they_were(
+    tmp_path: Path, toy: Toy, surveyed: Surveyed
+) -> None:
+    toy.pci = (GPU,)
+    surveyed.survey.look()
+    assert surveyed.devices() == ["10de:2330"]
+    toy.unreadable.add("pci")
+    with Timetable() as timetable:
+        restarted = Surveyed(tmp_path, toy, timetable)
+        restarted.survey.look()
+        assert restarted.open() == ["host.unreadable"]
+        assert restarted.devices() == ["10de:2330"]
