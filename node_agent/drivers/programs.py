@@ -3,17 +3,19 @@
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from time import monotonic
+from typing import Final, Generic, TypeVar
 
 from node_agent.slices import HostUnreadable
 
 T = TypeVar("T")
+_MOMENT: Final = 0.05
 Command = Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Asked(Generic[T]):
-    """A question that programs were begun for. `deadline` in seconds is how long each is waited for."""
+    """A question that programs were begun for. `deadline` in seconds is how long all of them are waited for."""
 
     what: str
     programs: Sequence[subprocess.Popen[str]]
@@ -24,7 +26,8 @@ class Asked(Generic[T]):
     def answer(self) -> T:
         """Raises `HostUnreadable`."""
         try:
-            return self.read(*[_output(program, self.deadline) for program in self.programs])
+            ends = monotonic() + self.deadline
+            return self.read(*[_output(program, ends) for program in self.programs])
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             raise HostUnreadable(f"{self.what}: {reason(error)}") from error
         finally:
@@ -61,8 +64,9 @@ def _begun(command: Command) -> subprocess.Popen[str]:
     )
 
 
-def _output(program: subprocess.Popen[str], deadline: float) -> str:
-    printed, complaint = program.communicate(timeout=deadline)
+def _output(program: subprocess.Popen[str], ends: float) -> str:
+    # One that has long ended needs a moment all the same, to be read.
+    printed, complaint = program.communicate(timeout=max(_MOMENT, ends - monotonic()))
     if program.returncode:
         raise subprocess.CalledProcessError(program.returncode, program.args, printed, complaint)
     return printed
