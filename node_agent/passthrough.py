@@ -6,6 +6,7 @@ told at once. After the machine, each function is reset, or its next tenant woul
 that cannot be stays noted in the slot's folder, which keeps the slot out.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 
@@ -16,7 +17,8 @@ from node_agent.places import HostDevice, Place
 from node_agent.slices import HostRefused
 
 NO_REPRESENTOR: Final = "has no representor: its card is not in switchdev mode"
-_VFIO: Final = "vfio-pci"
+_VFIO: Final = re.compile(r"(\w+[-_])?vfio[-_]pci")
+"""vfio-pci, or a variant of it for one maker's functions (`mlx5_vfio_pci`)."""
 _NOT_FOR: Final[dict[str, frozenset[PciKind]]] = {
     # An audio function or an NVSwitch goes with its GPU; a card that is kept for guests shows no RDMA device here.
     "gpu": frozenset({"bridge", "fabric"}),
@@ -129,7 +131,7 @@ def _another(wanted: HostDevice, devices: PciDevices) -> Iterator[str]:
 
 
 def _bound(device: PciDevice | None) -> Iterator[str]:
-    if device is not None and device.driver not in {None, _VFIO}:
+    if device is not None and device.driver is not None and not _VFIO.fullmatch(device.driver):
         yield f"is bound to {device.driver}"
 
 

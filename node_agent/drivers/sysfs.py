@@ -9,18 +9,27 @@ from collections.abc import Iterator
 from contextlib import suppress
 from errno import ENODEV, ENOENT
 from pathlib import Path
+from typing import Final
 
 from events.values import InvalidValue, PciAddress, pci_address
+from node_agent.drivers.deadlines import Deadlines, Overdue
 from node_agent.looks import look, look_again
 from node_agent.pci import Netdev, PciDevice, PciDevices
 from node_agent.slices import HostRefused, HostUnreadable
 
+RESET_SECONDS: Final = 10.0
+"""A function's own reset takes a tenth of one, a bus's takes one, and the kernel waits a minute for what is dead."""
+
 
 class SysfsPci:
-    """`node_agent.passthrough.PciBus`. `root` is where sysfs is mounted; a host without a PCI bus has no devices."""
+    """`node_agent.passthrough.PciBus`. `root` is where sysfs is mounted; a host without a PCI bus has no devices.
 
-    def __init__(self, root: Path) -> None:
-        self._folder = root / "bus" / "pci" / "devices"
+    `reset_seconds` is the deadline of a reset, which may take effect after it.
+    """
+
+    def __init__(self, root: Path, reset_seconds: float = RESET_SECONDS) -> None:
+        self._folder, self._reset_seconds = root / "bus" / "pci" / "devices", reset_seconds
+        self._deadlines = Deadlines()
 
     def devices(self) -> PciDevices:
         return look((self, "PCI devices"), lambda: PciDevices(self._found()))
@@ -29,7 +38,11 @@ class SysfsPci:
         look_again()
         try:
             # The kernel takes the first of the function's `reset_method` that works.
-            _write(self._folder / address / "reset", b"1")
+            self._deadlines.within(
+                self._reset_seconds, lambda: _write(self._folder / address / "reset", b"1")
+            )
+        except Overdue as overdue:
+            raise HostUnreadable(f"reset PCI device {address}: {overdue}") from overdue
         except OSError as error:
             raise HostRefused(f"reset PCI device {address}: {error.strerror}") from error
 

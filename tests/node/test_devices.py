@@ -54,6 +54,11 @@ def test_what_no_machine_could_have_is_told_with_its_reason(host: SimulatedHost)
     assert pci(host) == Prerequisite("pci", ok=False, detail=told)
 
 
+def test_a_driver_for_guests_may_be_made_for_one_makers_functions(host: SimulatedHost) -> None:
+    change(host, lambda device: replace(device, driver="nvgrace_gpu_vfio_pci"))
+    assert pci(host).ok
+
+
 def test_a_device_on_another_node_is_told_and_is_no_fault(host: SimulatedHost) -> None:
     change(host, lambda device: replace(device, numa_node=1))
     told = "1 given to slots; PCI device 0000:1b:00.0 is on NUMA node 1, and the slot on 0"

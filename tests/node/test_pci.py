@@ -1,5 +1,6 @@
 """The PCI functions of a host are read as they are, from trees that `tests.node.pci_trees` describes."""
 
+import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -140,6 +141,17 @@ def test_a_device_is_reset_by_the_kernels_own_file_and_a_missing_one_refuses(tmp
     for without in ("0000:00:00.0", "0000:02:00.0"):
         with pytest.raises(HostRefused, match=without):
             SysfsPci(root).reset(PciAddress(without))
+
+
+def test_a_reset_that_does_not_end_is_waited_for_until_its_deadline(tmp_path: Path) -> None:
+    root = lay_out("workstation", tmp_path)
+    reset = root / "devices/0000:01:00.0/reset"
+    reset.unlink()
+    # Whoever opens it waits for its other end.
+    os.mkfifo(reset)
+    with pytest.raises(HostUnreadable, match=r"reset PCI device 0000:01:00\.0: no answer within 0\.05 s"):
+        SysfsPci(root, reset_seconds=0.05).reset(PciAddress("0000:01:00.0"))
+    os.close(os.open(reset, os.O_RDONLY | os.O_NONBLOCK))
 
 
 @pytest.mark.parametrize("raw", ["0000:1B:00.0", "0000:1b:00.0", "10000:e1:1f.7"])
