@@ -154,7 +154,8 @@ async def answers(client: Redis, commands: list[Command]) -> list[Any]:
             pipeline.execute_command(*command)
         try:
             found += await pipeline.execute(raise_on_error=False)
-        except (RedisError, OSError) as error:
+        # uvloop has a RuntimeError for a connection that was closed while it was made.
+        except (RedisError, OSError, RuntimeError) as error:
             raise RedisAway(why_untrusted(error) or f"{type(error).__name__}: {error}") from error
     return found
 
