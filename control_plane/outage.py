@@ -1,4 +1,4 @@
-"""What it looks like when Postgres is away, restarts, or ended a connection of ours: wait, and begin again.
+"""What it looks like when Postgres or Redis is away, restarts, or ended a connection of ours: wait, and begin again.
 
 And what it looks like when a library loses our own wish to end.
 """
@@ -7,6 +7,7 @@ import asyncio
 from typing import Final
 
 import psycopg
+import redis.exceptions
 import sqlalchemy as sa
 
 # Ending an idle transaction is no operational error to psycopg (SQLSTATE 25P03), and SQLAlchemy wraps what it saw.
@@ -19,6 +20,8 @@ DATABASE_AWAY: Final = (
     sa.exc.TimeoutError,
     OSError,
 )
+# Of a connection that was closed while it was made, uvloop says so with a bare RuntimeError.
+REDIS_AWAY: Final = (redis.exceptions.RedisError, OSError, RuntimeError)
 
 
 async def rest(seconds: float) -> None:

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import msgspec
 import redis.asyncio
-import redis.exceptions
 import sqlalchemy as sa
 import structlog
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from control_plane.outage import REDIS_AWAY
 from control_plane.work import OPEN, progress, task
 from events.values import AllocationId, NodeId
 from tasks.agent_api import Progress
@@ -106,5 +106,5 @@ async def spread(client: redis.asyncio.Redis, node: NodeId, steps: Iterable[Step
     """Tell every watcher of the node, wherever it is. Redis that is away costs them this news and no more."""
     try:
         await client.publish(channel_of(node), msgspec.json.encode(list(steps)))
-    except (redis.exceptions.RedisError, OSError) as error:
+    except REDIS_AWAY as error:
         log.info("progress_lost", node=node, error=str(error))

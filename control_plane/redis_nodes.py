@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
+from control_plane.outage import REDIS_AWAY
 from events.values import NodeId
 from tasks.failpoints import failpoint
 from tasks.scripts import ALL_SCRIPTS, NODE_COMMANDS, QueueKeys, namespace_of
@@ -154,8 +154,7 @@ async def answers(client: Redis, commands: list[Command]) -> list[Any]:
             pipeline.execute_command(*command)
         try:
             found += await pipeline.execute(raise_on_error=False)
-        # uvloop has a RuntimeError for a connection that was closed while it was made.
-        except (RedisError, OSError, RuntimeError) as error:
+        except REDIS_AWAY as error:
             raise RedisAway(why_untrusted(error) or f"{type(error).__name__}: {error}") from error
     return found
 

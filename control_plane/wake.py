@@ -8,10 +8,9 @@ import asyncio
 from typing import Final
 
 import redis.asyncio
-import redis.exceptions
 import structlog
 
-from control_plane.outage import give_way, rest
+from control_plane.outage import REDIS_AWAY, give_way, rest
 
 log = structlog.get_logger()
 CHANNEL: Final = "ledger:appended"
@@ -33,7 +32,7 @@ class RedisWake:
             # The caller's answer waits for this: a Redis that hangs must not hold it back.
             async with asyncio.timeout(WAKE_SECONDS):
                 await self._client.publish(self._channel, self._name)
-        except (redis.exceptions.RedisError, OSError) as error:
+        except REDIS_AWAY as error:
             log.info("wake_lost", error=str(error))
 
 
@@ -80,6 +79,6 @@ async def listen(
                     if deaf_to is None or message["data"] != deaf_to.encode():
                         for waiter in waiters:
                             waiter.wake()
-        except (redis.exceptions.RedisError, OSError) as error:
+        except REDIS_AWAY as error:
             log.info("wake_subscription_lost", error=str(error))
         await rest(IDLE_POLL)

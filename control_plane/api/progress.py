@@ -15,7 +15,6 @@ from typing import Final, cast
 
 import msgspec
 import redis.asyncio
-import redis.exceptions
 import sqlalchemy as sa
 import structlog
 from fastapi import APIRouter, Request
@@ -25,7 +24,7 @@ from control_plane.api.access import CallingNode
 from control_plane.api.problems import PROBLEMS
 from control_plane.api.state import feed_of, plane_of
 from control_plane.api.watch import watch
-from control_plane.outage import rest
+from control_plane.outage import REDIS_AWAY, rest
 from control_plane.progress import Step, channel_of, keep, newest_of, spread
 from events.search import Pick
 from events.values import NodeId, Position
@@ -102,7 +101,7 @@ class Hub:
             await self._wanted.wait()
             try:
                 await self._listen()
-            except (redis.exceptions.RedisError, OSError) as error:
+            except REDIS_AWAY as error:
                 log.info("progress_subscription_lost", error=str(error))
                 await rest(AGAIN_SECONDS)
             finally:
@@ -140,7 +139,7 @@ class Hub:
             return  # whoever makes it asks for all that is wanted then
         change = subscription.subscribe if wanted else subscription.unsubscribe
         # Lost, the connection is made again by `run`, for all that is wanted then.
-        with contextlib.suppress(redis.exceptions.RedisError, OSError):
+        with contextlib.suppress(*REDIS_AWAY):
             await change(channel_of(node))
 
 
