@@ -1,12 +1,15 @@
 """A lab node with its agent, which is supervised as on any host, and a queue that the node reaches."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from redis.asyncio import Redis
+
+from control_plane import redis_nodes
 from deploy.embedded import redis as embedded
 from deploy.embedded.children import python_module
 from events.values import image_name
@@ -19,7 +22,7 @@ from tests.agent.control_plane import TOKEN, FakeControlPlane, serving
 from tests.agent.orders import NODE
 from tests.agent.process import REPOSITORY
 from tests.agent.queue import let_in
-from tests.servers.lab import kept_folder
+from tests.servers.lab import kept_folder, run_id
 from tests.servers.redis import server_folder
 
 RUN_FOLDER: Final = "/run/sliceplane"
@@ -79,6 +82,22 @@ def queue_of(lab: Lab, plane: FakeControlPlane) -> Iterator[str]:
         )
         plane.let_in = let_in(server.url)
         yield server.url
+
+
+@asynccontextmanager
+async def control_of(lab: Lab, plane: FakeControlPlane) -> AsyncIterator[Redis]:
+    """The control plane's connection to a queue that the node reaches over its management link."""
+    with queue_of(lab, plane) as url:
+        async with Redis.from_url(url) as client:
+            await redis_nodes.ensure_scripts(client)
+            yield client
+
+
+@contextmanager
+def lab_in(folder: Path) -> Iterator[Lab]:
+    """A lab of one node for one module: the agent's node-wide preparations stay on it."""
+    with Lab(run_id(), folder, [NODE], kept_folder() / "libvirt") as lab:
+        yield lab
 
 
 @contextmanager

@@ -29,8 +29,14 @@ from tests.agent.control_plane import FakeControlPlane
 from tests.agent.eventually import eventually, eventually_async
 from tests.agent.orders import NODE, apply, network, remove, ssh_from_outside
 from tests.agent.queue import enrolled, send
-from tests.agent.real_node import RUN_FOLDER, RealNode, guest_images, queue_of, real_node
-from tests.servers.lab import kept_folder, run_id
+from tests.agent.real_node import (
+    RUN_FOLDER,
+    RealNode,
+    guest_images,
+    lab_in,
+    queue_of,
+    real_node,
+)
 from tests.torture import seed
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(4 * 3600)]
@@ -63,7 +69,7 @@ FAULTS: Final = (*LINES, *KILLED, "nothing")
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with Lab(run_id(), tmp_path_factory.mktemp("cycles-lab"), [NODE], kept_folder() / "libvirt") as lab:
+    with lab_in(tmp_path_factory.mktemp("cycles-lab")) as lab:
         yield lab
 
 

@@ -26,9 +26,15 @@ from tests.agent.control_plane import FakeControlPlane
 from tests.agent.eventually import eventually
 from tests.agent.orders import NODE, apply, network, ssh_from_outside, stop
 from tests.agent.queue import enrolled, send
-from tests.agent.real_node import RUN_FOLDER, RealNode, guest_images, queue_of, real_node
+from tests.agent.real_node import (
+    RUN_FOLDER,
+    RealNode,
+    guest_images,
+    lab_in,
+    queue_of,
+    real_node,
+)
 from tests.node.pci_trees import lay_out
-from tests.servers.lab import kept_folder, run_id
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
 BOOT = 90.0
@@ -91,7 +97,7 @@ class Carrying:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with Lab(run_id(), tmp_path_factory.mktemp("drift-lab"), [NODE], kept_folder() / "libvirt") as lab:
+    with lab_in(tmp_path_factory.mktemp("drift-lab")) as lab:
         yield lab
 
 

@@ -23,10 +23,16 @@ from tasks.reports import SliceRemains
 from tests import matrix
 from tests.agent.control_plane import FakeControlPlane
 from tests.agent.eventually import eventually_async
-from tests.agent.orders import NODE, apply, network, remove
+from tests.agent.orders import apply, network, remove
 from tests.agent.queue import enrolled, send
-from tests.agent.real_node import RUN_FOLDER, RealNode, guest_images, queue_of, real_node
-from tests.servers.lab import kept_folder, run_id
+from tests.agent.real_node import (
+    RUN_FOLDER,
+    RealNode,
+    guest_images,
+    lab_in,
+    queue_of,
+    real_node,
+)
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
 DONE: Final = 60.0
@@ -136,7 +142,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with Lab(run_id(), tmp_path_factory.mktemp("planted-lab"), [NODE], kept_folder() / "libvirt") as lab:
+    with lab_in(tmp_path_factory.mktemp("planted-lab")) as lab:
         yield lab
 
 

@@ -7,17 +7,21 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from control_plane import redis_nodes
 from deploy.embedded.children import python_module
 from node_agent.lab.lab import Lab
 from tasks.reports import SliceStopped
 from tests.agent.control_plane import FakeControlPlane
 from tests.agent.eventually import eventually_async
-from tests.agent.orders import NODE, apply, network, remove, stop
+from tests.agent.orders import apply, network, remove, stop
 from tests.agent.process import REPOSITORY
 from tests.agent.queue import enrolled, send
-from tests.agent.real_node import RealNode, guest_images, queue_of, real_node
-from tests.servers.lab import kept_folder, run_id
+from tests.agent.real_node import (
+    RealNode,
+    control_of,
+    guest_images,
+    lab_in,
+    real_node,
+)
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
 BOOT = 90.0
@@ -31,18 +35,14 @@ def images() -> Path:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """One of our own: the agent's node-wide preparations stay on it."""
-    with Lab(run_id(), tmp_path_factory.mktemp("agent-lab"), [NODE], kept_folder() / "libvirt") as lab:
+    with lab_in(tmp_path_factory.mktemp("agent-lab")) as lab:
         yield lab
 
 
 @pytest.fixture
 async def control(lab: Lab, plane: FakeControlPlane) -> AsyncIterator[Redis]:
-    """A queue that the node reaches over its management link."""
-    with queue_of(lab, plane) as url:
-        async with Redis.from_url(url) as client:
-            await redis_nodes.ensure_scripts(client)
-            yield client
+    async with control_of(lab, plane) as client:
+        yield client
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from typing import Final
 import pytest
 from redis.asyncio import Redis
 
-from control_plane import redis_nodes
 from node_agent.lab.lab import Lab
 from node_agent.settings import Settings
 from tests import matrix
@@ -22,8 +21,13 @@ from tests.agent.control_plane import FakeControlPlane, Mood
 from tests.agent.eventually import eventually_async
 from tests.agent.orders import NODE, apply, remove, ssh_from_outside, stop
 from tests.agent.queue import enrolled, send
-from tests.agent.real_node import RealNode, guest_images, queue_of, real_node
-from tests.servers.lab import kept_folder, run_id
+from tests.agent.real_node import (
+    RealNode,
+    control_of,
+    guest_images,
+    lab_in,
+    real_node,
+)
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
 BOOT: Final = 90.0
@@ -50,16 +54,14 @@ CASES: Final[list[Case]] = [
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with Lab(run_id(), tmp_path_factory.mktemp("reboot-lab"), [NODE], kept_folder() / "libvirt") as lab:
+    with lab_in(tmp_path_factory.mktemp("reboot-lab")) as lab:
         yield lab
 
 
 @pytest.fixture
 async def control(lab: Lab, plane: FakeControlPlane) -> AsyncIterator[Redis]:
-    with queue_of(lab, plane) as url:
-        async with Redis.from_url(url) as client:
-            await redis_nodes.ensure_scripts(client)
-            yield client
+    async with control_of(lab, plane) as client:
+        yield client
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from redis.asyncio import Redis
 from scapy.layers.inet import IP, TCP
 from scapy.packet import Packet
 
-from control_plane import redis_nodes
 from node_agent.lab.lab import Lab, LabNode
 from node_agent.lab.login import OPTIONS
 from tasks.orders import Order
@@ -29,8 +28,13 @@ from tests.agent.eventually import eventually, eventually_async
 from tests.agent.orders import NODE, apply, network, remove, ssh_from_outside, stop
 from tests.agent.overheard import Overheard, overhearing
 from tests.agent.queue import enrolled, send
-from tests.agent.real_node import RealNode, guest_images, queue_of, real_node
-from tests.servers.lab import kept_folder, run_id
+from tests.agent.real_node import (
+    RealNode,
+    control_of,
+    guest_images,
+    lab_in,
+    real_node,
+)
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
 BOOT: Final = 90.0
@@ -44,16 +48,14 @@ DEAF: Final = "rm /etc/acpi/PWRF/*; "
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with Lab(run_id(), tmp_path_factory.mktemp("cuts-lab"), [NODE], kept_folder() / "libvirt") as lab:
+    with lab_in(tmp_path_factory.mktemp("cuts-lab")) as lab:
         yield lab
 
 
 @pytest.fixture
 async def control(lab: Lab, plane: FakeControlPlane) -> AsyncIterator[Redis]:
-    with queue_of(lab, plane) as url:
-        async with Redis.from_url(url) as client:
-            await redis_nodes.ensure_scripts(client)
-            yield client
+    async with control_of(lab, plane) as client:
+        yield client
 
 
 @pytest.fixture
