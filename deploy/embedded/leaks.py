@@ -7,7 +7,8 @@ from pathlib import Path
 
 from deploy.embedded.children import REPOSITORY, python_module
 from deploy.embedded.layout import Layout, write_private_text
-from deploy.embedded.nodes import NODES, Nodes
+from deploy.embedded.node_files import NODES
+from deploy.embedded.nodes import Nodes
 from deploy.embedded.screen import Screen
 
 

@@ -6,23 +6,19 @@ Both run the same agent on the same kind of configuration; what differs is what 
 import ipaddress
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from deploy.embedded.children import Child, python_module
-from deploy.embedded.layout import Layout, write_private, write_private_text
+from deploy.embedded.layout import Layout
+from deploy.embedded.node_files import NODES, host_file, write_configuration
 from deploy.embedded.ssh_key import ensure_key_pair
 from events.values import ImageName
 
 if TYPE_CHECKING:
     from node_agent.lab.namespaces import LittleHost
 
-NODES: Final = ("lab-a", "lab-b")
-SLOTS: Final = (
-    {"index": 0, "vcpus": 1, "memory_mib": 96},
-    {"index": 1, "vcpus": 1, "memory_mib": 96},
-)
 NEEDED: Final = (
     "ovs-vswitchd",
     "ovsdb-server",
@@ -264,41 +260,3 @@ class SimulatedNodes:
     def stop(self) -> None:
         for agent in self._agents:
             agent.stop()
-
-
-def host_file(layout: Layout, name: str) -> Path:
-    """Where a simulated host writes its state down."""
-    return layout.node(name) / "host.json"
-
-
-def token_file(layout: Layout, name: str) -> Path:
-    return layout.node(name) / "enrolment-token"
-
-
-def write_configuration(
-    layout: Layout, name: str, api_url: str, folder: Path, host: Mapping[str, object]
-) -> Path:
-    """The agent's one configuration file."""
-    path = folder / "agent.json"
-    write_private(
-        path,
-        {
-            "node_id": name,
-            "api_url": api_url,
-            "ca_file": str(layout.ca_file),
-            "enrolment_token_file": str(token_file(layout, name)),
-            "state_folder": str(folder / "agent"),
-            "run_folder": str(folder / "run"),
-            "images_folder": str(layout.state / "images"),
-            "slots": list(SLOTS),
-            "log": "json",
-            **host,
-        },
-    )
-    return path
-
-
-def write_token(layout: Layout, name: str, token: str) -> None:
-    path = token_file(layout, name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_private_text(path, token)

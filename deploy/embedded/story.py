@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from deploy.embedded.client import Api
 from deploy.embedded.layout import Layout
-from deploy.embedded.nodes import NODES, Nodes, token_file, write_token
+from deploy.embedded.node_files import NODES, token_file, write_token
+from deploy.embedded.nodes import Nodes
 from deploy.embedded.screen import Screen
 from deploy.embedded.ssh_key import ensure_key_pair
 

@@ -18,7 +18,7 @@ import msgspec
 from control_plane.decisions.skus import SKUS, Sku
 from deploy.embedded.children import Child, python_module
 from deploy.embedded.layout import Layout
-from deploy.embedded.nodes import host_file, write_configuration, write_token
+from deploy.embedded.node_files import host_file, write_configuration, write_token
 from deploy.embedded.screen import Screen
 from deploy.embedded.stack import Stack
 from events.values import SkuName

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deploy.embedded.children import Child, python_module
-from deploy.embedded.nodes import SLOTS
+from deploy.embedded.node_files import SLOTS
 from node_agent.lab.leaks.snapshot import Snapshot, take
 from node_agent.lab.leaks.target import SimulatedTarget
 from tests.servers.plane import RunningPlane

@@ -10,7 +10,7 @@ from deploy.embedded.certificates import Certificates
 from deploy.embedded.children import Child, python_module
 from deploy.embedded.client import Api
 from deploy.embedded.layout import Layout
-from deploy.embedded.nodes import host_file, write_configuration, write_token
+from deploy.embedded.node_files import host_file, write_configuration, write_token
 from deploy.embedded.stack import Stack
 from tests.waiting import until
 
