@@ -40,8 +40,10 @@ PROMISES: Final = {
     ),
     "P17": ("tests/agent/test_drift.py",),
     "P18": (
+        "tests/contract/network/test_attacks.py",
         "tests/contract/network/test_frames.py",
         "tests/contract/network/test_ingress_frames.py",
+        "tests/contract/network/test_representor_frames.py",
     ),
     "P19": (
         "tests/contract/network/test_closed_on_failure.py",
