@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from bench import append, boot, data_plane, dispatch, drift, fleet, rebuild, redelivery, replay, resync, watch
+from bench import append, boot, dispatch, drift, fleet, node, rebuild, redelivery, replay, resync, watch
 from bench.measure import Bench, Measurement, say
 from bench.rounds import KeptRounds, kept_file, take_rounds
 
@@ -22,10 +22,10 @@ BENCHES: Final[dict[str, Bench]] = {
     for each in (
         append.BENCH,
         boot.BENCH,
-        data_plane.BENCH,
         dispatch.BENCH,
         drift.BENCH,
         fleet.BENCH,
+        node.BENCH,
         rebuild.BENCH,
         redelivery.BENCH,
         replay.BENCH,

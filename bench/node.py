@@ -1,89 +1,79 @@
-"""Nodes of a bench, in a process of their own as on a host: real brokers, real workers, one actor.
+"""`node`: what a real node's data plane costs: a slot's network from nothing, and a look at all that it carries.
 
-It reads what it shall serve from the first line of standard input (a command line would show passwords), says `ready`,
-and then one line for each order begun. It ends when its standard input does, so it never outlives the bench.
+A lab node, with its own Open vSwitch, dnsmasq, nftables and libvirt. The program that measures runs inside the node
+(`bench.node_inside`), with the agent's own drivers. In each round a slot's network is made in turn by them and by
+`ip`, `ovs-vsctl`, `ovs-ofctl` and `nft` one after the other, to the same result; then eight guests are looked at again
+and again, and then the networks of eight and of sixty-four slots without guests.
 """
 
-import sys
-import threading
-import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from statistics import median
+from typing import Final
 
-import dramatiq
 import msgspec
 
-from tasks.broker import GivenUp, NodeBroker, NodeWorker, QueueAddress
-from tasks.orders import Order
-from tasks.sealed import unseal
-from tasks.signing import public_key
-from tasks.timetable import Timetable
+from bench.apart import apart
+from bench.measure import Bench, Measurement, Pair, Progress, Round, TakeRound, middle, ratio, rounded
+from deploy.embedded.children import python_module
+from deploy.setup.repository import ROOT
+from events.values import image_name
+from node_agent.images import Image, publish
+from node_agent.lab.guest import ensure_guest
+from node_agent.lab.lab import Lab
+
+ROUNDS: Final = 3
+FEW: Final = 8
+MANY: Final = 64
+NODE: Final = "bench-a"
+_SECONDS: Final = 600.0
+_IMPORTS: Final = {"PYTHONPATH": str(ROOT)}
 
 
-class Serving(msgspec.Struct, frozen=True):
-    """The queues to serve, the control plane's key (PEM), and whether a handler never ends."""
+@asynccontextmanager
+async def _running() -> AsyncIterator[TakeRound]:
+    with tempfile.TemporaryDirectory(prefix="sliceplane-bench-", dir="/var/tmp") as name:
+        folder = Path(name)
+        images = await asyncio.to_thread(_images, folder)
+        async with apart(Lab("bench", folder / "lab", [NODE])) as lab:
 
-    queues: Sequence[QueueAddress]
-    trusted: str
-    for_ever: bool = False
+            async def take(_number: int, _progress: Progress) -> Round:
+                words = python_module("bench.node_inside", str(images), str(FEW), str(MANY))
+                done = await asyncio.to_thread(
+                    lab.node(NODE).run, words, seconds=_SECONDS, environment=_IMPORTS
+                )
+                return msgspec.json.decode(done.stdout, type=dict[str, list[float]])
 
-
-class Begun(msgspec.Struct, frozen=True):
-    """The moment of a handler's first line, on the clock that the machine's processes share (`time.monotonic_ns`).
-
-    The line that says that a process is ready is one too, of no allocation.
-    """
-
-    allocation_id: str
-    at: int
-
-
-def main() -> None:
-    serving = msgspec.json.decode(sys.stdin.readline(), type=Serving)
-    timetable = Timetable()
-    workers = [_serve(queue, serving, timetable) for queue in serving.queues]
-    say(Begun("", time.monotonic_ns()))
-    sys.stdin.read()
-    if serving.for_ever:
-        return  # its handlers would be waited for
-    with ThreadPoolExecutor(len(workers)) as at_once:
-        list(at_once.map(_stop, workers))
+            yield take
 
 
-def _stop(worker: NodeWorker) -> None:
-    worker.stop()
-    worker.broker.close()
+def _images(folder: Path) -> Path:
+    # QEMU is a user of its own.
+    folder.chmod(0o755)
+    name = image_name("lab-guest")
+    made = ensure_guest(folder / "images" / name, lambda _: None)
+    publish(folder / "images", Image(name, made.kernel, made.initrd, made.cmdline))
+    return folder / "images"
 
 
-def _serve(queue: QueueAddress, serving: Serving, timetable: Timetable) -> NodeWorker:
-    broker = NodeBroker(queue, timetable, on_given_up=_given_up)
-    key = public_key(serving.trusted)
-    keys = {key.thumbprint(): key}
-
-    def apply(order: str) -> None:
-        at = time.monotonic_ns()
-        say(Begun(Order.model_validate_json(unseal(order, keys).task).allocation_id, at))
-        if serving.for_ever:
-            threading.Event().wait()
-
-    dramatiq.actor(broker=broker, queue_name=queue.queue, actor_name="slice.apply")(apply)
-    worker = NodeWorker(broker)
-    worker.start()
-    return worker
+def _results(rounds: Sequence[Round]) -> tuple[Measurement, ...]:
+    scaling = [median(each["look_many"]) / MANY / (median(each["look_few"]) / FEW) for each in rounds]
+    return (
+        middle("node.network_ms", rounds, "network", "ms"),
+        ratio("node.ratio_commands", rounds, Pair("commands", "network")),
+        middle("node.survey_ms", rounds, "survey", "ms"),
+        Measurement("node.survey_scaling", rounded(median(scaling)), "ratio"),
+    )
 
 
-def _given_up(order: GivenUp) -> None:
-    sys.stderr.write(f"the node gave an order up: {order}\n")
-
-
-_one_at_a_time = threading.Lock()
-
-
-def say(begun: Begun) -> None:
-    with _one_at_a_time:
-        sys.stdout.write(f"{msgspec.json.encode(begun).decode()}\n")
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()
+BENCH: Final = Bench(
+    name="node",
+    explanation="a real node's data plane: a slot's network from nothing, and looks at what it carries",
+    shape=f"node, {FEW} and {MANY} slots",
+    rounds=ROUNDS,
+    running=_running,
+    results=_results,
+)

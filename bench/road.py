@@ -16,8 +16,8 @@ from pydantic import SecretStr
 from bench.admitted import admit
 from bench.dispatcher import Dispatching, Done, dispatcher
 from bench.lines import Told, told
-from bench.node import Begun, Serving
 from bench.placements import place
+from bench.queue_nodes import Begun, Serving
 from bench.servers import migrated_postgres, signing_key, sqlalchemy_url
 from control_plane.handle import Handle, Wake
 from control_plane.settings import Settings
@@ -67,7 +67,7 @@ class Road:
     @asynccontextmanager
     async def serving(self, queues: Sequence[QueueAddress], *, for_ever: bool = False) -> AsyncIterator[Told]:
         """A process that serves nodes' queues."""
-        async with consuming("bench.node", Serving(queues, self.trusted, for_ever)) as process:
+        async with consuming("bench.queue_nodes", Serving(queues, self.trusted, for_ever)) as process:
             yield process
 
 

@@ -1,6 +1,6 @@
 """What the dispatch bench is held against: Dramatiq's own Redis broker and worker, as its documentation starts them.
 
-As a program it is the consumer, with one actor. It is told where Redis is and says `Begun` as `bench.node` does.
+As a program it is the consumer, with one actor. It is told where Redis is and says `Begun` as `bench.queue_nodes` does.
 """
 
 import sys
@@ -12,7 +12,7 @@ import msgspec
 from dramatiq import Message
 from dramatiq.brokers.redis import RedisBroker
 
-from bench.node import Begun, say
+from bench.queue_nodes import Begun, say
 
 QUEUE: Final = "stock"
 _ACTOR: Final = "apply"

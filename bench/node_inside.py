@@ -1,4 +1,4 @@
-"""`python -m bench.data_plane_inside IMAGES FEW MANY`: measure on the host that it runs on, and print a round as JSON.
+"""`python -m bench.node_inside IMAGES FEW MANY`: measure on the host that it runs on, and print a round as JSON.
 
 The host is the node's own: its Open vSwitch, nftables and libvirt are those that the drivers find. What slots had is
 gone at the end; what a node has for all of them stays.
