@@ -49,6 +49,7 @@ def node_network(settings: Settings, subnet: Ipv4Subnet) -> NodeNetwork:
         gateway=ipv4_address(str(ipaddress.IPv4Network(subnet)[1])),
         uplink=settings.uplink,
         datapath_type=settings.datapath_type,
+        resolvers=settings.resolvers,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from events.values import SlotIndex
+from events.values import Ipv4Address, SlotIndex
 from node_agent.guests import Accelerator
 from node_agent.places import HostDevice, Place, Places
 from tasks.fields import InterfaceName, NodeId, PciAddress, Wire
@@ -103,6 +103,8 @@ class Settings(Wire):
     images_folder: Path
     bridge: InterfaceName = "br-slice"
     uplink: InterfaceName = "uplink0"
+    resolvers: tuple[Ipv4Address, ...] = Field(default=(), max_length=3)
+    """The DNS servers that guests are told of; they must be reached by the uplink, as nothing on the host answers."""
     vf_parent: DeviceName | None = None
     """The physical function that slots have virtual functions of."""
     bf3_link: DeviceName | None = None

@@ -12,16 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from scapy.layers.dhcp import DHCP
 
-from events.values import MacAddress
+from events.values import Ipv4Address, MacAddress
 from node_agent.drivers.dnsmasq import Dnsmasq
-from node_agent.gateway import NodeNetwork
+from node_agent.gateway import NodeNetwork, node_network
 from node_agent.lab.lab import Lab
 from node_agent.leases import LeaseSeen
 from node_agent.slices import SliceNetwork
 from tests.agent.eventually import eventually
 from tests.contract.network.hosts import aspects_of, gateway_of
 from tests.contract.network.slices import NETWORK, network, run, slice_on
+from tests.contract.network.wire import Wire, dhcp, is_dhcp
+from tests.node.settings import SLOT, settings
 
 if TYPE_CHECKING:
     from node_agent.drivers.dhcp import DnsmasqLeases
@@ -96,6 +99,30 @@ def test_the_next_agent_replaces_a_server_that_runs_otherwise_and_keeps_its_leas
     assert pids(host) != before
     assert successor.leases() == leased
     successor.close()
+
+
+def test_a_guest_is_told_of_the_resolvers_that_its_node_names(host: "Real") -> None:
+    slot = network(0)
+    resolvers = (Ipv4Address("192.0.2.53"), Ipv4Address("192.0.2.54"))
+    told = settings(SLOT).model_copy(update={"resolvers": resolvers})
+    for aspect in aspects_of(host):
+        run(aspect.to_apply(slice_on(slot)))
+    with Wire(slot.tap) as wire:
+        assert "name_server" not in offered(wire, slot)
+        telling = replace(NETWORK, resolvers=node_network(told, NETWORK.subnet).resolvers)
+        successor = agent_after(host, telling)
+        successor.serve(telling)
+        assert offered(wire, slot)["name_server"] == ["192.0.2.53", "192.0.2.54"]
+    successor.close()
+
+
+def offered(wire: Wire, slot: SliceNetwork) -> dict[str, list[str]]:
+    """The options of what a card that asks is offered."""
+    offer = wire.ask(dhcp("discover", mac=slot.mac), is_dhcp(2))
+    assert offer is not None
+    return {
+        name: values for name, *values in filter(lambda each: isinstance(each, tuple), offer[DHCP].options)
+    }
 
 
 def test_a_server_whose_device_was_made_anew_is_replaced(host: "Real") -> None:
