@@ -8,12 +8,12 @@ from pydantic import BaseModel
 from control_plane.api.views import ReasonView, reason_view
 from control_plane.decisions.allocation_states import (
     Active,
+    AnyWish,
     Failed,
     Placed,
     Released,
     Releasing,
     Requested,
-    Wish,
     fold,
     lease_of,
     ready_slots,
@@ -24,9 +24,8 @@ from events.allocations import (
     AllocationFact,
     SliceAddressObserved,
     SliceReady,
-    SliceRemovalRetried,
 )
-from events.ingress import IngressReserved, IngressWithdrawn
+from events.ingress import IngressReserved
 from events.values import index_of, node_of
 
 
@@ -185,5 +184,4 @@ def ingress_view(way: Way) -> IngressView:
 
 
 def _generation(facts: Sequence[AllocationFact]) -> int:
-    wanted = Wish | SliceRemovalRetried | IngressReserved | IngressWithdrawn
-    return max((version for version, fact in enumerate(facts, 1) if isinstance(fact, wanted)), default=0)
+    return max((version for version, fact in enumerate(facts, 1) if isinstance(fact, AnyWish)), default=0)

@@ -42,7 +42,7 @@ from events.allocations import (
     SliceStopped,
 )
 from events.facts import Reason
-from events.ingress import IngressFact
+from events.ingress import IngressFact, IngressReserved, IngressWithdrawn
 from events.values import SlotId
 
 
@@ -142,6 +142,10 @@ Placed = Living | Releasing | Failed | Released
 Allocation = Requested | Placed
 Wish = AllocationPlaced | AllocationStopping | AllocationStarting | AllocationReleasing | AllocationFailed
 """The facts that change what all of an allocation's slots should carry."""
+SlotWish = SliceRemovalRetried | IngressReserved | IngressWithdrawn
+"""Those that change what one of them should carry."""
+AnyWish = Wish | SlotWish
+"""Those that orders are named after."""
 _NOTES: Final = (
     SliceStarting,
     SliceAddressObserved,

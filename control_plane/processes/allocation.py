@@ -15,6 +15,7 @@ import msgspec
 
 from control_plane.decisions.allocation_states import (
     Active,
+    AnyWish,
     Failed,
     Living,
     Placed,
@@ -22,6 +23,7 @@ from control_plane.decisions.allocation_states import (
     Released,
     Releasing,
     Requested,
+    SlotWish,
     Starting,
     Stopped,
     Stopping,
@@ -88,7 +90,7 @@ _ON: Final = (Provisioning, Active, Starting)
 """States in which slots are to carry slices."""
 _RETRIED: Final = (SliceRemovalRetried,)
 _CHANGED: Final = (IngressReserved, IngressWithdrawn)
-_OF_SLOTS: Final[dict[type, tuple[type[SliceRemovalRetried | IngressReserved | IngressWithdrawn], ...]]] = {
+_OF_SLOTS: Final[dict[type, tuple[type[SlotWish], ...]]] = {
     AllocationPlaced: _CHANGED,
     AllocationStarting: _CHANGED,
     AllocationStopping: (),
@@ -181,11 +183,7 @@ def is_overtaken(history: Sequence[Recorded[AllocationFact]], slot: SlotId, orde
     """Whether it names an order of the slot that a newer wish took the place of."""
     newest = wanted_by(history)
     older = (recorded for recorded in history if recorded.position < newest.position)
-    return any(
-        order_id == _order_id(slot, recorded)
-        for recorded in older
-        if isinstance(recorded.fact, Wish | SliceRemovalRetried)
-    )
+    return any(order_id == _order_id(slot, each) for each in older if isinstance(each.fact, AnyWish))
 
 
 def _orders(

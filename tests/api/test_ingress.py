@@ -228,3 +228,12 @@ def test_an_address_that_is_being_taken_away_is_given_to_nobody(plane: RunningPl
 
 def waits_for_a_lock(plane: RunningPlane) -> bool:
     return bool(plane.rows("select 1 from pg_stat_activity where wait_event_type = 'Lock'"))
+
+
+def test_what_failed_under_an_order_for_a_way_in_fails_no_stop(running: Running) -> None:
+    opened(running)
+    order = running.carried_out()
+    running.says("slice.interrupted", of=order, reason={"code": "machine_not_running", "message": "it died"})
+    running.asked_to("stop")
+    running.says("slice.failed", of=order, reason={"code": "not_reachable", "message": "silent"})
+    assert running.found()["state"] == "stopping"
