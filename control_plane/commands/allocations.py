@@ -75,7 +75,7 @@ def miss_deadline(allocation: AllocationId, *, silent_after: timedelta) -> Comma
             living,
             transaction.now,
             "deadline",
-            lambda state, now: life.miss_deadline(state, now) or give_up(living.ways, now),
+            lambda state, now: life.miss_deadline(state, now) or give_up(state, living.ways, now),
         )
         hosts = {node_of(slot) for slot in living.rows}
         if missed.changes and await is_telling(transaction.conn, hosts, silent_after):

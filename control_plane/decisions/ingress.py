@@ -138,12 +138,23 @@ def withdraw(state: Allocation, ways: Ways, name: IngressId, reason: Reason) -> 
         case Withdrawn() | Removed():
             return ()
         case Reserved(asked) | Published(asked) | Lost(asked):
-            gone = (_removed(asked),) if isinstance(state, Stopped) else ()
+            gone = (_removed(asked),) if _is_off(state, asked.slot_id) else ()
             return (IngressWithdrawn(asked.allocation_id, asked.slot_id, name, reason), *gone)
 
 
-def give_up(ways: Ways, now: datetime) -> tuple[IngressFact, ...]:
-    """Withdraw what did not come to lead anywhere in time."""
+def _is_off(state: Allocation, slot: SlotId) -> bool:
+    """Whether its slice is proved to be off, and not wanted on again."""
+    match state:
+        case Stopping(on=on):
+            return slot not in on
+        case _:
+            return isinstance(state, Stopped)
+
+
+def give_up(state: Allocation, ways: Ways, now: datetime) -> tuple[IngressFact, ...]:
+    """Withdraw what did not come to lead in time to a slice that runs; of one that does not, nothing is waited for."""
+    if not isinstance(state, Active):
+        return ()
     late = (
         way.asked
         for way in ways.values()

@@ -9,7 +9,7 @@ from control_plane.decisions.allocation_states import Placed, Requested, fold
 from control_plane.decisions.ingress import Ways, ways_of
 from control_plane.decisions.refusals import Conflict, UnknownName
 from control_plane.processes.allocation import MissDeadline, Wait
-from events.allocations import AllocationFact
+from events.allocations import AllocationFact, SliceStopped
 from events.ingress import (
     IngressLost,
     IngressMapping,
@@ -131,10 +131,10 @@ def test_a_slice_that_is_to_go_is_ordered_away_whatever_led_to_it() -> None:
 def test_what_does_not_come_to_lead_anywhere_is_given_up_at_its_deadline() -> None:
     assert what_is_due(*ACTIVE, RESERVED)[-1] == Wait("its ways in", LIMIT)
     assert what_is_due(*ACTIVE, RESERVED, now=LIMIT) == (MissDeadline(),)
-    [fact] = ingress.give_up(ways(RESERVED), LIMIT)
+    [fact] = ingress.give_up(state_of(*ACTIVE), ways(RESERVED), LIMIT)
     assert isinstance(fact, IngressWithdrawn)
     assert fact.reason.code == "deadline_missed"
-    assert ingress.give_up(ways(RESERVED, PUBLISHED), LIMIT) == ()
+    assert ingress.give_up(state_of(*OPEN), ways(RESERVED, PUBLISHED), LIMIT) == ()
 
 
 def test_an_order_that_was_carried_out_publishes_what_it_has_and_frees_what_it_has_not() -> None:
@@ -159,6 +159,19 @@ def test_of_a_slice_that_is_off_it_is_gone_at_once() -> None:
     assert ingress.withdraw(state_of(*STOPPED), ways(*OPEN), NAME, WHY) == (WITHDRAWN, REMOVED)
     assert ingress.closed(ways(RESERVED, WITHDRAWN), A) == (REMOVED,)
     assert ingress.closed(ways(RESERVED, PUBLISHED), A) == ()
+
+
+def test_of_a_slot_that_is_off_it_is_gone_at_once_though_another_is_still_on() -> None:
+    half = (*OPEN, *STOPPING[len(ACTIVE) :], SliceStopped(ID, A, False))
+    assert ingress.withdraw(state_of(*half), ways(*half), NAME, WHY) == (WITHDRAWN, REMOVED)
+    other = (*OPEN, *STOPPING[len(ACTIVE) :], SliceStopped(ID, B, False))
+    assert ingress.withdraw(state_of(*other), ways(*other), NAME, WHY) == (WITHDRAWN,)
+
+
+def test_nothing_is_given_up_of_an_allocation_that_is_being_stopped() -> None:
+    """Its deadline was found to be over while it still was active."""
+    stopping = (*ACTIVE, RESERVED, *STOPPING[len(ACTIVE) :])
+    assert ingress.give_up(state_of(*stopping), ways(*stopping), LIMIT) == ()
 
 
 def test_an_emptied_slot_has_no_ways_in() -> None:
