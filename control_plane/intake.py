@@ -168,7 +168,8 @@ def _slice_changes(
             applied = ingress.applied(living.ways, slot) if newest else ()
             return living.changes((*life.slice_ready(state, ready, transaction.now), *applied))
         case reports.SliceExposed(lost=lost):
-            return living.changes(ingress.seen(living.ways, slot, lost) if newest else ())
+            # Of an older order too: what it speaks of the newest has as well, and its node says it once.
+            return living.changes(ingress.seen(living.ways, slot, lost))
         case reports.SliceInterrupted():
             deadline = transaction.now + SKUS[state.request.sku].provisioning
             interrupted = facts.SliceInterrupted(allocation, slot, _reason(body.reason), deadline)

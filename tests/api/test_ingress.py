@@ -116,6 +116,15 @@ def test_a_node_that_finds_it_gone_takes_it_from_the_endpoints_until_it_is_back(
     assert states(running) == ["published"]
 
 
+def test_one_that_is_gone_is_no_endpoint_though_an_older_orders_word_says_so(running: Running) -> None:
+    """Whoever says so has not heard yet of the way in that was opened meanwhile."""
+    name = opened(running).json()["id"]
+    order = running.carried_out()
+    opened(running)
+    running.says("slice.exposed", of=order, lost=[name])
+    assert (states(running), public(running)) == (["lost", "reserved"], [])
+
+
 def test_released_and_proved_empty_nothing_of_it_is_claimed(running: Running) -> None:
     opened(running)
     with running.plane.client() as client:
