@@ -1,8 +1,5 @@
 """Commands about ways in from outside: say what addresses a node has, ask for a way in, and close one."""
 
-from datetime import timedelta
-from typing import Final
-
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -10,7 +7,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from control_plane.commands.free_ways import reserve
 from control_plane.commands.living import Living, check_spoken, load
 from control_plane.decisions import ingress
-from control_plane.decisions.allocation_states import Active
 from control_plane.decisions.public_addresses import WayWish, change
 from control_plane.decisions.refusals import Conflict, Malformed, Objection, UnknownName
 from control_plane.handle import Command, Decision, Transaction
@@ -22,9 +18,6 @@ from events.tables import claim
 from events.values import AllocationId, IngressId, Ipv4Address, NodeId, SlotId, node_of, stream_of_node
 from read_models import nodes
 from tasks.catalogue import INGRESS
-
-IN_PLACE_WITHIN: Final = timedelta(minutes=2)
-"""How long a way in to a slice that runs may take to lead there."""
 
 
 def change_addresses(node: NodeId, wanted: tuple[PublicAddress, ...], origin: Origin) -> Command:
@@ -62,8 +55,7 @@ def open_way(allocation: AllocationId, name: IngressId, wish: WayWish, origin: O
         await check_spoken(transaction.conn, [node_of(slot)], INGRESS)
         node = await nodes.held(transaction.conn, node_of(slot))
         [reserved] = await reserve(transaction.conn, node, [(name, slot, wish)], allocation)
-        # Of one that is still to be ready, its slice's own deadline is waited for.
-        until = transaction.now + IN_PLACE_WITHIN if isinstance(living.state, Active) else None
+        until = ingress.in_place_by(living.state, transaction.now)
         facts = (msgspec.structs.replace(reserved, deadline=until),)
         cause = origin.within(living.history[0].cause).at(transaction.now)
         return Decision(living.changes(facts), cause, answer=name)

@@ -9,10 +9,10 @@
 Ways in stand in their allocation's stream, and are folded from it beside the allocation itself: none of them moves it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import assert_never
+from datetime import datetime, timedelta
+from typing import Final, assert_never
 
 from control_plane.decisions.allocation_states import (
     Active,
@@ -28,7 +28,7 @@ from control_plane.decisions.allocation_states import (
     state_name,
 )
 from control_plane.decisions.refusals import Conflict, Objection, UnknownName
-from events.allocations import AllocationFact
+from events.allocations import AllocationFact, AllocationPlaced, AllocationStarting
 from events.facts import Reason
 from events.ingress import (
     IngressFact,
@@ -41,10 +41,15 @@ from events.ingress import (
 from events.values import IngressId, SlotId
 from tasks.orders import MOST_MAPPINGS
 
+IN_PLACE_WITHIN: Final = timedelta(minutes=2)
+"""How long a way in may take to lead to its slice, from when that runs or is to run at the latest."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
     asked: IngressReserved
+    until: datetime | None
+    """When it is given up, should its allocation be active; None while its slice is not wanted on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,7 @@ def ways_of(facts: Iterable[AllocationFact]) -> Ways:
     for fact in facts:
         match fact:
             case IngressReserved(ingress_id=name):
-                ways[name] = Reserved(fact)
+                ways[name] = Reserved(fact, fact.deadline)
             case IngressPublished(ingress_id=name):
                 ways[name] = Published(ways[name].asked)
             case IngressLost(ingress_id=name):
@@ -88,9 +93,16 @@ def ways_of(facts: Iterable[AllocationFact]) -> Ways:
                 ways[name] = Withdrawn(ways[name].asked, reason)
             case IngressRemoved(ingress_id=name):
                 ways[name] = Removed(ways[name].asked)
+            case AllocationPlaced(deadline=up) | AllocationStarting(deadline=up):
+                ways |= _waiting(ways, up + IN_PLACE_WITHIN)
             case _:
                 pass
     return ways
+
+
+def _waiting(ways: Ways, until: datetime) -> Ways:
+    """Those that wait for their slices, and are waited for until then."""
+    return {name: Reserved(way.asked, until) for name, way in ways.items() if isinstance(way, Reserved)}
 
 
 def wanted_in(ways: Ways, slot: SlotId) -> tuple[IngressReserved, ...]:
@@ -105,10 +117,18 @@ def waiting_in(ways: Ways) -> frozenset[SlotId]:
 
 def first_deadline(ways: Ways) -> datetime | None:
     """When the next of those that do not lead anywhere yet is given up."""
-    return min(
-        (way.asked.deadline for way in ways.values() if isinstance(way, Reserved) and way.asked.deadline),
-        default=None,
-    )
+    return min((way.until for way in ways.values() if isinstance(way, Reserved) and way.until), default=None)
+
+
+def in_place_by(state: Allocation, now: datetime) -> datetime | None:
+    """When one that is asked for now is given up; None where that is known when its slice is started."""
+    match state:
+        case Provisioning(deadline=up) | Starting(deadline=up):
+            return up + IN_PLACE_WITHIN
+        case Active():
+            return now + IN_PLACE_WITHIN
+        case _:
+            return None
 
 
 def check_room(state: Allocation, ways: Ways, slot: SlotId) -> None:
@@ -137,7 +157,7 @@ def withdraw(state: Allocation, ways: Ways, name: IngressId, reason: Reason) -> 
             raise UnknownName(Objection("unknown_ingress", why))
         case Withdrawn() | Removed():
             return ()
-        case Reserved(asked) | Published(asked) | Lost(asked):
+        case Reserved(asked=asked) | Published(asked) | Lost(asked):
             gone = (_removed(asked),) if _is_off(state, asked.slot_id) else ()
             return (IngressWithdrawn(asked.allocation_id, asked.slot_id, name, reason), *gone)
 
@@ -155,20 +175,21 @@ def give_up(state: Allocation, ways: Ways, now: datetime) -> tuple[IngressFact, 
     """Withdraw what did not come to lead in time to a slice that runs; of one that does not, nothing is waited for."""
     if not isinstance(state, Active):
         return ()
-    late = (
-        way.asked
-        for way in ways.values()
-        if isinstance(way, Reserved) and way.asked.deadline is not None and way.asked.deadline <= now
-    )
     return tuple(
         IngressWithdrawn(
             asked.allocation_id,
             asked.slot_id,
             asked.ingress_id,
-            Reason("deadline_missed", f"not in place on the node by {asked.deadline}"),
+            Reason("deadline_missed", f"not in place on the node by {until.isoformat()}"),
         )
-        for asked in late
+        for asked, until in _late(ways, now)
     )
+
+
+def _late(ways: Ways, now: datetime) -> Iterator[tuple[IngressReserved, datetime]]:
+    for way in ways.values():
+        if isinstance(way, Reserved) and way.until is not None and way.until <= now:
+            yield way.asked, way.until
 
 
 def applied(ways: Ways, slot: SlotId) -> tuple[IngressFact, ...]:
@@ -176,7 +197,7 @@ def applied(ways: Ways, slot: SlotId) -> tuple[IngressFact, ...]:
     facts: list[IngressFact] = []
     for name, way in ways.items():
         match way:
-            case Reserved(asked) | Lost(asked) if asked.slot_id == slot:
+            case Reserved(asked=asked) | Lost(asked) if asked.slot_id == slot:
                 facts.append(IngressPublished(asked.allocation_id, name))
             case Withdrawn(asked) if asked.slot_id == slot:
                 facts.append(_removed(asked))

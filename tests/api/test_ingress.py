@@ -7,6 +7,7 @@ import httpx
 import psycopg
 import pytest
 
+from control_plane.decisions.ingress import IN_PLACE_WITHIN
 from tests.api.node import admit, allocate, speaks
 from tests.api.reporting import Running
 from tests.servers.plane import RunningPlane
@@ -114,6 +115,18 @@ def test_a_node_that_finds_it_gone_takes_it_from_the_endpoints_until_it_is_back(
     assert (states(running), public(running)) == (["lost"], [])
     running.says("slice.exposed", of=order, lost=[])
     assert states(running) == ["published"]
+
+
+def test_one_that_is_opened_before_its_slice_is_up_is_not_waited_for_for_ever(
+    plane: RunningPlane, node: httpx.Client
+) -> None:
+    made = allocate(plane, network_mode="public-nat").json()
+    with plane.client() as client:
+        assert client.post(f"/allocations/{made['id']}/ingress", json=SSH).is_success
+    later = """select (way.data::jsonb ->> 'deadline')::timestamptz - (placed.data::jsonb ->> 'deadline')::timestamptz
+                 from ledger.event way, ledger.event placed
+                where way.type = 'ingress.reserved' and placed.type = 'allocation.placed'"""
+    assert plane.rows(later) == [(IN_PLACE_WITHIN,)]
 
 
 def test_one_that_is_gone_is_no_endpoint_though_an_older_orders_word_says_so(running: Running) -> None:

@@ -1,15 +1,16 @@
 """Ways in from outside: what each fact and each word of a node means, and what is due for them."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from control_plane.decisions import ingress
 from control_plane.decisions.allocation_states import Placed, Requested, fold
 from control_plane.decisions.ingress import Ways, ways_of
 from control_plane.decisions.refusals import Conflict, UnknownName
 from control_plane.processes.allocation import MissDeadline, Wait
-from events.allocations import AllocationFact, SliceStopped
+from events.allocations import AllocationActivated, AllocationFact, SliceStopped
 from events.ingress import (
     IngressLost,
     IngressMapping,
@@ -23,17 +24,21 @@ from events.values import Ipv4Address, SlotId, ingress_of, new_uuid
 from tasks.orders import MOST_MAPPINGS, ApplySlice, PortMapping
 from tests.decisions.histories import (
     ACTIVE,
+    GRANTED,
     ID,
     NOW,
     PLACEMENT,
+    PROVISIONING,
     RELEASING,
     REQUESTED,
+    SOON,
     STARTING,
     STOPPED,
     STOPPING,
     WHY,
     A,
     B,
+    ready,
 )
 from tests.decisions.test_due import orders, what_is_due
 
@@ -135,6 +140,43 @@ def test_what_does_not_come_to_lead_anywhere_is_given_up_at_its_deadline() -> No
     assert isinstance(fact, IngressWithdrawn)
     assert fact.reason.code == "deadline_missed"
     assert ingress.give_up(state_of(*OPEN), ways(RESERVED, PUBLISHED), LIMIT) == ()
+
+
+def test_one_without_a_deadline_of_its_own_has_its_slices_and_the_time_that_others_have() -> None:
+    """Its slice came up by an older order, and the newest is not carried out."""
+    asked = replace(RESERVED, deadline=None)
+    active = (REQUESTED, asked, *ACTIVE[1:])
+    limit = PLACEMENT.deadline + ingress.IN_PLACE_WITHIN
+    assert what_is_due(*active)[-1] == Wait("its ways in", limit)
+    assert what_is_due(*active, now=limit) == (MissDeadline(),)
+    [fact] = ingress.give_up(state_of(*active), ways(*active), limit)
+    assert isinstance(fact, IngressWithdrawn)
+
+
+@pytest.mark.parametrize("deadline", [None, LIMIT])
+def test_after_a_start_what_waits_is_waited_for_anew(deadline: datetime | None) -> None:
+    asked = replace(RESERVED, deadline=deadline)
+    again = (ready(A), ready(B), AllocationActivated(ID))
+    stopped = (*ACTIVE, asked, *STOPPING[len(ACTIVE) :], *STOPPED[len(STOPPING) :])
+    assert what_is_due(*stopped)[-1] == Wait("being started", GRANTED.expires_at)
+    started = (*stopped, *STARTING[len(STOPPED) :], *again)
+    assert what_is_due(*started)[-1] == Wait("its ways in", SOON + ingress.IN_PLACE_WITHIN)
+
+
+@pytest.mark.parametrize(
+    ("facts", "until"),
+    [
+        (ACTIVE, NOW + ingress.IN_PLACE_WITHIN),
+        (PROVISIONING, PLACEMENT.deadline + ingress.IN_PLACE_WITHIN),
+        (STARTING, SOON + ingress.IN_PLACE_WITHIN),
+        (STOPPING, None),
+        (STOPPED, None),
+    ],
+)
+def test_it_has_its_time_from_when_its_slice_is_to_be_up(
+    facts: tuple[AllocationFact, ...], until: datetime | None
+) -> None:
+    assert ingress.in_place_by(state_of(*facts), NOW) == until
 
 
 def test_an_order_that_was_carried_out_publishes_what_it_has_and_frees_what_it_has_not() -> None:
