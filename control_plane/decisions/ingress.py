@@ -6,11 +6,12 @@
     withdrawn   its slot's order has it no more
     removed     the node found nothing of it, nor of anything that nobody ordered: the claim is free
 
+The proof that its slice is off leaves it reserved, and the word that that is ready again has it where it was.
 Ways in stand in their allocation's stream, and are folded from it beside the allocation itself: none of them moves it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, assert_never
 
@@ -28,7 +29,7 @@ from control_plane.decisions.allocation_states import (
     state_name,
 )
 from control_plane.decisions.refusals import Conflict, Objection, UnknownName
-from events.allocations import AllocationFact, AllocationPlaced, AllocationStarting
+from events.allocations import AllocationFact, AllocationPlaced, AllocationStarting, SliceReady, SliceStopped
 from events.facts import Reason
 from events.ingress import (
     IngressFact,
@@ -50,6 +51,8 @@ class Reserved:
     asked: IngressReserved
     until: datetime | None
     """When it is given up, should its allocation be active; None while its slice is not wanted on."""
+    led: bool = False
+    """It was published when its slice was switched off, and is again once that is ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,10 @@ def ways_of(facts: Iterable[AllocationFact]) -> Ways:
                 ways[name] = Removed(ways[name].asked)
             case AllocationPlaced(deadline=up) | AllocationStarting(deadline=up):
                 ways |= _waiting(ways, up + IN_PLACE_WITHIN)
+            case SliceStopped(slot_id=slot):
+                ways |= _switched_off(ways, slot)
+            case SliceReady(slot_id=slot):
+                ways |= _back(ways, slot)
             case _:
                 pass
     return ways
@@ -102,7 +109,25 @@ def ways_of(facts: Iterable[AllocationFact]) -> Ways:
 
 def _waiting(ways: Ways, until: datetime) -> Ways:
     """Those that wait for their slices, and are waited for until then."""
-    return {name: Reserved(way.asked, until) for name, way in ways.items() if isinstance(way, Reserved)}
+    return {name: replace(way, until=until) for name, way in ways.items() if isinstance(way, Reserved)}
+
+
+def _switched_off(ways: Ways, slot: SlotId) -> Ways:
+    """Those of a slice that is proved off: none leads there, and all are kept for its start."""
+    return {
+        name: Reserved(way.asked, None, led=not isinstance(way, Reserved) or way.led)
+        for name, way in ways.items()
+        if isinstance(way, Wanted) and way.asked.slot_id == slot
+    }
+
+
+def _back(ways: Ways, slot: SlotId) -> Ways:
+    """Those that led to a slice that was switched off, and is ready: every order since has them."""
+    return {
+        name: Published(way.asked)
+        for name, way in ways.items()
+        if isinstance(way, Reserved) and way.led and way.asked.slot_id == slot
+    }
 
 
 def wanted_in(ways: Ways, slot: SlotId) -> tuple[IngressReserved, ...]:
@@ -197,7 +222,7 @@ def applied(ways: Ways, slot: SlotId) -> tuple[IngressFact, ...]:
     facts: list[IngressFact] = []
     for name, way in ways.items():
         match way:
-            case Reserved(asked=asked) | Lost(asked) if asked.slot_id == slot:
+            case Reserved(asked=asked, led=False) | Lost(asked) if asked.slot_id == slot:
                 facts.append(IngressPublished(asked.allocation_id, name))
             case Withdrawn(asked) if asked.slot_id == slot:
                 facts.append(_removed(asked))

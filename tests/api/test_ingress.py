@@ -66,6 +66,11 @@ def claims(plane: RunningPlane) -> set[str]:
     return {value for (value,) in plane.rows("select value from ledger.claim where kind = 'port'")}
 
 
+def last_position(plane: RunningPlane) -> int:
+    [(last,)] = plane.rows("select max(position) from ledger.event")
+    return int(last)
+
+
 def codes(answer: httpx.Response) -> list[str]:
     return [each["code"] for each in answer.json()["reasons"]]
 
@@ -136,6 +141,28 @@ def test_one_that_is_gone_is_no_endpoint_though_an_older_orders_word_says_so(run
     opened(running)
     running.says("slice.exposed", of=order, lost=[name])
     assert (states(running), public(running)) == (["lost", "reserved"], [])
+
+
+def test_a_stop_leaves_it_reserved_until_its_node_finds_it_in_place_again(running: Running) -> None:
+    way = opened(running).json()
+    running.carried_out()
+    running.asked_to("stop")
+    assert public(running) == []
+    running.is_off()
+    off = last_position(running.plane)
+    assert (states(running), public(running)) == (["reserved"], [])
+    assert claims(running.plane) == {f"tcp/{ADDRESS}:{way['public_port']}"}
+    running.asked_to("start")
+    assert (states(running), public(running)) == (["reserved"], [])
+    running.carried_out()
+    assert (states(running), public(running)) == (["published"], [(ADDRESS, way["public_port"])])
+    with running.plane.client() as client:
+        client.delete(f"/allocations/{running.id}")
+        assert public(running) == []
+        running.says("slice.removed", absent=["link"])
+        assert (states(running), claims(running.plane)) == (["removed"], set())
+        then = client.get(f"/allocations/{running.id}", params={"at": f"position:{off}"}).json()
+    assert [each["state"] for each in then["ingress"]] == ["reserved"]
 
 
 def test_released_and_proved_empty_nothing_of_it_is_claimed(running: Running) -> None:

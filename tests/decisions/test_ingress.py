@@ -216,6 +216,28 @@ def test_nothing_is_given_up_of_an_allocation_that_is_being_stopped() -> None:
     assert ingress.give_up(state_of(*stopping), ways(*stopping), LIMIT) == ()
 
 
+@pytest.mark.parametrize(
+    ("before", "led"),
+    [((RESERVED,), False), ((RESERVED, PUBLISHED), True), ((RESERVED, PUBLISHED, LOST), True)],
+)
+def test_where_a_slice_is_proved_off_its_ways_in_are_reserved_and_lead_nowhere(
+    before: tuple[AllocationFact, ...], led: bool
+) -> None:
+    stopping = (*ACTIVE, *before, *STOPPING[len(ACTIVE) :])
+    assert ways(*stopping, SliceStopped(ID, B, False))[NAME] == ways(*stopping)[NAME]
+    assert ways(*stopping, SliceStopped(ID, A, False))[NAME] == ingress.Reserved(RESERVED, None, led)
+
+
+def test_what_led_to_a_slice_leads_there_again_when_that_is_back_and_nothing_else_does() -> None:
+    started = (*OPEN, *STOPPING[len(ACTIVE) :], *STOPPED[len(STOPPING) :], *STARTING[len(STOPPED) :])
+    assert ways(*started, ready(B)) == ways(*started)
+    assert ways(*started, ready(A)) == ways(*OPEN)
+    assert ingress.applied(ways(*started), A) == ()
+    asked = (*ACTIVE, RESERVED, *started[len(OPEN) :])
+    assert isinstance(ways(*asked, ready(A))[NAME], ingress.Reserved)
+    assert ingress.applied(ways(*asked), A) == (PUBLISHED,)
+
+
 def test_an_emptied_slot_has_no_ways_in() -> None:
     for before in ((RESERVED,), (RESERVED, PUBLISHED), (RESERVED, WITHDRAWN)):
         assert ingress.emptied(ways(*before), A) == (REMOVED,)
