@@ -1,10 +1,10 @@
 """The one road from a command to facts.
 
 In one transaction, in this order: the idempotency key, the rows that the decision needs (locked by the command,
-project before slots, slots by node and index), the decision, the inline read models, and append as the
-last statement. A refusal rolls all of it back, the key included, and burns no position. A deadlock or a lost
-race (for a stream's head, a claim or a row) starts the command again with fresh eyes; whoever reads the ledger is
-woken after the commit, and needs no wake-up to be right. A caller who hangs up stops nothing: the command commits
+project before slots, slots by node and index, slots before nodes), the decision, the inline read models, and
+append as the last statement. A refusal rolls all of it back, the key included, and burns no position. A deadlock or
+a lost race (for a stream's head, a claim or a row) starts the command again with fresh eyes; whoever reads the ledger
+is woken after the commit, and needs no wake-up to be right. A caller who hangs up stops nothing: the command commits
 or refuses all the same, and its key tells him which.
 """
 

@@ -159,9 +159,10 @@ async def find(conn: AsyncConnection, slot_id: SlotId) -> SlotRow | None:
     return None if row is None else SlotRow(row)
 
 
-async def of_node(conn: AsyncConnection, node: NodeId) -> list[SlotRow]:
+async def of_node(conn: AsyncConnection, node: NodeId, *, lock: bool = False) -> list[SlotRow]:
     query = sa.select(slot).where(slot.c.node_id == node).order_by(slot.c.slot_index)
-    return [SlotRow(row) for row in (await conn.execute(query)).mappings()]
+    found = await conn.execute(query.with_for_update() if lock else query)
+    return [SlotRow(row) for row in found.mappings()]
 
 
 async def page(

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane import sessions
-from control_plane.decisions.refusals import Objection, Unauthorised, UnknownName
+from control_plane.commands.living import locked_node
+from control_plane.decisions.refusals import Objection, Unauthorised
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from control_plane.refused_before import Refusal, is_first
@@ -177,9 +178,7 @@ def revoke_node(node_id: NodeId, reason: str, origin: Origin) -> Command:
     """Take a host's access away, until an enrolment is opened for it and it enrols. Revoked twice is revoked."""
 
     async def command(transaction: Transaction) -> Decision:
-        node = await nodes.find(transaction.conn, node_id, lock=True)
-        if node is None:
-            raise UnknownName(Objection("unknown_node", f"no node is named {node_id}"))
+        node = await locked_node(transaction.conn, node_id)
         if node.state == "revoked":
             return Decision((), origin.at(transaction.now))
         await sessions.end(transaction.conn, node_id, transaction.now)

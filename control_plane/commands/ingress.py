@@ -5,10 +5,10 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.free_ways import reserve
-from control_plane.commands.living import Living, check_spoken, load
+from control_plane.commands.living import Living, check_spoken, load, locked_node
 from control_plane.decisions import ingress
 from control_plane.decisions.public_addresses import WayWish, change
-from control_plane.decisions.refusals import Conflict, Malformed, Objection, UnknownName
+from control_plane.decisions.refusals import Conflict, Malformed, Objection
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.append import Change
@@ -24,9 +24,7 @@ def change_addresses(node: NodeId, wanted: tuple[PublicAddress, ...], origin: Or
     """Say which public addresses a node has. Raises `UnknownName`, and `Conflict` for one that is in use."""
 
     async def command(transaction: Transaction) -> Decision:
-        row = await nodes.find(transaction.conn, node, lock=True)
-        if row is None:
-            raise UnknownName(Objection("unknown_node", f"no node is named {node}"))
+        row = await locked_node(transaction.conn, node)
         used = await _used(transaction.conn, [each.address for each in row.public_addresses])
         facts = change(node, row.public_addresses, wanted, used)
         own = (Change(stream_of_node(node), row.version, facts),) if facts else ()

@@ -1,4 +1,4 @@
-"""An allocation as a command finds it, with its slots locked."""
+"""What commands are about, as they find it and locked: an allocation with its slots, a node."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,7 +24,8 @@ from events.append import Change
 from events.envelope import Recorded
 from events.slots import SlotFact
 from events.values import AllocationId, NodeId, SlotId, stream_of_allocation, stream_of_slot
-from read_models import slots
+from read_models import nodes, slots
+from read_models.nodes import NodeRow
 from read_models.slots import SlotRow
 
 
@@ -84,6 +85,14 @@ async def load(conn: AsyncConnection, allocation: AllocationId) -> Living:
         raise UnknownName(Objection("unknown_allocation", f"there is no allocation {allocation}"))
     rows = await slots.locked(conn, [slot.slot_id for slot in state.slots])
     return Living(history, state, rows)
+
+
+async def locked_node(conn: AsyncConnection, node: NodeId) -> NodeRow:
+    """Find a node and lock it, after whatever slots are locked. Raises `UnknownName`."""
+    row = await nodes.find(conn, node, lock=True)
+    if row is None:
+        raise UnknownName(Objection("unknown_node", f"no node is named {node}"))
+    return row
 
 
 async def check_spoken(conn: AsyncConnection, hosts: Iterable[NodeId], announced: str) -> None:

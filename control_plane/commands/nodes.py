@@ -9,8 +9,9 @@ from hashlib import sha256
 from itertools import count
 from typing import Final
 
+from control_plane.commands.living import locked_node
 from control_plane.decisions import drift
-from control_plane.decisions.refusals import Conflict, Objection, UnknownName
+from control_plane.decisions.refusals import Conflict, Objection
 from control_plane.decisions.slots import NOTHING_DESCRIBED, Described, described, discover
 from control_plane.decisions.subnets import free_subnet
 from control_plane.handle import Command, Decision, Transaction
@@ -56,7 +57,7 @@ def reopen_enrolment(node: NodeId, token: str, origin: Origin) -> Command:
     """Open another token for a host that lost the first, or its disk. What it has goes on working until it enrols."""
 
     async def command(transaction: Transaction) -> Decision:
-        row = await _locked(transaction, node)
+        row = await locked_node(transaction.conn, node)
         fact = EnrolmentReopened(
             node_id=node,
             token_sha256=sha256(token.encode()).hexdigest(),
@@ -80,20 +81,13 @@ class Survey:
 
 async def inspect_node(transaction: Transaction, survey: Survey) -> Decision:
     """Record what is new about a host and its slots; what was known already is no event."""
-    node = await _locked(transaction, survey.node_id)
-    known = {slot.index: slot for slot in await slots.of_node(transaction.conn, survey.node_id)}
+    found = await slots.of_node(transaction.conn, survey.node_id, lock=True)
+    node, known = await locked_node(transaction.conn, survey.node_id), {slot.index: slot for slot in found}
     described = () if (inspected := _inspected(survey)) == _recorded(node) else (inspected,)
     open_ = drift.opened(_told_of(survey, None), None)
     facts = (*described, *drift.of_node(node.node_id, node.drift, open_))
     own = (Change(stream_of_node(node.node_id), node.version, facts),) if facts else ()
     return Decision((*own, *_slot_changes(survey, known)), survey.cause)
-
-
-async def _locked(transaction: Transaction, node_id: NodeId) -> NodeRow:
-    node = await nodes.find(transaction.conn, node_id, lock=True)
-    if node is None:
-        raise UnknownName(Objection("unknown_node", f"no node is named {node_id}"))
-    return node
 
 
 def _slot_changes(survey: Survey, known: dict[SlotIndex, SlotRow]) -> Iterator[Change]:
@@ -143,7 +137,7 @@ async def take_mended(transaction: Transaction, node_id: NodeId, body: DriftMend
     if not mended:
         return Decision((), cause)
     if body.slot is None:
-        node = await _locked(transaction, node_id)
+        node = await locked_node(transaction.conn, node_id)
         own = Change(stream_of_node(node_id), node.version, (NodeMended(node_id, mended),))
         return Decision((own,), cause)
     slot = slot_of(node_id, SlotIndex(body.slot))

@@ -1,13 +1,16 @@
 """What nodes say of drift: facts of nodes and slots, seen then and now; nothing is placed where it lasts (NOD-8)."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
 
 import httpx
+import psycopg
 import pytest
 
 from tests.api.node import SLOT, admit, allocate, batch, survey
 from tests.servers.plane import RunningPlane
+from tests.waiting import until
 
 NOTICED = "2026-03-01T12:00:00Z"
 
@@ -208,3 +211,19 @@ def test_the_drift_of_a_node_that_nobody_knows_is_not_found(running_plane: Runni
     with running_plane.client() as client:
         answer: httpx.Response = client.get("/nodes/n9/drift")
     assert answer.status_code == 404
+
+
+def test_a_node_that_describes_itself_waits_for_its_slots_before_it_takes_its_own_row(host: Host) -> None:
+    """Who places ways in holds slots and then their node: the other way round each would wait for the other."""
+    plane = host.plane
+    with ThreadPoolExecutor() as pool, psycopg.connect(plane.database.admin_dsn) as placing:
+        placing.execute("select 1 from read.slot where node_id = 'n1' and slot_index = 1 for update")
+        describing = pool.submit(host.describes, drift("uplink.lost"), drift("port.absent", 1))
+        until(
+            lambda: describing.done() or plane.somebody_waits_for_a_lock(),
+            "the description waits for the slot",
+        )
+        placing.execute("select 1 from read.node where node_id = 'n1' for share nowait")
+        placing.commit()
+        describing.result()
+    assert len(host.asked("/drift")) == 2

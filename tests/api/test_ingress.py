@@ -269,14 +269,10 @@ def test_an_address_that_is_being_taken_away_is_given_to_nobody(plane: RunningPl
     with ThreadPoolExecutor() as pool, psycopg.connect(plane.database.admin_dsn) as taking:
         taking.execute("update read.node set public_addresses = '[]' where node_id = 'n1'")
         asked = pool.submit(allocate, plane, network_mode="public-nat", ingress=[SSH])
-        until(lambda: asked.done() or waits_for_a_lock(plane), "the request waits for its node")
+        until(lambda: asked.done() or plane.somebody_waits_for_a_lock(), "the request waits for its node")
         taking.commit()
     assert (asked.result().status_code, codes(asked.result())) == (409, ["no_public_address"])
     assert claims(plane) == set()
-
-
-def waits_for_a_lock(plane: RunningPlane) -> bool:
-    return bool(plane.rows("select 1 from pg_stat_activity where wait_event_type = 'Lock'"))
 
 
 def test_what_failed_under_an_order_for_a_way_in_fails_no_stop(running: Running) -> None:

@@ -56,6 +56,10 @@ class RunningPlane:
         with psycopg.connect(self.database.admin_dsn, autocommit=True) as conn:
             return conn.execute(query, values or None).fetchall()
 
+    def somebody_waits_for_a_lock(self) -> bool:
+        """Whether a statement in its database stands behind another transaction."""
+        return bool(self.rows("select 1 from pg_stat_activity where wait_event_type = 'Lock'"))
+
 
 def settings_for(
     database: Database, redis_url: str, port: int, queue_port: int, signing_key: Path | None = None
