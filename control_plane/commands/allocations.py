@@ -1,12 +1,10 @@
 """Commands about allocations that are: stop and start, release, and what time does to them."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from control_plane.commands.living import Living, check_spoken, load
 from control_plane.decisions import allocation as life
-from control_plane.decisions.allocation_states import Allocation
 from control_plane.decisions.ingress import give_up
 from control_plane.decisions.skus import SKUS, STOP_WITHIN
 from control_plane.handle import Command, Decision, Transaction
@@ -14,7 +12,9 @@ from control_plane.origin import Origin
 from control_plane.processes.allocation import wanted_by
 from control_plane.telling import is_telling
 from events.allocations import AllocationFact
+from events.envelope import Recorded
 from events.facts import Reason
+from events.ingress import IngressReserved, IngressWithdrawn
 from events.values import AllocationId, node_of
 from tasks.catalogue import type_of
 
@@ -61,7 +61,8 @@ def expire_lease(allocation: AllocationId) -> Command:
 
     async def command(transaction: Transaction) -> Decision:
         living = await load(transaction.conn, allocation)
-        return _by_the_clock(living, transaction.now, "end of lease", life.expire)
+        expired = life.expire(living.state, transaction.now)
+        return _by_the_clock(living, expired, transaction.now, "end of lease")
 
     return command
 
@@ -71,12 +72,9 @@ def miss_deadline(allocation: AllocationId, *, silent_after: timedelta) -> Comma
 
     async def command(transaction: Transaction) -> Decision:
         living = await load(transaction.conn, allocation)
-        missed = _by_the_clock(
-            living,
-            transaction.now,
-            "deadline",
-            lambda state, now: life.miss_deadline(state, now) or give_up(state, living.ways, now),
-        )
+        failed = life.miss_deadline(living.state, transaction.now)
+        late = failed or give_up(living.state, living.ways, transaction.now)
+        missed = _by_the_clock(living, late, transaction.now, "deadline")
         hosts = {node_of(slot) for slot in living.rows}
         if missed.changes and await is_telling(transaction.conn, hosts, silent_after):
             return replace(missed, changes=())
@@ -85,12 +83,20 @@ def miss_deadline(allocation: AllocationId, *, silent_after: timedelta) -> Comma
     return command
 
 
-def _by_the_clock(
-    living: Living,
-    now: datetime,
-    why: str,
-    decide: Callable[[Allocation, datetime], tuple[AllocationFact, ...]],
-) -> Decision:
-    """What the passing of time alone decides; its cause is the fact that set the time."""
-    cause = wanted_by(living.history).leads_to(actor="process:allocation", why=why, observed_at=now)
-    return Decision(living.changes(decide(living.state, now)), cause)
+def _by_the_clock(living: Living, decided: tuple[AllocationFact, ...], now: datetime, why: str) -> Decision:
+    """What the passing of time alone decided; its cause is the fact whose time is over."""
+    cause = _timed(living, decided).leads_to(actor="process:allocation", why=why, observed_at=now)
+    return Decision(living.changes(decided), cause)
+
+
+def _timed(living: Living, decided: tuple[AllocationFact, ...]) -> Recorded[AllocationFact]:
+    """What asked for that of which the time is over."""
+    match decided:
+        case (IngressWithdrawn(ingress_id=name), *_):
+            return next(
+                each
+                for each in living.history
+                if isinstance(each.fact, IngressReserved) and each.fact.ingress_id == name
+            )
+        case _:
+            return wanted_by(living.history)

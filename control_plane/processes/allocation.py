@@ -176,14 +176,29 @@ def wish_of(history: Sequence[Recorded[AllocationFact]], slot: SlotId) -> Order 
 
 def is_newest(history: Sequence[Recorded[AllocationFact]], slot: SlotId, order_id: UUID) -> bool:
     """Whether it names the slot's newest order."""
-    return order_id == _order_id(slot, _wish_of(history, slot))
+    return order_id == _order_id(slot, _wanted_of(history, slot))
 
 
 def is_overtaken(history: Sequence[Recorded[AllocationFact]], slot: SlotId, order_id: UUID) -> bool:
     """Whether it names an order of the slot that a newer wish took the place of."""
-    newest = wanted_by(history)
-    older = (recorded for recorded in history if recorded.position < newest.position)
-    return any(order_id == _order_id(slot, each) for each in older if isinstance(each.fact, AnyWish))
+    wish = _named_after(history, slot, order_id)
+    return wish is not None and wish.position < wanted_by(history).position
+
+
+def behind(
+    history: Sequence[Recorded[AllocationFact]], slot: SlotId, order_id: UUID | None
+) -> Recorded[AllocationFact]:
+    """The wish that a report came of: what its order is named after, or the slot's newest where that is unknown."""
+    named = None if order_id is None else _named_after(history, slot, order_id)
+    return named or _wanted_of(history, slot)
+
+
+def _named_after(
+    history: Sequence[Recorded[AllocationFact]], slot: SlotId, order_id: UUID
+) -> Recorded[AllocationFact] | None:
+    """The fact that gave an order of the slot its name; None where it is no order of the slot's."""
+    wishes = (recorded for recorded in reversed(history) if isinstance(recorded.fact, AnyWish))
+    return next((each for each in wishes if order_id == _order_id(slot, each)), None)
 
 
 def _orders(
@@ -194,13 +209,13 @@ def _orders(
         return ()
     ways = ways_of(recorded.fact for recorded in history)
     return tuple(
-        _order(state.request, slot, _wish_of(history, slot.slot_id), wanted_in(ways, slot.slot_id))
+        _order(state.request, slot, _wanted_of(history, slot.slot_id), wanted_in(ways, slot.slot_id))
         for slot in state.slots
         if slot.slot_id in slots
     )
 
 
-def _wish_of(history: Sequence[Recorded[AllocationFact]], slot: SlotId) -> Recorded[AllocationFact]:
+def _wanted_of(history: Sequence[Recorded[AllocationFact]], slot: SlotId) -> Recorded[AllocationFact]:
     """The fact that last changed what the slot should carry: all of the allocation's, or its own."""
     newest = wanted_by(history)
     own = _OF_SLOTS[type(newest.fact)]

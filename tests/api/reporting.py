@@ -71,6 +71,17 @@ class Running:
         with self.plane.client() as client:
             return dict(client.get(f"/allocations/{self.id}").json())
 
+    def led_to_by(self, *types: str) -> list[str]:
+        """The type of what led to each fact of these types, in their order."""
+        told = self.plane.rows(
+            """select cause.type from ledger.event as fact
+                 left join ledger.event as cause on cause.event_id = fact.causation_id
+                where fact.stream_id = %(stream)s and fact.type = any(%(types)s) order by fact.position""",
+            stream=f"allocation-{self.id}",
+            types=[*types],
+        )
+        return [type_ for (type_,) in told]
+
     def types(self) -> list[str]:
         told = self.plane.rows(
             f"select type from ledger.event where stream_id = 'allocation-{self.id}' order by version"

@@ -165,6 +165,18 @@ def test_a_stop_leaves_it_reserved_until_its_node_finds_it_in_place_again(runnin
     assert [each["state"] for each in then["ingress"]] == ["reserved"]
 
 
+def test_the_ledger_says_of_each_word_about_it_which_wish_led_to_it(running: Running) -> None:
+    name = opened(running).json()["id"]
+    order = running.carried_out()
+    opened(running)
+    running.says("slice.exposed", of=order, lost=[name])
+    assert running.led_to_by("ingress.published", "ingress.lost") == ["ingress.reserved"] * 2
+    closed(running, name)
+    running.carried_out()
+    assert running.led_to_by("ingress.removed") == ["ingress.withdrawn"]
+    assert running.led_to_by("allocation.slice_ready") == ["allocation.placed"]
+
+
 def test_released_and_proved_empty_nothing_of_it_is_claimed(running: Running) -> None:
     opened(running)
     with running.plane.client() as client:

@@ -7,6 +7,8 @@ from control_plane.histories import allocation_history
 from control_plane.wiring import Plane, plane
 from events.values import AllocationId, stream_of_allocation, stream_of_task
 from tests.api.node import BEAT, admit, allocate
+from tests.api.reporting import Running
+from tests.api.test_ingress import SHARED, has, opened, states
 from tests.road.test_following import a_plane, an_hour_later
 from tests.road.test_task_rows import ASKED, TASK, a_day_later, applied, rows, told
 from tests.servers.plane import RunningPlane, settings_for
@@ -48,6 +50,18 @@ async def test_a_node_that_fell_silent_with_reports_is_waited_for_no_longer(
     assert node.post("/heartbeat", json={**BEAT, "spooled_reports": 3}).is_success
     running_plane.rows("update work.node_seen set seen_at = seen_at - interval '1 hour' returning 1")
     assert await rung(running_plane, allocation) == "failed"
+
+
+async def test_a_way_in_that_is_given_up_was_led_to_that_by_what_asked_for_it(
+    running_plane: RunningPlane,
+) -> None:
+    node = admit(running_plane, "n1")
+    assert has(running_plane, SHARED).is_success
+    running = Running(running_plane, node, network_mode="public-nat", lease_seconds=7200)
+    assert opened(running).is_success
+    assert await rung(running_plane, AllocationId(running.id)) == "active"
+    assert states(running) == ["withdrawn"]
+    assert running.led_to_by("ingress.withdrawn") == ["ingress.reserved"]
 
 
 async def test_what_an_admin_asked_for_waits_for_reports_on_their_way_too(database: Database) -> None:

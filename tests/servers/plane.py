@@ -57,7 +57,7 @@ class RunningPlane:
             return conn.execute(query, values or None).fetchall()
 
     def somebody_waits_for_a_lock(self) -> bool:
-        """Whether a statement in its database stands behind another transaction."""
+        """Whether a statement on its server stands behind another transaction."""
         return bool(self.rows("select 1 from pg_stat_activity where wait_event_type = 'Lock'"))
 
 
