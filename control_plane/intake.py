@@ -190,10 +190,11 @@ def _ended(
             off = life.slice_stopped(state, slot, forced=forced)
             return living.changes((*off, *(ingress.closed(ways, slot) if off else ())))
         case reports.SliceRemoved():
-            freed = free(slot, row.allocation_id, row.state, allocation, body.absent)
             removed = life.slice_removed(state, slot)
-            gone = ingress.emptied(ways, slot) if removed else ()
-            return living.changes((*gone, *removed), *living.slot_change(slot, freed))
+            if not removed:
+                return ()
+            freed = free(slot, row.allocation_id, row.state, allocation, body.absent)
+            return living.changes((*ingress.emptied(ways, slot), *removed), *living.slot_change(slot, freed))
         case reports.SliceRemains():
             unproved = facts.SliceRemovalUnproved(allocation, slot, body.leftovers)
             told = life.slice_remains(state, unproved)
