@@ -1,7 +1,10 @@
 """DHCP by dnsmasq: one file per reservation, and its lease file as evidence.
 
 A reservation is a file `hosts/<slot's tap>`, `mac,ip`, which dnsmasq notices by itself. It carries no tag: dnsmasq 2.90
-aborts at SIGHUP over one. A deleted file ends its reservation at SIGHUP and not before. A lease is cleared by a
+aborts at SIGHUP over one. A deleted file ends its reservation at SIGHUP and not before, and so do the former lines of
+one that was written anew. So its files say what it serves only once it read them since their last change: whoever looks
+makes sure of that first. An agent that died between the two, or somebody who added a file and took it away, would else
+leave a reservation that is served and that no file shows. A lease is cleared by a
 DHCPRELEASE (RFC 2131, 4.4.6) from the gateway to itself, so that dnsmasq's memory and its file change together. What
 somebody wrote into the file is not in that memory, and is struck from the file while dnsmasq is held still.
 """
@@ -33,9 +36,11 @@ log = structlog.get_logger(__name__)
 PAUSE: Final = 0.005
 """Seconds between two looks at the lease file while a release takes effect."""
 SETTLED: Final = 0.05
-"""Seconds since its last change after which the lease file is whole."""
+"""Seconds since its last change after which the lease file is whole, and a folder's next change bears another time."""
 HEEDED: Final = 0.1
 """Seconds after which a lease that was released again and again is one that the server does not know."""
+Stand = frozenset[tuple[str, int, int]]
+"""A folder and its files by name, inode and the time of its last change, which nobody can set back (inode(7))."""
 
 
 class DnsmasqLeases:
@@ -52,6 +57,8 @@ class DnsmasqLeases:
         self._hosts, self._file = folder / "hosts", folder / "leases"
         self._network, self._deadline = network, deadline
         self._server = Dnsmasq(folder, links.index, ended, deadline)
+        self._heeded: Stand | None = None
+        """How the reservations stood when the server was last told to read them; nobody knows of an earlier agent's."""
 
     def close(self) -> None:
         self._server.close()
@@ -76,7 +83,7 @@ class DnsmasqLeases:
         self._server.serve(network)
 
     def reservations(self) -> frozenset[Reservation]:
-        return look((self, "reservations"), self._reservations)
+        return look((self, "reservations"), self._heeded_reservations)
 
     def leases(self) -> frozenset[LeaseSeen]:
         return look((self, "leases"), self._leases)
@@ -102,9 +109,9 @@ class DnsmasqLeases:
         look_again(self)
         try:
             (self._hosts / reservation.name).unlink(missing_ok=True)
+            self._be_heeded()
         except OSError as error:
             raise HostRefused(f"withdraw {reservation.ip}: {error}") from error
-        self._server.hang_up()
 
     def clear(self, lease: LeaseSeen) -> None:
         look_again(self)
@@ -122,6 +129,33 @@ class DnsmasqLeases:
             else:
                 self._release(lease)
             time.sleep(PAUSE)
+
+    def _heeded_reservations(self) -> frozenset[Reservation]:
+        try:
+            self._be_heeded()
+        except OSError as error:
+            raise HostUnreadable(f"reservations in {self._hosts}: {error}") from error
+        return self._reservations()
+
+    def _be_heeded(self) -> None:
+        """Have the server read the reservations anew if they changed since it was told to. Raises `OSError`.
+
+        It handles a signal before any packet that comes after it, and one that does not run reads them when it starts.
+        """
+        stand = self._stand()
+        if stand == self._heeded:
+            return
+        self._server.hang_up()
+        # What changes again within a tick of the clock would look the same.
+        latest = max(changed for _, _, changed in stand) / 1e9 if stand else 0.0
+        self._heeded = stand if abs(time.time() - latest) >= SETTLED else None
+
+    def _stand(self) -> Stand:
+        return frozenset(
+            (path.name, stat.st_ino, stat.st_ctime_ns)
+            for path in (self._hosts, *self._hosts.glob("*"))
+            if (stat := _stat(path)) is not None
+        )
 
     def _reservations(self) -> frozenset[Reservation]:
         try:
@@ -204,6 +238,13 @@ def release_message(lease: LeaseSeen, server: Ipv4Address) -> bytes:
         chaddr,
     )
     return head + b"\x63\x82\x53\x63" + b"\x35\x01\x07" + b"\x36\x04" + IPv4Address(server).packed + b"\xff"
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    """None if it is gone: its folder bears the time at which it went."""
+    with suppress(FileNotFoundError):
+        return path.stat()
+    return None
 
 
 def _reservations(name: str, content: bytes) -> Iterator[Reservation]:

@@ -18,7 +18,7 @@ from events.values import Ipv4Address, MacAddress
 from node_agent.drivers.dnsmasq import Dnsmasq
 from node_agent.gateway import NodeNetwork, node_network
 from node_agent.lab.lab import Lab
-from node_agent.leases import LeaseSeen
+from node_agent.leases import LeaseAspect, LeaseSeen
 from node_agent.slices import SliceNetwork
 from tests.agent.eventually import eventually
 from tests.contract.network.hosts import aspects_of, gateway_of
@@ -230,3 +230,89 @@ def test_a_lease_is_seen_while_the_server_writes_its_file_anew(
     # As dnsmasq does (lease_update_file): it is empty before its lines come.
     file.write_text("")
     assert [each.ip for each in leases.leases()] == [network(0).ip]
+
+
+def hosts(host: "Real") -> Path:
+    return process(host)._folder / "hosts"
+
+
+def removed_by(leases: "DnsmasqLeases", slot: SliceNetwork) -> None:
+    """As an agent removes a slot's: what stands there goes, and a look proves that nothing does."""
+    aspect = LeaseAspect(leases)
+    run(aspect.to_remove(slot))
+    assert aspect.remains(slot) == ()
+
+
+def test_a_reservation_whose_agent_died_before_the_server_was_told_is_not_served_once_it_is_proved_gone(
+    host: "Real",
+) -> None:
+    slot = network(0)
+    for aspect in aspects_of(host):
+        run(aspect.to_apply(slice_on(slot)))
+    process(host).close()
+    (hosts(host) / slot.tap).unlink()
+    assert host.lease(slot.tap, slot.mac) == slot.ip, "the server knows it still"
+    before, successor = pids(host), agent_after(host, NETWORK)
+    assert successor.serves(NETWORK)
+    removed_by(successor, slot)
+    assert host.lease(slot.tap, slot.mac) is None
+    assert (successor.leases(), pids(host)) == (frozenset(), before)
+    successor.close()
+
+
+@pytest.mark.parametrize("while_away", [True, False], ids=["no agent was there", "the agent was there"])
+def test_a_reservation_that_came_and_went_is_not_served_once_a_slot_is_proved_to_have_none(
+    host: "Real", while_away: bool
+) -> None:
+    slot, leases = network(0), host.leases_driver
+    for aspect in aspects_of(host):
+        run(aspect.to_apply(slice_on(slot)))
+    removed_by(leases, slot)
+    if while_away:
+        process(host).close()
+    rival = hosts(host) / "rival"
+    rival.write_text(f"{slot.mac},{slot.ip}\n")
+    rival.chmod(0o644)
+    eventually(lambda: host.lease(slot.tap, slot.mac) == slot.ip)
+    rival.unlink()
+    if while_away:
+        leases = agent_after(host, NETWORK)
+        assert leases.serves(NETWORK)
+    removed_by(leases, slot)
+    assert host.lease(slot.tap, slot.mac) is None
+    leases.close()
+
+
+def test_a_reservation_that_was_edited_and_edited_back_is_served_as_it_stands(host: "Real") -> None:
+    slot, other = network(0), network(1)
+    for each in (slot, other):
+        for aspect in aspects_of(host):
+            run(aspect.to_apply(slice_on(each)))
+    removed_by(host.leases_driver, other)
+    file = hosts(host) / slot.tap
+    as_ordered = file.read_text()
+    file.write_text(f"{other.mac},{other.ip}\n")
+    eventually(lambda: host.lease(other.tap, other.mac) == other.ip)
+    file.write_text(as_ordered)
+    removed_by(host.leases_driver, other)
+    assert host.lease(other.tap, other.mac) is None
+    assert host.lease(slot.tap, slot.mac) == slot.ip
+    for aspect in reversed(aspects_of(host)):
+        run(aspect.to_remove(other))
+
+
+def test_a_server_reads_its_reservations_again_only_if_they_changed(host: "Real") -> None:
+    slot = network(0)
+    for aspect in aspects_of(host):
+        run(aspect.to_apply(slice_on(slot)))
+
+    def read_after_a_look() -> str:
+        """It writes down what it reads; it does so before it answers whoever asks later."""
+        host.leases.reservations()
+        assert host.lease(slot.tap, slot.mac) == slot.ip
+        return (process(host)._folder / "log").read_text()
+
+    eventually(lambda: read_after_a_look() == read_after_a_look())
+    before = read_after_a_look()
+    (hosts(host) / slot.tap).touch()
+    assert read_after_a_look() != before
