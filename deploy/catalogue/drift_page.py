@@ -14,8 +14,9 @@ that is not on this page. The tests make each that a node names on a real one, b
 on a simulated one, because no lab has a PCI device that a machine could be given, and `slot.ungranted` and `slot.absent` the
 control plane names by itself.
 
-Every kind is found by the periodic survey at the latest, since that compares all that is wanted with a fresh look. What tells
-a node at once only makes the survey come now: nothing is decided on an event.
+Every kind is found by the periodic survey at the latest, since that compares all that is wanted with a fresh look. It comes
+every 10 s (`survey_seconds` of the agent's settings), so that what it finds is told within 15. What tells a node at once
+only makes the survey come now: nothing is decided on an event.
 
 What is mended at once is an event, `node.mended` or `slot.mended`. What is not is open: `node.degraded` or `slot.degraded` tells
 all that is, until `node.recovered` or `slot.recovered` follows. Nothing is placed on a node or in a slot while any of it blocks. Each tells its

@@ -39,6 +39,8 @@ from tests.node.pci_trees import lay_out
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
 BOOT = 90.0
 NOTICED = 30.0
+FOUND_BY_DEFAULT: Final = 15.0
+"""P17: seconds, though nobody hears of it."""
 Kind = tuple[int | None, str]
 CARRYING, OFF = SlotIndex(0), SlotIndex(1)
 """The slot that carries a slice, and the one whose slice is off."""
@@ -112,6 +114,9 @@ class Ways:
 WAYS: Final = {
     "heard": Ways(hears_changes=True, survey_seconds=3600),
     "surveyed": Ways(hears_changes=False, survey_seconds=2),
+    "surveyed by default": Ways(
+        hears_changes=False, survey_seconds=Settings.model_fields["survey_seconds"].default
+    ),
 }
 
 
@@ -214,3 +219,14 @@ def test_drift_is_noticed_named_and_mended_or_told(site: Site, case: Case) -> No
     if type_.scope != "node":
         others = {(slot, other) for slot, other in carrying.told(before) if slot != place}
         assert others <= {(None, other) for other in harm.beside}, "its slot's drift is told of others"
+
+
+def test_what_nobody_hears_of_is_found_in_time_by_the_survey_as_it_is_set_by_default(site: Site) -> None:
+    carrying, kind = site.carrying("surveyed by default"), "gateway.forwarding"
+    # The second comes as a look has just ended, so that it waits as long as anything ever does.
+    for _ in range(2):
+        before = len(carrying.plane.reports)
+        carrying.do(HARMS[kind].done)
+        eventually(
+            lambda since=before: (None, kind) in carrying.told(since), FOUND_BY_DEFAULT, carrying.node.log
+        )
