@@ -376,6 +376,28 @@ def test_a_missed_deadline_says_what_was_missing(
     assert failed.reason.code == code
 
 
+@pytest.mark.parametrize(
+    "plant",
+    [
+        lambda toy: setattr(toy, "lease", "foreign"),
+        lambda toy: setattr(toy, "address", Ipv4Address("10.100.1.77")),
+    ],
+    ids=["another card's lease", "a lease of another address"],
+)
+def test_another_lease_than_the_reserved_is_open_as_drift_until_the_slice_is_taken_down(
+    node: Node, toy: Toy, plant: Callable[[Toy], None]
+) -> None:
+    plant(toy)
+    node.accept(apply(deadline=1))
+    node.survey()
+    [open_] = node.drifts.open()
+    assert (open_.slot, open_.kind) == (0, "lease.foreign")
+    assert open_.wanted == "a lease of 10.100.1.10 to 52:54:00:01:00:00"
+    node.accept(remove())
+    assert node.kinds()[-1] == "removed"
+    assert node.drifts.open() == ()
+
+
 def test_a_machine_that_dies_while_booting_is_started_again(
     node: Node, toy: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

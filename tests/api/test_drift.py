@@ -73,6 +73,25 @@ def test_what_is_open_in_a_slot_degrades_it_alone_and_it_recovers(host: Host) ->
     assert host.asked("/drift") == []
 
 
+def test_another_lease_than_the_reserved_degrades_the_slot_that_a_slice_has_until_it_is_taken_down(
+    host: Host,
+) -> None:
+    host.describes()
+    [placed] = allocate(host.plane).json()["slots"]
+    index = int(placed["slot_id"].partition("/")[2])
+    host.describes(drift("lease.foreign", index))
+    assert host.told() == [(f"slot-{placed['slot_id']}", "slot.degraded")]
+    [shown] = [each for each in host.asked("/slots") if each["drift"]]
+    assert (shown["id"], shown["drift"][0]["kind"], shown["drift"][0]["blocks"]) == (
+        placed["slot_id"],
+        "lease.foreign",
+        True,
+    )
+    host.describes()
+    assert host.told()[1:] == [(f"slot-{placed['slot_id']}", "slot.recovered")]
+    assert not any(each["drift"] for each in host.asked("/slots"))
+
+
 def test_what_concerns_all_slots_degrades_the_node(host: Host) -> None:
     host.describes(drift("uplink.lost"))
     assert host.told() == [("node-n1", "node.degraded")]
