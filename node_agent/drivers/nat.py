@@ -6,15 +6,18 @@ Only tables named `sliceplane` are read and written. `nft` runs a list of comman
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from errno import ENOENT
 from functools import lru_cache
-from typing import Any, Final
+from socket import AF_INET
+from typing import Any, Final, TypeVar
 
 from pyroute2 import Conntrack
 from pyroute2.netlink.exceptions import NetlinkError
+from pyroute2.netlink.nfnetlink.nfctsocket import NFCTAttrTuple
 
 from events.values import Ipv4Address
+from node_agent.drivers.deadlines import Deadlines, Overdue
 from node_agent.drivers.programs import Asked, ask, reason
 from node_agent.looks import look, look_again, look_ahead
 from node_agent.mappings import Connection
@@ -24,6 +27,10 @@ from node_agent.slices import HostRefused, HostUnreadable
 FAMILIES: Final[tuple[Family, ...]] = ("inet", "netdev")
 
 Command = dict[str, Any]
+Tracked = tuple[Any, Connection]
+"""A connection, after the tuple that the kernel knows it by."""
+
+T = TypeVar("T")
 
 
 class Nftables:
@@ -31,6 +38,7 @@ class Nftables:
 
     def __init__(self, deadline: float = 5.0) -> None:
         self._deadline = deadline
+        self._deadlines = Deadlines()
 
     def missing(self) -> tuple[str, ...]:
         return () if shutil.which("nft") else ("program nft",)
@@ -60,18 +68,28 @@ class Nftables:
             raise HostRefused(f"nft: {reason(error)}") from error
 
     def connections(self, ip: Ipv4Address) -> tuple[Connection, ...]:
-        return tuple(each for each in look((self, "connections"), _tracked) if each.has(ip))
+        tracked = look((self, "connections"), self._tracked)
+        return tuple(connection for _, connection in tracked if connection.has(ip))
 
     def forget(self, ip: Ipv4Address, which: Callable[[Connection], bool]) -> None:
         look_again(self)
+        tracked = self._tracked()
+        doomed = [each for each, connection in tracked if connection.has(ip) and which(connection)]
         try:
-            with Conntrack() as conntrack:
-                for entry in list(conntrack.dump_entries()):
-                    connection = _connection(entry)
-                    if connection.has(ip) and which(connection):
-                        _forget(conntrack, entry)
-        except (NetlinkError, OSError) as error:
+            self._within(lambda: _forget(doomed))
+        except NetlinkError as error:
             raise HostRefused(f"flush connections of {ip}: {error}") from error
+        except (Overdue, OSError) as error:
+            raise HostUnreadable(f"flush connections of {ip}: {error}") from error
+
+    def _tracked(self) -> tuple[Tracked, ...]:
+        try:
+            return self._within(_listed)
+        except (Overdue, NetlinkError, OSError) as error:
+            raise HostUnreadable(f"connection tracking: {error}") from error
+
+    def _within(self, call: Callable[[], T]) -> T:
+        return self._deadlines.within(self._deadline, call)
 
     def _ask_ruleset(self) -> Asked[Ruleset]:
         return ask("nft list ruleset", [("nft", "-j", "list", "ruleset")], _found_ruleset, self._deadline)
@@ -136,17 +154,28 @@ def _chain(chain: Chain, device: str) -> Command:
     return words
 
 
-def _tracked() -> tuple[Connection, ...]:
-    try:
-        with Conntrack() as conntrack:
-            return tuple(_connection(entry) for entry in conntrack.dump_entries())
-    except (NetlinkError, OSError) as error:
-        raise HostUnreadable(f"connection tracking: {error}") from error
+def _listed() -> tuple[Tracked, ...]:
+    with Conntrack() as conntrack:
+        return tuple(tracked_in(conntrack.dump()))
 
 
-def _connection(entry: Any) -> Connection:
+def tracked_in(messages: Iterable[Any]) -> Iterator[Tracked]:
+    """The IPv4 connections in the kernel's messages.
+
+    pyroute2's own `ConntrackEntry` is no help: it wants the state of each TCP connection, which the kernel leaves out
+    where it handed one over to a flow table or a card.
+    """
+    for message in messages:
+        if message["nfgen_family"] == AF_INET:
+            asked, answered = (
+                NFCTAttrTuple.from_netlink(AF_INET, message.get_attr(side))
+                for side in ("CTA_TUPLE_ORIG", "CTA_TUPLE_REPLY")
+            )
+            yield asked, _connection(asked, answered)
+
+
+def _connection(asked: Any, answered: Any) -> Connection:
     """The answers' side is what translation made of the questions'."""
-    asked, answered = entry.tuple_orig, entry.tuple_reply
     return Connection(
         protocol=asked.proto,
         source=asked.saddr,
@@ -158,10 +187,12 @@ def _connection(entry: Any) -> Connection:
     )
 
 
-def _forget(conntrack: Any, entry: Any) -> None:
-    try:
-        conntrack.delete(entry)
-    except NetlinkError as error:
-        # It ended by itself since the listing.
-        if error.code != ENOENT:
-            raise
+def _forget(doomed: Iterable[Any]) -> None:
+    with Conntrack() as conntrack:
+        for each in doomed:
+            try:
+                conntrack.delete(each)
+            except NetlinkError as error:
+                # It ended by itself since the listing.
+                if error.code != ENOENT:
+                    raise

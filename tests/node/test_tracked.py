@@ -1,0 +1,50 @@
+"""Connections as the kernel lists them, read from its messages (linux/netfilter/nfnetlink_conntrack.h)."""
+
+import socket
+from typing import Any
+
+from pyroute2.netlink.nfnetlink.nfctsocket import nfct_msg
+
+from events.values import Ipv4Address
+from node_agent.drivers.nat import tracked_in
+from tests.connections import inbound
+
+PUBLIC, SLICE, WORLD = Ipv4Address("203.0.113.7"), Ipv4Address("10.100.1.10"), Ipv4Address("198.51.100.1")
+
+
+def side(source: str, source_port: int, destination: str, destination_port: int, version: int = 4) -> Any:
+    ends = [[f"CTA_IP_V{version}_SRC", source], [f"CTA_IP_V{version}_DST", destination]]
+    protocol = [
+        ["CTA_PROTO_NUM", socket.IPPROTO_TCP],
+        ["CTA_PROTO_SRC_PORT", source_port],
+        ["CTA_PROTO_DST_PORT", destination_port],
+    ]
+    return {"attrs": [["CTA_TUPLE_IP", {"attrs": ends}], ["CTA_TUPLE_PROTO", {"attrs": protocol}]]}
+
+
+def message(family: int, **attributes: Any) -> Any:
+    """What is sent, read as what is received."""
+    sent = nfct_msg()
+    sent["nfgen_family"] = family
+    sent["attrs"] = [[name, value] for name, value in attributes.items()]
+    sent.encode()
+    received = nfct_msg(sent.data)
+    received.decode()
+    return received
+
+
+def test_a_tcp_connection_in_a_flow_table_has_no_state_and_is_seen() -> None:
+    # The kernel leaves CTA_PROTOINFO out of what it offloaded (ctnetlink_dump_info, IPS_OFFLOAD_BIT).
+    offloaded = message(
+        socket.AF_INET,
+        CTA_TUPLE_ORIG=side(WORLD, 4000, PUBLIC, 20022),
+        CTA_TUPLE_REPLY=side(SLICE, 22, WORLD, 4000),
+    )
+    [(tuple_, connection)] = tracked_in([offloaded])
+    assert connection == inbound(PUBLIC, 20022, SLICE, 22)
+    assert (tuple_.saddr, tuple_.sport, tuple_.daddr, tuple_.dport) == (WORLD, 4000, PUBLIC, 20022)
+
+
+def test_connections_of_another_family_are_nobodys() -> None:
+    ends = side("fe80::1", 4000, "fe80::2", 22, version=6)
+    assert list(tracked_in([message(socket.AF_INET6, CTA_TUPLE_ORIG=ends, CTA_TUPLE_REPLY=ends)])) == []
