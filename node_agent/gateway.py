@@ -127,7 +127,7 @@ class DhcpServers(Protocol):
 
 
 class Gateway:
-    """Reads raise `HostUnreadable`, steps `HostRefused`."""
+    """Reads raise `HostUnreadable`, steps that and `HostRefused`."""
 
     def __init__(
         self,

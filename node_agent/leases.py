@@ -48,7 +48,9 @@ class ObservedAddress:
 
 
 class Leases(Protocol):
-    """The DHCP server's memory. Reads raise `HostUnreadable`, changes raise `HostRefused`."""
+    """The DHCP server's memory. Reads raise `HostUnreadable`. Changes raise `HostRefused` when the answer was no, and
+    `HostUnreadable` when there was none: the change may then have been made.
+    """
 
     def reservations(self) -> frozenset[Reservation]: ...
 

@@ -58,7 +58,9 @@ class Representor:
 
 
 class Links(Protocol):
-    """The host's links. Reads raise `HostUnreadable`, changes raise `HostRefused`."""
+    """The host's links. Reads raise `HostUnreadable`. Changes raise `HostRefused` when the answer was no, and
+    `HostUnreadable` when there was none: the change may then have been made.
+    """
 
     def link(self, name: str) -> Tap | OtherLink | None: ...
 

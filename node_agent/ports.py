@@ -27,7 +27,9 @@ class Port:
 
 
 class Switch(Protocol):
-    """The host's virtual switch. Reads raise `HostUnreadable`, changes raise `HostRefused`."""
+    """The host's virtual switch. Reads raise `HostUnreadable`. Changes raise `HostRefused` when the answer was no, and
+    `HostUnreadable` when there was none: the change may then have been made.
+    """
 
     def port(self, name: str) -> Port | None: ...
 

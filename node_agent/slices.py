@@ -68,7 +68,7 @@ class Step:
 
 
 class Aspect(Protocol):
-    """One of the five. Reads raise `HostUnreadable`, changes raise `HostRefused`; both say what was asked."""
+    """One of the five. Reads raise `HostUnreadable`, changes that and `HostRefused`; both say what was asked."""
 
     @property
     def name(self) -> str: ...
@@ -96,11 +96,14 @@ class Aspect(Protocol):
 
 
 class HostUnreadable(Exception):
-    """The host could not be asked, so nothing may be decided on it: a repair acts only on a complete snapshot."""
+    """The host gave no answer, so nothing may be decided on it: a repair acts only on a complete snapshot.
+
+    A change that got none may have been made, or may yet be: a fresh look tells.
+    """
 
 
 class HostRefused(Exception):
-    """The host did not do as it was told."""
+    """The host was told to change, and its answer was no."""
 
 
 def tap_of(index: SlotIndex) -> str:

@@ -53,7 +53,9 @@ CLIENT: Final = raw(288, 48)
 
 
 class Filter(Protocol):
-    """The host's packet filter and connection tracking. Reads raise `HostUnreadable`, changes `HostRefused`."""
+    """The host's packet filter and connection tracking. Reads raise `HostUnreadable`. Changes raise `HostRefused` when
+    the answer was no, and `HostUnreadable` when there was none: the change may then have been made.
+    """
 
     def ruleset(self) -> Ruleset: ...
 

@@ -5,7 +5,6 @@ Only tables named `sliceplane` are read and written. `nft` runs a list of comman
 
 import json
 import shutil
-import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from errno import ENOENT
 from functools import lru_cache
@@ -18,7 +17,7 @@ from pyroute2.netlink.nfnetlink.nfctsocket import NFCTAttrTuple
 
 from events.values import Ipv4Address
 from node_agent.drivers.deadlines import Deadlines, Overdue
-from node_agent.drivers.programs import Asked, ask, reason
+from node_agent.drivers.programs import Asked, ask, tell
 from node_agent.looks import look, look_again, look_ahead
 from node_agent.mappings import Connection
 from node_agent.rules import TABLE, Chain, Change, Family, FoundRule, Rule, Ruleset, canonical
@@ -55,17 +54,7 @@ class Nftables:
         # `insert` puts at the head: the last one inserted stands first.
         commands += [{"insert": {"rule": _rule(rule)}} for rule in reversed(change.insert)]
         commands += [{"add": {"rule": _rule(rule)}} for rule in change.append]
-        try:
-            subprocess.run(
-                ["nft", "-j", "-f", "-"],
-                input=json.dumps({"nftables": commands}),
-                capture_output=True,
-                check=True,
-                text=True,
-                timeout=self._deadline,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            raise HostRefused(f"nft: {reason(error)}") from error
+        tell("nft", ("nft", "-j", "-f", "-"), json.dumps({"nftables": commands}), self._deadline)
 
     def connections(self, ip: Ipv4Address) -> tuple[Connection, ...]:
         tracked = look((self, "connections"), self._tracked)

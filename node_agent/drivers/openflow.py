@@ -6,7 +6,6 @@ its cookie, so its line is as good as its parts; as an error it would end the ag
 """
 
 import re
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,14 +17,17 @@ from ovs.flow.kv import ParseError
 from ovs.flow.ofp import OFPFlow
 
 from node_agent.drivers.meters import meter_text, read_meters
-from node_agent.drivers.programs import Asked, ask, reason
+from node_agent.drivers.programs import Asked, Command, ask, tell
 from node_agent.flows import Flow
 from node_agent.meters import Meter
-from node_agent.slices import HostRefused
 
 # By their names it would ask for the features of all 254 tables first, a megabyte.
 _OPTIONS: Final = ("-O", "OpenFlow14", "--no-names")
 _DUMPS: Final = (("dump-flows", "--no-stats"), ("dump-meters",))
+_NO_ANSWER: Final = re.compile(
+    r"\((No such file or directory|Connection refused|Connection reset by peer|Broken pipe|End of file)\)\Z"
+)
+"""How `ovs-ofctl` ends when nobody listens, or stops talking; a bundle that is refused ends in (Protocol error)."""
 _COOKIE: Final = re.compile(r"\s*cookie=(0x[0-9a-f]+),")
 
 
@@ -38,7 +40,9 @@ class Tables:
 
 
 class OpenFlow:
-    """`folder` holds the management sockets of the bridges, one `<bridge>.mgmt` each."""
+    """`folder` holds the management sockets of the bridges, one `<bridge>.mgmt` each. Changes raise `HostRefused` when
+    the answer was no, and `HostUnreadable` when there was none, also because there is no such bridge.
+    """
 
     def __init__(self, folder: Path, deadline: float = 5.0) -> None:
         self._folder, self._deadline = folder, deadline
@@ -53,10 +57,8 @@ class OpenFlow:
             f"delete cookie={cookie:#x}/-1",
             *(f"add cookie={cookie:#x},{_text(flow)}" for flow in flows),
         ]
-        try:
-            self._ofctl("--bundle", "add-flows", bridge=bridge, last="-", stdin="\n".join(lines) + "\n")
-        except (OSError, subprocess.SubprocessError) as error:
-            raise HostRefused(f"set flows of {bridge}: {reason(error)}") from error
+        command = *self._command("--bundle", "add-flows", bridge=bridge), "-"
+        self._tell(f"set flows of {bridge}", command, "\n".join(lines) + "\n")
 
     def add_meter(self, bridge: str, number: int, meter: Meter) -> None:
         self._change_meter("add-meter", bridge, meter_text(number, meter))
@@ -68,22 +70,12 @@ class OpenFlow:
         self._change_meter("del-meters", bridge, f"meter={number}")
 
     def _change_meter(self, command: str, bridge: str, meter: str) -> None:
-        try:
-            self._ofctl(command, bridge=bridge, last=meter)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise HostRefused(f"{command} of {bridge}, {meter}: {reason(error)}") from error
+        self._tell(f"{command} of {bridge}, {meter}", (*self._command(command, bridge=bridge), meter))
 
-    def _ofctl(self, *words: str, bridge: str, last: str, stdin: str = "") -> None:
-        subprocess.run(
-            [*self._command(*words, bridge=bridge), last],
-            input=stdin,
-            capture_output=True,
-            check=True,
-            text=True,
-            timeout=self._deadline,
-        )
+    def _tell(self, what: str, command: Command, stdin: str = "") -> None:
+        tell(what, command, stdin, self._deadline, lambda complaint: bool(_NO_ANSWER.search(complaint)))
 
-    def _command(self, *words: str, bridge: str) -> tuple[str, ...]:
+    def _command(self, *words: str, bridge: str) -> Command:
         return "ovs-ofctl", *_OPTIONS, *words, f"unix:{self._folder / bridge}.mgmt"
 
 

@@ -8,6 +8,7 @@ number of its device, and one whose device bears another by now has no number.
 import shutil
 import socket
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -99,6 +100,8 @@ class OpenVSwitch:
         )
         if self.port(port.name) != port:
             # OVS keeps a port whose device it could not open, or gives it another number; neither is what was asked.
+            if not self._is_decided(port.name):
+                raise HostUnreadable(f"add port {port.name} to {port.bridge}: no word from ovs-vswitchd")
             problem = self._problem(port.name)
             self.delete_port(port.name)
             raise HostRefused(f"add port {port.name} to {port.bridge}: {problem}")
@@ -114,23 +117,23 @@ class OpenVSwitch:
         return self._tables(bridge).flows
 
     def set_flows(self, bridge: str, cookie: int, flows: frozenset[Flow]) -> None:
-        look_again(self)
-        self._openflow.set_flows(bridge, cookie, flows)
+        with self._changing(bridge):
+            self._openflow.set_flows(bridge, cookie, flows)
 
     def meters(self, bridge: str) -> Mapping[int, Meter | None]:
         return self._tables(bridge).meters
 
     def add_meter(self, bridge: str, number: int, meter: Meter) -> None:
-        look_again(self)
-        self._openflow.add_meter(bridge, number, meter)
+        with self._changing(bridge):
+            self._openflow.add_meter(bridge, number, meter)
 
     def change_meter(self, bridge: str, number: int, meter: Meter) -> None:
-        look_again(self)
-        self._openflow.change_meter(bridge, number, meter)
+        with self._changing(bridge):
+            self._openflow.change_meter(bridge, number, meter)
 
     def delete_meter(self, bridge: str, number: int) -> None:
-        look_again(self)
-        self._openflow.delete_meter(bridge, number)
+        with self._changing(bridge):
+            self._openflow.delete_meter(bridge, number)
 
     def _tables(self, bridge: str) -> Tables:
         if self.bridge(bridge) is None:
@@ -139,6 +142,21 @@ class OpenVSwitch:
 
     def _rows(self) -> dict[str, list[Row]]:
         return look((self, "rows"), lambda: dict(self._database.select(COLUMNS)))
+
+    def _is_decided(self, name: str) -> bool:
+        """Whether ovs-vswitchd has seen to the port: until then it has no number, not even the one for a failure."""
+        return any(elements(row["ofport"]) for row in self._rows()["Interface"] if row["name"] == name)
+
+    @contextmanager
+    def _changing(self, bridge: str) -> Iterator[None]:
+        """Who cannot be reached may have no bridge of that name to be reached at: that is a refusal."""
+        look_again(self)
+        try:
+            yield
+        except HostUnreadable as unanswered:
+            if self.bridge(bridge) is None:
+                raise HostRefused(str(unanswered)) from unanswered
+            raise
 
     def _problem(self, name: str) -> str:
         rows = [row for row in self._rows()["Interface"] if row["name"] == name]

@@ -5,7 +5,7 @@ when the server hangs it goes on showing what once was. A proof of absence needs
 is a `select` on a short connection. The replica's connection opens at the first change and is kept.
 
 A change that misses its deadline may still be carried out later: its transaction sits in the replica's thread. The
-connection is given up then, and the next survey sees what came of it.
+connection is given up then, and the next look sees what came of it.
 """
 
 import json
@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any, Final
 
 from ovsdbapp.backend.ovs_idl import connection, idlutils
-from ovsdbapp.exceptions import OvsdbAppException
+from ovsdbapp.exceptions import OvsdbAppException, OvsdbConnectionUnavailable, TimeoutException
 from ovsdbapp.schema.open_vswitch.impl_idl import OvsdbIdl
 
 from node_agent.drivers.deadlines import Deadlines, Overdue
@@ -25,6 +25,8 @@ from node_agent.slices import HostRefused, HostUnreadable
 
 DATABASE: Final = "Open_vSwitch"
 TABLES: Final = ("Open_vSwitch", "Bridge", "Port", "Interface")
+LATE: Final = "OVS transaction timed out"
+"""ovsdbapp's words for a transaction that it sent again and again."""
 
 Row = Mapping[str, Any]
 
@@ -56,17 +58,19 @@ class Ovsdb:
     def change(self, what: str, *commands: tuple[str, Mapping[str, Any]]) -> None:
         """Run ovsdbapp commands, named with their arguments, in one transaction, and wait for ovs-vswitchd.
 
-        Raises `HostRefused`, which quotes `what`.
+        Raises `HostRefused` when the answer was no, and `HostUnreadable` when there was none; both quote `what`.
         """
         with self._turn:
             try:
                 self._deadlines.within(self._deadline, lambda: self._commit(commands))
-            except (Overdue, OvsdbAppException, OSError, HostUnreadable) as error:
+            except (Overdue, OSError, HostUnreadable, TimeoutException, OvsdbConnectionUnavailable) as error:
                 self._give_up()
-                raise HostRefused(f"{what}: ovs: {error}") from error
+                raise HostUnreadable(f"{what}: ovs: {_why(error)}") from error
             except RuntimeError as error:
-                # A plain RuntimeError is how ovsdbapp passes on the server's refusal; the connection is sound.
-                raise HostRefused(f"{what}: ovs: {error}") from error
+                # So ovsdbapp passes on the server's refusal, and its own of what it does not find; the connection is
+                # sound. Of one that was lost, and did not come back in time, it tells in the same way.
+                verdict = HostUnreadable if str(error) == LATE else HostRefused
+                raise verdict(f"{what}: ovs: {error}") from error
 
     def _commit(self, commands: tuple[tuple[str, Mapping[str, Any]], ...]) -> None:
         if self._api is None:
@@ -122,6 +126,11 @@ def _read_answer(wire: socket.socket, ends: float) -> Any:
                 return json.loads(received)
             except json.JSONDecodeError:
                 continue
+
+
+def _why(error: Exception) -> str:
+    # ovsdbapp leaves the words of some of its errors out, and then asking for them is an AttributeError.
+    return "no answer in time" if isinstance(error, OvsdbAppException) else str(error)
 
 
 def elements(value: Any) -> list[Any]:

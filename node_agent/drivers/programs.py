@@ -1,4 +1,6 @@
-"""Programs that answer a question about the host, begun side by side: most of what they take is their start."""
+"""Programs that answer a question about the host, begun side by side: most of what they take is their start. And
+programs that change it, one after another.
+"""
 
 import subprocess
 from collections.abc import Callable, Sequence
@@ -6,7 +8,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final, Generic, TypeVar
 
-from node_agent.slices import HostUnreadable
+from node_agent.slices import HostRefused, HostUnreadable
 
 T = TypeVar("T")
 _MOMENT: Final = 0.05
@@ -49,6 +51,28 @@ def ask(what: str, commands: Sequence[Command], read: Callable[..., T], deadline
         asked.end()
         raise HostUnreadable(f"{what}: {error}") from error
     return asked
+
+
+def tell(
+    what: str,
+    command: Command,
+    stdin: str,
+    deadline: float,
+    is_no_answer: Callable[[str], bool] = lambda _: False,
+) -> None:
+    """Run a program that changes the host. A complaint is the host's answer, or says that there was none.
+
+    Raises `HostRefused`, `HostUnreadable`.
+    """
+    try:
+        subprocess.run(command, input=stdin, capture_output=True, check=True, text=True, timeout=deadline)
+    except subprocess.CalledProcessError as error:
+        # Below zero: a signal ended it before it could say.
+        unanswered = error.returncode < 0 or is_no_answer(reason(error))
+        verdict = HostUnreadable if unanswered else HostRefused
+        raise verdict(f"{what}: {reason(error)}") from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HostUnreadable(f"{what}: {error}") from error
 
 
 def reason(error: Exception) -> str:

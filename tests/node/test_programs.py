@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
-from node_agent.drivers.programs import Asked, ask
-from node_agent.slices import HostUnreadable
+from node_agent.drivers.programs import Asked, ask, tell
+from node_agent.slices import HostRefused, HostUnreadable
 
 PATIENCE: Final = 10.0
 
@@ -71,3 +71,18 @@ def test_who_does_not_want_to_know_any_more_leaves_none_behind() -> None:
     asked = shell("exec sleep 600", "exec sleep 600")
     asked.end()
     assert gone(asked)
+
+
+def test_a_program_that_says_no_is_a_refusal_and_one_that_says_nothing_is_none() -> None:
+    def told(script: str, deadline: float = PATIENCE) -> None:
+        tell("the shell", ("sh", "-c", script), "", deadline, lambda words: words.endswith("(gone)"))
+
+    with pytest.raises(HostRefused, match="the shell: no"):
+        told("echo no >&2; exit 1")
+    with pytest.raises(HostUnreadable, match=r"the shell: nobody \(gone\)"):
+        told("echo 'nobody (gone)' >&2; exit 1")
+    with pytest.raises(HostUnreadable, match="the shell: "):
+        told("kill -9 $$")
+    with pytest.raises(HostUnreadable, match="timed out"):
+        told("read line < /dev/zero", deadline=0.1)
+    told("true")

@@ -34,7 +34,7 @@ class Real:
     """In the network namespace of a lab node; `with real_host(node) as host`."""
 
     def __init__(self, network: NodeNetwork, sockets: Path, folder: Path) -> None:
-        self.network = network
+        self.network, self.sockets = network, sockets
         self._links = NetlinkLinks()
         self._switch = OpenVSwitch(sockets)
         self.dhcp_ended = threading.Event()

@@ -1,0 +1,106 @@
+"""A change that gets no answer: the host is unreadable, which is no refusal, and the plan is gone on from later."""
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import pytest
+
+from node_agent.converge import patiently
+from node_agent.flows import cookie_of, flows_of
+from node_agent.halt import Halt
+from node_agent.lab.lab import Lab, LabNode
+from node_agent.links import Tap
+from node_agent.meters import Meter
+from node_agent.ports import PortAspect
+from node_agent.rules import Change
+from node_agent.slices import HostUnreadable
+from node_agent.steps import run_steps
+from tests.contract.network.hosts import aspects_of, gateway_of
+from tests.contract.network.slices import NETWORK, network, run, slice_on
+
+if TYPE_CHECKING:
+    from node_agent.drivers.ovs import OpenVSwitch
+    from tests.contract.network.lab_host import Real
+
+pytestmark = pytest.mark.node
+SLOT = network(0, rate_mbit=100)
+
+
+@pytest.fixture
+def node(lab: Lab) -> LabNode:
+    return lab.node("lab-b")
+
+
+@pytest.fixture
+def host(node: LabNode) -> Iterator["Real"]:
+    from tests.contract.network.lab_host import real_host
+
+    with real_host(node, NETWORK) as host:
+        run(gateway_of(host).to_apply())
+        yield host
+        for aspect in reversed(aspects_of(host)):
+            run(aspect.to_remove(SLOT))
+
+
+def impatient(folder: Path) -> "OpenVSwitch":
+    from node_agent.drivers.ovs import OpenVSwitch
+
+    return OpenVSwitch(folder, deadline=0.5)
+
+
+@pytest.mark.parametrize("daemon", ["ovsdb-server", "ovs-vswitchd"])
+def test_a_slice_comes_up_although_the_switch_hung_in_the_middle_of_its_plan(
+    host: "Real", node: LabNode, daemon: str
+) -> None:
+    host.links.add_tap(Tap(SLOT.tap))
+    switch, tries = impatient(host.sockets), list[bool]()
+
+    def attempt() -> None:
+        steps = PortAspect(switch).to_apply(slice_on(SLOT))
+        if not tries:
+            node.kill(daemon, signal.SIGSTOP)
+        tries.append(True)
+        try:
+            run_steps(steps, Halt())
+        finally:
+            node.kill(daemon, signal.SIGCONT)
+
+    patiently(attempt, until=monotonic() + 30, halt=Halt())
+    switch.close()
+    assert len(tries) > 1
+    assert PortAspect(host.switch).to_apply(slice_on(SLOT)) == ()
+
+
+@pytest.mark.parametrize("left", ["nothing", "a socket"])
+def test_a_switch_that_nobody_listens_for_gives_no_answer(host: "Real", tmp_path: Path, left: str) -> None:
+    (tmp_path / "db.sock").symlink_to(host.sockets / "db.sock")
+    if left == "a socket":
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(os.fspath(tmp_path / f"{NETWORK.bridge}.mgmt"))
+    switch = impatient(tmp_path)
+    with pytest.raises(HostUnreadable, match=NETWORK.bridge):
+        switch.set_flows(NETWORK.bridge, cookie_of(SLOT.index), flows_of(SLOT))
+    with pytest.raises(HostUnreadable, match=NETWORK.bridge):
+        switch.add_meter(NETWORK.bridge, 1, Meter(1, 1))
+
+
+def test_a_database_that_nobody_listens_for_gives_no_answer(host: "Real", tmp_path: Path) -> None:
+    with pytest.raises(HostUnreadable, match=SLOT.tap):
+        impatient(tmp_path).delete_port(SLOT.tap)
+
+
+def test_a_packet_filter_that_takes_too_long_gives_no_answer(host: "Real") -> None:
+    from node_agent.drivers.nat import Nftables
+
+    hurried = Nftables(deadline=0.0)
+    with pytest.raises(HostUnreadable, match="nft"):
+        hurried.change(Change())
+    with pytest.raises(HostUnreadable, match="connection tracking"):
+        hurried.connections(SLOT.ip)
+    with pytest.raises(HostUnreadable, match="connection tracking"):
+        hurried.forget(SLOT.ip, lambda _: True)
