@@ -28,14 +28,24 @@ class Deadlines:
         if not self._room.acquire(timeout=seconds):
             raise Overdue("too many earlier calls hang")
         outcome: Future[T] = Future()
-        # Daemonic: a call that never returns must not keep the agent from ending.
-        threading.Thread(target=self._run, args=(call, outcome), name="deadline", daemon=True).start()
+        self._begin(call, outcome)
         try:
             return outcome.result(timeout=max(0.0, ends - monotonic()))
         except TimeoutError:
+            # The call's own, or the deadline's: by then it may have ended after all.
             if outcome.done():
-                raise
+                return outcome.result()
             raise Overdue(f"no answer within {seconds:g} s") from None
+
+    def _begin(self, call: Callable[[], T], outcome: Future[T]) -> None:
+        # Daemonic: a call that never returns must not keep the agent from ending.
+        thread = threading.Thread(target=self._run, args=(call, outcome), name="deadline", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            # The system has no thread left. Nobody else gives the place back.
+            self._room.release()
+            raise Overdue(f"not begun: {error}") from error
 
     def _run(self, call: Callable[[], T], outcome: Future[T]) -> None:
         try:

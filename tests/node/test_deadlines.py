@@ -1,6 +1,8 @@
 """Calls under a deadline: the answer, the error, or neither in time."""
 
 import threading
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -42,4 +44,35 @@ def test_calls_that_hang_are_bounded_and_their_places_come_back() -> None:
     with pytest.raises(Overdue, match="too many earlier calls hang"):
         deadlines.within(0.05, lambda: 42)
     answered.set()
+    assert deadlines.within(5, lambda: 42) == 42
+
+
+def test_an_answer_that_comes_just_as_nobody_waits_any_more_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, may_answer = Future[Any].result, threading.Event()
+
+    def waits_too_short(outcome: Future[Any], timeout: float | None = None) -> Any:
+        if timeout is None:
+            return waits(outcome)
+        may_answer.set()
+        waits(outcome)
+        raise TimeoutError
+
+    def answers() -> int:
+        may_answer.wait()
+        return 42
+
+    monkeypatch.setattr(Future, "result", waits_too_short)
+    assert Deadlines().within(5, answers) == 42
+
+
+def test_a_thread_that_cannot_be_had_costs_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    deadlines = Deadlines(at_once=1)
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        with pytest.raises(Overdue, match="can't start new thread"):
+            deadlines.within(5, lambda: 42)
     assert deadlines.within(5, lambda: 42) == 42
