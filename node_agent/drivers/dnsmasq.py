@@ -159,8 +159,7 @@ class Dnsmasq:
 
     def _await_socket(self, child: subprocess.Popen[bytes]) -> None:
         ends = monotonic() + self._deadline
-        # Of this thread's network namespace, in which the child was started.
-        while PORT not in Path("/proc/thread-self/net/udp").read_text():
+        while not _listens(child.pid):
             if child.poll() is not None:
                 raise HostRefused(f"dnsmasq ended with {child.returncode}: {self._last_words()}")
             if monotonic() > ends:
@@ -244,6 +243,25 @@ def _found(mark: str) -> Iterator[Running]:
                 environment = os.fsdecode((PROC / str(pid) / "environ").read_bytes()).split("\0")
                 links = [word.partition("=")[2] for word in environment if word.startswith(f"{LINK}=")]
                 yield Running(pid, words, links[0] if links else "")
+
+
+def _listens(pid: int) -> bool:
+    """Whether a process of this network namespace has a socket at its end of DHCP. Others may have theirs: libvirt's
+    default network does."""
+    # Of this thread's namespace, in which the child was started.
+    lines = Path("/proc/thread-self/net/udp").read_text().splitlines()[1:]
+    sockets = {f"socket:[{words[9]}]" for words in map(str.split, lines) if words[1].endswith(PORT)}
+    # It may end while we look.
+    with suppress(FileNotFoundError):
+        return any(_target(handle) in sockets for handle in (PROC / str(pid) / "fd").iterdir())
+    return False
+
+
+def _target(link: Path) -> str:
+    try:
+        return os.readlink(link)
+    except FileNotFoundError:
+        return "closed meanwhile"
 
 
 def _ended(pid: int, within: float) -> bool:

@@ -2,11 +2,13 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,7 +21,7 @@ from node_agent.drivers.dnsmasq import Dnsmasq
 from node_agent.gateway import NodeNetwork, node_network
 from node_agent.lab.lab import Lab
 from node_agent.leases import LeaseAspect, LeaseSeen
-from node_agent.slices import SliceNetwork
+from node_agent.slices import HostRefused, SliceNetwork
 from tests.agent.eventually import eventually
 from tests.contract.network.hosts import aspects_of, gateway_of
 from tests.contract.network.slices import NETWORK, network, run, slice_on
@@ -64,6 +66,13 @@ def agent_after(
     return DnsmasqLeases(process(host)._folder, wanted, NetlinkLinks(), ended)
 
 
+def is_bound(to_be: socket.socket, port: int) -> bool:
+    with suppress(OSError):
+        to_be.bind(("", port))
+        return True
+    return False
+
+
 def test_the_death_of_a_server_is_heard_of_until_another_is_served(host: "Real") -> None:
     (pid,) = pids(host)
     os.kill(pid, signal.SIGKILL)
@@ -73,6 +82,18 @@ def test_the_death_of_a_server_is_heard_of_until_another_is_served(host: "Real")
     assert run(gateway_of(host).to_apply()) == ["gateway.serve_dhcp"]
     assert len(pids(host)) == 1
     assert pids(host) != [pid]
+
+
+def test_a_server_that_ended_does_not_pass_for_another_programs_that_listens(host: "Real") -> None:
+    (pid,) = pids(host)
+    os.kill(pid, signal.SIGKILL)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        # The dead one's is not closed at once.
+        eventually(lambda: is_bound(other, 67))
+        with pytest.raises(HostRefused, match="dnsmasq ended with 2"):
+            host.leases.serve(NETWORK)
+    host.leases.serve(NETWORK)
+    assert len(pids(host)) == 1
 
 
 def test_the_next_agent_finds_the_server_that_runs_as_wanted_and_hears_of_its_end(host: "Real") -> None:
