@@ -11,10 +11,10 @@ connection is given up then, and the next look sees what came of it.
 import json
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ovsdbapp.backend.ovs_idl import connection, idlutils
 from ovsdbapp.exceptions import OvsdbAppException, OvsdbConnectionUnavailable, TimeoutException
@@ -29,6 +29,9 @@ LATE: Final = "OVS transaction timed out"
 """ovsdbapp's words for a transaction that it sent again and again."""
 
 Row = Mapping[str, Any]
+Command = tuple[str, Mapping[str, Any]]
+
+T = TypeVar("T")
 
 
 class Ovsdb:
@@ -55,15 +58,21 @@ class Ovsdb:
             raise HostUnreadable(f"ovsdb-server refused to select: {answers}")
         return {table: answer["rows"] for table, answer in zip(columns, answers, strict=True)}
 
-    def change(self, what: str, *commands: tuple[str, Mapping[str, Any]]) -> None:
+    def change(self, what: str, *commands: Command) -> None:
         """Run ovsdbapp commands, named with their arguments, in one transaction, and wait for ovs-vswitchd.
 
         Raises `HostRefused` when the answer was no, and `HostUnreadable` when there was none; both quote `what`.
         """
         with self._turn:
+            given_up = threading.Event()
+            ends = monotonic() + self._deadline
             try:
-                self._deadlines.within(self._deadline, lambda: self._commit(commands))
+                if self._api is None:
+                    self._api = self._within(ends, lambda: self._connect(given_up))
+                api = self._api
+                self._within(ends, lambda: _commit(api, commands))
             except (Overdue, OSError, HostUnreadable, TimeoutException, OvsdbConnectionUnavailable) as error:
+                given_up.set()
                 self._give_up()
                 raise HostUnreadable(f"{what}: ovs: {_why(error)}") from error
             except RuntimeError as error:
@@ -72,14 +81,10 @@ class Ovsdb:
                 verdict = HostUnreadable if str(error) == LATE else HostRefused
                 raise verdict(f"{what}: ovs: {error}") from error
 
-    def _commit(self, commands: tuple[tuple[str, Mapping[str, Any]], ...]) -> None:
-        if self._api is None:
-            self._api = self._connect()
-        with self._api.transaction(check_error=True, log_errors=False) as transaction:
-            for name, arguments in commands:
-                transaction.add(getattr(self._api, name)(**arguments))
+    def _within(self, ends: float, call: Callable[[], T]) -> T:
+        return self._deadlines.within(max(0.0, ends - monotonic()), call)
 
-    def _connect(self) -> OvsdbIdl:
+    def _connect(self, given_up: threading.Event) -> OvsdbIdl:
         helper = idlutils.create_schema_helper(self._ask("get_schema", [DATABASE]))
         for table in TABLES:
             helper.register_table(table)
@@ -89,12 +94,17 @@ class Ovsdb:
             # ovsdbapp keeps its connection on the class, one for a whole process; this is one for each server.
             _ovsdb_connection = None
 
-        return Api(connection.Connection(idl, self._deadline))
+        api = Api(connection.Connection(idl, self._deadline))
+        if given_up.is_set():
+            # Nobody waits any more, and another may be connecting.
+            _close(api)
+            raise Overdue("connected too late")
+        return api
 
     def _give_up(self) -> None:
         api, self._api = self._api, None
         if api is not None:
-            api.ovsdb_connection.stop(timeout=0.2)
+            _close(api)
 
     def _ask(self, method: str, params: list[Any]) -> Any:
         ends = monotonic() + self._deadline
@@ -110,6 +120,16 @@ class Ovsdb:
         if answer.get("error") is not None:
             raise HostUnreadable(f"ovsdb-server at {self._path}: {answer['error']}")
         return answer["result"]
+
+
+def _commit(api: OvsdbIdl, commands: tuple[Command, ...]) -> None:
+    with api.transaction(check_error=True, log_errors=False) as transaction:
+        for name, arguments in commands:
+            transaction.add(getattr(api, name)(**arguments))
+
+
+def _close(api: OvsdbIdl) -> None:
+    api.ovsdb_connection.stop(timeout=0.2)
 
 
 def _read_answer(wire: socket.socket, ends: float) -> Any:

@@ -1,12 +1,15 @@
 """A change that gets no answer: the host is unreadable, which is no refusal, and the plan is gone on from later."""
 
 import os
+import select
 import signal
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import pytest
 
@@ -20,8 +23,10 @@ from node_agent.ports import PortAspect
 from node_agent.rules import Change
 from node_agent.slices import HostUnreadable
 from node_agent.steps import run_steps
+from tests.agent.eventually import eventually
 from tests.contract.network.hosts import aspects_of, gateway_of
 from tests.contract.network.slices import NETWORK, network, run, slice_on
+from tests.waiting import last
 
 if TYPE_CHECKING:
     from node_agent.drivers.ovs import OpenVSwitch
@@ -94,6 +99,22 @@ def test_a_database_that_nobody_listens_for_gives_no_answer(host: "Real", tmp_pa
         impatient(tmp_path).delete_port(SLOT.tap)
 
 
+def test_a_connection_that_nobody_waits_for_any_more_is_closed(host: "Real", tmp_path: Path) -> None:
+    from node_agent.drivers.ovsdb import Ovsdb
+
+    with _Line(tmp_path / "db.sock", host.sockets / "db.sock") as line:
+        database = Ovsdb(tmp_path / "db.sock", deadline=1.0)
+        # Late, and so the next, which takes as long, comes after the deadline of both.
+        line.seconds = 0.6
+        with pytest.raises(HostUnreadable, match="look again"):
+            database.change("look again", ("list_br", {}))
+        line.seconds = 0.0
+        assert line.carried == 2
+        eventually(lambda: line.open == 0)
+        database.change("look again", ("list_br", {}))
+        database.close()
+
+
 def test_a_packet_filter_that_takes_too_long_gives_no_answer(host: "Real") -> None:
     from node_agent.drivers.nat import Nftables
 
@@ -104,3 +125,46 @@ def test_a_packet_filter_that_takes_too_long_gives_no_answer(host: "Real") -> No
         hurried.connections(SLOT.ip)
     with pytest.raises(HostUnreadable, match="connection tracking"):
         hurried.forget(SLOT.ip, lambda _: True)
+
+
+class _Line:
+    """A server on `path` that passes on to `target`, each connection's first bytes `seconds` late."""
+
+    def __init__(self, path: Path, target: Path) -> None:
+        self.seconds, self.carried, self.open = 0.0, 0, 0
+        self._target, self._turn = target, threading.Lock()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(os.fspath(path))
+        self._listener.listen()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                threading.Thread(target=self._carry, args=(near,), daemon=True).start()
+
+    def _carry(self, near: socket.socket) -> None:
+        with self._turn:
+            self.carried, self.open = self.carried + 1, self.open + 1
+        with near, socket.socket(socket.AF_UNIX) as far, suppress(OSError):
+            far.connect(os.fspath(self._target))
+            last(self.seconds)
+            _pump(near, far)
+        with self._turn:
+            self.open -= 1
+
+
+def _pump(near: socket.socket, far: socket.socket) -> None:
+    while True:
+        for end in select.select([near, far], [], [])[0]:
+            if not (passed := end.recv(1 << 16)):
+                return
+            (far if end is near else near).sendall(passed)
