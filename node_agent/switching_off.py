@@ -24,31 +24,34 @@ def shut_off(
 ) -> tuple[str, ...]:
     """What is still on in the end, in words. `force` hears that the guest is about to be cut off. Raises `Halted`."""
     stopped = network_of(order.slot_id, body.network)
-    until = time.monotonic() + body.grace_seconds + PATIENCE_SECONDS
+    # Once: a host that cannot be read, and is tried again, gives the guest no more time.
+    cut_off_at = time.monotonic() + body.grace_seconds
 
     def go_down() -> tuple[str, ...]:
         close(stopped, host, halt)
-        if not _shuts_down(stopped, host, halt, body.grace_seconds):
+        if not _shuts_down(stopped, host, halt, cut_off_at):
             force()
         return _off(stopped, host, halt)
 
     try:
-        return patiently(go_down, until=until, halt=halt)
+        return patiently(go_down, until=cut_off_at + PATIENCE_SECONDS, halt=halt)
     except HostUnreadable as unreadable:
         return (f"unknown, because the host could not be read: {unreadable}",)
 
 
-def _shuts_down(network: SliceNetwork, host: Host, halt: Halt, grace_seconds: float) -> bool:
-    """Ask the guest to shut down, and wait; whether nothing of it runs. Raises `HostUnreadable`, `Halted`."""
+def _shuts_down(network: SliceNetwork, host: Host, halt: Halt, cut_off_at: float) -> bool:
+    """Ask the guest to shut down, and wait until the monotonic time `cut_off_at`; whether nothing of it runs.
+
+    Raises `HostUnreadable`, `Halted`.
+    """
     asking = host.to_shut_down(network)
     try:
         run_steps(asking, halt)
     except StepFailed:
         return False
-    until = time.monotonic() + (grace_seconds if asking else 0)
     tell_wait("shutdown.wait")
     while host.runs(network):
-        if time.monotonic() >= until:
+        if not asking or time.monotonic() >= cut_off_at:
             return False
         halt.wait(_LOOK_SECONDS)
     return True

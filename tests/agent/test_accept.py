@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from events.values import Ipv4Address, Ipv4Subnet, SlotIndex
-from node_agent import bringing_up, switching_off, taking_down
+from node_agent import bringing_up, converge, switching_off, taking_down
 from node_agent.accept import Acceptance
 from node_agent.clock import NodeClock
 from node_agent.drift import Drifts
@@ -177,6 +177,22 @@ def test_a_guest_that_cannot_be_asked_is_cut_off_at_once_and_that_is_said(node: 
     toy.paused = True
     node.accept(apply(), stop(grace=300))
     assert "machine.shut_down" not in toy.done
+    stopped = node.told()[-1]
+    assert isinstance(stopped, SliceStopped)
+    assert stopped.forced
+
+
+def test_a_guest_has_its_time_once_however_often_the_host_cannot_be_read(
+    node: Node, toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(converge, "_LOOK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(switching_off, "_LOOK_SECONDS", 0.01)
+    node.accept(apply())
+    toy.deaf, toy.unreadable = True, {"port"}
+    stopping = node.begin(stop(grace=1))
+    eventually(lambda: toy.counts()["machine.shut_down"] >= 5, within=3.0)
+    toy.unreadable = set()
+    stopping.join(10)
     stopped = node.told()[-1]
     assert isinstance(stopped, SliceStopped)
     assert stopped.forced
