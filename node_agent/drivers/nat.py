@@ -1,22 +1,16 @@
-"""nftables through `nft -j -f -`, and connection tracking over netlink.
+"""nftables through `nft -j -f -`, and connection tracking (`conntrack`).
 
 Only tables named `sliceplane` are read and written. `nft` runs a list of commands as one transaction of the kernel.
 """
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from errno import ENOENT
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from socket import AF_INET
-from typing import Any, Final, TypeVar
-
-from pyroute2 import Conntrack
-from pyroute2.netlink.exceptions import NetlinkError
-from pyroute2.netlink.nfnetlink.nfctsocket import NFCTAttrTuple
+from typing import Any, Final
 
 from events.values import Ipv4Address
-from node_agent.drivers.deadlines import Deadlines, Overdue
+from node_agent.drivers import conntrack
 from node_agent.drivers.programs import Asked, ask, tell
 from node_agent.looks import look, look_again, look_ahead
 from node_agent.mappings import Connection
@@ -26,10 +20,6 @@ from node_agent.slices import HostRefused, HostUnreadable
 FAMILIES: Final[tuple[Family, ...]] = ("inet", "netdev")
 
 Command = dict[str, Any]
-Tracked = tuple[Any, Connection]
-"""A connection, after the tuple that the kernel knows it by."""
-
-T = TypeVar("T")
 
 
 class Nftables:
@@ -37,7 +27,6 @@ class Nftables:
 
     def __init__(self, deadline: float = 5.0) -> None:
         self._deadline = deadline
-        self._deadlines = Deadlines()
 
     def missing(self) -> tuple[str, ...]:
         return () if shutil.which("nft") else ("program nft",)
@@ -58,27 +47,24 @@ class Nftables:
 
     def connections(self, ip: Ipv4Address) -> tuple[Connection, ...]:
         tracked = look((self, "connections"), self._tracked)
-        return tuple(connection for _, connection in tracked if connection.has(ip))
+        return tuple(each.connection for each in tracked if each.connection.has(ip))
 
     def forget(self, ip: Ipv4Address, which: Callable[[Connection], bool]) -> None:
         look_again(self)
-        tracked = self._tracked()
-        doomed = [each for each, connection in tracked if connection.has(ip) and which(connection)]
+        its = (each for each in self._tracked() if each.connection.has(ip))
+        doomed = [each.original for each in its if which(each.connection)]
         try:
-            self._within(lambda: _forget(doomed))
-        except NetlinkError as error:
+            conntrack.forget(doomed, self._deadline)
+        except conntrack.Refused as error:
             raise HostRefused(f"flush connections of {ip}: {error}") from error
-        except (Overdue, OSError) as error:
+        except OSError as error:
             raise HostUnreadable(f"flush connections of {ip}: {error}") from error
 
-    def _tracked(self) -> tuple[Tracked, ...]:
+    def _tracked(self) -> tuple[conntrack.Tracked, ...]:
         try:
-            return self._within(_listed)
-        except (Overdue, NetlinkError, OSError) as error:
+            return conntrack.listed(self._deadline)
+        except (conntrack.Refused, OSError) as error:
             raise HostUnreadable(f"connection tracking: {error}") from error
-
-    def _within(self, call: Callable[[], T]) -> T:
-        return self._deadlines.within(self._deadline, call)
 
     def _ask_ruleset(self) -> Asked[Ruleset]:
         return ask("nft list ruleset", [("nft", "-j", "list", "ruleset")], _found_ruleset, self._deadline)
@@ -141,47 +127,3 @@ def _chain(chain: Chain, device: str) -> Command:
     if chain.family == "netdev":
         words["dev"] = device
     return words
-
-
-def _listed() -> tuple[Tracked, ...]:
-    with Conntrack() as conntrack:
-        return tuple(tracked_in(conntrack.dump()))
-
-
-def tracked_in(messages: Iterable[Any]) -> Iterator[Tracked]:
-    """The IPv4 connections in the kernel's messages.
-
-    pyroute2's own `ConntrackEntry` is no help: it wants the state of each TCP connection, which the kernel leaves out
-    where it handed one over to a flow table or a card.
-    """
-    for message in messages:
-        if message["nfgen_family"] == AF_INET:
-            asked, answered = (
-                NFCTAttrTuple.from_netlink(AF_INET, message.get_attr(side))
-                for side in ("CTA_TUPLE_ORIG", "CTA_TUPLE_REPLY")
-            )
-            yield asked, _connection(asked, answered)
-
-
-def _connection(asked: Any, answered: Any) -> Connection:
-    """The answers' side is what translation made of the questions'."""
-    return Connection(
-        protocol=asked.proto,
-        source=asked.saddr,
-        destination=asked.daddr,
-        destination_port=asked.dport,
-        target=answered.saddr,
-        target_port=answered.sport,
-        answered_to=answered.daddr,
-    )
-
-
-def _forget(doomed: Iterable[Any]) -> None:
-    with Conntrack() as conntrack:
-        for each in doomed:
-            try:
-                conntrack.delete(each)
-            except NetlinkError as error:
-                # It ended by itself since the listing.
-                if error.code != ENOENT:
-                    raise
