@@ -12,7 +12,9 @@ hears them.
 What a slot exposes is a permission of its own, `mappings`. The rules of each have a group of their own, so that what
 differs in one is mended, and told, without the others.
 
-Flushing comes after the rules are gone: one that is flushed first may come back through them.
+Flushing comes after the rules are gone: one that is flushed first may come back through them. After a crash in between
+the connections themselves tell that it is due. They are listed for a slice that has ways in, and for no other: where
+the last one was closed, what a crash left is tracked until it expires, and its packets are dropped.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -94,7 +96,7 @@ class TranslationAspect:
         return (
             *(self._unmap(owner, found[owner]) for owner in foreign),
             *(self._set(group, change) for group, change in changes),
-            *((self._flush_closed(wanted),) if closes else ()),
+            *((self._flush_closed(wanted),) if closes or self._has_closed(wanted) else ()),
         )
 
     def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:
@@ -131,12 +133,12 @@ class TranslationAspect:
 
     def _flush_closed(self, wanted: Slice) -> Step:
         """Forget what came in where nothing leads in any more: its packets are dropped already."""
-        ip, ways_in = wanted.network.ip, wanted.ingress
+        return self._flush(wanted.network.ip, lambda connection: _is_closed(wanted, connection))
 
-        def is_closed(connection: Connection) -> bool:
-            return connection.comes_in_to(ip) and not any(permits(way, ip, connection) for way in ways_in)
-
-        return self._flush(ip, is_closed)
+    def _has_closed(self, wanted: Slice) -> bool:
+        if not wanted.ingress:
+            return False
+        return any(_is_closed(wanted, each) for each in self._filter.connections(wanted.network.ip))
 
     def _flush(self, ip: Ipv4Address, which: Callable[[Connection], bool]) -> Step:
         return Step("translation.flush_connections", lambda: self._filter.forget(ip, which))
@@ -153,6 +155,11 @@ class TranslationAspect:
         for each in self._filter.ruleset().rules:
             found.setdefault(each.rule.place, {}).setdefault(each.rule.owner, []).append(each)
         return found
+
+
+def _is_closed(wanted: Slice, connection: Connection) -> bool:
+    ip = wanted.network.ip
+    return connection.comes_in_to(ip) and not any(permits(way, ip, connection) for way in wanted.ingress)
 
 
 def groups_of(wanted: Slice, uplink: str) -> tuple[Group, ...]:

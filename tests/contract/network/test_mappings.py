@@ -115,3 +115,15 @@ def test_only_what_came_in_by_a_closed_one_is_forgotten(host: Host, aspects: tup
     apply(aspects, slice_on(SLOT, WEB))
     left = {(each.destination_port, each.target_port) for each in host.filter.connections(SLOT.ip)}
     assert left == {(20080, 80), (4000, 4000)}
+
+
+def test_what_came_in_by_a_closed_one_is_forgotten_after_a_crash_too(
+    host: Host, aspects: tuple[Aspect, ...]
+) -> None:
+    apply(aspects, slice_on(SLOT, SSH, WEB))
+    host.come_in(Ipv4Address("203.0.113.7"), 20022, SLOT.ip, 22)
+    run(translation(aspects).to_apply(slice_on(SLOT, WEB))[:1])
+    assert rules(host, SSH) == []
+    assert apply(aspects, slice_on(SLOT, WEB)) == ["translation.flush_connections"]
+    assert host.filter.connections(SLOT.ip) == ()
+    assert apply(aspects, slice_on(SLOT, WEB)) == []
