@@ -40,7 +40,7 @@ class IngressReserved(Fact, frozen=True):
     ingress_id: IngressId
     mapping: IngressMapping
     deadline: datetime | None
-    """When it is withdrawn unless it leads to the slice; null where that follows from when the slice is placed or started."""
+    """When it is withdrawn unless it leads to the slice; null where its slice's placement or start says that."""
 
 
 class IngressPublished(Fact, frozen=True):
