@@ -168,7 +168,7 @@ def _slice_changes(
             return living.changes((*life.slice_ready(state, ready, transaction.now), *applied))
         case reports.SliceExposed(lost=lost):
             # Of an older order too: what it speaks of the newest has as well, and its node says it once.
-            return living.changes(ingress.seen(living.ways, slot, lost))
+            return living.changes(ingress.seen(living.ways, slot, lost, newest=newest))
         case reports.SliceInterrupted():
             deadline = transaction.now + SKUS[state.request.sku].provisioning
             interrupted = facts.SliceInterrupted(allocation, slot, _reason(body.reason), deadline)

@@ -203,9 +203,9 @@ class SlotWork:
             found = tuple(each for each in found if not concerns_ways(each))
         self.drifts.note(index_of(order.slot_id), found, (*left, *_lasting(seen)), order)
         self.outcomes.address_seen(slot, order, seen)
-        if held.applied:
-            self.outcomes.exposure_seen(slot, order, lost_ways(left))
-        elif not any(map(concerns_ways, left)):
+        # Said before the order is carried out too: one way in that cannot be mended keeps back no other.
+        self.outcomes.exposure_seen(slot, order, lost_ways(left))
+        if not held.applied and not any(map(concerns_ways, left)):
             self.outcomes.applied(slot, order)
             return
         if asked and held.applied and held.outcome is not None:

@@ -142,11 +142,11 @@ class SliceReady(_OfSlice):
 
 
 class SliceExposed(_OfSlice):
-    """Some ways in do not lead to a slice that is ready any more, and that cannot be mended; or they do again."""
+    """Some of an order's ways in do not lead to a slice that is ready, and that cannot be mended; or they do again."""
 
     kind: Literal["slice.exposed"] = "slice.exposed"
     lost: tuple[IngressId, ...] = Field(max_length=MOST_MAPPINGS)
-    """Those that do not lead to it; empty: all do."""
+    """Those that do not lead to it, all others do; empty: all do."""
 
 
 class SliceInterrupted(_OfSlice):

@@ -231,14 +231,18 @@ def applied(ways: Ways, slot: SlotId) -> tuple[IngressFact, ...]:
     return tuple(facts)
 
 
-def seen(ways: Ways, slot: SlotId, lost: Sequence[IngressId]) -> tuple[IngressFact, ...]:
-    """Of the ways in that led to the slice in the slot, the node says that these do not any more, and the others do."""
+def seen(ways: Ways, slot: SlotId, lost: Sequence[IngressId], *, newest: bool) -> tuple[IngressFact, ...]:
+    """Of the ways in to the slice in the slot the node says that these do not lead there, and the others do: those that
+    did so once, or all where it speaks of the slot's newest order.
+    """
     facts: list[IngressFact] = []
     for name, way in ways.items():
         match way:
             case Published(asked) if asked.slot_id == slot and name in lost:
                 facts.append(IngressLost(asked.allocation_id, name))
             case Lost(asked) if asked.slot_id == slot and name not in lost:
+                facts.append(IngressPublished(asked.allocation_id, name))
+            case Reserved(asked=asked) if newest and asked.slot_id == slot and name not in lost:
                 facts.append(IngressPublished(asked.allocation_id, name))
             case _:
                 pass

@@ -25,6 +25,7 @@ from tasks.reports import (
     OrderRefused,
     ReportBody,
     SliceAddress,
+    SliceExposed,
     SliceFailed,
     SliceInterrupted,
     SliceReady,
@@ -33,7 +34,7 @@ from tasks.reports import (
     SliceStopped,
 )
 from tests.agent.eventually import eventually
-from tests.agent.orders import NODE, apply, remove, stop
+from tests.agent.orders import NODE, apply, remove, ssh_from_outside, stop
 from tests.agent.sealing import sealed, trust
 from tests.agent.toy_host import STEPS, TAKING, Toy
 
@@ -127,6 +128,21 @@ def test_a_slice_is_closed_first_then_taken_away_backwards_and_its_absence_is_pr
     removed = node.told()[-1]
     assert isinstance(removed, SliceRemoved)
     assert removed.absent == tuple(STEPS)
+
+
+def test_of_ways_in_that_came_later_the_lost_are_said_until_all_lead_to_the_slice(
+    node: Node, toy: Toy
+) -> None:
+    bad, good = ssh_from_outside(20022), ssh_from_outside(20023)
+    toy.undone = {bad.ingress_id}
+    node.accept(apply(7), apply(8, ways=(bad, good)))
+    node.survey()
+    assert [each.lost for each in node.told() if isinstance(each, SliceExposed)] == [(bad.ingress_id,)]
+    assert node.kinds().count("ready") == 1
+    toy.undone = set()
+    node.survey()
+    assert [each.lost for each in node.told() if isinstance(each, SliceExposed)] == [(bad.ingress_id,), ()]
+    assert node.kinds().count("ready") == 2
 
 
 def test_a_slice_is_switched_off_exposure_first_and_keeps_its_reservation(node: Node, toy: Toy) -> None:

@@ -5,14 +5,15 @@ Tests make aspects unreadable, steps refused or slow, the guest silent, and coun
 
 import threading
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from events.values import Ipv4Address
+from events.values import IngressId, Ipv4Address
 from node_agent.host import Answered, Host, MachineSeen, NotYet, Prerequisite
 from node_agent.leases import LeaseState, ObservedAddress
 from node_agent.pci import PciDevice, PciDevices
 from node_agent.slices import Difference, HostRefused, HostUnreadable, Slice, SliceNetwork, Step
+from tasks.orders import Mapping
 from tasks.workflows import StepName
 
 STEPS: dict[str, tuple[StepName, StepName]] = {
@@ -46,6 +47,8 @@ class Toy:
     lease: LeaseState = "bound"
     address: Ipv4Address | None = None
     silent: bool = False
+    undone: set[IngressId] = field(default_factory=set)
+    """Ways in whose rules somebody takes away as soon as they are made."""
     deaf: bool = False
     """The guest does not shut down when it is asked to."""
     paused: bool = False
@@ -129,7 +132,11 @@ class ToyAspect:
     toy: Toy
 
     def to_apply(self, wanted: Slice) -> tuple[Step, ...]:
-        return self._to_make(wanted.network, wanted.network if self.name == "lease" else wanted)
+        if self.name != "translation":
+            inside = replace(wanted, ingress=())
+            return self._to_make(wanted.network, wanted.network if self.name == "lease" else inside)
+        steps = self._to_make(wanted.network, wanted)
+        return (*steps, *(self._to_map(way) for way in wanted.ingress if way.ingress_id in self.toy.undone))
 
     def to_stop(self, stopped: SliceNetwork) -> tuple[Step, ...]:
         return self._to_make(stopped, stopped) if self.name == "lease" else self.to_remove(stopped)
@@ -164,6 +171,10 @@ class ToyAspect:
             self.toy.there[key] = content
 
         return (Step(STEPS[self.name][0], make),)
+
+    def _to_map(self, way: Mapping) -> Step:
+        differs = Difference("mapping.changed", "its rules", "none", way.ingress_id)
+        return Step("translation.map", lambda: self.toy.do("translation.map"), differs)
 
     def _read(self) -> None:
         if self.name in self.toy.unreadable:

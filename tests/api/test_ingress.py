@@ -177,6 +177,14 @@ def test_the_ledger_says_of_each_word_about_it_which_wish_led_to_it(running: Run
     assert running.led_to_by("allocation.slice_ready") == ["allocation.placed"]
 
 
+def test_one_that_cannot_be_made_leaves_a_good_one_published(running: Running) -> None:
+    bad, good = opened(running, protocol="udp").json(), opened(running).json()
+    running.says("slice.exposed", of=running.newest_order(), lost=[bad["id"]])
+    assert (states(running), public(running)) == (["reserved", "published"], [(ADDRESS, good["public_port"])])
+    running.carried_out()
+    assert states(running) == ["published", "published"]
+
+
 def test_released_and_proved_empty_nothing_of_it_is_claimed(running: Running) -> None:
     opened(running)
     with running.plane.client() as client:

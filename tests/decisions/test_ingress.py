@@ -186,9 +186,16 @@ def test_an_order_that_was_carried_out_publishes_what_it_has_and_frees_what_it_h
 
 
 def test_what_its_node_finds_lost_is_no_endpoint_until_it_finds_it_again() -> None:
-    assert ingress.seen(ways(RESERVED, PUBLISHED), A, [NAME]) == (LOST,)
-    assert ingress.seen(ways(RESERVED, PUBLISHED, LOST), A, []) == (PUBLISHED,)
-    assert ingress.seen(ways(RESERVED), A, []) == ()
+    for newest in (True, False):
+        assert ingress.seen(ways(RESERVED, PUBLISHED), A, [NAME], newest=newest) == (LOST,)
+        assert ingress.seen(ways(RESERVED, PUBLISHED, LOST), A, [], newest=newest) == (PUBLISHED,)
+
+
+def test_what_the_newest_order_has_is_published_unless_its_node_says_that_it_is_lost() -> None:
+    assert ingress.seen(ways(RESERVED), A, [], newest=True) == (PUBLISHED,)
+    assert ingress.seen(ways(RESERVED), A, [NAME], newest=True) == ()
+    assert ingress.seen(ways(RESERVED), A, [], newest=False) == ()
+    assert ingress.seen(ways(RESERVED, WITHDRAWN), A, [], newest=True) == ()
 
 
 def test_withdrawn_twice_it_is_withdrawn_once() -> None:
