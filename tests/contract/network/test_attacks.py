@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 
-from node_agent.lab.guest import ensure_guest
+from node_agent.lab.guest import GuestImage, ensure_guest
 from node_agent.lab.lab import Lab
 from tests.contract.network.attack_table import ATTACKS, NO_MEANING
 from tests.contract.network.attacks import Kind, Victim
@@ -27,8 +27,14 @@ if TYPE_CHECKING:
     from tests.contract.network.lab_host import Real
 
 
+@pytest.fixture(scope="module")
+def image() -> GuestImage:
+    return ensure_guest(kept_folder() / "guest", print, (SENDING_PROGRAM,))
+
+
 @pytest.fixture(scope="module", name="host")
-def _host(lab: Lab) -> Iterator["Real"]:
+def _host(lab: Lab, image: GuestImage) -> Iterator["Real"]:
+    """With the guest's image made before: from within the node's network, packages cannot be downloaded."""
     # Here and not above: the packages of the host drivers are an extra, and these tests are collected without it.
     from tests.contract.network.lab_host import real_host
     from tests.contract.network.slices import NETWORK
@@ -49,13 +55,12 @@ def _host(lab: Lab) -> Iterator["Real"]:
 
 
 @pytest.fixture(scope="module", params=["tap", "guest"])
-def sender(request: pytest.FixtureRequest, host: "Real", lab: Lab) -> Iterator[Sender]:
+def sender(request: pytest.FixtureRequest, host: "Real", lab: Lab, image: GuestImage) -> Iterator[Sender]:
     if request.param == "tap":
         with Wire(ALICE.tap) as wire:
             assert wire.ask(who_has(GATEWAY, mac=ALICE.mac, own=ALICE.ip), is_arp_reply) is not None
             yield FromTap(wire)
         return
-    image = ensure_guest(kept_folder() / "guest", print, (SENDING_PROGRAM,))
     with booted(lab.node("lab-a"), image) as guest:
         yield guest
 
