@@ -2,30 +2,34 @@
 is killed and comes back; and all that is legitimate passes afterwards.
 """
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Final
 
 import pytest
-from scapy.layers.inet import ICMP, IP, UDP
+from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
-from node_agent.flows import gateway_mac
+from node_agent.foreign import STANDALONE
 from node_agent.lab.lab import Lab, LabNode
+from node_agent.rules import ACCEPT, INTO_SLICES, NODE, OUT_OF_SLICES, Change, rule
 from node_agent.slices import HostUnreadable, SliceNetwork
 from tests.agent.eventually import eventually
 from tests.contract.network.hosts import Host, aspects_of, gateway_of
+from tests.contract.network.probes import DOOR, WORLD, Sent, leaked, probes, probing
 from tests.contract.network.slices import GATEWAY, NETWORK, network, run, slice_on
-from tests.contract.network.wire import BROADCAST, Ear, Wire, is_arp_reply, who_has
+from tests.contract.network.wire import Ear, Wire, is_arp_reply, who_has
 
 pytestmark = pytest.mark.node
 ALICE, BOB = network(0), network(1)
-DOOR: Final = gateway_mac(GATEWAY)
-MARK: Final = b"leaked"
-EVERY: Final = 0.01
 ROUNDS: Final = 5
+FLOOR: Final = 10
+"""Of how many rounds of probes one is sure to have been sent in its time."""
+FORGED: Final = 0x77
+"""A cookie of nobody's."""
+FORWARDED: Final = (OUT_OF_SLICES, INTO_SLICES)
 
 
 @pytest.fixture
@@ -49,45 +53,8 @@ def unplug(host: Host, slot: SliceNetwork) -> None:
         run(aspect.to_remove(slot))
 
 
-def probes(sender: SliceNetwork, victim: SliceNetwork) -> tuple[Packet, ...]:
-    """To a neighbour by its card, by the gateway and by everybody; and to the world in a neighbour's name."""
-    payload = IP(src=sender.ip, dst=victim.ip) / ICMP(id=7) / MARK
-    stolen = IP(src=victim.ip, dst="198.51.100.1") / UDP(sport=4000, dport=9) / MARK
-    return (
-        Ether(src=sender.mac, dst=victim.mac) / payload,
-        Ether(src=sender.mac, dst=DOOR) / payload,
-        Ether(src=sender.mac, dst=BROADCAST) / payload,
-        Ether(src=sender.mac, dst=DOOR) / stolen,
-    )
-
-
-@contextmanager
-def probing(wire: Wire, frames: tuple[Packet, ...]) -> Iterator[None]:
-    """Send them all, every ten milliseconds."""
-    over = threading.Event()
-
-    def send() -> None:
-        while not over.wait(EVERY):
-            for frame in frames:
-                # The tap's carrier comes and goes with the switch.
-                with suppress(OSError):
-                    wire.send(frame)
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def leaked(frame: Packet) -> bool:
-    return MARK in bytes(frame)
-
-
-def nothing_leaked_to(wire: Wire, slot: SliceNetwork) -> bool:
-    """Of all that came until the gateway answered it."""
+def heard_by(wire: Wire, slot: SliceNetwork) -> list[Packet]:
+    """All that came until the gateway answered it."""
     before: list[Packet] = []
 
     def is_answer(frame: Packet) -> bool:
@@ -95,57 +62,96 @@ def nothing_leaked_to(wire: Wire, slot: SliceNetwork) -> bool:
         return is_arp_reply(frame)
 
     assert wire.ask(who_has(GATEWAY, mac=slot.mac, own=slot.ip), is_answer) is not None
-    return not any(map(leaked, before))
+    return before
 
 
-def plug(host: Host, slot: SliceNetwork) -> Wire:
+def passed_before(uplink: Ear, wire: Wire, slot: SliceNetwork) -> list[Packet]:
+    """All that left by the uplink until what the slice may send did."""
+    wire.send(Ether(src=slot.mac, dst=DOOR) / IP(src=slot.ip, dst=WORLD) / UDP(dport=7) / b"own")
+    return uplink.until(lambda frame: UDP in frame and bytes(frame[UDP].payload)[:3] == b"own")
+
+
+@contextmanager
+def plugged(host: Host, slot: SliceNetwork) -> Iterator[Wire]:
     """Step by step; the slice holds its tap from the moment when there is one."""
-    wire: Wire | None = None
-    for aspect in aspects_of(host):
-        for step in aspect.to_apply(slice_on(slot)):
+    with plugged_and_probing(host, slot, ()) as (wire, _):
+        yield wire
+
+
+@contextmanager
+def plugged_and_probing(
+    host: Host, slot: SliceNetwork, frames: tuple[Packet, ...]
+) -> Iterator[tuple[Wire, Sent]]:
+    """And it sends these from that moment on."""
+    steps = (step for aspect in aspects_of(host) for step in aspect.to_apply(slice_on(slot)))
+    first = next(steps)
+    assert first.name == "link.add_tap"
+    first.run()
+    with Wire(slot.tap) as wire, probing(wire, frames) as sent:
+        for step in steps:
             step.run()
-            if step.name == "link.add_tap":
-                wire = Wire(slot.tap)
-    assert wire is not None
-    return wire
+        yield wire, sent
+
+
+def several_more(sent: Sent) -> None:
+    before = sent.rounds
+    eventually(lambda: sent.rounds >= before + FLOOR)
 
 
 def test_nothing_reaches_a_slice_while_it_is_plugged_in(host: Host) -> None:
-    with plug(host, ALICE) as alice, probing(alice, probes(ALICE, BOB)):
+    with plugged_and_probing(host, ALICE, probes(ALICE, BOB)) as (_, sent):
         for _ in range(ROUNDS):
-            with plug(host, BOB) as bob:
-                assert nothing_leaked_to(bob, BOB)
+            before = sent.rounds
+            with plugged(host, BOB) as bob:
+                assert sent.rounds > before, "nobody probed meanwhile"
+                several_more(sent)
+                assert leaked(heard_by(bob, BOB)) == set()
             unplug(host, BOB)
 
 
 def test_nothing_leaves_a_slice_that_it_may_not_send_while_it_is_plugged_in(host: Host) -> None:
-    with plug(host, ALICE) as alice, Ear("uplink0") as uplink:
+    with plugged(host, ALICE) as alice, Ear("uplink0") as uplink:
         for _ in range(ROUNDS):
-            with plug(host, BOB) as bob, probing(bob, probes(BOB, ALICE)):
-                assert nothing_leaked_to(bob, BOB)
-                assert nothing_leaked_to(alice, ALICE)
+            with plugged_and_probing(host, BOB, probes(BOB, ALICE)) as (bob, sent):
+                assert sent.rounds > 0, "nobody probed meanwhile"
+                several_more(sent)
+                assert leaked(heard_by(bob, BOB)) == set()
+                assert leaked(heard_by(alice, ALICE)) == set()
             unplug(host, BOB)
-        alice.send(
-            Ether(src=ALICE.mac, dst=DOOR) / IP(src=ALICE.ip, dst="198.51.100.1") / UDP(dport=7) / b"own"
-        )
-        before = uplink.until(lambda frame: UDP in frame and bytes(frame[UDP].payload)[:3] == b"own")
-    assert not any(map(leaked, before))
+        assert leaked(passed_before(uplink, alice, ALICE)) == set()
 
 
 def test_nothing_leaks_while_the_switch_is_killed_and_comes_back(host: Host, node: LabNode) -> None:
     with (
-        plug(host, ALICE) as alice,
-        plug(host, BOB) as bob,
+        plugged_and_probing(host, ALICE, probes(ALICE, BOB)) as (_, sent),
+        plugged(host, BOB) as bob,
         Ear("uplink0") as uplink,
-        probing(alice, probes(ALICE, BOB)),
     ):
-        assert nothing_leaked_to(bob, BOB)
+        several_more(sent)
+        assert leaked(heard_by(bob, BOB)) == set()
+        before = sent.rounds
         node.kill("ovs-vswitchd")
         eventually(lambda: is_whole(host))
-        assert nothing_leaked_to(bob, BOB)
-        bob.send(Ether(src=BOB.mac, dst=DOOR) / IP(src=BOB.ip, dst="198.51.100.1") / UDP(dport=7) / b"own")
-        before = uplink.until(lambda frame: UDP in frame and bytes(frame[UDP].payload)[:3] == b"own")
-        assert not any(map(leaked, before))
+        assert sent.rounds >= before + FLOOR, "nobody probed meanwhile"
+        several_more(sent)
+        assert leaked(heard_by(bob, BOB)) == set()
+        assert leaked(passed_before(uplink, bob, BOB)) == set()
+
+
+def test_every_probe_arrives_where_the_bridge_and_the_gateway_are_open(host: Host) -> None:
+    """Without which it would prove nothing that none does."""
+    with (
+        plugged_and_probing(host, ALICE, probes(ALICE, BOB)) as (_, sent),
+        plugged(host, BOB) as bob,
+        Ear("uplink0") as uplink,
+    ):
+        assert leaked(heard_by(bob, BOB)) == set()
+        host.switch.set_flows(NETWORK.bridge, FORGED, frozenset({replace(STANDALONE, priority=900)}))
+        host.filter.change(Change(insert=tuple(rule("inet", chain, NODE, ACCEPT) for chain in FORWARDED)))
+        several_more(sent)
+        assert leaked(heard_by(bob, BOB)) >= {"by his card", "by the gateway", "by everybody"}
+        assert "in his name" in leaked(passed_before(uplink, bob, BOB))
+    run(gateway_of(host).to_apply())
 
 
 def is_whole(host: Host) -> bool:
