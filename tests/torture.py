@@ -49,6 +49,7 @@ PROMISES: Final = {
         "tests/contract/network/test_closed_on_failure.py",
         "tests/contract/network/test_switch_restart.py",
         "tests/agent/test_real_node.py",
+        "tests/agent/test_restart_leaks.py",
     ),
     "P20": (
         "tests/queue/test_neighbours.py",

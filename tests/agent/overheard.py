@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from scapy.layers.inet import TCP
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
@@ -78,5 +77,5 @@ def _listen(heard: socket.socket, leaving: int, ears: tuple[Overheard, ...]) -> 
         seconds, nanoseconds = struct.unpack("qq", stamp)
         frame = Ether(content)
         for ear in ears:
-            if TCP in frame and ear.wanted(frame):
+            if ear.wanted(frame):
                 ear.times.append(seconds + nanoseconds / 1e9)

@@ -1,5 +1,6 @@
 """A lab node with its agent, which is supervised as on any host, and a queue that the node reaches."""
 
+import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -19,6 +20,7 @@ from node_agent.lab.lab import Lab, LabNode
 from node_agent.settings import Settings, SlotSettings
 from tasks.agent_api import Queue
 from tests.agent.control_plane import TOKEN, FakeControlPlane, serving
+from tests.agent.eventually import eventually_async
 from tests.agent.orders import NODE
 from tests.agent.process import REPOSITORY
 from tests.agent.queue import let_in
@@ -63,10 +65,10 @@ class RealNode:
         return "".join(path.read_text() for path in sorted((self.lab.folder / "log").glob("agent*")))
 
 
-def guest_images() -> Path:
-    """A folder with the lab's guest, kept between runs."""
-    folder, name = kept_folder() / "images", image_name("lab-guest")
-    made = ensure_guest(folder / name, print)
+def guest_images(*tools: str) -> Path:
+    """A folder with the lab's guest, which has these programs more, kept between runs."""
+    folder, name = kept_folder() / "-".join(("images", *tools)), image_name("lab-guest")
+    made = ensure_guest(folder / name, print, tools)
     publish(folder, Image(name, made.kernel, made.initrd, made.cmdline))
     return folder
 
@@ -127,3 +129,21 @@ def real_node(
         config.write_text(change(settings).model_dump_json())
         yield RealNode(host, config)
         host.stop_daemon("agent")
+
+
+async def restarts_during(node: RealNode, plane: FakeControlPlane, meanwhile: asyncio.Task[object]) -> int:
+    """Kill the agent, and again as soon as it is back, until that is done; how often."""
+    restarts = 0
+    while not meanwhile.done():
+        renewed = len(plane.renewals)
+        node.lab.kill("agent")
+        restarts += 1
+        await _restarted(node, plane, renewed, meanwhile)
+    return restarts
+
+
+async def _restarted(
+    node: RealNode, plane: FakeControlPlane, renewed: int, meanwhile: asyncio.Task[object]
+) -> None:
+    """Each start renews the session. A heartbeat may still be of the agent that was killed."""
+    await eventually_async(lambda: len(plane.renewals) > renewed or meanwhile.done(), 90.0, node.log)

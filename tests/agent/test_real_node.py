@@ -21,6 +21,7 @@ from tests.agent.real_node import (
     guest_images,
     lab_in,
     real_node,
+    restarts_during,
 )
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -86,24 +87,12 @@ async def test_agents_that_die_and_start_again_cost_a_guest_no_ping(
     pinging = asyncio.create_task(
         asyncio.to_thread(node.lab.run, words, seconds=BOOT, environment={"PYTHONPATH": str(REPOSITORY)})
     )
-    restarts = 0
-    while not pinging.done():
-        renewed = len(plane.renewals)
-        node.lab.kill("agent")
-        restarts += 1
-        await _restarted(node, plane, renewed, pinging)
+    restarts = await restarts_during(node, plane, pinging)
     sent, lost = map(int, (await pinging).stdout.split())
     assert lost == 0, f"{lost} of {sent} during {restarts} restarts"
     assert (sent > PINGED_SECONDS * 50, restarts > 1) == (True, True), "no load"
     await send(control, remove())
     await eventually_async(lambda: "slice.removed" in plane.kinds(), BOOT, node.log)
-
-
-async def _restarted(
-    node: RealNode, plane: FakeControlPlane, renewed: int, meanwhile: asyncio.Task[object]
-) -> None:
-    """Each start renews the session. A heartbeat may still be of the agent that was killed."""
-    await eventually_async(lambda: len(plane.renewals) > renewed or meanwhile.done(), BOOT, node.log)
 
 
 async def test_a_guest_shuts_down_when_it_is_told_stays_off_and_comes_back(

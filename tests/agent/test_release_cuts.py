@@ -147,14 +147,14 @@ class Line:
 def overheard_line(node: LabNode) -> Iterator[Line]:
     guest = network().private_ip
 
-    def with_content(frame: Packet) -> bool:
-        return bool(len(frame[TCP].payload))
+    def is_answer(frame: Packet) -> bool:
+        return TCP in frame and frame[TCP].sport == PUBLIC_PORT and bool(len(frame[TCP].payload))
 
     line = Line(
-        Overheard(lambda frame: frame[IP].dst == guest),
+        Overheard(lambda frame: TCP in frame and frame[IP].dst == guest),
         # The node refuses by a frame of its own, without content.
-        Overheard(lambda frame: frame[TCP].sport == PUBLIC_PORT and with_content(frame)),
-        Overheard(lambda frame: frame[TCP].dport == PUBLIC_PORT),
+        Overheard(is_answer),
+        Overheard(lambda frame: TCP in frame and frame[TCP].dport == PUBLIC_PORT),
     )
     with (
         overhearing(node.pid, "slice0", line.to_guest),

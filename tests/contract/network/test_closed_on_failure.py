@@ -2,6 +2,7 @@
 is killed and comes back; and all that is legitimate passes afterwards.
 """
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -14,11 +15,11 @@ from scapy.packet import Packet
 
 from node_agent.foreign import STANDALONE
 from node_agent.lab.lab import Lab, LabNode
-from node_agent.rules import ACCEPT, INTO_SLICES, NODE, OUT_OF_SLICES, Change, rule
+from node_agent.rules import ACCEPT, FROM_SLICES, INTO_SLICES, NODE, OUT_OF_SLICES, Change, rule
 from node_agent.slices import HostUnreadable, SliceNetwork
 from tests.agent.eventually import eventually
 from tests.contract.network.hosts import Host, aspects_of, gateway_of
-from tests.contract.network.probes import DOOR, WORLD, Sent, leaked, probes, probing
+from tests.contract.network.probes import DOOR, WORLD, Heard, Sent, leaked, listening, probes, probing
 from tests.contract.network.slices import GATEWAY, NETWORK, network, run, slice_on
 from tests.contract.network.wire import Ear, Wire, is_arp_reply, who_has
 
@@ -29,7 +30,7 @@ FLOOR: Final = 10
 """Of how many rounds of probes one is sure to have been sent in its time."""
 FORGED: Final = 0x77
 """A cookie of nobody's."""
-FORWARDED: Final = (OUT_OF_SLICES, INTO_SLICES)
+DENYING: Final = (FROM_SLICES, OUT_OF_SLICES, INTO_SLICES)
 
 
 @pytest.fixture
@@ -46,6 +47,12 @@ def host(node: LabNode) -> Iterator[Host]:
         yield host
         for slot in (ALICE, BOB):
             unplug(host, slot)
+
+
+@pytest.fixture
+def at_host(host: Host) -> Iterator[Heard]:
+    with listening(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as heard:
+        yield heard
 
 
 def unplug(host: Host, slot: SliceNetwork) -> None:
@@ -109,7 +116,9 @@ def test_nothing_reaches_a_slice_while_it_is_plugged_in(host: Host) -> None:
             unplug(host, BOB)
 
 
-def test_nothing_leaves_a_slice_that_it_may_not_send_while_it_is_plugged_in(host: Host) -> None:
+def test_nothing_leaves_a_slice_that_it_may_not_send_while_it_is_plugged_in(
+    host: Host, at_host: Heard
+) -> None:
     with plugged(host, ALICE) as alice, Ear("uplink0") as uplink:
         for _ in range(ROUNDS):
             with plugged_and_probing(host, BOB, probes(BOB, ALICE)) as (bob, sent):
@@ -119,9 +128,12 @@ def test_nothing_leaves_a_slice_that_it_may_not_send_while_it_is_plugged_in(host
                 assert leaked(heard_by(alice, ALICE)) == set()
             unplug(host, BOB)
         assert leaked(passed_before(uplink, alice, ALICE)) == set()
+        assert leaked(at_host()) == set()
 
 
-def test_nothing_leaks_while_the_switch_is_killed_and_comes_back(host: Host, node: LabNode) -> None:
+def test_nothing_leaks_while_the_switch_is_killed_and_comes_back(
+    host: Host, node: LabNode, at_host: Heard
+) -> None:
     with (
         plugged_and_probing(host, ALICE, probes(ALICE, BOB)) as (_, sent),
         plugged(host, BOB) as bob,
@@ -136,9 +148,10 @@ def test_nothing_leaks_while_the_switch_is_killed_and_comes_back(host: Host, nod
         several_more(sent)
         assert leaked(heard_by(bob, BOB)) == set()
         assert leaked(passed_before(uplink, bob, BOB)) == set()
+        assert leaked(at_host()) == set()
 
 
-def test_every_probe_arrives_where_the_bridge_and_the_gateway_are_open(host: Host) -> None:
+def test_every_probe_arrives_where_the_bridge_and_the_gateway_are_open(host: Host, at_host: Heard) -> None:
     """Without which it would prove nothing that none does."""
     with (
         plugged_and_probing(host, ALICE, probes(ALICE, BOB)) as (_, sent),
@@ -147,10 +160,11 @@ def test_every_probe_arrives_where_the_bridge_and_the_gateway_are_open(host: Hos
     ):
         assert leaked(heard_by(bob, BOB)) == set()
         host.switch.set_flows(NETWORK.bridge, FORGED, frozenset({replace(STANDALONE, priority=900)}))
-        host.filter.change(Change(insert=tuple(rule("inet", chain, NODE, ACCEPT) for chain in FORWARDED)))
+        host.filter.change(Change(insert=tuple(rule("inet", chain, NODE, ACCEPT) for chain in DENYING)))
         several_more(sent)
         assert leaked(heard_by(bob, BOB)) >= {"by his card", "by the gateway", "by everybody"}
         assert "in his name" in leaked(passed_before(uplink, bob, BOB))
+        assert leaked(at_host()) == {"to the host"}
     run(gateway_of(host).to_apply())
 
 

@@ -1,0 +1,150 @@
+"""P19 on a real node: agents that die and start again let nothing pass that a slice may not send.
+
+A guest sends it from inside, every ten milliseconds, and at the end it does so once more with the node's guards open:
+then all of it arrives, where it was listened for all the time.
+"""
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pytest
+from redis.asyncio import Redis
+from scapy.packet import Packet, Padding
+
+from node_agent.lab.lab import Lab, LabNode
+from node_agent.lab.login import login
+from tests.agent.control_plane import FakeControlPlane
+from tests.agent.eventually import eventually_async
+from tests.agent.orders import apply, network, remove
+from tests.agent.overheard import Overheard, overhearing
+from tests.agent.queue import enrolled, send
+from tests.agent.real_node import (
+    RealNode,
+    control_of,
+    guest_images,
+    lab_in,
+    real_node,
+    restarts_during,
+)
+from tests.contract.network import slices
+from tests.contract.network.probes import PROBES, Probe, leaked, listening, probes
+from tests.contract.network.senders import SENDING_PROGRAM
+
+pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
+BOOT: Final = 90.0
+PROBED_SECONDS: Final = 30
+ROUNDS: Final = PROBED_SECONDS * 25
+"""Sent at least: the guest's processor is emulated, and shared."""
+SIZE: Final = 128
+"""Bytes of every frame, so that each read of the program that sends them is one."""
+LINKS: Final = ("slice0", "slice1", "uplink0")
+Ear = tuple[str, Probe]
+"""A link, and what is listened for on it."""
+ARRIVALS: Final[set[Ear]] = {
+    ("slice1", "by his card"),
+    ("slice1", "by the gateway"),
+    ("slice1", "by everybody"),
+    ("uplink0", "in his name"),
+}
+OPEN: Final = "\n".join(
+    (
+        "ovs-ofctl -O OpenFlow14 add-flow br-slice priority=900,in_port=1000,actions=NORMAL",
+        *(f"nft insert rule inet sliceplane {chain}_slices accept" for chain in ("from", "out_of", "into")),
+    )
+)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with lab_in(tmp_path_factory.mktemp("restarts-lab")) as lab:
+        yield lab
+
+
+@pytest.fixture
+async def control(lab: Lab, plane: FakeControlPlane) -> AsyncIterator[Redis]:
+    async with control_of(lab, plane) as client:
+        yield client
+
+
+@pytest.fixture
+def node(lab: Lab, plane: FakeControlPlane) -> Iterator[RealNode]:
+    with real_node(lab, plane, guest_images(SENDING_PROGRAM)) as node:
+        yield node
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    file = tmp_path / "id"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file], check=True)
+    return file
+
+
+def probing(node: LabNode, key: Path, seconds: int) -> "asyncio.Task[object]":
+    """The first guest sends a round of them every ten milliseconds."""
+    frames = b"".join(
+        bytes(frame / Padding(bytes(SIZE - len(frame))))
+        for frame in probes(slices.network(0), slices.network(1))
+    )
+    octal = "".join(f"\\{byte:03o}" for byte in frames)
+    # Of words that the shell knows itself: to start programs takes such a guest longer than ten milliseconds.
+    script = (
+        "mkfifo -m 600 /tmp/never 2>/dev/null;"
+        f" timeout {seconds} sh -c 'while :; do printf \"{octal}\"; read -t 0.01 it; done <>/tmp/never'"
+        f" | {SENDING_PROGRAM} -u -b {SIZE} - INTERFACE:eth0"
+    )
+    return asyncio.create_task(
+        asyncio.to_thread(login, node, network(0).private_ip, key, [script], seconds=seconds + 20)
+    )
+
+
+def is_(probe: Probe, frame: Packet) -> bool:
+    return probe in leaked([frame])
+
+
+@contextmanager
+def ears(node: LabNode) -> Iterator[Mapping[Ear, Overheard]]:
+    """What passes these links of the probes, kind by kind."""
+    heard = {(link, probe): Overheard(partial(is_, probe)) for link in LINKS for probe in PROBES}
+    with ExitStack() as stack:
+        for link in LINKS:
+            own = (ear for (where, _), ear in heard.items() if where == link)
+            stack.enter_context(overhearing(node.pid, link, *own))
+        yield heard
+
+
+def arrived(heard: Mapping[Ear, Overheard]) -> set[Ear]:
+    return {(link, probe) for (link, probe), ear in heard.items() if link != "slice0" and ear.times}
+
+
+async def test_agents_that_die_and_start_again_let_nothing_pass_that_a_slice_may_not_send(
+    node: RealNode, plane: FakeControlPlane, control: Redis, key: Path
+) -> None:
+    from tests.contract.network.lab_host import socket_of
+
+    node.start()
+    await enrolled(plane)
+    public_key = key.with_suffix(".pub").read_text().strip()
+    for index in (0, 1):
+        await send(control, apply(7 + index, index=index, deadline=120, key=public_key))
+    await eventually_async(lambda: plane.kinds().count("slice.ready") == 2, BOOT, node.log)
+    with ears(node.lab) as heard, socket_of(node.lab.pid) as service, listening(service) as at_host:
+        restarts = await restarts_during(node, plane, sending := probing(node.lab, key, PROBED_SECONDS))
+        await sending
+        sent = [len(heard["slice0", probe].times) for probe in PROBES]
+        assert (arrived(heard), leaked(at_host())) == (set(), set())
+        assert (min(sent) > ROUNDS, restarts > 1) == (True, True), f"no load: {sent} in {restarts} restarts"
+
+        node.lab.stop_daemon("agent")
+        node.do(OPEN)
+        await probing(node.lab, key, 2)
+        assert arrived(heard) >= ARRIVALS
+        assert leaked(at_host()) == {"to the host"}
+    node.start()
+    for index in (0, 1):
+        await send(control, remove(9 + index, index=index))
+    await eventually_async(lambda: plane.kinds().count("slice.removed") == 2, BOOT, node.log)
