@@ -26,6 +26,7 @@ Arrival = Callable[[Scene, Packet, bytes], bool]
 
 PREFIX: Final = "2001:db8:5c1c::"
 """Of what a router would be that is none."""
+BOBS_IPV6: Final = "fe80::b0b"
 BOBS_ID: Final = b"\x01" + bytes.fromhex(BOB.mac.replace(":", ""))
 
 
@@ -62,6 +63,20 @@ def in_arp_table(scene: Scene, attack: Packet, mark: bytes) -> bool:
     listed = scene.node.run(["ip", "-json", "neigh", "show", "dev", BRIDGE, "to", BOB.ip]).stdout
     [bob] = json.loads(listed)
     return bool(bob["lladdr"] != BOB.mac)
+
+
+def in_neighbours(link: str) -> Arrival:
+    """Believed on this link of the host: Bob's IPv6 address is at another card. Without IPv6, it knows none."""
+
+    def believed(scene: Scene, attack: Packet, mark: bytes) -> bool:
+        known = ["to", BOBS_IPV6, "dev", link]
+        stale = ["lladdr", BOB.mac, "nud", "stale"]
+        scene.node.run(["ip", "-6", "neigh", "replace", *known, *stale], check=False)
+        at_gateway(scene, attack, mark)
+        listed = json.loads(scene.node.run(["ip", "-json", "-6", "neigh", "show", *known]).stdout)
+        return any(each["lladdr"] != BOB.mac for each in listed)
+
+    return believed
 
 
 def answered_arp(scene: Scene, attack: Packet, mark: bytes) -> bool:

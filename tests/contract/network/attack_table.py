@@ -10,9 +10,11 @@ from typing import Final
 
 from tests.contract.network.attacks import Attack, Kind, Victim
 from tests.contract.network.isolation import LINKS, PORTS
-from tests.contract.network.spoofing import DHCP, SPOOFING
+from tests.contract.network.spoofing import DHCP, DISCOVERY, SPOOFING
 
-ATTACKS: Final[Mapping[str, Attack]] = {attack.name: attack for attack in (*SPOOFING, *DHCP, *LINKS, *PORTS)}
+ATTACKS: Final[Mapping[str, Attack]] = {
+    attack.name: attack for attack in (*SPOOFING, *DISCOVERY, *DHCP, *LINKS, *PORTS)
+}
 
 _LEASES: Final = "it is done to a lease, and leases are slices': a neighbour's, or one's own to give"
 _BETWEEN: Final = "it is what one slice does to another"

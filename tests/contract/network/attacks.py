@@ -8,7 +8,15 @@ from typing import Final, Literal, TypeAlias
 
 from scapy.layers.dhcp import BOOTP
 from scapy.layers.inet import ICMP, IP, UDP
-from scapy.layers.inet6 import ICMPv6EchoRequest, ICMPv6ND_NS, ICMPv6ND_RA, ICMPv6NDOptPrefixInfo, IPv6
+from scapy.layers.inet6 import (
+    ICMPv6EchoRequest,
+    ICMPv6ND_NA,
+    ICMPv6ND_NS,
+    ICMPv6ND_RA,
+    ICMPv6NDOptDstLLAddr,
+    ICMPv6NDOptPrefixInfo,
+    IPv6,
+)
 from scapy.layers.l2 import ARP, LLC, STP, Dot1Q, Dot3, Ether
 from scapy.packet import Packet, Padding, Raw
 
@@ -31,6 +39,7 @@ Kind = Literal[
     "hairpin",
     "VLAN",
     "router advertisement",
+    "ND",
     "host port",
     "BPDU",
     "other IPv6",
@@ -112,6 +121,12 @@ def advertisement() -> Packet:
 
 def solicitation() -> Packet:
     return ipv6() / ICMPv6ND_NS(tgt="fe80::1")
+
+
+def located(address: str, target: str = "ff02::1", *, asked: bool = False) -> Packet:
+    """A neighbour advertisement, which overrides what was known: this address is at Alice's card (RFC 4861, 4.4)."""
+    told = ICMPv6ND_NA(R=0, S=int(asked), O=1, tgt=address)
+    return ipv6(target) / told / ICMPv6NDOptDstLLAddr(lladdr=ALICE.mac)
 
 
 def echo() -> Packet:

@@ -27,7 +27,6 @@ from tests.contract.network.attacks import (
     lldp,
     neighbour,
     ping,
-    solicitation,
     tagged,
     to_all,
     to_many,
@@ -122,9 +121,7 @@ LINKS: Final = (
         without(AT_TAPS),
     ),
     neighbour("other IPv6", "an echo", ether(to=BOB.mac) / echo(), to_bob(ipv6="")),
-    neighbour("other IPv6", "a solicitation", _to_all_nodes / solicitation(), to_bob(ipv6="")),
     gateway("other IPv6", "an echo", ether() / echo(), to_gateway(ipv6="")),
-    gateway("other IPv6", "a solicitation", _to_all_nodes / solicitation(), to_gateway(ipv6="")),
     host(
         "other IPv6",
         "to a port",

@@ -1,4 +1,4 @@
-"""Attacks of one who says that she is another: by ARP, MAC, address, and as or by way of the DHCP server."""
+"""Attacks of one who says that she is another: by ARP, ND, MAC, address, and as or by way of the DHCP server."""
 
 from functools import partial
 from typing import Final
@@ -7,6 +7,7 @@ from scapy.layers.l2 import Ether
 
 from tests.contract.network.arrivals import (
     BOBS_ID,
+    BOBS_IPV6,
     answered_arp,
     as_answer,
     as_lost_lease,
@@ -14,8 +15,10 @@ from tests.contract.network.arrivals import (
     by_management,
     by_uplink,
     in_arp_table,
+    in_neighbours,
 )
 from tests.contract.network.attacks import (
+    ALL_NODES,
     MDNS,
     Attack,
     Frame,
@@ -25,9 +28,11 @@ from tests.contract.network.attacks import (
     ether,
     gateway,
     host,
+    located,
     neighbour,
     ping,
     relayed,
+    solicitation,
     to_all,
     to_many,
     udp,
@@ -35,11 +40,13 @@ from tests.contract.network.attacks import (
 )
 from tests.contract.network.guards import (
     AROUND,
+    AT_TAPS,
     INPUT,
     LEAVING,
     Removal,
     any_client,
     arp_heard,
+    ipv6_heard,
     leases_by_client_id,
     replies_as_sent,
     to_bob,
@@ -47,7 +54,7 @@ from tests.contract.network.guards import (
     without,
     without_flow,
 )
-from tests.contract.network.scene import BOB, DOOR, WORLD
+from tests.contract.network.scene import BOB, BRIDGE, DOOR, WORLD
 from tests.contract.network.senders import ALICE
 from tests.contract.network.slices import GATEWAY
 from tests.contract.network.wire import BROADCAST, dhcp
@@ -108,6 +115,40 @@ SPOOFING: Final = (
         lambda at: ether() / udp(ALICE.ip, at.manager),
         by_management,
         without(LEAVING),
+    ),
+)
+
+_to_all_nodes = ether(to=ALL_NODES)
+_gateways: Final = "fe80::1"
+
+DISCOVERY: Final = (
+    neighbour("ND", "a question", _to_all_nodes / solicitation(), to_bob(ipv6="")),
+    neighbour("ND", "the gateway's address", _to_all_nodes / located(_gateways), to_bob(ipv6="")),
+    neighbour(
+        "ND",
+        "the same, as an answer",
+        ether(to=BOB.mac) / located(_gateways, BOBS_IPV6, asked=True),
+        to_bob(ipv6=""),
+    ),
+    gateway("ND", "a question", _to_all_nodes / solicitation(), to_gateway(ipv6="")),
+    gateway(
+        "ND", "its own address", ether() / located(_gateways, _gateways, asked=True), to_gateway(ipv6="")
+    ),
+    gateway(
+        "ND",
+        "Bob's address",
+        _to_all_nodes / located(BOBS_IPV6),
+        to_gateway(ipv6=""),
+        without(INPUT),
+        arrival=in_neighbours(BRIDGE),
+    ),
+    host(
+        "ND",
+        "Bob's address, at the tap",
+        _to_all_nodes / located(BOBS_IPV6),
+        in_neighbours(ALICE.tap),
+        ipv6_heard,
+        without(AT_TAPS),
     ),
 )
 
