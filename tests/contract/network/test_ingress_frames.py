@@ -5,7 +5,7 @@ The world is a socket on the far side of the uplink; Alice and Bob answer from t
 
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from scapy.layers.inet import IP, UDP
@@ -16,18 +16,29 @@ from events.values import Ipv4Address
 from node_agent.flows import gateway_mac
 from node_agent.lab.lab import Lab
 from node_agent.looks import one_look
-from node_agent.rules import MAPPED, Change
+from node_agent.rules import DROP, INTO_SLICES, MAPPED, NODE, Change, rule
 from node_agent.slices import SliceNetwork
 from tasks.orders import Mapping, PortMapping
 from tests.contract.network.conftest import clear
 from tests.contract.network.hosts import Host, aspects_of, gateway_of
-from tests.contract.network.slices import GATEWAY, network, port_mapping, run, slice_on
+from tests.contract.network.slices import (
+    GATEWAY,
+    SUBNET,
+    address_mapping,
+    network,
+    port_mapping,
+    run,
+    slice_on,
+)
 from tests.contract.network.wire import Ear, Wire, is_arp_reply, who_has
 
 ALICE, BOB = network(0), network(1)
 DOOR = gateway_mac(GATEWAY)
 PUBLIC_PORT, PORT = 20053, 53
 WORLD, ELSEWHERE = "198.51.100.1/32", "192.0.2.0/24"
+WHOLE = "203.0.113.7"
+"""A public address that is one slice's alone."""
+ENTERING = rule("inet", INTO_SLICES, NODE, DROP)
 
 pytestmark = pytest.mark.parametrize(
     "node_host", [pytest.param("real", marks=pytest.mark.node)], indirect=True, scope="module"
@@ -77,6 +88,22 @@ def world(lab: Lab) -> Iterator[socket.socket]:
         yield far
 
 
+@contextmanager
+def routed(lab: Lab, destination: str, public: Ipv4Address) -> Iterator[None]:
+    """The world sends what is for there to the node."""
+    lab.site.run(["ip", "route", "add", destination, "via", public])
+    try:
+        yield
+    finally:
+        lab.site.run(["ip", "route", "del", destination, "via", public])
+
+
+def knocks(wire: Wire, slot: SliceNetwork, public: Ipv4Address, payload: bytes) -> None:
+    """At the public port, from the slice."""
+    packet = IP(src=slot.ip, dst=public) / UDP(sport=4000, dport=PUBLIC_PORT) / payload
+    wire.send(Ether(src=slot.mac, dst=DOOR) / packet)
+
+
 def hears(wire: Wire, slot: SliceNetwork, payload: bytes, seconds: float = 5.0) -> Packet | None:
     """The datagram, for whom the slice answers the gateway's questions about its address meanwhile."""
 
@@ -87,6 +114,13 @@ def hears(wire: Wire, slot: SliceNetwork, payload: bytes, seconds: float = 5.0) 
         return UDP in frame and bytes(frame[UDP].payload).startswith(payload)
 
     return wire.heard(wanted, seconds)
+
+
+def first_heard(wire: Wire, slot: SliceNetwork) -> bytes:
+    """What the first datagram that comes says; a short one comes with padding."""
+    heard = hears(wire, slot, b"")
+    assert heard is not None
+    return bytes(heard[UDP].payload)[: heard[UDP].len - 8]
 
 
 def answers(wire: Wire, slot: SliceNetwork, question: Packet, payload: bytes) -> None:
@@ -115,9 +149,7 @@ def test_only_sources_that_are_allowed_come_in(
     world.sendto(b"not for you", (public, PUBLIC_PORT))
     expose(host, ALICE, udp(public, ELSEWHERE, WORLD))
     world.sendto(b"for you", (public, PUBLIC_PORT))
-    heard = hears(alice, ALICE, b"")
-    assert heard is not None
-    assert bytes(heard[UDP].payload).startswith(b"for you")
+    assert first_heard(alice, ALICE) == b"for you"
 
 
 def test_a_source_that_is_allowed_no_more_is_cut_off_at_once(
@@ -131,9 +163,7 @@ def test_a_source_that_is_allowed_no_more_is_cut_off_at_once(
     world.sendto(b"again", (public, PUBLIC_PORT))
     expose(host, ALICE, udp(public))
     world.sendto(b"welcome", (public, PUBLIC_PORT))
-    heard = hears(alice, ALICE, b"")
-    assert heard is not None
-    assert bytes(heard[UDP].payload).startswith(b"welcome")
+    assert first_heard(alice, ALICE) == b"welcome"
 
 
 def test_a_connection_is_dead_with_its_rules_whatever_the_kernel_remembers(
@@ -162,8 +192,7 @@ def test_a_neighbour_comes_in_by_the_public_port_as_the_gateway_and_by_no_other_
     wires: tuple[Wire, Wire], public: Ipv4Address
 ) -> None:
     alice, bob = wires
-    knock = Ether(src=BOB.mac, dst=DOOR) / IP(src=BOB.ip, dst=public) / UDP(sport=4000, dport=PUBLIC_PORT)
-    bob.send(knock / b"neighbour")
+    knocks(bob, BOB, public, b"neighbour")
     question = hears(alice, ALICE, b"neighbour")
     assert question is not None
     assert (question[IP].src, question[IP].dst, question[UDP].dport) == (GATEWAY, ALICE.ip, PORT)
@@ -171,6 +200,85 @@ def test_a_neighbour_comes_in_by_the_public_port_as_the_gateway_and_by_no_other_
     answer = hears(bob, BOB, b"come in")
     assert answer is not None
     assert (answer[IP].src, answer[UDP].sport, answer[IP].dst) == (public, PUBLIC_PORT, BOB.ip)
+
+
+def test_a_neighbour_comes_in_by_the_public_port_only_where_its_own_address_is_allowed(
+    wires: tuple[Wire, Wire], host: Host, public: Ipv4Address
+) -> None:
+    alice, bob = wires
+    expose(host, ALICE, udp(public, WORLD, f"{public}/32", f"{GATEWAY}/32"))
+    knocks(bob, BOB, public, b"not for you")
+    expose(host, ALICE, udp(public, f"{BOB.ip}/32"))
+    knocks(bob, BOB, public, b"for you")
+    assert first_heard(alice, ALICE) == b"for you"
+
+
+def test_a_slice_comes_in_by_its_own_public_port_as_the_gateway(
+    wires: tuple[Wire, Wire], public: Ipv4Address
+) -> None:
+    alice, _ = wires
+    knocks(alice, ALICE, public, b"myself")
+    question = hears(alice, ALICE, b"myself")
+    assert question is not None
+    assert (question[IP].src, question[IP].dst, question[UDP].dport) == (GATEWAY, ALICE.ip, PORT)
+    answers(alice, ALICE, question, b"come in")
+    answer = hears(alice, ALICE, b"come in")
+    assert answer is not None
+    assert (answer[IP].src, answer[UDP].sport, answer[IP].dst) == (public, PUBLIC_PORT, ALICE.ip)
+
+
+def test_two_ways_in_lead_to_their_own_ports_and_one_is_closed_without_the_other(
+    wires: tuple[Wire, Wire], host: Host, world: socket.socket, public: Ipv4Address
+) -> None:
+    alice, _ = wires
+    other = port_mapping(2, public, 20080, 80).model_copy(update={"protocol": "udp"})
+    expose(host, ALICE, udp(public), other)
+    for public_port, port in ((PUBLIC_PORT, PORT), (20080, 80)):
+        world.sendto(b"knock", (public, public_port))
+        question = hears(alice, ALICE, b"knock")
+        assert question is not None
+        assert question[UDP].dport == port
+        answers(alice, ALICE, question, b"come in")
+        assert world.recvfrom(100) == (b"come in", (public, public_port))
+    expose(host, ALICE, other)
+    world.sendto(b"closed", (public, PUBLIC_PORT))
+    world.sendto(b"open", (public, 20080))
+    assert first_heard(alice, ALICE) == b"open"
+
+
+def test_a_whole_public_address_leads_to_its_slice_at_every_port_from_sources_that_are_allowed(
+    wires: tuple[Wire, Wire], host: Host, lab: Lab, world: socket.socket, public: Ipv4Address
+) -> None:
+    alice, _ = wires
+    with routed(lab, WHOLE, public):
+        expose(host, ALICE, address_mapping(1, WHOLE, WORLD))
+        for port in (53, 7777):
+            world.sendto(b"knock", (WHOLE, port))
+            question = hears(alice, ALICE, b"knock")
+            assert question is not None
+            assert (question[IP].dst, question[UDP].dport) == (ALICE.ip, port)
+            answers(alice, ALICE, question, b"come in")
+            assert world.recvfrom(100) == (b"come in", (WHOLE, port))
+        expose(host, ALICE, address_mapping(1, WHOLE, ELSEWHERE))
+        world.sendto(b"not for you", (WHOLE, 53))
+        world.sendto(b"nor as another", (WHOLE, 54))
+        expose(host, ALICE, address_mapping(1, WHOLE))
+        world.sendto(b"for you", (WHOLE, 53))
+        assert first_heard(alice, ALICE) == b"for you"
+
+
+def test_the_world_reaches_no_slice_at_its_own_address(
+    wires: tuple[Wire, Wire], host: Host, lab: Lab, world: socket.socket, public: Ipv4Address
+) -> None:
+    alice, _ = wires
+    [last_word] = (each for each in host.filter.ruleset().rules if each.rule == ENTERING)
+    with routed(lab, SUBNET, public):
+        world.sendto(b"straight", (ALICE.ip, PORT))
+        world.sendto(b"proper", (public, PUBLIC_PORT))
+        assert first_heard(alice, ALICE) == b"proper"
+        host.filter.change(Change(delete=(last_word,)))
+        world.sendto(b"straight", (ALICE.ip, PORT))
+        assert first_heard(alice, ALICE) == b"straight"
 
 
 def test_what_another_program_translates_to_a_slice_does_not_arrive(
