@@ -13,7 +13,6 @@ from node_agent.rules import (
     DROP,
     ESTABLISHED,
     FROM_SLICES,
-    GOES_OUT,
     INTO_SLICES,
     MAPPED,
     MAPPING,
@@ -82,12 +81,12 @@ def node_rules(
         # on the bridge, where no slice reaches another.
         inet("source_nat", meta("oifname", bridge), match(source, prefix(subnet)), COMES_IN, MASQUERADE),
         inet("leaving", meta("oifname", uplink), match(source, {"set": [*map(prefix, PRIVATE)]}), *own, DROP),
+        # Answers to the host's own questions. What goes on with the world is for the slot's rules to permit, packet by
+        # packet: a permission here would outlive them.
         inet(FROM_SLICES, ESTABLISHED, ACCEPT),
         inet(FROM_SLICES, DROP),
-        inet(OUT_OF_SLICES, meta("oifname", uplink), GOES_OUT, ESTABLISHED, ACCEPT),
         inet(OUT_OF_SLICES, DROP),
         inet(INTO_SLICES, meta("iifname", uplink), COMES_IN, jump(MAPPED)),
-        inet(INTO_SLICES, meta("iifname", uplink), ESTABLISHED, ACCEPT),
         inet(INTO_SLICES, DROP),
         inet(MAPPED, DROP),
     )

@@ -1,8 +1,8 @@
 """The translation aspect: what the gateway lets one slice do, at layer 3 and inside DHCP.
 
 The gateway denies by default (`gateway`), so a slot's rules are permissions: leave by the uplink with its own MAC and
-address, where the node's masquerade takes over, and ask DHCP about itself. A slot without its rules is cut off,
-never open: a crash in the middle of a release leaves it so.
+address, where the node's masquerade takes over, be answered, and ask DHCP about itself. A slot without its rules is
+cut off, what it had opened before too, and never open: a crash in the middle of a release leaves it so.
 
 DHCP messages are checked down to `chaddr` (RFC 2131, 2), which OpenFlow cannot match: a neighbour's forged
 DHCPRELEASE or DHCPDECLINE carries the victim's. A relay's address in a slice's message would send the answer elsewhere,
@@ -28,8 +28,10 @@ from node_agent.mappings import rules_of as mapping_rules
 from node_agent.rules import (
     ACCEPT,
     COMES_IN,
+    ESTABLISHED,
     FROM_SLICES,
     GOES_OUT,
+    INTO_SLICES,
     MAPPED,
     OUT_OF_SLICES,
     REPLIES,
@@ -223,6 +225,17 @@ def rules_of(slice_: SliceNetwork, uplink: str) -> tuple[Rule, ...]:
             match(field("ether", "saddr"), slice_.mac),
             match(field("ip", "saddr"), slice_.ip),
             jump(MAPPED),
+        ),
+        # What answers the slice: a permission of the slot and not of the node, so that it ends with the slot's others.
+        rule(
+            "inet",
+            INTO_SLICES,
+            owner,
+            meta("iifname", uplink),
+            GOES_OUT,
+            ESTABLISHED,
+            match(field("ip", "daddr"), slice_.ip),
+            ACCEPT,
         ),
         rule(
             "netdev",

@@ -93,6 +93,7 @@ def test_what_remains_of_a_slice_is_named(aspects: tuple[Aspect, ...]) -> None:
         "nft rule of slice0 in from_slices",
         "nft rule of slice0 in out_of_slices",
         "nft rule of slice0 in out_of_slices",
+        "nft rule of slice0 in into_slices",
         "nft rule of slice0 in replies",
     ]
 

@@ -13,6 +13,7 @@ from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet
 
 from node_agent.flows import gateway_mac
+from node_agent.lab.lab import Lab
 from node_agent.leases import LeaseAspect, ObservedAddress
 from node_agent.looks import one_look
 from node_agent.rules import Change
@@ -69,6 +70,15 @@ def wires(host: Host) -> Iterator[tuple[Wire, Wire]]:
         yield alice, bob
 
 
+@pytest.fixture
+def world(lab: Lab) -> Iterator[socket.socket]:
+    from tests.contract.network.lab_host import socket_of
+
+    with socket_of(lab.site.pid) as far:
+        far.bind((WORLD, 7000))
+        yield far
+
+
 def ether(mac: str = ALICE.mac, to: str = DOOR) -> Packet:
     return Ether(src=mac, dst=to)
 
@@ -86,6 +96,34 @@ def test_a_slice_reaches_the_world_under_the_uplinks_address(wires: tuple[Wire, 
         assert (answer.dst, answer[IP].dst, bytes(answer[UDP].payload)) == (ALICE.mac, ALICE.ip, b"hello")
         sent = uplink.until(lambda frame: UDP in frame and frame[UDP].sport == 7)
     assert {frame[IP].src for frame in sent if IP in frame} == set(host.links.addresses("uplink0"))
+
+
+def test_what_a_slice_opened_is_cut_off_both_ways_with_its_rules_and_goes_on_when_they_are_back(
+    wires: tuple[Wire, Wire], host: Host, world: socket.socket
+) -> None:
+    alice, _ = wires
+    translation = aspects_of(host)[3]
+
+    def heard_so_far() -> list[bytes]:
+        alice.send(who_has(GATEWAY, mac=ALICE.mac, own=ALICE.ip))
+        return [bytes(frame[UDP].payload) for frame in alice.until(is_arp_reply) if UDP in frame]
+
+    out = ether() / IP(src=ALICE.ip, dst=WORLD) / UDP(sport=4002, dport=7000)
+    alice.send(out / b"may I come out?")
+    said, seen_as = world.recvfrom(100)
+    assert said == b"may I come out?"
+    world.sendto(b"certainly, come out", seen_as)
+    assert heard_so_far() == [b"certainly, come out"]
+    own = tuple(each for each in host.filter.ruleset().rules if each.rule.owner == ALICE.tap)
+    host.filter.change(Change(delete=own))
+    world.sendto(b"are you still there?", seen_as)
+    alice.send(out / b"are you still there?")
+    assert heard_so_far() == []
+    run(translation.to_apply(slice_on(ALICE)))
+    world.sendto(b"there you are again", seen_as)
+    assert heard_so_far() == [b"there you are again"]
+    alice.send(out / b"there you are again")
+    assert world.recv(100) == b"there you are again"
 
 
 def test_without_masquerade_no_private_source_leaves_the_uplink(wires: tuple[Wire, Wire], host: Host) -> None:
