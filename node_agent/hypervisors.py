@@ -47,7 +47,7 @@ class Disks(Protocol):
     def path(self, name: str) -> Path: ...
 
     def found(self, slot: str) -> tuple[str, ...]:
-        """The slot's folder and everything in it; empty when there is no folder."""
+        """The slot's folder, or what else stands in its place, and everything in it; empty when nothing is there."""
         ...
 
     def write(self, name: str, content: bytes) -> None:

@@ -140,7 +140,8 @@ def plan(wanted: Guest, found: Found) -> tuple[Change, ...]:
     changes += [EndStray(process) for process in found.strays]
     files = found.files
     if seed_name(wanted) not in files:
-        if files and kept is None:
+        # Where nothing is in it, nothing of a guest that runs is lost, and it may be no folder.
+        if files and (kept is None or files == (wanted.name,)):
             changes += _emptying(wanted.name, files)
             files = ()
         changes.append(WriteSeed(seed_name(wanted)))

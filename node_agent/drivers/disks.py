@@ -2,10 +2,14 @@
 
 `root` should not outlive the host's boot (a tmpfs below /run), as a transient domain does not either. Every folder
 above it must be open to QEMU's user for passing through; libvirt hands that user the seed itself.
+
+What another program put in the place of one slot's folder, a file or a link, is that slot's alone: it is told and taken
+away like a folder, and no link is followed.
 """
 
 import os
 import shutil
+import stat
 from pathlib import Path
 
 from node_agent.slices import HostRefused, HostUnreadable
@@ -21,7 +25,7 @@ class DisksFolder:
     def found(self, slot: str) -> tuple[str, ...]:
         folder = self.path(slot)
         try:
-            inside = sorted(entry.name for entry in folder.iterdir())
+            inside = sorted(entry.name for entry in folder.iterdir()) if _is_folder(folder) else []
         except FileNotFoundError:
             return ()
         except OSError as error:
@@ -40,9 +44,18 @@ class DisksFolder:
             raise HostRefused(f"file {path}: {error}") from error
 
     def wipe(self, slot: str) -> None:
+        path = self.path(slot)
         try:
-            shutil.rmtree(self.path(slot))
+            if _is_folder(path):
+                shutil.rmtree(path)
+            else:
+                path.unlink()
         except FileNotFoundError:
             return
         except OSError as error:
-            raise HostRefused(f"folder {self.path(slot)}: {error}") from error
+            raise HostRefused(f"folder {path}: {error}") from error
+
+
+def _is_folder(path: Path) -> bool:
+    """One itself, and no link to one. Raises `OSError` where nothing is."""
+    return stat.S_ISDIR(path.lstat().st_mode)

@@ -97,6 +97,9 @@ PLANTED: Final = {
         "mkdir -p $run/disks/$tap; echo theirs > $run/disks/$tap/left",
         ("file slice0", "file slice0/left"),
     ),
+    "a file in the place of its folder": Planted(
+        "mkdir -p $run/disks; echo theirs > $run/disks/$tap", ("file slice0",)
+    ),
     "a machine": Planted(
         _MACHINE.format(name="$tap", devices=""),
         (r"domain slice0 \(\S+, paused\)", r"qemu process \d+ of slice0"),

@@ -83,6 +83,10 @@ def test_a_seed_lost_under_a_running_guest_is_replaced_and_the_guest_does_not_no
     assert plan(WANTED, Found((domain(),), (), ("slice0", "slice0/console.log"))) == (WriteSeed(SEED),)
 
 
+def test_what_may_be_no_folder_makes_way_for_the_seed_and_the_guest_does_not_notice() -> None:
+    assert plan(WANTED, Found((domain(),), (), ("slice0",))) == (WipeDisks("slice0"), WriteSeed(SEED))
+
+
 def test_another_tenants_guest_and_files_go_before_anything_of_the_new_one_comes() -> None:
     old = domain(OTHER)
     found = Found((old,), (), ("slice0", seed_name(OTHER)))

@@ -116,7 +116,7 @@ class SimulatedDisks:
 
     def found(self, slot: str) -> tuple[str, ...]:
         inside = look((self, "disks"), self._by_slot).get(slot)
-        return (slot, *inside) if inside else ()
+        return (slot, *(name for name in inside if name != slot)) if inside else ()
 
     def write(self, name: str, content: bytes) -> None:
         with self._host.change("disk.write", name) as state:
@@ -133,7 +133,7 @@ class SimulatedDisks:
 
     def wipe(self, slot: str) -> None:
         with self._host.change("disk.wipe", slot) as state:
-            state.disks = [name for name in state.disks if not name.startswith(f"{slot}/")]
+            state.disks = [name for name in state.disks if name.partition("/")[0] != slot]
 
 
 class SimulatedProbe:

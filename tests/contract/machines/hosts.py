@@ -73,6 +73,10 @@ class Host(Protocol):
         """End it as an operator would, with no word to the agent."""
         ...
 
+    def block(self, slot: str) -> None:
+        """Put a file in the place of the slot's folder, and away with that."""
+        ...
+
 
 class Simulated:
     def __init__(self) -> None:
@@ -110,6 +114,11 @@ class Simulated:
 
     def stop(self, domain: FoundDomain) -> None:
         self._hypervisor.destroy(domain.uuid)
+
+    def block(self, slot: str) -> None:
+        self.disks.wipe(slot)
+        with self._host.change() as state:
+            state.disks = sorted({*state.disks, slot})
 
 
 class Real:
@@ -163,6 +172,11 @@ class Real:
 
     def stop(self, domain: FoundDomain) -> None:
         self._virsh("destroy", domain)
+
+    def block(self, slot: str) -> None:
+        self.disks.wipe(slot)
+        self.disks.path(slot).parent.mkdir(exist_ok=True)
+        self.disks.path(slot).write_text("in the way")
 
     def clear(self) -> None:
         for domain in self.hypervisor.domains():

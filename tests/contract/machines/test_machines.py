@@ -57,6 +57,26 @@ def test_a_removed_slice_leaves_nothing_and_removing_again_changes_nothing(
     assert remove(machines) == []
 
 
+def test_a_file_in_the_place_of_the_slots_folder_is_told_and_taken_away(
+    host: Host, machines: Machines
+) -> None:
+    host.block("slice0")
+    assert machines.remains(network_on(0)) == ("file slice0",)
+    assert remove(machines) == ["machine.wipe_disks"]
+    assert machines.remains(network_on(0)) == ()
+
+
+def test_a_file_in_the_place_of_the_slots_folder_makes_way_for_a_guest_and_under_one(
+    host: Host, machines: Machines
+) -> None:
+    host.add_tap("slice0")
+    host.block("slice0")
+    assert apply(machines) == ["machine.wipe_disks", "machine.write_seed", "machine.start"]
+    host.block("slice0")
+    assert apply(machines) == ["machine.wipe_disks", "machine.write_seed"]
+    assert apply(machines) == []
+
+
 def test_a_machine_is_seen_running_paused_and_gone(host: Host, machines: Machines) -> None:
     assert machines.inspect(network_on(0)) is None
     host.add_tap("slice0")

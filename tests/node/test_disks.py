@@ -1,0 +1,55 @@
+"""Whatever stands where a slot's folder is to be is told, and taken away; and nothing beyond it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from node_agent.drivers.disks import DisksFolder
+
+
+def a_file(place: Path, _elsewhere: Path) -> None:
+    place.write_text("theirs")
+
+
+def a_link_to_a_folder(place: Path, elsewhere: Path) -> None:
+    place.symlink_to(elsewhere)
+
+
+def a_link_to_nothing(place: Path, elsewhere: Path) -> None:
+    place.symlink_to(elsewhere / "gone")
+
+
+def a_folder_with_a_link_out_of_it(place: Path, elsewhere: Path) -> None:
+    place.mkdir()
+    (place / "out").symlink_to(elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("planted", "told"),
+    [
+        (a_file, ("slice0",)),
+        (a_link_to_a_folder, ("slice0",)),
+        (a_link_to_nothing, ("slice0",)),
+        (a_folder_with_a_link_out_of_it, ("slice0", "slice0/out")),
+    ],
+)
+def test_what_is_in_the_place_of_a_folder_is_told_and_wiped_and_what_it_leads_to_stays(
+    planted: Callable[[Path, Path], None], told: tuple[str, ...], tmp_path: Path
+) -> None:
+    disks, elsewhere = DisksFolder(tmp_path), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept").write_text("another's")
+    planted(tmp_path / "slice0", elsewhere)
+    assert disks.found("slice0") == told
+    disks.wipe("slice0")
+    assert disks.found("slice0") == ()
+    assert (elsewhere / "kept").read_text() == "another's"
+
+
+def test_wiping_what_is_not_there_changes_nothing(tmp_path: Path) -> None:
+    disks = DisksFolder(tmp_path)
+    disks.wipe("slice0")
+    disks.write("slice1/seed.iso", b"seed")
+    disks.wipe("slice0")
+    assert disks.found("slice1") == ("slice1", "slice1/seed.iso")
