@@ -1,7 +1,8 @@
 """A guest as a libvirt domain, written and read back (libvirt.org/formatdomain.html).
 
 What is not written here is libvirt's choice and may change with it, and reading disregards all of that: only what
-makes the guest is read. A domain without this program's mark is nobody's guest.
+makes the guest is read, and what only another program can have added (`node_agent.strange_xml`). A domain without this
+program's mark is nobody's guest.
 """
 
 import xml.etree.ElementTree as ET
@@ -14,6 +15,7 @@ from node_agent.guests import Guest, Hosting
 from node_agent.images import Image
 from node_agent.place_xml import cpuset, devices, devices_in, place_in, tuning, vf_interface
 from node_agent.places import Place
+from node_agent.strange_xml import boot_digest, strange_in
 
 _OURS: Final = "urn:sliceplane:guest:1"
 _OFFLOADS: Final = ("csum", "gso", "tso4", "tso6", "ecn", "ufo")
@@ -27,11 +29,12 @@ class NotAGuest(ValueError):
 
 def domain_xml(guest: Guest, hosting: Hosting) -> str:
     """The domain to create: direct boot, one virtio interface on a tap made before, no listening display."""
+    marks = _marks(guest)
     domain = element(
         "domain",
         element("name", guest.name),
         element("uuid", str(guest.uuid)),
-        element("metadata", _marks(guest)),
+        element("metadata", marks),
         element("memory", str(guest.memory_mib), unit="MiB"),
         element("vcpu", str(guest.vcpus), **cpuset(guest.place)),
         *tuning(guest.place, hosting.accelerator),
@@ -52,6 +55,7 @@ def domain_xml(guest: Guest, hosting: Hosting) -> str:
         ),
         type=hosting.accelerator,
     )
+    marks.set("boot", boot_digest(domain))
     return ET.tostring(domain, encoding="unicode")
 
 
@@ -74,6 +78,7 @@ def guest_in(xml: str) -> Guest:
             tap=_tap(domain, place),
             mac=mac_address(_only(domain, "devices/interface/mac").get("address", "")),
             place=place,
+            strange=strange_in(domain, marks.get("boot")),
         )
     except ValueError as error:
         raise NotAGuest(str(error)) from error

@@ -27,7 +27,10 @@ Accelerator = Literal["qemu", "kvm"]
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """`first_boot` is the digest of what the seed tells the guest (`first_boot_of`)."""
+    """`first_boot` is the digest of what the seed tells the guest (`first_boot_of`).
+
+    `strange` is what its domain is or has beside what was written for it, in words: one that is wanted has nothing.
+    """
 
     name: str
     uuid: UUID
@@ -39,6 +42,7 @@ class Guest:
     tap: str
     mac: MacAddress
     place: Place = ANYWHERE
+    strange: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,9 @@ def process_words(process: FoundProcess) -> str:
 def _guest_words(guest: Guest) -> str:
     size = f"{guest.vcpus} vcpus, {guest.memory_mib} MiB, {guest.image}"
     whole = f"{size}, {guest.mac} on {guest.tap}{_place_words(guest.place)}"
-    return f"domain {guest.name} ({guest.uuid}) of {guest.allocation_id}: {whole}"
+    # First, since a long text is cut at its end.
+    strange = f" with {', '.join(guest.strange)}" if guest.strange else ""
+    return f"domain {guest.name} ({guest.uuid}) of {guest.allocation_id}{strange}: {whole}"
 
 
 def _place_words(place: Place) -> str:

@@ -318,7 +318,8 @@ TYPES: Final = (
         kind="machine.changed",
         scope="slot",
         serves="NOD-7, signal 2: MAC as approved",
-        means="the machine under the slot's name is another than was ordered: its card, size, image or owner",
+        means="the machine under the slot's name is another than was ordered: its card, size, image or owner, or what it "
+        "boots from; or its card's link is down, its display listens, or it has a device beside those that are written for it",
         evidence="the machine as ordered; as it is",
         source="libvirt",
         policy="repair",

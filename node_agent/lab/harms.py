@@ -115,3 +115,25 @@ HARMS: Final[Mapping[DriftKind, Harm]] = MappingProxyType(
         "slot.occupied": Harm("ip tuntap add $off mode tap"),
     }
 )
+
+OTHER_WAYS: Final[Mapping[str, tuple[DriftKind, Harm]]] = MappingProxyType(
+    {
+        "a disk": (
+            "machine.changed",
+            Harm(
+                "truncate -s 1M /tmp/disk; chmod 666 /tmp/disk;"
+                f" {_VIRSH} attach-disk $tap /tmp/disk vdb --mode readonly"
+            ),
+        ),
+        "a cut link": ("machine.changed", Harm(f"{_VIRSH} domif-setlink $tap $mac down")),
+        "a listening display": (
+            "machine.changed",
+            Harm(
+                f"{_VIRSH} dumpxml $tap | sed -e '/<alias/d' -e '/<address type=.pci/d' -e '/<log /d'"
+                """ -e "s/<listen type='none'/<listen type='address' address='0.0.0.0'/" > /tmp/other.xml;"""
+                f""" {_VIRSH} "destroy $tap; create /tmp/other.xml" || :"""
+            ),
+        ),
+    }
+)
+"""Further harms of a kind: what it is about in more than one way."""

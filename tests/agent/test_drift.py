@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 
 from control_plane import redis_nodes
 from events.values import PciAddress, SlotIndex
-from node_agent.lab.harms import HARMS, names
+from node_agent.lab.harms import HARMS, OTHER_WAYS, Harm, names
 from node_agent.lab.lab import Lab
 from node_agent.settings import Settings, SlotSettings
 from node_agent.slices import tap_of
@@ -180,7 +180,7 @@ def _carrying(lab: Lab, ways: Ways) -> Iterator[Carrying]:
     with queue_of(lab, plane) as url, real_node(lab, plane, guest_images(), changed) as node:
         node.do(f"ip link show {DEVICE} 2>/dev/null || ip link add {DEVICE} type bridge")
         node.start()
-        carries = apply(7, ways=(ssh_from_outside(),), rate=100)
+        carries = apply(7, ways=(ssh_from_outside(),), rate=100, deadline=int(BOOT))
         asyncio.run(_bring_up(url, plane, carries, apply(8, index=OFF), stop(9, index=OFF)))
         plane.await_kind("slice.stopped", within=BOOT)
         plane.await_kind("slice.ready", within=BOOT)
@@ -202,8 +202,17 @@ def test_every_kind_that_a_node_names_is_made_by_some_harm() -> None:
 
 @matrix.cases("P17", CASES, few=8)
 def test_drift_is_noticed_named_and_mended_or_told(site: Site, case: Case) -> None:
-    kind, carrying = case.kind, site.carrying(case.ways)
-    harm, type_ = HARMS[kind], CATALOGUE[kind]
+    bring_about(HARMS[case.kind], case.kind, site.carrying(case.ways))
+
+
+@matrix.cases("P17", [*OTHER_WAYS], few=1)
+def test_a_kind_is_noticed_and_mended_in_whichever_way_it_came_about(site: Site, case: str) -> None:
+    kind, harm = OTHER_WAYS[case]
+    bring_about(harm, kind, site.carrying("surveyed"))
+
+
+def bring_about(harm: Harm, kind: DriftKind, carrying: Carrying) -> None:
+    type_ = CATALOGUE[kind]
     place = None if type_.scope == "node" else int(OFF if kind in OF_OFF else CARRYING)
     before = len(carrying.plane.reports)
     carrying.do(harm.done)

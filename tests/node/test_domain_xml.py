@@ -1,5 +1,6 @@
 """A guest written as a domain is read back as the same guest, whatever libvirt adds around it."""
 
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ HOSTING: Final = Hosting(
 )
 
 PLAIN: Final = (
-    '<domain xmlns:sliceplane="urn:sliceplane:guest:1" type="qemu"><name>slice0</name><uuid>0f568161-2932-5e19-94f7-a4c12caf7598</uuid><metadata><sliceplane:guest allocation="alc-01jd0000000000000000000001" image="lab-guest" first-boot="113fa42493a773002d05b25190f02e760de29ae4b0f5071bf1065593601bc285" /></metadata>'
+    '<domain xmlns:sliceplane="urn:sliceplane:guest:1" type="qemu"><name>slice0</name><uuid>0f568161-2932-5e19-94f7-a4c12caf7598</uuid><metadata><sliceplane:guest allocation="alc-01jd0000000000000000000001" image="lab-guest" first-boot="113fa42493a773002d05b25190f02e760de29ae4b0f5071bf1065593601bc285" boot="e7d64be3819f0962865e361d80700821df208bcb7cd06439c6a4e700dcc7301a" /></metadata>'
     '<memory unit="MiB">96</memory><vcpu>1</vcpu>'
     '<os><type arch="x86_64" machine="q35">hvm</type><kernel>/images/vmlinuz</kernel><initrd>/images/initrd.gz</initrd><cmdline>console=ttyS0</cmdline></os>'
     '<features><acpi /><apic /></features><pm><suspend-to-mem enabled="no" /><suspend-to-disk enabled="no" /></pm><on_poweroff>destroy</on_poweroff><on_reboot>restart</on_reboot><on_crash>destroy</on_crash>'
@@ -35,7 +36,9 @@ PLAIN: Final = (
     '<interface type="ethernet"><mac address="52:54:00:00:00:01" /><target dev="slice0" managed="no" /><model type="virtio" /><rom enabled="no" /></interface>'
     '<serial type="pty"><log file="/disks/slice0/console.log" append="off" /></serial><graphics type="vnc"><listen type="none" /></graphics><video><model type="vga" /></video><rng model="virtio"><backend model="random">/dev/urandom</backend></rng><controller type="usb" model="none" /><memballoon model="none" /></devices></domain>'
 )
-"""What the guests that run were made of."""
+"""What the guests that run are made of."""
+EARLIER: Final = re.sub(' boot="[0-9a-f]+"', "", PLAIN)
+"""What they were made of before it was marked what they boot from."""
 HOSTINGS: Final = st.sampled_from([(True, "kvm"), (False, "qemu"), (False, "kvm")])
 
 
@@ -56,6 +59,67 @@ def test_a_guest_is_read_back_as_it_was_written(
 
 def test_a_guest_without_a_place_is_written_as_ever() -> None:
     assert domain_xml(GUEST, HOSTING) == PLAIN
+
+
+def test_a_guest_of_an_earlier_version_is_the_same_guest() -> None:
+    assert EARLIER != PLAIN
+    assert guest_in(EARLIER) == GUEST
+
+
+DISPLAY: Final = '<listen type="none" />'
+ADDED: Final = "</devices>"
+
+
+@pytest.mark.parametrize(
+    ("written", "altered", "told"),
+    [
+        ("<kernel>/images/", "<kernel>/other/", "another boot: /other/vmlinuz, /images/initrd.gz, "),
+        ("<initrd>/images/", "<initrd>/other/", "another boot: /images/vmlinuz, /other/initrd.gz, "),
+        ("console=ttyS0", "init=/bin/sh", "told 'init=/bin/sh'"),
+        ('file="/disks/slice0/seed.iso"', 'file="/other.iso"', ", /other.iso, told"),
+        ("<readonly />", "", "disk vda to write to"),
+        (ADDED, '<disk type="block"><target dev="vdb" /></disk></devices>', "disk vdb"),
+        (ADDED, '<disk type="file" device="cdrom"><target dev="sda" /></disk></devices>', "disk sda"),
+        ('<target dev="slice0"', '<link state="down" /><target dev="slice0"', "link down"),
+        ('<interface type="ethernet">', '<interface type="bridge">', "interface bridge"),
+        (DISPLAY, '<listen type="address" address="0.0.0.0" />', "display vnc on 0.0.0.0"),
+        (DISPLAY, '<listen type="socket" socket="/tmp/vnc" />', "display vnc on /tmp/vnc"),
+        ('<graphics type="vnc">', '<graphics type="spice">', "display spice on no address"),
+        (ADDED, '<graphics type="vnc"><listen type="none" /></graphics></devices>', "another graphics"),
+        (ADDED, '<filesystem type="mount" /></devices>', "filesystem"),
+        (ADDED, '<hostdev mode="subsystem" type="usb" /></devices>', "hostdev usb"),
+        (ADDED, '<hostdev mode="subsystem" type="mdev" /></devices>', "hostdev mdev"),
+        (ADDED, '<redirdev bus="usb" type="tcp" /></devices>', "redirdev"),
+        (ADDED, '<channel type="unix" /></devices>', "channel"),
+        (ADDED, "<vsock /></devices>", "vsock"),
+        (ADDED, '<serial type="tcp" /></devices>', "another serial"),
+        ('<serial type="pty">', '<serial type="tcp">', "serial tcp"),
+        ('<backend model="random">', '<backend model="egd">', "rng egd"),
+        (ADDED, '<input type="evdev" /></devices>', "input evdev"),
+        (
+            "<devices>",
+            '<q:commandline xmlns:q="http://libvirt.org/schemas/domain/qemu/1.0" /><devices>',
+            "qemu commandline",
+        ),
+    ],
+)
+def test_what_is_beside_what_was_written_is_told_and_makes_another_guest(
+    written: str, altered: str, told: str
+) -> None:
+    assert written in PLAIN
+    (strange,) = guest_in(PLAIN.replace(written, altered, 1)).strange
+    assert told in strange
+
+
+def test_what_libvirt_adds_of_itself_is_not_strange() -> None:
+    added = (
+        '<emulator>/usr/bin/qemu-system-x86_64</emulator><input type="mouse" bus="ps2" />'
+        '<input type="keyboard" bus="ps2" /><console type="pty"><target type="serial" /></console>'
+        '<controller type="pci" model="pcie-root-port" /><controller type="sata" /><audio id="1" type="none" />'
+        '<watchdog model="itco" action="reset" /><panic model="isa" /></devices>'
+    )
+    up = PLAIN.replace('<target dev="slice0"', '<link state="up" /><target dev="slice0"')
+    assert guest_in(up.replace("</devices>", added)) == GUEST
 
 
 @given(PLACES)

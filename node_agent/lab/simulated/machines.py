@@ -26,10 +26,13 @@ _BANNER: Final = "SSH-2.0-simulated"
 
 
 class SimulatedHypervisor:
-    """`node_agent.hypervisors.Hypervisor`. A domain's process is as real as the domain, and dies with it."""
+    """`node_agent.hypervisors.Hypervisor`. A domain's process is as real as the domain, and dies with it.
 
-    def __init__(self, host: SimulatedHost, ended: Callable[[], None], boot_seconds: float) -> None:
-        self._host, self._ended, self._boot_seconds = host, ended, boot_seconds
+    `changed` is called when a domain ended, was pinned, or was altered by another program.
+    """
+
+    def __init__(self, host: SimulatedHost, changed: Callable[[], None], boot_seconds: float) -> None:
+        self._host, self._changed, self._boot_seconds = host, changed, boot_seconds
         self._born: dict[UUID, float] = {}
 
     def domains(self) -> tuple[FoundDomain, ...]:
@@ -65,11 +68,20 @@ class SimulatedHypervisor:
         """As an operator may, behind the agent's back."""
         self._set_state(domain, "paused")
 
+    def alter(self, domain: UUID, *strange: str) -> None:
+        """As an operator may, too: from now on it is or has that beside what was written for it."""
+        with self._host.change() as state:
+            state.domains = [
+                _altered(each, strange) if each.uuid == domain else each for each in state.domains
+            ]
+        self._changed()
+
     def pin(self, domain: UUID, pins: tuple[str, ...]) -> None:
         with self._host.change("machine.pin", str(domain)) as state:
             if domain not in [each.uuid for each in state.domains]:
                 raise HostUnreadable(f"pin {domain}: it runs no more")
             state.domains = [_pinned(each, pins) if each.uuid == domain else each for each in state.domains]
+        self._changed()
 
     def shut_down(self, domain: UUID) -> None:
         self._end("machine.shut_down", domain, {"running"})
@@ -96,7 +108,7 @@ class SimulatedHypervisor:
             state.carried = [each for each in state.carried if each not in let_go]
         if uuid not in [each.uuid for each in self.domains()]:
             self._born.pop(uuid, None)
-        self._ended()
+        self._changed()
 
     def _set_state(self, uuid: UUID, to: DomainState) -> None:
         with self._host.change("machine.set", str(uuid)) as state:
@@ -190,6 +202,12 @@ def _pinned(domain: FoundDomain, pins: tuple[str, ...]) -> FoundDomain:
     if domain.guest is None:
         return domain
     return replace(domain, guest=replace(domain.guest, place=replace(domain.guest.place, pins=pins)))
+
+
+def _altered(domain: FoundDomain, strange: tuple[str, ...]) -> FoundDomain:
+    if domain.guest is None:
+        return domain
+    return replace(domain, guest=replace(domain.guest, strange=(*domain.guest.strange, *strange)))
 
 
 def _process(domain: FoundDomain) -> FoundProcess:

@@ -5,7 +5,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 from uuid import uuid4
@@ -36,6 +36,43 @@ HOSTING: Final = Hosting(
     LAB_GUEST, Path("/disks/slice0/seed.iso"), Path("/disks/slice0/console.log"), "qemu", offload=False
 )
 """Of guests that are only defined."""
+VIRSH: Final = ("virsh", "--quiet", "--connect", "qemu:///system")
+
+
+@dataclass(frozen=True)
+class Alteration:
+    """What an operator does to a machine that runs, and what there is beside what was written for it then.
+
+    `virsh` is what is asked of libvirt for the domain (`{file}` is one that QEMU may read, `{mac}` its card's);
+    `written` is made `other` in the domain's XML, and it is created again by that.
+    """
+
+    strange: str
+    virsh: str = ""
+    written: str = ""
+    other: str = ""
+
+
+ALTERATIONS: Final = {
+    "a disk is attached": Alteration("disk vdb", "attach-disk {domain} {file} vdb --mode readonly"),
+    "its link is cut": Alteration("link down", "domif-setlink {domain} {mac} down"),
+    "its display listens": Alteration(
+        "display vnc on 0.0.0.0",
+        written="<listen type='none'/>",
+        other="<listen type='address' address='0.0.0.0'/>",
+    ),
+    "it boots another kernel": Alteration(
+        "another boot", written="<kernel>.*</kernel>", other="<kernel>{file}</kernel>"
+    ),
+    "it boots another file system": Alteration(
+        "another boot", written="<initrd>.*</initrd>", other="<initrd>{file}</initrd>"
+    ),
+    "it has a channel to the host": Alteration(
+        "channel",
+        written="</devices>",
+        other="<channel type='pty'><target type='virtio' name='out'/></channel></devices>",
+    ),
+}
 
 
 class Host(Protocol):
@@ -45,7 +82,7 @@ class Host(Protocol):
     disks: Disks
     images: Images
     bus: PciBus
-    ended: threading.Event
+    changed: threading.Event
 
     def add_tap(self, name: str, *, many: bool = False) -> None: ...
 
@@ -73,6 +110,8 @@ class Host(Protocol):
         """End it as an operator would, with no word to the agent."""
         ...
 
+    def alter(self, domain: FoundDomain, alteration: Alteration) -> None: ...
+
     def block(self, slot: str) -> None:
         """Put a file in the place of the slot's folder, and away with that."""
         ...
@@ -80,9 +119,9 @@ class Host(Protocol):
 
 class Simulated:
     def __init__(self) -> None:
-        self._host, self.ended = SimulatedHost(), threading.Event()
+        self._host, self.changed = SimulatedHost(), threading.Event()
         self._links = SimulatedLinks(self._host)
-        self._hypervisor = SimulatedHypervisor(self._host, self.ended.set, boot_seconds=0)
+        self._hypervisor = SimulatedHypervisor(self._host, self.changed.set, boot_seconds=0)
         self.hypervisor: Hypervisor = self._hypervisor
         self.disks: Disks = SimulatedDisks(self._host)
         self.images: Images = FixedImages((LAB_GUEST,))
@@ -115,6 +154,9 @@ class Simulated:
     def stop(self, domain: FoundDomain) -> None:
         self._hypervisor.destroy(domain.uuid)
 
+    def alter(self, domain: FoundDomain, alteration: Alteration) -> None:
+        self._hypervisor.alter(domain.uuid, alteration.strange)
+
     def block(self, slot: str) -> None:
         self.disks.wipe(slot)
         with self._host.change() as state:
@@ -131,9 +173,9 @@ class Real:
         # Here and not above: libvirt's package is an extra, and the simulated host needs none of it.
         from node_agent.drivers.libvirt import LibvirtHypervisor
 
-        self._node, self.ended = node, threading.Event()
+        self._node, self.changed = node, threading.Event()
         socket = f"/proc/{node.pid}/root/run/libvirt/libvirt-sock"
-        self._hypervisor = LibvirtHypervisor(f"qemu:///system?socket={socket}", self.ended.set)
+        self._hypervisor = LibvirtHypervisor(f"qemu:///system?socket={socket}", self.changed.set)
         self.hypervisor: Hypervisor = self._hypervisor
         self.disks: Disks = DisksFolder(folder / "disks")
         self.images: Images = ImagesFolder(folder / "images")
@@ -153,7 +195,7 @@ class Real:
         return "LOWER_UP" in found
 
     def pause(self, domain: FoundDomain) -> None:
-        self._virsh("suspend", domain)
+        self._virsh("suspend", str(domain.uuid))
 
     def have_pci(self, tree: str, folder: Path) -> Path:
         self.bus = SysfsPci(lay_out(tree, folder))
@@ -163,15 +205,33 @@ class Real:
         place = Place((HostDevice(address, "gpu"),))
         guest = replace(guest_for(slice_on(9), place), name=machine, uuid=uuid4())
         foreign = re.sub("<metadata>.*</metadata>", "", domain_xml(guest, HOSTING))
-        self._node.run(["virsh", "--connect", "qemu:///system", "define", "/dev/stdin"], stdin=foreign)
+        self._node.run([*VIRSH, "define", "/dev/stdin"], stdin=foreign)
 
     def repin(self, domain: FoundDomain, cpu: int) -> None:
-        self._node.run(
-            ["virsh", "--connect", "qemu:///system", "vcpupin", str(domain.uuid), "0", str(cpu), "--live"]
-        )
+        self._virsh("vcpupin", str(domain.uuid), "0", str(cpu), "--live")
 
     def stop(self, domain: FoundDomain) -> None:
-        self._virsh("destroy", domain)
+        self._virsh("destroy", str(domain.uuid))
+
+    def alter(self, domain: FoundDomain, alteration: Alteration) -> None:
+        # A kernel's bytes are those of a disk too, and of a first file system that nobody can read.
+        other_file = f"{domain.name}/other"
+        self.disks.write(other_file, self.images.find(IMAGE).kernel.read_bytes())
+        named = {
+            "file": self.disks.path(other_file),
+            "domain": domain.uuid,
+            "mac": domain.interfaces[0],
+        }
+        if alteration.virsh:
+            self._virsh(*alteration.virsh.format(**named).split())
+            return
+        xml = self._node.run([*VIRSH, "dumpxml", str(domain.uuid)]).stdout
+        other, made = re.subn(alteration.written, alteration.other.format(**named), xml)
+        assert made == 1, xml
+        # As it was given to libvirt, but for the rest of what makes the machine.
+        fresh = re.sub("<(alias|address type='pci'|log) .*/>", "", other)
+        self._virsh("destroy", str(domain.uuid))
+        self._node.run([*VIRSH, "create", "/dev/stdin"], stdin=fresh)
 
     def block(self, slot: str) -> None:
         self.disks.wipe(slot)
@@ -186,8 +246,8 @@ class Real:
             self.disks.wipe(slot)
         self._hypervisor.close()
 
-    def _virsh(self, verb: str, domain: FoundDomain) -> None:
-        self._node.run(["virsh", "--connect", "qemu:///system", verb, str(domain.uuid)])
+    def _virsh(self, *words: str) -> None:
+        self._node.run([*VIRSH, *words])
 
 
 def machines_of(host: Host, places: Places = NO_PLACES) -> Machines:

@@ -76,25 +76,25 @@ def test_guests_do_not_notice_that_libvirtd_died(machines: Machines, node: LabNo
 def test_a_guest_that_ends_after_libvirtd_came_back_is_still_told(
     machines: Machines, host: Real, node: LabNode
 ) -> None:
-    eventually(host.ended.is_set)
-    host.ended.clear()
+    eventually(host.changed.is_set)
+    host.changed.clear()
     node.kill("libvirtd")
-    eventually(host.ended.is_set)
-    host.ended.clear()
+    eventually(host.changed.is_set)
+    host.changed.clear()
     node.kill("qemu-system-x86_64")
-    eventually(host.ended.is_set)
+    eventually(host.changed.is_set)
     assert [step.name for step in machines.to_apply(WANTED)] == ["machine.start"]
 
 
 def test_a_libvirtd_that_dies_again_and_again_costs_no_open_file(host: Real, node: LabNode) -> None:
     def dies() -> int:
-        host.ended.clear()
+        host.changed.clear()
         node.kill("libvirtd")
-        eventually(host.ended.is_set)
+        eventually(host.changed.is_set)
         eventually(lambda: readable(host.hypervisor.domains))
         return len(list(Path("/proc/self/fd").iterdir()))
 
-    eventually(host.ended.is_set)
+    eventually(host.changed.is_set)
     after_one = dies()
     after_all = [dies() for _ in range(DEATHS)][-1]
     # Others in this process open and close files meanwhile, and fewer than every second death would cost.
@@ -108,7 +108,7 @@ def test_a_hung_libvirtd_makes_the_host_unreadable_in_time_and_comes_back(
     from node_agent.drivers.libvirt import LibvirtHypervisor
 
     socket = f"/proc/{node.pid}/root/run/libvirt/libvirt-sock"
-    hasty = LibvirtHypervisor(f"qemu:///system?socket={socket}", host.ended.set, read_seconds=1)
+    hasty = LibvirtHypervisor(f"qemu:///system?socket={socket}", host.changed.set, read_seconds=1)
     eventually(lambda: readable(hasty.domains))
     with hung(node):
         began = monotonic()

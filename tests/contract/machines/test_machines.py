@@ -6,12 +6,12 @@ from uuid import uuid4
 import pytest
 
 from events.values import ImageName
-from node_agent.guests import guest_for
+from node_agent.guests import Guest, guest_for
 from node_agent.host import MachineSeen
 from node_agent.machine_plans import FoundDomain
 from node_agent.machines import Machines
 from node_agent.slices import HostRefused, HostUnreadable, Slice
-from tests.contract.machines.hosts import Host
+from tests.contract.machines.hosts import ALTERATIONS, Host
 from tests.lab.awaiting import eventually
 from tests.node.guests import SECOND, network_on, slice_on
 
@@ -111,10 +111,10 @@ def test_a_guest_that_was_ended_from_outside_is_told_and_started_again(
     host.add_tap("slice0")
     apply(machines)
     # A watch that has just connected counts as an event, so its first call says nothing about this guest.
-    host.ended.wait(0.5)
-    host.ended.clear()
+    host.changed.wait(0.5)
+    host.changed.clear()
     host.stop(only_domain(host))
-    assert host.ended.wait(5)
+    assert host.changed.wait(5)
     assert apply(machines) == ["machine.start"]
 
 
@@ -153,6 +153,28 @@ def test_a_guest_of_another_size_is_replaced(host: Host, machines: Machines) -> 
     apply(machines)
     assert apply(machines, slice_on(0, memory_mib=112)) == ["machine.destroy", "machine.start"]
     assert only_domain(host).guest == guest_for(slice_on(0, memory_mib=112))
+
+
+@pytest.mark.parametrize("altered", ALTERATIONS)
+def test_a_machine_that_was_altered_is_told_and_made_anew(
+    altered: str, host: Host, machines: Machines
+) -> None:
+    host.add_tap("slice0")
+    apply(machines)
+    host.alter(only_domain(host), ALTERATIONS[altered])
+    strange = eventually(lambda: guest_of(only_domain(host)).strange)
+    assert len(strange) == 1
+    assert strange[0].startswith(ALTERATIONS[altered].strange)
+    mends = {step.mends for step in machines.to_apply(WANTED)}
+    assert [(each.kind, strange[0] in each.found) for each in mends if each] == [("machine.changed", True)]
+    assert apply(machines) == ["machine.destroy", "machine.start"]
+    assert guest_of(only_domain(host)) == guest_for(WANTED)
+    assert apply(machines) == []
+
+
+def guest_of(domain: FoundDomain) -> Guest:
+    assert domain.guest is not None
+    return domain.guest
 
 
 def test_two_slots_of_one_allocation_stand_side_by_side(host: Host, machines: Machines) -> None:

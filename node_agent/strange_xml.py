@@ -1,0 +1,125 @@
+"""What a libvirt domain is or has beside what this program writes for a guest (libvirt.org/formatdomain.html).
+
+libvirt adds devices of its own, and another version of it adds others: so what is told is what it never adds. A guest
+that misses something harms nobody, and may be of an earlier version of this program. What a guest boots from is
+compared with its own mark, and not with where this host keeps images now.
+"""
+
+import hashlib
+import json
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from typing import Final
+
+_QEMU: Final = "{http://libvirt.org/schemas/domain/qemu/1.0}"
+_SEED: Final = "vda"
+_OURS: Final = {"interface": 1, "serial": 1, "console": 1, "rng": 1, "graphics": 1}
+"""How many there are of what is written once; libvirt shows the serial port as a console too."""
+_NEVER_OURS: Final = frozenset(
+    [
+        "channel",
+        "crypto",
+        "filesystem",
+        "hub",
+        "iommu",
+        "lease",
+        "memory",
+        "parallel",
+        "redirdev",
+        "shmem",
+        "smartcard",
+        "sound",
+        "tpm",
+        "vsock",
+    ]
+)
+_HOST_INPUTS: Final = frozenset({"evdev", "passthrough"})
+
+
+def boot_digest(domain: ET.Element) -> str:
+    """SHA-256 (hex) over what the domain boots from: kernel, first file system, what the kernel is told, seed."""
+    said = [_line(domain, f"os/{part}") for part in ("kernel", "initrd", "cmdline")]
+    return hashlib.sha256(json.dumps([*said, _seed(domain)]).encode()).hexdigest()
+
+
+def strange_in(domain: ET.Element, boot: str | None) -> tuple[str, ...]:
+    """In words; empty for what was written. `boot` is the digest that was marked; None: there was no mark yet."""
+    return tuple(_strange(domain, boot))
+
+
+def _strange(domain: ET.Element, boot: str | None) -> Iterator[str]:
+    if boot is not None and boot != boot_digest(domain):
+        kernel, initrd, seed = _line(domain, "os/kernel"), _line(domain, "os/initrd"), _seed(domain)
+        yield f"another boot: {kernel}, {initrd}, {seed or 'no seed'}, told {_line(domain, 'os/cmdline')!r}"
+    for argument in domain:
+        if argument.tag.startswith(_QEMU):
+            yield f"qemu {argument.tag.removeprefix(_QEMU)}"
+    seen = dict.fromkeys(_OURS, 0)
+    for device in domain.iterfind("devices/*"):
+        if device.tag in seen:
+            seen[device.tag] += 1
+        if seen.get(device.tag, 0) > _OURS.get(device.tag, 0):
+            yield f"another {device.tag}"
+        else:
+            yield from _of_device(device)
+
+
+def _of_device(device: ET.Element) -> Iterator[str]:
+    type_ = device.get("type", "")
+    match device.tag:
+        case "disk":
+            yield from _of_disk(device)
+        case "interface":
+            yield from _of_interface(device)
+        case "graphics":
+            yield from _of_display(device)
+        case "hostdev" if type_ != "pci":
+            yield f"hostdev {type_ or device.get('mode', '')}"
+        case "serial" | "console" if type_ != "pty":
+            yield f"{device.tag} {type_}"
+        case "rng" if (backend := _attribute(device, "backend", "model")) != "random":
+            yield f"rng {backend}"
+        case "input" if type_ in _HOST_INPUTS:
+            yield f"input {type_}"
+        case tag if tag in _NEVER_OURS:
+            yield tag
+        case _:
+            pass
+
+
+def _of_disk(disk: ET.Element) -> Iterator[str]:
+    name = _attribute(disk, "target", "dev")
+    if name != _SEED:
+        yield f"disk {name}"
+    elif disk.find("readonly") is None:
+        yield f"disk {name} to write to"
+
+
+def _of_interface(interface: ET.Element) -> Iterator[str]:
+    if interface.get("type") not in {"ethernet", "hostdev"}:
+        yield f"interface {interface.get('type')}"
+    if _attribute(interface, "link", "state") == "down":
+        yield "link down"
+
+
+def _of_display(display: ET.Element) -> Iterator[str]:
+    listens = [each for each in display.iterfind("listen") if each.get("type") != "none"]
+    places = [each.get("address") or each.get("socket") or "somewhere" for each in listens]
+    if display.get("type") != "vnc" or places:
+        yield f"display {display.get('type')} on {', '.join(places) or 'no address'}"
+
+
+def _seed(domain: ET.Element) -> str:
+    disks = domain.iterfind("devices/disk")
+    seed = next((each for each in disks if _attribute(each, "target", "dev") == _SEED), None)
+    return _attribute(seed, "source", "file") if seed is not None else ""
+
+
+def _attribute(element: ET.Element, path: str, name: str) -> str:
+    part = element.find(path)
+    return part.get(name, "") if part is not None else ""
+
+
+def _line(domain: ET.Element, path: str) -> str:
+    # Blanks are XML's to change.
+    return " ".join(domain.findtext(path, "").split())
