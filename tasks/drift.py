@@ -350,7 +350,7 @@ TYPES: Final = (
         serves="NOD-7, signal 5: fabric device on the right VM",
         means="the slice's machine has other PCI devices of its host than were ordered, or lacks one",
         evidence="the devices as ordered; those that it has",
-        source="survey",
+        source="libvirt",
         policy="repair",
         restarts=True,
     ),
@@ -360,7 +360,7 @@ TYPES: Final = (
         serves="NOD-12: NUMA and IRQ locality",
         means="the machine's processors run on others of the host's than the slot's",
         evidence="the host's CPUs, one for each of the machine's; those that they may run on",
-        source="survey",
+        source="libvirt",
         policy="repair",
     ),
     DriftType(

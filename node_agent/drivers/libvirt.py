@@ -58,14 +58,14 @@ _FORGET: Final = (
 
 
 class LibvirtHypervisor:
-    """`node_agent.hypervisors.Hypervisor`. `ended` is called, from a thread of its own, when a domain may have ended;
-    it must return at once.
+    """`node_agent.hypervisors.Hypervisor`. `changed` is called, from a thread of its own, when a domain may have ended
+    or have been changed; it must return at once.
     """
 
     def __init__(
         self,
         uri: str,
-        ended: Callable[[], None],
+        changed: Callable[[], None],
         read_seconds: float = 5.0,
         change_seconds: float = 30.0,
     ) -> None:
@@ -73,7 +73,7 @@ class LibvirtHypervisor:
         self._read_seconds, self._change_seconds = read_seconds, change_seconds
         self._deadlines = Deadlines()
         self._connections = _Connections(uri)
-        self._watch = DomainWatch(uri, ended)
+        self._watch = DomainWatch(uri, changed)
 
     def close(self) -> None:
         self._watch.stop()

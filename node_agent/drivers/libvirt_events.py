@@ -1,4 +1,4 @@
-"""libvirt's event loop, and a watch for domains that end, pause or come up.
+"""libvirt's event loop, and a watch for domains that end, pause or come up, or are changed while they run.
 
 The loop answers libvirtd's keepalives for every connection of the process; without it libvirtd hangs up on an
 idle one. There is one loop per process, and no way to stop it: it starts at first use and stays.
@@ -26,6 +26,13 @@ _KEEPALIVE_SECONDS: Final = 5
 _KEEPALIVE_MISSES: Final = 2
 _AGAIN_SECONDS: Final = 1.0
 _LIFECYCLE: Final = libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE
+_CHANGES: Final = {
+    libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED: "device_added",
+    libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED: "device_removed",
+    libvirt.VIR_DOMAIN_EVENT_ID_TUNABLE: "tuned",
+    libvirt.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE: "marked",
+}
+"""Of a domain that runs, besides. libvirt tells of no link that is cut: the survey finds that."""
 _ENDS: Final[dict[int, str]] = {
     libvirt.VIR_DOMAIN_EVENT_STOPPED_SHUTDOWN: "the guest shut itself down",
     libvirt.VIR_DOMAIN_EVENT_STOPPED_DESTROYED: "it was destroyed",
@@ -58,8 +65,9 @@ class DomainWatch:
         self._lost.clear()
         connection = libvirt.open(self._uri)
         ends.callback(connection.close)
-        watch = connection.domainEventRegisterAny(None, _LIFECYCLE, self._on_event, None)
-        ends.callback(connection.domainEventDeregisterAny, watch)
+        for event, heard in ((_LIFECYCLE, self._on_event), *((each, self._on_change) for each in _CHANGES)):
+            watch = connection.domainEventRegisterAny(None, event, heard, _CHANGES.get(event))
+            ends.callback(connection.domainEventDeregisterAny, watch)
         connection.registerCloseCallback(lambda *_: self._lost.set(), None)
         ends.callback(connection.unregisterCloseCallback)
         # Last, because from here on the loop may close the connection, which must not meet a call on it.
@@ -75,6 +83,10 @@ class DomainWatch:
             log.info(
                 "domain_ended", domain=domain.name(), why=_ENDS.get(detail, f"libvirt's reason {detail}")
             )
+        self._changed()
+
+    def _on_change(self, _: Connection, domain: Domain, *told: Any) -> None:
+        log.info("domain_changed", domain=domain.name(), what=told[-1])
         self._changed()
 
 

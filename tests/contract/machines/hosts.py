@@ -195,7 +195,7 @@ class Real:
         return "LOWER_UP" in found
 
     def pause(self, domain: FoundDomain) -> None:
-        self._virsh("suspend", str(domain.uuid))
+        self.virsh("suspend", str(domain.uuid))
 
     def have_pci(self, tree: str, folder: Path) -> Path:
         self.bus = SysfsPci(lay_out(tree, folder))
@@ -208,10 +208,10 @@ class Real:
         self._node.run([*VIRSH, "define", "/dev/stdin"], stdin=foreign)
 
     def repin(self, domain: FoundDomain, cpu: int) -> None:
-        self._virsh("vcpupin", str(domain.uuid), "0", str(cpu), "--live")
+        self.virsh("vcpupin", str(domain.uuid), "0", str(cpu), "--live")
 
     def stop(self, domain: FoundDomain) -> None:
-        self._virsh("destroy", str(domain.uuid))
+        self.virsh("destroy", str(domain.uuid))
 
     def alter(self, domain: FoundDomain, alteration: Alteration) -> None:
         # A kernel's bytes are those of a disk too, and of a first file system that nobody can read.
@@ -223,14 +223,14 @@ class Real:
             "mac": domain.interfaces[0],
         }
         if alteration.virsh:
-            self._virsh(*alteration.virsh.format(**named).split())
+            self.virsh(*alteration.virsh.format(**named).split())
             return
         xml = self._node.run([*VIRSH, "dumpxml", str(domain.uuid)]).stdout
         other, made = re.subn(alteration.written, alteration.other.format(**named), xml)
         assert made == 1, xml
         # As it was given to libvirt, but for the rest of what makes the machine.
         fresh = re.sub("<(alias|address type='pci'|log) .*/>", "", other)
-        self._virsh("destroy", str(domain.uuid))
+        self.virsh("destroy", str(domain.uuid))
         self._node.run([*VIRSH, "create", "/dev/stdin"], stdin=fresh)
 
     def block(self, slot: str) -> None:
@@ -246,8 +246,8 @@ class Real:
             self.disks.wipe(slot)
         self._hypervisor.close()
 
-    def _virsh(self, *words: str) -> None:
-        self._node.run([*VIRSH, *words])
+    def virsh(self, *words: str, check: bool = True) -> None:
+        self._node.run([*VIRSH, *words], check=check)
 
 
 def machines_of(host: Host, places: Places = NO_PLACES) -> Machines:

@@ -1,6 +1,8 @@
 """What the machine aspect promises on any host, real or simulated."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 from uuid import uuid4
 
 import pytest
@@ -116,6 +118,23 @@ def test_a_guest_that_was_ended_from_outside_is_told_and_started_again(
     host.stop(only_domain(host))
     assert host.changed.wait(5)
     assert apply(machines) == ["machine.start"]
+
+
+CHANGES: Final[dict[str, Callable[[Host, FoundDomain], None]]] = {
+    "a device": lambda host, domain: host.alter(domain, ALTERATIONS["a disk is attached"]),
+    "a pin": lambda host, domain: host.repin(domain, 0),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_of_a_machine_that_runs_is_told_at_once(what: str, host: Host, machines: Machines) -> None:
+    host.add_tap("slice0")
+    apply(machines)
+    # As above; and a machine that comes up is told of, too.
+    while host.changed.wait(0.5):
+        host.changed.clear()
+    CHANGES[what](host, only_domain(host))
+    assert host.changed.wait(5)
 
 
 def test_a_paused_guest_is_resumed_and_not_replaced(host: Host, machines: Machines) -> None:
