@@ -10,16 +10,19 @@ import pytest
 
 from node_agent.host import Answered
 from node_agent.lab.lab import Lab, LabNode
+from node_agent.machine_plans import FoundDomain
 from node_agent.machines import Machines
 from node_agent.readiness import BannerProbe
 from node_agent.slices import HostUnreadable
-from tests.contract.machines.hosts import Real, machines_of, real_host
+from tests.contract.machines.hosts import ALTERATIONS, Real, machines_of, real_host
 from tests.lab.awaiting import eventually
 from tests.node.guests import slice_on
 
 pytestmark = pytest.mark.node
 WANTED = slice_on(0)
 DEATHS = 4
+_LISTENS = 0x10000
+"""A unix socket that accepts connections (`__SO_ACCEPTCON`)."""
 
 
 @pytest.fixture
@@ -121,6 +124,29 @@ def test_a_hung_libvirtd_makes_the_host_unreadable_in_time_and_comes_back(
     hasty.close()
 
 
+def test_a_device_that_a_guest_let_go_is_told_of(machines: Machines, host: Real) -> None:
+    (domain,) = host.hypervisor.domains()
+    host.alter(domain, ALTERATIONS["a disk is attached"])
+    eventually(lambda: strange(host) == ("disk vdb",))
+    while host.changed.wait(0.5):
+        host.changed.clear()
+    # A guest that has not come so far yet does not hear it.
+    eventually(lambda: detached(host, domain) and host.changed.wait(1), seconds=60)
+    eventually(lambda: strange(host) == ())
+    assert machines.to_apply(WANTED) == ()
+
+
+def strange(host: Real) -> tuple[str, ...]:
+    (domain,) = host.hypervisor.domains()
+    assert domain.guest is not None
+    return domain.guest.strange
+
+
+def detached(host: Real, domain: FoundDomain) -> bool:
+    host.virsh("detach-disk", str(domain.uuid), "vdb", check=False)
+    return True
+
+
 def test_a_started_guest_boots_and_answers_with_its_ssh_banner(machines: Machines, node: LabNode) -> None:
     network = WANTED.network
     node.run(["ip", "address", "add", f"{network.gateway}/24", "dev", "slice0"])
@@ -149,6 +175,41 @@ def answer(machines: Machines) -> Answered | None:
     assert machines.to_apply(WANTED) == ()
     heard = BannerProbe(seconds=0.5)(WANTED.network.ip, 22, "SSH-")
     return heard if isinstance(heard, Answered) else None
+
+
+def test_a_guest_that_runs_listens_for_nobody_but_libvirt(machines: Machines, node: LabNode) -> None:
+    (pid,) = qemu(node)
+    assert machines.to_apply(WANTED) == ()
+    assert listening(pid) == ["monitor.sock"]
+
+
+def test_a_display_that_listens_is_seen_by_the_same_look(
+    machines: Machines, host: Real, node: LabNode
+) -> None:
+    (domain,) = host.hypervisor.domains()
+    host.alter(domain, ALTERATIONS["its display listens"])
+    eventually(lambda: "tcp 00000000:170C" in [each for pid in qemu(node) for each in listening(pid)])
+    for step in machines.to_apply(WANTED):
+        step.run()
+    assert [listening(pid) for pid in qemu(node)] == [["monitor.sock"]]
+
+
+def listening(pid: int) -> list[str]:
+    """Every internet socket that a process has, and the names of its others that listen (proc(5), /proc/pid/net)."""
+    of_process, net = Path(f"/proc/{pid}"), Path(f"/proc/{pid}/net")
+    held = {str(file.readlink()) for file in (of_process / "fd").iterdir()}
+    internet = (
+        f"{family} {words[1]}"
+        for family in ("tcp", "tcp6", "udp", "udp6", "raw", "raw6")
+        for words in map(str.split, (net / family).read_text().splitlines()[1:])
+        if f"socket:[{words[9]}]" in held
+    )
+    local = (
+        Path(words[7]).name
+        for words in map(str.split, (net / "unix").read_text().splitlines()[1:])
+        if int(words[3], 16) & _LISTENS and f"socket:[{words[6]}]" in held
+    )
+    return [*internet, *local]
 
 
 def test_what_a_guest_said_is_gone_with_its_folder(machines: Machines, host: Real) -> None:
