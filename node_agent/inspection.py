@@ -165,7 +165,8 @@ class Inspection:
     def _device(self, use: Use, address: PciAddress) -> FoundDevice:
         if self._pci is None and (told := self._told.get((use, address))) is not None:
             return told
-        return _found_device(use, address, self._pci.find(address) if self._pci is not None else None)
+        found = self._pci.find(address) if self._pci is not None else None
+        return _found_device(use, address, found if found is None or found.unread is None else None)
 
 
 def _read(path: Path) -> Told | None:

@@ -95,7 +95,7 @@ def reset(address: PciAddress, bus: PciBus, domains: Iterable[FoundDomain]) -> N
     if device is None:
         return
     reasons = [*_bound(device), *_held(address, None, domains)]
-    if not device.reset_methods:
+    if not device.reset_methods and device.unread is None:
         reasons.append("offers no way to be reset")
     if reasons:
         raise HostRefused(f"reset PCI device {address}: it {', and '.join(reasons)}")
@@ -105,7 +105,7 @@ def reset(address: PciAddress, bus: PciBus, domains: Iterable[FoundDomain]) -> N
 def _unfit(wanted: HostDevice, place: Place, devices: PciDevices) -> Iterator[str]:
     device = devices.find(wanted.address)
     yield from _another(wanted, devices)
-    if device is None:
+    if device is None or device.unread is not None:
         return
     if device.iommu_group is None:
         yield "is in no IOMMU group: the host has no IOMMU, or does not use it"
@@ -123,6 +123,8 @@ def _another(wanted: HostDevice, devices: PciDevices) -> Iterator[str]:
     found = devices.find(wanted.address)
     if found is None:
         yield "is not there"
+    elif found.unread is not None:
+        yield _cannot_be_read(found.unread)
     elif found.kind in _NOT_FOR.get(wanted.use, ()):
         words = "virtual function" if wanted.use == "card" else wanted.use
         yield f"is no {words}, but a {found.kind} ({found.number})"
@@ -131,8 +133,14 @@ def _another(wanted: HostDevice, devices: PciDevices) -> Iterator[str]:
 
 
 def _bound(device: PciDevice | None) -> Iterator[str]:
-    if device is not None and device.driver is not None and not _VFIO.fullmatch(device.driver):
+    if device is not None and device.unread is not None:
+        yield _cannot_be_read(device.unread)
+    elif device is not None and device.driver is not None and not _VFIO.fullmatch(device.driver):
         yield f"is bound to {device.driver}"
+
+
+def _cannot_be_read(why: str) -> str:
+    return f"cannot be read: {why}"
 
 
 def _held(address: PciAddress, machine: str | None, domains: Iterable[FoundDomain]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from events.values import PciAddress
+from node_agent.slices import HostUnreadable
 
 PciKind = Literal["gpu", "fabric", "vf", "bridge", "other"]
 """A VF is that whatever it is a part of. `fabric` has an RDMA device: a card without one carries frames alone."""
@@ -43,7 +44,8 @@ class PciDevice:
     """One function. `class_code` has three bytes, the programming interface last.
 
     `physical_function` is that of a VF; `virtual_functions` are a PF's, by their numbers; `most_virtual_functions` is
-    0 where there cannot be any. `reset_methods` are in the kernel's order; empty: it cannot be reset.
+    0 where there cannot be any. `reset_methods` are in the kernel's order; empty: it cannot be reset. `unread` says why
+    no more could be read of it than its address and its group, and the rest says nothing then.
     """
 
     address: PciAddress
@@ -59,6 +61,7 @@ class PciDevice:
     reset_methods: tuple[str, ...] = ()
     netdevs: tuple[Netdev, ...] = ()
     rdma: tuple[str, ...] = ()
+    unread: str | None = None
 
     @property
     def kind(self) -> PciKind:
@@ -97,16 +100,24 @@ class PciDevices:
         return tuple(each for each in self if each.iommu_group == device.iommu_group)
 
     def behind(self, vf: PciAddress) -> int | None:
-        """The number of the link that a VF's frames come from on the host; None where there is none."""
+        """The number of the link that a VF's frames come from on the host; None where there is none.
+
+        Raises `HostUnreadable` where the VF could not be read, or its card.
+        """
         device = self.find(vf)
+        parent = device.physical_function if device is not None else None
+        _check_read(device, self.find(parent) if parent is not None else None)
         representor = self.representor_of(device) if device is not None else None
         return representor.number if representor is not None else None
 
     def representors(self) -> Iterator[tuple[PciAddress, int]]:
-        """The VFs that have one, and its number."""
+        """The VFs that have one, and its number; at their end, raises `HostUnreadable` where others may have one."""
         for device in self:
-            if (number := self.behind(device.address)) is not None:
-                yield device.address, number
+            representor = self.representor_of(device)
+            if representor is not None and representor.number is not None:
+                yield device.address, representor.number
+        # Nothing is known of what one is: it may be a card, or of one.
+        _check_read(*self)
 
     def representor_of(self, vf: PciDevice) -> Netdev | None:
         """The port of the embedded switch that a VF is behind, where its card is in switchdev mode."""
@@ -125,3 +136,9 @@ class PciDevices:
             if int(match["vf"]) == number and int(match["function"] or function) == function:
                 return netdev
         return None
+
+
+def _check_read(*devices: PciDevice | None) -> None:
+    for device in devices:
+        if device is not None and device.unread is not None:
+            raise HostUnreadable(f"PCI device {device.address}: {device.unread}")

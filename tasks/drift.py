@@ -376,8 +376,8 @@ TYPES: Final = (
         kind="slot.device",
         scope="slot",
         serves="NOD-7, signal 5: fabric device on the right VM",
-        means="a PCI device that the settings give to the slot is not there: it failed, bears another address, or is "
-        "a virtual function without a representor",
+        means="a PCI device that the settings give to the slot is not there or cannot be read: it failed, bears "
+        "another address, or is a virtual function without a representor",
         evidence="the device; that there is none",
         source="survey",
         policy="block",

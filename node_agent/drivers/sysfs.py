@@ -1,7 +1,8 @@
 """PCI functions out of sysfs, and their reset (kernel: Documentation/ABI/testing/sysfs-bus-pci).
 
-What vanishes while it is read, as VFs do when their number is set, is not there. Links are those of the network
-namespace that sysfs was mounted in.
+What vanishes while it is read, as VFs do when their number is set, is not there. One that cannot be read is told as
+such, since it says nothing of the others, but for its IOMMU group, on which theirs depend. Links are those of the
+network namespace that sysfs was mounted in.
 """
 
 import os
@@ -59,7 +60,7 @@ class SysfsPci:
             except (OSError, ValueError) as error:
                 if isinstance(error, OSError) and error.errno in {ENOENT, ENODEV}:
                     continue
-                raise HostUnreadable(f"PCI device {folder.name}: {error}") from error
+                yield _unread(folder, error)
 
 
 def _device(folder: Path) -> PciDevice:
@@ -81,6 +82,14 @@ def _device(folder: Path) -> PciDevice:
         netdevs=tuple(map(_netdev, _entries(folder, "net", "virtio*/net"))),
         rdma=tuple(entry.name for entry in _entries(folder, "infiniband")),
     )
+
+
+def _unread(folder: Path, why: Exception) -> PciDevice:
+    try:
+        address, group = pci_address(folder.name), _linked(folder / "iommu_group")
+    except (OSError, ValueError):
+        raise HostUnreadable(f"PCI device {folder.name}: {why}") from why
+    return PciDevice(address, vendor=0, device=0, class_code=0, iommu_group=group, unread=str(why))
 
 
 def _virtual_functions(folder: Path) -> Iterator[PciAddress]:

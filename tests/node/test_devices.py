@@ -54,6 +54,17 @@ def test_what_no_machine_could_have_is_told_with_its_reason(host: SimulatedHost)
     assert pci(host) == Prerequisite("pci", ok=False, detail=told)
 
 
+def test_a_device_that_cannot_be_read_is_its_slots_fault_alone(host: SimulatedHost) -> None:
+    other = PciAddress("0000:1c:00.0")
+    two = settings({**SLOT, "gpus": [GPU]}, {**SLOT, "index": 1, "gpus": [other]})
+    plug_in(host, two.places.values())
+    change(host, lambda device: replace(device, unread="EIO") if device.address == GPU else device)
+    found = f"PCI device {GPU} cannot be read: EIO"
+    assert pci(host, two) == Prerequisite("pci", ok=False, detail=f"2 given to slots; {found}")
+    lost = lost_devices(two.places, SimulatedPci(host).devices())
+    assert {slot: [each.found for each in of] for slot, of in lost.items()} == {0: [found], 1: []}
+
+
 def test_a_driver_for_guests_may_be_made_for_one_makers_functions(host: SimulatedHost) -> None:
     change(host, lambda device: replace(device, driver="nvgrace_gpu_vfio_pci"))
     assert pci(host).ok

@@ -121,11 +121,26 @@ def test_a_device_that_vanishes_while_it_is_read_is_not_there(tmp_path: Path) ->
     assert SysfsPci(root).devices().find(PciAddress("0000:04:00.0")) is None
 
 
-def test_words_that_are_no_numbers_make_the_host_unreadable(tmp_path: Path) -> None:
+def test_a_device_that_cannot_be_read_is_told_as_such_with_its_group_and_no_other_is(tmp_path: Path) -> None:
     root = lay_out("workstation", tmp_path)
-    (root / "devices/0000:04:00.0/class").write_text("network\n")
-    with pytest.raises(HostUnreadable, match=r"0000:04:00\.0"):
-        SysfsPci(root).devices()
+    as_it_was = SysfsPci(root).devices()
+    (root / "devices/0000:01:00.0/class").write_text("display\n")
+    found = SysfsPci(root).devices()
+    gpu = device(found, "0000:01:00.0")
+    assert gpu.unread is not None
+    assert "display" in gpu.unread
+    assert {each.address for each in found.group_of(gpu)} == {"0000:00:01.0", "0000:01:00.0", "0000:01:00.1"}
+    assert {*found} - {gpu} == {each for each in as_it_was if each.address != gpu.address}
+
+
+def test_what_a_card_that_cannot_be_read_would_say_of_its_functions_nobody_knows(tmp_path: Path) -> None:
+    root = lay_out("bluefield", tmp_path)
+    (root / "devices/0000:3b:00.0/class").write_text("network\n")
+    found = SysfsPci(root).devices()
+    with pytest.raises(HostUnreadable, match=r"0000:3b:00\.0"):
+        found.behind(PciAddress("0000:3b:00.2"))
+    with pytest.raises(HostUnreadable, match=r"0000:3b:00\.0"):
+        list(found.representors())
 
 
 def test_a_kernel_that_names_no_methods_still_says_that_there_is_one(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ On the real host the trees are composed ones (`tests.node.pci_trees`) while libv
 refused before a domain is made is refused there as on a host with such devices, and no guest gets one.
 """
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -246,6 +247,25 @@ def test_a_device_that_was_bound_since_the_plan_is_refused(simulated: Simulated,
         driver.symlink_to("../../bus/pci/drivers/nvidia")
         with pytest.raises(HostRefused, match="is bound to nvidia"):
             steps["machine.check_devices"].run()
+
+
+def test_a_device_that_cannot_be_read_is_not_given_nor_reset_nor_proved_let_go(
+    simulated: Simulated, tmp_path: Path
+) -> None:
+    root = lay_out("hgx", tmp_path / "sys")
+    simulated.bus = SysfsPci(root)
+    machines = on(simulated, place(GPU))
+    apply(machines)
+    (root / "devices" / GPU / "class").write_text("display")
+    told = f"{GPU}.* cannot be read"
+    destroy, resetting, _wiping = machines.to_remove(network_on(0))
+    destroy.run()
+    with pytest.raises(HostRefused, match=told):
+        resetting.run()
+    assert (root / "devices" / GPU / "reset").read_text() == ""
+    assert [words for words in machines.remains(network_on(0)) if re.search(told, words)] != []
+    with pytest.raises(HostRefused, match=told):
+        apply(machines)
 
 
 def test_a_machine_with_other_devices_than_its_slot_is_another_machine(simulated: Simulated) -> None:
