@@ -55,13 +55,19 @@ def node_network(settings: Settings, subnet: Ipv4Subnet) -> NodeNetwork:
 
 @dataclass(frozen=True, slots=True)
 class Bridge:
-    """An OVS bridge. `secure` is False for `fail_mode=standalone`, which forwards like any switch."""
+    """An OVS bridge. `secure` is False for `fail_mode=standalone`, which forwards like any switch.
+
+    `in_band`: a controller is reached through it, past all flows. `strangers` are others who hear its frames or set its
+    flows, each by its kind and, where it has one, its name: `mirror spy`.
+    """
 
     name: str
     datapath_type: str
     mac: MacAddress | None
     secure: bool
     protocols: frozenset[str]
+    in_band: bool = False
+    strangers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +86,7 @@ class Bridges(Protocol):
     def bridge(self, name: str) -> Bridge | None: ...
 
     def set_bridge(self, bridge: Bridge) -> None:
-        """Make it, or change it into this."""
+        """Make it, or change it into this; strangers go in any case."""
         ...
 
     def flows(self, bridge: str) -> Mapping[int, frozenset[Flow]]: ...
@@ -275,8 +281,11 @@ def _bridge_words(bridge: Bridge | None) -> str:
     if bridge is None:
         return "no bridge"
     mode, protocols = "secure" if bridge.secure else "standalone", ", ".join(sorted(bridge.protocols))
+    control = ", in band" if bridge.in_band else ""
+    strangers = f", with {', '.join(sorted(bridge.strangers))}" if bridge.strangers else ""
     return (
         f"bridge {bridge.name}, {mode}, {bridge.datapath_type}, {bridge.mac}, {protocols or 'no protocols'}"
+        f"{control}{strangers}"
     )
 
 

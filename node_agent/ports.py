@@ -19,11 +19,15 @@ from node_agent.slices import Difference, Slice, SliceNetwork, Step
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port of a bridge. `number` is its OpenFlow port, None when it does not lead to the device of its name."""
+    """A port of a bridge. `number` is its OpenFlow port, None when it does not lead to the device of its name.
+
+    `vlans` are those that it was given, by its tag or as a trunk; a slice has none.
+    """
 
     name: str
     bridge: str
     number: int | None
+    vlans: frozenset[int] = frozenset()
 
 
 class Switch(Protocol):
@@ -175,7 +179,10 @@ def _of_port(wanted: Port, found: Port | None) -> Difference:
 
 
 def _words(port: Port | None) -> str:
-    return "no port" if port is None else f"port {port.number} of {port.bridge} on {port.name}"
+    if port is None:
+        return "no port"
+    vlans = f", in VLANs {', '.join(map(str, sorted(port.vlans)))}" if port.vlans else ""
+    return f"port {port.number} of {port.bridge} on {port.name}{vlans}"
 
 
 def _of_flows(wanted: frozenset[Flow], found: frozenset[Flow]) -> Difference:

@@ -109,8 +109,9 @@ TYPES: Final = (
         kind="bridge.changed",
         scope="node",
         serves="NOD-6: expected bridge present",
-        means="the bridge forwards by itself, or has another datapath, address or set of protocols",
-        evidence="its settings",
+        means="the bridge forwards by itself, has another datapath, address or set of protocols, or has a mirror, a "
+        "controller or a collector of samples",
+        evidence="its settings; the strangers, by their names",
         source="ovsdb",
         policy="repair",
     ),
@@ -244,8 +245,9 @@ TYPES: Final = (
         kind="port.changed",
         scope="slot",
         serves="NOD-7, signal 1: vNIC on the right bridge or VF",
-        means="the slice's port was moved to another bridge, has another number, or leads to a device that is no more",
-        evidence="the port's bridge and number",
+        means="the slice's port was moved to another bridge, has another number or a VLAN, or leads to a device "
+        "that is no more",
+        evidence="the port's bridge, number and VLANs",
         source="ovsdb",
         policy="repair",
     ),

@@ -5,6 +5,7 @@ port carries nothing, and its columns, `ifindex` too, tell of the new device. So
 number of its device, and one whose device bears another by now has no number.
 """
 
+import json
 import shutil
 import socket
 from collections.abc import Iterator, Mapping
@@ -24,13 +25,24 @@ from node_agent.meters import Meter
 from node_agent.ports import Port
 from node_agent.slices import HostRefused, HostUnreadable
 
+STRANGERS: Final = {
+    "controller": ("Controller", "target"),
+    "mirrors": ("Mirror", "name"),
+    "sflow": ("sFlow", "targets"),
+    "netflow": ("NetFlow", "targets"),
+    "ipfix": ("IPFIX", "targets"),
+}
+"""Columns of a bridge that name who hears its frames or sets its flows: their table, and what they are known by
+(ovs-vswitchd.conf.db(5))."""
 COLUMNS: Final = {
-    "Bridge": ("name", "datapath_type", "fail_mode", "protocols", "other_config", "ports"),
-    "Port": ("_uuid", "name"),
+    "Bridge": ("name", "datapath_type", "fail_mode", "protocols", "other_config", "ports", *STRANGERS),
+    "Port": ("_uuid", "name", "tag", "trunks"),
     "Interface": ("name", "ofport", "error", "external_ids"),
+    **{table: ("_uuid", known_by) for table, known_by in STRANGERS.values()},
 }
 DEVICE: Final = "sliceplane-ifindex"
 """Under which an interface's `external_ids` keep the kernel's number of its device."""
+_NOT_IN_BAND: Final = "disable-in-band"
 
 
 class OpenVSwitch:
@@ -55,15 +67,17 @@ class OpenVSwitch:
         return tuple(self._missing())
 
     def bridge(self, name: str) -> Bridge | None:
-        found = [row for row in self._rows()["Bridge"] if row["name"] == name]
-        return _bridge(found[0]) if found else None
+        rows = self._rows()
+        found = [row for row in rows["Bridge"] if row["name"] == name]
+        return _bridge(found[0], rows) if found else None
 
     def set_bridge(self, bridge: Bridge) -> None:
         columns = {
             "datapath_type": bridge.datapath_type,
             "fail_mode": "secure" if bridge.secure else "standalone",
             "protocols": sorted(bridge.protocols),
-            "other_config": {"hwaddr": str(bridge.mac), "disable-in-band": "true"},
+            "other_config": {"hwaddr": str(bridge.mac), _NOT_IN_BAND: json.dumps(not bridge.in_band)},
+            **dict.fromkeys(STRANGERS, ()),
         }
         look_again()
         self._database.change(
@@ -75,12 +89,13 @@ class OpenVSwitch:
 
     def port(self, name: str) -> Port | None:
         rows = self._rows()
-        ids = [row["_uuid"] for row in rows["Port"] if row["name"] == name]
-        holders = [row["name"] for row in rows["Bridge"] if ids and ids[0] in elements(row["ports"])]
-        if not holders:
+        own = next((row for row in rows["Port"] if row["name"] == name), None)
+        holders = [row["name"] for row in rows["Bridge"] if own and own["_uuid"] in elements(row["ports"])]
+        if own is None or not holders:
             return None
         numbers = [_number(row) for row in rows["Interface"] if row["name"] == name]
-        return Port(name, holders[0], numbers[0] if numbers else None)
+        vlans = frozenset((*elements(own["tag"]), *elements(own["trunks"])))
+        return Port(name, holders[0], numbers[0] if numbers else None, vlans)
 
     def add_port(self, port: Port) -> None:
         look_again(self)
@@ -172,15 +187,26 @@ class OpenVSwitch:
             yield str(error)
 
 
-def _bridge(row: Row) -> Bridge:
-    mac = pairs(row["other_config"]).get("hwaddr")
+def _bridge(row: Row, rows: Mapping[str, list[Row]]) -> Bridge:
+    config = pairs(row["other_config"])
+    mac = config.get("hwaddr")
     return Bridge(
         row["name"],
         row["datapath_type"],
         MacAddress(mac) if mac else None,
         secure=row["fail_mode"] == "secure",
         protocols=frozenset(elements(row["protocols"])),
+        in_band=config.get(_NOT_IN_BAND) != "true",
+        strangers=frozenset(_strangers(row, rows)),
     )
+
+
+def _strangers(bridge: Row, rows: Mapping[str, list[Row]]) -> Iterator[str]:
+    for column, (table, known_by) in STRANGERS.items():
+        held = elements(bridge[column])
+        for each in rows[table]:
+            if each["_uuid"] in held:
+                yield " ".join((table.lower(), *elements(each[known_by])))
 
 
 def _number(row: Row) -> int | None:

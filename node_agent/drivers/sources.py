@@ -33,7 +33,10 @@ _NETLINK_NETFILTER: Final = 12
 _NFNLGRP_NFTABLES: Final = 7
 """linux/netfilter/nfnetlink.h"""
 _WATCHED_COLUMNS: Final = {
-    "Bridge": ("name", "ports", "fail_mode", "datapath_type", "protocols", "controller"),
+    "Bridge": (
+        *("name", "ports", "fail_mode", "datapath_type", "protocols", "other_config"),
+        *("controller", "mirrors", "sflow", "netflow", "ipfix"),
+    ),
     "Port": ("name", "interfaces", "tag", "trunks"),
     "Interface": ("name", "type", "ofport", "mac_in_use"),
 }

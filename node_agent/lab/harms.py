@@ -1,4 +1,4 @@
-"""What another program does to a node behind its agent's back: one harm for each kind of drift, for tests and benches.
+"""What another program does to a node behind its agent's back: a harm for each kind of drift, for tests and benches.
 
 Each is lines of a shell on the node, with an operator's own tools. They name the slice by `$tap`, `$mac`, `$ip`,
 `$cookie` (of its flows) and `$meter` (of what it sends, where it has a rate), its agent's run folder by `$run`, the tap
@@ -33,11 +33,15 @@ _LEASES_BACK: Final = f"cp /tmp/leases {_LEASES}; {_ANOTHER_DNSMASQ}"
 
 @dataclass(frozen=True)
 class Harm:
-    """How it is `done`, and for what no agent can mend, how it is `undone`; kinds of the node's that come with it."""
+    """How it is `done`, and for what no agent can mend, how it is `undone`; kinds of the node's that come with it.
+
+    One is `silent` of which nobody tells, though others of its kind are heard of: the survey finds it.
+    """
 
     done: str
     undone: str = ":"
     beside: frozenset[DriftKind] = frozenset()
+    silent: bool = False
 
 
 def names(
@@ -115,18 +119,35 @@ HARMS: Final[Mapping[DriftKind, Harm]] = MappingProxyType(
         "slot.occupied": Harm("ip tuntap add $off mode tap"),
     }
 )
+"""One for each kind."""
 
-OTHER_WAYS: Final[Mapping[str, tuple[DriftKind, Harm]]] = MappingProxyType(
+OTHER_HARMS: Final[Mapping[str, tuple[DriftKind, Harm]]] = MappingProxyType(
     {
-        "a disk": (
+        "bridge.mirrored": (
+            "bridge.changed",
+            Harm(
+                "ovs-vsctl --id=@to get port br-slice -- --id=@spy create mirror name=spy select_all=1"
+                " output_port=@to -- set bridge br-slice mirrors=@spy"
+            ),
+        ),
+        "bridge.controlled": ("bridge.changed", Harm("ovs-vsctl set-controller br-slice tcp:127.0.0.1:9")),
+        "bridge.sampled": (
+            "bridge.changed",
+            Harm(
+                "ovs-vsctl --id=@spy create sflow agent=lo targets='\"127.0.0.1:9\"'"
+                " -- set bridge br-slice sflow=@spy"
+            ),
+        ),
+        "port.tagged": ("port.changed", Harm("ovs-vsctl set port $tap tag=7")),
+        "machine.given_disk": (
             "machine.changed",
             Harm(
                 "truncate -s 1M /tmp/disk; chmod 666 /tmp/disk;"
                 f" {_VIRSH} attach-disk $tap /tmp/disk vdb --mode readonly"
             ),
         ),
-        "a cut link": ("machine.changed", Harm(f"{_VIRSH} domif-setlink $tap $mac down")),
-        "a listening display": (
+        "machine.cut_off": ("machine.changed", Harm(f"{_VIRSH} domif-setlink $tap $mac down", silent=True)),
+        "machine.shown": (
             "machine.changed",
             Harm(
                 f"{_VIRSH} dumpxml $tap | sed -e '/<alias/d' -e '/<address type=.pci/d' -e '/<log /d'"
@@ -136,4 +157,4 @@ OTHER_WAYS: Final[Mapping[str, tuple[DriftKind, Harm]]] = MappingProxyType(
         ),
     }
 )
-"""Further harms of a kind: what it is about in more than one way."""
+"""More ways to make some of them, by names of their own."""

@@ -1,5 +1,6 @@
 """The hosts that one suite runs on, and the simulated one of the two; it needs no package of the host drivers."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -63,6 +64,14 @@ class Host(Protocol):
         """A link of another kind under this name."""
         ...
 
+    def plant_strangers(self) -> None:
+        """Have a mirror called `spy` copy all frames of the bridge, and have a controller at `tcp:127.0.0.1:9`."""
+        ...
+
+    def plant_vlan(self, tap: str, tag: int) -> None:
+        """Put the tap's port in a VLAN."""
+        ...
+
     def plant_representor(self, name: str, folder: Path) -> int:
         """Have a card that switches (`tests.node.pci_trees`, laid out in the folder), whose first virtual function has
         this link; the link's number."""
@@ -96,6 +105,17 @@ class Simulated:
     def plant_link(self, name: str) -> None:
         with self.host.change() as state:
             state.others.append(OtherLink(name, "veth"))
+
+    def plant_strangers(self) -> None:
+        strangers = frozenset({"mirror spy", "controller tcp:127.0.0.1:9"})
+        with self.host.change() as state:
+            state.bridges = [replace(each, strangers=strangers) for each in state.bridges]
+
+    def plant_vlan(self, tap: str, tag: int) -> None:
+        with self.host.change() as state:
+            state.ports = [
+                replace(each, vlans=frozenset({tag})) if each.name == tap else each for each in state.ports
+            ]
 
     def plant_representor(self, name: str, folder: Path) -> int:
         with self.host.change() as state:

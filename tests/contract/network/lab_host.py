@@ -71,6 +71,21 @@ class Real:
         with IPRoute() as netlink:
             netlink.link("add", ifname=name, kind="veth", peer={"ifname": f"{name}-peer"})
 
+    def plant_strangers(self) -> None:
+        bridge = self.network.bridge
+        mirror = ("--id=@to", "get", "port", bridge, "--", "--id=@spy", "create", "mirror", "name=spy")
+        self._vsctl(*mirror, "select_all=1", "output_port=@to", "--", "set", "bridge", bridge, "mirrors=@spy")
+        self._vsctl("set-controller", bridge, "tcp:127.0.0.1:9")
+
+    def plant_vlan(self, tap: str, tag: int) -> None:
+        self._vsctl("set", "port", tap, f"tag={tag}")
+
+    def _vsctl(self, *arguments: str) -> None:
+        database = f"--db=unix:{self.sockets}/db.sock"
+        subprocess.run(
+            ["ovs-vsctl", database, "--no-wait", "--", *arguments], check=True, capture_output=True
+        )
+
     def plant_representor(self, name: str, folder: Path) -> int:
         """A veth in its place: what the other end sends is the virtual function's."""
         with IPRoute() as netlink:

@@ -72,23 +72,38 @@ def leased_by_another(host: Host) -> None:
             run(aspect.to_apply(slice_on(SLOT)))
 
 
-IN_SLOTS: Final[dict[DriftKind, Harm]] = {
-    "link.absent": without_tap,
-    "link.changed": tap_down,
-    "lease.unreserved": unreserved,
-    "lease.rival": given_to_another,
-    "lease.foreign": leased_by_another,
-    "port.absent": without_port,
-    "port.flows": without_flows,
-    "port.meter": another_rate,
-    "rules.changed": rules_twice,
-}
+def in_a_vlan(host: Host) -> None:
+    host.plant_vlan(SLOT.tap, 7)
+
+
+IN_SLOTS: Final[list[tuple[DriftKind, Harm]]] = [
+    ("link.absent", without_tap),
+    ("link.changed", tap_down),
+    ("lease.unreserved", unreserved),
+    ("lease.rival", given_to_another),
+    ("lease.foreign", leased_by_another),
+    ("port.absent", without_port),
+    ("port.changed", in_a_vlan),
+    ("port.flows", without_flows),
+    ("port.meter", another_rate),
+    ("rules.changed", rules_twice),
+]
 
 
 def standalone(host: Host) -> None:
     found = host.switch.bridge(NETWORK.bridge)
     assert found is not None
     host.switch.set_bridge(replace(found, secure=False))
+
+
+def in_band(host: Host) -> None:
+    found = host.switch.bridge(NETWORK.bridge)
+    assert found is not None
+    host.switch.set_bridge(replace(found, in_band=True))
+
+
+def overheard(host: Host) -> None:
+    host.plant_strangers()
 
 
 def foreign_flows(host: Host) -> None:
@@ -105,12 +120,14 @@ def without_masquerade(host: Host) -> None:
     host.filter.change(Change(delete=found))
 
 
-OF_NODES: Final[dict[DriftKind, Harm]] = {
-    "bridge.changed": standalone,
-    "bridge.foreign_flows": foreign_flows,
-    "gateway.address": without_address,
-    "gateway.rules": without_masquerade,
-}
+OF_NODES: Final[list[tuple[DriftKind, Harm]]] = [
+    ("bridge.changed", standalone),
+    ("bridge.changed", in_band),
+    ("bridge.changed", overheard),
+    ("bridge.foreign_flows", foreign_flows),
+    ("gateway.address", without_address),
+    ("gateway.rules", without_masquerade),
+]
 
 
 def differing(aspects: tuple[Aspect, ...]) -> dict[DriftKind, Difference]:
@@ -118,13 +135,13 @@ def differing(aspects: tuple[Aspect, ...]) -> dict[DriftKind, Difference]:
     return {each.kind: each for each in found}
 
 
-@pytest.mark.parametrize("kind", IN_SLOTS)
+@pytest.mark.parametrize(("kind", "harm"), IN_SLOTS)
 def test_what_differs_in_a_slot_has_its_name_and_its_evidence(
-    host: Host, aspects: tuple[Aspect, ...], kind: DriftKind
+    host: Host, aspects: tuple[Aspect, ...], kind: DriftKind, harm: Harm
 ) -> None:
     for aspect in aspects:
         run(aspect.to_apply(slice_on(SLOT)))
-    IN_SLOTS[kind](host)
+    harm(host)
     found = differing(aspects)
     assert kind in found
     assert found[kind].wanted != found[kind].found
@@ -133,15 +150,24 @@ def test_what_differs_in_a_slot_has_its_name_and_its_evidence(
     assert differing(aspects) == {}
 
 
-@pytest.mark.parametrize("kind", OF_NODES)
-def test_what_differs_with_the_node_has_its_name_and_its_evidence(host: Host, kind: DriftKind) -> None:
+@pytest.mark.parametrize(("kind", "harm"), OF_NODES)
+def test_what_differs_with_the_node_has_its_name_and_its_evidence(
+    host: Host, kind: DriftKind, harm: Harm
+) -> None:
     gateway = gateway_of(host)
-    OF_NODES[kind](host)
+    harm(host)
     found = {each.kind: each for each in differences(gateway.to_apply())}
     assert kind in found
     assert found[kind].wanted != found[kind].found
     run(gateway.to_apply())
     assert gateway.to_apply() == ()
+
+
+def test_who_hears_a_bridge_or_sets_its_flows_is_named(host: Host) -> None:
+    host.plant_strangers()
+    [changed] = [each for each in differences(gateway_of(host).to_apply()) if each.kind == "bridge.changed"]
+    assert changed.found == f"{changed.wanted}, with controller tcp:127.0.0.1:9, mirror spy"
+    run(gateway_of(host).to_apply())
 
 
 def test_an_uplink_without_a_default_route_is_lost(host: Host) -> None:
