@@ -28,7 +28,8 @@ class Tap:
     """A link as wanted or found. MTU in bytes.
 
     `owner` is a user id; None lets every user of the host open it. `mute`: the host speaks neither ARP nor IPv6 on it.
-    `many`: it has a queue for each time that it is opened, and is no tap to a program that wants just one.
+    `many`: it has a queue for each time that it is opened, and is no tap to a program that wants just one. `master` is
+    the link that takes its frames, which no flow guards then; the virtual switch is none.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Tap:
     owner: int | None = 0
     mute: bool = True
     many: bool = False
+    master: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,13 @@ class OtherLink:
 
 @dataclass(frozen=True, slots=True)
 class Representor:
-    """The settings of a link that others made: its card, as a rule. MTU in bytes; `mute` as a tap is."""
+    """The settings of a link that others made: its card, as a rule. MTU in bytes; `mute` and `master` as a tap's."""
 
     name: str
     mtu: int = DEFAULT_MTU
     up: bool = True
     mute: bool = True
+    master: str | None = None
 
 
 class Links(Protocol):
@@ -73,7 +76,7 @@ class Links(Protocol):
         ...
 
     def set_tap(self, tap: Tap) -> None:
-        """Set MTU, state and muteness of a tap that exists."""
+        """Set MTU, state and muteness of a tap that exists, and take it from its master."""
         ...
 
     def delete_link(self, name: str) -> None:
@@ -85,7 +88,8 @@ class Links(Protocol):
         ...
 
     def set_representor(self, number: int, to: Representor) -> None:
-        """Name and set the link of that number, which is down meanwhile; refused when another has the name."""
+        """Name and set the link of that number, which is down meanwhile, and take it from its master; refused when
+        another has the name."""
         ...
 
 
@@ -98,11 +102,11 @@ def _words(link: Tap | OtherLink | None) -> str:
         case Tap() as tap:
             owner = "anybody" if tap.owner is None else f"user {tap.owner}"
             queues = ", with many queues" if tap.many else ""
-            return f"tap {tap.name}, {_state(tap)}, of {owner}, {_voice(tap)}{queues}"
+            return f"tap {tap.name}, {_state(tap)}, of {owner}, {_voice(tap)}{queues}{_hold(tap)}"
 
 
 def _representor_words(link: Representor | None) -> str:
-    return "no link" if link is None else f"link {link.name}, {_state(link)}, {_voice(link)}"
+    return "no link" if link is None else f"link {link.name}, {_state(link)}, {_voice(link)}{_hold(link)}"
 
 
 def _state(link: Tap | Representor) -> str:
@@ -111,6 +115,10 @@ def _state(link: Tap | Representor) -> str:
 
 def _voice(link: Tap | Representor) -> str:
     return "mute" if link.mute else "heard by the host"
+
+
+def _hold(link: Tap | Representor) -> str:
+    return f", held by {link.master}" if link.master else ""
 
 
 def resting_name(vf: PciAddress) -> str:

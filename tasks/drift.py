@@ -191,7 +191,8 @@ TYPES: Final = (
         kind="link.changed",
         scope="slot",
         serves="NOD-7, signal 1: vNIC on the right bridge or VF",
-        means="the link is down, has another MTU, owner or name, speaks for the host, or is another's",
+        means="the link is down, has another MTU, owner or name, speaks for the host, is another's, or is a port of "
+        "another bridge as well",
         evidence="the link's settings",
         source="rtnetlink",
         policy="repair",

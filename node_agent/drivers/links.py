@@ -7,7 +7,7 @@ fails is thrown away, and the next question opens another, in the network namesp
 import ipaddress
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from socket import AF_INET
@@ -26,6 +26,8 @@ from node_agent.slices import HostRefused, HostUnreadable
 FORWARDING: Final = Path("/proc/sys/net/ipv4/ip_forward")
 TAP: Final = 2
 """IFLA_TUN_TYPE of a tap (linux/if_tun.h, IFF_TAP)."""
+SWITCH: Final = "openvswitch"
+"""IFLA_INFO_KIND of the switch's own datapath in the kernel (net/openvswitch), the master of all its ports."""
 
 T = TypeVar("T")
 
@@ -147,7 +149,9 @@ class NetlinkLinks:
     def _links(self) -> dict[str, _Found]:
         # Decoding a link costs more than all that is done with it, so it is decoded once.
         def read(netlink: IPRoute) -> dict[str, _Found]:
-            return {found.link.name: found for found in map(_found, netlink.get_links())}
+            messages = tuple(netlink.get_links())
+            others = {each["index"]: each for each in messages}
+            return {found.link.name: found for found in (_found(each, others) for each in messages)}
 
         return self._look("links", read)
 
@@ -202,6 +206,7 @@ def _index(netlink: IPRoute, name: str) -> int:
 
 
 def _set(netlink: IPRoute, index: int, link: Tap | Representor) -> None:
+    _free(netlink, index)
     # Before it is up, or IPv6 would already have spoken.
     _set_ipv6(link.name, disabled=link.mute)
     netlink.link(
@@ -211,6 +216,13 @@ def _set(netlink: IPRoute, index: int, link: Tap | Representor) -> None:
         flags=(IFF_UP if link.up else 0) | (IFF_NOARP if link.mute else 0),
         change=IFF_UP | IFF_NOARP,
     )
+
+
+def _free(netlink: IPRoute, index: int) -> None:
+    """Take it from its master, or the master would have its first frames."""
+    (own,) = netlink.get_links(index)
+    if (master := own.get_attr("IFLA_MASTER")) and _kind(*netlink.get_links(master)) != SWITCH:
+        netlink.link("set", index=index, master=0)
 
 
 def _flags(tap: Tap) -> dict[str, int]:
@@ -225,23 +237,36 @@ def _set_ipv6(name: str, *, disabled: bool) -> None:
 
 
 # pyroute2 has no types: what its messages hold is looked at here and nowhere else.
-def _found(message: Any) -> _Found:
+def _found(message: Any, others: Mapping[int, Any]) -> _Found:
     flags = message["flags"]
     mute = bool(flags & IFF_NOARP) and _is_without_ipv6(message)
     name, mtu = message.get_attr("IFLA_IFNAME"), message.get_attr("IFLA_MTU")
-    bare = Representor(name, mtu, bool(flags & IFF_UP), mute)
+    bare = Representor(name, mtu, bool(flags & IFF_UP), mute, _master(message, others))
     return _Found(_link(message, bare), bare, message["index"], bool(message.get_attr("IFLA_CARRIER")))
 
 
-def _link(message: Any, bare: Representor) -> Tap | OtherLink:
+def _master(message: Any, others: Mapping[int, Any]) -> str | None:
+    number = message.get_attr("IFLA_MASTER")
+    master = others.get(number)
+    if number is None or (master and _kind(master) == SWITCH):
+        return None
+    # One of another listing: it came, or went, in between.
+    return str(master.get_attr("IFLA_IFNAME")) if master else f"link {number}"
+
+
+def _kind(message: Any) -> str | None:
     info = message.get_attr("IFLA_LINKINFO")
-    kind = info.get_attr("IFLA_INFO_KIND") if info else None
+    return info.get_attr("IFLA_INFO_KIND") if info else None
+
+
+def _link(message: Any, bare: Representor) -> Tap | OtherLink:
+    info, kind = message.get_attr("IFLA_LINKINFO"), _kind(message)
     data = info.get_attr("IFLA_INFO_DATA") if kind == "tun" else None
     if data is None or data.get_attr("IFLA_TUN_TYPE") != TAP or not data.get_attr("IFLA_TUN_PERSIST"):
         return OtherLink(bare.name, kind or "unnamed")
     owner = data.get_attr("IFLA_TUN_OWNER")
     many = bool(data.get_attr("IFLA_TUN_MULTI_QUEUE"))
-    return Tap(bare.name, bare.mtu, bare.up, owner, bare.mute, many)
+    return Tap(bare.name, bare.mtu, bare.up, owner, bare.mute, many, bare.master)
 
 
 def _is_without_ipv6(message: Any) -> bool:

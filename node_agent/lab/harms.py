@@ -138,6 +138,12 @@ OTHER_HARMS: Final[Mapping[str, tuple[DriftKind, Harm]]] = MappingProxyType(
                 " -- set bridge br-slice sflow=@spy"
             ),
         ),
+        "link.enslaved": (
+            "link.changed",
+            Harm(
+                "ip link add br-thief type bridge; ip link set $tap master br-thief", "ip link del br-thief"
+            ),
+        ),
         "port.tagged": ("port.changed", Harm("ovs-vsctl set port $tap tag=7")),
         "machine.given_disk": (
             "machine.changed",

@@ -24,6 +24,8 @@ from tests.connections import inbound, outbound
 from tests.node.pci_trees import switching
 
 _NUMBER: Final = 77
+THIEF: Final = "br-thief"
+"""The bridge of `plant_master`."""
 
 
 class AllLinks(Links, HostLinks, Protocol): ...
@@ -62,6 +64,10 @@ class Host(Protocol):
 
     def plant_link(self, name: str) -> None:
         """A link of another kind under this name."""
+        ...
+
+    def plant_master(self, name: str) -> None:
+        """Make the link a port of another bridge, until the end of the test."""
         ...
 
     def plant_strangers(self) -> None:
@@ -105,6 +111,16 @@ class Simulated:
     def plant_link(self, name: str) -> None:
         with self.host.change() as state:
             state.others.append(OtherLink(name, "veth"))
+
+    def plant_master(self, name: str) -> None:
+        with self.host.change() as state:
+            state.taps = [replace(each, master=THIEF) if each.name == name else each for each in state.taps]
+            state.representors = [
+                HeldRepresentor(each.number, replace(each.link, master=THIEF))
+                if each.link.name == name
+                else each
+                for each in state.representors
+            ]
 
     def plant_strangers(self) -> None:
         strangers = frozenset({"mirror spy", "controller tcp:127.0.0.1:9"})

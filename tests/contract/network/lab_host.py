@@ -23,7 +23,7 @@ from node_agent.lab.lab import LabNode
 from node_agent.passthrough import PciBus
 from node_agent.real_host import sources_of
 from tests.connections import WORLD
-from tests.contract.network.hosts import AllFilter, AllLeases, AllLinks, AllSwitch
+from tests.contract.network.hosts import THIEF, AllFilter, AllLeases, AllLinks, AllSwitch
 from tests.contract.network.wire import Wire, lease
 from tests.node.pci_trees import switching
 
@@ -70,6 +70,13 @@ class Real:
     def plant_link(self, name: str) -> None:
         with IPRoute() as netlink:
             netlink.link("add", ifname=name, kind="veth", peer={"ifname": f"{name}-peer"})
+
+    def plant_master(self, name: str) -> None:
+        with IPRoute() as netlink:
+            if not netlink.link_lookup(ifname=THIEF):
+                netlink.link("add", ifname=THIEF, kind="bridge")
+            (master,), (own,) = netlink.link_lookup(ifname=THIEF), netlink.link_lookup(ifname=name)
+            netlink.link("set", index=own, master=master)
 
     def plant_strangers(self) -> None:
         bridge = self.network.bridge

@@ -32,6 +32,10 @@ def tap_down(host: Host) -> None:
     host.links.set_tap(Tap(SLOT.tap, up=False))
 
 
+def enslaved(host: Host) -> None:
+    host.plant_master(SLOT.tap)
+
+
 def unreserved(host: Host) -> None:
     for each in host.leases.reservations():
         host.leases.withdraw(each)
@@ -79,6 +83,7 @@ def in_a_vlan(host: Host) -> None:
 IN_SLOTS: Final[list[tuple[DriftKind, Harm]]] = [
     ("link.absent", without_tap),
     ("link.changed", tap_down),
+    ("link.changed", enslaved),
     ("lease.unreserved", unreserved),
     ("lease.rival", given_to_another),
     ("lease.foreign", leased_by_another),

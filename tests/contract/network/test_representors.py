@@ -16,7 +16,7 @@ from node_agent.links import LinkAspect, Representor, Tap
 from node_agent.places import HostDevice, Place
 from node_agent.ports import Port
 from node_agent.slices import Aspect, HostRefused
-from tests.contract.network.hosts import Host, aspects_of
+from tests.contract.network.hosts import THIEF, Host, aspects_of
 from tests.contract.network.slices import names, network, run, slice_on
 from tests.node.pci_trees import VF
 
@@ -74,6 +74,18 @@ def test_a_representor_that_somebody_changed_is_set_again(
     assert step.mends is not None
     assert step.mends.kind == "link.changed"
     assert step.mends.found == f"link slice0, down, 1400 bytes, mute, of virtual function {VF}"
+    step.run()
+    assert host.links.representor(number) == Representor(SLOT.tap)
+
+
+def test_a_representor_that_another_bridge_holds_is_taken_from_it(
+    host: Host, number: int, aspects: tuple[Aspect, ...]
+) -> None:
+    apply(aspects)
+    host.plant_master(SLOT.tap)
+    (step,) = aspects[0].to_apply(slice_on(SLOT))
+    assert step.mends is not None
+    assert step.mends.found == f"link slice0, up, 1500 bytes, mute, held by {THIEF}, of virtual function {VF}"
     step.run()
     assert host.links.representor(number) == Representor(SLOT.tap)
 
