@@ -95,7 +95,7 @@ HARMS: Final[Mapping[DriftKind, Harm]] = MappingProxyType(
         "rules.changed": Harm("nft insert rule inet sliceplane from_slices accept comment $tap"),
         "mapping.changed": Harm("nft flush chain inet sliceplane mapping"),
         "mapping.foreign": Harm(
-            'nft "insert rule inet sliceplane mapped ip daddr $ip accept comment \\"$tap foreign\\""'
+            'nft "insert rule inet sliceplane mapping tcp dport 2299 dnat ip to $ip:22 comment \\"$tap foreign\\""'
         ),
         "machine.absent": Harm(f"{_VIRSH} destroy $tap"),
         "machine.paused": Harm(f"{_VIRSH} suspend $tap"),
@@ -137,6 +137,14 @@ OTHER_HARMS: Final[Mapping[str, tuple[DriftKind, Harm]]] = MappingProxyType(
                 "ovs-vsctl --id=@spy create sflow agent=lo targets='\"127.0.0.1:9\"'"
                 " -- set bridge br-slice sflow=@spy"
             ),
+        ),
+        "mapping.let_in": (
+            "mapping.foreign",
+            Harm('nft "insert rule inet sliceplane mapped ip daddr $ip accept comment \\"$tap foreign\\""'),
+        ),
+        "mapping.unowned": (
+            "gateway.rules",
+            Harm("nft insert rule inet sliceplane mapping tcp dport 2299 dnat ip to $ip:22"),
         ),
         "link.enslaved": (
             "link.changed",
