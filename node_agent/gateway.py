@@ -18,6 +18,7 @@ from node_agent.gateway_rules import CHAINS, node_rules
 from node_agent.host import Prerequisite
 from node_agent.links import DEFAULT_MTU
 from node_agent.meters import Meter
+from node_agent.rivals import Diversion, rivals
 from node_agent.rules import Change, Rule, Ruleset, in_words
 from node_agent.settings import Settings
 from node_agent.slices import Difference, HostUnreadable, Step, tap_of
@@ -117,6 +118,10 @@ class NodeFilter(Protocol):
 
     def ruleset(self) -> Ruleset: ...
 
+    def diversions(self) -> tuple[Diversion, ...]:
+        """Rules of other tables that send IPv4 packets elsewhere."""
+        ...
+
     def change(self, change: Change) -> None: ...
 
 
@@ -156,12 +161,18 @@ class Gateway:
         )
 
     def lost(self) -> tuple[Difference, ...]:
-        """What the node needs and no step can bring back."""
+        """What the node needs and no step can bring back, and what others do that is theirs to undo."""
+        return tuple(self._lost())
+
+    def _lost(self) -> Iterator[Difference]:
         found, wanted = self._links.default_route_links(), self._wanted.uplink
-        if wanted in found:
-            return ()
-        others = ", ".join(sorted(found)) or "no link"
-        return (Difference("uplink.lost", f"a default route by {wanted}", f"default routes by {others}"),)
+        if wanted not in found:
+            others = ", ".join(sorted(found)) or "no link"
+            yield Difference("uplink.lost", f"a default route by {wanted}", f"default routes by {others}")
+        own = [each.rule for each in self._filter.ruleset().rules if each.rule.place in SLOTS]
+        rival = rivals(self._filter.diversions(), own, self._wanted.subnet)
+        if rival is not None:
+            yield rival
 
     def missing(self) -> tuple[str, ...]:
         """What must be installed on the host before anything can be done there, in words."""

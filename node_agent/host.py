@@ -68,7 +68,8 @@ class Gateway(Protocol):
         ...
 
     def lost(self) -> tuple[Difference, ...]:
-        """What the node needs and no step can bring back. Raises `HostUnreadable`."""
+        """What the node needs and no step can bring back, and what others do that is theirs to undo. Raises
+        `HostUnreadable`."""
         ...
 
     def missing(self) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
 """Packet filter rules as values: what is wanted and what nftables lists are the same type, so they can be compared.
 
 All of it lives in tables of our own, `sliceplane` in the families inet and netdev, so that nobody else's rules are
-read or touched. Each rule names its owner in its comment: `node`, a slot's tap, or that and an ingress of the slot. A
-slot's rules are inserted at the head of a chain and the node's are appended, so the node's last word (drop) stays last,
-whoever comes and goes.
+touched; `rivals` looks at those. Each rule names its owner in its comment: `node`, a slot's tap, or that and an ingress
+of the slot. A slot's rules are inserted at the head of a chain and the node's are appended, so the node's last word
+(drop) stays last, whoever comes and goes.
 """
 
 from collections import Counter

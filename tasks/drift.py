@@ -23,6 +23,7 @@ DriftKind = Literal[
     "gateway.address", "gateway.forwarding", "gateway.rules", "gateway.dhcp", "uplink.lost", "device.absent",
     "link.absent", "link.changed", "lease.unreserved", "lease.rival", "lease.foreign", "lease.expired",
     "port.absent", "port.changed", "port.flows", "port.meter", "rules.changed", "mapping.changed", "mapping.foreign",
+    "rules.rival",
     "machine.absent", "machine.paused", "machine.changed", "machine.unplugged", "machine.rival",
     "machine.devices", "machine.pins", "machine.seed",
     "slot.device", "slot.ungranted", "slot.occupied", "slot.absent",
@@ -159,6 +160,16 @@ TYPES: Final = (
         evidence="the network that is served; that it is not",
         source="pidfd",
         policy="repair",
+    ),
+    DriftType(
+        kind="rules.rival",
+        scope="node",
+        serves="NOD-7, signal 4: NAT and firewall as exposed",
+        means="a rule of another table sends packets into the slices' network, or takes those that come to a slice; it "
+        "is somebody's, and left to him",
+        evidence="no such rule; its table and chain, and where it sends to",
+        source="nfnetlink",
+        policy="report",
     ),
     DriftType(
         kind="uplink.lost",

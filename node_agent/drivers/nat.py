@@ -1,25 +1,36 @@
 """nftables through `nft -j -f -`, and connection tracking (`conntrack`).
 
-Only tables named `sliceplane` are read and written. `nft` runs a list of commands as one transaction of the kernel.
+Only tables named `sliceplane` are written, and of others no more is read than where they send packets. `nft` runs a
+list of commands as one transaction of the kernel. What iptables made is in the listing with its conditions, but only
+the one for people says where it sends to.
 """
 
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from events.values import Ipv4Address
 from node_agent.drivers import conntrack
 from node_agent.drivers.programs import Asked, ask, tell
 from node_agent.looks import look, look_again, look_ahead
 from node_agent.mappings import Connection
+from node_agent.rivals import Diversion, Targets, diversion, targets
 from node_agent.rules import TABLE, Chain, Change, Family, FoundRule, Rule, Ruleset, canonical
 from node_agent.slices import HostRefused, HostUnreadable
 
 FAMILIES: Final[tuple[Family, ...]] = ("inet", "netdev")
 
+_OF_IPV4: Final = {"ip", "inet"}
+
 Command = dict[str, Any]
+
+
+class _Listed(NamedTuple):
+    own: Ruleset
+    diversions: tuple[Diversion, ...]
 
 
 class Nftables:
@@ -32,7 +43,14 @@ class Nftables:
         return () if shutil.which("nft") else ("program nft",)
 
     def ruleset(self) -> Ruleset:
-        return look((self, "ruleset"), lambda: self._ask_ruleset().answer())
+        return look((self, "ruleset"), lambda: self._ask_ruleset().answer()).own
+
+    def diversions(self) -> tuple[Diversion, ...]:
+        listed = look((self, "ruleset"), lambda: self._ask_ruleset().answer()).diversions
+        if not any(each.is_opaque for each in listed):
+            return listed
+        sent = look((self, "targets"), lambda: self._ask_targets().answer())
+        return tuple(replace(each, to=sent.get((each.table, each.handle), each.to)) for each in listed)
 
     def look_ahead(self) -> None:
         look_ahead((self, "ruleset"), self._ask_ruleset)
@@ -66,20 +84,30 @@ class Nftables:
         except (conntrack.Refused, OSError) as error:
             raise HostUnreadable(f"connection tracking: {error}") from error
 
-    def _ask_ruleset(self) -> Asked[Ruleset]:
-        return ask("nft list ruleset", [("nft", "-j", "list", "ruleset")], _found_ruleset, self._deadline)
+    def _ask_ruleset(self) -> Asked[_Listed]:
+        return ask("nft list ruleset", [("nft", "-j", "list", "ruleset")], _listed, self._deadline)
+
+    def _ask_targets(self) -> Asked[Targets]:
+        return ask("nft list ruleset", [("nft", "-na", "list", "ruleset")], targets, self._deadline)
 
 
 # A survey sees the same rules again and again.
 @lru_cache(maxsize=2)
-def _found_ruleset(text: str) -> Ruleset:
+def _listed(text: str) -> _Listed:
     listed = json.loads(text)["nftables"]
     chains = (each["chain"] for each in listed if "chain" in each)
-    rules = (each["rule"] for each in listed if "rule" in each)
-    return Ruleset(
+    rules = [each["rule"] for each in listed if "rule" in each]
+    own = Ruleset(
         frozenset(_found_chain(chain) for chain in chains if _ours(chain)),
         tuple(_found_rule(rule) for rule in rules if _ours(rule)),
     )
+    others = (_found_diversion(rule) for rule in rules if not _ours(rule) and rule["family"] in _OF_IPV4)
+    return _Listed(own, tuple(each for each in others if each is not None))
+
+
+def _found_diversion(listed: Command) -> Diversion | None:
+    table = f"{listed['family']} {listed['table']}"
+    return diversion(table, listed["chain"], listed["handle"], listed["expr"])
 
 
 def _ours(listed: Command) -> bool:

@@ -97,6 +97,11 @@ HARMS: Final[Mapping[DriftKind, Harm]] = MappingProxyType(
         "mapping.foreign": Harm(
             'nft "insert rule inet sliceplane mapping tcp dport 2299 dnat ip to $ip:22 comment \\"$tap foreign\\""'
         ),
+        "rules.rival": Harm(
+            "nft add table ip other; nft 'add chain ip other pre { type nat hook prerouting priority -101; }';"
+            " nft add rule ip other pre tcp dport 2299 dnat to $ip",
+            "nft delete table ip other",
+        ),
         "machine.absent": Harm(f"{_VIRSH} destroy $tap"),
         "machine.paused": Harm(f"{_VIRSH} suspend $tap"),
         "machine.changed": Harm(
@@ -136,6 +141,14 @@ OTHER_HARMS: Final[Mapping[str, tuple[DriftKind, Harm]]] = MappingProxyType(
             Harm(
                 "ovs-vsctl --id=@spy create sflow agent=lo targets='\"127.0.0.1:9\"'"
                 " -- set bridge br-slice sflow=@spy"
+            ),
+        ),
+        "rules.rival_from_way": (
+            "rules.rival",
+            Harm(
+                "nft add table ip other; nft 'add chain ip other pre { type nat hook prerouting priority -101; }';"
+                " nft add rule ip other pre tcp dport 1-65535 dnat to 192.0.2.77",
+                "nft delete table ip other",
             ),
         ),
         "mapping.let_in": (

@@ -22,6 +22,7 @@ from node_agent.mappings import Connection
 from node_agent.meters import Meter
 from node_agent.pci import PciDevice
 from node_agent.ports import Port
+from node_agent.rivals import Diversion
 from node_agent.rules import Chain, FoundRule
 
 
@@ -75,6 +76,7 @@ class State(msgspec.Struct):
     links: dict[str, GatewayLink] = {}
     uplinks: list[str] = []
     connections: list[Connection] = []
+    diversions: list[Diversion] = []
     forwards: bool = False
     dhcp: NodeNetwork | None = None
     starts: dict[str, int] = {}

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from events.values import Ipv4Address
 from node_agent.lab.simulated.host import SimulatedHost, State
 from node_agent.mappings import Connection
+from node_agent.rivals import Diversion
 from node_agent.rules import Change, FoundRule, Rule, Ruleset
 from node_agent.slices import HostRefused
 
@@ -19,6 +20,10 @@ class SimulatedFilter:
     def ruleset(self) -> Ruleset:
         with self._host.look() as state:
             return Ruleset(frozenset(state.chains), tuple(state.nat))
+
+    def diversions(self) -> tuple[Diversion, ...]:
+        with self._host.look() as state:
+            return tuple(state.diversions)
 
     def change(self, change: Change) -> None:
         with self._host.change("translation.change") as state:

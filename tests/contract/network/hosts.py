@@ -18,6 +18,7 @@ from node_agent.links import LinkAspect, Links, OtherLink, Representor
 from node_agent.passthrough import PciBus
 from node_agent.places import NO_PLACES, Places
 from node_agent.ports import PortAspect, Switch
+from node_agent.rivals import Diversion
 from node_agent.slices import Aspect
 from node_agent.translations import Filter, TranslationAspect
 from tests.connections import inbound, outbound
@@ -66,6 +67,12 @@ class Host(Protocol):
         """A link of another kind under this name."""
         ...
 
+    def plant_diversion(self, to: Ipv4Address, port: int) -> None:
+        """Have a table `other` send what comes to this TCP port to an address, until `uproot_diversion`."""
+        ...
+
+    def uproot_diversion(self) -> None: ...
+
     def plant_master(self, name: str) -> None:
         """Make the link a port of another bridge, until the end of the test."""
         ...
@@ -111,6 +118,16 @@ class Simulated:
     def plant_link(self, name: str) -> None:
         with self.host.change() as state:
             state.others.append(OtherLink(name, "veth"))
+
+    def plant_diversion(self, to: Ipv4Address, port: int) -> None:
+        with self.host.change() as state:
+            state.diversions = [
+                Diversion("ip other", "pre", 2, protocol="tcp", ports=((port, port),), to=(f"{to}/32",))
+            ]
+
+    def uproot_diversion(self) -> None:
+        with self.host.change() as state:
+            state.diversions = []
 
     def plant_master(self, name: str) -> None:
         with self.host.change() as state:

@@ -71,6 +71,16 @@ class Real:
         with IPRoute() as netlink:
             netlink.link("add", ifname=name, kind="veth", peer={"ifname": f"{name}-peer"})
 
+    def plant_diversion(self, to: Ipv4Address, port: int) -> None:
+        chain = "add chain ip other pre { type nat hook prerouting priority -101; }"
+        rule = f"add rule ip other pre tcp dport {port} dnat to {to}"
+        subprocess.run(
+            ["nft", "-f", "-"], input=f"add table ip other\n{chain}\n{rule}\n", check=True, text=True
+        )
+
+    def uproot_diversion(self) -> None:
+        subprocess.run(["nft", "delete", "table", "ip", "other"], check=True)
+
     def plant_master(self, name: str) -> None:
         with IPRoute() as netlink:
             if not netlink.link_lookup(ifname=THIEF):

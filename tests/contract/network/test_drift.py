@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from events.values import MacAddress
+from events.values import Ipv4Address, MacAddress
 from node_agent.drift import differences
 from node_agent.flows import cookie_of
 from node_agent.foreign import STANDALONE
@@ -18,10 +18,11 @@ from node_agent.rules import Change
 from node_agent.slices import Aspect, Difference
 from tasks.drift import DriftKind
 from tests.contract.network.hosts import Host, aspects_of, gateway_of
-from tests.contract.network.slices import NETWORK, network, run, slice_on
+from tests.contract.network.slices import NETWORK, network, port_mapping, run, slice_on
 
 Harm = Callable[[Host], None]
 SLOT: Final = network(0, rate_mbit=100)
+ELSEWHERE: Final = Ipv4Address("192.0.2.77")
 
 
 def without_tap(host: Host) -> None:
@@ -173,6 +174,27 @@ def test_who_hears_a_bridge_or_sets_its_flows_is_named(host: Host) -> None:
     [changed] = [each for each in differences(gateway_of(host).to_apply()) if each.kind == "bridge.changed"]
     assert changed.found == f"{changed.wanted}, with controller tcp:127.0.0.1:9, mirror spy"
     run(gateway_of(host).to_apply())
+
+
+@pytest.mark.parametrize(
+    ("to", "port", "found"),
+    [
+        (SLOT.ip, 2299, ["ip other pre to 10.100.1.10"]),
+        (ELSEWHERE, 2222, ["ip other pre to 192.0.2.77"]),
+        (ELSEWHERE, 2299, []),
+    ],
+    ids=["into the slices' network", "from a way in", "past both"],
+)
+def test_a_translation_of_somebody_elses_is_told_where_it_meets_the_slices(
+    host: Host, to: Ipv4Address, port: int, found: list[str]
+) -> None:
+    translation = aspects_of(host)[3]
+    run(translation.to_apply(slice_on(SLOT, port_mapping(1, "198.51.100.7", 2222))))
+    host.plant_diversion(to, port)
+    told = [(each.kind, each.found) for each in gateway_of(host).lost()]
+    host.uproot_diversion()
+    assert told == [("rules.rival", each) for each in found]
+    assert gateway_of(host).lost() == ()
 
 
 def test_an_uplink_without_a_default_route_is_lost(host: Host) -> None:
