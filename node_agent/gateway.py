@@ -106,11 +106,17 @@ class HostLinks(Protocol):
 
     def addresses(self, name: str) -> tuple[Ipv4Address, ...]: ...
 
-    def default_route_links(self) -> frozenset[str]: ...
+    def default_route_links(self) -> frozenset[str]:
+        """Those that have a carrier: of one whose cable is out the kernel keeps the route."""
+        ...
 
-    def forwards(self) -> bool: ...
+    def not_forwarding(self, *names: str) -> tuple[str, ...]:
+        """Of `all`, the host as a whole, and these links, which do not forward what IPv4 they receive."""
+        ...
 
-    def set_forwarding(self) -> None: ...
+    def set_forwarding(self, *names: str) -> None:
+        """For the host as a whole and for these links; one that is not there counts as done."""
+        ...
 
 
 class NodeFilter(Protocol):
@@ -150,6 +156,7 @@ class Gateway:
     ) -> None:
         self._wanted, self._bridges, self._links = wanted, bridges, links
         self._filter, self._dhcp = filter_, dhcp
+        self._forwarding = wanted.bridge, wanted.uplink
 
     def to_apply(self) -> tuple[Step, ...]:
         """Steps that make the node fit to carry slices; empty when it is."""
@@ -167,7 +174,7 @@ class Gateway:
     def _lost(self) -> Iterator[Difference]:
         found, wanted = self._links.default_route_links(), self._wanted.uplink
         if wanted not in found:
-            others = ", ".join(sorted(found)) or "no link"
+            others = ", ".join(sorted(found)) or "no link that has a carrier"
             yield Difference("uplink.lost", f"a default route by {wanted}", f"default routes by {others}")
         own = [each.rule for each in self._filter.ruleset().rules if each.rule.place in SLOTS]
         rival = rivals(self._filter.diversions(), own, self._wanted.subnet)
@@ -194,7 +201,7 @@ class Gateway:
             _found(
                 "switch", f"bridge {wanted.bridge}", lambda: self._bridges.bridge(wanted.bridge) is not None
             ),
-            _found("forwarding", "IPv4 forwarding", self._links.forwards),
+            _found("forwarding", "IPv4 forwarding", lambda: not self._not_forwarding()),
             _found("uplink", f"default route by {wanted.uplink}", self._has_uplink),
             _found("translation", f"masquerade and filter rules for {wanted.subnet}", self._has_rules),
             _found("dhcp", "DHCP server", lambda: self._dhcp.serves(wanted)),
@@ -202,6 +209,9 @@ class Gateway:
 
     def _has_uplink(self) -> bool:
         return self._wanted.uplink in self._links.default_route_links()
+
+    def _not_forwarding(self) -> tuple[str, ...]:
+        return self._links.not_forwarding(*self._forwarding)
 
     def _has_rules(self) -> bool:
         return not set(self._rules()) - {found.rule for found in self._filter.ruleset().rules}
@@ -249,9 +259,11 @@ class Gateway:
         if found != wanted:
             differs = Difference("gateway.address", _link_words(name, wanted), _link_words(name, found))
             yield Step("gateway.set_address", lambda: self._links.set_gateway_link(name, wanted), differs)
-        if not self._links.forwards():
-            off = Difference("gateway.forwarding", "IPv4 forwarding on", "IPv4 forwarding off")
-            yield Step("gateway.set_forwarding", self._links.set_forwarding, off)
+        if off := self._not_forwarding():
+            found_off = f"IPv4 forwarding off for {', '.join(off)}"
+            differs = Difference("gateway.forwarding", "IPv4 forwarding on", found_off)
+            forwarding = self._forwarding
+            yield Step("gateway.set_forwarding", lambda: self._links.set_forwarding(*forwarding), differs)
 
     def _dhcp_steps(self) -> Iterator[Step]:
         if not self._dhcp.serves(self._wanted):

@@ -23,7 +23,8 @@ from node_agent.links import OtherLink, Representor, Tap
 from node_agent.looks import look, look_again
 from node_agent.slices import HostRefused, HostUnreadable
 
-FORWARDING: Final = Path("/proc/sys/net/ipv4/ip_forward")
+ALL: Final = "all"
+"""The host as a whole: `net.ipv4.ip_forward` by its other name (ip-sysctl)."""
 TAP: Final = 2
 """IFLA_TUN_TYPE of a tap (linux/if_tun.h, IFF_TAP)."""
 SWITCH: Final = "openvswitch"
@@ -132,19 +133,20 @@ class NetlinkLinks:
             return frozenset(route.get("oif") for route in netlink.get_default_routes(family=AF_INET))
 
         routes = self._look("default routes", read)
-        return frozenset(name for name, found in self._links().items() if found.number in routes)
+        links = self._links().items()
+        return frozenset(name for name, found in links if found.number in routes and found.has_carrier)
 
-    def forwards(self) -> bool:
-        try:
-            return FORWARDING.read_text().strip() == "1"
-        except OSError as error:
-            raise HostUnreadable(f"read {FORWARDING}: {error}") from error
+    def not_forwarding(self, *names: str) -> tuple[str, ...]:
+        return tuple(name for name in (ALL, *names) if _forwards(name) is False)
 
-    def set_forwarding(self) -> None:
-        try:
-            FORWARDING.write_text("1\n")
-        except OSError as error:
-            raise HostRefused(f"write {FORWARDING}: {error}") from error
+    def set_forwarding(self, *names: str) -> None:
+        # In this order: a change for all is one for each.
+        for name in (ALL, *names):
+            try:
+                if _forwards(name) is False:
+                    _forwarding(name).write_text("1\n")
+            except (OSError, HostUnreadable) as error:
+                raise HostRefused(f"write {_forwarding(name)}: {error}") from error
 
     def _links(self) -> dict[str, _Found]:
         # Decoding a link costs more than all that is done with it, so it is decoded once.
@@ -196,6 +198,20 @@ class NetlinkLinks:
                 self._socket.close()
                 self._socket = None
                 raise
+
+
+def _forwarding(name: str) -> Path:
+    return Path("/proc/sys/net/ipv4/conf", name, "forwarding")
+
+
+def _forwards(name: str) -> bool | None:
+    """None: there is no such link."""
+    try:
+        return _forwarding(name).read_text().strip() == "1"
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise HostUnreadable(f"read {_forwarding(name)}: {error}") from error
 
 
 def _index(netlink: IPRoute, name: str) -> int:

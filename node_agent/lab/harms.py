@@ -159,6 +159,14 @@ OTHER_HARMS: Final[Mapping[str, tuple[DriftKind, Harm]]] = MappingProxyType(
             "gateway.rules",
             Harm("nft insert rule inet sliceplane mapping tcp dport 2299 dnat ip to $ip:22"),
         ),
+        "forwarding.of_bridge": (
+            "gateway.forwarding",
+            Harm("echo 0 > /proc/sys/net/ipv4/conf/br-slice/forwarding"),
+        ),
+        "forwarding.of_uplink": (
+            "gateway.forwarding",
+            Harm("echo 0 > /proc/sys/net/ipv4/conf/uplink0/forwarding"),
+        ),
         "link.enslaved": (
             "link.changed",
             Harm(

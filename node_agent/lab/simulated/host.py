@@ -78,6 +78,7 @@ class State(msgspec.Struct):
     connections: list[Connection] = []
     diversions: list[Diversion] = []
     forwards: bool = False
+    not_forwarding: list[str] = []
     dhcp: NodeNetwork | None = None
     starts: dict[str, int] = {}
 

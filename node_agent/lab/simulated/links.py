@@ -78,10 +78,12 @@ class SimulatedLinks:
         with self._host.look() as state:
             return frozenset(state.uplinks)
 
-    def forwards(self) -> bool:
+    def not_forwarding(self, *names: str) -> tuple[str, ...]:
         with self._host.look() as state:
-            return state.forwards
+            whole = () if state.forwards else ("all",)
+            return (*whole, *(name for name in names if not state.forwards or name in state.not_forwarding))
 
-    def set_forwarding(self) -> None:
+    def set_forwarding(self, *names: str) -> None:
         with self._host.change("gateway.forward") as state:
             state.forwards = True
+            state.not_forwarding = [each for each in state.not_forwarding if each not in names]

@@ -67,6 +67,18 @@ class Host(Protocol):
         """A link of another kind under this name."""
         ...
 
+    def stop_forwarding(self, name: str) -> None:
+        """Have the host forward nothing that the link receives."""
+        ...
+
+    def plant_unplugged(self, name: str) -> None:
+        """A link that is up without a carrier, and a default route by it, until the link is deleted."""
+        ...
+
+    def plug_in(self, name: str) -> None:
+        """Give that link its carrier."""
+        ...
+
     def plant_diversion(self, to: Ipv4Address, port: int) -> None:
         """Have a table `other` send what comes to this TCP port to an address, until `uproot_diversion`."""
         ...
@@ -118,6 +130,18 @@ class Simulated:
     def plant_link(self, name: str) -> None:
         with self.host.change() as state:
             state.others.append(OtherLink(name, "veth"))
+
+    def stop_forwarding(self, name: str) -> None:
+        with self.host.change() as state:
+            state.not_forwarding.append(name)
+
+    def plant_unplugged(self, name: str) -> None:
+        with self.host.change() as state:
+            state.others.append(OtherLink(name, "veth"))
+
+    def plug_in(self, name: str) -> None:
+        with self.host.change() as state:
+            state.uplinks.append(name)
 
     def plant_diversion(self, to: Ipv4Address, port: int) -> None:
         with self.host.change() as state:

@@ -71,6 +71,20 @@ class Real:
         with IPRoute() as netlink:
             netlink.link("add", ifname=name, kind="veth", peer={"ifname": f"{name}-peer"})
 
+    def stop_forwarding(self, name: str) -> None:
+        Path("/proc/sys/net/ipv4/conf", name, "forwarding").write_text("0\n")
+
+    def plant_unplugged(self, name: str) -> None:
+        for words in (
+            f"link add {name} type veth peer name {name}-far",
+            f"link set {name} up",
+            f"route add default dev {name} metric 900",
+        ):
+            subprocess.run(["ip", *words.split()], check=True)
+
+    def plug_in(self, name: str) -> None:
+        subprocess.run(["ip", "link", "set", f"{name}-far", "up"], check=True)
+
     def plant_diversion(self, to: Ipv4Address, port: int) -> None:
         chain = "add chain ip other pre { type nat hook prerouting priority -101; }"
         rule = f"add rule ip other pre tcp dport {port} dnat to {to}"

@@ -112,6 +112,14 @@ def overheard(host: Host) -> None:
     host.plant_strangers()
 
 
+def bridge_not_forwarding(host: Host) -> None:
+    host.stop_forwarding(NETWORK.bridge)
+
+
+def uplink_not_forwarding(host: Host) -> None:
+    host.stop_forwarding(NETWORK.uplink)
+
+
 def foreign_flows(host: Host) -> None:
     host.switch.set_flows(NETWORK.bridge, 0x77, frozenset({replace(STANDALONE, priority=9)}))
 
@@ -132,6 +140,8 @@ OF_NODES: Final[list[tuple[DriftKind, Harm]]] = [
     ("bridge.changed", overheard),
     ("bridge.foreign_flows", foreign_flows),
     ("gateway.address", without_address),
+    ("gateway.forwarding", bridge_not_forwarding),
+    ("gateway.forwarding", uplink_not_forwarding),
     ("gateway.rules", without_masquerade),
 ]
 
@@ -205,3 +215,23 @@ def test_an_uplink_without_a_default_route_is_lost(host: Host) -> None:
     finally:
         host.network = NETWORK
     assert (lost.kind, lost.wanted) == ("uplink.lost", "a default route by nowhere0")
+
+
+def test_an_uplink_without_a_carrier_is_lost_although_its_default_route_stays(host: Host) -> None:
+    host.plant_unplugged("unplugged0")
+    host.network = replace(NETWORK, uplink="unplugged0")
+    try:
+        unplugged = [each.kind for each in gateway_of(host).lost()]
+        host.plug_in("unplugged0")
+        plugged_in = [each.kind for each in gateway_of(host).lost()]
+    finally:
+        host.network = NETWORK
+        host.links.delete_link("unplugged0")
+    assert (unplugged, plugged_in) == (["uplink.lost"], [])
+
+
+def test_forwarding_that_is_off_is_told_by_its_link(host: Host) -> None:
+    host.stop_forwarding(NETWORK.bridge)
+    [off] = differences(gateway_of(host).to_apply())
+    assert off.found == "IPv4 forwarding off for br-slice"
+    run(gateway_of(host).to_apply())
