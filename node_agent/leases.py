@@ -176,7 +176,7 @@ class LeaseAspect:
 
     def _leased(self, network: SliceNetwork) -> frozenset[LeaseSeen]:
         by_key = look(
-            (self, "leases by key"),
+            (self._leases, "leases by key"),
             lambda: _by_key(self._leases.leases(), lambda lease: (lease.mac, lease.ip)),
         )
         return _of(by_key, (network.mac, network.ip))

@@ -9,6 +9,7 @@ from node_agent.flows import cookie_of, port_number
 from node_agent.foreign import STANDALONE
 from node_agent.leases import LeaseAspect, ObservedAddress
 from node_agent.links import Tap
+from node_agent.looks import one_look
 from node_agent.ports import Port
 from node_agent.rules import Change
 from node_agent.slices import Aspect, SliceNetwork
@@ -251,6 +252,18 @@ def test_a_neighbours_lease_on_the_wanted_address_is_foreign_and_is_cleared_firs
     assert run(aspects[1].to_apply(slice_on(new))) == ["lease.withdraw", "lease.clear", "lease.reserve"]
     assert LeaseAspect(host.leases).observe_address(new) == ObservedAddress(None, "none")
     run(aspects[1].to_remove(new))
+
+
+def test_a_lease_that_was_cleared_within_a_look_is_seen_no_more_in_it(
+    host: Host, aspects: tuple[Aspect, ...]
+) -> None:
+    slot, leases = network(0), LeaseAspect(host.leases)
+    apply(aspects, slot)
+    host.lease(slot.tap, slot.mac)
+    with one_look():
+        assert leases.observe_address(slot) == ObservedAddress(slot.ip, "bound")
+        run(leases.to_remove(slot))
+        assert leases.observe_address(slot) == ObservedAddress(None, "none")
 
 
 def test_a_guest_without_a_reservation_gets_no_address(host: Host, aspects: tuple[Aspect, ...]) -> None:
