@@ -130,7 +130,9 @@ class NetlinkLinks:
 
     def default_route_links(self) -> frozenset[str]:
         def read(netlink: IPRoute) -> frozenset[int]:
-            return frozenset(route.get("oif") for route in netlink.get_default_routes(family=AF_INET))
+            return frozenset(
+                hop for each in netlink.get_default_routes(family=AF_INET) for hop in _hops(each)
+            )
 
         routes = self._look("default routes", read)
         links = self._links().items()
@@ -289,6 +291,12 @@ def _is_without_ipv6(message: Any) -> bool:
     specifics = message.get_attr("IFLA_AF_SPEC")
     ipv6 = specifics.get_attr("AF_INET6") if specifics else None
     return ipv6 is None or bool(ipv6.get_attr("IFLA_INET6_CONF")["disable_ipv6"])
+
+
+def _hops(route: Any) -> list[int]:
+    """The links of a route: those of all its hops, where it has several (rtnetlink(7), RTA_MULTIPATH)."""
+    several = route.get_attr("RTA_MULTIPATH")
+    return [hop["oif"] for hop in several] if several else [route.get("oif")]
 
 
 def _cidr(message: Any) -> str:

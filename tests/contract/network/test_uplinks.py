@@ -1,0 +1,43 @@
+"""Which links a lab node reaches the world by, as its routes have it."""
+
+import subprocess
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from node_agent.lab.lab import Lab
+from tests.contract.network.slices import NETWORK
+
+if TYPE_CHECKING:
+    from tests.contract.network.lab_host import Real
+
+pytestmark = pytest.mark.node
+
+
+@pytest.fixture
+def host(lab: Lab) -> Iterator["Real"]:
+    from tests.contract.network.lab_host import real_host
+
+    with real_host(lab.node("lab-b"), NETWORK) as host:
+        yield host
+
+
+def ip(*words: str) -> str:
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
+
+
+def test_every_link_of_a_default_route_with_several_hops_is_an_uplink(host: "Real") -> None:
+    assert host.links.default_route_links() == {"uplink0"}
+    alone = ip("route", "show", "default").split()
+    ip("link", "add", "second0", "type", "veth", "peer", "name", "second1")
+    ip("address", "add", "192.0.2.2/30", "dev", "second0")
+    ip("link", "set", "second1", "up")
+    ip("link", "set", "second0", "up")
+    hops = [*("nexthop", *alone[1:5]), "nexthop", "via", "192.0.2.1", "dev", "second0"]
+    try:
+        ip("route", "replace", "default", *hops)
+        assert host.links.default_route_links() == {"uplink0", "second0"}
+    finally:
+        ip("route", "replace", *alone)
+        ip("link", "delete", "second0")
