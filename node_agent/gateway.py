@@ -195,15 +195,18 @@ class Gateway:
         drivers = (("switch", self._bridges), ("translation", self._filter), ("dhcp", self._dhcp))
         return ((name, words) for name, driver in drivers for words in driver.missing())
 
+    # What a repair would ask, where there is one: fit is a node of which nothing is left to mend.
     def _looked_at(self) -> tuple[Prerequisite, ...]:
         wanted = self._wanted
         return (
-            _found(
-                "switch", f"bridge {wanted.bridge}", lambda: self._bridges.bridge(wanted.bridge) is not None
-            ),
+            _found("switch", f"bridge {wanted.bridge}", lambda: not any(self._bridge_steps())),
             _found("forwarding", "IPv4 forwarding", lambda: not self._not_forwarding()),
             _found("uplink", f"default route by {wanted.uplink}", self._has_uplink),
-            _found("translation", f"masquerade and filter rules for {wanted.subnet}", self._has_rules),
+            _found(
+                "translation",
+                f"masquerade and filter rules for {wanted.subnet}",
+                lambda: not any(self._filter_steps()),
+            ),
             _found("dhcp", "DHCP server", lambda: self._dhcp.serves(wanted)),
         )
 
@@ -212,9 +215,6 @@ class Gateway:
 
     def _not_forwarding(self) -> tuple[str, ...]:
         return self._links.not_forwarding(*self._forwarding)
-
-    def _has_rules(self) -> bool:
-        return not set(self._rules()) - {found.rule for found in self._filter.ruleset().rules}
 
     def _bridge_steps(self) -> Iterator[Step]:
         wanted = Bridge(

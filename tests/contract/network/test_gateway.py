@@ -40,6 +40,7 @@ def test_a_rule_of_nobodys_is_removed_and_the_slots_rules_stay(host: Host) -> No
     translation = aspects_of(host)[3]
     run(translation.to_apply(slice_on(network(0))))
     host.filter.change(Change(insert=(rule("inet", OUT_OF_SLICES, "somebody", ACCEPT),)))
+    assert "masquerade" in " ".join(lacking(gateway_of(host)))
     assert run(gateway_of(host).to_apply()) == ["gateway.set_rules"]
     assert gateway_of(host).to_apply() == translation.to_apply(slice_on(network(0))) == ()
 
@@ -60,6 +61,7 @@ def test_a_bridge_that_forwards_like_any_switch_is_made_secure_again(host: Host)
     bridge = host.switch.bridge(NETWORK.bridge)
     assert bridge is not None
     host.switch.set_bridge(replace(bridge, secure=False))
+    assert lacking(gateway_of(host)) == [f"bridge {NETWORK.bridge}"]
     assert "gateway.set_bridge" in run(gateway_of(host).to_apply())
     assert host.switch.bridge(NETWORK.bridge) == bridge
     assert names(gateway_of(host).to_apply()) == []
