@@ -111,7 +111,7 @@ class Machines:
 
     def inspect(self, network: SliceNetwork) -> MachineSeen | None:
         """The slot's machine, whoever made it. Raises `HostUnreadable`."""
-        found = next((each for each in self._hypervisor.domains() if each.name == network.tap), None)
+        found = next((each for each in self._all_domains() if each.name == network.tap), None)
         if found is None:
             return None
         guest = found.guest
@@ -183,7 +183,7 @@ class Machines:
         place = self._place(network)
         if not place.devices:
             return ()
-        return not_let_go(place, self._bus.devices(), self._hypervisor.domains(), network.tap)
+        return not_let_go(place, self._bus.devices(), self._all_domains(), network.tap)
 
     def _place(self, network: SliceNetwork) -> Place:
         return self._places.get(network.index, ANYWHERE)

@@ -105,7 +105,8 @@ class Survey:
             if self._gate.room:
                 self.look()
             else:
-                self._inspection.prepare(self._halt)
+                with one_look():
+                    self._inspection.prepare(self._halt)
         except Halted:
             return
         except OSError:

@@ -130,7 +130,8 @@ class Agent:
     def start(self, halt: Halt) -> None:
         """Returns when orders are taken. Raises `Halted`, `OSError`."""
         self._talking.start()
-        self._inspection.tell(self._inspection.prepare(halt), ())
+        with one_look():
+            self._inspection.tell(self._inspection.prepare(halt), ())
         was_asked = self._resync.begin(halt)
         with one_look():
             due = self._acceptance.notice_all()

@@ -95,6 +95,11 @@ async def test_an_order_goes_all_the_way(
     await drained(control)
 
 
+async def test_an_agent_prepares_its_node_in_one_look(agent: Running, toy: Toy) -> None:
+    await eventually_async(lambda: toy.ahead != [])
+    assert toy.ahead[0] == 1
+
+
 async def test_the_node_describes_itself_once_until_it_changes(
     agent: Running, plane: FakeControlPlane, control: Redis, toy: Toy
 ) -> None:

@@ -120,3 +120,12 @@ def test_devices_that_cannot_be_seen_after_a_restart_are_told_as_they_were(
         restarted.survey.look()
         assert restarted.open() == ["host.unreadable"]
         assert restarted.devices() == ["10de:2330"]
+
+
+def test_the_nodes_own_part_is_looked_at_in_one_look_also_while_nothing_can_be_told(
+    surveyed: Surveyed, toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Spool, "full", property(lambda _: True))
+    surveyed.survey.wake()
+    eventually(lambda: toy.ahead != [])
+    assert toy.ahead == [1]

@@ -11,6 +11,7 @@ from typing import Final
 from events.values import IngressId, Ipv4Address
 from node_agent.host import Answered, Host, MachineSeen, NotYet, Prerequisite
 from node_agent.leases import LeaseState, ObservedAddress
+from node_agent.looks import look
 from node_agent.pci import PciDevice, PciDevices
 from node_agent.slices import Difference, HostRefused, HostUnreadable, Slice, SliceNetwork, Step
 from tasks.orders import Mapping
@@ -58,6 +59,8 @@ class Toy:
     hangs_until: threading.Event | None = None
     look_hangs_until: threading.Event | None = None
     hangs: threading.Event = field(default_factory=threading.Event)
+    ahead: list[int] = field(default_factory=list)
+    """How often each that looked ahead had to read what it asked twice: once, within a look."""
 
     def counts(self) -> Counter[str]:
         return Counter(self.done)
@@ -79,10 +82,16 @@ class Toy:
             inspect_machine=self.inspect,
             runs=self.runs,
             to_shut_down=self.to_shut_down,
-            look_ahead=lambda: None,
+            look_ahead=self.look_ahead,
             listen=lambda: None,
             close=lambda: None,
         )
+
+    def look_ahead(self) -> None:
+        reads = list[int]()
+        for _ in range(2):
+            look(("toy", "ahead"), lambda: reads.append(1))
+        self.ahead.append(len(reads))
 
     def pci_devices(self) -> PciDevices:
         if "pci" in self.unreadable:

@@ -10,6 +10,7 @@ import pytest
 from events.values import ImageName
 from node_agent.guests import Guest, guest_for
 from node_agent.host import MachineSeen
+from node_agent.looks import one_look
 from node_agent.machine_plans import FoundDomain
 from node_agent.machines import Machines
 from node_agent.slices import HostRefused, HostUnreadable, Slice
@@ -289,3 +290,20 @@ def test_a_paused_machine_cannot_shut_down_and_is_not_asked_to(host: Host, machi
     host.pause(only_domain(host))
     assert ask_to_shut_down(machines) == []
     assert stop(machines) == ["machine.destroy"]
+
+
+def test_all_that_is_asked_of_machines_within_a_look_is_one_listing(
+    host: Host, machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listings, domains = list[str](), host.hypervisor.domains
+
+    def listed() -> tuple[FoundDomain, ...]:
+        listings.append("once")
+        return domains()
+
+    monkeypatch.setattr(host.hypervisor, "domains", listed)
+    with one_look():
+        for index in (0, 1):
+            machines.inspect(network_on(index))
+            machines.still_on(network_on(index))
+    assert listings == ["once"]
