@@ -142,13 +142,13 @@ class DnsmasqLeases:
 
         It handles a signal before any packet that comes after it, and one that does not run reads them when it starts.
         """
-        stand = self._stand()
+        began, stand = time.time(), self._stand()
         if stand == self._heeded:
             return
         self._server.hang_up()
         # What changes again within a tick of the clock would look the same.
         latest = max(changed for _, _, changed in stand) / 1e9 if stand else 0.0
-        self._heeded = stand if abs(time.time() - latest) >= SETTLED else None
+        self._heeded = stand if began - latest >= SETTLED else None
 
     def _stand(self) -> Stand:
         return frozenset(
