@@ -50,6 +50,18 @@ class AllocationRequested(Fact, frozen=True):
     """What the caller called it; Sliceplane reads nothing into them."""
 
 
+class ReadinessNamed(Fact, frozen=True):
+    """The image has a sign of its own that a guest is ready, in place of an SSH banner on port 22. It holds for this
+    allocation, whatever is said of the image later.
+    """
+
+    allocation_id: AllocationId
+    port: int
+    """TCP port of the guest."""
+    banner: str
+    """What a line from there begins with; empty where an open port is enough."""
+
+
 class AllocationPlaced(Fact, frozen=True):
     """Slots were chosen and claimed in the same append; all of one node."""
 
@@ -93,7 +105,7 @@ class SliceReady(Fact, frozen=True):
     port: int
     """TCP port of the check."""
     banner: str
-    """The guest's first line."""
+    """The guest's line that began as was wanted; empty where an open port was enough."""
 
 
 class AllocationActivated(Fact, frozen=True):
@@ -230,6 +242,7 @@ class AllocationReleased(Fact, frozen=True):
 
 AllocationFact = (
     AllocationRequested
+    | ReadinessNamed
     | AllocationPlaced
     | SliceStarting
     | SliceAddressObserved

@@ -52,6 +52,7 @@ CATALOG: Final[dict[str, Shape]] = {
     "slot.recovered": Shape(1, slots.SlotRecovered),
     "slot.mended": Shape(1, slots.SlotMended),
     "allocation.requested": Shape(1, allocations.AllocationRequested),
+    "allocation.readiness_named": Shape(1, allocations.ReadinessNamed),
     "allocation.placed": Shape(1, allocations.AllocationPlaced),
     "allocation.slice_starting": Shape(1, allocations.SliceStarting),
     "allocation.slice_address_observed": Shape(1, allocations.SliceAddressObserved),

@@ -20,6 +20,7 @@ from control_plane.decisions.allocation_states import (
     state_name,
 )
 from control_plane.decisions.ingress import Published, Way, Withdrawn, ways_of
+from control_plane.decisions.readiness import check_of
 from events.allocations import (
     AllocationFact,
     SliceAddressObserved,
@@ -52,6 +53,9 @@ class LeaseView(BaseModel):
 class Endpoint(BaseModel):
     """Where a slice answers; `via` says from where: `node` is from its own node only, `public` from wherever its
     ingress may be used.
+
+    `kind` by a node is what answered when the slice was found ready: `ssh`, or `tcp` where its image names another
+    sign. In public it is what leads there: `tcp`, `udp` or a whole `address`.
     """
 
     kind: str
@@ -149,8 +153,9 @@ def _lease(state: Placed) -> LeaseView | None:
 
 def _endpoints(facts: Sequence[AllocationFact]) -> list[Endpoint]:
     ready = {fact.slot_id: fact for fact in facts if isinstance(fact, SliceReady)}
+    kind = check_of(facts).kind
     by_node = (
-        Endpoint(kind="ssh", address=fact.address, port=fact.port, node_id=node_of(slot), via="node")
+        Endpoint(kind=kind, address=fact.address, port=fact.port, node_id=node_of(slot), via="node")
         for slot, fact in sorted(ready.items())
     )
     public = (_public(way.asked) for way in ways_of(facts).values() if isinstance(way, Published))

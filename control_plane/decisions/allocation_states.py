@@ -31,6 +31,7 @@ from events.allocations import (
     LeaseExpired,
     LeaseGranted,
     PlacedSlot,
+    ReadinessNamed,
     SliceAddressObserved,
     SliceInterrupted,
     SliceReady,
@@ -147,6 +148,7 @@ SlotWish = SliceRemovalRetried | IngressReserved | IngressWithdrawn
 AnyWish = Wish | SlotWish
 """Those that orders are named after."""
 _NOTES: Final = (
+    ReadinessNamed,
     SliceStarting,
     SliceAddressObserved,
     SliceRemovalUnproved,

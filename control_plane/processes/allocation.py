@@ -33,6 +33,7 @@ from control_plane.decisions.allocation_states import (
     slot_ids,
 )
 from control_plane.decisions.ingress import first_deadline, waiting_in, wanted_in, ways_of
+from control_plane.decisions.readiness import Check, check_of
 from control_plane.decisions.skus import GRACE, SKUS
 from events.allocations import (
     AllocationFact,
@@ -207,9 +208,10 @@ def _orders(
     """The newest order of each of the slots, in the allocation's order."""
     if not slots:
         return ()
-    ways = ways_of(recorded.fact for recorded in history)
+    facts = [recorded.fact for recorded in history]
+    ways, check = ways_of(facts), check_of(facts)
     return tuple(
-        _order(state.request, slot, _wanted_of(history, slot.slot_id), wanted_in(ways, slot.slot_id))
+        _order(state.request, slot, _wanted_of(history, slot.slot_id), wanted_in(ways, slot.slot_id), check)
         for slot in state.slots
         if slot.slot_id in slots
     )
@@ -228,6 +230,7 @@ def _order(
     slot: PlacedSlot,
     wanted: Recorded[AllocationFact],
     ways: tuple[IngressReserved, ...],
+    check: Check,
 ) -> Order:
     allocation = request.allocation_id
     return Order(
@@ -240,7 +243,7 @@ def _order(
         correlation_id=correlation_of(allocation),
         causation_id=wanted.event_id,
         trace_context=wanted.cause.trace_context,
-        body=_body(request, slot, wanted.fact, ways),
+        body=_body(request, slot, wanted.fact, ways, check),
     )
 
 
@@ -249,10 +252,11 @@ def _body(
     slot: PlacedSlot,
     wanted: AllocationFact,
     ways: tuple[IngressReserved, ...],
+    check: Check,
 ) -> ApplySlice | StopSlice | RemoveSlice:
     match wanted:
         case AllocationPlaced() | AllocationStarting() | IngressReserved() | IngressWithdrawn():
-            return _apply(request, slot, ways)
+            return _apply(request, slot, ways, check)
         case AllocationStopping():
             return StopSlice(network=_network(slot), grace_seconds=int(GRACE.total_seconds()))
         case AllocationReleasing() | AllocationFailed() | SliceRemovalRetried():
@@ -265,8 +269,11 @@ def _order_id(slot: SlotId, wanted: Recorded[AllocationFact]) -> UUID:
     return uuid5(_ORDERS, f"{slot} {wanted.epoch} {wanted.position}")
 
 
-def _apply(request: AllocationRequested, slot: PlacedSlot, ways: tuple[IngressReserved, ...]) -> ApplySlice:
+def _apply(
+    request: AllocationRequested, slot: PlacedSlot, ways: tuple[IngressReserved, ...], check: Check
+) -> ApplySlice:
     sku = SKUS[request.sku]
+    deadline = int(sku.provisioning.total_seconds())
     return ApplySlice(
         network=_network(slot, sku.rate_mbit),
         machine=Machine(
@@ -276,7 +283,7 @@ def _apply(request: AllocationRequested, slot: PlacedSlot, ways: tuple[IngressRe
             hostname=request.allocation_id,
             ssh_authorized_keys=request.ssh_authorized_keys,
         ),
-        readiness=Readiness(deadline_seconds=int(sku.provisioning.total_seconds())),
+        readiness=Readiness(port=check.port, banner=check.banner, deadline_seconds=deadline),
         ingress=tuple(map(_mapping, ways)),
     )
 
