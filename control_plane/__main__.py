@@ -18,7 +18,7 @@ from control_plane.commands.access import issue_key
 from control_plane.followers import run_dispatcher
 from control_plane.projector.program import run_projector
 from control_plane.sealing import NoSigningKey
-from control_plane.settings import Settings
+from control_plane.settings import SettingsRefused, read_settings
 from control_plane.wiring import Plane, configure_logs, plane, spare_collections
 from events.fitness import UnfitServer
 from tasks.failpoints import UnknownFailpoint
@@ -31,9 +31,13 @@ PROGRAMS: dict[str, Callable[[Plane], Awaitable[None]]] = {
 
 
 def main() -> int:
-    """The exit code: 1 for a server that must not carry the ledger, found at the start or later on, and for no key."""
+    """The exit code: 1 for settings that cannot be used, for no key, and for a server that must not carry the ledger,
+    found at the start or later on.
+    """
     try:
         return _command(sys.argv[1:])
+    except* SettingsRefused as refused:
+        print(f"The settings cannot be used: {refused.exceptions[0]}.", file=sys.stderr)
     except* UnfitServer as unfit:
         print(
             f"This server cannot carry the ledger: {'; '.join(_sentences(unfit))}.",
@@ -70,7 +74,7 @@ def _command(words: list[str]) -> int:
 
 
 async def _run(program: Callable[[Plane], Awaitable[None]]) -> int:
-    settings = Settings()
+    settings = read_settings()
     configure_logs(settings.log)
     spare_collections()
     async with plane(settings) as made:
@@ -88,7 +92,7 @@ async def _run(program: Callable[[Plane], Awaitable[None]]) -> int:
 async def _issue_key(name: str) -> str:
     """Make an admin API key, record its hash, and return the key: it is shown this once."""
     key = f"sp_{secrets.token_urlsafe(32)}"
-    settings = Settings()
+    settings = read_settings()
     # Unconfigured, a log line would go to standard output, where the key is read.
     configure_logs(settings.log)
     async with plane(settings, pool=1) as made:

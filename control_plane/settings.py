@@ -1,17 +1,71 @@
 """Everything the control plane's programs can be told, from the environment (`SLICEPLANE_*`), read here alone."""
 
+from collections import Counter
 from datetime import timedelta
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Final
 
-from pydantic import Field, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+
+from control_plane.decisions.readiness import SSH, Check
+from control_plane.decisions.skus import IMAGES, Images
+from tasks.fields import ImageName, Port
+from tasks.orders import LONGEST_BANNER
 
 _SILENT_BEATS: Final = 4
 _LONGEST_PREFIX: Final = 23
 SLICE_NETWORKS: Final = IPv4Network("10.100.0.0/16")
 """Unless told otherwise."""
+
+
+_PREFIX: Final = "SLICEPLANE_"
+
+
+class SettingsRefused(Exception):
+    """The environment cannot be used; the message says which settings are wrong and why."""
+
+
+class ImageSettings(BaseModel):
+    """An image that callers may ask for, and the sign that a guest of it is ready (ALC-9): its SSH banner on port 22,
+    unless a `port` is named.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: ImageName
+    """As nodes have it: the name of its folder there."""
+    port: Port | None = None
+    """TCP port of the guest, that answers when it is ready."""
+    banner: str = Field(default="", max_length=LONGEST_BANNER)
+    """What a line from that port begins with; empty where an open port is enough."""
+
+    @field_validator("banner")
+    @classmethod
+    def _can_be_heard(cls, banner: str, info: ValidationInfo) -> str:
+        objections = []
+        if not (banner.isascii() and banner.isprintable()):
+            objections.append("it is to be printable ASCII")
+        if banner and info.data.get("port", 0) is None:
+            objections.append("it is listened for at a port, and none is named")
+        if objections:
+            raise ValueError("; ".join(objections))
+        return banner
+
+    @property
+    def check(self) -> Check:
+        return SSH if self.port is None else Check(self.port, self.banner)
 
 
 class Settings(BaseSettings):
@@ -32,7 +86,7 @@ class Settings(BaseSettings):
     file and leave the old key's public half in the folder for as long again.
     """
 
-    model_config = SettingsConfigDict(env_prefix="SLICEPLANE_", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="ignore")
 
     database_url: SecretStr
     redis_url: SecretStr
@@ -63,6 +117,15 @@ class Settings(BaseSettings):
 
     slice_networks: IPv4Network = SLICE_NETWORKS
     """Of which each new node gets a /24 for its slices; at least two of them."""
+    images: tuple[ImageSettings, ...] = ()
+    """What callers may ask for beside the release's own; a JSON list. A change is for allocations that are asked for
+    after it: each keeps the sign that it began with, also of an image that is offered no more.
+    """
+
+    @property
+    def offered(self) -> Images:
+        """By what the guests of each image that can be asked for are found ready."""
+        return {**IMAGES, **{each.name: each.check for each in self.images}}
 
     @property
     def redis_over_tls(self) -> bool:
@@ -84,8 +147,40 @@ class Settings(BaseSettings):
             raise ValueError(f"{networks} is no private network of at least two /24")
         return networks
 
+    @field_validator("images")
+    @classmethod
+    def _named_once(cls, images: tuple[ImageSettings, ...]) -> tuple[ImageSettings, ...]:
+        names = Counter(each.name for each in images)
+        objections = [
+            *(f"{name} is named {times} times" for name, times in sorted(names.items()) if times > 1),
+            *(f"{name} is the release's own" for name in sorted(names.keys() & IMAGES.keys())),
+        ]
+        if objections:
+            raise ValueError("; ".join(objections))
+        return images
+
     @model_validator(mode="after")
     def _certificate_with_its_key(self) -> "Settings":
         if (self.tls_certificate_file is None) != (self.tls_key_file is None):
             raise ValueError("tls_certificate_file and tls_key_file go together: give both, or neither")
         return self
+
+
+def read_settings() -> Settings:
+    """Those of the environment. Raises `SettingsRefused`."""
+    try:
+        return Settings()
+    except SettingsError as error:
+        raise SettingsRefused(f"{error}: {error.__cause__}") from None
+    except ValidationError as error:
+        # Without the values: some are secrets.
+        raise SettingsRefused("; ".join(map(_objection, error.errors(include_input=False)))) from None
+
+
+def _objection(error: ErrorDetails) -> str:
+    """By the name of the environment variable and the place in its value, where it is about one."""
+    why, place = error["msg"].removeprefix("Value error, "), error["loc"]
+    if not place:
+        return why
+    name, *within = map(str, place)
+    return f"{'.'.join((f'{_PREFIX}{name.upper()}', *within))}: {why}"

@@ -74,12 +74,16 @@ class Machine(Wire):
     """Who may log in, in the words of OpenSSH's `authorized_keys`."""
 
 
+LONGEST_BANNER: Final = 64
+"""Characters of a banner that is listened for."""
+
+
 class Readiness(Wire):
     """When the slice counts as usable: `port` answers with a line that starts with `banner`."""
 
     port: Port = 22
     """TCP port of the guest."""
-    banner: str = Field(default="SSH-", max_length=64)
+    banner: str = Field(default="SSH-", max_length=LONGEST_BANNER)
     """What the line begins with; empty where an open port is enough."""
     deadline_seconds: int = Field(ge=1, le=3600)
     """How long it may take, from when the node takes the order up."""

@@ -53,7 +53,9 @@ async def create(request: Request, principal: Admin, body: CreateAllocation) -> 
     origin = origin_of(request, principal, correlation_id=correlation, project=asked.project)
     plane = plane_of(request)
     ways = [(ingress_of(new_uuid()), each.wish) for each in body.ingress]
-    command = create_allocation(asked, ways, origin, _render, silent_after=plane.settings.silent_after)
+    settings = plane.settings
+    check = settings.offered[asked.image]
+    command = create_allocation(asked, check, ways, origin, _render, silent_after=settings.silent_after)
     answer = await plane.handle(command, await key_of(request, principal))
     created = AllocationView.model_validate_json(answer)
     return Response(answer, 202, {"Location": f"/v1/allocations/{created.id}"}, JSON)

@@ -26,6 +26,7 @@ from control_plane.api import (
 )
 from control_plane.api.bounded import Bounded
 from control_plane.api.feed import Feed
+from control_plane.api.offers import Offering
 from control_plane.api.parameters import known_parameters
 from control_plane.api.state import plane_of
 from control_plane.sealing import OrderKeys
@@ -50,6 +51,7 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys) -> FastAPI:
     app.state.heartbeats = heartbeats.Heartbeats(plane.engine)
     app.state.travel = TimeTravel(plane.engine, feed)
     problems.install(app)
+    app.add_middleware(Offering, images=plane.settings.offered)
     app.add_middleware(Bounded)
     app.add_middleware(_Named)
     for router in (

@@ -14,6 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from control_plane.api.offers import image_offered_here
 from control_plane.decisions.public_addresses import (
     FIRST_PORT,
     LAST_PORT,
@@ -23,7 +24,7 @@ from control_plane.decisions.public_addresses import (
     normal,
 )
 from control_plane.decisions.refusals import Refused
-from control_plane.decisions.requests import image_offered, network_mode_offered, sku_offered
+from control_plane.decisions.requests import network_mode_offered, sku_offered
 from control_plane.decisions.tasks import ASKABLE, kind_askable
 from events import values
 from events.ssh_keys import ssh_public_key
@@ -145,7 +146,7 @@ class CreateAllocation(Body):
     project: Annotated[str, AfterValidator(values.project_id)] = "default"
     sku: Annotated[str, _decided_by(sku_offered)]
     network_mode: Annotated[str, _decided_by(network_mode_offered)] = "private-nat"
-    image: Annotated[str, _decided_by(image_offered)] = "lab-guest"
+    image: Annotated[str, _decided_by(image_offered_here)] = "lab-guest"
     ssh_authorized_keys: Annotated[
         list[Annotated[str, AfterValidator(ssh_public_key)]],
         Field(min_length=1, max_length=16),

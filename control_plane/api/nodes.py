@@ -23,7 +23,7 @@ from control_plane.commands.identity import revoke_node
 from control_plane.commands.nodes import expect_node, reopen_enrolment
 from control_plane.commands.slots import approve_slot, break_glass
 from control_plane.decisions.refusals import Objection, UnknownName
-from control_plane.decisions.skus import IMAGES, SKUS
+from control_plane.decisions.skus import SKUS
 from control_plane.handle import database_time
 from events.values import (
     InvalidValue,
@@ -247,17 +247,18 @@ def _slot(node: str, index: str) -> SlotId:
 
 
 @router.get("/skus")
-async def list_skus(_principal: Admin, _at: At = None) -> Page[SkuView]:
-    """What can be asked for. Sizes belong to the release and not to the ledger: `at` is checked, and changes
-    nothing.
+async def list_skus(request: Request, _principal: Admin, _at: At = None) -> Page[SkuView]:
+    """What can be asked for. Sizes belong to the release, images to the settings, and neither to the ledger: `at` is
+    checked, and changes nothing.
     """
+    images = list(plane_of(request).settings.offered)
     items = [
         SkuView(
             name=sku.name,
             vcpus=sku.vcpus,
             memory_mib=sku.memory_mib,
             rate_mbit=sku.rate_mbit,
-            images=list(IMAGES),
+            images=images,
         )
         for sku in SKUS.values()
     ]

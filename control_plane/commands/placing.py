@@ -15,6 +15,7 @@ from control_plane import work
 from control_plane.commands.free_ways import reserve
 from control_plane.decisions.placement import choose, fits
 from control_plane.decisions.public_addresses import WayWish, uses_of
+from control_plane.decisions.readiness import Check, named
 from control_plane.decisions.refusals import Conflict
 from control_plane.decisions.skus import SKUS
 from control_plane.decisions.slots import claim
@@ -37,6 +38,7 @@ _FREE: Final[sa.ColumnClause[str]] = sa.literal_column("'free'")
 
 def create_allocation(
     request: AllocationRequested,
+    check: Check,
     ways: Sequence[tuple[IngressId, WayWish]],
     origin: Origin,
     render: Callable[[tuple[AllocationFact, ...], datetime], str],
@@ -45,8 +47,8 @@ def create_allocation(
 ) -> Command:
     """Place a request and claim its slots, and its ways in. Raises `Conflict` when there is no room.
 
-    `render` makes the caller's answer of the allocation's first facts and their time. A node unheard of for
-    `silent_after` gets nothing new (PLT-3).
+    `check` is by what its slices are to be found ready; `render` makes the caller's answer of the allocation's first
+    facts and their time. A node unheard of for `silent_after` gets nothing new (PLT-3).
     """
 
     async def command(transaction: Transaction) -> Decision:
@@ -63,7 +65,7 @@ def create_allocation(
         )
         stream = stream_of_allocation(request.allocation_id)
         # Ways in before the placement: its position is the token of an order that has them.
-        facts: tuple[AllocationFact, ...] = (request, *reserved, placed)
+        facts: tuple[AllocationFact, ...] = (request, *named(request.allocation_id, check), *reserved, placed)
         answer = render(facts, transaction.now)
         return Decision((Change(stream, 0, facts), *claims), origin.at(transaction.now), answer)
 

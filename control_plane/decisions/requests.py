@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from control_plane.decisions.refusals import Conflict, Malformed, Objection, UnknownName
-from control_plane.decisions.skus import IMAGES, SKUS
+from control_plane.decisions.skus import SKUS, Images
 from events.values import ImageName, SkuName
 
 MODES: Final = ("private-nat", "private-routed", "public-nat", "overlay", "fabric-only")
@@ -18,11 +18,11 @@ def sku_offered(raw: str) -> SkuName:
     return SkuName(raw)
 
 
-def image_offered(raw: str) -> ImageName:
+def image_offered(raw: str, images: Images) -> ImageName:
     """Raises `UnknownName`."""
-    if raw not in IMAGES:
-        raise UnknownName(Objection("unknown_image", f"no image is named {raw!r}; there is {_list(IMAGES)}"))
-    return ImageName(raw)
+    if (name := ImageName(raw)) not in images:
+        raise UnknownName(Objection("unknown_image", f"no image is named {raw!r}; there is {_list(images)}"))
+    return name
 
 
 def network_mode_offered(raw: str) -> str:

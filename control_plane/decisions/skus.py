@@ -2,10 +2,12 @@
 orders are derived anew from it, and a node refuses another content under the same token.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from control_plane.decisions.readiness import SSH, Check
 from events.slots import SlotHardware
 from events.values import ImageName, SkuName
 
@@ -38,7 +40,10 @@ SKUS: Final = {
         Sku(SkuName("lab.medium"), vcpus=1, memory_mib=192, provisioning=timedelta(minutes=2), rate_mbit=100),
     )
 }
-IMAGES: Final = (ImageName("lab-guest"),)
+Images = Mapping[ImageName, Check]
+"""By what the guest of each is found ready (ALC-9)."""
+IMAGES: Final[Images] = {ImageName("lab-guest"): SSH}
+"""The release's own. Others are a deployment's, and stand in its settings."""
 
 
 def best_fit(hardware: SlotHardware) -> Sku | None:

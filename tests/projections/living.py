@@ -29,6 +29,7 @@ from control_plane.commands.nodes import expect_node, reopen_enrolment
 from control_plane.commands.placing import create_allocation
 from control_plane.commands.projections import order_rebuild
 from control_plane.commands.slots import approve_slot, break_glass
+from control_plane.decisions.readiness import SSH
 from control_plane.decisions.refusals import Refused
 from control_plane.followers import ledger_dsn
 from control_plane.handle import Command, Handle, database_time
@@ -149,7 +150,9 @@ class Fleet:
             return ""
 
         return await self.do(
-            create_allocation(asked, (), self.origin("create"), noted, silent_after=timedelta(seconds=20))
+            create_allocation(
+                asked, SSH, (), self.origin("create"), noted, silent_after=timedelta(seconds=20)
+            )
         )
 
     async def release(self, allocation: AllocationId) -> bool:
