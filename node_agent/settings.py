@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 from events.values import Ipv4Address, SlotIndex
 from node_agent.guests import Accelerator
 from node_agent.places import HostDevice, Place, Places
-from tasks.fields import InterfaceName, NodeId, PciAddress, Wire
+from tasks.fields import ImageName, InterfaceName, NodeId, PciAddress, Port, Wire
 from tasks.trust import UnusableCa, trust
 
 HostCpu = Annotated[int, Field(ge=0, le=8191)]
@@ -80,11 +80,22 @@ class SlotSettings(Wire):
         )
 
 
+class SimulatedImage(Wire):
+    """An image of a host in memory, and the one TCP port at which its guests answer once they have booted."""
+
+    name: ImageName
+    port: Port = 22
+    says: str = "SSH-2.0-simulated"
+    """The line that whoever connects is sent; empty: none."""
+
+
 class SimulatedHostSettings(Wire):
     """A host that exists in memory; `host_file` lets it outlive its agent."""
 
     boot_seconds: float = Field(default=0.3, ge=0)
     host_file: Path | None = None
+    images: tuple[SimulatedImage, ...] = ()
+    """Beside the lab's, which every such host has."""
 
 
 class Settings(Wire):

@@ -44,11 +44,13 @@ def apply(
     ways: tuple[Mapping, ...] = (),
     rate: int | None = None,
     key: str = KEY,
+    port: int = 22,
+    banner: str = "SSH-",
 ) -> Order:
     machine = Machine(
         vcpus=1, memory_mib=memory, image=image_name(image), hostname="guest", ssh_authorized_keys=(key,)
     )
-    readiness = Readiness(deadline_seconds=deadline)
+    readiness = Readiness(port=port, banner=banner, deadline_seconds=deadline)
     body = ApplySlice(network=network(index, rate), machine=machine, readiness=readiness, ingress=ways)
     return _order(body, position, index, epoch)
 

@@ -65,9 +65,11 @@ def start_node(
     folder: Path,
     name: str,
     boot_seconds: float = 0.3,
+    *,
     slots: Sequence[Mapping[str, int]] = SLOTS,
+    images: Sequence[Mapping[str, object]] = (),
 ) -> SimulatedNode:
-    """Admit a node and start its agent."""
+    """Admit a node and start its agent. `images` are those that its host has beside the lab's."""
     expected = plane.client().post("/nodes", json={"id": name}).json()
     folder.mkdir()
     (folder / "token").write_text(expected["enrolment_token"])
@@ -81,7 +83,11 @@ def start_node(
         "slots": list(slots),
         "survey_seconds": 2,
         "heartbeat_seconds": 1,
-        "simulated": {"boot_seconds": boot_seconds, "host_file": str(folder / "host.json")},
+        "simulated": {
+            "boot_seconds": boot_seconds,
+            "host_file": str(folder / "host.json"),
+            "images": list(images),
+        },
     }
     (folder / "agent.json").write_text(json.dumps(configuration))
     agent = Child(name, python_module("node_agent", str(folder / "agent.json")), folder / "agent.log")
@@ -90,8 +96,13 @@ def start_node(
 
 
 @contextmanager
-def a_site(plane: RunningPlane, folder: Path, slots: Sequence[Mapping[str, int]] = SLOTS) -> Iterator[Site]:
-    node = start_node(plane, folder / "sim-a", "sim-a", slots=slots)
+def a_site(
+    plane: RunningPlane,
+    folder: Path,
+    slots: Sequence[Mapping[str, int]] = SLOTS,
+    images: Sequence[Mapping[str, object]] = (),
+) -> Iterator[Site]:
+    node = start_node(plane, folder / "sim-a", "sim-a", slots=slots, images=images)
     try:
         client = plane.client()
         until(lambda: len(client.get("/slots").json()["items"]) == 2, "the node's slots are discovered")

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Final
 from uuid import UUID
 
 from events.values import Ipv4Address
@@ -19,10 +18,8 @@ from node_agent.lab.simulated.dhcp import ask_for_lease
 from node_agent.lab.simulated.host import SimulatedHost, State
 from node_agent.looks import look
 from node_agent.machine_plans import DomainState, FoundDomain, FoundProcess
+from node_agent.settings import SimulatedImage
 from node_agent.slices import HostRefused, HostUnreadable
-
-_SSH: Final = 22
-_BANNER: Final = "SSH-2.0-simulated"
 
 
 class SimulatedHypervisor:
@@ -149,20 +146,27 @@ class SimulatedDisks:
 
 
 class SimulatedProbe:
-    """`node_agent.host.Probe`. A booted guest has an SSH server, at the address that DHCP gave it."""
+    """`node_agent.host.Probe`. A booted guest answers as its image does, at the address that DHCP gave it."""
 
-    def __init__(self, host: SimulatedHost, hypervisor: SimulatedHypervisor) -> None:
+    def __init__(
+        self, host: SimulatedHost, hypervisor: SimulatedHypervisor, images: tuple[SimulatedImage, ...]
+    ) -> None:
         self._host, self._hypervisor = host, hypervisor
+        self._images = {image.name: image for image in images}
 
     def __call__(self, address: Ipv4Address, port: int, banner: str) -> Answered | NotYet:
         booted = [
             domain.guest for domain in self._hypervisor.domains() if self._hypervisor.has_booted(domain)
         ]
-        if address not in [ask_for_lease(self._host, guest.mac) for guest in booted if guest is not None]:
+        leased = {ask_for_lease(self._host, guest.mac): guest.image for guest in booted if guest is not None}
+        image = self._images.get(leased[address]) if address in leased else None
+        if image is None:
             return NotYet(f"port {port} did not answer")
-        if port != _SSH or not _BANNER.startswith(banner):
-            return NotYet(f"port {port} answers as {_BANNER if port == _SSH else 'nobody'}, not {banner!r}")
-        return Answered(_BANNER)
+        if image.port != port:
+            return NotYet(f"port {port}: Connection refused")
+        if not image.says.startswith(banner):
+            return NotYet(f"the port answered {image.says!r}, not {banner!r}")
+        return Answered(image.says if banner else "")
 
 
 def _refusal(state: State, guest: Guest, hosting: Hosting) -> str | None:

@@ -25,11 +25,11 @@ from node_agent.links import LinkAspect
 from node_agent.machines import Machines
 from node_agent.places import Places
 from node_agent.ports import PortAspect
-from node_agent.settings import Settings, SimulatedHostSettings
+from node_agent.settings import Settings, SimulatedHostSettings, SimulatedImage
 from node_agent.translations import TranslationAspect
 
-IMAGE: Final = image_name("lab-guest")
-"""The one image of every simulated node, called as the lab's guest is."""
+LAB_GUEST: Final = SimulatedImage(name=image_name("lab-guest"))
+"""The image of every simulated node, called as the lab's guest is."""
 
 
 def simulated_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callable[[], None]) -> Host:
@@ -51,7 +51,8 @@ def host_over(
     )
     hypervisor = SimulatedHypervisor(host, something_changed, simulated.boot_seconds)
     leases = LeaseAspect(dhcp)
-    images = FixedImages((Image(IMAGE, Path("kernel"), Path("initrd"), ""),))
+    described = (LAB_GUEST, *simulated.images)
+    images = FixedImages(tuple(Image(each.name, Path("kernel"), Path("initrd"), "") for each in described))
     bus, places = SimulatedPci(host), settings.places
     plug_in(host, places.values())
     machines = _machines(host, hypervisor, images, links, places)
@@ -65,7 +66,7 @@ def host_over(
         ),
         gateway=Gateway(node_network(settings, subnet), switch, links, filter_, dhcp),
         observe_address=leases.observe_address,
-        probe=SimulatedProbe(host, hypervisor),
+        probe=SimulatedProbe(host, hypervisor, described),
         images=images.names,
         devices=devices_of(settings, links, bus),
         absent_devices=absent_devices_of(settings, links),
