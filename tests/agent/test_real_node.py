@@ -1,6 +1,8 @@
 """The same agent on a real little host: Open vSwitch, dnsmasq, nftables, libvirt and a guest that boots."""
 
 import asyncio
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -8,8 +10,10 @@ import pytest
 from redis.asyncio import Redis
 
 from deploy.embedded.children import python_module
+from events.values import image_name
+from node_agent.images import Image, ImagesFolder, publish
 from node_agent.lab.lab import Lab
-from tasks.reports import SliceStopped
+from tasks.reports import SliceReady, SliceStopped
 from tests.agent.control_plane import FakeControlPlane
 from tests.agent.eventually import eventually_async
 from tests.agent.orders import apply, network, remove, stop
@@ -27,6 +31,8 @@ from tests.agent.real_node import (
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
 BOOT = 90.0
 PINGED_SECONDS = 30
+LISTENING = "printf '::respawn:/bin/busybox httpd -f -p 8080\\n' >> /etc/inittab; exec /init"
+"""What the lab's guest is made to run first, so that it listens at one port more, and says nothing there."""
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +80,37 @@ async def test_a_guest_is_brought_up_survives_its_agent_is_restored_and_is_taken
     assert (node.ports(), node.domains(), node.taps()) == ([], [], [])
     assert "slice.failed" not in plane.kinds()
     assert "slice.remains" not in plane.kinds()
+
+
+@pytest.fixture
+def web(images: Path) -> Iterator[Path]:
+    """A folder with an image of another name: the lab's guest, with a web server."""
+    guest = ImagesFolder(images).find(image_name("lab-guest"))
+    with tempfile.TemporaryDirectory() as name:
+        folder, home = Path(name), Path(name) / "web"
+        # QEMU's images lie below it.
+        folder.chmod(0o755)
+        home.mkdir()
+        kernel, initrd = (Path(shutil.copy(path, home)) for path in (guest.kernel, guest.initrd))
+        cmdline = f'{guest.cmdline} rdinit=/bin/sh -- -c "{LISTENING}"'
+        publish(folder, Image(image_name("web"), kernel, initrd, cmdline))
+        yield folder
+
+
+async def test_a_guest_with_a_port_of_its_own_is_ready_once_that_is_open(
+    lab: Lab, plane: FakeControlPlane, control: Redis, web: Path
+) -> None:
+    with real_node(lab, plane, web) as node:
+        node.start()
+        await enrolled(plane)
+        await send(control, apply(image="web", port=8080, banner="", deadline=120))
+        await eventually_async(
+            lambda: bool({"slice.ready", "slice.failed"} & {*plane.kinds()}), 130.0, node.log
+        )
+        ready = [report.body for report in plane.reports if isinstance(report.body, SliceReady)]
+        assert [(each.port, each.banner) for each in ready] == [(8080, "")], node.log()
+        await send(control, remove())
+        await eventually_async(lambda: "slice.removed" in plane.kinds(), BOOT, node.log)
 
 
 async def test_agents_that_die_and_start_again_cost_a_guest_no_ping(
