@@ -16,7 +16,18 @@ new shape is rolled out stands in docs/events.md.
 
 from typing import Final
 
-from events.shapes import Rewrite
+from events.shapes import JsonObject, Rewrite
 
-UPCASTS: Final[dict[tuple[str, int], Rewrite]] = {}
+
+def _drift_named_no_way(shape: JsonObject) -> JsonObject:
+    """Drift did not say which way in it was about."""
+    return shape
+
+
+UPCASTS: Final[dict[tuple[str, int], Rewrite]] = {
+    ("node.degraded", 1): _drift_named_no_way,
+    ("node.mended", 1): _drift_named_no_way,
+    ("slot.degraded", 1): _drift_named_no_way,
+    ("slot.mended", 1): _drift_named_no_way,
+}
 """(Stored name, version) to the function that makes this version the next."""

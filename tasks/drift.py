@@ -426,6 +426,6 @@ TYPES: Final = (
 )
 """The catalogue, in the order in which people read it: the node, then a slot from its link to its machine."""
 
-CATALOGUE: Final[Mapping[DriftKind, DriftType]] = MappingProxyType({type_.kind: type_ for type_ in TYPES})
-"""Every type by its kind."""
+CATALOGUE: Final[Mapping[str, DriftType]] = MappingProxyType({type_.kind: type_ for type_ in TYPES})
+"""Every type by its kind; what a newer node tells may be of none."""
 KINDS: Final[tuple[DriftKind, ...]] = get_args(DriftKind)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 from pydantic import BaseModel
 
+from control_plane.decisions.drift import scope_of
 from events.catalog import name_of
 from events.drift import OpenDrift
 from events.envelope import Recorded
@@ -16,6 +17,7 @@ from events.slots import SlotDevice
 from events.values import NodeId, PciAddress, SlotId
 from read_models.nodes import NodeRow
 from read_models.slots import SlotRow
+from tasks.drift import Scope
 
 
 class ReasonView(BaseModel):
@@ -26,11 +28,15 @@ class ReasonView(BaseModel):
 class DriftView(BaseModel):
     """Something that is otherwise on a host than it is wanted (docs/drift.md has the kinds), and the evidence.
 
-    `slot_id` is null where it concerns all slots of the host. While one `blocks`, nothing is placed there.
+    `scope` is whom it speaks for: the node with all its slots, one slot, or one of its ways in from outside (exposure).
+    `slot_id` is null where it concerns all slots of the host, and `ingress_id` where it concerns more than one way in.
+    While one `blocks`, nothing is placed there.
     """
 
     node_id: str
     slot_id: str | None
+    ingress_id: str | None
+    scope: Scope
     kind: str
     wanted: str
     found: str
@@ -221,6 +227,8 @@ def drift_view(node: NodeId, slot: SlotId | None, drift: OpenDrift) -> DriftView
     return DriftView(
         node_id=node,
         slot_id=slot,
+        ingress_id=drift.ingress_id,
+        scope=scope_of(drift, slot),
         kind=drift.kind,
         wanted=drift.wanted,
         found=drift.found,

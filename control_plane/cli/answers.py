@@ -53,6 +53,8 @@ class Drift(Answer, frozen=True):
     found: str
     since: datetime
     slot_id: str | None = None
+    ingress_id: str | None = None
+    scope: str | None = None
     blocks: bool | None = None
 
 

@@ -1,7 +1,7 @@
 """What a node's word about drift means for the ledger: what is open now against what was recorded as open.
 
-Kinds and what is wanted are compared, not what was found: the words of one drift may change from look to look, and it
-stays the same drift.
+Kinds, what is wanted and of which way in are compared, not what was found: the words of one drift may change from look
+to look, and it stays the same drift.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -11,8 +11,8 @@ from typing import Final
 from events.drift import DriftFound, OpenDrift
 from events.nodes import NodeDegraded, NodeFact, NodeRecovered
 from events.slots import SlotDegraded, SlotDevice, SlotFact, SlotRecovered
-from events.values import NodeId, PciAddress, SlotId, SlotIndex
-from tasks.drift import CATALOGUE, DriftType, Evidence, Sighting
+from events.values import IngressId, NodeId, PciAddress, SlotId, SlotIndex
+from tasks.drift import CATALOGUE, Scope, Sighting
 
 UNGRANTED: Final = "slot.ungranted"
 
@@ -34,7 +34,7 @@ def of_slot(slot: SlotId, recorded: Sequence[OpenDrift], found: Sequence[OpenDri
 def opened(sightings: Iterable[Sighting], slot: SlotIndex | None) -> tuple[OpenDrift, ...]:
     """What a node says is open in a place, as it is recorded."""
     return tuple(
-        OpenDrift(each.kind, each.wanted, each.found, each.since, blocks=_blocks(each))
+        OpenDrift(each.kind, each.wanted, each.found, each.since, each.ingress_id, blocks=_blocks(each))
         for each in _of_place(sightings, slot)
     )
 
@@ -42,14 +42,17 @@ def opened(sightings: Iterable[Sighting], slot: SlotIndex | None) -> tuple[OpenD
 def mended(sightings: Iterable[Sighting], slot: SlotIndex | None) -> tuple[DriftFound, ...]:
     """What a node says it made good in a place, as it is recorded."""
     return tuple(
-        DriftFound(each.kind, each.wanted, each.found, each.since) for each in _of_place(sightings, slot)
+        DriftFound(each.kind, each.wanted, each.found, each.since, each.ingress_id)
+        for each in _of_place(sightings, slot)
     )
 
 
 def vanished(slot: SlotId, since: datetime) -> OpenDrift:
     """That a node does not describe a slot any more: nobody looks there, so nothing else is known of it."""
     type_ = CATALOGUE["slot.absent"]
-    return OpenDrift(type_.kind, f"slot {slot}", "the node describes no such slot", since, type_.blocks)
+    return OpenDrift(
+        type_.kind, f"slot {slot}", "the node describes no such slot", since, blocks=type_.blocks
+    )
 
 
 def ungranted(
@@ -61,7 +64,7 @@ def ungranted(
         return ()
     type_ = CATALOGUE[UNGRANTED]
     wanted = f"PCI devices of {slot}: {', '.join(sorted(granted)) or 'none'}"
-    return (OpenDrift(type_.kind, wanted, ", ".join(found) or "none", since, type_.blocks),)
+    return (OpenDrift(type_.kind, wanted, ", ".join(found) or "none", since, blocks=type_.blocks),)
 
 
 def granted_now(slot: SlotId, recorded: Sequence[OpenDrift]) -> tuple[SlotFact, ...]:
@@ -69,23 +72,28 @@ def granted_now(slot: SlotId, recorded: Sequence[OpenDrift]) -> tuple[SlotFact, 
     return of_slot(slot, recorded, [each for each in recorded if each.kind != UNGRANTED])
 
 
+def scope_of(drift: DriftFound, slot: SlotId | None) -> Scope:
+    """For whom it speaks; of a kind that this release does not know, for the place where it was told."""
+    if (type_ := CATALOGUE.get(drift.kind)) is not None:
+        return type_.scope
+    if drift.ingress_id is not None:
+        return "exposure"
+    return "node" if slot is None else "slot"
+
+
 def _of_place(sightings: Iterable[Sighting], slot: SlotIndex | None) -> Iterator[Sighting]:
     """What speaks for one slot says nothing of the node, whatever the node says (NOD-8), nor the reverse."""
     for each in sightings:
-        type_ = _type_of(each)
+        type_ = CATALOGUE.get(each.kind)
         if type_ is None or type_.is_of(slot):
             yield each
 
 
-def _blocks(evidence: Evidence) -> bool:
+def _blocks(sighting: Sighting) -> bool:
     """A kind that this release does not know is of a newer node, and blocks."""
-    type_ = _type_of(evidence)
+    type_ = CATALOGUE.get(sighting.kind)
     return type_ is None or type_.blocks
 
 
-def _type_of(evidence: Evidence) -> DriftType | None:
-    return next((type_ for type_ in CATALOGUE.values() if type_.kind == evidence.kind), None)
-
-
-def _subjects(drift: Iterable[DriftFound]) -> frozenset[tuple[str, str]]:
-    return frozenset((each.kind, each.wanted) for each in drift)
+def _subjects(drift: Iterable[DriftFound]) -> frozenset[tuple[str, str, IngressId | None]]:
+    return frozenset((each.kind, each.wanted, each.ingress_id) for each in drift)

@@ -20,7 +20,7 @@ only makes the survey come now: nothing is decided on an event.
 
 What is mended at once is an event, `node.mended` or `slot.mended`. What is not is open: `node.degraded` or `slot.degraded` tells
 all that is, until `node.recovered` or `slot.recovered` follows. Nothing is placed on a node or in a slot while any of it blocks. Each tells its
-evidence: what was wanted, what was found, and since when. Whatever comes up more than three times a minute, or sixty
+evidence: what was wanted, what was found, and since when; what is about one way in from outside names that. Whatever comes up more than three times a minute, or sixty
 times an hour, stays open until it comes up less, mended or not. A slot's drift says nothing of its node: only what all
 slots need degrades the node.
 

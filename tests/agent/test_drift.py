@@ -13,7 +13,7 @@ import pytest
 from redis.asyncio import Redis
 
 from control_plane import redis_nodes
-from events.values import PciAddress, SlotIndex
+from events.values import IngressId, PciAddress, SlotIndex
 from node_agent.lab.harms import HARMS, OTHER_HARMS, Harm, names
 from node_agent.lab.lab import Lab
 from node_agent.settings import Settings, SlotSettings
@@ -41,9 +41,11 @@ BOOT = 90.0
 NOTICED = 30.0
 FOUND_BY_DEFAULT: Final = 15.0
 """P17: seconds, though nobody hears of it."""
-Kind = tuple[int | None, str]
+Kind = tuple[int | None, str, IngressId | None]
+"""In which place, of what kind, and of which way in where it is of one."""
 CARRYING, OFF = SlotIndex(0), SlotIndex(1)
 """The slot that carries a slice, and the one whose slice is off."""
+WAY_IN: Final = ssh_from_outside()
 OF_OFF: Final = {"slot.occupied", "slot.device"}
 DEVICE: Final = "tmfifo_net0"
 GPU: Final = PciAddress("0000:1b:00.0")
@@ -84,14 +86,14 @@ class Carrying:
         return described[-1].drift if described else ()
 
     def told(self, since: int) -> dict[Kind, str]:
-        """All drift that it reported after so many reports: where, of what kind, and what was found."""
+        """All drift that it reported after so many reports, and what was found."""
         told = dict[Kind, str]()
         for body in (report.body for report in self.plane.reports[since:]):
             match body:
                 case DriftMended(slot=slot, drift=drift):
-                    told |= {(slot, each.kind): each.found for each in drift}
+                    told |= {(slot, each.kind, each.ingress_id): each.found for each in drift}
                 case NodeSurveyed(drift=drift):
-                    told |= {(each.slot, each.kind): each.found for each in drift}
+                    told |= {(each.slot, each.kind, each.ingress_id): each.found for each in drift}
                 case _:
                     pass
         return told
@@ -186,7 +188,7 @@ def _carrying(lab: Lab, ways: Ways) -> Iterator[Carrying]:
     with queue_of(lab, plane) as url, real_node(lab, plane, guest_images(), changed) as node:
         node.do(f"ip link show {DEVICE} 2>/dev/null || ip link add {DEVICE} type bridge")
         node.start()
-        carries = apply(7, ways=(ssh_from_outside(),), rate=100, deadline=int(BOOT))
+        carries = apply(7, ways=(WAY_IN,), rate=100, deadline=int(BOOT))
         asyncio.run(_bring_up(url, plane, carries, apply(8, index=OFF), stop(9, index=OFF)))
         plane.await_kind("slice.stopped", within=BOOT)
         plane.await_kind("slice.ready", within=BOOT)
@@ -211,19 +213,20 @@ def test_drift_is_noticed_named_and_mended_or_told(site: Site, case: Case) -> No
     kind, carrying = case.kind, site.carrying(case.ways)
     harm, type_ = case.harm, CATALOGUE[kind]
     place = None if type_.scope == "node" else int(OFF if kind in OF_OFF else CARRYING)
+    way = WAY_IN.ingress_id if type_.scope == "exposure" else None
     before = len(carrying.plane.reports)
     carrying.do(harm.done)
     eventually(
-        lambda: (place, kind) in carrying.told(before),
+        lambda: (place, kind, way) in carrying.told(before),
         NOTICED,
         lambda: f"{carrying.told(before)}\n{carrying.node.log()[-4000:]}",
     )
     if type_.policy != "repair":
-        assert (place, kind) in {(each.slot, each.kind) for each in carrying.open()}
+        assert (place, kind, way) in {(each.slot, each.kind, each.ingress_id) for each in carrying.open()}
     carrying.do(harm.undone)
     eventually(lambda: carrying.open() == (), BOOT, carrying.node.log)
     if type_.scope != "node":
-        others = {(slot, other) for slot, other in carrying.told(before) if slot != place}
+        others = {(slot, other) for slot, other, _ in carrying.told(before) if slot != place}
         assert others <= {(None, other) for other in harm.beside}, "its slot's drift is told of others"
 
 
@@ -234,7 +237,7 @@ def test_what_nobody_hears_of_is_found_in_time_by_the_survey_as_it_is_set_by_def
     def found_anew() -> None:
         before = len(carrying.plane.reports)
         carrying.do(HARMS[kind].done)
-        eventually(lambda: (None, kind) in carrying.told(before), FOUND_BY_DEFAULT, carrying.node.log)
+        eventually(lambda: (None, kind, None) in carrying.told(before), FOUND_BY_DEFAULT, carrying.node.log)
 
     found_anew()
     # Now a look has just ended, so that this one waits as long as anything ever does.

@@ -13,6 +13,7 @@ from tests.servers.plane import RunningPlane
 from tests.waiting import until
 
 NOTICED = "2026-03-01T12:00:00Z"
+WAY, OTHER_WAY = "ing-06at3vsrq1f9b0e3x7z8kc2h5m", "ing-06at3vsrq1f9b0e3x7z8kc2h5n"
 
 
 class Host:
@@ -56,12 +57,21 @@ def host(running_plane: RunningPlane) -> Host:
     return Host(running_plane)
 
 
-def sighting(kind: str, **words: str) -> dict[str, Any]:
+def sighting(kind: str, **words: str | None) -> dict[str, Any]:
     return {"kind": kind, "wanted": "this", "found": "that", "since": NOTICED, **words}
 
 
-def drift(kind: str, slot: int | None = None, **words: str) -> dict[str, Any]:
+def drift(kind: str, slot: int | None = None, **words: str | None) -> dict[str, Any]:
     return {**sighting(kind, **words), "slot": slot}
+
+
+def way_drifts(name: str) -> dict[str, Any]:
+    """Of one way in to the slice in slot 0: each is told in the same words."""
+    return drift("mapping.changed", 0, wanted="2 rules", found="no rules", ingress_id=name)
+
+
+def ways_open(host: Host) -> list[str]:
+    return [each["ingress_id"] for each in host.asked("/drift")]
 
 
 def test_what_is_open_in_a_slot_degrades_it_alone_and_it_recovers(host: Host) -> None:
@@ -138,6 +148,8 @@ def test_the_evidence_stands_beside_the_node_and_the_slot(host: Host) -> None:
         {
             "node_id": "n1",
             "slot_id": "n1/0",
+            "ingress_id": None,
+            "scope": "slot",
             "kind": "port.absent",
             "wanted": "port 1000",
             "found": "no port",
@@ -188,6 +200,40 @@ def test_of_two_of_one_kind_the_other_is_news(host: Host) -> None:
     host.describes(drift("device.absent", wanted="link vf0"))
     host.describes(drift("device.absent", wanted="link bf3"))
     assert host.told() == [("node-n1", "node.degraded")] * 2
+
+
+def test_one_of_two_ways_that_drift_alike_is_mended_and_that_is_news(host: Host) -> None:
+    host.describes(way_drifts(WAY), way_drifts(OTHER_WAY))
+    host.describes(way_drifts(OTHER_WAY))
+    assert host.told() == [("slot-n1/0", "slot.degraded")] * 2
+    assert ways_open(host) == [OTHER_WAY]
+
+
+def test_drift_that_goes_from_one_way_to_another_is_news(host: Host) -> None:
+    host.describes(way_drifts(WAY))
+    host.describes(way_drifts(OTHER_WAY))
+    assert host.told() == [("slot-n1/0", "slot.degraded")] * 2
+    assert ways_open(host) == [OTHER_WAY]
+
+
+def test_drift_of_a_way_names_it_open_and_mended(host: Host) -> None:
+    host.describes(way_drifts(WAY))
+    [shown] = host.asked("/drift")
+    assert (shown["scope"], shown["slot_id"], shown["ingress_id"]) == ("exposure", "n1/0", WAY)
+    host.mended(0, sighting("mapping.changed", ingress_id=WAY))
+    query = "select data::jsonb -> 'drift' -> 0 ->> 'ingress_id' from ledger.event where type = 'slot.mended'"
+    assert host.plane.rows(query) == [(WAY,)]
+
+
+def test_every_drift_says_for_whom_it_speaks(host: Host) -> None:
+    host.describes(drift("uplink.lost"), drift("port.absent", 0), way_drifts(WAY), drift("newer.kind", 1))
+    told = {each["kind"]: each["scope"] for each in host.asked("/drift")}
+    assert told == {
+        "uplink.lost": "node",
+        "port.absent": "slot",
+        "mapping.changed": "exposure",
+        "newer.kind": "slot",
+    }
 
 
 def test_of_a_node_without_access_nothing_is_told(host: Host) -> None:

@@ -26,6 +26,20 @@ SLOT = {
 }
 
 
+WAY = "ing-01jd4z0000000000000000000b"
+WAY_DRIFTS = {
+    "node_id": "lab-a",
+    "slot_id": "lab-a/0",
+    "ingress_id": WAY,
+    "scope": "exposure",
+    "kind": "mapping.changed",
+    "wanted": "2 rules",
+    "found": "no rules",
+    "since": "2026-01-02T03:04:05Z",
+    "blocks": True,
+}
+
+
 def test_show_tells_how_the_allocation_stands_and_how_to_log_in(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
@@ -69,6 +83,13 @@ def test_an_address_that_differs_from_the_reservation_is_pointed_out(
     shown = allocation(slots=[slot], endpoints=[])
     plane.answers(f"GET /v1/allocations/{ALLOCATION}", document(shown))
     assert "seen at 10.100.1.66" in sliceplane("allocations", "show", ALLOCATION).out
+
+
+def test_drift_of_a_way_in_names_the_way(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.answers("GET /v1/nodes/lab-a/drift", page(WAY_DRIFTS))
+    out = sliceplane("nodes", "drift", "lab-a").out
+    for part in (f"lab-a/0 {WAY}", "exposure", "mapping.changed", "blocked", "2 rules", "no rules"):
+        assert part in out
 
 
 def test_a_withheld_slot_says_why(plane: ScriptedPlane, sliceplane: Run) -> None:

@@ -19,6 +19,7 @@ from events.drift import DriftFound, OpenDrift
 from events.facts import Fact, Reason
 from events.values import (
     AllocationId,
+    IngressId,
     InvalidValue,
     Ipv4Address,
     Ipv4Subnet,
@@ -40,8 +41,9 @@ words = st.lists(word, max_size=2).map(tuple)
 number = st.integers(1, 3)
 moment = st.sampled_from([datetime(2026, 3, day, tzinfo=UTC) for day in (1, 2, 3)])
 reason = st.builds(Reason, word, word)
-found = st.builds(DriftFound, word, word, word, moment)
-open_ = st.builds(OpenDrift, word, word, word, moment, st.booleans())
+way = st.none() | st.just(IngressId("ing-01jd3v6w8xf0r9k2m4n6p8q0s3"))
+found = st.builds(DriftFound, word, word, word, moment, way)
+open_ = st.builds(OpenDrift, word, word, word, moment, way, blocks=st.booleans())
 mended = st.lists(found, min_size=1, max_size=2).map(tuple)
 drift = st.lists(open_, min_size=1, max_size=2).map(tuple)
 ip = word.map(Ipv4Address)

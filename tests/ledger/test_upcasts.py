@@ -1,7 +1,7 @@
 """A type that changed its shape twice is read through its upcasters, whatever version a row is of.
 
-No shape of the product has changed yet, so these tests have a catalog of their own. A berth was once stored with
-the whole place in one field, then with a renamed field, and is today told by quay and number.
+These tests have a catalog of their own, harder to read than any of the product. A berth was once stored with the
+whole place in one field, then with a renamed field, and is today told by quay and number.
 """
 
 import json

@@ -67,13 +67,14 @@ def nodes(items: Iterable[Node], *, then: bool = False) -> RenderableType:
 
 
 def drift(items: Iterable[Drift]) -> RenderableType:
-    table = _table("WHERE", "KIND", "PLACEMENT", "SINCE")
+    table = _table("WHERE", "SCOPE", "KIND", "PLACEMENT", "SINCE")
     table.add_column("WANTED")
     table.add_column("FOUND")
     for item in items:
         placement = Text("blocked", "red") if item.blocks else Text("-")
-        where = item.slot_id or item.node_id
-        table.add_row(where, item.kind, placement, words.since(item.since), item.wanted, item.found)
+        where = " ".join(name for name in (item.slot_id or item.node_id, item.ingress_id) if name)
+        told = (item.kind, placement, words.since(item.since), item.wanted, item.found)
+        table.add_row(where, item.scope or "-", *told)
     return table if table.row_count else Text("no drift", "green")
 
 
