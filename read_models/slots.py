@@ -165,6 +165,19 @@ async def of_node(conn: AsyncConnection, node: NodeId, *, lock: bool = False) ->
     return [SlotRow(row) for row in found.mappings()]
 
 
+async def drifting(conn: AsyncConnection, hosts: Sequence[NodeId]) -> list[SlotRow]:
+    """Slots of these hosts in which something is open, by node and index."""
+    query = sa.select(slot).where(slot.c.node_id.in_(hosts), slot.c.drift.is_not(None))
+    ordered = query.order_by(slot.c.node_id, slot.c.slot_index)
+    return [SlotRow(row) for row in (await conn.execute(ordered)).mappings()]
+
+
+async def names_of(conn: AsyncConnection, hosts: Sequence[NodeId]) -> list[SlotId]:
+    """All slots of these hosts, by node and index."""
+    query = sa.select(slot.c.slot_id).where(slot.c.node_id.in_(hosts))
+    return [SlotId(name) for name in await conn.scalars(query.order_by(slot.c.node_id, slot.c.slot_index))]
+
+
 async def page(
     conn: AsyncConnection, *, node: NodeId | None, after: tuple[NodeId, SlotIndex] | None, limit: int
 ) -> list[SlotRow]:

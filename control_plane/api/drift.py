@@ -1,6 +1,6 @@
 """`/v1/drift`, `/v1/nodes/{node}/drift`: what is otherwise on hosts than it is wanted, and was not mended yet."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Final
 
 import sqlalchemy as sa
@@ -13,13 +13,12 @@ from control_plane.api.nodes import node_named
 from control_plane.api.pages import Cursor, Page, bad_cursor
 from control_plane.api.problems import PROBLEMS
 from control_plane.api.state import plane_of
-from control_plane.api.then import nodes_then, slots_then
-from control_plane.api.views import DriftView, NodeView, SlotView, past_node_view, slot_view
+from control_plane.api.then import details_then
+from control_plane.api.views import DriftView, NodeDetail, in_detail, past_node_view, slot_view
 from control_plane.decisions.refusals import Objection, UnknownName
-from events.values import InvalidValue, NodeId, SlotId, node_id
+from events.values import InvalidValue, NodeId, node_id
 from read_models import nodes, slots
 from read_models.nodes import NodeRow
-from read_models.slots import SlotRow
 
 router = APIRouter(prefix="/v1", tags=["drift"], responses=PROBLEMS)
 _DRIFTING: Final = sa.union(
@@ -39,25 +38,20 @@ async def list_drift(
     cursor: Cursor = None,
     limit: Hosts = 20,
 ) -> Page[DriftView]:
-    """All that is open, host by host; `limit` counts hosts. As of the past a page may be short, and even empty.
-
-    Of a host without access nothing is told: nobody knows what it is like since.
+    """All that is open, host by host; `limit` counts hosts. Of a host without access nothing is told: nobody knows what
+    it is like since. A page may be short, and even empty, and more may follow.
     """
     after = None if cursor is None else _host_in(cursor)
     if at is not None:
         async with travel_of(request).to(at) as (conn, [place]):
             names = [row.node_id for row in await nodes.page(conn, after=after, limit=limit)]
-            slot_names = await _slots_of(conn, names)
-            found = _of(
-                await nodes_then(conn, names, place.position),
-                await slots_then(conn, slot_names, place.position),
-            )
+            hosts = await details_then(conn, names, place.position)
         say(response, place)
     else:
         async with plane_of(request).engine.connect() as conn:
             names = await _drifting(conn, after, limit)
-            found = await _now(conn, names)
-    return Page(items=found, next_cursor=names[-1] if len(names) == limit else None)
+            hosts = await _now(conn, names)
+    return Page(items=_open(hosts), next_cursor=names[-1] if len(names) == limit else None)
 
 
 @router.get("/nodes/{node}/drift")
@@ -68,18 +62,14 @@ async def drift_of_node(
     name = node_named(node)
     if at is not None:
         async with travel_of(request).to(at) as (conn, [place]):
-            slot_names = await _slots_of(conn, [name])
-            then = await nodes_then(conn, [name], place.position)
-            found = _of(then, await slots_then(conn, slot_names, place.position))
+            hosts = await details_then(conn, [name], place.position)
         say(response, place)
     else:
         async with plane_of(request).engine.connect() as conn:
-            row = await nodes.find(conn, name)
-            then = [] if row is None else [past_node_view(row)]
-            found = await _now(conn, [name])
-    if not then:
+            hosts = await _now(conn, [name])
+    if not hosts:
         raise UnknownName(Objection("unknown_node", f"no node is named {node!r}"))
-    return Page(items=found, next_cursor=None)
+    return Page(items=_open(hosts), next_cursor=None)
 
 
 async def _drifting(conn: AsyncConnection, after: NodeId | None, limit: int) -> list[NodeId]:
@@ -89,35 +79,15 @@ async def _drifting(conn: AsyncConnection, after: NodeId | None, limit: int) -> 
     return [NodeId(name) for name in await conn.scalars(query)]
 
 
-async def _slots_of(conn: AsyncConnection, names: Sequence[NodeId]) -> list[SlotId]:
-    query = sa.select(slots.slot.c.slot_id).where(slots.slot.c.node_id.in_(names))
-    ordered = query.order_by(slots.slot.c.node_id, slots.slot.c.slot_index)
-    return [SlotId(name) for name in await conn.scalars(ordered)]
-
-
-async def _now(conn: AsyncConnection, names: Sequence[NodeId]) -> list[DriftView]:
+async def _now(conn: AsyncConnection, names: Sequence[NodeId]) -> list[NodeDetail]:
     hosts = sa.select(nodes.node).where(nodes.node.c.node_id.in_(names)).order_by(nodes.node.c.node_id)
-    drifting = slots.slot.c.drift.is_not(None)
-    places = sa.select(slots.slot).where(slots.slot.c.node_id.in_(names), drifting)
-    ordered = places.order_by(slots.slot.c.node_id, slots.slot.c.slot_index)
-    return _of(
-        [past_node_view(NodeRow(row)) for row in (await conn.execute(hosts)).mappings()],
-        [slot_view(SlotRow(row)) for row in (await conn.execute(ordered)).mappings()],
-    )
+    views = [past_node_view(NodeRow(row)) for row in (await conn.execute(hosts)).mappings()]
+    return in_detail(views, map(slot_view, await slots.drifting(conn, names)))
 
 
-def _of(hosts: Iterable[NodeView], places: Sequence[SlotView]) -> list[DriftView]:
-    return list(_each(hosts, places))
-
-
-def _each(hosts: Iterable[NodeView], places: Sequence[SlotView]) -> Iterator[DriftView]:
-    by_host: dict[str, list[SlotView]] = {}
-    for place in places:
-        by_host.setdefault(place.node_id, []).append(place)
-    for host in hosts:
-        if host.state != "revoked":
-            yield from host.drift
-            yield from (each for place in by_host.get(host.id, ()) for each in place.drift)
+def _open(hosts: Iterable[NodeDetail]) -> list[DriftView]:
+    known = (host for host in hosts if host.state != "revoked")
+    return [each for host in known for each in (*host.drift, *host.slot_drift)]
 
 
 def _host_in(cursor: str) -> NodeId:

@@ -9,7 +9,7 @@ from control_plane.api.bodies import NodeAddresses, OpenWay
 from control_plane.api.nodes import node_named, node_shown
 from control_plane.api.problems import PROBLEMS
 from control_plane.api.state import key_of, origin_of, plane_of
-from control_plane.api.views import NodeView
+from control_plane.api.views import NodeDetail
 from control_plane.commands.ingress import change_addresses, close_way, open_way
 from control_plane.decisions.refusals import Objection, UnknownName
 from events.facts import Reason
@@ -39,7 +39,7 @@ async def close(request: Request, principal: Admin, allocation: str, ingress: st
 
 
 @router.put("/nodes/{node}/public-addresses")
-async def put_addresses(request: Request, principal: Admin, node: str, body: NodeAddresses) -> NodeView:
+async def put_addresses(request: Request, principal: Admin, node: str, body: NodeAddresses) -> NodeDetail:
     """Say which public addresses a node has, all of them. Sliceplane sets none on the host: they must lead there."""
     wanted = tuple(
         PublicAddress(Ipv4Address(each.address), each.use, each.first_port, each.last_port)

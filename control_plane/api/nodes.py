@@ -17,8 +17,8 @@ from control_plane.api.bodies import BreakGlass, ExpectNode, RevokeNode
 from control_plane.api.pages import Cursor, Limit, Page, bad_cursor
 from control_plane.api.problems import PROBLEMS
 from control_plane.api.state import key_of, origin_of, plane_of, users_of
-from control_plane.api.then import nodes_then, slots_then
-from control_plane.api.views import NodeView, Seen, SlotView, node_view, slot_view
+from control_plane.api.then import details_then, nodes_then, slots_then
+from control_plane.api.views import NodeDetail, NodeView, Seen, SlotView, in_detail, node_view, slot_view
 from control_plane.commands.identity import revoke_node
 from control_plane.commands.nodes import expect_node, reopen_enrolment
 from control_plane.commands.slots import approve_slot, break_glass
@@ -80,7 +80,7 @@ async def reopen(request: Request, principal: Admin, node: str) -> ExpectedNode:
 
 
 @router.post("/nodes/{node}/revoke")
-async def revoke(request: Request, principal: Admin, node: str, body: RevokeNode) -> NodeView:
+async def revoke(request: Request, principal: Admin, node: str, body: RevokeNode) -> NodeDetail:
     """Take a host's access away, at once: its key, its session and its queue. What it carries is not touched."""
     name, plane = node_named(node), plane_of(request)
     command = revoke_node(name, body.why, origin_of(request, principal))
@@ -155,12 +155,12 @@ def node_named(raw: str) -> NodeId:
 @router.get("/nodes/{node}")
 async def show_node(
     request: Request, response: Response, _principal: Admin, node: str, at: At = None
-) -> NodeView:
-    """One host, as it stands now or stood then."""
+) -> NodeDetail:
+    """One host, with what drifts there, as it stands now or stood then."""
     name = node_named(node)
     if at is not None:
         async with travel_of(request).to(at) as (conn, [place]):
-            then = await nodes_then(conn, [name], place.position)
+            then = await details_then(conn, [name], place.position)
         if not then:
             why = f"no node was named {name!r} at position {place.position}"
             raise UnknownName(Objection("unknown_node", why))
@@ -169,13 +169,15 @@ async def show_node(
     return await node_shown(request, name)
 
 
-async def node_shown(request: Request, name: NodeId) -> NodeView:
+async def node_shown(request: Request, name: NodeId) -> NodeDetail:
     """As it stands now. Raises `UnknownName`."""
     async with plane_of(request).engine.connect() as conn:
         row = await nodes.find(conn, name)
         if row is None:
             raise UnknownName(Objection("unknown_node", f"no node is named {name!r}"))
-        return (await _node_views(request, conn, [row]))[0]
+        views, places = await _node_views(request, conn, [row]), await slots.drifting(conn, [name])
+    [shown] = in_detail(views, map(slot_view, places))
+    return shown
 
 
 @router.get("/slots")

@@ -7,7 +7,7 @@ import psycopg
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.api.allocation_views import AllocationView, allocation_view
-from control_plane.api.views import NodeView, SlotView, past_node_view, slot_view
+from control_plane.api.views import NodeDetail, NodeView, SlotView, in_detail, past_node_view, slot_view
 from control_plane.time_travel.rows import rows_at, streams_up_to
 from events.allocations import AllocationFact
 from events.connection import ledger_connection
@@ -22,6 +22,7 @@ from events.values import (
     stream_of_node,
     stream_of_slot,
 )
+from read_models import slots
 from read_models.inline import NODES, SLOTS
 from read_models.nodes import NodeRow
 from read_models.slots import SlotRow
@@ -54,6 +55,15 @@ async def nodes_then(conn: AsyncConnection, names: Sequence[NodeId], position: P
     streams = list(map(stream_of_node, names))
     rows = await rows_at(await _ledger(conn), NODES, streams, position)
     return [past_node_view(NodeRow(rows[stream])) for stream in streams if stream in rows]
+
+
+async def details_then(
+    conn: AsyncConnection, names: Sequence[NodeId], position: Position
+) -> list[NodeDetail]:
+    """The same, each with what drifted in its slots."""
+    slot_names = await slots.names_of(conn, names)
+    hosts = await nodes_then(conn, names, position)
+    return in_detail(hosts, await slots_then(conn, slot_names, position))
 
 
 async def slots_then(conn: AsyncConnection, names: Sequence[SlotId], position: Position) -> list[SlotView]:

@@ -1,6 +1,7 @@
 """What callers see. Pure functions from facts and rows to bodies."""
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -74,7 +75,7 @@ class NodeView(BaseModel):
     images: list[str]
     missing: list[str]
     drift: list[DriftView]
-    """What concerns all of its slots; each slot has its own."""
+    """What concerns all of its slots; what concerns one of them is told of the slot, and of the node on its own."""
     public_addresses: list[PublicAddressView]
     """By which its slices may be reached from outside."""
     seen_at: datetime | None
@@ -84,6 +85,13 @@ class NodeView(BaseModel):
     superseded_session: int | None
     superseded_at: datetime | None
     revoked: str | None
+
+
+class NodeDetail(NodeView):
+    """A node on its own, with what is otherwise in its slots."""
+
+    slot_drift: list[DriftView]
+    """What concerns one slot, or one of its ways in from outside, slot by slot."""
 
 
 class Seen(NamedTuple):
@@ -177,6 +185,14 @@ def past_node_view(node: NodeRow) -> NodeView:
         superseded_at=node.superseded_at,
         revoked=node.revoked,
     )
+
+
+def in_detail(nodes: Iterable[NodeView], places: Iterable[SlotView]) -> list[NodeDetail]:
+    """Each node with what drifts in its slots, which are among the places."""
+    of: defaultdict[str, list[DriftView]] = defaultdict(list)
+    for place in places:
+        of[place.node_id] += place.drift
+    return [NodeDetail(**dict(node), slot_drift=of[node.id]) for node in nodes]
 
 
 def _address_view(address: PublicAddress) -> PublicAddressView:

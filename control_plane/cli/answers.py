@@ -76,6 +76,7 @@ class Node(Answer, frozen=True):
     images: tuple[str, ...] | None = None
     missing: tuple[str, ...] | None = None
     drift: tuple[Drift, ...] = ()
+    slot_drift: tuple[Drift, ...] = ()
     public_addresses: tuple[PublicAddress, ...] = ()
     seen_at: datetime | None = None
     spooled_reports: int | None = None

@@ -92,6 +92,13 @@ def test_drift_of_a_way_in_names_the_way(plane: ScriptedPlane, sliceplane: Run) 
         assert part in out
 
 
+def test_a_host_is_shown_with_what_drifts_in_its_slots(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.answers("GET /v1/nodes/lab-a", document({**NODE, "slot_drift": [WAY_DRIFTS]}))
+    out = sliceplane("nodes", "show", "lab-a").out
+    for part in (f"mapping.changed of lab-a/0 {WAY}", "2 rules", "no rules"):
+        assert part in out
+
+
 def test_a_withheld_slot_says_why(plane: ScriptedPlane, sliceplane: Run) -> None:
     plane.answers("GET /v1/slots", page(SLOT))
     out = sliceplane("slots", "list", "--node", "lab-a").out

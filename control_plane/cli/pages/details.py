@@ -146,7 +146,7 @@ def _node(item: Node, *, then: bool) -> Iterator[Row]:
             "as a whole" if address.use == "whole" else f"ports {address.first_port} to {address.last_port}"
         )
         yield "public", f"{address.address}, {span}"
-    yield from _drift(item.drift)
+    yield from _drift((*item.drift, *item.slot_drift), item.id)
 
 
 def _copy(item: Node) -> str:
@@ -169,7 +169,7 @@ def _slot_rows(item: Slot) -> Iterator[Row]:
     for device in item.devices:
         yield device.use, _device(device)
     yield "allocation", item.allocation_id or "none"
-    yield from _drift(item.drift)
+    yield from _drift(item.drift, item.id)
 
 
 def _device(device: SlotDevice) -> str:
@@ -178,12 +178,12 @@ def _device(device: SlotDevice) -> str:
     return f"{device.address}  {what}{near}{'' if device.granted else ', not approved'}"
 
 
-def _drift(found: Iterable[Drift]) -> Iterator[Row]:
+def _drift(found: Iterable[Drift], shown: str) -> Iterator[Row]:
+    """On the page of the thing that is `shown`: what speaks for less than it says for what."""
     for each in found:
-        yield (
-            "drift",
-            Text.assemble((each.kind, "red" if each.blocks else ""), f", {words.since(each.since)}"),
-        )
+        less = " ".join(name for name in (each.slot_id, each.ingress_id) if name and name != shown)
+        what = Text(each.kind, "red" if each.blocks else "")
+        yield "drift", Text.assemble(what, f" of {less}" if less else "", f", {words.since(each.since)}")
         yield "", f"wanted  {each.wanted}\nfound   {each.found}"
 
 
