@@ -4,12 +4,18 @@ Append writes these rows and a rebuild derives them again, so nothing else may t
 stream on which the fact is recorded.
 """
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from events.facts import Fact
 from events.ingress import IngressMapping, IngressRemoved, IngressReserved
 from events.nodes import NodeAddressesChanged, NodeExpected
 from events.slots import SlotApproved, SlotClaimed, SlotDevicesGranted, SlotFreedUnproved, SlotReleased
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
+
+Text = TypeVar("Text", str, "ColumnElement[str]")
+"""A text, or what the database makes one of."""
 
 
 class Claim(NamedTuple):
@@ -75,4 +81,19 @@ def way_in(mapping: IngressMapping) -> Claim:
     if mapping.service is None:
         return Claim("port", mapping.public_address)
     service = mapping.service
-    return Claim("port", f"{service.protocol}/{mapping.public_address}:{service.public_port}")
+    return Claim("port", by_port(service.protocol, mapping.public_address, service.public_port))
+
+
+def by_port(protocol: str, address: Text, port: int) -> Text:
+    """The value of the claim on one port of a public address."""
+    return f"{protocol}/" + address + f":{port}"
+
+
+def by_any_port(protocol: str, address: Text) -> tuple[Text, Text]:
+    """Between these values stand the claims on ports of a public address, and no others."""
+    return f"{protocol}/" + address + ":", f"{protocol}/" + address + ";"
+
+
+def ways_by(address: Text) -> tuple[tuple[Text, Text], ...]:
+    """Between these values, each pair inclusive, stand all claims on a public address or on a port of it."""
+    return (address, address), by_any_port("tcp", address), by_any_port("udp", address)

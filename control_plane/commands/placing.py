@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane import work
-from control_plane.commands.free_ways import reserve
+from control_plane.commands.free_ways import have_free, reserve
 from control_plane.decisions.placement import choose, fits
-from control_plane.decisions.public_addresses import WayWish, uses_of
+from control_plane.decisions.public_addresses import WayWish, nowhere_free
 from control_plane.decisions.readiness import Check, named
 from control_plane.decisions.refusals import Conflict
 from control_plane.decisions.skus import SKUS
@@ -52,8 +52,7 @@ def create_allocation(
     """
 
     async def command(transaction: Transaction) -> Decision:
-        rows = await _free_slots(transaction.conn, request, ways, silent_after)
-        chosen, reserved = await _chosen(transaction.conn, rows, request, ways)
+        rows, chosen, reserved = await _found(transaction.conn, request, ways, silent_after)
         placed = AllocationPlaced(
             allocation_id=request.allocation_id,
             slots=tuple(_placed(rows[slot]) for slot in chosen),
@@ -70,6 +69,27 @@ def create_allocation(
         return Decision((Change(stream, 0, facts), *claims), origin.at(transaction.now), answer)
 
     return command
+
+
+async def _found(
+    conn: AsyncConnection,
+    request: AllocationRequested,
+    ways: Sequence[tuple[IngressId, WayWish]],
+    silent_after: timedelta,
+) -> tuple[Mapping[SlotId, SlotRow], tuple[SlotId, ...], tuple[IngressReserved, ...]]:
+    """Locked rows of free slots, those chosen of them, and their ways in. Raises `Conflict`."""
+    wishes = [wish for _, wish in ways]
+    query = _candidates(request, wishes, silent_after)
+    try:
+        rows = await _free_slots(conn, query.with_for_update(skip_locked=True, of=slots.slot))
+        return rows, *await _chosen(conn, rows, request, ways)
+    except Conflict:
+        rows = await _free_slots(conn, query.with_for_update(of=slots.slot))
+    if wishes and not fits(rows, request.slot_count):
+        any_ways = await _free_slots(conn, _candidates(request, wishes, silent_after, free_ways=False))
+        if fits(any_ways, request.slot_count):
+            raise nowhere_free()
+    return rows, *await _chosen(conn, rows, request, ways)
 
 
 async def _chosen(
@@ -103,21 +123,10 @@ def _placed(row: SlotRow) -> PlacedSlot:
 
 
 async def _free_slots(
-    conn: AsyncConnection,
-    request: AllocationRequested,
-    ways: Sequence[tuple[IngressId, WayWish]],
-    silent_after: timedelta,
+    conn: AsyncConnection, candidates: sa.Select[tuple[object, ...]]
 ) -> dict[SlotId, SlotRow]:
-    """Free slots of nodes that are fit, heard of and have the image, locked for this transaction."""
-    rows: dict[SlotId, SlotRow] = {}
-    for skip_locked in (True, False):
-        query = _candidates(request, uses_of(wish for _, wish in ways), silent_after, skip_locked=skip_locked)
-        candidates = await conn.execute(query)
-        found = [SlotRow(row) for row in candidates.mappings()]
-        rows = {row.slot_id: row for row in _of_whole_nodes(found)}
-        if fits(rows, request.slot_count):
-            break
-    return rows
+    found = [SlotRow(row) for row in (await conn.execute(candidates)).mappings()]
+    return {row.slot_id: row for row in _of_whole_nodes(found)}
 
 
 def _of_whole_nodes(found: list[SlotRow]) -> Iterator[SlotRow]:
@@ -127,11 +136,16 @@ def _of_whole_nodes(found: list[SlotRow]) -> Iterator[SlotRow]:
 
 
 def _candidates(
-    request: AllocationRequested, uses: frozenset[str], silent_after: timedelta, *, skip_locked: bool
+    request: AllocationRequested,
+    wishes: Sequence[WayWish],
+    silent_after: timedelta,
+    *,
+    free_ways: bool = True,
 ) -> sa.Select[tuple[object, ...]]:
-    """The free slots in their index's order, each with questions about its node.
+    """Free slots of nodes that are fit, heard of and have the image, and unless told otherwise the ways in free.
 
-    Asked as scalars, not by `exists`, of which the planner would make joins over all slots and nodes there are.
+    They come in their index's order, each with questions about its node: scalars, not `exists`, of which the
+    planner would make joins over all slots and nodes there are.
     """
     slot = slots.slot
     sound = sa.not_(slot.c.blocked)
@@ -140,21 +154,15 @@ def _candidates(
         sound,
         slot.c.sku == request.sku,
         _heard(silent_after),
-        _fit(request, uses),
+        _fit(request, wishes if free_ways else ()),
     ]
     # An agent that knows of no rate, or of no way in, refuses the order.
-    besides = {RATE: SKUS[request.sku].rate_mbit is not None, INGRESS: bool(uses)}
+    besides = {RATE: SKUS[request.sku].rate_mbit is not None, INGRESS: bool(wishes)}
     wanted += (knows(slot.c.node_id, announced) for announced, needed in besides.items() if needed)
     if request.slot_count > 1:
         # Else the rows looked at could all be of nodes with too few, and one with enough come after them.
         wanted.append(_free_beside(request) >= request.slot_count)
-    return (
-        sa.select(slot)
-        .where(*wanted)
-        .order_by(slot.c.node_id, slot.c.slot_index)
-        .limit(CANDIDATES)
-        .with_for_update(skip_locked=skip_locked, of=slot)
-    )
+    return sa.select(slot).where(*wanted).order_by(slot.c.node_id, slot.c.slot_index).limit(CANDIDATES)
 
 
 def _heard(silent_after: timedelta) -> sa.ScalarSelect[bool]:
@@ -163,14 +171,14 @@ def _heard(silent_after: timedelta) -> sa.ScalarSelect[bool]:
     return sa.select(heard).where(seen.c.node_id == slots.slot.c.node_id).scalar_subquery()
 
 
-def _fit(request: AllocationRequested, uses: frozenset[str]) -> sa.ScalarSelect[bool]:
-    node, has = nodes.node, nodes.node.c.public_addresses
+def _fit(request: AllocationRequested, wishes: Sequence[WayWish]) -> sa.ScalarSelect[bool]:
+    node = nodes.node
     fit = sa.and_(
         node.c.key_thumbprint.is_not(None),
         sa.func.cardinality(node.c.missing) == 0,
         sa.not_(node.c.blocked),
         node.c.images.any_() == request.image,
-        *(has.contains([{"use": use}]) for use in sorted(uses)),
+        *have_free(wishes),
     )
     return sa.select(fit).where(node.c.node_id == slots.slot.c.node_id).scalar_subquery()
 

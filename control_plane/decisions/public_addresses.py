@@ -42,11 +42,6 @@ class WayWish:
     sources: tuple[Ipv4Subnet, ...]
 
 
-def uses_of(wishes: Iterable[WayWish]) -> frozenset[str]:
-    """What the addresses of a node that is to grant them must be given out as."""
-    return frozenset("whole" if isinstance(wish.to, AddressWish) else "ports" for wish in wishes)
-
-
 def normal(sources: Iterable[Ipv4Subnet]) -> tuple[Ipv4Subnet, ...]:
     """The same sources in the fewest networks, in order."""
     return tuple(Ipv4Subnet(str(each)) for each in collapse_addresses(map(IPv4Network, sources)))
@@ -88,6 +83,12 @@ def none_is_free(wish: WayWish, node: NodeId) -> Conflict:
         case _:
             assert_never(wish.to)
     return Conflict(Objection("no_public_address", f"node {node} has no free {what}", "/ingress"))
+
+
+def nowhere_free() -> Conflict:
+    """That no node with room has what would do."""
+    why = "no node with free slots has the public addresses or ports free that are asked for"
+    return Conflict(Objection("no_public_address", why, "/ingress"))
 
 
 def change(
