@@ -2,6 +2,7 @@
 
 import msgspec
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.free_ways import reserve
@@ -12,6 +13,7 @@ from control_plane.decisions.refusals import Conflict, Malformed, Objection
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.append import Change
+from events.claims import ways_by
 from events.facts import Reason
 from events.nodes import PublicAddress
 from events.tables import claim
@@ -35,8 +37,12 @@ def change_addresses(node: NodeId, wanted: tuple[PublicAddress, ...], origin: Or
 
 async def _used(conn: AsyncConnection, addresses: list[Ipv4Address]) -> set[Ipv4Address]:
     """Those by which somebody comes in, or may still."""
-    address = sa.func.split_part(sa.func.split_part(claim.c.value, "/", -1), ":", 1)
-    query = sa.select(address).where(claim.c.kind == "port", address.in_(addresses)).distinct()
+    address = sa.func.unnest(sa.cast(addresses, ARRAY(sa.Text))).column_valued("address")
+    held = (
+        sa.select(sa.true()).where(claim.c.kind == "port", claim.c.value.between(*span)).limit(1)
+        for span in ways_by(address)
+    )
+    query = sa.select(address).where(sa.func.coalesce(*(each.scalar_subquery() for each in held), sa.false()))
     return {Ipv4Address(each) for each in await conn.scalars(query)}
 
 

@@ -267,6 +267,25 @@ def test_an_address_in_use_is_neither_taken_away_nor_given_to_another_node(runni
         ]
 
 
+@pytest.mark.parametrize(
+    ("way", "in_use"), [({**SSH, "protocol": "udp"}, ADDRESS), ({"kind": "address"}, WHOLE["address"])]
+)
+def test_only_the_address_that_somebody_comes_in_by_is_in_use(
+    running: Running, way: dict[str, Any], in_use: str
+) -> None:
+    alike: list[dict[str, Any]] = [
+        {**SHARED, "address": f"{ADDRESS}0"},
+        {"address": f"{WHOLE['address']}0", "use": "whole"},
+    ]
+    assert has(running.plane, SHARED, WHOLE, *alike).is_success
+    with running.plane.client() as client:
+        assert client.post(f"/allocations/{running.id}/ingress", json=way).is_success
+    kept = [each for each in (SHARED, WHOLE) if each["address"] == in_use]
+    other = [each for each in (SHARED, WHOLE) if each not in kept]
+    assert codes(has(running.plane, *other)) == ["address_in_use"]
+    assert has(running.plane, *kept).is_success
+
+
 def test_who_had_a_port_is_in_its_history(running: Running) -> None:
     way = opened(running).json()
     with running.plane.client() as client:
