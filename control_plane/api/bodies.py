@@ -22,6 +22,7 @@ from control_plane.decisions.public_addresses import (
     PortWish,
     WayWish,
     normal,
+    of_a_host,
 )
 from control_plane.decisions.refusals import Refused
 from control_plane.decisions.requests import network_mode_offered, sku_offered
@@ -113,7 +114,7 @@ OpenWay = Annotated[
 class NodeAddress(Body):
     """A public address of a node: given out as a `whole`, or one of its `ports` after the other."""
 
-    address: Annotated[str, AfterValidator(values.ipv4_address)]
+    address: Annotated[str, AfterValidator(values.ipv4_address), _decided_by(of_a_host)]
     use: Literal["whole", "ports"]
     first_port: Port = FIRST_PORT
     last_port: Port = LAST_PORT

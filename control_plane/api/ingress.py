@@ -45,8 +45,9 @@ async def put_addresses(request: Request, principal: Admin, node: str, body: Nod
         PublicAddress(Ipv4Address(each.address), each.use, each.first_port, each.last_port)
         for each in body.addresses
     )
-    command = change_addresses(node_named(node), wanted, origin_of(request, principal))
-    await plane_of(request).handle(command, await key_of(request, principal))
+    plane, origin = plane_of(request), origin_of(request, principal)
+    command = change_addresses(node_named(node), wanted, origin, plane.settings.slice_networks)
+    await plane.handle(command, await key_of(request, principal))
     return await node_shown(request, node_named(node))
 
 

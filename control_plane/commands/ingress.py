@@ -1,5 +1,7 @@
 """Commands about ways in from outside: say what addresses a node has, ask for a way in, and close one."""
 
+from ipaddress import IPv4Network
+
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -8,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from control_plane.commands.free_ways import reserve
 from control_plane.commands.living import Living, check_spoken, load, locked_node
 from control_plane.decisions import ingress
-from control_plane.decisions.public_addresses import WayWish, change
+from control_plane.decisions.public_addresses import WayWish, change, check_apart
 from control_plane.decisions.refusals import Conflict, Malformed, Objection
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
@@ -22,11 +24,17 @@ from read_models import nodes
 from tasks.catalogue import INGRESS
 
 
-def change_addresses(node: NodeId, wanted: tuple[PublicAddress, ...], origin: Origin) -> Command:
-    """Say which public addresses a node has. Raises `UnknownName`, and `Conflict` for one that is in use."""
+def change_addresses(
+    node: NodeId, wanted: tuple[PublicAddress, ...], origin: Origin, slice_networks: IPv4Network
+) -> Command:
+    """Say which public addresses a node has.
+
+    Raises `UnknownName`, and `Conflict` for one that is in use or one of the slices' own.
+    """
 
     async def command(transaction: Transaction) -> Decision:
         row = await locked_node(transaction.conn, node)
+        check_apart(wanted, slice_networks)
         used = await _used(transaction.conn, [each.address for each in row.public_addresses])
         facts = change(node, row.public_addresses, wanted, used)
         own = (Change(stream_of_node(node), row.version, facts),) if facts else ()

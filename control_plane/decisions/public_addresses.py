@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 from typing import Final, assert_never
 
-from control_plane.decisions.refusals import Conflict, Objection
+from control_plane.decisions.refusals import Conflict, Malformed, Objection
 from events.ingress import IngressMapping, Service
 from events.nodes import NodeAddressesChanged, PublicAddress
 from events.values import Ipv4Address, Ipv4Subnet, NodeId
@@ -17,6 +17,7 @@ from events.values import Ipv4Address, Ipv4Subnet, NodeId
 FIRST_PORT: Final = 20000
 LAST_PORT: Final = 29999
 """Of what is given port by port unless an admin says otherwise: below the ports that hosts use by themselves."""
+_BROADCAST: Final = IPv4Address("255.255.255.255")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,23 @@ def nowhere_free() -> Conflict:
     """That no node with room has what would do."""
     why = "no node with free slots has the public addresses or ports free that are asked for"
     return Conflict(Objection("no_public_address", why, "/ingress"))
+
+
+def of_a_host(raw: str) -> str:
+    """The address, if a host can be reached by it. Raises `Malformed`."""
+    address = IPv4Address(raw)
+    local = address.is_unspecified or address.is_loopback or address.is_link_local
+    if local or address.is_multicast or address == _BROADCAST:
+        raise Malformed(Objection("no_host_address", f"no host is reached from outside by {raw}"))
+    return raw
+
+
+def check_apart(wanted: Iterable[PublicAddress], slice_networks: IPv4Network) -> None:
+    """Raises `Conflict` for addresses of slices and their gateways: what comes to them would be led astray."""
+    inside = [each.address for each in wanted if IPv4Address(each.address) in slice_networks]
+    if inside:
+        why = f"{', '.join(inside)}: the slices have all of {slice_networks}"
+        raise Conflict(Objection("address_of_slices", why, "/addresses"))
 
 
 def change(

@@ -286,6 +286,25 @@ def test_only_the_address_that_somebody_comes_in_by_is_in_use(
     assert has(running.plane, *kept).is_success
 
 
+@pytest.mark.parametrize(
+    ("address", "status", "code"),
+    [
+        ("0.0.0.0", 422, "no_host_address"),
+        ("127.0.0.1", 422, "no_host_address"),
+        ("169.254.0.1", 422, "no_host_address"),
+        ("224.0.0.1", 422, "no_host_address"),
+        ("255.255.255.255", 422, "no_host_address"),
+        ("10.100.1.1", 409, "address_of_slices"),
+    ],
+)
+def test_what_is_no_address_of_a_host_is_not_given_to_slices(
+    shared_plane: RunningPlane, address: str, status: int, code: str
+) -> None:
+    shared_plane.client().post("/nodes", json={"id": "n1"})
+    refused = has(shared_plane, {"address": address, "use": "whole"})
+    assert (refused.status_code, codes(refused)) == (status, [code])
+
+
 def test_who_had_a_port_is_in_its_history(running: Running) -> None:
     way = opened(running).json()
     with running.plane.client() as client:
