@@ -222,10 +222,9 @@ def _slot_cursor(cursor: str | None) -> tuple[NodeId, SlotIndex] | None:
 async def approve(request: Request, principal: Admin, node: str, index: str) -> SlotView:
     """Let a discovered slot be used; this reserves its MAC and IP for good."""
     slot = _slot(node, index)
-    plane = plane_of(request)
-    await plane.handle(approve_slot(slot, origin_of(request, principal)), await key_of(request, principal))
-    async with plane.engine.connect() as conn:
-        return slot_view((await slots.locked(conn, [slot]))[slot])
+    command = approve_slot(slot, origin_of(request, principal))
+    await plane_of(request).handle(command, await key_of(request, principal))
+    return await _slot_shown(request, slot)
 
 
 @router.post("/nodes/{node}/slots/{index}/break-glass")
@@ -234,11 +233,16 @@ async def free_without_proof(
 ) -> SlotView:
     """Give back a slot that its node does not prove empty: somebody else may have it at once. It goes on record."""
     slot = _slot(node, index)
-    plane = plane_of(request)
     command = break_glass(slot, body.why, origin_of(request, principal))
-    await plane.handle(command, await key_of(request, principal))
-    async with plane.engine.connect() as conn:
-        return slot_view((await slots.locked(conn, [slot]))[slot])
+    await plane_of(request).handle(command, await key_of(request, principal))
+    return await _slot_shown(request, slot)
+
+
+async def _slot_shown(request: Request, slot: SlotId) -> SlotView:
+    async with plane_of(request).engine.connect() as conn:
+        row = await slots.find(conn, slot)
+    assert row is not None, "a command about it was carried out"
+    return slot_view(row)
 
 
 def _slot(node: str, index: str) -> SlotId:

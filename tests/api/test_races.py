@@ -68,6 +68,16 @@ def test_a_twin_gets_the_first_ones_answer(running_plane: RunningPlane) -> None:
     assert running_plane.rows("select count(*) from read.slot where state = 'claimed'") == [(1,)]
 
 
+def test_a_slot_that_was_approved_is_shown_while_its_row_is_held(running_plane: RunningPlane) -> None:
+    admit(running_plane, "n1", approve=False)
+    client = running_plane.client(**{"Idempotency-Key": "twin"})
+    assert client.post("/nodes/n1/slots/0/approve").is_success
+    with psycopg.connect(running_plane.database.admin_dsn) as holding:
+        holding.execute("select 1 from read.slot where slot_id = 'n1/0' for update")
+        again = client.post("/nodes/n1/slots/0/approve")
+    assert again.json()["state"] == "free"
+
+
 def test_a_node_with_room_is_found_behind_many_with_too_little(running_plane: RunningPlane) -> None:
     admit(running_plane, "z1", slots=2)
     for statement in CROWD:
