@@ -18,11 +18,12 @@ from control_plane.commands.allocations import release_allocation, start_allocat
 from control_plane.commands.placing import create_allocation
 from control_plane.decisions.refusals import Malformed, Objection, UnknownName
 from control_plane.handle import Command
-from control_plane.histories import allocation_history
+from control_plane.histories import allocation_history, histories
 from control_plane.origin import Origin
 from events.allocations import AllocationFact, AllocationRequested
 from events.envelope import Recorded
 from events.facts import Reason
+from events.store import refuse_unreadable
 from events.values import (
     AllocationId,
     ImageName,
@@ -37,6 +38,7 @@ from events.values import (
     ingress_of,
     new_uuid,
     project_id,
+    stream_of_allocation,
 )
 from read_models import allocations
 from read_models.keys import Principal
@@ -103,7 +105,9 @@ async def list_allocations(
         return _page(views, found, limit)
     async with plane_of(request).engine.connect() as conn:
         found = await allocations.page(conn, project=only, before=before, limit=limit)
-        views = [told(await allocation_history(conn, each)) for _position, each in found]
+        streams = [stream_of_allocation(each) for _position, each in found]
+        stories = await histories(conn, streams)
+        views = [told(refuse_unreadable(stories[stream])) for stream in streams]
     return _page(views, found, limit)
 
 
