@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import assert_never
 
 from pydantic import BaseModel
 
@@ -19,7 +20,7 @@ from control_plane.decisions.allocation_states import (
     ready_slots,
     state_name,
 )
-from control_plane.decisions.ingress import Published, Way, Withdrawn, ways_of
+from control_plane.decisions.ingress import Lost, Published, Removed, Reserved, Way, Withdrawn, ways_of
 from control_plane.decisions.readiness import check_of
 from events.allocations import (
     AllocationFact,
@@ -178,7 +179,7 @@ def ingress_view(way: Way) -> IngressView:
     return IngressView(
         id=asked.ingress_id,
         slot_id=asked.slot_id,
-        state=type(way).__name__.lower(),
+        state=_way_state(way),
         reason=reason_view(way.reason if isinstance(way, Withdrawn) else None),
         public_address=asked.mapping.public_address,
         protocol=service.protocol if service else None,
@@ -186,6 +187,22 @@ def ingress_view(way: Way) -> IngressView:
         port=service.port if service else None,
         sources=list(asked.mapping.sources),
     )
+
+
+def _way_state(way: Way) -> str:
+    match way:
+        case Reserved():
+            return "reserved"
+        case Published():
+            return "published"
+        case Lost():
+            return "lost"
+        case Withdrawn():
+            return "withdrawn"
+        case Removed():
+            return "removed"
+        case _:
+            assert_never(way)
 
 
 def _generation(facts: Sequence[AllocationFact]) -> int:
