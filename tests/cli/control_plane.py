@@ -95,7 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
         if reply.hold:
             plane.over.wait(60)
 
-    do_GET = do_POST = do_DELETE = _serve  # noqa: N815, the names that http.server calls
+    do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815, the names that http.server calls
 
     def log_message(self, *_: object) -> None:
         pass

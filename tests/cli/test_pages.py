@@ -1,5 +1,6 @@
 """What people see: whole ids, every fact that matters, a hint where there is nothing."""
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -97,6 +98,23 @@ def test_a_host_is_shown_with_what_drifts_in_its_slots(plane: ScriptedPlane, sli
     out = sliceplane("nodes", "show", "lab-a").out
     for part in (f"mapping.changed of lab-a/0 {WAY}", "2 rules", "no rules"):
         assert part in out
+
+
+def test_addresses_of_a_host_are_shown_unless_others_are_named(plane: ScriptedPlane, sliceplane: Run) -> None:
+    shared = {"address": "203.0.113.7", "use": "ports", "first_port": 20000, "last_port": 29999}
+    plane.answers("GET /v1/nodes/lab-a", document({**NODE, "public_addresses": [shared]}))
+    assert "203.0.113.7, ports 20000 to 29999" in sliceplane("nodes", "addresses", "lab-a").out
+    assert plane.of("PUT /v1/nodes/lab-a/public-addresses") == []
+
+
+def test_all_addresses_of_a_host_are_taken_away_by_a_word_for_that(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    plane.answers("PUT /v1/nodes/lab-a/public-addresses", document(NODE))
+    assert sliceplane("nodes", "addresses", "lab-a", "203.0.113.7", "--none").code == 2
+    assert sliceplane("nodes", "addresses", "lab-a", "--none").code == 0
+    [put] = plane.of("PUT /v1/nodes/lab-a/public-addresses")
+    assert json.loads(put.body) == {"addresses": []}
 
 
 def test_a_withheld_slot_says_why(plane: ScriptedPlane, sliceplane: Run) -> None:

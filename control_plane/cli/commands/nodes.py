@@ -64,16 +64,22 @@ def addresses(
         list[str] | None,
         typer.Argument(
             metavar="ADDRESS",
-            help="Such as 203.0.113.7, 203.0.113.7:20000-20999 or 203.0.113.7:whole; none takes all away.",
+            help="Such as 203.0.113.7, 203.0.113.7:20000-20999 or 203.0.113.7:whole.",
             show_default=False,
         ),
     ] = None,
+    none: Annotated[bool, typer.Option("--none", help="Take all away.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say which public addresses a host has, all of them. They must lead there already."""
+    """Say which public addresses a host has, all of them; name none to see them. They must lead there already."""
+    if address and none:
+        raise typer.BadParameter("name addresses, or say --none")
     body = {"addresses": [public_address(each) for each in address or []]}
     with session(context, json=as_json) as here:
-        raw = here.client.put(node_path(node, "public-addresses"), body)
+        if address or none:
+            raw = here.client.put(node_path(node, "public-addresses"), body)
+        else:
+            raw = here.client.get(node_path(node))
         if as_json:
             here.screen.document(raw)
         else:
