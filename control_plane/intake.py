@@ -170,7 +170,7 @@ def _slice_changes(
             # Of an older order too: what it speaks of the newest has as well, and its node says it once.
             return living.changes(ingress.seen(living.ways, slot, lost, newest=newest))
         case reports.SliceInterrupted():
-            deadline = transaction.now + SKUS[state.request.sku].provisioning
+            deadline = transaction.now + SKUS[state.request.sku].ready_within
             interrupted = facts.SliceInterrupted(allocation, slot, _reason(body.reason), deadline)
             return living.changes(life.interrupt_slice(state, interrupted))
         case reports.SliceFailed():

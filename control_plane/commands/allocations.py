@@ -48,7 +48,7 @@ def start_allocation(allocation: AllocationId, origin: Origin, reason: Reason) -
 
     async def command(transaction: Transaction) -> Decision:
         living = await load(transaction.conn, allocation)
-        deadline = transaction.now + SKUS[living.state.request.sku].provisioning
+        deadline = transaction.now + SKUS[living.state.request.sku].ready_within
         return Decision(
             living.changes(life.start(living.state, reason, deadline)), origin.at(transaction.now)
         )

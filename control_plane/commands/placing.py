@@ -56,7 +56,7 @@ def create_allocation(
         placed = AllocationPlaced(
             allocation_id=request.allocation_id,
             slots=tuple(_placed(rows[slot]) for slot in chosen),
-            deadline=transaction.now + SKUS[request.sku].provisioning,
+            deadline=transaction.now + SKUS[request.sku].ready_within,
         )
         claims = (
             Change(stream_of_slot(slot), rows[slot].version, (claim(slot, request.allocation_id),))

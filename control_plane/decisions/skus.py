@@ -14,8 +14,8 @@ from events.values import ImageName, SkuName
 
 @dataclass(frozen=True, slots=True)
 class Sku:
-    """A size of slice. `provisioning` is the longest wait from placement to readiness; `rate_mbit` limits the slice's
-    traffic each way, in Mbit/s (NOD-3), where it is given.
+    """A size of slice. `provisioning` is how long a node waits for its readiness; `rate_mbit` limits its traffic each
+    way, in Mbit/s (NOD-3), where it is given.
     """
 
     name: SkuName
@@ -24,10 +24,17 @@ class Sku:
     provisioning: timedelta
     rate_mbit: int | None = None
 
+    @property
+    def ready_within(self) -> timedelta:
+        """How long its allocation waits: so much longer that a node's own word of why it is not ready comes first."""
+        return self.provisioning + HEARD_WITHIN
+
     def fits(self, hardware: SlotHardware) -> bool:
         return hardware.vcpus >= self.vcpus and hardware.memory_mib >= self.memory_mib
 
 
+HEARD_WITHIN: Final = timedelta(seconds=30)
+"""How long an order's way to its node and the way of a report back may take together."""
 GRACE: Final = timedelta(seconds=30)
 """How long a guest that is to stop may take to shut down by itself."""
 STOP_WITHIN: Final = timedelta(minutes=10)

@@ -1,7 +1,11 @@
 """An allocation that is switched off keeps what it has, and can be switched on again (ALC-8)."""
 
+from datetime import timedelta
+
 import pytest
 
+from control_plane.decisions.skus import SKUS
+from events.values import SkuName
 from tests.api.node import admit
 from tests.api.reporting import Running
 from tests.servers.plane import RunningPlane
@@ -42,6 +46,28 @@ def test_what_is_started_again_is_active_once_its_node_says_so(running: Running)
     assert running.types()[-6:] == [
         "stopping", "slice_stopped", "stopped", "starting", "slice_ready", "activated",
     ]  # fmt: skip
+
+
+def test_a_node_that_waits_for_readiness_in_vain_says_why_before_the_allocations_deadline(
+    running: Running,
+) -> None:
+    why = {"code": "machine_not_running", "message": "it died"}
+    running.says("slice.interrupted", of=running.newest_order(), reason=why)
+    running.comes_up()
+    running.asked_to("stop")
+    running.is_off()
+    running.asked_to("start")
+
+    waited = running.plane.rows(
+        """select type, (data::jsonb ->> 'deadline')::timestamptz - recorded_at from ledger.event
+            where stream_id = %(stream)s and type in
+                  ('allocation.placed', 'allocation.slice_interrupted', 'allocation.starting')""",
+        stream=f"allocation-{running.id}",
+    )
+
+    assert len(waited) == 3
+    node_waits = SKUS[SkuName("lab.small")].provisioning
+    assert [type_ for type_, within in waited if within < node_waits + timedelta(seconds=20)] == []
 
 
 def test_the_ledger_says_who_wanted_it_off_and_whether_the_guest_had_to_be_forced(running: Running) -> None:
