@@ -28,8 +28,9 @@ What is made for the first time was not lost, and so is not drift; what could no
 
 What concerns one ingress takes its endpoint away while it is open (`ingress.lost`), and leaves the others of its slot as they are.
 
-All seven signals (NOD-7) are here. Before its first order nothing is known of a slot but whether its PCI devices are
-there, and nobody looks further.
+All seven signals (NOD-7) are here. Of the seventh, endpoints that are reachable as exposed, a node tells its own part: that
+its rules lead to the slice. Whether the world's road leads to the node, it cannot see. Before its first order nothing is known of a
+slot but whether its PCI devices are there, and nobody looks further.
 """
 
 SCOPES: Final[dict[Scope, str]] = {
