@@ -9,10 +9,10 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from events.values import Ipv4Address, SlotIndex
+from events.values import SlotIndex
 from node_agent.guests import Accelerator
 from node_agent.places import HostDevice, Place, Places
-from tasks.fields import ImageName, InterfaceName, NodeId, PciAddress, Port, Wire
+from tasks.fields import ImageName, InterfaceName, Ipv4Address, NodeId, PciAddress, Port, Wire
 from tasks.trust import UnusableCa, trust
 
 HostCpu = Annotated[int, Field(ge=0, le=8191)]

@@ -89,3 +89,11 @@ def test_settings_that_cannot_be_are_refused_with_every_reason(
     with pytest.raises(ValidationError) as refused:
         settings(*slots)
     assert [reason for reason in reasons if reason not in str(refused.value)] == []
+
+
+@pytest.mark.parametrize("resolver", ["dns.example", "192.0.2.53,1", "2001:db8::53"])
+def test_a_resolver_that_is_no_ipv4_address_is_refused_before_it_reaches_the_dhcp_server(
+    resolver: str,
+) -> None:
+    with pytest.raises(ValidationError, match="is not a valid IPv4 address"):
+        settings(SLOT, resolvers=[resolver])

@@ -125,7 +125,7 @@ def test_the_next_agent_replaces_a_server_that_runs_otherwise_and_keeps_its_leas
 def test_a_guest_is_told_of_the_resolvers_that_its_node_names(host: "Real") -> None:
     slot = network(0)
     resolvers = (Ipv4Address("192.0.2.53"), Ipv4Address("192.0.2.54"))
-    told = settings(SLOT).model_copy(update={"resolvers": resolvers})
+    told = settings(SLOT, resolvers=resolvers)
     for aspect in aspects_of(host):
         run(aspect.to_apply(slice_on(slot)))
     with Wire(slot.tap) as wire:
