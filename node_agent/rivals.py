@@ -21,6 +21,7 @@ _DIVERTING: Final = ("dnat", "redirect")
 _PROTOCOLS: Final = ("tcp", "udp")
 _TABLE: Final = re.compile(r"table (\S+ \S+) \{")
 _SENDS: Final = re.compile(r" dnat (?:ip )?to (\d[\d.]*)(?:-(\d[\d.]*))?\S* .*# handle (\d+)$")
+_ANYWHERE: Final = "0.0.0.0/0"
 Ports = tuple[tuple[int, int], ...]
 Targets = dict[tuple[str, int], tuple[str, ...]]
 """Where rules send to, as networks, by their tables and handles."""
@@ -65,9 +66,10 @@ def diversion(table: str, chain: str, handle: int, body: Iterable[Any]) -> Diver
                 ports = tuple(_ports(match["right"]))
             case _:
                 pass
-    return Diversion(
-        table, chain, handle, of, protocol, ports, tuple(_networks(verdicts)), is_opaque="xt" in verdicts[0]
-    )
+    is_opaque, to = "xt" in verdicts[0], tuple(_networks(verdicts))
+    if not to and "addr" in (verdicts[0].get("dnat") or {}):
+        to = (_ANYWHERE,)
+    return Diversion(table, chain, handle, of, protocol, ports, to, is_opaque)
 
 
 def targets(listing: str) -> Targets:

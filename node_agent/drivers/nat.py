@@ -8,6 +8,7 @@ the one for people says where it sends to.
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -49,8 +50,14 @@ class Nftables:
         listed = look((self, "ruleset"), lambda: self._ask_ruleset().answer()).diversions
         if not any(each.is_opaque for each in listed):
             return listed
-        sent = look((self, "targets"), lambda: self._ask_targets().answer())
+        sent = look((self, "targets"), self._targets)
         return tuple(replace(each, to=sent.get((each.table, each.handle), each.to)) for each in listed)
+
+    def _targets(self) -> Targets:
+        # What is somebody else's is told as exactly as it can be, and keeps nobody from looking at ours.
+        with suppress(HostUnreadable):
+            return self._ask_targets().answer()
+        return {}
 
     def look_ahead(self) -> None:
         look_ahead((self, "ruleset"), self._ask_ruleset)

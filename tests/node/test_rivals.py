@@ -47,7 +47,7 @@ def test_a_rule_that_sends_nothing_elsewhere_diverts_nothing() -> None:
             {"map": {"key": DPORT, "data": {"set": [[80, {"concat": ["10.1.1.1", 90]}], [81, "10.1.1.2"]]}}},
             ("10.1.1.1/32", "10.1.1.2/32"),
         ),
-        ({"map": {"key": DPORT, "data": "@named"}}, ()),
+        ({"map": {"key": DPORT, "data": "@named"}}, ("0.0.0.0/0",)),
     ],
     ids=["address", "range", "prefix", "map", "named map"],
 )
