@@ -76,7 +76,7 @@ def guest_in(xml: str) -> Guest:
             image=image_name(marks.get("image", "")),
             first_boot=marks.get("first-boot", ""),
             tap=_tap(domain, place),
-            mac=mac_address(_only(domain, "devices/interface/mac").get("address", "")),
+            mac=mac_address(_first(domain, "devices/interface/mac").get("address", "")),
             place=place,
             strange=strange_in(domain, marks.get("boot")),
         )
@@ -175,7 +175,14 @@ def _memory_mib(domain: ET.Element) -> int:
 def _tap(domain: ET.Element, place: Place) -> str:
     if place.vf is not None:
         return domain.findtext("name", "")
-    return _only(domain, "devices/interface/target").get("dev", "")
+    return _first(domain, "devices/interface/target").get("dev", "")
+
+
+def _first(domain: ET.Element, path: str) -> ET.Element:
+    """Of what others may have added to; that they did is `strange`."""
+    if (first := domain.find(path)) is None:
+        raise ValueError(f"no {path}, where a guest has one")
+    return first
 
 
 def _only(domain: ET.Element, path: str) -> ET.Element:
