@@ -42,7 +42,7 @@ class Hosting(msgspec.Struct, frozen=True):
     folder: str
     log: str
     slots: int
-    survey_seconds: float = 15.0
+    survey_seconds: float = Settings.model_fields["survey_seconds"].default
 
 
 class Admitted(msgspec.Struct, frozen=True):

@@ -69,6 +69,8 @@ two releases:
    nothing may be said with the new shape yet that the old one has no words for.
 2. The release that **writes** it. Remove `still_written` once no release before the first runs any more.
 
+Nothing was released yet, so until then a new shape is read and written by the same commit.
+
 A field that is only added goes the same way: older releases refuse a field that they do not know, rather than lose it.
 A new type goes the same way too: the first release reads it, the second records it. A type that is no longer
 recorded keeps its line and its class.

@@ -77,7 +77,9 @@ FAILING: Final[dict[str, dict[str, Any]]] = {
 FATES: Final = ("comes up", "comes up", "comes up", *FAILING)
 NODES_OWN: Final = (
     re.compile(r"br-slice: .*cookie=0x77.* actions=NORMAL"),  # what `bridge.foreign_flows` adds
-    re.compile(r"br-slice: priority=0 actions=NORMAL"),  # of a bridge that forwards by itself (`bridge.changed`)
+    re.compile(
+        r"br-slice: priority=0 actions=NORMAL"
+    ),  # of a bridge that forwards by itself (`bridge.changed`)
 )
 """What may still be there when a slot is proved empty, to be taken away by a survey: no slice's."""
 
