@@ -76,10 +76,10 @@ FAILING: Final[dict[str, dict[str, Any]]] = {
 """Orders of slices that cannot come up."""
 FATES: Final = ("comes up", "comes up", "comes up", *FAILING)
 NODES_OWN: Final = (
-    re.compile(r"br-slice: .*cookie=0x77.* actions=NORMAL"),  # what `bridge.foreign_flows` adds
-    re.compile(
-        r"br-slice: priority=0 actions=NORMAL"
-    ),  # of a bridge that forwards by itself (`bridge.changed`)
+    # What `bridge.foreign_flows` adds.
+    re.compile(r"br-slice: .*cookie=0x77.* actions=NORMAL"),
+    # Of a bridge that forwards by itself (`bridge.changed`).
+    re.compile(r"br-slice: priority=0 actions=NORMAL"),
 )
 """What may still be there when a slot is proved empty, to be taken away by a survey: no slice's."""
 
