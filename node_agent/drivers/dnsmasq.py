@@ -27,7 +27,7 @@ import structlog
 
 from node_agent.drivers.processes import PROC, own_processes
 from node_agent.gateway import NodeNetwork
-from node_agent.slices import HostRefused
+from node_agent.slices import HostRefused, HostUnreadable
 from tasks.backoff import Backoff
 
 log = structlog.get_logger(__name__)
@@ -108,7 +108,7 @@ class Dnsmasq:
 
     @contextmanager
     def held_still(self) -> Iterator[None]:
-        """While this lasts it runs and does nothing. Raises `HostRefused`."""
+        """While this lasts it runs and does nothing. Raises `HostUnreadable`."""
         with self._turn:
             found = [each.pid for each in self.running()]
             try:
@@ -164,7 +164,7 @@ class Dnsmasq:
                 raise HostRefused(f"dnsmasq ended with {child.returncode}: {self._last_words()}")
             if monotonic() > ends:
                 self._end(child.pid)
-                raise HostRefused(f"dnsmasq did not listen within {self._deadline:g} s")
+                raise HostUnreadable(f"dnsmasq did not listen within {self._deadline:g} s")
             self._leaving.wait(0.005)
 
     def _last_words(self) -> str:
@@ -203,7 +203,7 @@ class Dnsmasq:
             if _ended(pid, within=self._deadline / 2):
                 _reap(pid)
                 return
-        raise HostRefused(f"dnsmasq {pid} does not end")
+        raise HostUnreadable(f"dnsmasq {pid} does not end")
 
     def _arguments(self, network: NodeNetwork) -> tuple[str, ...]:
         subnet = IPv4Network(network.subnet)
@@ -283,7 +283,7 @@ def _stop(pid: int, within: float) -> None:
         os.kill(pid, signal.SIGSTOP)
         while (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] not in STILL:
             if monotonic() > ends:
-                raise HostRefused(f"dnsmasq {pid} does not stop")
+                raise HostUnreadable(f"dnsmasq {pid} does not stop")
             time.sleep(0.001)
 
 

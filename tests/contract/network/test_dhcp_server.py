@@ -21,7 +21,7 @@ from node_agent.drivers.dnsmasq import Dnsmasq
 from node_agent.gateway import NodeNetwork, node_network
 from node_agent.lab.lab import Lab
 from node_agent.leases import LeaseAspect, LeaseSeen
-from node_agent.slices import HostRefused, SliceNetwork
+from node_agent.slices import HostRefused, HostUnreadable, SliceNetwork
 from tests.agent.eventually import eventually
 from tests.contract.network.hosts import aspects_of, gateway_of
 from tests.contract.network.slices import NETWORK, network, run, slice_on
@@ -94,6 +94,23 @@ def test_a_server_that_ended_does_not_pass_for_another_programs_that_listens(hos
             host.leases.serve(NETWORK)
     host.leases.serve(NETWORK)
     assert len(pids(host)) == 1
+
+
+def test_a_server_that_does_not_come_to_listen_gave_no_answer_and_is_ended(
+    host: "Real", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from node_agent.drivers.links import NetlinkLinks
+
+    slow = tmp_path / "dnsmasq"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    server = Dnsmasq(tmp_path, NetlinkLinks().index, lambda: None, 0.5)
+    children = Path(f"/proc/self/task/{threading.get_native_id()}/children")
+    before = children.read_text()
+    with pytest.raises(HostUnreadable, match="did not listen within"):
+        server.serve(NETWORK)
+    assert children.read_text() == before
 
 
 def test_the_next_agent_finds_the_server_that_runs_as_wanted_and_hears_of_its_end(host: "Real") -> None:
