@@ -29,7 +29,14 @@ from control_plane.decisions.allocation_states import (
     state_name,
 )
 from control_plane.decisions.refusals import Conflict, Objection, UnknownName
-from events.allocations import AllocationFact, AllocationPlaced, AllocationStarting, SliceReady, SliceStopped
+from events.allocations import (
+    AllocationFact,
+    AllocationPlaced,
+    AllocationStarting,
+    SliceInterrupted,
+    SliceReady,
+    SliceStopped,
+)
 from events.facts import Reason
 from events.ingress import (
     IngressFact,
@@ -96,15 +103,28 @@ def ways_of(facts: Iterable[AllocationFact]) -> Ways:
                 ways[name] = Withdrawn(ways[name].asked, reason)
             case IngressRemoved(ingress_id=name):
                 ways[name] = Removed(ways[name].asked)
-            case AllocationPlaced(deadline=up) | AllocationStarting(deadline=up):
-                ways |= _waiting(ways, up + IN_PLACE_WITHIN)
-            case SliceStopped(slot_id=slot):
-                ways |= _switched_off(ways, slot)
-            case SliceReady(slot_id=slot):
-                ways |= _back(ways, slot)
             case _:
-                pass
+                ways |= _with_its_slice(ways, fact)
     return ways
+
+
+def _with_its_slice(ways: Ways, fact: AllocationFact) -> Ways:
+    """Those that what happened to their slices moves, as they are then."""
+    match fact:
+        case AllocationPlaced(deadline=up) | AllocationStarting(deadline=up):
+            return _waiting(ways, up + IN_PLACE_WITHIN)
+        case SliceInterrupted(slot_id=slot, deadline=up):
+            return _waiting(_in(ways, slot), up + IN_PLACE_WITHIN)
+        case SliceStopped(slot_id=slot):
+            return _switched_off(ways, slot)
+        case SliceReady(slot_id=slot):
+            return _back(ways, slot)
+        case _:
+            return {}
+
+
+def _in(ways: Ways, slot: SlotId) -> Ways:
+    return {name: way for name, way in ways.items() if way.asked.slot_id == slot}
 
 
 def _waiting(ways: Ways, until: datetime) -> Ways:

@@ -26,6 +26,7 @@ from tests.decisions.histories import (
     ACTIVE,
     GRANTED,
     ID,
+    INTERRUPTED,
     NOW,
     PLACEMENT,
     PROVISIONING,
@@ -161,6 +162,18 @@ def test_after_a_start_what_waits_is_waited_for_anew(deadline: datetime | None) 
     assert what_is_due(*stopped)[-1] == Wait("being started", GRANTED.expires_at)
     started = (*stopped, *STARTING[len(STOPPED) :], *again)
     assert what_is_due(*started)[-1] == Wait("its ways in", SOON + ingress.IN_PLACE_WITHIN)
+
+
+def test_what_waits_is_waited_for_anew_when_its_slice_goes_down() -> None:
+    """Its node was away, and does what is newest after it has the slice up by the order before."""
+    other = ingress_of(new_uuid())
+    waiting = ways(*ACTIVE, RESERVED, replace(RESERVED, slot_id=B, ingress_id=other), INTERRUPTED)
+    assert waiting[other] == ingress.Reserved(replace(RESERVED, slot_id=B, ingress_id=other), LIMIT)
+    back = (*ACTIVE, RESERVED, INTERRUPTED, ready(A), AllocationActivated(ID))
+    limit = INTERRUPTED.deadline + ingress.IN_PLACE_WITHIN
+    assert what_is_due(*back, now=LIMIT)[-1] == Wait("its ways in", limit)
+    assert ingress.give_up(state_of(*back), ways(*back), LIMIT) == ()
+    assert what_is_due(*back, now=limit) == (MissDeadline(),)
 
 
 @pytest.mark.parametrize(
