@@ -54,7 +54,8 @@ class Kept(Wire):
 
     `told` is False while the outcome's report may not be in the spool yet. `forced` is True once a guest that was to
     shut down under the order is being cut off. `applied` is False while the order changed the ways in to a slice that
-    is ready, and that is not done. `lost` are those of its ways in that were said not to lead to the slice any more.
+    is ready, and that is not done. `lost` are those of its ways in that were last said not to lead to the slice,
+    whether they did before or never.
     """
 
     signed: str
