@@ -48,9 +48,6 @@ class Host:
         query = "select value, stream_id from ledger.claim where kind = 'pci' order by value"
         return [(value, stream) for value, stream in self.plane.rows(query)]
 
-    def last_position(self) -> int:
-        return int(self.plane.rows("select max(position) from ledger.event")[0][0])
-
     def holders(self, position: int) -> list[str]:
         """Who held the GPU then, by the log."""
         with self.plane.client() as client:
@@ -125,13 +122,13 @@ def test_an_approved_slot_with_other_devices_is_not_placed_on_until_it_is_approv
 def test_a_device_that_one_slot_let_go_another_can_have_and_history_tells_who_had_it(host: Host) -> None:
     host.has(GPU)
     host.approve()
-    first = host.last_position()
+    first = host.plane.last_position()
     host.has(GPU, slot=1)
     assert host.approve().is_success
-    nobody = host.last_position()
+    nobody = host.plane.last_position()
     assert host.approve(1).is_success
     assert host.claims() == [("n1/0000:1b:00.0", "slot-n1/1")]
-    until(lambda: host.holders(host.last_position()) == ["slot-n1/1"], "its next holder is known")
+    until(lambda: host.holders(host.plane.last_position()) == ["slot-n1/1"], "its next holder is known")
     assert (host.holders(first), host.holders(nobody)) == (["slot-n1/0"], [])
 
 

@@ -66,11 +66,6 @@ def claims(plane: RunningPlane) -> set[str]:
     return {value for (value,) in plane.rows("select value from ledger.claim where kind = 'port'")}
 
 
-def last_position(plane: RunningPlane) -> int:
-    [(last,)] = plane.rows("select max(position) from ledger.event")
-    return int(last)
-
-
 def codes(answer: httpx.Response) -> list[str]:
     return [each["code"] for each in answer.json()["reasons"]]
 
@@ -149,7 +144,7 @@ def test_a_stop_leaves_it_reserved_until_its_node_finds_it_in_place_again(runnin
     running.asked_to("stop")
     assert public(running) == []
     running.is_off()
-    off = last_position(running.plane)
+    off = running.plane.last_position()
     assert (states(running), public(running)) == (["reserved"], [])
     assert claims(running.plane) == {f"tcp/{ADDRESS}:{way['public_port']}"}
     running.asked_to("start")

@@ -132,10 +132,6 @@ def test_a_locked_slot_is_waited_for_where_no_other_nodes_way_is_free(running_pl
         holding.execute("select 1 from read.slot where node_id = 'n2' for update")
         holding.execute("update read.node set public_addresses = '[]' where node_id = 'n1'")
         asked = pool.submit(allocate, running_plane, network_mode="public-nat", ingress=[{"kind": "address"}])
-        until(lambda: asked.done() or waits_for_a_lock(running_plane), "the request waits for n1")
+        until(lambda: asked.done() or running_plane.somebody_waits_for_a_lock(), "the request waits for n1")
         holding.commit()
     assert [slot["node_id"] for slot in asked.result().json()["slots"]] == ["n2"]
-
-
-def waits_for_a_lock(plane: RunningPlane) -> bool:
-    return bool(plane.rows("select 1 from pg_stat_activity where wait_event_type = 'Lock'"))

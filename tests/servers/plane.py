@@ -56,6 +56,11 @@ class RunningPlane:
         with psycopg.connect(self.database.admin_dsn, autocommit=True) as conn:
             return conn.execute(query, values or None).fetchall()
 
+    def last_position(self) -> int:
+        """Of the newest event."""
+        [(position,)] = self.rows("select max(position) from ledger.event")
+        return int(position)
+
     def somebody_waits_for_a_lock(self) -> bool:
         """Whether a statement on its server stands behind another transaction."""
         return bool(self.rows("select 1 from pg_stat_activity where wait_event_type = 'Lock'"))
