@@ -3,9 +3,9 @@
 In one transaction, in this order: the idempotency key, the rows that the decision needs (locked by the command,
 project before slots, slots by node and index, slots before nodes), the decision, the inline read models, and
 append as the last statement. A refusal rolls all of it back, the key included, and burns no position. A deadlock or
-a lost race (for a stream's head, a claim or a row) starts the command again with fresh eyes; whoever reads the ledger
-is woken after the commit, and needs no wake-up to be right. A caller who hangs up stops nothing: the command commits
-or refuses all the same, and its key tells him which.
+a lost race (for a stream's head, a claim or a row) starts the command again with fresh eyes, and so does a command that
+would wait for rows while it holds others. Whoever reads the ledger is woken after the commit, and needs no wake-up to
+be right. A caller who hangs up stops nothing: the command commits or refuses all the same, and its key tells him which.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -50,6 +50,10 @@ Command = Callable[[Transaction], Awaitable[Decision]]
 Clock = Callable[[AsyncConnection], Awaitable[datetime]]
 
 
+class StartAgain(Exception):
+    """Raised by a command that would decide in a transaction that holds nothing yet; it must not do so for ever."""
+
+
 class Wake(Protocol):
     """Tells followers of the log that it grew. Losing a call costs them a poll, no more."""
 
@@ -80,7 +84,7 @@ class Handle:
             except ClaimHeld as held:
                 if attempt == ATTEMPTS:
                     raise Conflict(Objection(f"{held.claim.kind}_taken", str(held))) from held
-            except (VersionConflict, psycopg.Error, sa.exc.DBAPIError) as error:
+            except (StartAgain, VersionConflict, psycopg.Error, sa.exc.DBAPIError) as error:
                 if attempt == ATTEMPTS or not _lost_a_race(error):
                     raise
         raise AssertionError("unreachable")
@@ -104,11 +108,11 @@ class Handle:
         return decision.answer
 
 
-def _lost_a_race(error: VersionConflict | psycopg.Error | sa.exc.DBAPIError) -> bool:
+def _lost_a_race(error: StartAgain | VersionConflict | psycopg.Error | sa.exc.DBAPIError) -> bool:
     # The same errors come bare from the ledger's calls and wrapped from SQLAlchemy's.
     cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
     return isinstance(
-        cause, VersionConflict | psycopg.errors.DeadlockDetected | psycopg.errors.UniqueViolation
+        cause, StartAgain | VersionConflict | psycopg.errors.DeadlockDetected | psycopg.errors.UniqueViolation
     )
 
 

@@ -2,6 +2,7 @@
 
 It takes its slots by row lock and skips rows that others hold, so that many callers pass each other. Rows skipped that
 way may come back when their holder rolls back: before a request is refused for lack of capacity, they are waited for.
+In another transaction: their holder may want next what this one took beside them, and neither would come on.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from control_plane.decisions.readiness import Check, named
 from control_plane.decisions.refusals import Conflict
 from control_plane.decisions.skus import SKUS
 from control_plane.decisions.slots import claim
-from control_plane.handle import Command, Decision, Transaction
+from control_plane.handle import Command, Decision, StartAgain, Transaction
 from control_plane.origin import Origin
 from control_plane.sessions import knows
 from events.allocations import AllocationFact, AllocationPlaced, AllocationRequested, PlacedSlot
@@ -51,8 +52,19 @@ def create_allocation(
     facts and their time. A node unheard of for `silent_after` gets nothing new (PLT-3).
     """
 
+    patient = False
+
     async def command(transaction: Transaction) -> Decision:
-        rows, chosen, reserved = await _found(transaction.conn, request, ways, silent_after)
+        nonlocal patient
+        try:
+            rows, chosen, reserved = await _found(
+                transaction.conn, request, ways, silent_after, patient=patient
+            )
+        except Conflict as nothing:
+            if patient:
+                raise
+            patient = True
+            raise StartAgain from nothing
         placed = AllocationPlaced(
             allocation_id=request.allocation_id,
             slots=tuple(_placed(rows[slot]) for slot in chosen),
@@ -76,16 +88,17 @@ async def _found(
     request: AllocationRequested,
     ways: Sequence[tuple[IngressId, WayWish]],
     silent_after: timedelta,
+    *,
+    patient: bool,
 ) -> tuple[Mapping[SlotId, SlotRow], tuple[SlotId, ...], tuple[IngressReserved, ...]]:
-    """Locked rows of free slots, those chosen of them, and their ways in. Raises `Conflict`."""
+    """Locked rows of free slots, those chosen of them, and their ways in. Raises `Conflict`.
+
+    Rows that others hold are waited for where this is `patient`, else skipped.
+    """
     wishes = [wish for _, wish in ways]
     query = _candidates(request, wishes, silent_after)
-    try:
-        rows = await _free_slots(conn, query.with_for_update(skip_locked=True, of=slots.slot))
-        return rows, *await _chosen(conn, rows, request, ways)
-    except Conflict:
-        rows = await _free_slots(conn, query.with_for_update(of=slots.slot))
-    if wishes and not fits(rows, request.slot_count):
+    rows = await _free_slots(conn, query.with_for_update(skip_locked=not patient, of=slots.slot))
+    if patient and wishes and not fits(rows, request.slot_count):
         any_ways = await _free_slots(conn, _candidates(request, wishes, silent_after, free_ways=False))
         if fits(any_ways, request.slot_count):
             raise nowhere_free()

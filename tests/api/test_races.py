@@ -135,3 +135,15 @@ def test_a_locked_slot_is_waited_for_where_no_other_nodes_way_is_free(running_pl
         until(lambda: asked.done() or running_plane.somebody_waits_for_a_lock(), "the request waits for n1")
         holding.commit()
     assert [slot["node_id"] for slot in asked.result().json()["slots"]] == ["n2"]
+
+
+def test_a_request_that_waits_for_a_slot_holds_no_other(running_plane: RunningPlane) -> None:
+    """Who has the slot may want the others of its node next."""
+    admit(running_plane, "n1", slots=2)
+    with ThreadPoolExecutor() as pool, psycopg.connect(running_plane.database.admin_dsn) as holding:
+        holding.execute("select 1 from read.slot where slot_id = 'n1/0' for update")
+        asked = pool.submit(allocate, running_plane, slot_count=2)
+        until(lambda: asked.done() or running_plane.somebody_waits_for_a_lock(), "the request waits for n1/0")
+        holding.execute("select 1 from read.slot where slot_id = 'n1/1' for update nowait")
+        holding.commit()
+    assert asked.result().status_code == 202
