@@ -138,6 +138,9 @@ class TranslationAspect:
         return self._flush(wanted.network.ip, lambda connection: _is_closed(wanted, connection))
 
     def _has_closed(self, wanted: Slice) -> bool:
+        """Whether a crash left some. It raises where connections cannot be listed: who took that for none would call
+        an order done whose flush got no answer. A full table is no such case, it is listed far within the deadline.
+        """
         if not wanted.ingress:
             return False
         return any(_is_closed(wanted, each) for each in self._filter.connections(wanted.network.ip))

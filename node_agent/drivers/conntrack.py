@@ -1,8 +1,10 @@
 """Connection tracking over netlink (linux/netfilter/nfnetlink_conntrack.h), in the kernel's own words.
 
-A host may track tens of thousands of connections, and all of them are listed on the road that closes a slice: pyroute2
-takes most of a millisecond for each. It also wants the state of every TCP connection, which the kernel leaves out where
-it handed one over to a flow table or a card. Only the two tuples are read here.
+A host may track a quarter of a million connections, which an outsider can make of any open port, and all of them are
+listed by each look at a slice that has ways in, and on the road that closes one. So they stay as they were received,
+and only those that contain a slice's address are read, the two tuples of each: pyroute2 takes most of a millisecond for
+one. It also wants the state of every TCP connection, which the kernel leaves out where it handed one over to a flow
+table or a card.
 """
 
 import os
@@ -31,6 +33,8 @@ _IP, _PROTOCOL = 1, 2
 _SOURCE, _DESTINATION = 1, 2
 _NUMBER, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 3
 _CHUNK: Final = 1 << 17
+Message = tuple[int, bytes]
+"""Its type and its body."""
 
 
 class Tracked(NamedTuple):
@@ -44,11 +48,20 @@ class Refused(Exception):
     """The kernel's answer was no."""
 
 
-def listed(deadline: float) -> tuple[Tracked, ...]:
-    """All of this network namespace, within so many seconds. Raises `OSError`, `Refused`."""
+def listed(deadline: float) -> tuple[bytes, ...]:
+    """All IPv4 connections of this network namespace, unread, within so many seconds. Raises `OSError`, `Refused`."""
     with _netlink(deadline) as netlink:
         netlink.ask(_GET, _REQUEST_AND_DUMP, b"")
-        return tuple(tracked for chunk in netlink.answers() for tracked in tracked_in(chunk))
+        return tuple(tracked_in(netlink.answers()))
+
+
+def its(ip: Ipv4Address, among: Iterable[bytes]) -> Iterator[Tracked]:
+    """Those with the address on any side, read."""
+    own = socket.inet_aton(ip)
+    # Its bytes may also stand there by chance, as a mark or a counter.
+    return (
+        each for each in map(_tracked, (each for each in among if own in each)) if each.connection.has(ip)
+    )
 
 
 def forget(doomed: Iterable[bytes], deadline: float) -> None:
@@ -60,13 +73,15 @@ def forget(doomed: Iterable[bytes], deadline: float) -> None:
                 pass
 
 
-def tracked_in(chunk: bytes) -> Iterator[Tracked]:
-    """The IPv4 connections among the messages that were received at once."""
-    for kind, body in _messages(chunk):
-        if kind == _GET - 1 and body[0] == socket.AF_INET:
-            found = _attributes(body[len(_FAMILY) :])
-            original = found[_ORIGINAL]
-            yield Tracked(_connection(_attributes(original), _attributes(found[_REPLY])), original)
+def tracked_in(messages: Iterable[Message]) -> Iterator[bytes]:
+    """The IPv4 connections among them, unread."""
+    return (body for kind, body in messages if kind == _GET - 1 and body[0] == socket.AF_INET)
+
+
+def _tracked(body: bytes) -> Tracked:
+    found = _attributes(body[len(_FAMILY) :])
+    original = found[_ORIGINAL]
+    return Tracked(_connection(_attributes(original), _attributes(found[_REPLY])), original)
 
 
 def _connection(asked: Mapping[int, bytes], answered: Mapping[int, bytes]) -> Connection:
@@ -100,20 +115,19 @@ class _Netlink:
         body = _FAMILY + attributes
         self._wire.send(_HEADER.pack(_HEADER.size + len(body), kind, flags, 0, 0) + body)
 
-    def answers(self, fine: int = 0) -> Iterator[bytes]:
+    def answers(self, fine: int = 0) -> Iterator[Message]:
         """What is received, until the kernel says that this is all; an error of this number is no other end."""
         while True:
             if (left := self._ends - monotonic()) <= 0:
                 raise TimeoutError("timed out")
             self._wire.settimeout(left)
-            chunk = self._wire.recv(_CHUNK)
-            yield chunk
-            for kind, body in _messages(chunk):
+            for kind, body in messages_in(self._wire.recv(_CHUNK)):
                 if kind in {_ERROR, _DONE}:
                     code = -struct.unpack_from("=i", body)[0]
                     if code not in {0, fine}:
                         raise Refused(os.strerror(code))
                     return
+                yield kind, body
 
 
 @contextmanager
@@ -122,7 +136,8 @@ def _netlink(deadline: float) -> Iterator[_Netlink]:
         yield _Netlink(wire, monotonic() + deadline)
 
 
-def _messages(chunk: bytes) -> Iterator[tuple[int, bytes]]:
+def messages_in(chunk: bytes) -> Iterator[Message]:
+    """What was received at once, each without its frame."""
     at = 0
     while at < len(chunk):
         length, kind, *_ = _HEADER.unpack_from(chunk, at)

@@ -71,12 +71,12 @@ class Nftables:
         tell("nft", ("nft", "-j", "-f", "-"), json.dumps({"nftables": commands}), self._deadline)
 
     def connections(self, ip: Ipv4Address) -> tuple[Connection, ...]:
-        tracked = look((self, "connections"), self._tracked)
-        return tuple(each.connection for each in tracked if each.connection.has(ip))
+        listed = look((self, "connections"), self._tracked)
+        return tuple(each.connection for each in conntrack.its(ip, listed))
 
     def forget(self, ip: Ipv4Address, which: Callable[[Connection], bool]) -> None:
         look_again(self)
-        its = (each for each in self._tracked() if each.connection.has(ip))
+        its = conntrack.its(ip, self._tracked())
         doomed = [each.original for each in its if which(each.connection)]
         try:
             conntrack.forget(doomed, self._deadline)
@@ -85,7 +85,7 @@ class Nftables:
         except OSError as error:
             raise HostUnreadable(f"flush connections of {ip}: {error}") from error
 
-    def _tracked(self) -> tuple[conntrack.Tracked, ...]:
+    def _tracked(self) -> tuple[bytes, ...]:
         try:
             return conntrack.listed(self._deadline)
         except (conntrack.Refused, OSError) as error:

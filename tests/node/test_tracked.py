@@ -3,8 +3,11 @@
 import socket
 from typing import Any
 
+import pytest
+
 from events.values import Ipv4Address
-from node_agent.drivers.conntrack import tracked_in
+from node_agent.drivers.conntrack import its, messages_in, tracked_in
+from node_agent.mappings import Connection
 from tests.connections import inbound
 
 PUBLIC, SLICE, WORLD = Ipv4Address("203.0.113.7"), Ipv4Address("10.100.1.10"), Ipv4Address("198.51.100.1")
@@ -40,9 +43,41 @@ def test_a_tcp_connection_in_a_flow_table_has_no_state_and_is_seen() -> None:
         CTA_TUPLE_ORIG=side(WORLD, 4000, PUBLIC, 20022),
         CTA_TUPLE_REPLY=side(SLICE, 22, WORLD, 4000),
     )
-    assert [each.connection for each in tracked_in(offloaded * 2)] == [inbound(PUBLIC, 20022, SLICE, 22)] * 2
+    assert connections_of(SLICE, offloaded * 2) == [inbound(PUBLIC, 20022, SLICE, 22)] * 2
+
+
+@pytest.mark.parametrize("ip", [WORLD, PUBLIC, SLICE])
+def test_a_connection_is_of_each_address_on_any_side_of_it(ip: Ipv4Address) -> None:
+    listed = message(
+        socket.AF_INET,
+        CTA_TUPLE_ORIG=side(WORLD, 4000, PUBLIC, 20022),
+        CTA_TUPLE_REPLY=side(SLICE, 22, WORLD, 4000),
+    )
+    assert connections_of(ip, listed) == [inbound(PUBLIC, 20022, SLICE, 22)]
+
+
+def test_a_connection_of_others_costs_no_reading() -> None:
+    # A host may track a quarter of a million: what would not even be readable is passed over by its bytes.
+    others = message(socket.AF_INET, CTA_TUPLE_ORIG=side(WORLD, 4000, PUBLIC, 20022))
+    assert connections_of(SLICE, others) == []
+
+
+def test_an_address_that_is_no_side_of_it_does_not_make_it_its_own() -> None:
+    marked = message(
+        socket.AF_INET,
+        CTA_TUPLE_ORIG=side(WORLD, 4000, PUBLIC, 20022),
+        CTA_TUPLE_REPLY=side(PUBLIC, 22, WORLD, 4000),
+        CTA_MARK=int.from_bytes(socket.inet_aton(SLICE)),
+    )
+    assert socket.inet_aton(SLICE) in marked
+    assert connections_of(SLICE, marked) == []
 
 
 def test_connections_of_another_family_are_nobodys() -> None:
     ends = side("fe80::1", 4000, "fe80::2", 22, version=6)
-    assert list(tracked_in(message(socket.AF_INET6, CTA_TUPLE_ORIG=ends, CTA_TUPLE_REPLY=ends))) == []
+    sent = message(socket.AF_INET6, CTA_TUPLE_ORIG=ends, CTA_TUPLE_REPLY=ends)
+    assert list(tracked_in(messages_in(sent))) == []
+
+
+def connections_of(ip: Ipv4Address, chunk: bytes) -> list[Connection]:
+    return [each.connection for each in its(ip, tracked_in(messages_in(chunk)))]
