@@ -147,7 +147,7 @@ class NetlinkLinks:
             try:
                 if _forwards(name) is False:
                     _forwarding(name).write_text("1\n")
-            except (OSError, HostUnreadable) as error:
+            except OSError as error:
                 raise HostRefused(f"write {_forwarding(name)}: {error}") from error
 
     def _links(self) -> dict[str, _Found]:
@@ -183,8 +183,10 @@ class NetlinkLinks:
         try:
             with self._netlink() as netlink:
                 change(netlink)
-        except (NetlinkError, OSError) as error:
+        except NetlinkError as error:
             raise HostRefused(f"{what}: {error}") from error
+        except OSError as error:
+            raise HostUnreadable(f"{what}: {error}") from error
 
     @contextmanager
     def _netlink(self) -> Iterator[IPRoute]:
@@ -249,9 +251,13 @@ def _flags(tap: Tap) -> dict[str, int]:
 
 
 def _set_ipv6(name: str, *, disabled: bool) -> None:
-    # Without the file the kernel has no IPv6 at all.
-    with suppress(FileNotFoundError):
-        Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text(f"{disabled:d}\n")
+    switch = Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6")
+    try:
+        # Without the file the kernel has no IPv6 at all.
+        with suppress(FileNotFoundError):
+            switch.write_text(f"{disabled:d}\n")
+    except OSError as error:
+        raise HostRefused(f"write {switch}: {error}") from error
 
 
 # pyroute2 has no types: what its messages hold is looked at here and nowhere else.

@@ -1,12 +1,16 @@
 """A change that gets no answer: the host is unreadable, which is no refusal, and the plan is gone on from later."""
 
+import ctypes
 import os
+import resource
 import select
 import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Self
@@ -21,7 +25,7 @@ from node_agent.links import Tap
 from node_agent.meters import Meter
 from node_agent.ports import PortAspect
 from node_agent.rules import Change
-from node_agent.slices import HostUnreadable
+from node_agent.slices import HostRefused, HostUnreadable
 from node_agent.steps import run_steps
 from tests.agent.eventually import eventually
 from tests.contract.network.hosts import aspects_of, gateway_of
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.node
 SLOT = network(0, rate_mbit=100)
+CLONE_FS, CLONE_NEWNS = 0x200, 0x20000
 
 
 @pytest.fixture
@@ -125,6 +130,64 @@ def test_a_packet_filter_that_takes_too_long_gives_no_answer(host: "Real") -> No
         hurried.connections(SLOT.ip)
     with pytest.raises(HostUnreadable, match="connection tracking"):
         hurried.forget(SLOT.ip, lambda _: True)
+
+
+def test_a_socket_that_fails_gives_no_answer_about_links_and_the_next_one_does(host: "Real") -> None:
+    from node_agent.drivers.links import NetlinkLinks
+
+    host.links.add_tap(Tap(SLOT.tap))
+    links = NetlinkLinks()
+    assert links.link(SLOT.tap) is not None
+    assert links._socket is not None
+    links._socket.close()
+    with pytest.raises(HostUnreadable, match=SLOT.tap):
+        links.set_tap(Tap(SLOT.tap))
+    links.set_tap(Tap(SLOT.tap))
+    links.close()
+
+
+def test_a_switch_of_the_kernels_that_cannot_be_read_gives_no_answer(host: "Real") -> None:
+    with no_new_files(), pytest.raises(HostUnreadable, match="read /proc/sys"):
+        host.links.set_forwarding(NETWORK.bridge)
+
+
+def test_a_switch_of_the_kernels_that_cannot_be_written_is_a_refusal(host: "Real", node: LabNode) -> None:
+    host.links.add_tap(Tap(SLOT.tap))
+    host.stop_forwarding(NETWORK.bridge)
+    with read_only_switches(node) as aside:
+        with pytest.raises(HostRefused, match=r"write /proc/sys.*disable_ipv6"):
+            aside.submit(host.links.set_tap, Tap(SLOT.tap)).result()
+        with pytest.raises(HostRefused, match=r"write /proc/sys.*forwarding"):
+            aside.submit(host.links.set_forwarding, NETWORK.bridge).result()
+    host.links.set_forwarding(NETWORK.bridge)
+
+
+@contextmanager
+def no_new_files() -> Iterator[None]:
+    """While this lasts the process has all the files that it may have open."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@contextmanager
+def read_only_switches(node: LabNode) -> Iterator[ThreadPoolExecutor]:
+    """A thread in `node`'s network that may read what is under /proc/sys and write nothing of it."""
+
+    def enter() -> None:
+        from pyroute2 import netns
+
+        netns.setns(f"/proc/{node.pid}/ns/net")
+        # Its own mounts, and the folder that a thread shares else (unshare(2)).
+        assert ctypes.CDLL(None).unshare(CLONE_NEWNS | CLONE_FS) == 0
+        for words in ("--make-rprivate /", "--bind /proc/sys /proc/sys", "-o remount,bind,ro /proc/sys"):
+            subprocess.run(["mount", *words.split()], check=True)
+
+    with ThreadPoolExecutor(1, initializer=enter) as aside:
+        yield aside
 
 
 class _Line:
