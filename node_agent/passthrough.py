@@ -14,7 +14,7 @@ from events.values import PciAddress
 from node_agent.machine_plans import FoundDomain
 from node_agent.pci import PciDevice, PciDevices, PciKind
 from node_agent.places import HostDevice, Place
-from node_agent.slices import HostRefused
+from node_agent.slices import HostRefused, HostUnreadable
 
 NO_REPRESENTOR: Final = "has no representor: its card is not in switchdev mode"
 _VFIO: Final = re.compile(r"(\w+[-_])?vfio[-_]pci")
@@ -128,7 +128,18 @@ def _another(wanted: HostDevice, devices: PciDevices) -> Iterator[str]:
     elif found.kind in _NOT_FOR.get(wanted.use, ()):
         words = "virtual function" if wanted.use == "card" else wanted.use
         yield f"is no {words}, but a {found.kind} ({found.number})"
-    elif wanted.use == "card" and devices.behind(wanted.address) is None:
+    elif wanted.use == "card":
+        yield from _without_representor(wanted.address, devices)
+
+
+def _without_representor(vf: PciAddress, devices: PciDevices) -> Iterator[str]:
+    try:
+        number = devices.behind(vf)
+    except HostUnreadable as error:
+        # The card's, and so each of its functions': no more of the node is unreadable for it.
+        yield _cannot_be_read(str(error))
+        return
+    if number is None:
         yield NO_REPRESENTOR
 
 

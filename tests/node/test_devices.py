@@ -87,6 +87,17 @@ def test_a_virtual_function_is_a_card_as_long_as_its_card_switches(host: Simulat
     assert lost == {0: (), 1: (Difference("slot.device", "card at 0000:3b:00.3", why),)}
 
 
+def test_a_card_that_cannot_be_read_is_the_fault_of_its_functions_slots_alone(host: SimulatedHost) -> None:
+    told = settings({**SLOT, "vf": "0000:3b:00.2"}, {**SLOT, "index": 1, "gpus": [GPU]})
+    plug_in(host, told.places.values())
+    (card,) = {each.physical_function for each in SimulatedPci(host).devices() if each.kind == "vf"}
+    change(host, lambda device: replace(device, unread="EIO") if device.address == card else device)
+    why = f"PCI device 0000:3b:00.2 cannot be read: PCI device {card}: EIO"
+    assert pci(host, told) == Prerequisite("pci", ok=False, detail=f"2 given to slots; {why}")
+    lost = lost_devices(told.places, SimulatedPci(host).devices())
+    assert lost == {0: (Difference("slot.device", "card at 0000:3b:00.2", why),), 1: ()}
+
+
 def test_a_card_that_switches_is_still_there_when_the_agent_starts_again(tmp_path: Path) -> None:
     places = settings({**SLOT, "vf": "0000:3b:00.2"}).places.values()
     number = 1000
