@@ -146,9 +146,9 @@ class DnsmasqLeases:
         if stand == self._heeded:
             return
         self._server.hang_up()
-        # What changes again within a tick of the clock would look the same.
+        # What changes again within a tick of the clock would look the same; one that was set back puts it ahead.
         latest = max(changed for _, _, changed in stand) / 1e9 if stand else 0.0
-        self._heeded = stand if began - latest >= SETTLED else None
+        self._heeded = stand if abs(began - latest) >= SETTLED else None
 
     def _stand(self) -> Stand:
         return frozenset(

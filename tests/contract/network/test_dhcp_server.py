@@ -20,7 +20,7 @@ from events.values import Ipv4Address, MacAddress
 from node_agent.drivers.dnsmasq import Dnsmasq
 from node_agent.gateway import NodeNetwork, node_network
 from node_agent.lab.lab import Lab
-from node_agent.leases import LeaseAspect, LeaseSeen
+from node_agent.leases import LeaseAspect, LeaseSeen, Reservation
 from node_agent.slices import HostRefused, HostUnreadable, SliceNetwork
 from tests.agent.eventually import eventually
 from tests.contract.network.hosts import aspects_of, gateway_of
@@ -268,6 +268,30 @@ def test_a_lease_is_seen_while_the_server_writes_its_file_anew(
     # As dnsmasq does (lease_update_file): it is empty before its lines come.
     file.write_text("")
     assert [each.ip for each in leases.leases()] == [network(0).ip]
+
+
+def test_a_server_is_not_told_again_and_again_while_a_clock_that_was_set_back_catches_up(
+    host: "Real", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time
+    host.leases.reserve(Reservation(network(0).tap, network(0).mac, network(0).ip))
+    monkeypatch.setattr(time, "time", lambda: now() - 3600)
+    host.leases.reservations()
+    eventually(lambda: not is_told(host))
+    with process(host).held_still():
+        host.leases.reservations()
+        assert not is_told(host)
+        host.leases.reserve(Reservation(network(1).tap, network(1).mac, network(1).ip))
+        host.leases.reservations()
+        assert is_told(host)
+    removed_by(host.leases_driver, network(1))
+
+
+def is_told(host: "Real") -> bool:
+    """Whether a SIGHUP is on its way to the server (proc(5), ShdPnd)."""
+    [pid] = pids(host)
+    status = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return bool(int(status["ShdPnd"], 16) & 1 << signal.SIGHUP - 1)
 
 
 def hosts(host: "Real") -> Path:
