@@ -17,7 +17,7 @@ from events.values import Ipv4Address, Ipv4Subnet, NodeId
 FIRST_PORT: Final = 20000
 LAST_PORT: Final = 29999
 """Of what is given port by port unless an admin says otherwise: below the ports that hosts use by themselves."""
-_BROADCAST: Final = IPv4Address("255.255.255.255")
+_THIS_NETWORK: Final = IPv4Network("0.0.0.0/8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,9 @@ def nowhere_free() -> Conflict:
 def of_a_host(raw: str) -> str:
     """The address, if a host can be reached by it. Raises `Malformed`."""
     address = IPv4Address(raw)
-    local = address.is_unspecified or address.is_loopback or address.is_link_local
-    if local or address.is_multicast or address == _BROADCAST:
+    local = address in _THIS_NETWORK or address.is_loopback or address.is_link_local
+    # The last /4 is reserved, and the broadcast address the last of it.
+    if local or address.is_multicast or address.is_reserved:
         raise Malformed(Objection("no_host_address", f"no host is reached from outside by {raw}"))
     return raw
 

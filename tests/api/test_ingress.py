@@ -289,6 +289,8 @@ def test_only_the_address_that_somebody_comes_in_by_is_in_use(
         ("169.254.0.1", 422, "no_host_address"),
         ("224.0.0.1", 422, "no_host_address"),
         ("255.255.255.255", 422, "no_host_address"),
+        ("0.1.2.3", 422, "no_host_address"),
+        ("240.0.0.9", 422, "no_host_address"),
         ("10.100.1.1", 409, "address_of_slices"),
     ],
 )
