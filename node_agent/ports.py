@@ -182,7 +182,8 @@ def _words(port: Port | None) -> str:
     if port is None:
         return "no port"
     vlans = f", in VLANs {', '.join(map(str, sorted(port.vlans)))}" if port.vlans else ""
-    return f"port {port.number} of {port.bridge} on {port.name}{vlans}"
+    number = "without a number" if port.number is None else port.number
+    return f"port {number} of {port.bridge} on {port.name}{vlans}"
 
 
 def _of_flows(wanted: frozenset[Flow], found: frozenset[Flow]) -> Difference:
