@@ -86,7 +86,7 @@ class Different(Failure):
 _ADVICE: Final = {
     "unknown_sku": "see what is offered: sliceplane skus list",
     "unknown_image": "see the images of each SKU: sliceplane skus list",
-    "no_capacity": "see which slots are free: sliceplane slots list",
+    "no_capacity": "see which slots are free: sliceplane slots list; and what keeps slices from nodes: sliceplane nodes drift",
     "unknown_allocation": "see the allocations there are: sliceplane allocations list",
     "unknown_node": "see the nodes there are: sliceplane nodes list",
     "unknown_slot": "see the slots there are: sliceplane slots list",

@@ -115,7 +115,7 @@ async def _chosen(
     left, refusal = dict(rows), None
     while True:
         try:
-            chosen = choose(left, request.slot_count)
+            chosen = choose(left, request.slot_count, request.sku)
         except Conflict as nothing:
             raise (refusal or nothing) from None
         host = node_of(chosen[0])

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from control_plane.decisions.refusals import Conflict, Objection
-from events.values import NodeId, SlotId, node_of
+from events.values import NodeId, SkuName, SlotId, node_of
 
 
 def fits(candidates: Iterable[SlotId], count: int) -> bool:
@@ -16,13 +16,12 @@ def fits(candidates: Iterable[SlotId], count: int) -> bool:
     return max(map(len, _by_node(candidates)), default=0) >= count
 
 
-def choose(candidates: Iterable[SlotId], count: int) -> tuple[SlotId, ...]:
-    """`count` free slots of one node. Raises `Conflict` when no node has so many."""
-    by_node = _by_node(candidates)
-    enough = [slots for slots in by_node if len(slots) >= count]
+def choose(candidates: Iterable[SlotId], count: int, sku: SkuName) -> tuple[SlotId, ...]:
+    """`count` of the candidates, free slots of that SKU, of one node. Raises `Conflict` when no node has so many."""
+    enough = [slots for slots in _by_node(candidates) if len(slots) >= count]
     if not enough:
-        most = max(map(len, by_node), default=0)
-        why = f"{count} free slots of one node are wanted, and no node has more than {most}"
+        what = "a free slot" if count == 1 else f"{count} free slots"
+        why = f"no node that slices are placed on now has {what} of SKU {sku}"
         raise Conflict(Objection("no_capacity", why, "/slot_count"))
     fullest = min(enough, key=_room_and_name)
     return tuple(sorted(fullest)[:count])

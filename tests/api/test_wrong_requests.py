@@ -58,6 +58,15 @@ def test_each_fault_has_its_status_and_its_reason(
     assert shared_plane.rows("select max(position) from ledger.event") == before
 
 
+@pytest.mark.parametrize(("count", "what"), [(1, "a free slot"), (3, "3 free slots")])
+def test_a_request_without_room_is_told_what_no_node_has(
+    shared_plane: RunningPlane, count: int, what: str
+) -> None:
+    answer = shared_plane.client().post("/allocations", json={**GOOD, "slot_count": count})
+    [reason] = answer.json()["reasons"]
+    assert reason["message"] == f"no node that slices are placed on now has {what} of SKU {GOOD['sku']}"
+
+
 def test_all_faults_of_a_request_are_named_at_once(shared_plane: RunningPlane) -> None:
     answer = shared_plane.client().post("/allocations", json=EVERYTHING_WRONG)
     assert answer.status_code == 422

@@ -34,11 +34,11 @@ def test_every_reason_is_shown_with_what_to_do_next(plane: ScriptedPlane, slicep
 
 
 def test_a_program_gets_the_reasons_as_one_json_line(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.answers("POST /v1/allocations", problem(409, "no_capacity", "no node has more than 0"))
+    plane.answers("POST /v1/allocations", problem(409, "no_capacity", "there is none"))
     outcome = sliceplane(*CREATE, "--json")
     told = json.loads(outcome.err)
     assert outcome.out == ""
-    assert told["reasons"] == [{"code": "no_capacity", "message": "no node has more than 0", "field": None}]
+    assert told["reasons"] == [{"code": "no_capacity", "message": "there is none", "field": None}]
     assert told["exit_code"] == outcome.code == 1
 
 
