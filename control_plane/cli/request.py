@@ -49,9 +49,7 @@ def way_in(given: str) -> dict[str, object]:
         return {"kind": "address"}
     match = _WAY_IN.fullmatch(given)
     if match is None:
-        raise typer.BadParameter(
-            f"{given!r} is no way in such as tcp/22, tcp/20022:22, udp/53 or address", param_hint="--open"
-        )
+        raise typer.BadParameter(f"{given!r} is no way in such as tcp/22, tcp/20022:22, udp/53 or address")
     named = {"public_port": int(match["public"])} if match["public"] else {}
     return {"kind": "port", "protocol": match["protocol"], "port": int(match["port"]), **named}
 

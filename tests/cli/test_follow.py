@@ -6,7 +6,7 @@ import pytest
 
 from control_plane.cli.follow import Message, messages
 from tests.cli.control_plane import Reply, ScriptedPlane, page, problem, stream
-from tests.cli.examples import COMING_UP
+from tests.cli.examples import COMING_UP, event
 from tests.cli.outcome import Outcome
 
 Run = Callable[..., Outcome]
@@ -34,6 +34,18 @@ def test_messages_are_read_as_the_standard_says() -> None:
         "data: cut",
     ]
     assert list(messages(lines)) == [Message("1.1", b"{\n}", "x"), Message("1.9", None)]
+
+
+def test_drift_is_told_with_its_evidence(plane: ScriptedPlane, sliceplane: Run) -> None:
+    drift = {
+        "kind": "port.flows",
+        "wanted": "11 flows",
+        "found": "0 flows, missing: 11, strange: 0",
+        "since": "x",
+    }
+    plane.answers("GET /v1/events", page(event(73, "slot.mended", slot_id="lab-a/0", drift=[drift, drift])))
+    told = "port.flows: wanted 11 flows, found 0 flows, missing: 11, strange: 0"
+    assert f"lab-a/0 {told}; {told}" in sliceplane("events", "list").out
 
 
 def test_a_part_of_the_ledger_is_listed(plane: ScriptedPlane, sliceplane: Run) -> None:

@@ -64,7 +64,7 @@ def addresses(
         list[str] | None,
         typer.Argument(
             metavar="ADDRESS",
-            help="Such as 203.0.113.7, 203.0.113.7:20000-20999 or 203.0.113.7:whole.",
+            help="Such as 203.0.113.7 (its ports 20000 to 29999), 203.0.113.7:443-443 or 203.0.113.7:whole.",
             show_default=False,
         ),
     ] = None,

@@ -36,6 +36,8 @@ def _parts(data: Mapping[str, object]) -> Iterator[str]:
                 yield message
             case "slots", [*slots]:
                 yield ", ".join(str(slot["slot_id"]) for slot in slots if isinstance(slot, dict))
+            case "drift", [*open_]:
+                yield "; ".join(_evidence(each) for each in open_ if isinstance(each, dict))
             case (("slot_id" | "node_id" | "allocation_id"), str()):
                 yield value
             case _, str() if name.endswith("_sha256"):
@@ -46,6 +48,10 @@ def _parts(data: Mapping[str, object]) -> Iterator[str]:
                 yield f"{name}={_short(','.join(map(str, several)))}"
             case _:
                 continue
+
+
+def _evidence(drift: Mapping[str, object]) -> str:
+    return f"{drift.get('kind')}: wanted {drift.get('wanted')}, found {drift.get('found')}"
 
 
 def _short(value: str) -> str:
