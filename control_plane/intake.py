@@ -26,7 +26,7 @@ from control_plane.decisions.skus import SKUS
 from control_plane.decisions.slots import free, withhold
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.operation_reports import take_operation
-from control_plane.processes.allocation import behind, is_newest, is_overtaken
+from control_plane.processes.allocation import is_newest, is_overtaken, wish_behind
 from control_plane.refused_orders import take_refusal
 from control_plane.task_rows import End
 from events import allocations as facts
@@ -137,7 +137,7 @@ async def _slice(transaction: Transaction, place: Place, report: Report, body: S
     if living is None or body.slot_id not in living.rows or node_of(body.slot_id) != place.node:
         log.warning("report_not_its_own", node=place.node, slot=body.slot_id, sequence=report.sequence)
         return Decision((), _cause(place, report))
-    wish = behind(living.history, body.slot_id, report.order_id)
+    wish = wish_behind(living.history, body.slot_id, report.order_id)
     cause = wish.leads_to(actor=f"node:{place.node}", why=_why(place, report), observed_at=report.observed_at)
     if report.order_id is not None:
         await _follow_task(transaction, place, report.order_id, body)

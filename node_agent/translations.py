@@ -36,6 +36,8 @@ from node_agent.rules import (
     OUT_OF_SLICES,
     REPLIES,
     Change,
+    Expression,
+    Family,
     FoundRule,
     Rule,
     Ruleset,
@@ -197,58 +199,33 @@ def _difference(group: Group, change: Change) -> Difference:
 
 
 def rules_of(slice_: SliceNetwork, uplink: str) -> tuple[Rule, ...]:
-    owner, client = slice_.tap, int(slice_.mac.replace(":", ""), 16)
+    """What it may by itself, without its ways in."""
+    client = int(slice_.mac.replace(":", ""), 16)
+    by_its_card = match(field("ether", "saddr"), slice_.mac)
+    by_its_address = match(field("ip", "saddr"), slice_.ip)
+    to_its_address = match(field("ip", "daddr"), slice_.ip)
+    asks_dhcp, relay_and_client = match(field("udp", "dport"), 67), match(RELAY_AND_CLIENT, client)
+    dhcp_answers = (match(field("udp", "sport"), 67), match(field("udp", "dport"), 68), match(CLIENT, client))
+
+    def own(family: Family, chain: str, *body: Expression) -> Rule:
+        return rule(family, chain, slice_.tap, *body)
+
     return (
-        rule(
+        own(
             "inet",
             FROM_SLICES,
-            owner,
-            match(field("ether", "saddr"), slice_.mac),
-            match(field("udp", "dport"), 67),
+            by_its_card,
+            asks_dhcp,
             match(*REQUEST_OVER_ETHERNET),
-            match(RELAY_AND_CLIENT, client),
+            relay_and_client,
             ACCEPT,
         ),
-        rule(
-            "inet",
-            OUT_OF_SLICES,
-            owner,
-            meta("oifname", uplink),
-            GOES_OUT,
-            match(field("ether", "saddr"), slice_.mac),
-            match(field("ip", "saddr"), slice_.ip),
-            ACCEPT,
-        ),
+        own("inet", OUT_OF_SLICES, meta("oifname", uplink), GOES_OUT, by_its_card, by_its_address, ACCEPT),
         # What answers one who came in by a mapping, and what would come in by another's.
-        rule(
-            "inet",
-            OUT_OF_SLICES,
-            owner,
-            COMES_IN,
-            match(field("ether", "saddr"), slice_.mac),
-            match(field("ip", "saddr"), slice_.ip),
-            jump(MAPPED),
-        ),
+        own("inet", OUT_OF_SLICES, COMES_IN, by_its_card, by_its_address, jump(MAPPED)),
         # What answers the slice: a permission of the slot and not of the node, so that it ends with the slot's others.
-        rule(
-            "inet",
-            INTO_SLICES,
-            owner,
-            meta("iifname", uplink),
-            GOES_OUT,
-            ESTABLISHED,
-            match(field("ip", "daddr"), slice_.ip),
-            ACCEPT,
-        ),
-        rule(
-            "netdev",
-            REPLIES,
-            owner,
-            match(field("udp", "sport"), 67),
-            match(field("udp", "dport"), 68),
-            match(CLIENT, client),
-            _set_destination(slice_.mac),
-        ),
+        own("inet", INTO_SLICES, meta("iifname", uplink), GOES_OUT, ESTABLISHED, to_its_address, ACCEPT),
+        own("netdev", REPLIES, *dhcp_answers, _set_destination(slice_.mac)),
     )
 
 

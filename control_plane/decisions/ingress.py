@@ -114,7 +114,7 @@ def _with_its_slice(ways: Ways, fact: AllocationFact) -> Ways:
         case AllocationPlaced(deadline=up) | AllocationStarting(deadline=up):
             return _waiting(ways, up + IN_PLACE_WITHIN)
         case SliceInterrupted(slot_id=slot, deadline=up):
-            return _waiting(_in(ways, slot), up + IN_PLACE_WITHIN)
+            return _waiting(_of_slot(ways, slot), up + IN_PLACE_WITHIN)
         case SliceStopped(slot_id=slot):
             return _switched_off(ways, slot)
         case SliceReady(slot_id=slot):
@@ -123,7 +123,7 @@ def _with_its_slice(ways: Ways, fact: AllocationFact) -> Ways:
             return {}
 
 
-def _in(ways: Ways, slot: SlotId) -> Ways:
+def _of_slot(ways: Ways, slot: SlotId) -> Ways:
     return {name: way for name, way in ways.items() if way.asked.slot_id == slot}
 
 

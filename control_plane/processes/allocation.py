@@ -186,7 +186,7 @@ def is_overtaken(history: Sequence[Recorded[AllocationFact]], slot: SlotId, orde
     return wish is not None and wish.position < wanted_by(history).position
 
 
-def behind(
+def wish_behind(
     history: Sequence[Recorded[AllocationFact]], slot: SlotId, order_id: UUID | None
 ) -> Recorded[AllocationFact]:
     """The wish that a report came of: what its order is named after, or the slot's newest where that is unknown."""

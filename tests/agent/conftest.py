@@ -11,6 +11,7 @@ from control_plane import redis_nodes
 from deploy.embedded.redis import RedisServer
 from node_agent.client import ControlPlane
 from node_agent.clock import NodeClock
+from node_agent.lab.lab import Lab
 from node_agent.reporter import Reporter
 from node_agent.settings import Settings
 from node_agent.spool import Spool
@@ -20,8 +21,16 @@ from tests.agent.bearing import client_of
 from tests.agent.control_plane import TOKEN, FakeControlPlane, serving
 from tests.agent.orders import NODE
 from tests.agent.queue import let_in
+from tests.servers.lab import kept_folder, run_id
 
 CREDENTIAL = "the-nodes-own-credential"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """Of one node, for one module: the agent's node-wide preparations stay on it."""
+    with Lab(run_id(), tmp_path_factory.mktemp("lab"), [NODE], kept_folder() / "libvirt") as lab:
+        yield lab
 
 
 @pytest.fixture

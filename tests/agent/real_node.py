@@ -24,7 +24,7 @@ from tests.agent.eventually import eventually_async
 from tests.agent.orders import NODE
 from tests.agent.process import REPOSITORY
 from tests.agent.queue import let_in
-from tests.servers.lab import kept_folder, run_id
+from tests.servers.lab import kept_folder
 from tests.servers.redis import server_folder
 
 RUN_FOLDER: Final = "/run/sliceplane"
@@ -93,13 +93,6 @@ async def control_of(lab: Lab, plane: FakeControlPlane) -> AsyncIterator[Redis]:
         async with Redis.from_url(url) as client:
             await redis_nodes.ensure_scripts(client)
             yield client
-
-
-@contextmanager
-def lab_in(folder: Path) -> Iterator[Lab]:
-    """A lab of one node for one module: the agent's node-wide preparations stay on it."""
-    with Lab(run_id(), folder, [NODE], kept_folder() / "libvirt") as lab:
-        yield lab
 
 
 @contextmanager

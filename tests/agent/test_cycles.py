@@ -37,7 +37,6 @@ from tests.agent.real_node import (
     RUN_FOLDER,
     RealNode,
     guest_images,
-    lab_in,
     queue_of,
     real_node,
 )
@@ -82,12 +81,6 @@ NODES_OWN: Final = (
     re.compile(r"br-slice: priority=0 actions=NORMAL"),
 )
 """What may still be there when a slot is proved empty, to be taken away by a survey: no slice's."""
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with lab_in(tmp_path_factory.mktemp("cycles-lab")) as lab:
-        yield lab
 
 
 @pytest.fixture

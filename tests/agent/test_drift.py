@@ -30,7 +30,6 @@ from tests.agent.real_node import (
     RUN_FOLDER,
     RealNode,
     guest_images,
-    lab_in,
     queue_of,
     real_node,
 )
@@ -97,12 +96,6 @@ class Carrying:
                 case _:
                     pass
         return told
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with lab_in(tmp_path_factory.mktemp("drift-lab")) as lab:
-        yield lab
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,6 @@ from tests.agent.real_node import (
     RUN_FOLDER,
     RealNode,
     guest_images,
-    lab_in,
     queue_of,
     real_node,
 )
@@ -141,12 +140,6 @@ class Site:
     async def until_surveyed_twice(self) -> None:
         beats = len(self.plane.heartbeats)
         await eventually_async(lambda: len(self.plane.heartbeats) >= beats + 5, DONE, self.node.log)
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with lab_in(tmp_path_factory.mktemp("planted-lab")) as lab:
-        yield lab
 
 
 @pytest.fixture(scope="module")

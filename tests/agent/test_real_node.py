@@ -23,7 +23,6 @@ from tests.agent.real_node import (
     RealNode,
     control_of,
     guest_images,
-    lab_in,
     real_node,
     restarts_during,
 )
@@ -38,12 +37,6 @@ LISTENING = "printf '::respawn:/bin/busybox httpd -f -p 8080\\n' >> /etc/inittab
 @pytest.fixture(scope="module")
 def images() -> Path:
     return guest_images()
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with lab_in(tmp_path_factory.mktemp("agent-lab")) as lab:
-        yield lab
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ from tests.agent.real_node import (
     RealNode,
     control_of,
     guest_images,
-    lab_in,
     real_node,
 )
 
@@ -50,12 +49,6 @@ CASES: Final[list[Case]] = [
     Case(keeps_its_disk=False, mood="well"),
     Case(keeps_its_disk=False, mood="away"),
 ]
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with lab_in(tmp_path_factory.mktemp("reboot-lab")) as lab:
-        yield lab
 
 
 @pytest.fixture

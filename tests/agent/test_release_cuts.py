@@ -32,7 +32,6 @@ from tests.agent.real_node import (
     RealNode,
     control_of,
     guest_images,
-    lab_in,
     real_node,
 )
 
@@ -44,12 +43,6 @@ OVER: Final = {"slice.removed", "slice.stopped"}
 PUBLIC_PORT: Final = 20022
 DEAF: Final = "rm /etc/acpi/PWRF/*; "
 """A guest that does not heed its power button."""
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with lab_in(tmp_path_factory.mktemp("cuts-lab")) as lab:
-        yield lab
 
 
 @pytest.fixture

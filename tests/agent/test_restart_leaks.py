@@ -27,7 +27,6 @@ from tests.agent.real_node import (
     RealNode,
     control_of,
     guest_images,
-    lab_in,
     real_node,
     restarts_during,
 )
@@ -57,12 +56,6 @@ OPEN: Final = "\n".join(
         *(f"nft insert rule inet sliceplane {chain}_slices accept" for chain in ("from", "out_of", "into")),
     )
 )
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with lab_in(tmp_path_factory.mktemp("restarts-lab")) as lab:
-        yield lab
 
 
 @pytest.fixture

@@ -188,18 +188,25 @@ def test_a_connection_is_dead_with_its_rules_whatever_the_kernel_remembers(
     assert world.recv(100) == b"hello again"
 
 
+def comes_in_to_alice_as_the_gateway(
+    wire: Wire, slot: SliceNetwork, alice: Wire, public: Ipv4Address
+) -> None:
+    """Whoever of the node's slices it is that knocks at the public port of hers."""
+    knocks(wire, slot, public, b"knock")
+    question = hears(alice, ALICE, b"knock")
+    assert question is not None
+    assert (question[IP].src, question[IP].dst, question[UDP].dport) == (GATEWAY, ALICE.ip, PORT)
+    answers(alice, ALICE, question, b"come in")
+    answer = hears(wire, slot, b"come in")
+    assert answer is not None
+    assert (answer[IP].src, answer[UDP].sport, answer[IP].dst) == (public, PUBLIC_PORT, slot.ip)
+
+
 def test_a_neighbour_comes_in_by_the_public_port_as_the_gateway_and_by_no_other_road(
     wires: tuple[Wire, Wire], public: Ipv4Address
 ) -> None:
     alice, bob = wires
-    knocks(bob, BOB, public, b"neighbour")
-    question = hears(alice, ALICE, b"neighbour")
-    assert question is not None
-    assert (question[IP].src, question[IP].dst, question[UDP].dport) == (GATEWAY, ALICE.ip, PORT)
-    answers(alice, ALICE, question, b"come in")
-    answer = hears(bob, BOB, b"come in")
-    assert answer is not None
-    assert (answer[IP].src, answer[UDP].sport, answer[IP].dst) == (public, PUBLIC_PORT, BOB.ip)
+    comes_in_to_alice_as_the_gateway(bob, BOB, alice, public)
 
 
 def test_a_neighbour_comes_in_by_the_public_port_only_where_its_own_address_is_allowed(
@@ -217,14 +224,7 @@ def test_a_slice_comes_in_by_its_own_public_port_as_the_gateway(
     wires: tuple[Wire, Wire], public: Ipv4Address
 ) -> None:
     alice, _ = wires
-    knocks(alice, ALICE, public, b"myself")
-    question = hears(alice, ALICE, b"myself")
-    assert question is not None
-    assert (question[IP].src, question[IP].dst, question[UDP].dport) == (GATEWAY, ALICE.ip, PORT)
-    answers(alice, ALICE, question, b"come in")
-    answer = hears(alice, ALICE, b"come in")
-    assert answer is not None
-    assert (answer[IP].src, answer[UDP].sport, answer[IP].dst) == (public, PUBLIC_PORT, ALICE.ip)
+    comes_in_to_alice_as_the_gateway(alice, ALICE, alice, public)
 
 
 def test_two_ways_in_lead_to_their_own_ports_and_one_is_closed_without_the_other(
