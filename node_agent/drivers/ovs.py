@@ -15,7 +15,7 @@ from typing import Final
 
 from events.values import MacAddress
 from node_agent.drivers.openflow import OpenFlow, Tables
-from node_agent.drivers.ovsdb import Ovsdb, Row, elements, pairs
+from node_agent.drivers.ovsdb import STRANGERS, Ovsdb, Row, elements, pairs
 from node_agent.drivers.sources import flows_of_bridge, switch_database
 from node_agent.drivers.watching import Source
 from node_agent.flows import Flow
@@ -25,15 +25,6 @@ from node_agent.meters import Meter
 from node_agent.ports import Port
 from node_agent.slices import HostRefused, HostUnreadable
 
-STRANGERS: Final = {
-    "controller": ("Controller", "target"),
-    "mirrors": ("Mirror", "name"),
-    "sflow": ("sFlow", "targets"),
-    "netflow": ("NetFlow", "targets"),
-    "ipfix": ("IPFIX", "targets"),
-}
-"""Columns of a bridge that name who hears its frames or sets its flows: their table, and what they are known by
-(ovs-vswitchd.conf.db(5))."""
 COLUMNS: Final = {
     "Bridge": ("name", "datapath_type", "fail_mode", "protocols", "other_config", "ports", *STRANGERS),
     "Port": ("_uuid", "name", "tag", "trunks"),

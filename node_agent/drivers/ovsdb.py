@@ -25,6 +25,15 @@ from node_agent.slices import HostRefused, HostUnreadable
 
 DATABASE: Final = "Open_vSwitch"
 TABLES: Final = ("Open_vSwitch", "Bridge", "Port", "Interface")
+STRANGERS: Final = {
+    "controller": ("Controller", "target"),
+    "mirrors": ("Mirror", "name"),
+    "sflow": ("sFlow", "targets"),
+    "netflow": ("NetFlow", "targets"),
+    "ipfix": ("IPFIX", "targets"),
+}
+"""Columns of a bridge that name who hears its frames or sets its flows: their table, and what they are known by
+(ovs-vswitchd.conf.db(5))."""
 LATE: Final = "OVS transaction timed out"
 """ovsdbapp's words for a transaction that it sent again and again."""
 

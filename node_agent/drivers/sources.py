@@ -20,7 +20,7 @@ from pyroute2.netlink.rtnl import (
     RTNLGRP_LINK,
 )
 
-from node_agent.drivers.ovsdb import DATABASE
+from node_agent.drivers.ovsdb import DATABASE, STRANGERS
 from node_agent.drivers.watching import Listening, Source
 
 _CHUNK: Final = 1 << 16
@@ -33,10 +33,7 @@ _NETLINK_NETFILTER: Final = 12
 _NFNLGRP_NFTABLES: Final = 7
 """linux/netfilter/nfnetlink.h"""
 _WATCHED_COLUMNS: Final = {
-    "Bridge": (
-        *("name", "ports", "fail_mode", "datapath_type", "protocols", "other_config"),
-        *("controller", "mirrors", "sflow", "netflow", "ipfix"),
-    ),
+    "Bridge": ("name", "ports", "fail_mode", "datapath_type", "protocols", "other_config", *STRANGERS),
     "Port": ("name", "interfaces", "tag", "trunks"),
     "Interface": ("name", "type", "ofport", "mac_in_use"),
 }
