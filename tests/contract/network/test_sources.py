@@ -39,6 +39,14 @@ def no_port(host: Host) -> None:
     host.switch.delete_port(SLOT.tap)
 
 
+def overheard(host: Host) -> None:
+    host.plant_strangers()
+
+
+def in_a_vlan(host: Host) -> None:
+    host.plant_vlan(SLOT.tap, 7)
+
+
 def no_flows(host: Host) -> None:
     host.switch.set_flows(SLOT.bridge, cookie_of(SLOT.index), frozenset())
 
@@ -66,6 +74,8 @@ def given_to_another(host: Host) -> None:
 
 CHANGES: Final = {
     "a port": Told("ovsdb", no_port, greets=True),
+    "who hears the bridge": Told("ovsdb", overheard, greets=True),
+    "a port's VLAN": Told("ovsdb", in_a_vlan, greets=True),
     "all flows of a slot": Told("openflow", no_flows, greets=True),
     "one flow": Told("openflow", one_flow_less, greets=True),
     "a tap": Told("rtnetlink", tap_down),
