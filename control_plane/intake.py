@@ -166,9 +166,11 @@ def _slice_changes(
             ready = facts.SliceReady(allocation, slot, body.address, body.port, body.banner)
             applied = ingress.applied(living.ways, slot) if newest else ()
             return living.changes((*life.slice_ready(state, ready, transaction.now), *applied))
-        case reports.SliceExposed(lost=lost):
+        case reports.SliceExposed():
             # Of an older order too: what it speaks of the newest has as well, and its node says it once.
-            return living.changes(ingress.seen(living.ways, slot, lost, newest=newest))
+            return living.changes(
+                ingress.seen(living.ways, slot, body.lost, newest=newest, others=body.others)
+            )
         case reports.SliceInterrupted():
             deadline = transaction.now + SKUS[state.request.sku].ready_within
             interrupted = facts.SliceInterrupted(allocation, slot, _reason(body.reason), deadline)

@@ -18,3 +18,8 @@ def lost_ways(left: Iterable[Difference]) -> tuple[IngressId, ...]:
     """Those that are wanted and do not lead to the slice."""
     changed = (each.ingress_id for each in left if each.kind == "mapping.changed")
     return tuple(sorted(each for each in changed if each is not None))
+
+
+def has_others(left: Iterable[Difference]) -> bool:
+    """Whether others than the wanted ones may lead to the slice, or connections that came in by such are left."""
+    return any(each.kind == "mapping.foreign" for each in left)

@@ -55,7 +55,7 @@ class Kept(Wire):
     `told` is False while the outcome's report may not be in the spool yet. `forced` is True once a guest that was to
     shut down under the order is being cut off. `applied` is False while the order changed the ways in to a slice that
     is ready, and that is not done. `lost` are those of its ways in that were last said not to lead to the slice,
-    whether they did before or never.
+    whether they did before or never; `others` is True where others than its own were last said to, or may.
     """
 
     signed: str
@@ -66,6 +66,7 @@ class Kept(Wire):
     forced: bool = False
     applied: bool = True
     lost: tuple[IngressId, ...] = ()
+    others: bool = False
 
 
 class Held(Kept):

@@ -68,7 +68,8 @@ class Outcomes:
             if held is not None:
                 self.reporter.tell(interrupted, order)
                 failpoint("agent.interrupted.told")
-                slot.keep(held.model_copy(update={"outcome": None, "applied": True, "lost": ()}))
+                anew = {"outcome": None, "applied": True, "lost": (), "others": False}
+                slot.keep(held.model_copy(update=anew))
 
     def address_seen(self, slot: Slot, order: Order, seen: SliceAddress) -> None:
         """Say what was seen of the slice's address, if it is news."""
@@ -77,14 +78,15 @@ class Outcomes:
                 self.reporter.tell(seen, order)
                 slot.keep(held.model_copy(update={"address": seen}))
 
-    def exposure_seen(self, slot: Slot, order: Order, lost: tuple[IngressId, ...]) -> None:
-        """Say which ways in do not lead to the slice, if it is news."""
+    def exposure_seen(self, slot: Slot, order: Order, lost: tuple[IngressId, ...], *, others: bool) -> None:
+        """Say which ways in do not lead to the slice and whether others may, if it is news."""
+        exposed = SliceExposed(
+            slot_id=order.slot_id, allocation_id=order.allocation_id, lost=lost, others=others
+        )
         with slot.speaking_for(order) as held:
-            if held is not None and held.lost != lost:
-                self.reporter.tell(
-                    SliceExposed(slot_id=order.slot_id, allocation_id=order.allocation_id, lost=lost), order
-                )
-                slot.keep(held.model_copy(update={"lost": lost}))
+            if held is not None and (held.lost, held.others) != (lost, others):
+                self.reporter.tell(exposed, order)
+                slot.keep(held.model_copy(update={"lost": lost, "others": others}))
 
     def applied(self, slot: Slot, order: Order) -> None:
         """The order's change of a slice that is ready is made: it is that under this order too."""

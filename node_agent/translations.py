@@ -12,9 +12,10 @@ hears them.
 What a slot exposes is a permission of its own, `mappings`. The rules of each have a group of their own, so that what
 differs in one is mended, and told, without the others.
 
-Flushing comes after the rules are gone: one that is flushed first may come back through them. After a crash in between
-the connections themselves tell that it is due. They are listed for a slice that has ways in, and for no other: where
-the last one was closed, what a crash left is tracked until it expires, and its packets are dropped.
+Flushing comes after the rules are gone: one that is flushed first may come back through them. It comes before new ones
+are made, so that a way in that cannot be made keeps back the end of no other. After a crash in between the connections
+themselves tell that it is due. They are listed for a slice that has ways in, and for no other: where the last one was
+closed, what a crash left is tracked until it expires, and its packets are dropped.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -96,11 +97,12 @@ class TranslationAspect:
         foreign = sorted(found.keys() - {group.owner for group in groups})
         plans = ((group, plan(group.rules, found.get(group.owner, ()))) for group in groups)
         changes = [(group, change) for group, change in plans if change is not None]
-        closes = foreign or any(group.ingress_id and change.delete for group, change in changes)
+        narrows = any(group.ingress_id and change.delete for group, change in changes)
         return (
             *(self._unmap(owner, found[owner]) for owner in foreign),
+            *((self._flush_closed(wanted),) if foreign else self._flush_left(wanted)),
             *(self._set(group, change) for group, change in changes),
-            *((self._flush_closed(wanted),) if closes or self._has_closed(wanted) else ()),
+            *((self._flush_closed(wanted),) if narrows else ()),
         )
 
     def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:
@@ -135,20 +137,28 @@ class TranslationAspect:
         change = Change(delete=tuple(foreign))
         return Step("translation.unmap", lambda: self._filter.change(change), differs)
 
-    def _flush_closed(self, wanted: Slice) -> Step:
+    def _flush_closed(self, wanted: Slice, differs: Difference | None = None) -> Step:
         """Forget what came in where nothing leads in any more: its packets are dropped already."""
-        return self._flush(wanted.network.ip, lambda connection: _is_closed(wanted, connection))
+        return self._flush(wanted.network.ip, lambda connection: _is_closed(wanted, connection), differs)
 
-    def _has_closed(self, wanted: Slice) -> bool:
-        """Whether a crash left some. It raises where connections cannot be listed: who took that for none would call
-        an order done whose flush got no answer. A full table is no such case, it is listed far within the deadline.
+    def _flush_left(self, wanted: Slice) -> tuple[Step, ...]:
+        """The same where a crash left some, or a flush that got no answer. It raises where connections cannot be
+        listed: who took that for none would call an order done whose flush is not. A full table is no such case, it is
+        listed far within the deadline.
         """
         if not wanted.ingress:
-            return False
-        return any(_is_closed(wanted, each) for each in self._filter.connections(wanted.network.ip))
+            return ()
+        left = sum(_is_closed(wanted, each) for each in self._filter.connections(wanted.network.ip))
+        if not left:
+            return ()
+        found = f"{left} tracked connections that came in otherwise"
+        differs = Difference("mapping.foreign", "connections by ordered ingresses alone", found)
+        return (self._flush_closed(wanted, differs),)
 
-    def _flush(self, ip: Ipv4Address, which: Callable[[Connection], bool]) -> Step:
-        return Step("translation.flush_connections", lambda: self._filter.forget(ip, which))
+    def _flush(
+        self, ip: Ipv4Address, which: Callable[[Connection], bool], differs: Difference | None = None
+    ) -> Step:
+        return Step("translation.flush_connections", lambda: self._filter.forget(ip, which), differs)
 
     def _found(self, network: SliceNetwork) -> Mapping[str, Sequence[FoundRule]]:
         """The slot's rules by their owners."""

@@ -35,7 +35,7 @@ from node_agent.converge import (
     take_away,
 )
 from node_agent.drift import Drifts, differences, occupied
-from node_agent.exposure import concerns_ways, lost_ways
+from node_agent.exposure import concerns_ways, has_others, lost_ways
 from node_agent.fence import Held
 from node_agent.halt import Halt, Halted
 from node_agent.host import STARTING, Host
@@ -106,7 +106,7 @@ class SlotWork:
                 seen = observe(held.order, wanted, self.host)
                 steps, lasting = planned(wanted, self.host), _lasting(seen)
                 news = {"address"} if is_news(held.address, seen) else set()
-                if not held.applied or held.lost:
+                if not held.applied or held.lost or held.others:
                     news.add("exposure")
                 return frozenset(_names(steps)) | news | self._drift_moved(held.order, lasting)
             case StopSlice(network=network), SliceStopped():
@@ -204,7 +204,7 @@ class SlotWork:
         self.drifts.note(index_of(order.slot_id), found, (*left, *_lasting(seen)), order)
         self.outcomes.address_seen(slot, order, seen)
         # Said before the order is carried out too: one way in that cannot be mended keeps back no other.
-        self.outcomes.exposure_seen(slot, order, lost_ways(left))
+        self.outcomes.exposure_seen(slot, order, lost_ways(left), others=has_others(left))
         if not held.applied and not any(map(concerns_ways, left)):
             self.outcomes.applied(slot, order)
             return

@@ -142,11 +142,14 @@ class SliceReady(_OfSlice):
 
 
 class SliceExposed(_OfSlice):
-    """Some of an order's ways in do not lead to a slice that is ready, and that cannot be mended; or they do again."""
+    """Some of an order's ways in do not lead to a slice that is ready, or others do, and that cannot be mended; or all
+    is as ordered again."""
 
     kind: Literal["slice.exposed"] = "slice.exposed"
     lost: tuple[IngressId, ...] = Field(max_length=MOST_MAPPINGS)
-    """Those that do not lead to it, all others do; empty: all do."""
+    """Those that do not lead to it, all others of the order do; empty: all do."""
+    others: bool = Field(default=True, exclude_if=bool)
+    """False where a fresh look found nothing that leads to it besides, and no connection that came in otherwise."""
 
 
 class SliceInterrupted(_OfSlice):

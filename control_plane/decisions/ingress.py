@@ -251,9 +251,12 @@ def applied(ways: Ways, slot: SlotId) -> tuple[IngressFact, ...]:
     return tuple(facts)
 
 
-def seen(ways: Ways, slot: SlotId, lost: Sequence[IngressId], *, newest: bool) -> tuple[IngressFact, ...]:
-    """Of the ways in to the slice in the slot the node says that these do not lead there, and the others do: those that
-    did so once, or all where it speaks of the slot's newest order.
+def seen(
+    ways: Ways, slot: SlotId, lost: Sequence[IngressId], *, newest: bool, others: bool
+) -> tuple[IngressFact, ...]:
+    """Of the ways in to the slice in the slot the node says that these do not lead there, and the rest do: those that
+    did so once, or all where it speaks of the slot's newest order. Unless `others` may lead there than that order's,
+    what was withdrawn is gone.
     """
     facts: list[IngressFact] = []
     for name, way in ways.items():
@@ -264,6 +267,8 @@ def seen(ways: Ways, slot: SlotId, lost: Sequence[IngressId], *, newest: bool) -
                 facts.append(IngressPublished(asked.allocation_id, name))
             case Reserved(asked=asked) if newest and asked.slot_id == slot and name not in lost:
                 facts.append(IngressPublished(asked.allocation_id, name))
+            case Withdrawn(asked) if newest and asked.slot_id == slot and not others:
+                facts.append(_removed(asked))
             case _:
                 pass
     return tuple(facts)

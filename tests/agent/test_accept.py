@@ -145,6 +145,19 @@ def test_of_ways_in_that_came_later_the_lost_are_said_until_all_lead_to_the_slic
     assert node.kinds().count("ready") == 2
 
 
+def test_it_is_said_of_a_lost_way_in_whether_others_than_the_orders_may_lead_there(
+    node: Node, toy: Toy
+) -> None:
+    bad, gone = ssh_from_outside(20022), ssh_from_outside(20023)
+    toy.undone, toy.strange = {bad.ingress_id}, "rules of the one that was closed"
+    node.accept(apply(7, ways=(bad, gone)), apply(8, ways=(bad,)))
+    node.survey()
+    toy.strange = ""
+    node.survey()
+    told = [(each.lost, each.others) for each in node.told() if isinstance(each, SliceExposed)]
+    assert told == [((bad.ingress_id,), True), ((bad.ingress_id,), False)]
+
+
 def test_a_slice_is_switched_off_exposure_first_and_keeps_its_reservation(node: Node, toy: Toy) -> None:
     node.accept(apply(), stop())
     assert toy.done[len(MAKING) :] == [

@@ -50,6 +50,8 @@ class Toy:
     silent: bool = False
     undone: set[IngressId] = field(default_factory=set)
     """Ways in whose rules somebody takes away as soon as they are made."""
+    strange: str = ""
+    """What leads to the slice and nobody ordered; nobody gets rid of it."""
     deaf: bool = False
     """The guest does not shut down when it is asked to."""
     paused: bool = False
@@ -145,7 +147,8 @@ class ToyAspect:
             inside = replace(wanted, ingress=())
             return self._to_make(wanted.network, wanted.network if self.name == "lease" else inside)
         steps = self._to_make(wanted.network, wanted)
-        return (*steps, *(self._to_map(way) for way in wanted.ingress if way.ingress_id in self.toy.undone))
+        maps = (self._to_map(way) for way in wanted.ingress if way.ingress_id in self.toy.undone)
+        return (*self._to_unmap(), *steps, *maps)
 
     def to_stop(self, stopped: SliceNetwork) -> tuple[Step, ...]:
         return self._to_make(stopped, stopped) if self.name == "lease" else self.to_remove(stopped)
@@ -180,6 +183,12 @@ class ToyAspect:
             self.toy.there[key] = content
 
         return (Step(STEPS[self.name][0], make),)
+
+    def _to_unmap(self) -> tuple[Step, ...]:
+        if not self.toy.strange:
+            return ()
+        differs = Difference("mapping.foreign", "nothing else", self.toy.strange)
+        return (Step("translation.unmap", lambda: self.toy.do("translation.unmap"), differs),)
 
     def _to_map(self, way: Mapping) -> Step:
         differs = Difference("mapping.changed", "its rules", "none", way.ingress_id)

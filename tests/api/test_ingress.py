@@ -180,6 +180,17 @@ def test_one_that_cannot_be_made_leaves_a_good_one_published(running: Running) -
     assert states(running) == ["published", "published"]
 
 
+def test_one_that_cannot_be_mended_keeps_back_the_end_of_no_other(running: Running) -> None:
+    bad, gone = opened(running, protocol="udp").json(), opened(running).json()
+    running.carried_out()
+    closed(running, gone["id"])
+    running.says("slice.exposed", of=running.newest_order(), lost=[bad["id"]])
+    assert states(running) == ["lost", "withdrawn"]
+    running.says("slice.exposed", of=running.newest_order(), lost=[bad["id"]], others=False)
+    assert states(running) == ["lost", "removed"]
+    assert claims(running.plane) == {f"udp/{ADDRESS}:{bad['public_port']}"}
+
+
 def test_released_and_proved_empty_nothing_of_it_is_claimed(running: Running) -> None:
     opened(running)
     with running.plane.client() as client:

@@ -200,15 +200,27 @@ def test_an_order_that_was_carried_out_publishes_what_it_has_and_frees_what_it_h
 
 def test_what_its_node_finds_lost_is_no_endpoint_until_it_finds_it_again() -> None:
     for newest in (True, False):
-        assert ingress.seen(ways(RESERVED, PUBLISHED), A, [NAME], newest=newest) == (LOST,)
-        assert ingress.seen(ways(RESERVED, PUBLISHED, LOST), A, [], newest=newest) == (PUBLISHED,)
+        assert ingress.seen(ways(RESERVED, PUBLISHED), A, [NAME], newest=newest, others=True) == (LOST,)
+        assert ingress.seen(ways(RESERVED, PUBLISHED, LOST), A, [], newest=newest, others=True) == (
+            PUBLISHED,
+        )
 
 
 def test_what_the_newest_order_has_is_published_unless_its_node_says_that_it_is_lost() -> None:
-    assert ingress.seen(ways(RESERVED), A, [], newest=True) == (PUBLISHED,)
-    assert ingress.seen(ways(RESERVED), A, [NAME], newest=True) == ()
-    assert ingress.seen(ways(RESERVED), A, [], newest=False) == ()
-    assert ingress.seen(ways(RESERVED, WITHDRAWN), A, [], newest=True) == ()
+    assert ingress.seen(ways(RESERVED), A, [], newest=True, others=True) == (PUBLISHED,)
+    assert ingress.seen(ways(RESERVED), A, [NAME], newest=True, others=True) == ()
+    assert ingress.seen(ways(RESERVED), A, [], newest=False, others=True) == ()
+
+
+def test_what_was_withdrawn_is_gone_when_its_node_finds_nothing_but_the_newest_orders_whatever_is_lost() -> (
+    None
+):
+    withdrawn = ways(RESERVED, PUBLISHED, WITHDRAWN)
+    lost = [ingress_of(new_uuid())]
+    assert ingress.seen(withdrawn, A, lost, newest=True, others=False) == (REMOVED,)
+    assert ingress.seen(withdrawn, A, [], newest=True, others=True) == ()
+    assert ingress.seen(withdrawn, A, lost, newest=False, others=False) == ()
+    assert ingress.seen(withdrawn, B, lost, newest=True, others=False) == ()
 
 
 def test_withdrawn_twice_it_is_withdrawn_once() -> None:

@@ -124,6 +124,19 @@ def test_what_came_in_by_a_closed_one_is_forgotten_after_a_crash_too(
     host.come_in(Ipv4Address("203.0.113.7"), 20022, SLOT.ip, 22)
     run(translation(aspects).to_apply(slice_on(SLOT, WEB))[:1])
     assert rules(host, SSH) == []
+    [told] = differences(translation(aspects).to_apply(slice_on(SLOT, WEB)))
+    assert (told.kind, told.found) == ("mapping.foreign", "1 tracked connections that came in otherwise")
     assert apply(aspects, slice_on(SLOT, WEB)) == ["translation.flush_connections"]
     assert host.filter.connections(SLOT.ip) == ()
     assert apply(aspects, slice_on(SLOT, WEB)) == []
+
+
+def test_what_came_in_by_a_closed_one_is_forgotten_before_another_is_made(
+    host: Host, aspects: tuple[Aspect, ...]
+) -> None:
+    apply(aspects, slice_on(SLOT, SSH))
+    host.come_in(Ipv4Address("203.0.113.7"), 20022, SLOT.ip, 22)
+    steps = translation(aspects).to_apply(slice_on(SLOT, WEB))
+    assert names(steps) == [*UNMAPPED, "translation.map"]
+    run(steps[:-1])
+    assert host.filter.connections(SLOT.ip) == ()
