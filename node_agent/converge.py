@@ -33,10 +33,20 @@ def planned(wanted: Slice, host: Host) -> tuple[Step, ...]:
     return tuple(step for aspect in host.aspects for step in aspect.to_apply(wanted))
 
 
-def make(wanted: Slice, host: Host, halt: Halt) -> None:
-    """Make the host carry `wanted`. Raises `StepFailed`, `HostUnreadable`, `Halted`."""
+def make(
+    wanted: Slice, host: Host, halt: Halt, begun: Callable[[Sequence[Step]], object] = lambda _: None
+) -> None:
+    """Make the host carry `wanted`. Raises `StepFailed`, `HostUnreadable`, `Halted`.
+
+    `begun` hears of the steps before they are taken.
+    """
+
+    def run(steps: Sequence[Step]) -> None:
+        begun(steps)
+        run_steps(steps, halt)
+
     with _looking(host):
-        _carry_out(host.aspects, lambda aspect: aspect.to_apply(wanted), lambda steps: run_steps(steps, halt))
+        _carry_out(host.aspects, lambda aspect: aspect.to_apply(wanted), run)
 
 
 def planned_off(stopped: SliceNetwork, host: Host) -> tuple[Step, ...]:
@@ -118,7 +128,7 @@ def _looking(host: Host) -> Iterator[None]:
 def _carry_out(
     aspects: Sequence[Aspect],
     plan: Callable[[Aspect], tuple[Step, ...]],
-    run: Callable[[Iterable[Step]], None],
+    run: Callable[[Sequence[Step]], None],
 ) -> None:
     plans = [plan(aspect) for aspect in aspects]
     expect_steps(sum(map(len, plans)))

@@ -60,6 +60,8 @@ from tasks.reports import (
 
 log = structlog.get_logger(__name__)
 
+Differences = tuple[Difference, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class SlotWork:
@@ -196,8 +198,8 @@ class SlotWork:
             self.outcomes.interrupted(slot, order)
             self._bring_up(slot, order, body, halt, asked=True, mends=differences(steps))
             return
-        left = self._repair(wanted, steps, halt) if steps else ()
-        seen, found = observe(order, wanted, self.host), differences(steps)
+        found, left = self._repair(wanted, steps, halt)
+        seen = observe(order, wanted, self.host)
         if not held.applied:
             # What differs in its ways in is what was ordered.
             found = tuple(each for each in found if not concerns_ways(each))
@@ -246,21 +248,26 @@ class SlotWork:
             case _:
                 assert_never(outcome)
 
-    def _repair(self, wanted: Slice, steps: tuple[Step, ...], halt: Halt) -> tuple[Difference, ...]:
+    def _repair(self, wanted: Slice, steps: tuple[Step, ...], halt: Halt) -> tuple[Differences, Differences]:
         """Only what differs, around a guest that runs: it was ready and stays so, whatever comes of this.
 
-        What still differs, by another look; all of it while the host cannot be read.
+        What differed by the look that gave these steps or since, and what still does by another look; all of it while
+        the host cannot be read.
         """
+        if not steps:
+            return (), ()
+        begun = [*steps]
         try:
-            make(wanted, self.host, halt)
+            make(wanted, self.host, halt, begun.extend)
         except (StepFailed, HostUnreadable) as failure:
             log.warning("drift_not_repaired", reason=str(failure))
+        found = differences(begun)
         try:
             left = differences(planned(wanted, self.host))
         except HostUnreadable:
-            return differences(steps)
-        log.info("drift_repaired", steps=_names(steps), left=[each.kind for each in left])
-        return left
+            return found, found
+        log.info("drift_repaired", kinds=[each.kind for each in found], left=[each.kind for each in left])
+        return found, left
 
 
 def _names(steps: Iterable[Step]) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from node_agent.trust import proved_by
 from node_agent.work import SlotWork
 from tasks.orders import ApplySlice, Order
 from tasks.reports import (
+    DriftMended,
     OrderRefused,
     ReportBody,
     SliceAddress,
@@ -559,11 +560,21 @@ def test_a_survey_of_an_unchanged_slot_does_and_says_nothing(node: Node, toy: To
 
 def test_a_survey_repairs_only_what_differs(node: Node, toy: Toy) -> None:
     node.accept(apply())
-    told = node.told()
+    told = node.kinds()
     del toy.there["port", 0]
     node.survey()
     assert toy.done == [*MAKING, "port.add"]
-    assert node.told() == told
+    assert node.kinds() == [*told, "mended"]
+
+
+def test_what_vanishes_while_something_else_is_about_to_be_mended_is_told_too(node: Node, toy: Toy) -> None:
+    node.accept(apply())
+    del toy.there["lease", 0]
+    toy.then = lambda: toy.there.pop(("port", 0), None)
+    node.survey()
+    assert toy.done == [*MAKING, "lease.reserve", "port.add"]
+    mended = [each.kind for body in node.told() if isinstance(body, DriftMended) for each in body.drift]
+    assert mended == ["port.absent"]
 
 
 def test_a_survey_that_finds_a_slot_worked_on_is_asked_for_when_that_ends(node: Node, toy: Toy) -> None:
@@ -602,7 +613,7 @@ def test_slices_come_back_after_a_reboot_without_the_control_plane(node: Node, t
     toy.there.clear()
     again = node.restarted()
     again.survey()
-    assert again.kinds()[3:] == ["interrupted", "starting", "ready"]
+    assert again.kinds()[3:] == ["interrupted", "starting", "ready", "mended"]
     assert toy.done == MAKING * 2
 
 

@@ -7,6 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from control_plane.relay import Relay
+from node_agent.drift import evidence
 from node_agent.settings import Settings
 from tasks.catalogue import CREDIT
 from tasks.operations import (
@@ -28,7 +29,7 @@ from tests.agent.orders import NODE, apply, remove
 from tests.agent.process import AgentProcess
 from tests.agent.queue import drained, enrolled, send
 from tests.agent.test_agent import Running
-from tests.agent.toy_host import Toy
+from tests.agent.toy_host import NO_PORT, Toy
 from tests.servers.redis import Depth, queue_depth
 
 _COALESCED = 3
@@ -96,7 +97,8 @@ async def test_an_operation_goes_all_the_way(
     await send(control, on_slot(PortReconcile))
     mended = await end_of(plane, on_slot(PortReconcile))
     assert isinstance(named, OperationDone)
-    assert named.result == DriftReported(drift=(Drift(aspect="port", steps=("port.add",)),))
+    told = Drift(aspect="port", steps=("port.add",), evidence=evidence((NO_PORT,)))
+    assert named.result == DriftReported(drift=(told,))
     assert isinstance(mended, OperationDone)
     assert mended.result == PortReconciled(steps=("port.add",))
     report = next(report for report in plane.reports if report.body == mended)

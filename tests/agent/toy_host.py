@@ -5,6 +5,7 @@ Tests make aspects unreadable, steps refused or slow, the guest silent, and coun
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -32,6 +33,8 @@ TAKING: Final = (
     "link.delete",
 )
 """The steps in the order in which a slice is taken away: it is closed first."""
+NO_PORT: Final = Difference("port.absent", "a port", "none")
+"""What is told where the port is not there; of the other things nothing is."""
 
 
 @dataclass
@@ -61,6 +64,8 @@ class Toy:
     hangs_until: threading.Event | None = None
     look_hangs_until: threading.Event | None = None
     hangs: threading.Event = field(default_factory=threading.Event)
+    then: Callable[[], object] = lambda: None
+    """What happens between two looks."""
     ahead: list[int] = field(default_factory=list)
     """How often each that looked ahead had to read what it asked twice: once, within a look."""
 
@@ -94,6 +99,7 @@ class Toy:
         for _ in range(2):
             look(("toy", "ahead"), lambda: reads.append(1))
         self.ahead.append(len(reads))
+        self.then()
 
     def pci_devices(self) -> PciDevices:
         if "pci" in self.unreadable:
@@ -182,7 +188,7 @@ class ToyAspect:
             self.toy.do(STEPS[self.name][0])
             self.toy.there[key] = content
 
-        return (Step(STEPS[self.name][0], make),)
+        return (Step(STEPS[self.name][0], make, NO_PORT if self.name == "port" else None),)
 
     def _to_unmap(self) -> tuple[Step, ...]:
         if not self.toy.strange:
