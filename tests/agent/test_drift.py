@@ -48,6 +48,7 @@ WAY_IN: Final = ssh_from_outside()
 OF_OFF: Final = {"slot.occupied", "slot.device"}
 DEVICE: Final = "tmfifo_net0"
 GPU: Final = PciAddress("0000:1b:00.0")
+FLOWS: Final = "ovs-ofctl -O OpenFlow14 --no-stats dump-flows br-slice || :"
 ELSEWHERE, PINNED = (f(os.sched_getaffinity(0)) for f in (min, max))
 """Two CPUs: on a host that has just one, no machine can be moved to another."""
 NAMES: Final = names(
@@ -78,6 +79,10 @@ class Carrying:
         before = len(self.plane.heartbeats)
         self.node.start()
         eventually(lambda: any(beat.resynced for beat in self.plane.heartbeats[before:]), BOOT, self.node.log)
+
+    def flows(self) -> list[str]:
+        """Of the bridge: what is done to that ends theirs too, a moment later."""
+        return sorted(self.node.do(FLOWS).splitlines())
 
     def open(self) -> tuple[DriftSeen, ...]:
         """By the node's last word."""
@@ -143,15 +148,17 @@ class Site:
     def __init__(self, lab: Lab) -> None:
         self._lab, self._ends = lab, ExitStack()
         self._now: tuple[str, Carrying] | None = None
+        self._flows: list[str] = []
 
     def carrying(self, ways: str) -> Carrying:
         """The node, while nothing is open there."""
         if self._now is None or self._now[0] != ways:
             self.close()
             self._now = ways, self._ends.enter_context(_carrying(self._lab, WAYS[ways]))
+            self._flows = self._now[1].flows()
         carrying = self._now[1]
         carrying.restart_agent()
-        eventually(lambda: carrying.open() == (), BOOT, carrying.node.log)
+        eventually(lambda: carrying.open() == () and carrying.flows() == self._flows, BOOT, carrying.node.log)
         return carrying
 
     def close(self) -> None:
