@@ -2,13 +2,13 @@
 
 Orders, restarts and the survey all come through here, so that there is no second way "for recovery". Nothing is
 touched before every aspect could be read (a repair acts only on a complete snapshot), but for `close`, which decides
-nothing on what it sees. An unreadable host is waited for; a refused step ends the attempt. While a slice boots it is
-looked at again every few seconds, so that a machine or a daemon that dies meanwhile is made good by the same
-comparison.
+nothing on what it sees. An unreadable host is waited for; a refused step ends the attempt to bring a slice up, and of
+all else only its aspect's. While a slice boots it is looked at again every few seconds, so that a machine or a daemon
+that dies meanwhile is made good by the same comparison.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, TypeVar
 
@@ -33,20 +33,24 @@ def planned(wanted: Slice, host: Host) -> tuple[Step, ...]:
     return tuple(step for aspect in host.aspects for step in aspect.to_apply(wanted))
 
 
-def make(
-    wanted: Slice, host: Host, halt: Halt, begun: Callable[[Sequence[Step]], object] = lambda _: None
-) -> None:
-    """Make the host carry `wanted`. Raises `StepFailed`, `HostUnreadable`, `Halted`.
+def make(wanted: Slice, host: Host, halt: Halt) -> None:
+    """Make the host carry `wanted`. Raises `StepFailed`, `HostUnreadable`, `Halted`."""
+    with _looking(host):
+        _carry_out(host.aspects, lambda aspect: aspect.to_apply(wanted), lambda steps: run_steps(steps, halt))
 
-    `begun` hears of the steps before they are taken.
+
+def repair(
+    wanted: Slice, host: Host, halt: Halt, begun: Callable[[Sequence[Step]], object]
+) -> tuple[StepFailed, ...]:
+    """The same around a guest that runs: a refusal in one aspect does not keep the others. The refusals are returned.
+
+    `begun` hears of steps before they are taken, and may raise. Raises `HostUnreadable`, `Halted`.
     """
 
-    def run(steps: Sequence[Step]) -> None:
-        begun(steps)
-        run_steps(steps, halt)
+    def plan(aspect: Aspect) -> tuple[Step, ...]:
+        return aspect.to_apply(wanted)
 
-    with _looking(host):
-        _carry_out(host.aspects, lambda aspect: aspect.to_apply(wanted), run)
+    return _each(host.aspects, plan, host, halt, begun)
 
 
 def planned_off(stopped: SliceNetwork, host: Host) -> tuple[Step, ...]:
@@ -56,7 +60,7 @@ def planned_off(stopped: SliceNetwork, host: Host) -> tuple[Step, ...]:
 
 def switch_off(stopped: SliceNetwork, host: Host, halt: Halt) -> tuple[StepFailed, ...]:
     """Have nothing of the slice run or reachable, and keep the rest. Raises and returns as `take_away`."""
-    return _undo(host, lambda aspect: aspect.to_stop(stopped), halt)
+    return _each(host.aspects[::-1], lambda aspect: aspect.to_stop(stopped), host, halt)
 
 
 def close(network: SliceNetwork, host: Host, halt: Halt) -> None:
@@ -79,20 +83,27 @@ def take_away(gone: SliceNetwork, host: Host, halt: Halt) -> tuple[StepFailed, .
 
     A refusal in one aspect does not keep the others: what can be closed is closed. The refusals are returned.
     """
-    return _undo(host, lambda aspect: aspect.to_remove(gone), halt)
+    return _each(host.aspects[::-1], lambda aspect: aspect.to_remove(gone), host, halt)
 
 
-def _undo(host: Host, plan: Callable[[Aspect], tuple[Step, ...]], halt: Halt) -> tuple[StepFailed, ...]:
+def _each(
+    aspects: Sequence[Aspect],
+    plan: Callable[[Aspect], tuple[Step, ...]],
+    host: Host,
+    halt: Halt,
+    begun: Callable[[Sequence[Step]], object] = lambda _: None,
+) -> tuple[StepFailed, ...]:
     refusals: list[StepFailed] = []
 
-    def run(steps: Iterable[Step]) -> None:
+    def run(steps: Sequence[Step]) -> None:
+        begun(steps)
         try:
             run_steps(steps, halt)
         except StepFailed as refusal:
             refusals.append(refusal)
 
     with _looking(host):
-        _carry_out(host.aspects[::-1], plan, run)
+        _carry_out(aspects, plan, run)
     return tuple(refusals)
 
 

@@ -27,9 +27,9 @@ from events.values import index_of
 from node_agent.bringing_up import bring_up, observe
 from node_agent.converge import (
     leftovers,
-    make,
     planned,
     planned_off,
+    repair,
     still_on,
     switch_off,
     take_away,
@@ -43,7 +43,6 @@ from node_agent.outcomes import Outcomes, is_news, note_force, proved_off
 from node_agent.progress import NOBODY, Listener, telling
 from node_agent.slices import Difference, HostUnreadable, Slice, SliceNetwork, Step
 from node_agent.slots import Slot
-from node_agent.steps import StepFailed
 from node_agent.switching_off import shut_off
 from node_agent.taking_down import remains, removed, take_down
 from node_agent.wanted import network_of, slice_of
@@ -61,6 +60,10 @@ from tasks.reports import (
 log = structlog.get_logger(__name__)
 
 Differences = tuple[Difference, ...]
+
+
+class _NoneRuns(Exception):
+    """There is no guest any more to repair anything around: that is to be said before another starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +260,16 @@ class SlotWork:
         if not steps:
             return (), ()
         begun = [*steps]
+
+        def begin(more: Sequence[Step]) -> None:
+            if STARTING & set(_names(more)):
+                raise _NoneRuns("the machine ended meanwhile")
+            begun.extend(more)
+
         try:
-            make(wanted, self.host, halt, begun.extend)
-        except (StepFailed, HostUnreadable) as failure:
+            for refusal in repair(wanted, self.host, halt, begin):
+                log.warning("drift_not_repaired", reason=str(refusal))
+        except (HostUnreadable, _NoneRuns) as failure:
             log.warning("drift_not_repaired", reason=str(failure))
         found = differences(begun)
         try:

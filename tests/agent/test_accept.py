@@ -567,6 +567,31 @@ def test_a_survey_repairs_only_what_differs(node: Node, toy: Toy) -> None:
     assert node.kinds() == [*told, "mended"]
 
 
+def test_what_cannot_be_mended_keeps_nothing_else_from_being_so(node: Node, toy: Toy) -> None:
+    node.accept(apply())
+    for kind in ("lease", "port"):
+        del toy.there[kind, 0]
+    toy.refused = {"lease.reserve"}
+    node.survey()
+    assert toy.done == [*MAKING, "port.add"]
+    toy.refused = set()
+    node.survey()
+    assert toy.done == [*MAKING, "port.add", "lease.reserve"]
+
+
+def test_a_guest_that_ends_while_something_is_mended_is_not_started_anew_untold(node: Node, toy: Toy) -> None:
+    node.accept(apply())
+    told = len(node.kinds())
+    del toy.there["lease", 0]
+    toy.then = lambda: toy.there.pop(("machine", 0), None)
+    node.survey()
+    assert "machine" not in toy.kinds()
+    toy.then = lambda: None
+    node.survey()
+    said = [each for each in node.kinds()[told:] if each != "address"]
+    assert said == ["interrupted", "starting", "ready"]
+
+
 def test_what_vanishes_while_something_else_is_about_to_be_mended_is_told_too(node: Node, toy: Toy) -> None:
     node.accept(apply())
     del toy.there["lease", 0]
