@@ -38,7 +38,9 @@ def test_every_version_of_every_task_has_its_golden_json_and_every_operation_its
 
 
 def test_every_report_has_its_golden_json() -> None:
-    assert REPORTS.keys() == {body.model_fields["kind"].default for body in _BODIES}
+    assert {name.partition("/")[0] for name in REPORTS} == {
+        body.model_fields["kind"].default for body in _BODIES
+    }
 
 
 @pytest.mark.parametrize("name", TASKS)
