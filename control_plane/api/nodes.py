@@ -25,6 +25,7 @@ from control_plane.commands.slots import approve_slot, break_glass
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.decisions.skus import SKUS
 from control_plane.handle import database_time
+from control_plane.placeable import hosts_blocked, slots_blocked
 from events.values import (
     InvalidValue,
     NodeId,
@@ -135,13 +136,15 @@ def _node_cursor(cursor: str) -> NodeId:
 
 
 async def _node_views(request: Request, conn: AsyncConnection, rows: list[NodeRow]) -> list[NodeView]:
-    silent_before = await database_time(conn) - plane_of(request).settings.silent_after
+    names, silent_after = [row.node_id for row in rows], plane_of(request).settings.silent_after
+    silent_before = await database_time(conn) - silent_after
     seen = work.node_seen
-    query = sa.select(seen).where(seen.c.node_id.in_([row.node_id for row in rows]))
+    query = sa.select(seen).where(seen.c.node_id.in_(names))
     heard = {
         row.node_id: Seen(row.seen_at, row.resynced, row.spooled_reports) for row in await conn.execute(query)
     }
-    return [node_view(row, heard.get(row.node_id), silent_before) for row in rows]
+    blocked = await hosts_blocked(conn, names, silent_after)
+    return [node_view(row, heard.get(row.node_id), silent_before, blocked.get(row.node_id)) for row in rows]
 
 
 def node_named(raw: str) -> NodeId:
@@ -201,7 +204,14 @@ async def list_slots(
         return _slot_page(views, rows, limit)
     async with plane_of(request).engine.connect() as conn:
         rows = await slots.page(conn, node=only, after=after, limit=limit)
-    return _slot_page([slot_view(row) for row in rows], rows, limit)
+        views = await _slot_views(request, conn, rows)
+    return _slot_page(views, rows, limit)
+
+
+async def _slot_views(request: Request, conn: AsyncConnection, rows: list[SlotRow]) -> list[SlotView]:
+    names = [row.slot_id for row in rows]
+    blocked = await slots_blocked(conn, names, plane_of(request).settings.silent_after)
+    return [slot_view(row, blocked.get(row.slot_id)) for row in rows]
 
 
 def _slot_page(views: list[SlotView], rows: list[SlotRow], limit: int) -> Page[SlotView]:
@@ -241,8 +251,9 @@ async def free_without_proof(
 async def _slot_shown(request: Request, slot: SlotId) -> SlotView:
     async with plane_of(request).engine.connect() as conn:
         row = await slots.find(conn, slot)
-    assert row is not None, "a command about it was carried out"
-    return slot_view(row)
+        assert row is not None, "a command about it was carried out"
+        [shown] = await _slot_views(request, conn, [row])
+    return shown
 
 
 def _slot(node: str, index: str) -> SlotId:

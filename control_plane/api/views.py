@@ -63,6 +63,9 @@ class NodeView(BaseModel):
     `key_thumbprint` (RFC 7638) names the key by which the node is known, and is null while it has no access. At
     `superseded_at` somebody with this key was refused who ran from a copied or restored disk; `superseded_session` is
     the session that it knew. `revoked` is why its access was taken away.
+
+    `blocked_by` is why nothing new is placed there: the kind of a drift, `missing`, `resyncing`, `silent`, or the state
+    of a node without access; null where slices are placed there, and as of the past.
     """
 
     id: str
@@ -85,6 +88,7 @@ class NodeView(BaseModel):
     superseded_session: int | None
     superseded_at: datetime | None
     revoked: str | None
+    blocked_by: str | None
 
 
 class NodeDetail(NodeView):
@@ -114,6 +118,10 @@ class SlotDeviceView(BaseModel):
 
 
 class SlotView(BaseModel):
+    """`blocked_by` is why nothing new is placed there, whatever its state: what blocks its node (as told of that), or
+    the kind of its own drift; null where nothing does, and as of the past.
+    """
+
     id: str
     node_id: str
     index: int
@@ -129,6 +137,7 @@ class SlotView(BaseModel):
     allocation_id: str | None
     reason: ReasonView | None
     drift: list[DriftView]
+    blocked_by: str | None
 
 
 class EventView(BaseModel):
@@ -155,10 +164,10 @@ def reason_view(reason: Reason | None) -> ReasonView | None:
     return None if reason is None else ReasonView(code=reason.code, message=reason.message)
 
 
-def node_view(node: NodeRow, seen: Seen | None, silent_before: datetime) -> NodeView:
+def node_view(node: NodeRow, seen: Seen | None, silent_before: datetime, blocked_by: str | None) -> NodeView:
     """The node as it is now: silent if it was last heard of before then."""
     state = _node_state(seen, silent_before) if node.state == "enrolled" else node.state
-    live: dict[str, object] = {"state": state}
+    live: dict[str, object] = {"state": state, "blocked_by": blocked_by}
     if seen is not None:
         live |= {"seen_at": seen.at, "spooled_reports": seen.spooled_reports}
     return past_node_view(node).model_copy(update=live)
@@ -184,6 +193,7 @@ def past_node_view(node: NodeRow) -> NodeView:
         superseded_session=node.superseded_session,
         superseded_at=node.superseded_at,
         revoked=node.revoked,
+        blocked_by=None,
     )
 
 
@@ -208,7 +218,8 @@ def _node_state(seen: Seen | None, silent_before: datetime) -> str:
     return "enrolled" if seen.resynced and seen.spooled_reports == 0 else "resyncing"
 
 
-def slot_view(slot: SlotRow) -> SlotView:
+def slot_view(slot: SlotRow, blocked_by: str | None = None) -> SlotView:
+    """The slot as its events tell of it; as it is now with what blocks it."""
     return SlotView(
         id=slot.slot_id,
         node_id=slot.node_id,
@@ -225,6 +236,7 @@ def slot_view(slot: SlotRow) -> SlotView:
         allocation_id=slot.allocation_id,
         reason=reason_view(slot.reason),
         drift=[drift_view(slot.node_id, slot.slot_id, each) for each in slot.drift],
+        blocked_by=blocked_by,
     )
 
 

@@ -84,6 +84,7 @@ class Node(Answer, frozen=True):
     superseded_session: int | None = None
     superseded_at: datetime | None = None
     revoked: str | None = None
+    blocked_by: str | None = None
 
 
 class ExpectedNode(Answer, frozen=True):
@@ -118,6 +119,7 @@ class Slot(Answer, frozen=True):
     allocation_id: str | None = None
     reason: Reason | None = None
     drift: tuple[Drift, ...] = ()
+    blocked_by: str | None = None
 
 
 class Sku(Answer, frozen=True):

@@ -12,7 +12,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane import work
+from control_plane import placeable, work
 from control_plane.commands.free_ways import have_free, reserve
 from control_plane.decisions.placement import choose, fits
 from control_plane.decisions.public_addresses import WayWish, nowhere_free
@@ -161,10 +161,9 @@ def _candidates(
     planner would make joins over all slots and nodes there are.
     """
     slot = slots.slot
-    sound = sa.not_(slot.c.blocked)
     wanted = [
         slot.c.state == _FREE,
-        sound,
+        placeable.SLOT.holds,
         slot.c.sku == request.sku,
         _heard(silent_after),
         _fit(request, wishes if free_ways else ()),
@@ -180,16 +179,14 @@ def _candidates(
 
 def _heard(silent_after: timedelta) -> sa.ScalarSelect[bool]:
     seen = work.node_seen
-    heard = sa.and_(seen.c.resynced, seen.c.seen_at > sa.func.clock_timestamp() - silent_after)
+    heard = placeable.all_hold(placeable.heartbeat(silent_after))
     return sa.select(heard).where(seen.c.node_id == slots.slot.c.node_id).scalar_subquery()
 
 
 def _fit(request: AllocationRequested, wishes: Sequence[WayWish]) -> sa.ScalarSelect[bool]:
     node = nodes.node
     fit = sa.and_(
-        node.c.key_thumbprint.is_not(None),
-        sa.func.cardinality(node.c.missing) == 0,
-        sa.not_(node.c.blocked),
+        placeable.all_hold(placeable.HOST),
         node.c.images.any_() == request.image,
         *have_free(wishes),
     )

@@ -26,6 +26,14 @@ def expect(plane: RunningPlane, name: str) -> str:
     return str(answer.json()["enrolment_token"])
 
 
+def blocked(plane: RunningPlane) -> list[str | None]:
+    """What keeps slices off each node and then off each slot, as the lists say."""
+    with plane.client() as client:
+        return [
+            each["blocked_by"] for path in ("/nodes", "/slots") for each in client.get(path).json()["items"]
+        ]
+
+
 def digest(secret: str) -> str:
     return sha256(secret.encode()).hexdigest()
 

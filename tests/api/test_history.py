@@ -38,8 +38,15 @@ def test_the_state_of_a_thing_is_what_the_present_said_of_it(life: Life) -> None
         for subject, path in subjects(life).items():
             told = ask(life.plane, f"/history/{subject}", at=f"position:{moment.position}").json()
             said = moment.said[path]["items"][0] if path == "/slots" else moment.said[path]
+            if path == "/slots":
+                said = said | {"blocked_by": None}
             if path == "/nodes/n1":
-                said = said | {"state": "enrolled", "seen_at": None, "spooled_reports": None}
+                said = said | {
+                    "state": "enrolled",
+                    "seen_at": None,
+                    "spooled_reports": None,
+                    "blocked_by": None,
+                }
                 # The slots' histories have that.
                 del said["slot_drift"]
             assert told["state"] == said

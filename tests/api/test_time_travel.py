@@ -25,7 +25,9 @@ def without_heartbeats(answer: dict[str, Any]) -> dict[str, Any]:
         return answer | {"items": [without_heartbeats(item) for item in answer["items"]]}
     if "l2_domain" in answer:
         state = answer["state"].replace("resyncing", "enrolled")
-        return answer | {"state": state, "seen_at": None, "spooled_reports": None}
+        return answer | {"state": state, "seen_at": None, "spooled_reports": None, "blocked_by": None}
+    if "network_device" in answer:
+        return answer | {"blocked_by": None}
     return answer
 
 

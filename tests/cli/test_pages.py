@@ -39,6 +39,7 @@ WAY_DRIFTS = {
     "since": "2026-01-02T03:04:05Z",
     "blocks": True,
 }
+PORT_DRIFTS = {**WAY_DRIFTS, "ingress_id": None, "scope": "slot", "kind": "port.absent"}
 
 
 def test_show_tells_how_the_allocation_stands_and_how_to_log_in(
@@ -115,6 +116,35 @@ def test_all_addresses_of_a_host_are_taken_away_by_a_word_for_that(
     assert sliceplane("nodes", "addresses", "lab-a", "--none").code == 0
     [put] = plane.of("PUT /v1/nodes/lab-a/public-addresses")
     assert json.loads(put.body) == {"addresses": []}
+
+
+def test_a_node_that_gets_no_slices_says_why_within_80_columns(plane: ScriptedPlane, sliceplane: Run) -> None:
+    blocked = {**NODE, "missing": [], "blocked_by": "bridge.foreign_flows"}
+    revoked = {**NODE, "id": "lab-b", "state": "revoked", "blocked_by": "revoked"}
+    plane.answers("GET /v1/nodes", page(blocked, revoked))
+    plane.answers("GET /v1/nodes/lab-a", document(blocked))
+    _, first, second = sliceplane("nodes", "list").out.splitlines()
+    assert first[:80].split()[:3] == ["lab-a", "blocked:", "bridge.foreign_flows"]
+    assert second.split()[:3] == ["lab-b", "revoked", NODE["subnet"]]
+    assert "blocked: bridge.foreign_flows" in sliceplane("nodes", "show", "lab-a").out
+
+
+def test_a_slot_is_free_only_where_slices_are_placed(plane: ScriptedPlane, sliceplane: Run) -> None:
+    free = {**SLOT, "state": "free", "allocation_id": None, "reason": None}
+    listed = (
+        free,
+        {**free, "id": "lab-a/1", "blocked_by": "port.absent", "drift": [PORT_DRIFTS]},
+        {**free, "id": "lab-b/0", "blocked_by": "revoked"},
+        {**SLOT, "id": "lab-b/1", "state": "claimed", "blocked_by": "revoked"},
+    )
+    plane.answers("GET /v1/slots", page(*listed))
+    told = [line[:80].split("lab.small")[0].split() for line in sliceplane("slots", "list").out.splitlines()]
+    assert told[1:] == [
+        ["lab-a/0", "free"],
+        ["lab-a/1", "blocked:", "port.absent"],
+        ["lab-b/0", "blocked:", "revoked"],
+        ["lab-b/1", "claimed"],
+    ]
 
 
 def test_a_withheld_slot_says_why(plane: ScriptedPlane, sliceplane: Run) -> None:

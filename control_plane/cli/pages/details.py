@@ -123,7 +123,7 @@ def node(item: Node, *, then: bool = False) -> Table:
 
 def _node(item: Node, *, then: bool) -> Iterator[Row]:
     yield "node", Text(item.id, "bold")
-    yield "state", words.state(item.state)
+    yield "state", words.node_state(item.state, item.blocked_by)
     if not then:
         yield "heard of", words.since(item.seen_at)
     if item.spooled_reports:

@@ -49,8 +49,9 @@ def _devices(item: Slot) -> str:
 
 
 def _slot_state(item: Slot) -> Text:
-    state = words.state(item.state)
-    return Text.assemble(state, (", drift", "red")) if item.drift else state
+    state = words.slot_state(item.state, item.blocked_by)
+    further = [each for each in item.drift if item.state != "free" or each.kind != item.blocked_by]
+    return Text.assemble(state, (", drift", "red")) if further else state
 
 
 def nodes(items: Iterable[Node], *, then: bool = False) -> RenderableType:
@@ -59,10 +60,8 @@ def nodes(items: Iterable[Node], *, then: bool = False) -> RenderableType:
     for item in items:
         kind = {True: "simulated", False: "host", None: "-"}[item.simulated]
         heard = "-" if then else words.since(item.seen_at)
-        missing = ", ".join(item.missing or ())
-        table.add_row(
-            item.id, words.state(item.state), item.subnet, kind, item.agent_version or "-", heard, missing
-        )
+        state, missing = words.node_state(item.state, item.blocked_by), ", ".join(item.missing or ())
+        table.add_row(item.id, state, item.subnet, kind, item.agent_version or "-", heard, missing)
     return table if table.row_count else _nothing("no nodes", "admit one: sliceplane nodes expect NODE")
 
 

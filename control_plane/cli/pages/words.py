@@ -23,6 +23,20 @@ def state(name: str) -> Text:
     return Text(name, _COLOURS.get(name, ""))
 
 
+def node_state(name: str, blocked_by: str | None) -> Text:
+    """What keeps slices from a node tells more than that it is enrolled."""
+    return state(name) if blocked_by in (None, name) else _blocked(blocked_by)
+
+
+def slot_state(name: str, blocked_by: str | None) -> Text:
+    """Free is a slot that something new may be placed in."""
+    return _blocked(blocked_by) if name == "free" and blocked_by else state(name)
+
+
+def _blocked(blocked_by: str | None) -> Text:
+    return Text(f"blocked: {blocked_by}", "red")
+
+
 def span(seconds: float) -> str:
     """A length of time with the precision that matters: `0.34 s`, `12.5 s`, `3 min 20 s`, `2 h 5 min`, `4 d 3 h`."""
     if seconds < 1:
