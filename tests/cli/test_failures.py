@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.cli.control_plane import Reply, ScriptedPlane, document, page, problem
-from tests.cli.examples import allocation
+from tests.cli.control_plane import Reply, ScriptedPlane, document, problem
+from tests.cli.examples import ALLOCATION, allocation
 from tests.cli.outcome import Outcome
 
 Run = Callable[..., Outcome]
@@ -31,6 +31,43 @@ def test_every_reason_is_shown_with_what_to_do_next(plane: ScriptedPlane, slicep
     assert "no image is named x (/image)" in outcome.err
     assert "sliceplane skus list" in outcome.err
     assert "req-1" in outcome.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("nodes", "show", "lab-a/drift"),
+        ("nodes", "show", ".."),
+        ("nodes", "drift", ".."),
+        ("nodes", "drift", ""),
+        ("nodes", "revoke", "lab-a/slots/0", "--why", "to see"),
+        ("slots", "approve", "lab-a/../0"),
+        ("slots", "approve", "lab-a/.."),
+        ("allocations", "show", f"{ALLOCATION}/events"),
+        ("allocations", "release", f"{ALLOCATION}/ingress/ing-1"),
+        ("allocations", "close", ALLOCATION, ".."),
+        ("tasks", "watch", ".."),
+        ("projections", "retry", "a/b"),
+        ("history", "show", "node", "lab-a/changes"),
+        ("history", "show", "slot", "lab-a/0/changes"),
+        ("history", "show", "slot", "lab-a/.."),
+    ],
+)
+def test_what_is_no_name_gets_no_other_routes_answer(
+    plane: ScriptedPlane, sliceplane: Run, words: tuple[str, ...]
+) -> None:
+    outcome = sliceplane(*words)
+    assert (outcome.code, plane.seen) == (2, [])
+    assert "is no name of a" in outcome.err
+
+
+def test_signs_that_mean_something_in_a_url_stand_for_themselves_in_a_name(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    plane.answers("GET /v1/nodes/%3Fx%23y%252F", problem(404, "unknown_node", "no node is named '?x#y%2F'"))
+    outcome = sliceplane("nodes", "show", "?x#y%2F")
+    assert outcome.code == 1
+    assert "no node is named '?x#y%2F'" in outcome.err
 
 
 def test_a_program_gets_the_reasons_as_one_json_line(plane: ScriptedPlane, sliceplane: Run) -> None:
@@ -98,9 +135,3 @@ def test_later_is_waited_for(plane: ScriptedPlane, sliceplane: Run) -> None:
     busy = problem(409, "idempotency_key_busy", "still being answered", retry_after=0)
     plane.answers("POST /v1/allocations", busy, busy, document(allocation("placed"), 202))
     assert sliceplane(*CREATE).code == 0
-
-
-def test_a_name_stays_one_part_of_the_path(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.answers("GET /v1/nodes", page())
-    assert sliceplane("nodes", "show", "../nodes?x").code == 1
-    assert plane.seen[0].path == "/v1/nodes/..%2Fnodes%3Fx"

@@ -46,8 +46,8 @@ def drift(
     as_json: AsJson = False,
 ) -> None:
     """What is otherwise on hosts and in their slots than it is wanted, and was not mended yet."""
-    path = "/v1/drift" if node is None else f"{node_path(node)}/drift"
     with session(context, json=as_json) as here:
+        path = "/v1/drift" if node is None else node_path(node, "drift")
         items = here.client.items(path, {"at": at})
         if as_json:
             here.screen.documents(items)
@@ -104,7 +104,7 @@ def expect(context: typer.Context, *, node: NodeId, as_json: AsJson = False) -> 
 def revoke(context: typer.Context, *, node: NodeId, why: Why, as_json: AsJson = False) -> None:
     """Take a host's access away, at once. What it carries goes on; only a new enrolment lets it in again."""
     with session(context, json=as_json) as here:
-        raw = here.client.post(f"{node_path(node)}/revoke", {"why": why})
+        raw = here.client.post(node_path(node, "revoke"), {"why": why})
         if as_json:
             here.screen.document(raw)
         else:
