@@ -103,8 +103,14 @@ def test_a_host_is_shown_with_what_drifts_in_its_slots(plane: ScriptedPlane, sli
 
 def test_addresses_of_a_host_are_shown_unless_others_are_named(plane: ScriptedPlane, sliceplane: Run) -> None:
     shared = {"address": "203.0.113.7", "use": "ports", "first_port": 20000, "last_port": 29999}
-    plane.answers("GET /v1/nodes/lab-a", document({**NODE, "public_addresses": [shared]}))
-    assert "203.0.113.7, ports 20000 to 29999" in sliceplane("nodes", "addresses", "lab-a").out
+    whole = {"address": "203.0.113.8", "use": "whole"}
+    plane.answers("GET /v1/nodes/lab-a", document({**NODE, "public_addresses": [shared, whole]}))
+    shown = [line.split() for line in sliceplane("nodes", "addresses", "lab-a").out.splitlines()]
+    assert shown == [
+        ["node", "lab-a"],
+        ["public", "203.0.113.7,", "ports", "20000", "to", "29999"],
+        ["203.0.113.8,", "as", "a", "whole"],
+    ]
     assert plane.of("PUT /v1/nodes/lab-a/public-addresses") == []
 
 
@@ -113,7 +119,8 @@ def test_all_addresses_of_a_host_are_taken_away_by_a_word_for_that(
 ) -> None:
     plane.answers("PUT /v1/nodes/lab-a/public-addresses", document(NODE))
     assert sliceplane("nodes", "addresses", "lab-a", "203.0.113.7", "--none").code == 2
-    assert sliceplane("nodes", "addresses", "lab-a", "--none").code == 0
+    taken = sliceplane("nodes", "addresses", "lab-a", "--none")
+    assert (taken.code, taken.out.split()) == (0, ["node", "lab-a", "public", "none"])
     [put] = plane.of("PUT /v1/nodes/lab-a/public-addresses")
     assert json.loads(put.body) == {"addresses": []}
 

@@ -83,7 +83,7 @@ def addresses(
         if as_json:
             here.screen.document(raw)
         else:
-            here.screen.page(details.node(decode(raw, Node)))
+            here.screen.page(details.addresses(decode(raw, Node)))
 
 
 @commands.command()

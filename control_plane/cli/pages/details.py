@@ -15,6 +15,7 @@ from control_plane.cli.answers import (
     ExpectedNode,
     Ingress,
     Node,
+    PublicAddress,
     Slot,
     SlotDevice,
 )
@@ -142,11 +143,19 @@ def _node(item: Node, *, then: bool) -> Iterator[Row]:
     if item.missing:
         yield "missing", Text("\n".join(item.missing), "red")
     for address in item.public_addresses:
-        span = (
-            "as a whole" if address.use == "whole" else f"ports {address.first_port} to {address.last_port}"
-        )
-        yield "public", f"{address.address}, {span}"
+        yield "public", _public(address)
     yield from _drift((*item.drift, *item.slot_drift), item.id)
+
+
+def _public(address: PublicAddress) -> str:
+    span = "as a whole" if address.use == "whole" else f"ports {address.first_port} to {address.last_port}"
+    return f"{address.address}, {span}"
+
+
+def addresses(item: Node) -> Table:
+    """Its public addresses, and nothing else of a node."""
+    told = "\n".join(map(_public, item.public_addresses))
+    return page(iter([("node", Text(item.id, "bold")), ("public", told or "none")]))
 
 
 def _copy(item: Node) -> str:
