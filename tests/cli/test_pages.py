@@ -61,6 +61,24 @@ def test_show_tells_how_the_allocation_stands_and_how_to_log_in(
         assert part in out
 
 
+def ssh_from_outside(out: str) -> list[str]:
+    """The lines that log in at a public address."""
+    return [" ".join(line.split()) for line in out.splitlines() if "root@203.0.113.7" in line]
+
+
+def test_a_way_in_to_port_22_tells_how_to_log_in_from_outside(plane: ScriptedPlane, sliceplane: Run) -> None:
+    way = {"id": WAY, "slot_id": "lab-a/0", "state": "published", "public_address": "203.0.113.7"}
+    at_22 = {**way, "protocol": "tcp", "public_port": 20022, "port": 22}
+    ways = [at_22, {**at_22, "public_port": 20443, "port": 443}, {**at_22, "protocol": "udp"}, way]
+    closed = [{**at_22, "state": state} for state in ("reserved", "lost", "withdrawn", "removed")]
+    shown = allocation(network_mode="public-nat", ingress=[*ways, *closed])
+    plane.answers(f"GET /v1/allocations/{ALLOCATION}", document(shown))
+    plane.answers("GET /v1/nodes/lab-a", document(NODE), document({**NODE, "simulated": True}))
+    told = ssh_from_outside(sliceplane("allocations", "show", ALLOCATION).out)
+    assert told == ["ssh ssh -o UserKnownHostsFile=/dev/null -p 20022 root@203.0.113.7"]
+    assert ssh_from_outside(sliceplane("allocations", "show", ALLOCATION).out) == []
+
+
 def test_a_slice_of_a_simulated_node_is_shown_without_a_way_to_log_in(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:

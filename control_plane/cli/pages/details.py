@@ -23,6 +23,8 @@ from control_plane.cli.pages import words
 
 Row = tuple[str, RenderableType]
 _OVER: Final = frozenset({"failed", "released"})
+_SSH_PORT: Final = 22
+"""RFC 4253."""
 # An address goes to one guest after another, each with a host key of its own: a remembered key is another guest's, and
 # ssh would refuse to go on.
 _NO_KNOWN_HOSTS: Final = "-o UserKnownHostsFile=/dev/null "
@@ -62,6 +64,23 @@ def _allocation(item: Allocation, simulated: Collection[str]) -> Iterator[Row]:
     for way in item.ingress:
         if way.state != "removed":
             yield "ingress", _ingress(way)
+        if item.state == "active" and _is_ssh(way) and _node_of(way.slot_id) not in simulated:
+            yield "ssh", _ssh(way.public_address, way.public_port)
+
+
+def _node_of(slot: str) -> str:
+    return slot.rpartition("/")[0]
+
+
+def _is_ssh(way: Ingress) -> bool:
+    return (way.state, way.protocol, way.port) == ("published", "tcp", _SSH_PORT)
+
+
+def _ssh(address: str, port: int | None, *, remembered: bool = False) -> Text:
+    """What to type to log in: every guest takes its keys for root (node_agent/seed.py)."""
+    options = "" if remembered else _NO_KNOWN_HOSTS
+    named = "" if port == _SSH_PORT else f"-p {port} "
+    return Text(f"ssh {options}{named}root@{address}", "bold")
 
 
 def ingress(way: Ingress) -> Table:
@@ -109,12 +128,11 @@ def _slot(slot: AllocatedSlot, *, over: bool) -> list[Text]:
 def _endpoint(endpoint: Endpoint) -> Text:
     if endpoint.port is None:
         return Text(endpoint.address)
-    port = "" if endpoint.port == 22 else f"-p {endpoint.port} "  # noqa: PLR2004, ssh's own port (RFC 4253)
     where = f"  (on node {endpoint.node_id})" if endpoint.via == "node" else ""
     if endpoint.kind != "ssh":
         return Text.assemble(f"{endpoint.address}:{endpoint.port}", (where, "dim"))
-    options = _NO_KNOWN_HOSTS if endpoint.via == "node" else ""
-    return Text.assemble((f"ssh {options}{port}root@{endpoint.address}", "bold"), (where, "dim"))
+    line = _ssh(endpoint.address, endpoint.port, remembered=endpoint.via != "node")
+    return Text.assemble(line, (where, "dim"))
 
 
 def node(item: Node, *, then: bool = False) -> Table:
