@@ -8,6 +8,7 @@ after a lost connection cannot do the thing twice.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from types import TracebackType
 from typing import Final, Self
 from uuid import uuid4
@@ -34,12 +35,14 @@ _LATER: Final = frozenset({409, 429, 503})
 class Client:
     """Close it, or use it in a `with` block. Every method raises a `Failure`.
 
-    `asides` is what the answers said beside their content: of what moment they are, and that there is more.
+    `asides` is what the answers said beside their content: of what moment they are, and that there is more. `recorded`
+    is the time of the last event up to that moment, once an answer of the past said so.
     """
 
     def __init__(self, access: Access) -> None:
         self.url = access.url
         self.asides: dict[str, None] = {}
+        self.recorded: datetime | None = None
         headers = {"Authorization": f"Bearer {access.api_key}"}
         trusted = trust(access.url, access.ca)
         try:
@@ -132,8 +135,9 @@ class Client:
         if not response.is_success:
             raise self._failure(response)
         if place := response.headers.get("Sliceplane-Position"):
-            recorded = response.headers.get("Sliceplane-Time", "the beginning")
-            self.asides[f"as of {place}, recorded {recorded}"] = None
+            recorded = response.headers.get("Sliceplane-Time")
+            self.recorded = None if recorded is None else datetime.fromisoformat(recorded)
+            self.asides[f"as of {place}, recorded {recorded or 'the beginning'}"] = None
         return response.content
 
     def _failure(self, response: httpx.Response) -> Failure:

@@ -39,6 +39,17 @@ def place(given: str, clock: Callable[[], datetime] = _now) -> str:
         raise typer.BadParameter(f"{given!r} is no place in the past, such as {FORMS}") from None
 
 
+def counted_from(at: str | None, recorded: datetime | None) -> datetime | None:
+    """From when ages are counted in an answer as of a place that `place` made: the time that was named, else when the
+    last event up to there was recorded. None without a place: from now.
+    """
+    if at is None:
+        return None
+    if _POSITION.fullmatch(at):
+        return recorded
+    return datetime.fromisoformat(at)
+
+
 def _rfc3339(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 

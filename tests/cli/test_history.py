@@ -12,6 +12,7 @@ from control_plane.cli.moments import place
 from deploy.embedded.postgres import PostgresServer
 from tests.api.lives import Life, lived
 from tests.cli.control_plane import ScriptedPlane, document, page
+from tests.cli.examples import ALLOCATION, NODE, allocation
 from tests.cli.outcome import Outcome
 from tests.servers.plane import ADMIN_KEY, running
 
@@ -80,6 +81,37 @@ def test_lists_are_asked_for_as_of_then(
     assert outcome.code == 0
     assert "at=position%3A7" in plane.seen[0].path
     assert "as of 1.7, recorded 2026-11-21T12:00:00+00:00" in outcome.err
+
+
+def test_ages_are_counted_from_the_moment_that_was_asked_for(plane: ScriptedPlane, sliceplane: Run) -> None:
+    of = {"Sliceplane-Position": "1.7", "Sliceplane-Time": "2026-01-02T03:09:05+00:00"}
+    drifts = {"node_id": "lab-a", "kind": "uplink.lost", "wanted": "a", "found": "b", "blocks": True}
+    open_ = {**drifts, "since": "2026-01-02T03:04:05Z"}
+    drifting = {**NODE, "drift": [open_]}
+    then = {"kind": "node", "name": "lab-a", "at": {"position": 7, "time": None}, "state": drifting}
+    for route, reply in {
+        "/v1/allocations": page(allocation()),
+        f"/v1/allocations/{ALLOCATION}": document(allocation(endpoints=[])),
+        "/v1/nodes/lab-a": document(drifting),
+        "/v1/drift": page(open_),
+        "/v1/history/node/lab-a": document(then),
+    }.items():
+        plane.answers(f"GET {route}", replace(reply, headers=of))
+    for at, ago, left in (
+        ("position:7", "5 min ago", "in 55 min"),
+        ("2026-01-02T03:14:05Z", "10 min ago", "in 50 min"),
+    ):
+        assert ago in sliceplane("nodes", "drift", "--at", at).out
+        assert ago in sliceplane("nodes", "show", "lab-a", "--at", at).out
+        assert ago in sliceplane("history", "show", "node", "lab-a", "--at", at).out
+        assert ago.replace(" ago", " 5 s ago") in sliceplane("allocations", "list", "--at", at).out
+        assert left in sliceplane("allocations", "show", ALLOCATION, "--at", at).out
+
+
+def test_a_page_of_the_past_tells_its_moment_once(life: Life, history: Run) -> None:
+    outcome = history("show", "slot", "n1/0", "--at", f"position:{life.moments[0].position}")
+    assert f"as of position {life.moments[0].position}, " in outcome.out
+    assert outcome.err == ""
 
 
 def test_a_name_with_slashes_stays_one_name(plane: ScriptedPlane, sliceplane: Run) -> None:

@@ -9,7 +9,7 @@ from control_plane.cli.answers import Allocation, Event, Ingress, Node, decode
 from control_plane.cli.commands.events import show_events
 from control_plane.cli.failures import NotReached
 from control_plane.cli.follow import Follower
-from control_plane.cli.moments import At
+from control_plane.cli.moments import At, counted_from
 from control_plane.cli.options import After, AllocationId, AsJson
 from control_plane.cli.pages import details, event_line, tables
 from control_plane.cli.paths import allocation_path, ingress_path, node_path
@@ -90,12 +90,13 @@ def _not_reached(found: Allocation) -> NotReached:
     return NotReached(f"allocation {found.id} is {found.state}{why}", advice)
 
 
-def _show(here: Session, raw: bytes) -> None:
+def _show(here: Session, raw: bytes, at: str | None = None) -> None:
     if here.screen.json:
         here.screen.document(raw)
     else:
         found = decode(raw, Allocation)
-        here.screen.page(details.allocation(found, simulated=_simulated_nodes(here, found)))
+        now = counted_from(at, here.client.recorded)
+        here.screen.page(details.allocation(found, simulated=_simulated_nodes(here, found), now=now))
 
 
 def _simulated_nodes(here: Session, found: Allocation) -> frozenset[str]:
@@ -121,14 +122,15 @@ def list_allocations(
         if as_json:
             here.screen.documents(items)
         else:
-            here.screen.rows(tables.allocations(decode(item, Allocation) for item in items))
+            found = [decode(item, Allocation) for item in items]
+            here.screen.rows(tables.allocations(found, counted_from(at, here.client.recorded)))
 
 
 @commands.command()
 def show(context: typer.Context, *, allocation: AllocationId, at: At = None, as_json: AsJson = False) -> None:
     """One allocation: its state, slots, addresses, lease, and how to log in."""
     with session(context, json=as_json) as here:
-        _show(here, here.client.get(allocation_path(allocation), {"at": at}))
+        _show(here, here.client.get(allocation_path(allocation), {"at": at}), at)
 
 
 @commands.command()

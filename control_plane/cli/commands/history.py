@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from control_plane.cli.answers import decode
-from control_plane.cli.moments import At, From, To
+from control_plane.cli.moments import At, From, To, counted_from
 from control_plane.cli.options import AsJson
 from control_plane.cli.pages import history as pages
 from control_plane.cli.pasts import Changes, History, Kind
@@ -27,7 +27,9 @@ def show(context: typer.Context, kind: Of, name: Name, *, at: At = None, as_json
         if as_json:
             here.screen.document(raw)
         else:
-            here.screen.rows(pages.history(decode(raw, History)))
+            here.screen.rows(pages.history(decode(raw, History), counted_from(at, here.client.recorded)))
+            # The page begins with the moment that it is of.
+            here.client.asides.clear()
 
 
 @commands.command()

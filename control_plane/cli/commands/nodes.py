@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from control_plane.cli.answers import Drift, ExpectedNode, Node, decode
-from control_plane.cli.moments import At
+from control_plane.cli.moments import At, counted_from
 from control_plane.cli.options import AsJson, NodeId, Why
 from control_plane.cli.pages import details, tables
 from control_plane.cli.paths import node_path
@@ -34,7 +34,11 @@ def show(context: typer.Context, *, node: NodeId, at: At = None, as_json: AsJson
         if as_json:
             here.screen.document(raw)
         else:
-            here.screen.page(details.node(decode(raw, Node), then=at is not None))
+            here.screen.page(
+                details.node(
+                    decode(raw, Node), then=at is not None, now=counted_from(at, here.client.recorded)
+                )
+            )
 
 
 @commands.command()
@@ -52,7 +56,8 @@ def drift(
         if as_json:
             here.screen.documents(items)
         else:
-            here.screen.rows(tables.drift(decode(item, Drift) for item in items))
+            found = [decode(item, Drift) for item in items]
+            here.screen.rows(tables.drift(found, counted_from(at, here.client.recorded)))
 
 
 @commands.command()

@@ -1,6 +1,7 @@
 """One thing on a page of its own: what it is, how it stands, and how to use it."""
 
 from collections.abc import Collection, Iterable, Iterator
+from datetime import datetime
 from typing import Final
 
 from rich.console import RenderableType
@@ -39,23 +40,28 @@ def page(rows: Iterator[Row]) -> Table:
     return table
 
 
-def allocation(item: Allocation, *, simulated: Collection[str] = ()) -> Table:
-    """`simulated` names the nodes that are, and have no guests to log in to."""
-    return page(_allocation(item, simulated))
+def allocation(item: Allocation, *, simulated: Collection[str] = (), now: datetime | None = None) -> Table:
+    """`simulated` names the nodes that are, and have no guests to log in to. As of the past ages are counted from then,
+    `now`; here and below.
+    """
+    return page(_allocation(item, simulated, now))
 
 
-def _allocation(item: Allocation, simulated: Collection[str]) -> Iterator[Row]:
+def _allocation(item: Allocation, simulated: Collection[str], now: datetime | None) -> Iterator[Row]:
     yield "allocation", Text(item.id, "bold")
     yield "state", words.state(item.state)
     if item.reason:
         yield "reason", Text.assemble(item.reason.message, (f"  [{item.reason.code}]", "dim"))
     yield "asked for", f"{item.sku}, {item.network_mode}, {item.image}, project {item.project}"
-    yield "at", f"{words.clock(item.requested_at)} ({words.since(item.requested_at)})"
+    yield "at", f"{words.clock(item.requested_at)} ({words.since(item.requested_at, now)})"
     if item.labels:
         yield "labels", ", ".join(f"{name}={value}" for name, value in sorted(item.labels.items()))
     yield "slot" if len(item.slots) == 1 else "slots", _slots(item)
     if item.lease and item.state not in _OVER:
-        yield "lease", f"until {words.clock(item.lease.expires_at)} ({words.until(item.lease.expires_at)})"
+        yield (
+            "lease",
+            f"until {words.clock(item.lease.expires_at)} ({words.until(item.lease.expires_at, now)})",
+        )
     for endpoint in item.endpoints:
         if endpoint.node_id in simulated:
             yield endpoint.kind, f"no guest to log in to: node {endpoint.node_id} is simulated"
@@ -135,12 +141,12 @@ def _endpoint(endpoint: Endpoint) -> Text:
     return Text.assemble(line, (where, "dim"))
 
 
-def node(item: Node, *, then: bool = False) -> Table:
+def node(item: Node, *, then: bool = False, now: datetime | None = None) -> Table:
     """As of the past, `then`, nobody knows when it was heard of."""
-    return page(_node(item, then=then))
+    return page(_node(item, then=then, now=now))
 
 
-def _node(item: Node, *, then: bool) -> Iterator[Row]:
+def _node(item: Node, *, then: bool, now: datetime | None) -> Iterator[Row]:
     yield "node", Text(item.id, "bold")
     yield "state", words.node_state(item.state, item.blocked_by)
     if not then:
@@ -150,7 +156,7 @@ def _node(item: Node, *, then: bool) -> Iterator[Row]:
     if item.revoked:
         yield "revoked", Text(item.revoked, "red")
     if item.superseded_at:
-        yield "refused", Text.assemble(("a copy of its disk", "red"), f", {_copy(item)}")
+        yield "refused", Text.assemble(("a copy of its disk", "red"), f", {_copy(item, now)}")
     if item.key_thumbprint:
         yield "key", item.key_thumbprint
     yield "subnet", item.subnet
@@ -162,7 +168,7 @@ def _node(item: Node, *, then: bool) -> Iterator[Row]:
         yield "missing", Text("\n".join(item.missing), "red")
     for address in item.public_addresses:
         yield "public", _public(address)
-    yield from _drift((*item.drift, *item.slot_drift), item.id)
+    yield from _drift((*item.drift, *item.slot_drift), item.id, now)
 
 
 def _public(address: PublicAddress) -> str:
@@ -176,15 +182,15 @@ def addresses(item: Node) -> Table:
     return page(iter([("node", Text(item.id, "bold")), ("public", told or "none")]))
 
 
-def _copy(item: Node) -> str:
-    return f"at session {item.superseded_session}, {words.since(item.superseded_at)}"
+def _copy(item: Node, now: datetime | None) -> str:
+    return f"at session {item.superseded_session}, {words.since(item.superseded_at, now)}"
 
 
-def slot(item: Slot) -> Table:
-    return page(_slot_rows(item))
+def slot(item: Slot, *, now: datetime | None = None) -> Table:
+    return page(_slot_rows(item, now))
 
 
-def _slot_rows(item: Slot) -> Iterator[Row]:
+def _slot_rows(item: Slot, now: datetime | None) -> Iterator[Row]:
     yield "slot", Text(item.id, "bold")
     yield "state", words.state(item.state)
     if item.reason:
@@ -196,7 +202,7 @@ def _slot_rows(item: Slot) -> Iterator[Row]:
     for device in item.devices:
         yield device.use, _device(device)
     yield "allocation", item.allocation_id or "none"
-    yield from _drift(item.drift, item.id)
+    yield from _drift(item.drift, item.id, now)
 
 
 def _device(device: SlotDevice) -> str:
@@ -205,12 +211,12 @@ def _device(device: SlotDevice) -> str:
     return f"{device.address}  {what}{near}{'' if device.granted else ', not approved'}"
 
 
-def _drift(found: Iterable[Drift], shown: str) -> Iterator[Row]:
+def _drift(found: Iterable[Drift], shown: str, now: datetime | None) -> Iterator[Row]:
     """On the page of the thing that is `shown`: what speaks for less than it says for what."""
     for each in found:
         less = " ".join(name for name in (each.slot_id, each.ingress_id) if name and name != shown)
         what = Text(each.kind, "red" if each.blocks else "")
-        yield "drift", Text.assemble(what, f" of {less}" if less else "", f", {words.since(each.since)}")
+        yield "drift", Text.assemble(what, f" of {less}" if less else "", f", {words.since(each.since, now)}")
         yield "", f"wanted  {each.wanted}\nfound   {each.found}"
 
 

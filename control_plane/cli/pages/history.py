@@ -16,11 +16,12 @@ from control_plane.cli.pasts import Change, Changes, Field, History, Holder, Hol
 _NOTHING: Final = "-"
 
 
-def history(item: History) -> RenderableType:
+def history(item: History, now: datetime | None = None) -> RenderableType:
+    """Ages in what was true are counted from then, `now`."""
     heading = Text.assemble("as of ", _place(item.at), style="dim")
     if _is_null(item.state):
         return Group(heading, Text.assemble((f"{item.kind} {item.name}", "bold"), " was not there yet"))
-    return Group(heading, _state(item.kind, item.state))
+    return Group(heading, _state(item.kind, item.state, now))
 
 
 def _is_null(state: msgspec.Raw) -> bool:
@@ -36,14 +37,14 @@ def _clock(moment: datetime) -> str:
     return f"{words.clock(moment)} ({words.since(moment)})"
 
 
-def _state(kind: Kind, state: msgspec.Raw) -> RenderableType:
+def _state(kind: Kind, state: msgspec.Raw, now: datetime | None) -> RenderableType:
     match kind:
         case Kind.ALLOCATION:
-            return details.allocation(decode(state, Allocation))
+            return details.allocation(decode(state, Allocation), now=now)
         case Kind.NODE:
-            return details.node(decode(state, Node), then=True)
+            return details.node(decode(state, Node), then=True, now=now)
         case Kind.SLOT:
-            return details.slot(decode(state, Slot))
+            return details.slot(decode(state, Slot), now=now)
         case Kind.ADDRESS | Kind.MAPPING | Kind.DEVICE:
             return _holders(decode(state, Holders))
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from datetime import datetime
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -18,12 +19,13 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def allocations(items: Iterable[Allocation]) -> RenderableType:
+def allocations(items: Iterable[Allocation], now: datetime | None = None) -> RenderableType:
+    """As of the past ages are counted from then, `now`; here and below."""
     table = _table("ID", "STATE", "SKU", "SLOTS", "ADDRESS", "PROJECT", "ASKED FOR")
     for item in items:
         slots = ", ".join(slot.slot_id for slot in item.slots)
         addresses = ", ".join(slot.private_ip or "-" for slot in item.slots)
-        asked = words.since(item.requested_at)
+        asked = words.since(item.requested_at, now)
         table.add_row(item.id, words.state(item.state), item.sku, slots, addresses, item.project, asked)
     return table if table.row_count else _nothing("no allocations", "sliceplane allocations create --sku SKU")
 
@@ -65,14 +67,14 @@ def nodes(items: Iterable[Node], *, then: bool = False) -> RenderableType:
     return table if table.row_count else _nothing("no nodes", "admit one: sliceplane nodes expect NODE")
 
 
-def drift(items: Iterable[Drift]) -> RenderableType:
+def drift(items: Iterable[Drift], now: datetime | None = None) -> RenderableType:
     table = _table("WHERE", "SCOPE", "KIND", "PLACEMENT", "SINCE")
     table.add_column("WANTED")
     table.add_column("FOUND")
     for item in items:
         placement = Text("blocked", "red") if item.blocks else Text("-")
         where = " ".join(name for name in (item.slot_id or item.node_id, item.ingress_id) if name)
-        told = (item.kind, placement, words.since(item.since), item.wanted, item.found)
+        told = (item.kind, placement, words.since(item.since, now), item.wanted, item.found)
         table.add_row(where, item.scope or "-", *told)
     return table if table.row_count else Text("no drift", "green")
 

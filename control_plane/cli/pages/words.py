@@ -1,6 +1,6 @@
 """Times, amounts and states in the words and colours of the screen."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 from rich.text import Text
@@ -50,17 +50,19 @@ def span(seconds: float) -> str:
     raise AssertionError("a minute is the smallest unit, and seconds were shorter")
 
 
-def since(moment: datetime | None) -> str:
-    return "never" if moment is None else f"{span(_now(moment) - moment.timestamp())} ago"
+def since(moment: datetime | None, now: datetime | None = None) -> str:
+    """Counted from `now`, or else from this machine's clock."""
+    return "never" if moment is None else f"{span(_timestamp(now) - moment.timestamp())} ago"
 
 
-def until(moment: datetime) -> str:
-    left = moment.timestamp() - _now(moment)
+def until(moment: datetime, now: datetime | None = None) -> str:
+    """Counted likewise."""
+    left = moment.timestamp() - _timestamp(now)
     return f"in {span(left)}" if left > 0 else f"{span(-left)} ago"
 
 
-def _now(moment: datetime) -> float:
-    return datetime.now(moment.tzinfo).timestamp()
+def _timestamp(now: datetime | None) -> float:
+    return (now or datetime.now(UTC)).timestamp()
 
 
 def clock(moment: datetime) -> str:
