@@ -9,6 +9,8 @@ import pytest
 import typer
 
 from control_plane.cli.moments import place
+from control_plane.cli.pages.fields import name
+from control_plane.cli.pages.words import clock
 from deploy.embedded.postgres import PostgresServer
 from tests.api.lives import Life, lived
 from tests.cli.control_plane import ScriptedPlane, document, page
@@ -154,6 +156,48 @@ def test_diff_names_what_changed_who_did_it_and_why(life: Life, history: Run) ->
     ]
     assert ["state", "claimed", "→", "free"] in [line.split() for line in altogether.splitlines()]
     assert "reason" not in altogether
+
+
+def test_diff_of_an_address_tells_each_thing_once_in_the_words_of_the_pages(life: Life, history: Run) -> None:
+    out = history("diff", "address", life.moments[0].said["/slots"]["items"][0]["private_ip"]).out
+    rows = [line.split("→") for line in out.splitlines() if "→" in line]
+    named = [before.rsplit(maxsplit=1)[0].strip() for before, _ in rows]
+    assert named[:4] == ["held", "held by", "slot", "slot state"]
+    assert {"slot SKU", "slot memory", "slot MAC", "slot address", "allocation", "allocation project"} <= {
+        *named
+    }
+    assert not [name for name in named if "/" in name or "_" in name]
+    assert out.count(f"→  {life.allocation}") == 1
+
+
+def test_diff_tells_the_time_of_an_event_once_and_others_on_this_machines_clock(
+    life: Life, history: Run
+) -> None:
+    out = history("diff", "allocation", life.allocation).out
+    [until] = [
+        line.split("→")[1].strip() for line in out.splitlines() if "lease until" in line and "-  →" in line
+    ]
+    lease = life.moments[-1].said[f"/allocations/{life.allocation}"]["lease"]
+    assert until == clock(datetime.fromisoformat(lease["expires_at"]))
+    changed = [line.strip() for line in out.splitlines() if "→" in line]
+    assert not [line for line in changed if line.startswith(("requested", "lease granted", "version"))]
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/slots/0/slot_id", "slot"),
+        ("/slots/1/mac_address", "slot 1 MAC"),
+        ("/holders/0/slot/drift/0/kind", "slot drift"),
+        ("/labels/cost~1center_id", "label cost/center_id"),
+        ("/labels/0", "label 0"),
+        ("/a_field_of_tomorrow/0/its_part", "a field of tomorrow its part"),
+        ("/slots/1/node_id", None),
+        ("/version", None),
+    ],
+)
+def test_fields_are_named_as_on_the_pages(path: str, shown: str | None) -> None:
+    assert name(path) == shown
 
 
 def test_diff_says_where_there_is_more_and_goes_on_from_there(life: Life, history: Run) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Final
 
 import msgspec
 from rich.console import Group, RenderableType
@@ -10,10 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from control_plane.cli.answers import Allocation, Node, Slot, decode
-from control_plane.cli.pages import details, words
+from control_plane.cli.pages import details, fields, words
 from control_plane.cli.pasts import Change, Changes, Field, History, Holder, Holders, Kind, Place, Value
-
-_NOTHING: Final = "-"
 
 
 def history(item: History, now: datetime | None = None) -> RenderableType:
@@ -93,24 +90,15 @@ def _heading(change: Change) -> Text:
     )
 
 
-def _fields(fields: tuple[Field, ...]) -> RenderableType:
-    if not fields:
-        return Text("        nothing that is shown changed", "dim")
+def _fields(changed: tuple[Field, ...]) -> RenderableType:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for style in ("dim", "", "dim", ""):
         table.add_column(style=style, no_wrap=True)
-    for field in fields:
-        name = field.path.removeprefix("/")
-        table.add_row(f"        {name}", _value(field, field.before), "→", _value(field, field.after))
-    return table
-
-
-def _value(field: Field, value: Value) -> Text:
-    if value is None:
-        return Text(_NOTHING, "dim")
-    if isinstance(value, bool):
-        return Text("yes" if value else "no")
-    return words.state(str(value)) if field.path.endswith("state") else Text(str(value))
+    for field in changed:
+        if (name := fields.name(field.path)) is not None:
+            before, after = fields.value(field.path, field.before), fields.value(field.path, field.after)
+            table.add_row(f"        {name}", before, "→", after)
+    return table if table.row_count else Text("        nothing that is shown changed", "dim")
 
 
 def _net(steps: Iterable[Change]) -> Iterator[Field]:
