@@ -22,6 +22,7 @@ from deploy.embedded.nodes import LabNodes, Nodes, SimulatedNodes, why_not_real
 from deploy.embedded.screen import Screen
 from deploy.embedded.stack import Stack
 from deploy.embedded.story import Story
+from deploy.setup.interrupts import raise_interrupts
 
 
 def up(layout: Layout, screen: Screen, *, once: bool, simulated: bool) -> int:
@@ -30,7 +31,6 @@ def up(layout: Layout, screen: Screen, *, once: bool, simulated: bool) -> int:
     Raises what a part that does not come up raises; everything that was started is stopped by then.
     """
     layout.state.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, _end)
     # Nothing is made outside of the state folder before it is ours: whoever holds it may be removing that.
     with Hold(layout), contextlib.ExitStack() as opened:
         opened.callback(
@@ -38,6 +38,9 @@ def up(layout: Layout, screen: Screen, *, once: bool, simulated: bool) -> int:
             "everything is stopped; the state is kept in " + str(layout.state),
         )
         _unwind_through(opened, layout.remove_run)
+        # Until here there was nothing to undo.
+        raise_interrupts()
+        signal.signal(signal.SIGTERM, _end)
         layout.ensure()
         _log_to(layout.logs / "up.log")
         nodes = _choose_nodes(layout, screen, simulated=simulated)

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from deploy.setup import debian, environment
 from deploy.setup.commands import SetupFailed
+from deploy.setup.interrupts import INTERRUPTED, end_at_once, raise_interrupts
 from deploy.setup.progress import step
 from deploy.setup.repository import ENVIRONMENTS, LOG, ROOT
 from deploy.setup.verbs import VERBS, command, usage
@@ -34,13 +35,15 @@ def main(arguments: Sequence[str]) -> int:
     for ending in _ENDINGS:
         signal.signal(ending, _interrupt)
     try:
+        raise_interrupts()
         set_up()
+        end_at_once()
     except SetupFailed as failed:
         sys.stderr.write(f"\nSet-up failed. {failed}\n")
         return _SETUP_FAILED
     except KeyboardInterrupt:
         sys.stderr.write("\nInterrupted; the next run takes up from here.\n")
-        return 128 + signal.SIGINT
+        return INTERRUPTED
     for ending in _ENDINGS:
         signal.signal(ending, signal.SIG_DFL)
     return _become(arguments[0], arguments[1:])

@@ -1,12 +1,15 @@
 """`./dev` on a machine that is set up."""
 
+import os
 import re
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.checks.files import ROOT
+from tests.interrupting import interrupting
 from tests.torture import PROMISES
 
 
@@ -43,6 +46,21 @@ def test_torture_refuses_an_unknown_promise_with_the_list_of_those_it_knows() ->
     assert ended.returncode == 2
     assert "P99" in ended.stderr
     assert all(f"'{promise}'" in ended.stderr for promise in PROMISES)
+
+
+@pytest.mark.parametrize("module", ["sitecustomize", "tomllib"])
+def test_an_interrupt_before_the_set_up_ends_it_with_one_line(tmp_path: Path, module: str) -> None:
+    interrupting(tmp_path / f"{module}.py")
+    ended = subprocess.run(
+        [ROOT / "dev", "test", "--version"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        check=False,
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "\nInterrupted.\n")
 
 
 @pytest.mark.skipif(not (ROOT / ".venv/complete").exists(), reason="this environment was not made by ./dev")

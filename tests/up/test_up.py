@@ -15,10 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
-from deploy.embedded.__main__ import layouts, parsed
 from deploy.embedded.layout import Layout, default_state
+from deploy.embedded.program import layouts, parsed
 from tasks.trust import trust
 from tests.faults.embedded import traces
+from tests.interrupting import interrupting
 from tests.servers.lab import kept_folder
 from tests.servers.postgres import server_folder
 from tests.waiting import until
@@ -110,6 +111,25 @@ def test_after_everything_was_killed_the_next_up_has_its_slice_active_again(stat
     assert ("allocation.slice_ready" in second.said) == (kind == "real")
     assert second.end(signal.SIGINT) == 130
     assert traces(second.layout) == []
+
+
+@pytest.mark.parametrize("verb", ["up", "down"])
+@pytest.mark.parametrize("module", ["argparse", "httpx", "rich"])
+def test_an_interrupt_while_it_imports_ends_it_with_one_line(tmp_path: Path, verb: str, module: str) -> None:
+    interrupting(tmp_path / f"{module}.py")
+    state = tmp_path / "state"
+    ended = subprocess.run(
+        [sys.executable, "-m", "deploy.embedded", verb, "--state", str(state)],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        check=False,
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "\nInterrupted.\n")
+    assert not state.exists()
 
 
 @pytest.mark.parametrize("kind", ["simulated", REAL])
