@@ -60,7 +60,8 @@ class Story:
 
     def await_nodes(self, before: dict[str, str | None]) -> None:
         """Wait until the nodes enrolled, described themselves and compared their slots with what is wanted; then
-        approve the slots they found, and give out ports of the nodes' own addresses. `before` is what `last_seen` said.
+        approve the slots they found, and give out ports of a node's own address where it has no public one yet: what
+        an admin said of it stays. `before` is what `last_seen` said.
         """
         with self.screen.step("nodes enrol and describe themselves"):
             self._until(lambda: self._nodes_are_fit(before), JOIN_SECONDS, self._what_nodes_lack)
@@ -72,8 +73,9 @@ class Story:
                     f"MAC {approved['mac_address']}, address {approved['private_ip']}"
                 )
         for name in NODES:
-            shared = {"address": self.nodes.public_address(name), "use": "ports", **PORTS}
-            self.api.put(f"/nodes/{name}/public-addresses", {"addresses": [shared]})
+            if not self.api.get(f"/nodes/{name}")["public_addresses"]:
+                shared = {"address": self.nodes.public_address(name), "use": "ports", **PORTS}
+                self.api.put(f"/nodes/{name}/public-addresses", {"addresses": [shared]})
 
     def _nodes_are_fit(self, before: dict[str, str | None]) -> bool:
         fit = [

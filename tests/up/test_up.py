@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,23 @@ def test_a_second_up_on_the_same_state_is_refused_and_down_ends_the_first(state:
     assert traces(first.layout) == []
 
 
+def test_what_an_admin_says_of_a_nodes_public_addresses_outlives_the_run(state: Path) -> None:
+    first = Up(state, "--simulated")
+    first.until_said("Ctrl-C stops everything")
+    given = public_addresses(first.layout)
+    assert [each["use"] for each in given] == ["ports"]
+    wanted = [*given, {"address": "203.0.113.77", "use": "whole"}]
+    answer = ask(first.layout, "PUT", "/nodes/lab-a/public-addresses", {"addresses": wanted})
+    assert answer.is_success, answer.text
+    said = public_addresses(first.layout)
+    assert [each["address"] for each in said] == [each["address"] for each in wanted]
+    assert first.end(signal.SIGINT) == 130
+    second = Up(state, "--simulated")
+    second.until_said("Ctrl-C stops everything")
+    assert public_addresses(second.layout) == said
+    assert second.end(signal.SIGINT) == 130
+
+
 def test_simulated_nodes_have_a_default_state_of_their_own_and_down_looks_at_both() -> None:
     ordinary, simulated = default_state(), default_state(simulated=True)
     assert simulated.parent == ordinary.parent
@@ -196,9 +214,11 @@ def test_the_line_that_it_prints_has_the_command_line_talk_to_this_one(state: Pa
     [mine] = active(up.layout)
     up.until_said("try ")
     [told] = re.findall(r"export SLICEPLANE_CONFIG=(\S+)", up.said)
-    ask = [sys.executable, "-m", "control_plane.cli", "allocations", "list"]
+    command = [sys.executable, "-m", "control_plane.cli", "allocations", "list"]
     environment = {**os.environ, "SLICEPLANE_CONFIG": told}
-    listed = subprocess.run(ask, cwd=REPOSITORY, env=environment, check=False, capture_output=True, text=True)
+    listed = subprocess.run(
+        command, cwd=REPOSITORY, env=environment, check=False, capture_output=True, text=True
+    )
     assert mine[0] in listed.stdout, listed.stderr
     assert up.end(signal.SIGINT) == 130
 
@@ -221,12 +241,22 @@ def active(layout: Layout) -> list[tuple[str, str]]:
 
 def allocations(layout: Layout) -> list[dict[str, Any]]:
     """What the API says."""
-    client = json.loads(layout.client_file.read_text())
-    headers = {"Authorization": f"Bearer {client['api_key']}"}
-    url, trusted = f"{client['url']}/v1/allocations", trust(client["ca"])
-    answer = httpx.get(url, headers=headers, timeout=20, verify=trusted)
-    found: list[dict[str, Any]] = answer.json()["items"]
+    found: list[dict[str, Any]] = ask(layout, "GET", "/allocations").json()["items"]
     return found
+
+
+def public_addresses(layout: Layout) -> list[dict[str, Any]]:
+    """Those of the first node."""
+    found: list[dict[str, Any]] = ask(layout, "GET", "/nodes/lab-a").json()["public_addresses"]
+    return found
+
+
+def ask(layout: Layout, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
+    """Ask the API as the admin whose key lies in the state folder."""
+    client = json.loads(layout.client_file.read_text())
+    headers = {"Authorization": f"Bearer {client['api_key']}", "Idempotency-Key": uuid.uuid4().hex}
+    url, trusted = f"{client['url']}/v1{path}", trust(client["ca"])
+    return httpx.request(method, url, json=body, headers=headers, timeout=20, verify=trusted)
 
 
 def kill_everything(up: Up) -> None:
