@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from deploy.embedded.children import Child, python_module
+from deploy.embedded.children import REPOSITORY, Child, python_module
 from deploy.embedded.layout import Layout
 from deploy.embedded.node_files import NODES, host_file, write_configuration
 from deploy.embedded.ssh_key import ensure_key_pair
@@ -79,11 +79,9 @@ def why_not_real() -> str | None:
     """Why this machine cannot carry lab nodes; None if it can."""
     if os.geteuid() != 0:
         return "namespaces, Open vSwitch and libvirt need root"
-    missing = [program for program in NEEDED if shutil.which(program, path=_PATH) is None]
+    path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+    missing = [program for program in NEEDED if shutil.which(program, path=path) is None]
     return f"not installed: {', '.join(missing)}" if missing else None
-
-
-_PATH: Final = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
 
 
 def sweep_leftovers(layout: Layout) -> list[str]:
@@ -134,7 +132,7 @@ class LabNodes:
         path = write_configuration(
             self._layout, name, self._api_url, node.folder, {"datapath_type": "netdev"}
         )
-        node.start_daemon("agent", python_module("node_agent", str(path)), {"PYTHONPATH": str(_ROOT)})
+        node.start_daemon("agent", python_module("node_agent", str(path)), {"PYTHONPATH": str(REPOSITORY)})
 
     def public_address(self, name: str) -> str:
         return self.lab.node(name).uplink_address
@@ -204,9 +202,6 @@ class LabNodes:
 
     def stop(self) -> None:
         self.lab.stop()
-
-
-_ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 class SimulatedNodes:
