@@ -1,7 +1,8 @@
 """What must hold for something new to be placed in a slot, and the word for each that does not hold.
 
 Placement asks for all of it, and lists name the first that is lacking: from one place, so that what is listed as free
-is what placement takes. Besides these an allocation asks for what it needs itself: its image, its ways in.
+is what placement takes. Besides these an allocation asks for what it needs itself: its image, its ways in, and an agent
+that knows of these and of its SKU's rate.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,4 +1,4 @@
-"""Ctrl-C from a program's first moment: one line and 130, where Python would show a traceback of its imports.
+"""Ctrl-C from a program's first import of ours: one line and 130, where Python would show a traceback of its imports.
 
 It holds until a program that has something to undo listens for itself. Import this before anything that takes time.
 """
