@@ -42,15 +42,16 @@ def make(wanted: Slice, host: Host, halt: Halt) -> None:
 def repair(
     wanted: Slice, host: Host, halt: Halt, begun: Callable[[Sequence[Step]], object]
 ) -> tuple[StepFailed, ...]:
-    """The same around a guest that runs: a refusal in one aspect does not keep the others. The refusals are returned.
+    """Make the host carry `wanted` around its guest, which runs. Raises `HostUnreadable`, `Halted`.
 
-    `begun` hears of steps before they are taken, and may raise. Raises `HostUnreadable`, `Halted`.
+    A refusal in one aspect does not keep the others. The refusals are returned. `begun` hears of steps before they are
+    taken, and may raise.
     """
 
     def plan(aspect: Aspect) -> tuple[Step, ...]:
         return aspect.to_apply(wanted)
 
-    return _each(host.aspects, plan, host, halt, begun)
+    return _by_aspect(host.aspects, plan, host, halt, begun)
 
 
 def planned_off(stopped: SliceNetwork, host: Host) -> tuple[Step, ...]:
@@ -60,7 +61,7 @@ def planned_off(stopped: SliceNetwork, host: Host) -> tuple[Step, ...]:
 
 def switch_off(stopped: SliceNetwork, host: Host, halt: Halt) -> tuple[StepFailed, ...]:
     """Have nothing of the slice run or reachable, and keep the rest. Raises and returns as `take_away`."""
-    return _each(host.aspects[::-1], lambda aspect: aspect.to_stop(stopped), host, halt)
+    return _by_aspect(host.aspects[::-1], lambda aspect: aspect.to_stop(stopped), host, halt)
 
 
 def close(network: SliceNetwork, host: Host, halt: Halt) -> None:
@@ -83,10 +84,10 @@ def take_away(gone: SliceNetwork, host: Host, halt: Halt) -> tuple[StepFailed, .
 
     A refusal in one aspect does not keep the others: what can be closed is closed. The refusals are returned.
     """
-    return _each(host.aspects[::-1], lambda aspect: aspect.to_remove(gone), host, halt)
+    return _by_aspect(host.aspects[::-1], lambda aspect: aspect.to_remove(gone), host, halt)
 
 
-def _each(
+def _by_aspect(
     aspects: Sequence[Aspect],
     plan: Callable[[Aspect], tuple[Step, ...]],
     host: Host,

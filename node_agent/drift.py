@@ -52,6 +52,11 @@ def merged(differences: Iterable[Difference]) -> tuple[Difference, ...]:
     return tuple(replace(alike[0], found="; ".join(each.found for each in alike)) for alike in found.values())
 
 
+def newest(differences: Iterable[Difference]) -> tuple[Difference, ...]:
+    """Each once, as it was found last."""
+    return tuple({_subject(each): each for each in differences}.values())
+
+
 def evidence(of: Iterable[Difference]) -> tuple[Evidence, ...]:
     """In the words of the wire."""
     return tuple(

@@ -42,6 +42,8 @@ class Slice:
     network: SliceNetwork
     machine: Machine
     ingress: tuple[Mapping, ...] = ()
+    ways_changed: bool = False
+    """It is not proved yet that no other than these ways in leads to it, nor any connection by another."""
 
 
 @dataclass(frozen=True, slots=True)

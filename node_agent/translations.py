@@ -14,8 +14,7 @@ differs in one is mended, and told, without the others.
 
 Flushing comes after the rules are gone: one that is flushed first may come back through them. It comes before new ones
 are made, so that a way in that cannot be made keeps back the end of no other. After a crash in between the connections
-themselves tell that it is due. They are listed for a slice that has ways in, and for no other: where the last one was
-closed, what a crash left is tracked until it expires, and its packets are dropped.
+themselves tell that it is due. They are listed for a slice that has ways in or has just had some, and for no other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -100,8 +99,9 @@ class TranslationAspect:
         narrows = any(group.ingress_id and change.delete for group, change in changes)
         return (
             *(self._unmap(owner, found[owner]) for owner in foreign),
+            *(self._set(group, change) for group, change in changes if group.ingress_id is None),
             *((self._flush_closed(wanted),) if foreign else self._flush_left(wanted)),
-            *(self._set(group, change) for group, change in changes),
+            *(self._set(group, change) for group, change in changes if group.ingress_id is not None),
             *((self._flush_closed(wanted),) if narrows else ()),
         )
 
@@ -146,7 +146,7 @@ class TranslationAspect:
         listed: who took that for none would call an order done whose flush is not. A full table is no such case, it is
         listed far within the deadline.
         """
-        if not wanted.ingress:
+        if not wanted.ingress and not wanted.ways_changed:
             return ()
         left = sum(_is_closed(wanted, each) for each in self._filter.connections(wanted.network.ip))
         if not left:

@@ -5,9 +5,9 @@ from node_agent.slices import Slice, SliceNetwork, tap_of
 from tasks import orders
 
 
-def slice_of(order: orders.Order, body: orders.ApplySlice) -> Slice:
+def slice_of(order: orders.Order, body: orders.ApplySlice, *, ways_changed: bool = False) -> Slice:
     network = network_of(order.slot_id, body.network)
-    return Slice(order.allocation_id, network, body.machine, body.ingress)
+    return Slice(order.allocation_id, network, body.machine, body.ingress, ways_changed)
 
 
 def network_of(slot: SlotId, network: orders.SliceNetwork) -> SliceNetwork:

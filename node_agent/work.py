@@ -34,7 +34,7 @@ from node_agent.converge import (
     switch_off,
     take_away,
 )
-from node_agent.drift import Drifts, differences, occupied
+from node_agent.drift import Drifts, differences, newest, occupied
 from node_agent.exposure import concerns_ways, has_others, lost_ways
 from node_agent.fence import Held
 from node_agent.halt import Halt, Halted
@@ -59,11 +59,11 @@ from tasks.reports import (
 
 log = structlog.get_logger(__name__)
 
-Differences = tuple[Difference, ...]
+Steps = tuple[Step, ...]
 
 
 class _NoneRuns(Exception):
-    """There is no guest any more to repair anything around: that is to be said before another starts."""
+    """There is no guest any more to repair anything around."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class SlotWork:
         """What a look at the host finds to do: names of steps, or words where it is no step."""
         match held.order.body, held.outcome:
             case ApplySlice() as body, SliceReady():
-                wanted = slice_of(held.order, body)
+                wanted = slice_of(held.order, body, ways_changed=not held.applied)
                 seen = observe(held.order, wanted, self.host)
                 steps, lasting = planned(wanted, self.host), _lasting(seen)
                 news = {"address"} if is_news(held.address, seen) else set()
@@ -194,18 +194,18 @@ class SlotWork:
         self.drifts.note(index_of(order.slot_id), _occupied(found), _occupied(left), order)
 
     def _keep_up(self, slot: Slot, held: Held, body: ApplySlice, halt: Halt, *, asked: bool) -> None:
-        order, wanted = held.order, slice_of(held.order, body)
-        steps = planned(wanted, self.host)
-        if STARTING & set(_names(steps)):
-            self.drifts.note(index_of(order.slot_id), left=differences(steps), cause=order)
-            self.outcomes.interrupted(slot, order)
-            self._bring_up(slot, order, body, halt, asked=True, mends=differences(steps))
-            return
-        found, left = self._repair(wanted, steps, halt)
-        seen = observe(order, wanted, self.host)
+        order, wanted = held.order, slice_of(held.order, body, ways_changed=not held.applied)
+        found, steps = self._repair(wanted, planned(wanted, self.host), halt)
         if not held.applied:
             # What differs in its ways in is what was ordered.
             found = tuple(each for each in found if not concerns_ways(each))
+        left = differences(steps)
+        if STARTING & set(_names(steps)):
+            self.drifts.note(index_of(order.slot_id), found, left, order)
+            self.outcomes.interrupted(slot, order)
+            self._bring_up(slot, order, body, halt, asked=True, mends=left)
+            return
+        seen = observe(order, wanted, self.host)
         self.drifts.note(index_of(order.slot_id), found, (*left, *_lasting(seen)), order)
         self.outcomes.address_seen(slot, order, seen)
         # Said before the order is carried out too: one way in that cannot be mended keeps back no other.
@@ -251,19 +251,19 @@ class SlotWork:
             case _:
                 assert_never(outcome)
 
-    def _repair(self, wanted: Slice, steps: tuple[Step, ...], halt: Halt) -> tuple[Differences, Differences]:
+    def _repair(self, wanted: Slice, steps: Steps, halt: Halt) -> tuple[tuple[Difference, ...], Steps]:
         """Only what differs, around a guest that runs: it was ready and stays so, whatever comes of this.
 
-        What differed by the look that gave these steps or since, and what still does by another look; all of it while
-        the host cannot be read.
+        What differed by the look that gave these steps or since, and the steps that are left by another look; all of
+        them while the host cannot be read, or where no guest runs: that is to be said before another starts.
         """
-        if not steps:
-            return (), ()
+        if not steps or STARTING & set(_names(steps)):
+            return (), steps
         begun = [*steps]
 
         def begin(more: Sequence[Step]) -> None:
             if STARTING & set(_names(more)):
-                raise _NoneRuns("the machine ended meanwhile")
+                raise _NoneRuns("the guest ended meanwhile, or was paused")
             begun.extend(more)
 
         try:
@@ -271,12 +271,12 @@ class SlotWork:
                 log.warning("drift_not_repaired", reason=str(refusal))
         except (HostUnreadable, _NoneRuns) as failure:
             log.warning("drift_not_repaired", reason=str(failure))
-        found = differences(begun)
+        found = newest(each.mends for each in begun if each.mends is not None)
         try:
-            left = differences(planned(wanted, self.host))
+            left = planned(wanted, self.host)
         except HostUnreadable:
-            return found, found
-        log.info("drift_repaired", kinds=[each.kind for each in found], left=[each.kind for each in left])
+            return found, tuple(begun)
+        log.info("repair_ended", found=[each.kind for each in found], left=_names(left))
         return found, left
 
 

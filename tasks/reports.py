@@ -148,6 +148,7 @@ class SliceExposed(_OfSlice):
     kind: Literal["slice.exposed"] = "slice.exposed"
     lost: tuple[IngressId, ...] = Field(max_length=MOST_MAPPINGS)
     """Those that do not lead to it, all others of the order do; empty: all do."""
+    # Left out where it is True: who does not know a field refuses it.
     others: bool = Field(default=True, exclude_if=bool)
     """False where a fresh look found nothing that leads to it besides, and no connection that came in otherwise."""
 

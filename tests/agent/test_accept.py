@@ -579,15 +579,15 @@ def test_what_cannot_be_mended_keeps_nothing_else_from_being_so(node: Node, toy:
     assert toy.done == [*MAKING, "port.add", "lease.reserve"]
 
 
-def test_a_guest_that_ends_while_something_is_mended_is_not_started_anew_untold(node: Node, toy: Toy) -> None:
-    node.accept(apply())
+@pytest.mark.parametrize("then", [apply(7), apply(8, ways=(ssh_from_outside(),))], ids=["again", "changed"])
+def test_a_guest_that_ends_while_something_is_mended_is_said_to_be_interrupted_and_not_ready(
+    node: Node, toy: Toy, then: Order
+) -> None:
+    node.accept(apply(7))
     told = len(node.kinds())
     del toy.there["lease", 0]
     toy.then = lambda: toy.there.pop(("machine", 0), None)
-    node.survey()
-    assert "machine" not in toy.kinds()
-    toy.then = lambda: None
-    node.survey()
+    node.accept(then)
     said = [each for each in node.kinds()[told:] if each != "address"]
     assert said == ["interrupted", "starting", "ready"]
 

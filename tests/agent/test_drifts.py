@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from events.values import SlotIndex
-from node_agent.drift import NODE, Drifts, differences
+from node_agent.drift import NODE, Drifts, differences, newest
 from node_agent.slices import Difference, Step
 from tasks.drift import DriftSeen
 from tasks.orders import Order
@@ -47,6 +47,11 @@ def kinds(drift: tuple[DriftSeen, ...]) -> list[tuple[int | None, str]]:
 
 def told_of(mended: DriftMended) -> tuple[int | None, list[str]]:
     return mended.slot, [each.kind for each in mended.drift]
+
+
+def test_of_what_was_found_twice_the_last_is_told() -> None:
+    found = [Difference("port.flows", "11 flows", f"{count} flows") for count in (3, 0)]
+    assert newest((UPLINK, *found)) == (UPLINK, found[1])
 
 
 def test_what_is_mended_is_told_once_and_is_not_open(ear: Ear) -> None:

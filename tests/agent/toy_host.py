@@ -150,9 +150,9 @@ class ToyAspect:
 
     def to_apply(self, wanted: Slice) -> tuple[Step, ...]:
         if self.name != "translation":
-            inside = replace(wanted, ingress=())
+            inside = replace(wanted, ingress=(), ways_changed=False)
             return self._to_make(wanted.network, wanted.network if self.name == "lease" else inside)
-        steps = self._to_make(wanted.network, wanted)
+        steps = self._to_make(wanted.network, replace(wanted, ways_changed=False))
         maps = (self._to_map(way) for way in wanted.ingress if way.ingress_id in self.toy.undone)
         return (*self._to_unmap(), *steps, *maps)
 

@@ -1,5 +1,7 @@
 """Ways in from outside, on every kind of host: made, told apart, mended one by one, and closed."""
 
+from dataclasses import replace
+
 import pytest
 
 from events.values import Ipv4Address
@@ -140,3 +142,30 @@ def test_what_came_in_by_a_closed_one_is_forgotten_before_another_is_made(
     assert names(steps) == [*UNMAPPED, "translation.map"]
     run(steps[:-1])
     assert host.filter.connections(SLOT.ip) == ()
+
+
+def test_what_came_in_by_the_last_one_is_forgotten_though_it_was_not_when_that_was_closed(
+    host: Host, aspects: tuple[Aspect, ...]
+) -> None:
+    apply(aspects, slice_on(SLOT, SSH))
+    host.come_in(Ipv4Address("203.0.113.7"), 20022, SLOT.ip, 22)
+    closed = replace(slice_on(SLOT), ways_changed=True)
+    run(translation(aspects).to_apply(closed)[:1])
+    assert apply(aspects, closed) == ["translation.flush_connections"]
+    assert host.filter.connections(SLOT.ip) == ()
+
+
+def test_what_a_slice_may_by_itself_waits_for_no_connection_to_be_forgotten(
+    host: Host, aspects: tuple[Aspect, ...]
+) -> None:
+    apply(aspects, slice_on(SLOT, SSH))
+    host.come_in(Ipv4Address("203.0.113.7"), 20022, SLOT.ip, 22)
+    own = tuple(found for found in host.filter.ruleset().rules if found.rule.owner == SLOT.tap)
+    host.filter.change(Change(delete=own))
+    steps = names(translation(aspects).to_apply(slice_on(SLOT, WEB)))
+    assert steps == [
+        "translation.unmap",
+        "translation.set_rules",
+        "translation.flush_connections",
+        "translation.map",
+    ]
