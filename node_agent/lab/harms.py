@@ -26,8 +26,8 @@ _HOSTS: Final = "$run/dhcp/hosts"
 _LEASES: Final = "$run/dhcp/leases"
 _ANOTHER: Final = f"{_VIRSH} dumpxml $tap | sed -e '/<uuid>/d' -e '/<alias/d' -e '/<address type=.pci/d' -e '/<log /d' {{}} > /tmp/other.xml"
 _KEEP_LEASES: Final = f"cp {_LEASES} /tmp/leases"
-# dnsmasq reads its file when it starts, and writes it when a lease changes.
-_ANOTHER_DNSMASQ: Final = "pkill -KILL dnsmasq"
+# dnsmasq reads its file when it starts, and writes it when a lease changes. The agent may have just ended it itself.
+_ANOTHER_DNSMASQ: Final = "pkill -KILL dnsmasq || :"
 _LEASES_BACK: Final = f"cp /tmp/leases {_LEASES}; {_ANOTHER_DNSMASQ}"
 
 
