@@ -2,9 +2,9 @@
 
 Orders, restarts and the survey all come through here, so that there is no second way "for recovery". Nothing is
 touched before every aspect could be read (a repair acts only on a complete snapshot), but for `close`, which decides
-nothing on what it sees. An unreadable host is waited for; a refused step ends the attempt to bring a slice up, and of
-all else only its aspect's. While a slice boots it is looked at again every few seconds, so that a machine or a daemon
-that dies meanwhile is made good by the same comparison.
+nothing on what it sees. An unreadable host is waited for. A refused step ends an attempt to bring a slice up; in a
+repair and in a removal it ends the work on its own aspect alone. While a slice boots it is looked at again every few
+seconds, so that a machine or a daemon that dies meanwhile is made good by the same comparison.
 """
 
 import time
@@ -47,11 +47,7 @@ def repair(
     A refusal in one aspect does not keep the others. The refusals are returned. `begun` hears of steps before they are
     taken, and may raise.
     """
-
-    def plan(aspect: Aspect) -> tuple[Step, ...]:
-        return aspect.to_apply(wanted)
-
-    return _by_aspect(host.aspects, plan, host, halt, begun)
+    return _by_aspect(host.aspects, lambda aspect: aspect.to_apply(wanted), host, halt, begun)
 
 
 def planned_off(stopped: SliceNetwork, host: Host) -> tuple[Step, ...]:

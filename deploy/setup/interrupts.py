@@ -7,8 +7,9 @@ import os
 import signal
 from collections.abc import Callable
 from types import FrameType
+from typing import Final
 
-INTERRUPTED = 128 + signal.SIGINT
+INTERRUPTED: Final = 128 + signal.SIGINT
 """The exit code, as a shell has it."""
 
 

@@ -26,12 +26,11 @@ def expect(plane: RunningPlane, name: str) -> str:
     return str(answer.json()["enrolment_token"])
 
 
-def blocked(plane: RunningPlane) -> list[str | None]:
-    """What keeps slices off each node and then off each slot, as the lists say."""
+def blocked(plane: RunningPlane) -> dict[str, str | None]:
+    """What keeps slices off each node and each slot, as the lists say."""
     with plane.client() as client:
-        return [
-            each["blocked_by"] for path in ("/nodes", "/slots") for each in client.get(path).json()["items"]
-        ]
+        listed = [each for path in ("/nodes", "/slots") for each in client.get(path).json()["items"]]
+    return {each["id"]: each["blocked_by"] for each in listed}
 
 
 def digest(secret: str) -> str:

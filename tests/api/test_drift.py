@@ -8,7 +8,7 @@ import httpx
 import psycopg
 import pytest
 
-from tests.api.node import SLOT, admit, allocate, batch, survey
+from tests.api.node import SLOT, admit, allocate, batch, blocked, survey
 from tests.servers.plane import RunningPlane
 from tests.waiting import until
 
@@ -42,10 +42,6 @@ class Host:
     def asked(self, path: str) -> list[dict[str, Any]]:
         with self.plane.client() as client:
             return list(client.get(path).json()["items"])
-
-    def blocked(self) -> dict[str, str | None]:
-        """What keeps slices off the node and off each slot, as the lists say."""
-        return {each["id"]: each["blocked_by"] for path in ("/nodes", "/slots") for each in self.asked(path)}
 
     def says(self, body: dict[str, Any]) -> httpx.Response:
         return self._node.post("/reports", json=batch(self._spool, (self._sequence + 1, body)))
@@ -192,13 +188,13 @@ def test_nothing_is_placed_on_a_degraded_node(host: Host) -> None:
 
 
 def test_lists_name_the_drift_that_keeps_slices_off_a_node_and_off_a_slot(host: Host) -> None:
-    assert host.blocked() == {"n1": None, "n1/0": None, "n1/1": None}
+    assert blocked(host.plane) == {"n1": None, "n1/0": None, "n1/1": None}
     host.describes(drift("lease.expired", 0), drift("lease.rival", 0), drift("lease.expired", 1))
-    assert host.blocked() == {"n1": None, "n1/0": "lease.rival", "n1/1": None}
+    assert blocked(host.plane) == {"n1": None, "n1/0": "lease.rival", "n1/1": None}
     host.describes(drift("uplink.lost"), drift("lease.rival", 0))
-    assert host.blocked() == dict.fromkeys(("n1", "n1/0", "n1/1"), "uplink.lost")
+    assert blocked(host.plane) == dict.fromkeys(("n1", "n1/0", "n1/1"), "uplink.lost")
     host.describes()
-    assert host.blocked() == {"n1": None, "n1/0": None, "n1/1": None}
+    assert blocked(host.plane) == {"n1": None, "n1/0": None, "n1/1": None}
 
 
 def test_what_is_only_reported_keeps_nothing_from_being_placed(host: Host) -> None:

@@ -212,9 +212,7 @@ def test_what_the_newest_order_has_is_published_unless_its_node_says_that_it_is_
     assert ingress.seen(ways(RESERVED), A, [], newest=False, others=True) == ()
 
 
-def test_what_was_withdrawn_is_gone_when_its_node_finds_nothing_but_the_newest_orders_whatever_is_lost() -> (
-    None
-):
+def test_what_was_withdrawn_is_gone_once_nothing_but_the_newest_orders_leads_in() -> None:
     withdrawn = ways(RESERVED, PUBLISHED, WITHDRAWN)
     lost = [ingress_of(new_uuid())]
     assert ingress.seen(withdrawn, A, lost, newest=True, others=False) == (REMOVED,)

@@ -1,6 +1,5 @@
 """`./dev` on a machine that is set up."""
 
-import os
 import re
 import subprocess
 import time
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.checks.files import ROOT
-from tests.interrupting import interrupting
+from tests.interrupting import interrupted
 from tests.torture import PROMISES
 
 
@@ -50,16 +49,7 @@ def test_torture_refuses_an_unknown_promise_with_the_list_of_those_it_knows() ->
 
 @pytest.mark.parametrize("module", ["sitecustomize", "tomllib"])
 def test_an_interrupt_before_the_set_up_ends_it_with_one_line(tmp_path: Path, module: str) -> None:
-    interrupting(tmp_path / f"{module}.py")
-    ended = subprocess.run(
-        [ROOT / "dev", "test", "--version"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        check=False,
-        capture_output=True,
-        text=True,
-        start_new_session=True,
-        timeout=60,
-    )
+    ended = interrupted(tmp_path, module, ROOT / "dev", "test", "--version")
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "\nInterrupted.\n")
 
 

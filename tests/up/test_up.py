@@ -20,7 +20,7 @@ from deploy.embedded.layout import Layout, default_state
 from deploy.embedded.program import layouts, parsed
 from tasks.trust import trust
 from tests.faults.embedded import traces
-from tests.interrupting import interrupting
+from tests.interrupting import interrupted
 from tests.servers.lab import kept_folder
 from tests.servers.postgres import server_folder
 from tests.waiting import until
@@ -117,18 +117,9 @@ def test_after_everything_was_killed_the_next_up_has_its_slice_active_again(stat
 @pytest.mark.parametrize("verb", ["up", "down"])
 @pytest.mark.parametrize("module", ["argparse", "httpx", "rich"])
 def test_an_interrupt_while_it_imports_ends_it_with_one_line(tmp_path: Path, verb: str, module: str) -> None:
-    interrupting(tmp_path / f"{module}.py")
     state = tmp_path / "state"
-    ended = subprocess.run(
-        [sys.executable, "-m", "deploy.embedded", verb, "--state", str(state)],
-        cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        check=False,
-        capture_output=True,
-        text=True,
-        start_new_session=True,
-        timeout=60,
-    )
+    up_or_down = (sys.executable, "-m", "deploy.embedded", verb, "--state", state)
+    ended = interrupted(tmp_path, module, *up_or_down)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "\nInterrupted.\n")
     assert not state.exists()
 
