@@ -23,7 +23,7 @@ from node_agent.guests import Accelerator, Guest, Hosting, guest_for
 from node_agent.host import MachineSeen
 from node_agent.hypervisors import Disks, Hypervisor
 from node_agent.images import Images
-from node_agent.looks import look, look_again
+from node_agent.looks import Begun, look, look_again, look_ahead
 from node_agent.machine_drift import difference, domain_words, process_words
 from node_agent.machine_plans import (
     Change,
@@ -102,12 +102,17 @@ class Machines:
     ) -> None:
         self._bus, self._places = bus, places
         self._hypervisor, self._disks, self._images = hypervisor, disks, images
+        self._domains_of_this_look = (hypervisor, "domains")
         self._is_plugged = is_plugged
         self._accelerator, self._offload = accelerator, offload
 
     def check(self) -> None:
         """Raises `HostUnreadable` when the hypervisor does not answer."""
         self._domains()
+
+    def look_ahead(self, begin: Callable[[], Begun]) -> None:
+        """Have the domains listed, as `begin` begins it: somebody will ask for them in this look."""
+        look_ahead(self._domains_of_this_look, begin)
 
     def inspect(self, network: SliceNetwork) -> MachineSeen | None:
         """The slot's machine, whoever made it. Raises `HostUnreadable`."""
@@ -206,7 +211,7 @@ class Machines:
         return look((self._hypervisor, "domains by name"), lambda: Domains(self._all_domains()))
 
     def _all_domains(self) -> tuple[FoundDomain, ...]:
-        return look((self._hypervisor, "domains"), self._hypervisor.domains)
+        return look(self._domains_of_this_look, self._hypervisor.domains)
 
     def _both(self) -> tuple[tuple[FoundProcess, ...], Domains]:
         """The domains after the processes, or one born in between would look like a stray."""

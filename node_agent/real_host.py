@@ -50,6 +50,12 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
     for close in (links.close, switch.close, dhcp.close, hypervisor.close):
         ends.callback(close)
 
+    def look_ahead() -> None:
+        switch.look_ahead(network.bridge)
+        filter_.look_ahead()
+        machines.look_ahead(hypervisor.ask_domains)
+        links.look_ahead()
+
     def listen() -> None:
         sources = sources_of(network.bridge, switch, dhcp)
         ends.callback(HostWatch(sources, something_changed).stop)
@@ -73,7 +79,7 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
         inspect_machine=machines.inspect,
         runs=machines.runs,
         to_shut_down=machines.to_shut_down,
-        look_ahead=lambda: _look_ahead(network.bridge, switch, filter_, links),
+        look_ahead=look_ahead,
         listen=listen,
         close=ends.close,
     )
@@ -99,12 +105,6 @@ def _machines(
         bus=bus,
         places=settings.places,
     )
-
-
-def _look_ahead(bridge: str, switch: OpenVSwitch, filter_: Nftables, links: NetlinkLinks) -> None:
-    switch.look_ahead(bridge)
-    filter_.look_ahead()
-    links.look_ahead()
 
 
 def sources_of(bridge: str, switch: OpenVSwitch, dhcp: DnsmasqLeases) -> dict[str, Source]:

@@ -8,8 +8,9 @@ deadline. The call itself goes on, and may still take effect. Calls that hang ke
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from time import monotonic
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -18,24 +19,43 @@ class Overdue(Exception):
     """No answer within the deadline; whether the call has had, or will have, its effect is not known."""
 
 
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One that was begun, and is waited for until `ends`, so many seconds after it was."""
+
+    outcome: Future[T]
+    seconds: float
+    ends: float
+
+    def result(self) -> T:
+        """What it returns or raises; `Overdue` after its deadline."""
+        try:
+            return self.outcome.result(timeout=max(0.0, self.ends - monotonic()))
+        except TimeoutError:
+            # The call's own, or the deadline's: by then it may have ended after all.
+            if self.outcome.done():
+                return self.outcome.result()
+            raise Overdue(f"no answer within {self.seconds:g} s") from None
+
+
 class Deadlines:
     def __init__(self, at_once: int = 16) -> None:
         self._room = threading.BoundedSemaphore(at_once)
 
     def within(self, seconds: float, call: Callable[[], T]) -> T:
         """The call's result, or its own exception; `Overdue` after `seconds`."""
+        return self.begin(seconds, call).result()
+
+    def begin(self, seconds: float, call: Callable[[], T]) -> Call[T]:
+        """Have it run while whoever asked does something else; waits no longer than `seconds` for room. Raises
+        `Overdue`.
+        """
         ends = monotonic() + seconds
         if not self._room.acquire(timeout=seconds):
             raise Overdue("too many earlier calls hang")
         outcome: Future[T] = Future()
         self._begin(call, outcome)
-        try:
-            return outcome.result(timeout=max(0.0, ends - monotonic()))
-        except TimeoutError:
-            # The call's own, or the deadline's: by then it may have ended after all.
-            if outcome.done():
-                return outcome.result()
-            raise Overdue(f"no answer within {seconds:g} s") from None
+        return Call(outcome, seconds, ends)
 
     def _begin(self, call: Callable[[], T], outcome: Future[T]) -> None:
         # Daemonic: a call that never returns must not keep the agent from ending.

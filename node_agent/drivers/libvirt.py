@@ -9,6 +9,7 @@ libvirtd and not to these connections: nothing here ends with the agent.
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
@@ -19,7 +20,7 @@ import structlog
 
 from events.values import MAX_SLOTS, PciAddress
 from node_agent.domain_xml import NotAGuest, domain_xml, guest_in, interfaces_in, pci_devices_in
-from node_agent.drivers.deadlines import Deadlines, Overdue
+from node_agent.drivers.deadlines import Call, Deadlines, Overdue
 from node_agent.drivers.libvirt_events import DomainWatch, run_event_loop
 from node_agent.drivers.qemu import end_process, qemu_processes
 from node_agent.guests import Guest, Hosting
@@ -79,7 +80,14 @@ class LibvirtHypervisor:
         self._watch.stop()
 
     def domains(self) -> tuple[FoundDomain, ...]:
-        return self._read("list domains", lambda its: tuple(_listed(its)))
+        return self.ask_domains().answer()
+
+    def ask_domains(self) -> "AskedDomains":
+        """Begin to list them. Raises `HostUnreadable`."""
+        with _said_unreadable():
+            return AskedDomains(
+                self._deadlines.begin(self._read_seconds, lambda: self._call(lambda its: tuple(_listed(its))))
+            )
 
     def processes(self) -> tuple[FoundProcess, ...]:
         return qemu_processes()
@@ -110,12 +118,6 @@ class LibvirtHypervisor:
         look_again()
         end_process(process)
 
-    def _read(self, asked: str, call: Callable[[Connection], T]) -> T:
-        try:
-            return self._deadlines.within(self._read_seconds, lambda: self._call(call))
-        except (Overdue, libvirt.libvirtError) as error:
-            raise HostUnreadable(f"libvirt, {asked}: {error}") from error
-
     def _change(
         self,
         asked: str,
@@ -141,6 +143,21 @@ class LibvirtHypervisor:
     def _call(self, call: Callable[[Connection], T]) -> T:
         with self._connections.one() as connection:
             return call(connection)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedDomains:
+    """`node_agent.looks.Begun`."""
+
+    call: Call[tuple[FoundDomain, ...]]
+
+    def answer(self) -> tuple[FoundDomain, ...]:
+        """Raises `HostUnreadable`."""
+        with _said_unreadable():
+            return self.call.result()
+
+    def end(self) -> None:
+        """It ends by itself, at its deadline or before."""
 
 
 class _Connections:
@@ -171,6 +188,14 @@ class _Connections:
         return libvirt.open(self._uri)
 
 
+@contextmanager
+def _said_unreadable() -> Iterator[None]:
+    try:
+        yield
+    except (Overdue, libvirt.libvirtError) as error:
+        raise HostUnreadable(f"libvirt, list domains: {error}") from error
+
+
 def _start(connection: Connection, name: str, xml: str) -> None:
     try:
         connection.createXML(xml, libvirt.VIR_DOMAIN_START_VALIDATE)
@@ -192,9 +217,9 @@ def _is_no_answer(error: libvirt.libvirtError) -> bool:
 
 
 def _listed(connection: Connection) -> Iterator[FoundDomain]:
-    for domain in connection.listAllDomains():
+    for domain, stats in connection.getAllDomainStats(libvirt.VIR_DOMAIN_STATS_STATE):
         try:
-            state, xml = domain.state()[0], domain.XMLDesc()
+            xml = domain.XMLDesc()
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
                 raise
@@ -203,7 +228,7 @@ def _listed(connection: Connection) -> Iterator[FoundDomain]:
         yield FoundDomain(
             name=domain.name(),
             uuid=UUID(domain.UUIDString()),
-            state=_STATES.get(state, "running"),
+            state=_STATES.get(stats["state.state"], "running"),
             guest=guest,
             interfaces=interfaces,
             devices=devices,

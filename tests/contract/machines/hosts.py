@@ -24,6 +24,7 @@ from node_agent.lab.simulated.links import SimulatedLinks
 from node_agent.lab.simulated.machines import SimulatedDisks, SimulatedHypervisor
 from node_agent.lab.simulated.pci import SimulatedPci
 from node_agent.links import Tap
+from node_agent.looks import Begun
 from node_agent.machine_plans import FoundDomain
 from node_agent.machines import Machines
 from node_agent.passthrough import PciBus
@@ -245,6 +246,9 @@ class Real:
             self._node.run(["ip", "link", "del", slot], check=False)
             self.disks.wipe(slot)
         self._hypervisor.close()
+
+    def list_domains(self) -> Begun:
+        return self._hypervisor.ask_domains()
 
     def virsh(self, *words: str, check: bool = True) -> None:
         self._node.run([*VIRSH, *words], check=check)

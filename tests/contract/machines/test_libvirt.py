@@ -10,6 +10,8 @@ import pytest
 
 from node_agent.host import Answered
 from node_agent.lab.lab import Lab, LabNode
+from node_agent.looks import one_look
+from node_agent.machine_drift import domain_words
 from node_agent.machine_plans import FoundDomain
 from node_agent.machines import Machines
 from node_agent.readiness import BannerProbe
@@ -122,6 +124,17 @@ def test_a_hung_libvirtd_makes_the_host_unreadable_in_time_and_comes_back(
     eventually(lambda: readable(hasty.domains))
     assert hasty.domains() == host.hypervisor.domains()
     hasty.close()
+
+
+def test_domains_that_were_listed_ahead_are_not_asked_for_in_the_same_look(
+    machines: Machines, host: Real, node: LabNode
+) -> None:
+    (domain,) = host.hypervisor.domains()
+    listed = host.list_domains()
+    assert listed.answer() == (domain,)
+    with one_look(), hung(node):
+        machines.look_ahead(lambda: listed)
+        assert machines.still_on(WANTED.network) == (domain_words(domain),)
 
 
 def test_a_device_that_a_guest_let_go_is_told_of(machines: Machines, host: Real) -> None:
