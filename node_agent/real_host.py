@@ -54,7 +54,6 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
         switch.look_ahead(network.bridge)
         filter_.look_ahead()
         machines.look_ahead(hypervisor.ask_domains)
-        links.look_ahead()
 
     def listen() -> None:
         sources = sources_of(network.bridge, switch, dhcp)

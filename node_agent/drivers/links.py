@@ -1,23 +1,25 @@
 """Links, addresses and routes over netlink (pyroute2), and the kernel's forwarding switch.
 
-One socket, kept open, used by one thread at a time. Every message is answered by the kernel at once; a socket that
-fails is thrown away, and the next question opens another, in the network namespace of whoever asks.
+One socket for changes, kept open, used by one thread at a time. Every message is answered by the kernel at once; a
+socket that fails is thrown away, and the next change opens another, in the network namespace of whoever asks.
 """
 
 import ipaddress
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from socket import AF_INET
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 from pyroute2.netlink.rtnl.ifinfmsg import IFF_NOARP, IFF_UP
 
 from events.values import Ipv4Address
+from node_agent.drivers import rtnetlink
+from node_agent.drivers.rtnetlink import Links, ListedLink
 from node_agent.gateway import GatewayLink
 from node_agent.links import OtherLink, Representor, Tap
 from node_agent.looks import look, look_again
@@ -25,21 +27,8 @@ from node_agent.slices import HostRefused, HostUnreadable
 
 ALL: Final = "all"
 """The host as a whole: `net.ipv4.ip_forward` by its other name (ip-sysctl)."""
-TAP: Final = 2
-"""IFLA_TUN_TYPE of a tap (linux/if_tun.h, IFF_TAP)."""
 SWITCH: Final = "openvswitch"
 """IFLA_INFO_KIND of the switch's own datapath in the kernel (net/openvswitch), the master of all its ports."""
-
-T = TypeVar("T")
-
-
-class _Found(NamedTuple):
-    """A link, by the kernel's number of it; `bare` is it as a representor is seen."""
-
-    link: Tap | OtherLink
-    bare: Representor
-    number: int
-    has_carrier: bool
 
 
 class NetlinkLinks:
@@ -53,17 +42,13 @@ class NetlinkLinks:
                 self._socket.close()
             self._socket = None
 
-    def look_ahead(self) -> None:
-        """Decode the links now: it takes as long as the programs that were begun before need to start."""
-        with suppress(HostUnreadable):
-            self._links()
-
     def link(self, name: str) -> Tap | OtherLink | None:
-        found = self._links().get(name)
-        return found.link if found else None
+        links = self._links()
+        found = links.by_name.get(name)
+        return _link(found, links) if found else None
 
     def is_carried(self, name: str) -> bool:
-        found = self._links().get(name)
+        found = self._links().by_name.get(name)
         return found is not None and found.has_carrier
 
     def add_tap(self, tap: Tap) -> None:
@@ -86,12 +71,13 @@ class NetlinkLinks:
         self._change(f"delete link {name}", delete)
 
     def representor(self, number: int) -> Representor | None:
-        return next((each.bare for each in self._links().values() if each.number == number), None)
+        links = self._links()
+        found = links.by_number.get(number)
+        return _bare(found, links) if found else None
 
     def set_representor(self, number: int, to: Representor) -> None:
         def change(netlink: IPRoute) -> None:
-            (found,) = netlink.get_links(number)
-            if found.get_attr("IFLA_IFNAME") != to.name:
+            if _existing(number, rtnetlink.links()).name != to.name:
                 # Older kernels (before 6.2) name no link anew that is up.
                 netlink.link("set", index=number, state="down")
                 netlink.link("set", index=number, ifname=to.name)
@@ -107,15 +93,16 @@ class NetlinkLinks:
             return None
 
     def gateway_link(self, name: str) -> GatewayLink | None:
-        found = self._links().get(name)
+        found = self._links().by_name.get(name)
         if found is None:
             return None
-        return GatewayLink(self._addresses().get(found.number, frozenset()), up=found.bare.up)
+        addresses = look((self, "addresses"), rtnetlink.addresses)
+        return GatewayLink(addresses.get(found.number, frozenset()), up=found.up)
 
     def set_gateway_link(self, name: str, link: GatewayLink) -> None:
         def change(netlink: IPRoute) -> None:
             index = _index(netlink, name)
-            found = {_cidr(message) for message in netlink.get_addr(family=AF_INET, index=index)}
+            found = rtnetlink.addresses().get(index, frozenset())
             for address in found - link.addresses:
                 netlink.addr("del", index=index, family=AF_INET, **_words(address))
             for address in link.addresses - found:
@@ -129,14 +116,9 @@ class NetlinkLinks:
         return tuple(sorted(Ipv4Address(a.partition("/")[0]) for a in link.addresses)) if link else ()
 
     def default_route_links(self) -> frozenset[str]:
-        def read(netlink: IPRoute) -> frozenset[int]:
-            return frozenset(
-                hop for each in netlink.get_default_routes(family=AF_INET) for hop in _hops(each)
-            )
-
-        routes = self._look("default routes", read)
-        links = self._links().items()
-        return frozenset(name for name, found in links if found.number in routes and found.has_carrier)
+        routes = look((self, "default routes"), rtnetlink.default_routes)
+        links = self._links().by_number
+        return frozenset(links[each].name for each in routes if each in links and links[each].has_carrier)
 
     def not_forwarding(self, *names: str) -> tuple[str, ...]:
         return tuple(name for name in (ALL, *names) if _forwards(name) is False)
@@ -150,33 +132,8 @@ class NetlinkLinks:
             except OSError as error:
                 raise HostRefused(f"write {_forwarding(name)}: {error}") from error
 
-    def _links(self) -> dict[str, _Found]:
-        # Decoding a link costs more than all that is done with it, so it is decoded once.
-        def read(netlink: IPRoute) -> dict[str, _Found]:
-            messages = tuple(netlink.get_links())
-            others = {each["index"]: each for each in messages}
-            return {found.link.name: found for found in (_found(each, others) for each in messages)}
-
-        return self._look("links", read)
-
-    def _addresses(self) -> dict[int, frozenset[str]]:
-        def read(netlink: IPRoute) -> dict[int, frozenset[str]]:
-            found: dict[int, set[str]] = {}
-            for message in netlink.get_addr(family=AF_INET):
-                found.setdefault(message["index"], set()).add(_cidr(message))
-            return {index: frozenset(addresses) for index, addresses in found.items()}
-
-        return self._look("addresses", read)
-
-    def _look(self, question: str, read: Callable[[IPRoute], T]) -> T:
-        return look((self, question), lambda: self._read(question, read))
-
-    def _read(self, question: str, read: Callable[[IPRoute], T]) -> T:
-        try:
-            with self._netlink() as netlink:
-                return read(netlink)
-        except (NetlinkError, OSError) as error:
-            raise HostUnreadable(f"{question}: {error}") from error
+    def _links(self) -> Links:
+        return look((self, "links"), rtnetlink.links)
 
     def _change(self, what: str, change: Callable[[IPRoute], None]) -> None:
         look_again(self)
@@ -225,6 +182,13 @@ def _index(netlink: IPRoute, name: str) -> int:
     return found[0]
 
 
+def _existing(number: int, among: Links) -> ListedLink:
+    found = among.by_number.get(number)
+    if found is None:
+        raise HostRefused(f"no link {number}")
+    return found
+
+
 def _set(netlink: IPRoute, index: int, link: Tap | Representor) -> None:
     _free(netlink, index)
     # Before it is up, or IPv6 would already have spoken.
@@ -240,8 +204,8 @@ def _set(netlink: IPRoute, index: int, link: Tap | Representor) -> None:
 
 def _free(netlink: IPRoute, index: int) -> None:
     """Take it from its master, or the master would have its first frames."""
-    (own,) = netlink.get_links(index)
-    if (master := own.get_attr("IFLA_MASTER")) and _kind(*netlink.get_links(master)) != SWITCH:
+    links = rtnetlink.links()
+    if _master(_existing(index, links), links) is not None:
         netlink.link("set", index=index, master=0)
 
 
@@ -260,53 +224,26 @@ def _set_ipv6(name: str, *, disabled: bool) -> None:
         raise HostRefused(f"write {switch}: {error}") from error
 
 
-# pyroute2 has no types: what its messages hold is looked at here and nowhere else.
-def _found(message: Any, others: Mapping[int, Any]) -> _Found:
-    flags = message["flags"]
-    mute = bool(flags & IFF_NOARP) and _is_without_ipv6(message)
-    name, mtu = message.get_attr("IFLA_IFNAME"), message.get_attr("IFLA_MTU")
-    bare = Representor(name, mtu, bool(flags & IFF_UP), mute, _master(message, others))
-    return _Found(_link(message, bare), bare, message["index"], bool(message.get_attr("IFLA_CARRIER")))
+def _link(link: ListedLink, others: Links) -> Tap | OtherLink:
+    if link.tap is None:
+        return OtherLink(link.name, link.kind or "unnamed")
+    master = _master(link, others)
+    return Tap(link.name, link.mtu, link.up, link.tap.owner, link.mute, link.tap.many, master)
 
 
-def _master(message: Any, others: Mapping[int, Any]) -> str | None:
-    number = message.get_attr("IFLA_MASTER")
-    master = others.get(number)
-    if number is None or (master and _kind(master) == SWITCH):
+def _bare(link: ListedLink, others: Links) -> Representor:
+    """It as a representor is seen."""
+    return Representor(link.name, link.mtu, link.up, link.mute, _master(link, others))
+
+
+def _master(link: ListedLink, others: Links) -> str | None:
+    if link.master is None:
         return None
-    # One of another listing: it came, or went, in between.
-    return str(master.get_attr("IFLA_IFNAME")) if master else f"link {number}"
-
-
-def _kind(message: Any) -> str | None:
-    info = message.get_attr("IFLA_LINKINFO")
-    return info.get_attr("IFLA_INFO_KIND") if info else None
-
-
-def _link(message: Any, bare: Representor) -> Tap | OtherLink:
-    info, kind = message.get_attr("IFLA_LINKINFO"), _kind(message)
-    data = info.get_attr("IFLA_INFO_DATA") if kind == "tun" else None
-    if data is None or data.get_attr("IFLA_TUN_TYPE") != TAP or not data.get_attr("IFLA_TUN_PERSIST"):
-        return OtherLink(bare.name, kind or "unnamed")
-    owner = data.get_attr("IFLA_TUN_OWNER")
-    many = bool(data.get_attr("IFLA_TUN_MULTI_QUEUE"))
-    return Tap(bare.name, bare.mtu, bare.up, owner, bare.mute, many, bare.master)
-
-
-def _is_without_ipv6(message: Any) -> bool:
-    specifics = message.get_attr("IFLA_AF_SPEC")
-    ipv6 = specifics.get_attr("AF_INET6") if specifics else None
-    return ipv6 is None or bool(ipv6.get_attr("IFLA_INET6_CONF")["disable_ipv6"])
-
-
-def _hops(route: Any) -> list[int]:
-    """The links of a route: those of all its hops, where it has several (rtnetlink(7), RTA_MULTIPATH)."""
-    several = route.get_attr("RTA_MULTIPATH")
-    return [hop["oif"] for hop in several] if several else [route.get("oif")]
-
-
-def _cidr(message: Any) -> str:
-    return f"{message.get_attr('IFA_LOCAL')}/{message['prefixlen']}"
+    master = others.by_number.get(link.master)
+    if master is None:
+        # One of another listing: it came, or went, in between.
+        return f"link {link.master}"
+    return None if master.kind == SWITCH else master.name
 
 
 def _words(cidr: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from events.values import Ipv4Address
 from node_agent.drivers import conntrack
+from node_agent.drivers.netlink import Refused
 from node_agent.drivers.programs import Asked, ask, tell
 from node_agent.looks import look, look_again, look_ahead
 from node_agent.mappings import Connection
@@ -80,15 +81,15 @@ class Nftables:
         doomed = [each.original for each in its if which(each.connection)]
         try:
             conntrack.forget(doomed, self._deadline)
-        except conntrack.Refused as error:
+        except Refused as error:
             raise HostRefused(f"flush connections of {ip}: {error}") from error
         except OSError as error:
             raise HostUnreadable(f"flush connections of {ip}: {error}") from error
 
     def _tracked(self) -> tuple[bytes, ...]:
         try:
-            return conntrack.listed(self._deadline)
-        except (conntrack.Refused, OSError) as error:
+            return conntrack.tracked(self._deadline)
+        except (Refused, OSError) as error:
             raise HostUnreadable(f"connection tracking: {error}") from error
 
     def _ask_ruleset(self) -> Asked[_Listed]:

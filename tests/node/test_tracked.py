@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from events.values import Ipv4Address
-from node_agent.drivers.conntrack import its, messages_in, tracked_in
+from node_agent.drivers.conntrack import its, tracked_in
+from node_agent.drivers.netlink import messages_in
 from node_agent.mappings import Connection
 from tests.connections import inbound
 

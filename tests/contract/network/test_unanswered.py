@@ -132,12 +132,17 @@ def test_a_packet_filter_that_takes_too_long_gives_no_answer(host: "Real") -> No
         hurried.forget(SLOT.ip, lambda _: True)
 
 
-def test_a_socket_that_fails_gives_no_answer_about_links_and_the_next_one_does(host: "Real") -> None:
+def test_links_that_cannot_be_listed_give_no_answer(host: "Real") -> None:
+    with no_new_files(), pytest.raises(HostUnreadable, match=r"links: .*Too many open files"):
+        host.links.link(SLOT.tap)
+
+
+def test_a_socket_that_fails_gives_no_answer_to_a_change_and_the_next_one_does(host: "Real") -> None:
     from node_agent.drivers.links import NetlinkLinks
 
     host.links.add_tap(Tap(SLOT.tap))
     links = NetlinkLinks()
-    assert links.link(SLOT.tap) is not None
+    links.set_tap(Tap(SLOT.tap))
     assert links._socket is not None
     links._socket.close()
     with pytest.raises(HostUnreadable, match=SLOT.tap):
