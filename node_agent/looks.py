@@ -6,7 +6,8 @@ again after each. So they open a look; what is read within it, on this thread, i
 host ends what was seen of it so far, or all that was seen where others show the change too: nobody plans on a picture
 from before his own change.
 
-Who knows what will be asked of a program, which takes longer to start than to answer, has it begun ahead.
+Who knows what will be asked, and that the answer takes its time (of programs most of it is their start), has it begun
+ahead.
 """
 
 from collections.abc import Callable, Iterator

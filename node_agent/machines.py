@@ -111,7 +111,7 @@ class Machines:
         self._domains()
 
     def look_ahead(self, begin: Callable[[], Begun]) -> None:
-        """Have the domains listed, as `begin` begins it: somebody will ask for them in this look."""
+        """Have the domains listed, as `begin` begins it, before the first slot of this look asks for them."""
         look_ahead(self._domains_of_this_look, begin)
 
     def inspect(self, network: SliceNetwork) -> MachineSeen | None:

@@ -21,14 +21,14 @@ class Overdue(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One that was begun, and is waited for until `ends`, so many seconds after it was."""
+    """One that was begun; `ends` is its deadline in monotonic time, `seconds` what it was given."""
 
     outcome: Future[T]
     seconds: float
     ends: float
 
     def result(self) -> T:
-        """What it returns or raises; `Overdue` after its deadline."""
+        """What it returns or raises; `Overdue` once its deadline is past."""
         try:
             return self.outcome.result(timeout=max(0.0, self.ends - monotonic()))
         except TimeoutError:
@@ -44,20 +44,22 @@ class Deadlines:
 
     def within(self, seconds: float, call: Callable[[], T]) -> T:
         """The call's result, or its own exception; `Overdue` after `seconds`."""
-        return self.begin(seconds, call).result()
+        return self._begun(seconds, call, room=seconds).result()
 
     def begin(self, seconds: float, call: Callable[[], T]) -> Call[T]:
-        """Have it run while whoever asked does something else; waits no longer than `seconds` for room. Raises
-        `Overdue`.
-        """
+        """Have it run while whoever asks does something else. Raises `Overdue` where it would have to wait to begin."""
+        return self._begun(seconds, call, room=0)
+
+    def _begun(self, seconds: float, call: Callable[[], T], room: float) -> Call[T]:
+        """`room`: so many seconds a place is waited for."""
         ends = monotonic() + seconds
-        if not self._room.acquire(timeout=seconds):
+        if not self._room.acquire(timeout=room):
             raise Overdue("too many earlier calls hang")
         outcome: Future[T] = Future()
-        self._begin(call, outcome)
+        self._start(call, outcome)
         return Call(outcome, seconds, ends)
 
-    def _begin(self, call: Callable[[], T], outcome: Future[T]) -> None:
+    def _start(self, call: Callable[[], T], outcome: Future[T]) -> None:
         # Daemonic: a call that never returns must not keep the agent from ending.
         thread = threading.Thread(target=self._run, args=(call, outcome), name="deadline", daemon=True)
         try:

@@ -80,14 +80,13 @@ class LibvirtHypervisor:
         self._watch.stop()
 
     def domains(self) -> tuple[FoundDomain, ...]:
-        return self.ask_domains().answer()
+        with _domains_unreadable():
+            return self._deadlines.within(self._read_seconds, self._list)
 
     def ask_domains(self) -> "AskedDomains":
-        """Begin to list them. Raises `HostUnreadable`."""
-        with _said_unreadable():
-            return AskedDomains(
-                self._deadlines.begin(self._read_seconds, lambda: self._call(lambda its: tuple(_listed(its))))
-            )
+        """Begin to list them; that waits for nothing. Raises `HostUnreadable`."""
+        with _domains_unreadable():
+            return AskedDomains(self._deadlines.begin(self._read_seconds, self._list))
 
     def processes(self) -> tuple[FoundProcess, ...]:
         return qemu_processes()
@@ -140,6 +139,9 @@ class LibvirtHypervisor:
         finally:
             look_again()
 
+    def _list(self) -> tuple[FoundDomain, ...]:
+        return self._call(lambda connection: tuple(_listed(connection)))
+
     def _call(self, call: Callable[[Connection], T]) -> T:
         with self._connections.one() as connection:
             return call(connection)
@@ -153,11 +155,11 @@ class AskedDomains:
 
     def answer(self) -> tuple[FoundDomain, ...]:
         """Raises `HostUnreadable`."""
-        with _said_unreadable():
+        with _domains_unreadable():
             return self.call.result()
 
     def end(self) -> None:
-        """It ends by itself, at its deadline or before."""
+        """It cannot be ended: it keeps its place until libvirtd answers or dies."""
 
 
 class _Connections:
@@ -189,7 +191,7 @@ class _Connections:
 
 
 @contextmanager
-def _said_unreadable() -> Iterator[None]:
+def _domains_unreadable() -> Iterator[None]:
     try:
         yield
     except (Overdue, libvirt.libvirtError) as error:

@@ -36,10 +36,10 @@ class Netlink:
     def __init__(self, wire: socket.socket, ends: float) -> None:
         self._wire, self._ends = wire, ends
         self._is_torn = False
-        """Whether the last answer is of several moments."""
+        """Whether the kernel said of the last answer that it is of several moments."""
 
     def listed(self, kind: int, question: bytes) -> tuple[Message, ...]:
-        """All that the kernel lists, as it was at one moment."""
+        """All that the kernel lists; anew where it says that something changed meanwhile."""
         while True:
             self._ask(kind, _REQUEST_AND_DUMP, question)
             messages = tuple(self._answers())
@@ -73,7 +73,7 @@ class Netlink:
 
 
 def listed(protocol: int, kind: int, question: bytes, deadline: float) -> tuple[Message, ...]:
-    """All that the kernel lists, as it was at one moment, within so many seconds. Raises `OSError`, `Refused`."""
+    """`Netlink.listed`, within so many seconds. Raises `OSError`, `Refused`."""
     with connected(protocol, deadline) as netlink:
         return netlink.listed(kind, question)
 

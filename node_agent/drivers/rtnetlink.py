@@ -1,6 +1,7 @@
-"""Links, addresses and routes as the kernel lists them (rtnetlink(7)), each message decoded by pyroute2 once.
+"""Links, addresses and routes as the kernel lists them (rtnetlink(7)), decoded by pyroute2.
 
-A survey sees the same messages again and again, but for their counters, which nobody reads.
+A survey sees the same messages again and again, but for their counters, which nobody reads: what is as before is not
+decoded anew.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +26,7 @@ _COUNTERS: Final = frozenset({7, 23})
 """IFLA_STATS and IFLA_STATS64 (linux/if_link.h), which come all the same."""
 _ATTRIBUTES: Final = 16
 """Where those of a link begin (struct ifinfomsg)."""
-_MOST: Final = 4096
+_MOST_KEPT: Final = 4096
 _TAP: Final = 2
 """IFLA_TUN_TYPE of a tap (linux/if_tun.h, IFF_TAP)."""
 _LENGTH_OF_DESTINATION: Final = itemgetter(1)
@@ -54,7 +55,7 @@ class ListedLink(NamedTuple):
 
 
 class Links(NamedTuple):
-    """Those of one moment."""
+    """Those of one listing."""
 
     by_name: Mapping[str, ListedLink]
     by_number: Mapping[int, ListedLink]
@@ -100,7 +101,7 @@ def _bodies(question: str, kind: int, asked: Decoded) -> Iterator[bytes]:
     return (body for _, body in found)
 
 
-@lru_cache(maxsize=_MOST)
+@lru_cache(maxsize=_MOST_KEPT)
 def _link(body: bytes) -> ListedLink:
     message = _decoded(ifinfmsg, body)
     flags, info = message["flags"], message.get_attr("IFLA_LINKINFO")
@@ -130,18 +131,22 @@ def _is_without_ipv6(message: Decoded) -> bool:
     return ipv6 is None or bool(ipv6.get_attr("IFLA_INET6_CONF")["disable_ipv6"])
 
 
-@lru_cache(maxsize=_MOST)
+@lru_cache(maxsize=_MOST_KEPT)
 def _address(body: bytes) -> tuple[int, str]:
     message = _decoded(ifaddrmsg, body)
     return message["index"], f"{message.get_attr('IFA_LOCAL')}/{message['prefixlen']}"
 
 
-@lru_cache(maxsize=_MOST)
+@lru_cache(maxsize=_MOST_KEPT)
 def _hops(body: bytes) -> tuple[int, ...]:
     """The links of a route: those of all its hops, where it has several (rtnetlink(7), RTA_MULTIPATH)."""
     message = _decoded(rtmsg, body)
     several = message.get_attr("RTA_MULTIPATH")
-    return tuple(hop["oif"] for hop in several) if several else (message.get_attr("RTA_OIF"),)
+    if several:
+        return tuple(hop["oif"] for hop in several)
+    # One that says that there is no way leads over none.
+    link = message.get_attr("RTA_OIF")
+    return (link,) if link else ()
 
 
 def _decoded(kind: Callable[[bytes], Decoded], body: bytes) -> Decoded:

@@ -1,7 +1,8 @@
 """Calls under a deadline: the answer, the error, or neither in time."""
 
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -43,6 +44,32 @@ def test_calls_that_hang_are_bounded_and_their_places_come_back() -> None:
             deadlines.within(0.05, answered.wait)
     with pytest.raises(Overdue, match="too many earlier calls hang"):
         deadlines.within(0.05, lambda: 42)
+    answered.set()
+    assert deadlines.within(5, lambda: 42) == 42
+
+
+def test_a_call_that_was_begun_has_its_time_from_then_on() -> None:
+    answered, deadlines = threading.Event(), Deadlines()
+    call = deadlines.begin(0.05, answered.wait)
+    with pytest.raises(Overdue):
+        deadlines.within(0.1, answered.wait)
+    assert call.ends < monotonic()
+    with pytest.raises(Overdue, match=r"no answer within 0\.05 s"):
+        call.result()
+    answered.set()
+
+
+def test_an_answer_that_came_in_time_is_given_however_late_somebody_asks() -> None:
+    call = Deadlines().begin(0.0, lambda: 42)
+    wait([call.outcome])
+    assert call.result() == 42
+
+
+def test_what_would_have_to_wait_for_a_place_is_not_begun() -> None:
+    answered, deadlines = threading.Event(), Deadlines(at_once=1)
+    deadlines.begin(60, answered.wait)
+    with pytest.raises(Overdue, match="too many earlier calls hang"):
+        deadlines.begin(60, lambda: 42)
     answered.set()
     assert deadlines.within(5, lambda: 42) == 42
 

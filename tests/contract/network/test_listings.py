@@ -1,6 +1,7 @@
-"""What the kernel lists of a lab node's links, and how much of it is read."""
+"""What the kernel lists of a lab node's links and routes, and how much of it is read."""
 
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,26 @@ def host(lab: Lab) -> Iterator["Real"]:
         yield host
 
 
+def ip(*words: str) -> str:
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
+
+
+def test_every_link_of_a_default_route_with_several_hops_is_an_uplink(host: "Real") -> None:
+    assert host.links.default_route_links() == {"uplink0"}
+    alone = ip("route", "show", "default").split()
+    ip("link", "add", "second0", "type", "veth", "peer", "name", "second1")
+    ip("address", "add", "192.0.2.2/30", "dev", "second0")
+    ip("link", "set", "second1", "up")
+    ip("link", "set", "second0", "up")
+    hops = [*("nexthop", *alone[1:5]), "nexthop", "via", "192.0.2.1", "dev", "second0"]
+    try:
+        ip("route", "replace", "default", *hops)
+        assert host.links.default_route_links() == {"uplink0", "second0"}
+    finally:
+        ip("route", "replace", *alone)
+        ip("link", "delete", "second0")
+
+
 def counters() -> str:
     return Path("/proc/thread-self/net/dev").read_text()
 
@@ -34,8 +55,9 @@ def test_links_that_only_counted_packets_are_not_decoded_anew(host: "Real") -> N
 
     before, counted = rtnetlink.links(), counters()
     decoded = rtnetlink._link.cache_info().misses
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sends:
-        sends.sendto(b"counted", ("127.0.0.1", 9))
+    for family, own in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with socket.socket(family, socket.SOCK_DGRAM) as sends:
+            sends.sendto(b"counted", (own, 9))
     assert counters() != counted
     assert rtnetlink.links() == before
     assert rtnetlink._link.cache_info().misses == decoded
