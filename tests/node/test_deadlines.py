@@ -67,9 +67,10 @@ def test_an_answer_that_came_in_time_is_given_however_late_somebody_asks() -> No
 
 def test_what_would_have_to_wait_for_a_place_is_not_begun() -> None:
     answered, deadlines = threading.Event(), Deadlines(at_once=1)
-    deadlines.begin(60, answered.wait)
+    # Longer than a test may take: one that waited would not pass late.
+    deadlines.begin(3600, answered.wait)
     with pytest.raises(Overdue, match="too many earlier calls hang"):
-        deadlines.begin(60, lambda: 42)
+        deadlines.begin(3600, lambda: 42)
     answered.set()
     assert deadlines.within(5, lambda: 42) == 42
 
