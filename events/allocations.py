@@ -14,6 +14,7 @@ from events.values import (
     ImageName,
     Ipv4Address,
     MacAddress,
+    NodeId,
     ProjectId,
     SkuName,
     SlotId,
@@ -28,7 +29,8 @@ class PlacedSlot(Record, frozen=True):
     network: SlotNetwork
 
 
-class AllocationRequested(Fact, frozen=True):
+# Without defaults: a request without the newer options is stored in the bytes of version 1.
+class AllocationRequested(Fact, frozen=True, omit_defaults=True):
     """Somebody asked for slots and was not refused: they are claimed in the same append."""
 
     allocation_id: AllocationId
@@ -48,6 +50,10 @@ class AllocationRequested(Fact, frozen=True):
     """How many slots, all on one node."""
     labels: dict[str, str]
     """What the caller called it; Sliceplane reads nothing into them."""
+    node: NodeId | None = None
+    """The node that the request named, which has all slots; absent if placement chose the node."""
+    replace_on_failure: bool = True
+    """Whether the allocation is placed on another node, once, if its bring-up fails due to a node fault."""
 
 
 class ReadinessNamed(Fact, frozen=True):
@@ -70,6 +76,24 @@ class AllocationPlaced(Fact, frozen=True):
     """The chosen slots."""
     deadline: datetime
     """When the allocation fails unless it became active."""
+
+
+class AllocationReplaced(Fact, frozen=True):
+    """The bring-up failed due to a node fault, and slots on another node were chosen and claimed in the same append.
+    The former slots are emptied, and stay claimed until their node proves them empty.
+    """
+
+    allocation_id: AllocationId
+    vacated: tuple[SlotId, ...]
+    """The former slots, all on one node."""
+    slots: tuple[PlacedSlot, ...]
+    """The new slots in the order of the request, all on one other node."""
+    reason: Reason
+    """Why the bring-up failed, as the node reported it."""
+    attempt: int
+    """Number of this placement, counted from 1."""
+    deadline: datetime
+    """When the allocation fails unless it is active by then; unchanged since the first placement."""
 
 
 class SliceStarting(Fact, frozen=True):
@@ -244,6 +268,7 @@ AllocationFact = (
     AllocationRequested
     | ReadinessNamed
     | AllocationPlaced
+    | AllocationReplaced
     | SliceStarting
     | SliceAddressObserved
     | SliceReady

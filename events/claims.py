@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from events.facts import Fact
 from events.ingress import IngressMapping, IngressRemoved, IngressReserved
-from events.nodes import NodeAddressesChanged, NodeExpected
+from events.nodes import NodeAddressesChanged, NodeExpected, NodeRemoved
 from events.slots import SlotApproved, SlotClaimed, SlotDevicesGranted, SlotFreedUnproved, SlotReleased
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class Claims(NamedTuple):
 NOTHING = Claims()
 CLAIMING: Final = (
     NodeExpected,
+    NodeRemoved,
     NodeAddressesChanged,
     SlotApproved,
     SlotDevicesGranted,
@@ -47,6 +48,8 @@ def claims_of(fact: Fact) -> Claims:
     match fact:
         case NodeExpected(subnet=subnet):
             return Claims(takes=(Claim("subnet", subnet),))
+        case NodeRemoved(subnet=subnet):
+            return Claims(frees=(Claim("subnet", subnet),))
         case NodeAddressesChanged(added=added, withdrawn=withdrawn):
             return Claims(
                 takes=tuple(Claim("public", address) for address in added),

@@ -2,15 +2,17 @@
 
 from datetime import datetime
 
+from events.bring_ups import FailedBringUp
 from events.drift import DriftFound, OpenDrift
-from events.facts import Fact, Record
-from events.values import Ipv4Address, Ipv4Subnet, NodeId
+from events.facts import Fact, Reason, Record
+from events.values import AllocationId, Ipv4Address, Ipv4Subnet, NodeId, SlotId
 
 
 class NodeExpected(Fact, frozen=True):
     """An admin admitted a host by name and opened a one-time enrolment token for it.
 
-    The node-local subnet is reserved here, for good: slots get their addresses from it.
+    The node-local subnet is reserved here: slots get their addresses from it. Removing the registration before
+    the host enrols frees it; after enrolment it stays reserved permanently.
     """
 
     node_id: NodeId
@@ -32,6 +34,17 @@ class EnrolmentReopened(Fact, frozen=True):
     """Of the token; the token itself was shown once."""
     token_expires_at: datetime
     """After this the token admits nobody."""
+
+
+class NodeRemoved(Fact, frozen=True):
+    """An admin removed the registration of a host that never enrolled, such as one with a misspelt name.
+
+    The enrolment token is no longer valid. The name and the subnet can be registered again.
+    """
+
+    node_id: NodeId
+    subnet: Ipv4Subnet
+    """The subnet that was freed."""
 
 
 class NodeEnrolled(Fact, frozen=True):
@@ -155,9 +168,75 @@ class NodeMended(Fact, frozen=True):
     """What was mended."""
 
 
+class NodeBringUpFailed(Fact, frozen=True):
+    """A slice could not be brought up on the node, due to a node fault."""
+
+    node_id: NodeId
+    failures: tuple[FailedBringUp, ...]
+    """The consecutive failures on the node, oldest first, ending with this one; at most the newest 16."""
+
+
+class NodeBringUpSucceeded(Fact, frozen=True):
+    """A slice came up on the node after failures there: the count of consecutive failures is 0 again. It is recorded
+    only where there were failures.
+    """
+
+    node_id: NodeId
+    slot_id: SlotId
+    """The slot in which the slice came up."""
+    allocation_id: AllocationId
+    """The allocation of the slice."""
+
+
+class NodeExcluded(Fact, frozen=True):
+    """Consecutive bring-ups failed in several slots of the node. Nothing new is placed there until it is readmitted."""
+
+    node_id: NodeId
+    reason: Reason
+    failures: tuple[FailedBringUp, ...]
+    """The evidence, oldest first."""
+
+
+class NodeReadmitted(Fact, frozen=True):
+    """Allocations are placed on the node again, and its count of consecutive failures is 0."""
+
+    node_id: NodeId
+    reason: Reason
+    """`bring_up_succeeded` if a slice came up there, `readmitted_by_admin` if an admin readmitted it."""
+
+
+class NodeReportsThrottled(Fact, frozen=True):
+    """The host sent more reports than its budget allows.
+
+    Until it sends fewer, of consecutive descriptions of the host only the newest is recorded, and its other reports are
+    delayed. No other report is lost.
+    """
+
+    node_id: NodeId
+    since: datetime
+    """When the budget was first exceeded, by the control plane's clock."""
+    burst: int
+    """Tokens that the budget holds."""
+    per_minute: int
+    """Tokens that it regains per minute."""
+
+
+class NodeReportsResumed(Fact, frozen=True):
+    """The host stayed within its report budget for one minute, which ends the episode of throttling."""
+
+    node_id: NodeId
+    since: datetime
+    """When the episode began."""
+    refused: int
+    """Requests that were refused during the episode."""
+    merged: int
+    """Descriptions of the host that were replaced by a newer one before they were recorded."""
+
+
 NodeFact = (
     NodeExpected
     | EnrolmentReopened
+    | NodeRemoved
     | NodeEnrolled
     | NodeIdentified
     | AgentSuperseded
@@ -167,4 +246,10 @@ NodeFact = (
     | NodeDegraded
     | NodeRecovered
     | NodeMended
+    | NodeBringUpFailed
+    | NodeBringUpSucceeded
+    | NodeExcluded
+    | NodeReadmitted
+    | NodeReportsThrottled
+    | NodeReportsResumed
 )

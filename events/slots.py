@@ -3,6 +3,7 @@
 A slot is claimed for an allocation, and stays claimed until the node proved that nothing is left there.
 """
 
+from events.bring_ups import FailedBringUp
 from events.drift import DriftFound, OpenDrift
 from events.facts import Fact, Reason, Record
 from events.values import (
@@ -168,6 +169,41 @@ class SlotMended(Fact, frozen=True):
     """What was mended."""
 
 
+class SlotBringUpFailed(Fact, frozen=True):
+    """A slice could not be brought up in the slot, due to a node fault."""
+
+    slot_id: SlotId
+    failures: tuple[FailedBringUp, ...]
+    """The consecutive failures in the slot, oldest first, ending with this one; at most the newest 16."""
+
+
+class SlotBringUpSucceeded(Fact, frozen=True):
+    """A slice came up in the slot after failures there: the count of consecutive failures is 0 again. It is recorded
+    only where there were failures.
+    """
+
+    slot_id: SlotId
+    allocation_id: AllocationId
+    """The allocation of the slice."""
+
+
+class SlotExcluded(Fact, frozen=True):
+    """Consecutive bring-ups failed in the slot. Nothing new is placed there until it is readmitted."""
+
+    slot_id: SlotId
+    reason: Reason
+    failures: tuple[FailedBringUp, ...]
+    """The evidence, oldest first."""
+
+
+class SlotReadmitted(Fact, frozen=True):
+    """Slices are placed in the slot again, and its count of consecutive failures is 0."""
+
+    slot_id: SlotId
+    reason: Reason
+    """`bring_up_succeeded` if a slice came up there, `readmitted_by_admin` if an admin readmitted it."""
+
+
 SlotFact = (
     SlotDiscovered
     | SlotApproved
@@ -181,4 +217,8 @@ SlotFact = (
     | SlotDegraded
     | SlotRecovered
     | SlotMended
+    | SlotBringUpFailed
+    | SlotBringUpSucceeded
+    | SlotExcluded
+    | SlotReadmitted
 )

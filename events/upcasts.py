@@ -24,7 +24,13 @@ def _drift_named_no_way(shape: JsonObject) -> JsonObject:
     return shape
 
 
+def _every_request_is_replaced_on_failure(shape: JsonObject) -> JsonObject:
+    """A request could neither name its node nor forbid a placement on another one."""
+    return shape
+
+
 UPCASTS: Final[dict[tuple[str, int], Rewrite]] = {
+    ("allocation.requested", 1): _every_request_is_replaced_on_failure,
     ("node.degraded", 1): _drift_named_no_way,
     ("node.mended", 1): _drift_named_no_way,
     ("slot.degraded", 1): _drift_named_no_way,

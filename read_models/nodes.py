@@ -4,7 +4,7 @@ append.
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 import msgspec
 import sqlalchemy as sa
@@ -15,20 +15,28 @@ from events.nodes import (
     AgentSuperseded,
     EnrolmentReopened,
     NodeAddressesChanged,
+    NodeBringUpFailed,
+    NodeBringUpSucceeded,
     NodeDegraded,
     NodeEnrolled,
+    NodeExcluded,
     NodeExpected,
     NodeFact,
     NodeIdentified,
     NodeInspected,
     NodeMended,
+    NodeReadmitted,
     NodeRecovered,
+    NodeRemoved,
+    NodeReportsResumed,
+    NodeReportsThrottled,
     NodeRevoked,
     PublicAddress,
 )
 from events.orders import MessageRefused, OrderFact, OrderRefused
 from events.tables import metadata
 from events.values import Ipv4Subnet, NodeId
+from read_models.bring_ups import bring_up_columns, bring_up_values, excluded_in, failures_in
 from read_models.drift import drift_columns, drift_in
 from read_models.rows import Patch
 
@@ -54,19 +62,28 @@ node = sa.Table(
     sa.Column("revoked", sa.Text),
     sa.Column("drift", JSONB(none_as_null=True)),
     sa.Column("blocked", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("throttled_at", sa.DateTime(timezone=True)),
     sa.Column("public_addresses", JSONB, nullable=False, server_default=sa.text("'[]'")),
+    *bring_up_columns(),
+    sa.Index("node_excluded", "node_id", postgresql_where=sa.text("excluded is not null")),
     sa.Index("node_drifting", "node_id", postgresql_where=sa.text("drift is not null")),
     schema="read",
 )
 
 
-class NodeRow:
-    """A host as its row says. States: expected, enrolled, revoked.
+REMOVED: Final = "removed"
 
+
+class NodeRow:
+    """A host's row. States: expected, enrolled, revoked, removed.
+
+    The row of a removed registration stays, because its stream goes on if the name is registered again.
     `public_key` and `key_thumbprint` are None while the host has no access; `missing` until it described itself.
     `drift` is what is open and concerns all of its slots, `public_addresses` what an admin gave it.
+    `failures` are the consecutive failed bring-ups there, `excluded` is why allocations are not placed on it.
     `superseded_session` and `superseded_at` tell of the last copy of its disk that was refused since it enrolled,
-    `revoked` why its access was taken away.
+    `revoked` why its access was taken away. `throttled_at` is when it exceeded the budget of its reports, None while it
+    does not.
     """
 
     def __init__(self, row: Mapping[Any, Any]) -> None:
@@ -88,6 +105,8 @@ class NodeRow:
         self.superseded_at: datetime | None = row["superseded_at"]
         self.revoked: str | None = row["revoked"]
         self.drift = drift_in(row["drift"])
+        self.failures, self.excluded = failures_in(row["failures"]), excluded_in(row["excluded"])
+        self.throttled_at: datetime | None = row["throttled_at"]
         self.public_addresses = msgspec.convert(row["public_addresses"] or (), tuple[PublicAddress, ...])
 
 
@@ -96,9 +115,12 @@ def patch(version: int, fact: NodeFact | OrderFact) -> Patch:
     match fact:
         case NodeExpected():
             fields = {name: getattr(fact, name) for name in fact.__struct_fields__ if name != "node_id"}
-            return Patch(fact.node_id, {}, {"version": version, "state": "expected", **fields})
+            # All of it as columns: a name that was removed and is registered again has its row already.
+            return Patch(fact.node_id, {"version": version, "state": "expected", **fields}, {})
         case EnrolmentReopened():
             return _patch(fact, version, "token_sha256", "token_expires_at", state="expected")
+        case NodeRemoved():
+            return _patch(fact, version, state=REMOVED)
         case NodeEnrolled():
             return _patch(fact, version, "agent_version", state="enrolled")
         case NodeIdentified():
@@ -113,12 +135,20 @@ def patch(version: int, fact: NodeFact | OrderFact) -> Patch:
             )
         case NodeMended() | OrderRefused() | MessageRefused():
             return _patch(fact, version)
+        case NodeBringUpFailed() | NodeBringUpSucceeded() | NodeExcluded() | NodeReadmitted():
+            return _patch(fact, version, **bring_up_values(fact))
         case _:
             return _described(version, fact)
 
 
 def _described(
-    version: int, fact: NodeInspected | NodeAddressesChanged | NodeDegraded | NodeRecovered
+    version: int,
+    fact: NodeInspected
+    | NodeAddressesChanged
+    | NodeDegraded
+    | NodeRecovered
+    | NodeReportsThrottled
+    | NodeReportsResumed,
 ) -> Patch:
     """What facts about the host itself do, and not about its access."""
     match fact:
@@ -132,6 +162,10 @@ def _described(
             return _patch(fact, version, **drift_columns(drift))
         case NodeRecovered():
             return _patch(fact, version, **drift_columns(()))
+        case NodeReportsThrottled(since=since):
+            return _patch(fact, version, throttled_at=since)
+        case NodeReportsResumed():
+            return _patch(fact, version, throttled_at=None)
         case _:
             assert_never(fact)
 
@@ -142,6 +176,13 @@ def _patch(fact: NodeFact | OrderFact, version: int, *same: str, **further: obje
 
 
 async def find(conn: AsyncConnection, node_id: NodeId, *, lock: bool = False) -> NodeRow | None:
+    """A host that is registered; None for one that never was, and for one that was removed."""
+    row = await last_registration(conn, node_id, lock=lock)
+    return None if row is None or row.state == REMOVED else row
+
+
+async def last_registration(conn: AsyncConnection, node_id: NodeId, *, lock: bool = False) -> NodeRow | None:
+    """Return the last registration of a name, also if it was removed; None if the name was never registered."""
     query = sa.select(node).where(node.c.node_id == node_id)
     found = await conn.execute(query.with_for_update() if lock else query)
     row = found.mappings().one_or_none()
@@ -154,8 +195,13 @@ async def held(conn: AsyncConnection, node_id: NodeId) -> NodeRow:
     return NodeRow((await conn.execute(query)).mappings().one())
 
 
-async def page(conn: AsyncConnection, *, after: NodeId | None, limit: int) -> list[NodeRow]:
+async def page(
+    conn: AsyncConnection, *, after: NodeId | None, limit: int, removed: bool = False
+) -> list[NodeRow]:
+    """Registered hosts by name. With `removed`, removed hosts are included, for views of the past."""
     query = sa.select(node).order_by(node.c.node_id).limit(limit)
+    if not removed:
+        query = query.where(node.c.state != REMOVED)
     if after is not None:
         query = query.where(node.c.node_id > after)
     return [NodeRow(row) for row in (await conn.execute(query)).mappings()]
@@ -163,7 +209,8 @@ async def page(conn: AsyncConnection, *, after: NodeId | None, limit: int) -> li
 
 async def subnets(conn: AsyncConnection) -> set[Ipv4Subnet]:
     """Every subnet that some host has."""
-    return {Ipv4Subnet(found) for found in await conn.scalars(sa.select(node.c.subnet))}
+    query = sa.select(node.c.subnet).where(node.c.state != REMOVED)
+    return {Ipv4Subnet(found) for found in await conn.scalars(query)}
 
 
 async def enrolled(conn: AsyncConnection) -> list[NodeId]:

@@ -11,20 +11,25 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from events.drift import OpenDrift
 from events.facts import Reason
 from events.slots import (
     SlotApproved,
+    SlotBringUpFailed,
+    SlotBringUpSucceeded,
     SlotClaimed,
     SlotDegraded,
     SlotDevice,
     SlotDevicesDescribed,
     SlotDevicesGranted,
     SlotDiscovered,
+    SlotExcluded,
     SlotFact,
     SlotFreedUnproved,
     SlotHardware,
     SlotMended,
     SlotNetwork,
+    SlotReadmitted,
     SlotRecovered,
     SlotReleased,
     SlotReleasing,
@@ -32,6 +37,7 @@ from events.slots import (
 )
 from events.tables import metadata
 from events.values import AllocationId, NodeId, PciAddress, SkuName, SlotId, SlotIndex, index_of
+from read_models.bring_ups import bring_up_columns, bring_up_values, excluded_in, failures_in
 from read_models.drift import drift_columns, drift_in
 from read_models.rows import Patch
 
@@ -60,6 +66,7 @@ slot = sa.Table(
     sa.Column("reason", JSONB(none_as_null=True)),
     sa.Column("drift", JSONB(none_as_null=True)),
     sa.Column("blocked", sa.Boolean, nullable=False, server_default=sa.false()),
+    *bring_up_columns(),
     sa.Index("slot_by_node", "node_id", "slot_index"),
     sa.Index(
         "slot_free",
@@ -68,6 +75,7 @@ slot = sa.Table(
         "slot_index",
         postgresql_where=sa.text("state = 'free' and not blocked"),
     ),
+    sa.Index("slot_excluded", "node_id", "slot_index", postgresql_where=sa.text("excluded is not null")),
     sa.Index("slot_drifting", "node_id", "slot_index", postgresql_where=sa.text("drift is not null")),
     schema="read",
 )
@@ -77,7 +85,8 @@ _NETWORK: Final = SlotNetwork.__struct_fields__
 class SlotRow:
     """A slot as its row says. States: discovered, free, claimed, releasing, withheld; `drift` is what is open there.
 
-    `devices` are the PCI functions that its host describes, and `granted` those that it was approved with.
+    `devices` are the PCI functions that its host describes, and `granted` those that it was approved with. `failures`
+    are the consecutive failed bring-ups there, `excluded` is why slices are not placed in it.
     """
 
     def __init__(self, row: Mapping[Any, Any]) -> None:
@@ -94,6 +103,7 @@ class SlotRow:
         self.allocation_id = AllocationId(row["allocation_id"]) if row["allocation_id"] else None
         self.reason = Reason(**row["reason"]) if row["reason"] else None
         self.drift = drift_in(row["drift"])
+        self.failures, self.excluded = failures_in(row["failures"]), excluded_in(row["excluded"])
         self.network = SlotNetwork(*(row[name] for name in _NETWORK)) if row["mac_address"] else None
 
 
@@ -124,13 +134,17 @@ def patch(version: int, fact: SlotFact) -> Patch:
         case SlotReleased() | SlotFreedUnproved():
             freed = {"version": version, "state": "free", "allocation_id": None, "reason": None}
             return Patch(fact.slot_id, freed)
-        case SlotDegraded() | SlotRecovered():
-            open_ = fact.drift if isinstance(fact, SlotDegraded) else ()
-            return Patch(fact.slot_id, {"version": version, **drift_columns(open_)})
-        case SlotMended():
-            return Patch(fact.slot_id, {"version": version})
+        case SlotDegraded() | SlotRecovered() | SlotMended():
+            open_ = {} if isinstance(fact, SlotMended) else drift_columns(_open_drift(fact))
+            return Patch(fact.slot_id, {"version": version, **open_})
+        case SlotBringUpFailed() | SlotBringUpSucceeded() | SlotExcluded() | SlotReadmitted():
+            return Patch(fact.slot_id, {"version": version, **bring_up_values(fact)})
         case _:
             assert_never(fact)
+
+
+def _open_drift(fact: SlotDegraded | SlotRecovered) -> tuple[OpenDrift, ...]:
+    return fact.drift if isinstance(fact, SlotDegraded) else ()
 
 
 def _device_columns(fact: SlotDevicesDescribed | SlotDevicesGranted) -> dict[str, object]:

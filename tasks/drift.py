@@ -16,17 +16,23 @@ from tasks.fields import IngressId, Moment, Sentence, Wire
 
 Scope = Literal["node", "slot", "exposure"]
 Policy = Literal["repair", "report", "block"]
-Source = Literal["ovsdb", "openflow", "rtnetlink", "nfnetlink", "libvirt", "inotify", "pidfd", "survey"]
+Source = Literal[
+    "ovsdb", "openflow", "rtnetlink", "nfnetlink", "xfrm", "libvirt", "inotify", "pidfd", "survey", "probe"
+]
 
 DriftKind = Literal[
-    "host.unreadable", "bridge.absent", "bridge.changed", "bridge.foreign_flows",
+    "host.unreadable", "bridge.absent", "bridge.changed", "bridge.foreign_flows", "bridge.foreign_port",
     "gateway.address", "gateway.forwarding", "gateway.rules", "gateway.dhcp", "uplink.lost", "device.absent",
     "link.absent", "link.changed", "lease.unreserved", "lease.rival", "lease.foreign", "lease.expired",
     "port.absent", "port.changed", "port.flows", "port.meter", "rules.changed", "mapping.changed", "mapping.foreign",
-    "rules.rival",
-    "machine.absent", "machine.paused", "machine.changed", "machine.unplugged", "machine.rival",
+    "foreign.rules", "foreign.xfrm_policy", "foreign.mirror", "foreign.dhcp_server", "foreign.switch_manager",
+    "machine.absent", "machine.paused", "machine.frozen", "machine.changed", "machine.unplugged", "machine.rival",
     "machine.devices", "machine.pins", "machine.seed",
     "slot.device", "slot.ungranted", "slot.occupied", "slot.absent",
+    "gateway.link", "link.diverted",
+    "gateway.route", "gateway.neighbour", "uplink.silent", "uplink.changed",
+    "foreign.route", "foreign.policy_rule", "foreign.upper_link", "foreign.uplink_qdisc",
+    "slice.unreachable",
 ]  # fmt: skip
 
 
@@ -110,9 +116,10 @@ TYPES: Final = (
         kind="bridge.changed",
         scope="node",
         serves="NOD-6: expected bridge present",
-        means="the bridge forwards by itself, has another datapath, address or set of protocols, or has a mirror, a "
-        "controller or a collector of samples",
-        evidence="its settings; the strangers, by their names",
+        means="the bridge forwards by itself, has no datapath, or another datapath type, address or set of protocols, or has a mirror, a "
+        "controller or a collector of samples; or any other setting of it or of its own port differs (spanning tree, multicast "
+        "snooping, policing, QoS), or its switch drops fragments or blocks its own port",
+        evidence="its settings; those that differ, and the foreign mirrors, controllers and collectors, by name",
         source="ovsdb",
         policy="repair",
     ),
@@ -123,6 +130,16 @@ TYPES: Final = (
         means="somebody set flows or meters on the bridge that belong to no slot",
         evidence="flows and meters of slots alone; the cookies and numbers of the others",
         source="openflow",
+        policy="repair",
+    ),
+    DriftType(
+        kind="bridge.foreign_port",
+        scope="node",
+        serves="NOD-3: east-west denied by default",
+        means="the bridge has a port that is not a slot's: an internal port, a patch, a tunnel or a network card. The bridge is "
+        "managed by the agent alone, and such a port bypasses the rules that isolate slots, so it is removed",
+        evidence="only ports of slots; the names of the others",
+        source="ovsdb",
         policy="repair",
     ),
     DriftType(
@@ -147,8 +164,10 @@ TYPES: Final = (
         kind="gateway.rules",
         scope="node",
         serves="NOD-6: MASQUERADE rule for the subnet present",
-        means="a rule or chain of the node is gone, or stands otherwise, or a stranger's stands between them",
-        evidence="how many rules there are; which are missing and which are strange, by their chains",
+        means="the node's own tables of nftables differ from their declaration: a rule is missing, in another place or "
+        "foreign, a chain has another hook, priority, device or policy, a table is dormant, or there is a set, a map or "
+        "another object",
+        evidence="how many rules there are; which are missing and which are foreign, by their chains, and what else differs",
         source="nfnetlink",
         policy="repair",
     ),
@@ -156,20 +175,39 @@ TYPES: Final = (
         kind="gateway.dhcp",
         scope="node",
         serves="NOD-6: host health",
-        means="the DHCP server is gone, or is not the one that was started for this network",
-        evidence="the network that is served; that it is not",
+        means="the DHCP server is gone, is stopped by a signal, or is not the one that was started for this network; or a file "
+        "among its reservations does not belong to a slot, or their folder has another mode",
+        evidence="the network that is served; that it is not, or the files",
         source="pidfd",
         policy="repair",
     ),
     DriftType(
-        kind="rules.rival",
+        kind="gateway.link",
         scope="node",
-        serves="NOD-7, signal 4: NAT and firewall as exposed",
-        means="a rule of another table sends packets into the slices' network, or takes those that come to a slice; it "
-        "is somebody's, and left to him",
-        evidence="no such rule; its table and chain, and where it sends to",
-        source="nfnetlink",
-        policy="report",
+        serves="NOD-6: host health",
+        means="the bridge's own link has another MAC or MTU, answers no ARP request, or has what another program added: "
+        "a queueing discipline, a filter, an XDP program, a setting that cuts or leaks traffic",
+        evidence="the settings of the link; those and the additions, by their names",
+        source="rtnetlink",
+        policy="repair",
+    ),
+    DriftType(
+        kind="gateway.route",
+        scope="node",
+        serves="NOD-6: host health",
+        means="a route that the kernel makes for the gateway's address was deleted or replaced",
+        evidence="the routes to the subnet and to the gateway's address; those that are missing",
+        source="rtnetlink",
+        policy="repair",
+    ),
+    DriftType(
+        kind="gateway.neighbour",
+        scope="node",
+        serves="NOD-6: host health",
+        means="a static neighbour entry was set on the bridge, so the host does not ask slices for their MACs",
+        evidence="only learned neighbours; the static entries",
+        source="rtnetlink",
+        policy="repair",
     ),
     DriftType(
         kind="uplink.lost",
@@ -181,6 +219,64 @@ TYPES: Final = (
         policy="block",
     ),
     DriftType(
+        kind="uplink.silent",
+        scope="node",
+        serves="NOD-6: default-route uplink",
+        means="the gateway of the default route over the uplink does not answer the ARP requests that the kernel sends "
+        "for the agent",
+        evidence="a gateway that answers; its address",
+        # The kernel reports nothing until an entry fails, and entries of slices that boot fail all the time.
+        source="survey",
+        policy="block",
+    ),
+    DriftType(
+        kind="uplink.changed",
+        scope="node",
+        serves="NOD-6: default-route uplink",
+        means="the uplink has another MAC or MTU than when the agent started, or its ARP is off; a restart of the agent "
+        "accepts the change",
+        evidence="the uplink as it was; as it is",
+        source="rtnetlink",
+        policy="report",
+    ),
+    DriftType(
+        kind="foreign.route",
+        scope="node",
+        serves="NOD-6: host health",
+        means="a route of another program sends packets for the slices' subnet elsewhere, or drops them",
+        evidence="only routes over the bridge; the others, with their links and gateways",
+        source="rtnetlink",
+        policy="report",
+    ),
+    DriftType(
+        kind="foreign.policy_rule",
+        scope="node",
+        serves="NOD-6: host health",
+        means="a policy rule of another program drops packets from or to slices or routes them by a table that sends them "
+        "elsewhere, or the rule for the table local or main is missing",
+        evidence="routing by the tables local and main; the rules, with their priorities",
+        source="rtnetlink",
+        policy="report",
+    ),
+    DriftType(
+        kind="foreign.upper_link",
+        scope="node",
+        serves="NOD-6: host health",
+        means="a link of another program (macvlan, VLAN) is stacked on the bridge's own link",
+        evidence="no such link; its kind and name",
+        source="rtnetlink",
+        policy="report",
+    ),
+    DriftType(
+        kind="foreign.uplink_qdisc",
+        scope="node",
+        serves="NOD-6: default-route uplink",
+        means="a foreign queueing discipline, filter or XDP program on the uplink may delay, drop or redirect packets",
+        evidence="none of these; their kinds and what they do",
+        source="rtnetlink",
+        policy="report",
+    ),
+    DriftType(
         kind="device.absent",
         scope="node",
         serves="NOD-6: BF3 tmfifo present",
@@ -188,6 +284,44 @@ TYPES: Final = (
         evidence="the device; that it is not there",
         source="rtnetlink",
         policy="block",
+    ),
+    DriftType(
+        kind="foreign.dhcp_server",
+        scope="node",
+        serves="NOD-7, signal 3: lease as intended",
+        means="another program listens for DHCP requests on the slices' bridge and may answer them; the agent leaves it",
+        evidence="one server; the other, by its process",
+        source="survey",
+        policy="report",
+    ),
+    DriftType(
+        kind="foreign.switch_manager",
+        scope="node",
+        serves="NOD-3: east-west denied by default",
+        means="Open vSwitch accepts database changes from a manager, over the network or another socket; the agent leaves "
+        "the manager, and undoes what it changes on the bridge",
+        evidence="no manager; the managers, by their targets",
+        source="ovsdb",
+        policy="report",
+    ),
+    DriftType(
+        kind="foreign.rules",
+        scope="node",
+        serves="NOD-7, signal 4: NAT and firewall as exposed",
+        means="a rule of another table, or a chain's policy, can match packets of slices at its hook and drops, rejects, "
+        "queues, translates, diverts, copies, rewrites or does not track them, or translates a destination into their network",
+        evidence="no such rule; its table, chain, hook and handle or number, and what it does",
+        source="nfnetlink",
+        policy="report",
+    ),
+    DriftType(
+        kind="foreign.xfrm_policy",
+        scope="node",
+        serves="NOD-7, signal 7: endpoints reachable as exposed",
+        means="an IPsec policy of another program drops or transforms packets from or to the slices' network",
+        evidence="no such policy; what it does, its networks and its direction",
+        source="xfrm",
+        policy="report",
     ),
     DriftType(
         kind="link.absent",
@@ -202,9 +336,19 @@ TYPES: Final = (
         kind="link.changed",
         scope="slot",
         serves="NOD-7, signal 1: vNIC on the right bridge or VF",
-        means="the link is down, has another MTU, owner or name, speaks for the host, is another's, or is a port of "
-        "another bridge as well",
+        means="the link is down, has another MTU, owner or name, answers ARP or IPv6 for the host, is foreign, or is a port of "
+        "another bridge as well; or another program added an address or a queueing discipline, or changed its MAC",
         evidence="the link's settings",
+        source="rtnetlink",
+        policy="repair",
+    ),
+    DriftType(
+        kind="link.diverted",
+        scope="slot",
+        serves="NOD-3: east-west denied by default",
+        means="frames of the slice's link can leave or enter past the switch: a filter mirrors or redirects them, a BPF "
+        "or XDP program handles them, or a macvlan, macvtap, ipvlan or VLAN link is stacked on it, which is deleted",
+        evidence="the link's settings; those and what diverts its frames, by its target or name",
         source="rtnetlink",
         policy="repair",
     ),
@@ -212,8 +356,9 @@ TYPES: Final = (
         kind="lease.unreserved",
         scope="slot",
         serves="NOD-7, signal 3: lease as intended",
-        means="the DHCP server does not have the slot's reservation: its file was edited or removed",
-        evidence="the reservation; that there is none",
+        means="the DHCP server does not have the slot's reservation: its file was edited or removed, or has another mode or "
+        "owner, or is not a file",
+        evidence="the reservation; that there is none, or what differs",
         source="inotify",
         policy="repair",
     ),
@@ -258,8 +403,8 @@ TYPES: Final = (
         scope="slot",
         serves="NOD-7, signal 1: vNIC on the right bridge or VF",
         means="the slice's port was moved to another bridge, has another number or a VLAN, or leads to a device "
-        "that is no more",
-        evidence="the port's bridge, number and VLANs",
+        "that no longer exists; or any other setting of it differs (policing, QoS, a bond), or the switch blocks it",
+        evidence="the port's bridge, number and VLANs, and settings that differ",
         source="ovsdb",
         policy="repair",
     ),
@@ -329,11 +474,21 @@ TYPES: Final = (
         policy="repair",
     ),
     DriftType(
+        kind="machine.frozen",
+        scope="slot",
+        serves="NOD-7, signal 6: readiness reached before active",
+        means="a signal stopped the process of the slice's machine, which libvirt still calls running",
+        evidence="the machine, running; the process, stopped",
+        source="survey",
+        policy="repair",
+    ),
+    DriftType(
         kind="machine.changed",
         scope="slot",
         serves="NOD-7, signal 2: MAC as approved",
-        means="the machine under the slot's name is another than was ordered: its card, size, image or owner, or what it "
-        "boots from; or its card's link is down, its display listens, or it has a device beside those that are written for it",
+        means="the machine under the slot's name differs from the order: its card, size, image or owner, or what it "
+        "boots from; or its card's link is down, its display listens, it is throttled, or it has an additional device; "
+        "or its process has an internet socket, a card or another device that libvirt does not show",
         evidence="the machine as ordered; as it is",
         source="libvirt",
         policy="repair",
@@ -422,6 +577,26 @@ TYPES: Final = (
         evidence="the slot; that the node describes none",
         source="survey",
         policy="block",
+    ),
+    DriftType(
+        kind="foreign.mirror",
+        scope="slot",
+        serves="NOD-3: east-west denied by default",
+        means="a rule of another table copies or sends frames to the slice's link, or this slice's frames to another's",
+        evidence="no such rule; its table, chain, hook and handle, and where it sends to",
+        source="nfnetlink",
+        policy="block",
+    ),
+    DriftType(
+        kind="slice.unreachable",
+        scope="slot",
+        serves="NOD-7, signal 7: endpoints reachable as exposed",
+        means="the slice does not answer probes: from the gateway at its readiness port, or, if that answers, from "
+        "the uplink's side of the packet filter at one of its ingresses; anything on the path can be the cause, "
+        "including the tenant",
+        evidence="an answer, and on which path; what was found, with the hop that failed: gateway, address, port or ingress",
+        source="probe",
+        policy="report",
     ),
 )
 """The catalogue, in the order in which people read it: the node, then a slot from its link to its machine."""

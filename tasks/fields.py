@@ -36,8 +36,11 @@ _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _END: Final = datetime(9999, 1, 1, tzinfo=UTC)
 # A year before 1 or after 9999 in UTC can be stored and never be read again, and what cannot be read stops every
 # reader of the ledger. A clock that was never set stands at the beginning of 1970.
-Moment = Annotated[AwareDatetime, Field(ge=_BEGINNING, lt=_END)]
-"""When something happened, with a zone."""
+# Postgres refuses offsets of 16 hours and more, which ISO 8601 permits: the moment is converted to UTC.
+Moment = Annotated[
+    AwareDatetime, Field(ge=_BEGINNING, lt=_END), AfterValidator(lambda moment: moment.astimezone(UTC))
+]
+"""When something happened, in UTC; sent with any zone."""
 
 
 def is_none(told: object) -> bool:

@@ -242,7 +242,7 @@ ReportBody = Annotated[
 class Report(Wire):
     """One report, at its place in its spool."""
 
-    sequence: int = Field(ge=1)
+    sequence: int = Field(ge=1, lt=2**63)
     """The place; without gaps."""
     observed_at: Moment
     """When the node saw it, by the control plane's time as the node knew it."""

@@ -2,14 +2,16 @@
 
 A node's queue lives in five keys of its namespace. `slices` is the list of waiting order ids, oldest first;
 `slices.messages` maps an id to its bytes from the moment it is queued until it is settled; `slices.held` maps an id
-to the worker that fetched it; `slices.deliveries` counts how often it was fetched; `workers` holds the live
-workers, scored by when they were last heard of.
+to the worker that fetched it; `slices.deliveries` counts how often it was fetched, and maps `reply:<worker>` to the ids
+of the worker's last reply that it did not settle yet; `workers` holds the live workers, scored by when they last beat.
 
 Each script is one atomic step, so a crash leaves an id waiting, held, or gone, and never between. The time is
 always Redis's own: nobody else's clock decides whether a worker is dead. Scripts get every key they touch in KEYS,
 because a node's user may name no key but those of its namespace, inside a script as outside.
 
-Both sides run scripts by digest. Only the control plane can load them.
+Every script that a node runs is bounded in what it looks at, whatever the node wrote under its keys
+([0032](../docs/decisions/0032-a-node-pays-for-what-it-costs.md)). Both sides run scripts by digest. Only the control
+plane can load them.
 """
 
 import hashlib
@@ -60,6 +62,14 @@ class Script:
 
 MOST_WORDS: Final = 1024
 """Of a command about one queue: four times the ids that it may hold."""
+LARGEST_MESSAGE: Final = 128 * 1024
+"""Maximum size of an order in bytes; the largest order of the catalogue is smaller."""
+REPLY_BYTES: Final = 1024 * 1024
+"""Size of a reply after which a fetch adds no further order; the worker fetches the others next."""
+MOST_LOOKS: Final = 64
+"""Maximum number of waiting ids that one fetch reads."""
+LONGEST_REPLY: Final = 16 * 1024
+"""Maximum size in bytes of the ids of one reply."""
 
 _OPENING: Final = f"""\
 if #KEYS ~= 5 or #ARGV > {MOST_WORDS} then return redis.error_reply('ERR more words than work could bring') end
@@ -72,6 +82,23 @@ _ALIVE: Final = """\
 local function alive(worker, timeout)
   local heard = redis.call('ZSCORE', workers, worker)
   return heard and now - heard < timeout
+end
+"""
+
+_ANSWERED: Final = f"""\
+-- The worker names these ids, so it received the reply that had them.
+local function answered(worker, gone)
+  local last, ids = 'reply:' .. worker, {{}}
+  local length = redis.call('HSTRLEN', deliveries, last)
+  if length == 0 or length > {LONGEST_REPLY} then return end
+  for each in string.gmatch(redis.call('HGET', deliveries, last), '%S+') do
+    if not gone[each] then ids[#ids + 1] = each end
+  end
+  if #ids > 0 then
+    redis.call('HSET', deliveries, last, table.concat(ids, ' '))
+  else
+    redis.call('HDEL', deliveries, last)
+  end
 end
 """
 
@@ -143,7 +170,8 @@ local holder = redis.call('HGET', held, id)
 if holder and alive(holder, timeout) then return 'in_flight' end
 redis.call('HDEL', held, id)
 redis.call('HDEL', deliveries, id)
-redis.call('LREM', waiting, 1, id)
+-- An id that stays is dropped by the next fetch, because it has no message. The node may have made the list long.
+if redis.call('LLEN', waiting) <= 1024 then redis.call('LREM', waiting, 1, id) end
 if redis.call('HDEL', messages, id) == 1 then return 'withdrawn' end
 return 'absent'
 """,
@@ -157,7 +185,10 @@ STRANDED: Final = Script(
     + """\
 -- bound, worker timeout (ms)
 local bound, timeout = tonumber(ARGV[1]), tonumber(ARGV[2])
--- Of an agent that dies again and again each worker leaves its name.
+-- Each worker of an agent that crashes repeatedly leaves its name and the ids of its last reply.
+for _, worker in ipairs(redis.call('ZRANGEBYSCORE', workers, '-inf', now - timeout, 'LIMIT', 0, bound)) do
+  redis.call('HDEL', deliveries, 'reply:' .. worker)
+end
 redis.call('ZREMRANGEBYSCORE', workers, '-inf', now - timeout)
 if redis.call('HLEN', held) > bound then return 'flooded' end
 local found = {}
@@ -194,37 +225,56 @@ Exact for up to 1024 entries a key, and no dearer for more: then the number says
 FETCH: Final = Script(
     "fetch",
     _OPENING
-    + """\
+    + f"""\
 -- worker, how many, then the ids that the worker knows it holds
-local worker, room = ARGV[1], tonumber(ARGV[2])
+local worker, room, last = ARGV[1], tonumber(ARGV[2]), 'reply:' .. ARGV[1]
 redis.call('ZADD', workers, now, worker)
-local known, got = {}, {}
+local known, got, ids, size = {{}}, {{}}, {{}}, 0
 for i = 3, #ARGV do known[ARGV[i]] = true end
+
+-- nil for an id without a message, and for one of a size that no order has: the node wrote it itself.
+local function message(id)
+  local length = redis.call('HSTRLEN', messages, id)
+  if length == 0 or length > {LARGEST_MESSAGE} then return nil end
+  size = size + length
+  return redis.call('HGET', messages, id)
+end
 
 -- Ids given to this worker in a reply that never reached it: without this they would stay with a worker that
 -- lives and does not know of them, until it restarts. They were counted when they were first given.
-local holds = redis.call('HGETALL', held)
-for i = 1, #holds, 2 do
-  local id = holds[i]
-  if holds[i + 1] == worker and not known[id] then
-    local bytes = redis.call('HGET', messages, id)
-    if bytes then
-      got[#got + 1] = {id, bytes, tonumber(redis.call('HGET', deliveries, id) or 1)}
-    else
-      redis.call('HDEL', held, id)
+local length = redis.call('HSTRLEN', deliveries, last)
+if length > 0 and length <= {LONGEST_REPLY} then
+  for id in string.gmatch(redis.call('HGET', deliveries, last), '%S+') do
+    if not known[id] and redis.call('HGET', held, id) == worker then
+      local bytes = message(id)
+      if bytes then
+        got[#got + 1] = {{id, bytes, tonumber(redis.call('HGET', deliveries, id) or 1)}}
+        ids[#ids + 1] = id
+      else
+        redis.call('HDEL', held, id)
+      end
     end
   end
 end
 
-while #got < room do
+-- An id may be left over from an order that was settled or taken back; of those only so many are looked at.
+local looks = 0
+while #got < room and size < {REPLY_BYTES} and looks < {MOST_LOOKS} do
+  looks = looks + 1
   local id = redis.call('LPOP', waiting)
   if not id then break end
-  local bytes = redis.call('HGET', messages, id)
+  local bytes = redis.call('HGET', held, id) ~= worker and message(id)
   if bytes then
     redis.call('HSET', held, id, worker)
-    -- One that the worker has in hand already comes back to it, and nobody died of that.
-    got[#got + 1] = {id, bytes, redis.call('HINCRBY', deliveries, id, known[id] and 0 or 1)}
+    -- An order that this worker already has in flight is returned to it without counting a delivery.
+    got[#got + 1] = {{id, bytes, redis.call('HINCRBY', deliveries, id, known[id] and 0 or 1)}}
+    ids[#ids + 1] = id
   end
+end
+if #ids > 0 then
+  redis.call('HSET', deliveries, last, table.concat(ids, ' '))
+elseif length > 0 then
+  redis.call('HDEL', deliveries, last)
 end
 return got
 """,
@@ -234,18 +284,17 @@ return got
 SETTLE: Final = Script(
     "settle",
     _OPENING
+    + _ANSWERED
     + """\
 -- worker, id
 local worker, id = ARGV[1], ARGV[2]
 local holder = redis.call('HGET', held, id)
 if holder and holder ~= worker then return 0 end
-if holder then
-  redis.call('HDEL', held, id)
-else
-  -- Redis lost the hold while the order was carried out, and it was queued anew: it is done all the same.
-  redis.call('LREM', waiting, 1, id)
-end
+redis.call('HDEL', held, id)
+-- Where Redis lost the hold while the order was carried out, and it was queued again, its id stays in the list, without
+-- a message: the next fetch drops it.
 redis.call('HDEL', deliveries, id)
+answered(worker, {[id] = true})
 return redis.call('HDEL', messages, id)
 """,
 )
@@ -254,11 +303,13 @@ return redis.call('HDEL', messages, id)
 PUT_BACK: Final = Script(
     "put_back",
     _OPENING
+    + _ANSWERED
     + """\
 -- worker, then ids, oldest first
-local worker = ARGV[1]
+local worker, gone = ARGV[1], {}
 for i = #ARGV, 2, -1 do
   local id = ARGV[i]
+  gone[id] = true
   if redis.call('HGET', held, id) == worker then
     redis.call('HDEL', held, id)
     redis.call('LPUSH', waiting, id)
@@ -266,22 +317,23 @@ for i = #ARGV, 2, -1 do
     if redis.call('HINCRBY', deliveries, id, -1) < 1 then redis.call('HDEL', deliveries, id) end
   end
 end
+answered(worker, gone)
 """,
 )
 """Return orders that a worker fetched and did not begin."""
 
-BEAT: Final = Script(
-    "beat",
+BEAT: Final = Script("beat", _OPENING + "redis.call('ZADD', workers, now, ARGV[1])\n")
+"""Record the heartbeat of a worker."""
+
+LEAVE: Final = Script(
+    "leave",
     _OPENING
     + """\
--- worker, worker timeout (ms)
-redis.call('ZREMRANGEBYSCORE', workers, '-inf', now - tonumber(ARGV[2]))
-redis.call('ZADD', workers, now, ARGV[1])
+-- worker
+redis.call('HDEL', deliveries, 'reply:' .. ARGV[1])
+redis.call('ZREM', workers, ARGV[1])
 """,
 )
-"""Say that a worker lives, and drop the names of those that do not."""
-
-LEAVE: Final = Script("leave", _OPENING + "redis.call('ZREM', workers, ARGV[1])\n")
 """Say that a worker is gone: what it still holds is free to be given to another at once."""
 
 NODE_SCRIPTS: Final = (FETCH, SETTLE, PUT_BACK, BEAT, LEAVE)
@@ -290,8 +342,10 @@ ALL_SCRIPTS: Final = (ENQUEUE, WITHDRAW, STRANDED, WEIGH, *NODE_SCRIPTS)
 NODE_COMMANDS: Final = (
     # The connection itself. CLIENT SETINFO is left out: Redis before 7.2 refuses a rule that names it.
     *("auth", "hello", "ping", "client|setname", "evalsha", "blmove"),
-    # What the scripts above call: Redis checks a script's commands against the rights of who runs it.
-    *("time", "lpop", "lpush", "lrem", "hget", "hgetall", "hset", "hdel", "hincrby"),
-    *("zadd", "zrem", "zremrangebyscore"),
+    # The commands of the scripts above: Redis checks them against the rights of the user that runs the script. The time
+    # of each is independent of the size of its key: a node may have filled its keys, and Redis executes one command at
+    # a time for all nodes.
+    *("time", "lpop", "lpush", "hget", "hset", "hdel", "hincrby", "hstrlen"),
+    *("zadd", "zrem"),
 )
 """All that a node's user may do, within its own keys."""

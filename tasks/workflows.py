@@ -66,6 +66,8 @@ StepName = Literal[
     "machine.wipe_disks",
     "gateway.set_bridge", "gateway.remove_foreign_flows", "gateway.set_rules",
     "gateway.set_address", "gateway.set_forwarding", "gateway.serve_dhcp",
+    "gateway.remove_foreign_ports",
+    "gateway.set_routes", "gateway.delete_neighbours",
 ]  # fmt: skip
 """Changes of a host: what one `Step` of a plan does, each with a failpoint before and after."""
 

@@ -145,7 +145,7 @@ class NodeQueue:
         if not self._held:
             return None
         try:
-            self._commands.run(BEAT, self.keys, self.worker_id, int(self._timeout * 1000))
+            self._commands.run(BEAT, self.keys, self.worker_id)
         except QueueAway:
             # Whoever fetches or settles logs it; sooner than a beat, or a short outage would cost the hold.
             return self._backoff.next()
