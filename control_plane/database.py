@@ -6,10 +6,20 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
+import sqlalchemy as sa
 from psycopg.pq import PipelineStatus
 from sqlalchemy import event, exc
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
+
+
+class DatabaseUnavailable(Exception):
+    """A program cannot begin on the database of its settings; the message names the database and the reason."""
+
+    def __init__(self, url: sa.URL, error: exc.DBAPIError) -> None:
+        # The first line names the server and the error; hints and further addresses are on the others.
+        reason = str(error.orig).partition("\n")[0].rstrip(". ")
+        super().__init__(f"{url.render_as_string(hide_password=True)}: {reason}")
 
 
 def engine_of(url: str, pool: int) -> AsyncEngine:

@@ -2,11 +2,11 @@
 
 Beside the log it has loops of their own for the sweeper, which is also woken by every commit of new tasks, for timers
 (deadlines, ends of leases), for tasks whose node has credit again or is heard again, for what dead workers hold of
-tasks that are over, for the nodes' users, for nodes that flood their queues, for a Redis that lost its memory, and for
-rows and progress that nobody needs any more. Each of them may be late or run twice and nothing is lost. Of two
-dispatchers one follows the log, and one, the same or not, watches queues; both do all the rest. Servers that are away
-are waited for. An error that nobody foresaw ends all loops and the process with them, loudly: whoever tends it starts
-it again, and a half of it would look alive.
+tasks that are over, for the nodes' users, for nodes that flood their queues, for budgets of reports that were exceeded,
+for a Redis that lost its memory, and for rows and progress that are not needed any more. Each of them may be late or
+run twice and nothing is lost. Of two dispatchers one follows the log, and one, the same or not, watches queues; both do
+all the rest. Servers that are away are waited for. An unexpected error ends all loops and the process with them,
+loudly: its supervisor starts it again, and a half of it would look alive.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ import structlog
 from control_plane.credit import wake_waiting
 from control_plane.dispatch import Dispatcher, Looks
 from control_plane.follow import Follower, follow
+from control_plane.intake import settle
 from control_plane.leading import lead
 from control_plane.outage import DATABASE_AWAY, rest
 from control_plane.progress import forget
@@ -80,6 +81,9 @@ async def run_dispatcher(plane: Plane) -> None:
         )
         group.create_task(_every(TICK_SECONDS, users.follow_all))
         group.create_task(_every(TIDY_SECONDS, lambda: sweeper.withdraw_stranded(next(turns))))
+        group.create_task(
+            _every(TICK_SECONDS, lambda: settle(plane.engine, plane.handle, plane.settings.report_limits))
+        )
         group.create_task(_every(FORGET_SECONDS, lambda: forget(plane.engine)))
         group.create_task(_every(PRUNE_SECONDS, lambda: prune(plane.engine, _kept(plane.settings))))
         group.create_task(_every(TICK_SECONDS, lambda: dispatcher.ring_all(plane.engine), after=grace))

@@ -1,100 +1,249 @@
 """From a node's report to facts: each report once, in its spool's order.
 
-The cursor of a spool moves in the transaction that records what the report said, so a report delivered twice
-is taken once, and one that was answered is in the ledger. A node speaks for its own slots alone: what it says
-of others is logged and taken without a fact, because refusing it for ever would only stop its spool. The answer
-of every report is how far its spool was taken: a node whose disk was restored learns from it that it counts anew
-what was counted before.
+The cursor of a spool moves in the transaction that records the report's facts, so a report delivered twice is recorded
+once, and an acknowledged one is in the ledger or held. Every response has the spool's cursor: a node whose disk was
+restored detects by it that it repeats sequences that were recorded before.
+
+All reports of a node share a budget (`control_plane.report_budget`). A description of the host that it does not allow
+now is held and recorded later, in place of all before it; any other report that it does not allow is refused, and its
+cursor stays where it is. A node keeps the cursors of its `KEPT_SPOOLS` newest spools. An agent has one spool at a time,
+so an older one belongs to a disk that was replaced.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import assert_never
+from datetime import timedelta
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sa
 import structlog
+from pydantic import ValidationError
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from control_plane import task_rows, work
-from control_plane.commands.living import Living, load
+from control_plane import report_budget, work
+from control_plane.commands.living import locked_node
 from control_plane.commands.nodes import Survey, inspect_node, take_mended
-from control_plane.decisions import allocation as life
-from control_plane.decisions import ingress
-from control_plane.decisions.refusals import Conflict, Objection, UnknownName
-from control_plane.decisions.skus import SKUS
-from control_plane.decisions.slots import free, withhold
-from control_plane.handle import Command, Decision, Transaction
+from control_plane.commands.replacing import Replacing
+from control_plane.decisions.refusals import Conflict, Objection, Refused
+from control_plane.handle import Command, Decision, Handle, Transaction, database_time
 from control_plane.operation_reports import take_operation
-from control_plane.processes.allocation import is_newest, is_overtaken, wish_behind
+from control_plane.origin import Origin
 from control_plane.refused_orders import take_refusal
-from control_plane.task_rows import End
-from events import allocations as facts
+from control_plane.report_budget import CREDIT, Limits
+from control_plane.slice_reports import Place, Taken, cause_of, take_slice
 from events.append import Change
 from events.envelope import Cause
-from events.facts import Reason
-from events.values import NodeId, new_uuid, node_of
+from events.errors import VersionConflict
+from events.nodes import NodeReportsResumed, NodeReportsThrottled
+from events.values import NodeId, new_uuid, stream_of_node
+from read_models import nodes
 from tasks import reports
+from tasks.fields import Wire
 from tasks.reports import Report
 
 log = structlog.get_logger()
-SliceReport = (
-    reports.SliceStarting
-    | reports.SliceAddress
-    | reports.SliceReady
-    | reports.SliceExposed
-    | reports.SliceInterrupted
-    | reports.SliceFailed
-    | reports.SliceStopped
-    | reports.SliceRemoved
-    | reports.SliceRemains
-)
+KEPT_SPOOLS: Final = 8
+"""Cursors that a node keeps: those that moved last."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a report stands: whose, in which spool."""
+class Step:
+    """A report to take, and the sequences right before it of descriptions that it replaces, oldest first."""
 
-    node: NodeId
-    incarnation: UUID
+    report: Report
+    replaced: int = 0
+
+    @property
+    def after(self) -> int:
+        """The sequence that comes before this step."""
+        return self.report.sequence - self.replaced - 1
 
 
-def take_report(place: Place, report: Report) -> Command:
-    """Take one report. Raises `Conflict` when an earlier one of its spool is still missing."""
+def single(batch: Sequence[Report]) -> Iterator[Step]:
+    """Each report on its own."""
+    return map(Step, batch)
+
+
+def merged(batch: Sequence[Report]) -> Iterator[Step]:
+    """The reports of a node that exceeds its budget: of descriptions without another report in between, the last."""
+    replaced = 0
+    for report, following in zip(batch, (*batch[1:], None), strict=True):
+        if following is not None and _is_description(report) and _is_description(following):
+            replaced += 1
+            continue
+        yield Step(report, replaced)
+        replaced = 0
+
+
+def _is_description(report: Report) -> bool:
+    return isinstance(report.body, reports.NodeSurveyed)
+
+
+def take_report(
+    place: Place, step: Step, limits: Limits, *, silent_after: timedelta, simulated_allowed: bool
+) -> Command:
+    """Take one report. Raises `Conflict` when an earlier one of its spool is still missing, and `Throttled`.
+
+    An allocation that is placed on another node because of it is not placed on one that sent nothing for
+    `silent_after`.
+    """
+    report, replacing = step.report, Replacing(silent_after, simulated_allowed=simulated_allowed)
 
     async def command(transaction: Transaction) -> Decision:
-        if not await _advance(transaction.conn, place, report.sequence):
+        budget = await report_budget.take(transaction.conn, place.node, limits, transaction.now)
+        if not await _advance(transaction.conn, place, step):
             last = await _last_taken(transaction.conn, place)
             if report.sequence <= last:
-                return Decision((), _cause(place, report), str(last))
-            if report.sequence > last + 1:
+                # Already recorded: a node whose request timed out sends all of it again, and must not be charged twice.
+                await report_budget.charge(transaction.conn, place.node, limits, -1)
+                return Decision((), cause_of(place, report), str(last))
+            if step.after > last:
                 why = f"report {last + 1} of this spool must come first"
                 raise Conflict(Objection("report_missing", why, "/reports"))
-            await _advance(transaction.conn, place, report.sequence)
-        return replace(await _decide(transaction, place, report), answer=str(report.sequence))
+            await _advance(transaction.conn, place, step)
+        if step.replaced:
+            await report_budget.count_merged(transaction.conn, place.node, step.replaced)
+        if _is_description(report) and not report_budget.may_record(budget, limits, transaction.now):
+            decision = await _hold(transaction, place, report, limits)
+        else:
+            decision = await _record(transaction, place, report, limits, replacing)
+        return replace(decision, answer=str(report.sequence))
 
     return command
 
 
-async def _decide(transaction: Transaction, place: Place, report: Report) -> Decision:
+async def _record(
+    transaction: Transaction, place: Place, report: Report, limits: Limits, replacing: Replacing
+) -> Decision:
+    """Decide on a report, and charge what its facts cost beyond the token that was taken."""
+    if _is_description(report):
+        await report_budget.release(transaction.conn, place.node, replaced=True)
+    taken = await _decide(transaction, place, report, replacing)
+    more = report_budget.cost_of(taken.decision.changes) - 1 - (CREDIT if taken.ends_task else 0)
+    await report_budget.charge(transaction.conn, place.node, limits, more)
+    return taken.decision
+
+
+class _Held(Wire):
+    """A description that waits for the budget, and the spool that it came from."""
+
+    incarnation: UUID
+    report: Report
+
+
+async def _hold(transaction: Transaction, place: Place, report: Report, limits: Limits) -> Decision:
+    text = _Held(incarnation=place.incarnation, report=report).model_dump_json()
+    began = await report_budget.hold(transaction.conn, place.node, text, transaction.now)
+    return await _throttled(transaction, place.node, limits, cause_of(place, report), began=began)
+
+
+def refuse_reports(node: NodeId, limits: Limits, times: int, origin: Origin) -> Command:
+    """Count refused requests of a node that exceeded its budget, and record the first of an episode."""
+
+    async def command(transaction: Transaction) -> Decision:
+        began = await report_budget.count_refused(transaction.conn, node, times, transaction.now)
+        return await _throttled(transaction, node, limits, origin.at(transaction.now), began=began)
+
+    return command
+
+
+async def _throttled(
+    transaction: Transaction, node_id: NodeId, limits: Limits, cause: Cause, *, began: bool
+) -> Decision:
+    if not began:
+        return Decision((), cause)
+    node = await locked_node(transaction.conn, node_id)
+    fact = NodeReportsThrottled(node_id, transaction.now, limits.burst, limits.per_minute)
+    return Decision((Change(stream_of_node(node_id), node.version, (fact,)),), cause)
+
+
+def record_held(node: NodeId, limits: Limits) -> Command:
+    """Record the held description of a node."""
+
+    async def command(transaction: Transaction) -> Decision:
+        text = await report_budget.held(transaction.conn, node)
+        if text is None:
+            return Decision((), _own_cause(transaction, node))
+        await report_budget.release(transaction.conn, node, replaced=False)
+        registered = await nodes.find(transaction.conn, node, lock=True)
+        if registered is None or registered.key_thumbprint is None:
+            # Its access ended after the description came.
+            return Decision((), _own_cause(transaction, node))
+        held = _Held.model_validate_json(text)
+        place, report = Place(node, held.incarnation), held.report
+        assert isinstance(report.body, reports.NodeSurveyed), "only descriptions are held"
+        decision = await inspect_node(transaction, Survey(node, report.body, cause_of(place, report)))
+        more = report_budget.cost_of(decision.changes) - 1
+        await report_budget.charge(transaction.conn, node, limits, more)
+        return decision
+
+    return command
+
+
+def resume_reports(node_id: NodeId, limits: Limits) -> Command:
+    """Record that an episode of throttling is over, if it is."""
+
+    async def command(transaction: Transaction) -> Decision:
+        cause = _own_cause(transaction, node_id)
+        over = await report_budget.end_episode(transaction.conn, node_id, limits, transaction.now)
+        if over is None:
+            return Decision((), cause)
+        node = await locked_node(transaction.conn, node_id)
+        fact = NodeReportsResumed(node_id, over.since, over.refused, over.merged)
+        return Decision((Change(stream_of_node(node_id), node.version, (fact,)),), cause)
+
+    return command
+
+
+async def settle(engine: AsyncEngine, handle: Handle, limits: Limits) -> None:
+    """Record what is held once its budget allows it, and end the episodes that are over."""
+    async with engine.connect() as conn:
+        due = await report_budget.due(conn, limits, await database_time(conn))
+    for node in due.held:
+        await _settled(handle, node, record_held(node, limits))
+    for node in due.over:
+        await _settled(handle, node, resume_reports(node, limits))
+
+
+async def _settled(handle: Handle, node: NodeId, command: Command) -> None:
+    """Run one node's command. A failure must not stop the commands of other nodes; it is retried a second later."""
+    try:
+        await handle(command)
+    except (Refused, ValidationError, VersionConflict) as error:
+        log.warning("report_budget_not_settled", node=node, error=str(error))
+
+
+def _own_cause(transaction: Transaction, node: NodeId) -> Cause:
+    origin = Origin(
+        actor="process:report_budget", why=f"budget of {node}'s reports", correlation_id=new_uuid()
+    )
+    return origin.at(transaction.now)
+
+
+async def _decide(transaction: Transaction, place: Place, report: Report, replacing: Replacing) -> Taken:
+    cause = cause_of(place, report)
     match report.body:
         case reports.NodeSurveyed() as body:
-            return await inspect_node(transaction, Survey(place.node, body, _cause(place, report)))
+            return Taken(await inspect_node(transaction, Survey(place.node, body, cause)))
         case reports.DriftMended() as body:
-            return await take_mended(transaction, place.node, body, _cause(place, report))
+            return Taken(await take_mended(transaction, place.node, body, cause))
         case reports.OrderRefused() as body:
-            return await take_refusal(transaction, place.node, body, _cause(place, report))
+            return Taken(await take_refusal(transaction, place.node, body, cause))
         case reports.OperationDone() | reports.OperationFailed() as body:
-            return await take_operation(transaction, place.node, body, _cause(place, report))
+            decision = await take_operation(transaction, place.node, body, cause)
+            return Taken(decision, ends_task=bool(decision.changes))
         case body:
-            return await _slice(transaction, place, report, body)
+            return await take_slice(transaction, place, report, body, replacing)
 
 
-async def _advance(conn: AsyncConnection, place: Place, sequence: int) -> bool:
-    """Whether it is the next report of its spool; a twin of it waits here, and is then none."""
+async def _advance(conn: AsyncConnection, place: Place, step: Step) -> bool:
+    """Advance the cursor; return whether the step is the next one. A concurrent duplicate waits here, then is not."""
     cursor = work.report_cursor
-    next_one = sa.and_(_cursor_of(place), cursor.c.sequence == sequence - 1)
-    moved = await conn.execute(sa.update(cursor).where(next_one).values(sequence=sequence))
+    next_one = sa.and_(_cursor_of(place), cursor.c.sequence.between(step.after, step.report.sequence - 1))
+    values = {"sequence": step.report.sequence, "moved_at": sa.func.clock_timestamp()}
+    moved = await conn.execute(sa.update(cursor).where(next_one).values(values))
     return bool(moved.rowcount)
 
 
@@ -102,127 +251,23 @@ async def _last_taken(conn: AsyncConnection, place: Place) -> int:
     """How far the spool was taken, 0 for one that is new; the row stays locked."""
     cursor = work.report_cursor
     key = {"node_id": place.node, "incarnation": place.incarnation}
-    await conn.execute(insert(cursor).values(**key, sequence=0).on_conflict_do_nothing())
+    made = await conn.execute(insert(cursor).values(**key, sequence=0).on_conflict_do_nothing())
+    if made.rowcount:
+        await _forget_spools(conn, place.node)
     found = await conn.execute(sa.select(cursor.c.sequence).where(_cursor_of(place)).with_for_update())
     last: int = found.scalar_one()
     return last
 
 
+async def _forget_spools(conn: AsyncConnection, node: NodeId) -> None:
+    """Keep the cursors of the node's newest spools only."""
+    cursor = work.report_cursor
+    newest = sa.select(cursor.c.incarnation).where(cursor.c.node_id == node)
+    kept = newest.order_by(cursor.c.moved_at.desc()).limit(KEPT_SPOOLS)
+    old = sa.and_(cursor.c.node_id == node, cursor.c.incarnation.not_in(kept))
+    await conn.execute(sa.delete(cursor).where(old))
+
+
 def _cursor_of(place: Place) -> sa.ColumnElement[bool]:
     cursor = work.report_cursor
     return sa.and_(cursor.c.node_id == place.node, cursor.c.incarnation == place.incarnation)
-
-
-def _why(place: Place, report: Report) -> str:
-    return f"report {report.sequence} of {place.incarnation}"
-
-
-def _cause(place: Place, report: Report) -> Cause:
-    return Cause(
-        actor=f"node:{place.node}",
-        why=_why(place, report),
-        project=None,
-        correlation_id=new_uuid(),
-        causation_id=None,
-        trace_context=report.trace_context,
-        observed_at=report.observed_at,
-    )
-
-
-async def _slice(transaction: Transaction, place: Place, report: Report, body: SliceReport) -> Decision:
-    try:
-        living = await load(transaction.conn, body.allocation_id)
-    except UnknownName:
-        living = None
-    if living is None or body.slot_id not in living.rows or node_of(body.slot_id) != place.node:
-        log.warning("report_not_its_own", node=place.node, slot=body.slot_id, sequence=report.sequence)
-        return Decision((), _cause(place, report))
-    wish = wish_behind(living.history, body.slot_id, report.order_id)
-    cause = wish.leads_to(actor=f"node:{place.node}", why=_why(place, report), observed_at=report.observed_at)
-    if report.order_id is not None:
-        await _follow_task(transaction, place, report.order_id, body)
-        if is_overtaken(living.history, body.slot_id, report.order_id):
-            # It waited on the node: what it proves, or could not prove, was never asked for by the wish of now.
-            log.info("report_overtaken", slot=body.slot_id, kind=body.kind, order=str(report.order_id))
-            return Decision((), cause)
-    newest = report.order_id is not None and is_newest(living.history, body.slot_id, report.order_id)
-    return Decision(_slice_changes(transaction, living, body, newest=newest), cause)
-
-
-def _slice_changes(
-    transaction: Transaction, living: Living, body: SliceReport, *, newest: bool
-) -> tuple[Change, ...]:
-    """What follows from a report; `newest` says whether it came of the newest order of its slot."""
-    state, slot, allocation = living.state, body.slot_id, body.allocation_id
-    match body:
-        case reports.SliceStarting():
-            return living.changes(life.start_slice(state, slot))
-        case reports.SliceAddress():
-            seen = facts.SliceAddressObserved(
-                allocation, slot, body.mac, body.expected_ip, body.actual_ip, body.lease_state
-            )
-            return living.changes(life.observe_address(state, seen) if living.is_news(seen) else ())
-        case reports.SliceReady():
-            ready = facts.SliceReady(allocation, slot, body.address, body.port, body.banner)
-            applied = ingress.applied(living.ways, slot) if newest else ()
-            return living.changes((*life.slice_ready(state, ready, transaction.now), *applied))
-        case reports.SliceExposed():
-            # Of an older order too: what it speaks of the newest has as well, and its node says it once.
-            return living.changes(
-                ingress.seen(living.ways, slot, body.lost, newest=newest, others=body.others)
-            )
-        case reports.SliceInterrupted():
-            deadline = transaction.now + SKUS[state.request.sku].ready_within
-            interrupted = facts.SliceInterrupted(allocation, slot, _reason(body.reason), deadline)
-            return living.changes(life.interrupt_slice(state, interrupted))
-        case reports.SliceFailed():
-            return living.changes(life.fail(state, _reason(body.reason)))
-        case _:
-            return _ended(living, body)
-
-
-def _ended(
-    living: Living, body: reports.SliceStopped | reports.SliceRemoved | reports.SliceRemains
-) -> tuple[Change, ...]:
-    """What follows from the word that nothing of a slice runs, or is left; or that something is."""
-    state, slot, allocation = living.state, body.slot_id, body.allocation_id
-    row, ways = living.rows[slot], living.ways
-    match body:
-        case reports.SliceStopped(forced=forced):
-            off = life.slice_stopped(state, slot, forced=forced)
-            return living.changes((*off, *(ingress.closed(ways, slot) if off else ())))
-        case reports.SliceRemoved():
-            removed = life.slice_removed(state, slot)
-            if not removed:
-                return ()
-            freed = free(slot, row.allocation_id, row.state, allocation, body.absent)
-            return living.changes((*ingress.emptied(ways, slot), *removed), *living.slot_change(slot, freed))
-        case reports.SliceRemains():
-            unproved = facts.SliceRemovalUnproved(allocation, slot, body.leftovers)
-            told = life.slice_remains(state, unproved)
-            if not told or not living.is_news(unproved):
-                return ()
-            held = withhold(slot, row.allocation_id, row.state, allocation, body.leftovers)
-            return living.changes(told, *living.slot_change(slot, held))
-        case _:
-            assert_never(body)
-
-
-def _reason(reason: reports.Reason) -> Reason:
-    return Reason(reason.code, reason.message)
-
-
-async def _follow_task(transaction: Transaction, place: Place, order_id: UUID, body: SliceReport) -> None:
-    """An order ends with what it was for; until then the relay keeps seeing to it."""
-    conn, now = transaction.conn, transaction.now
-    match body:
-        case reports.SliceReady() | reports.SliceStopped() | reports.SliceRemoved():
-            result = body.model_dump_json(exclude={"slot_id", "allocation_id"})
-            await task_rows.end(conn, place.node, order_id, End("done", result=result), now)
-        case reports.SliceFailed(reason=reason):
-            await task_rows.end(conn, place.node, order_id, task_rows.failure(_reason(reason)), now)
-        case reports.SliceRemains(leftovers=leftovers):
-            why = Reason("leftovers", ", ".join(leftovers))
-            await task_rows.note(conn, place.node, order_id, why)
-        case _:
-            pass

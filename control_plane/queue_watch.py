@@ -1,15 +1,17 @@
-"""Keeps one node from taking Redis from the others: who writes or holds far more than work could bring is revoked.
+"""Keep one node from exhausting Redis: a node that writes, holds or uses far more than its work requires is
+revoked.
 
-What a node writes under its own keys nobody can check beforehand, and Redis' memory and connections are everybody's. So
-queues are weighed in turns, each once in two minutes, and all of them at once whenever what Redis keeps has grown by a
-small part of a flood; connections are counted by the same two rules. The bounds lie above all that a node can be sent
-or needs. What a single connection may make Redis hold is bounded by Redis itself (`deploy.embedded.redis`). A command
-of a million words leaves nothing behind and holds everybody up for seconds: our scripts refuse it, and whoever says one
-is found by the log of slow commands.
+What a node writes under its own keys cannot be checked beforehand, and Redis' memory, time and connections are shared
+by all. So queues are weighed in turns, each once in two minutes, and all of them at once whenever what Redis keeps has
+grown by a small part of a flood; connections are counted by the same two rules. The bounds lie above all that a node
+can be sent or needs. What a single connection may make Redis hold is bounded by Redis itself
+(`deploy.embedded.redis`). A command of a million words leaves nothing behind and delays every client for seconds: our
+scripts refuse it, and the slow log names its sender. An endless stream of short commands is found by
+sampling commands while Redis is busy (`control_plane.queue_time`).
 
-A flood ends on the road by which admins revoke: one fact, whoever found it first, then the node's user, its connections
-and its keys. A crash in between leaves the rest to `QueueUsers.follow_all`. What others were to get and Redis had no
-room for is due still, and sent again.
+A flood ends the way in which admins revoke: one fact, whichever process found it first, then the node's user, its
+connections and its keys. A crash in between leaves the rest to `QueueUsers.follow_all`. What other nodes were to get
+and Redis had no room for is still due, and sent again.
 """
 
 from collections.abc import Sequence
@@ -25,6 +27,7 @@ from control_plane.commands.identity import revoke_node
 from control_plane.decisions.refusals import UnknownName
 from control_plane.handle import Handle
 from control_plane.origin import Origin
+from control_plane.queue_time import TimeWatch
 from control_plane.queue_users import QueueUsers
 from control_plane.queue_weights import (
     FLOOD,
@@ -76,6 +79,11 @@ class QueueWatch:
     _connected: Growth = field(default_factory=lambda: Growth(GROWN_CONNECTIONS))
     _swelling: set[NodeId] = field(default_factory=set)
 
+    _time: TimeWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._time = TimeWatch(self.redis)
+
     async def look(self) -> None:
         """A turn, of which there is one a second. What a Redis that is away does not say is asked at the next."""
         self._turn = (self._turn + 1) % ROUND
@@ -83,6 +91,8 @@ class QueueWatch:
             said = await redis_nodes.usage(self.redis)
             for name, words in (await wordy(self.redis)).items():
                 await self._revoke(name, f"{words} words in one command")
+            for name, why in (await self._time.look(said.cpu_seconds)).items():
+                await self._revoke(name, why)
             grown = self._kept.noticed(said.kept_bytes)
             crowded = (
                 self._connected.noticed(said.connections),

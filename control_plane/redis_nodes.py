@@ -57,11 +57,13 @@ class Loss(Enum):
 
 
 class Usage(NamedTuple):
-    """What Redis holds: bytes of keys, bytes of what connections send and get, and connections."""
+    """Redis' usage: bytes of keys, bytes in connections' buffers, number of connections, and the processor time since
+    its start."""
 
     kept_bytes: int
     connection_bytes: int
     connections: int
+    cpu_seconds: float
 
 
 def user_name(node_id: NodeId) -> str:
@@ -111,7 +113,12 @@ async def forget_queues(client: Redis, node_ids: Sequence[NodeId]) -> None:
 
 async def usage(client: Redis) -> Usage:
     [said] = await _all(client, [("INFO",)])
-    return Usage(said["used_memory_dataset"], said["mem_clients_normal"], said["connected_clients"])
+    return Usage(
+        said["used_memory_dataset"],
+        said["mem_clients_normal"],
+        said["connected_clients"],
+        said["used_cpu_user"] + said["used_cpu_sys"],
+    )
 
 
 async def inspect(client: Redis) -> Loss | None:

@@ -18,9 +18,13 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+from redis.asyncio.connection import parse_url
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
 
 from control_plane.decisions.readiness import SSH, Check
 from control_plane.decisions.skus import IMAGES, Images
+from control_plane.report_budget import Limits
 from tasks.fields import ImageName, Port
 from tasks.orders import LONGEST_BANNER
 
@@ -31,6 +35,8 @@ SLICE_NETWORKS: Final = IPv4Network("10.100.0.0/16")
 
 
 _PREFIX: Final = "SLICEPLANE_"
+_DATABASE_DRIVERS: Final = frozenset({"postgresql", "postgresql+psycopg"})
+_LAST_PORT: Final = 65535
 
 
 class SettingsRefused(Exception):
@@ -110,11 +116,19 @@ class Settings(BaseSettings):
     """How often nodes say that they live (PLT-3). They hear of a change when they renew, at half of `session_seconds`:
     one to less than a quarter has all of them taken for silent until then."""
 
+    report_burst: int = Field(default=1000, ge=20, le=1_000_000)
+    """Tokens that the budget of a node's reports holds (`control_plane.report_budget`)."""
+    reports_per_minute: int = Field(default=60, ge=1, le=1_000_000)
+    """Tokens that it regains per minute."""
+
     tasks_kept_days: float = Field(default=1.0, gt=0)
     """For how long tasks are listed after they came to a good end."""
     failed_tasks_kept_days: float = Field(default=7.0, gt=0)
     """The same after a bad end; only for so long can it be seen at a glance why."""
 
+    place_on_simulated_nodes: bool = False
+    """Whether slices are placed on simulated nodes by requests that name no node. Such a node has no guests, so only a
+    deployment for trials and tests allows it."""
     slice_networks: IPv4Network = SLICE_NETWORKS
     """Of which each new node gets a /24 for its slices; at least two of them."""
     images: tuple[ImageSettings, ...] = ()
@@ -128,6 +142,11 @@ class Settings(BaseSettings):
         return {**IMAGES, **{each.name: each.check for each in self.images}}
 
     @property
+    def report_limits(self) -> Limits:
+        """The budget that all reports of a node share."""
+        return Limits(self.report_burst, self.reports_per_minute)
+
+    @property
     def redis_over_tls(self) -> bool:
         return self.redis_url.get_secret_value().startswith("rediss://")
 
@@ -139,6 +158,37 @@ class Settings(BaseSettings):
     def silent_after(self) -> timedelta:
         """A node unheard of for so long gets nothing new (PLT-3): four heartbeats."""
         return timedelta(seconds=_SILENT_BEATS * self.heartbeat_seconds)
+
+    @field_validator("database_url")
+    @classmethod
+    def _is_a_postgres_url(cls, given: SecretStr) -> SecretStr:
+        try:
+            driver = make_url(given.get_secret_value()).drivername
+        except (ArgumentError, ValueError):
+            driver = ""
+        if driver not in _DATABASE_DRIVERS:
+            # Without the value, which holds a password.
+            raise ValueError("not a URL of the form postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE")
+        return given
+
+    @field_validator("redis_url")
+    @classmethod
+    def _is_a_redis_url(cls, given: SecretStr) -> SecretStr:
+        try:
+            parse_url(given.get_secret_value())
+        except ValueError:
+            # Without the value, which holds a password.
+            raise ValueError("not a URL of the form rediss://USER:PASSWORD@HOST:PORT") from None
+        return given
+
+    @field_validator("listen")
+    @classmethod
+    def _names_hosts_and_ports(cls, given: str) -> str:
+        for address in given.split(","):
+            host, _, port = address.rpartition(":")
+            if not (host and port.isascii() and port.isdigit() and int(port) <= _LAST_PORT):
+                raise ValueError(f"{address!r} is not an address of the form HOST:PORT")
+        return given
 
     @field_validator("slice_networks")
     @classmethod
@@ -180,6 +230,8 @@ def read_settings() -> Settings:
 def _objection(error: ErrorDetails) -> str:
     """By the name of the environment variable and the place in its value, where it is about one."""
     why, place = error["msg"].removeprefix("Value error, "), error["loc"]
+    if error["type"] == "missing":
+        why = "not set"
     if not place:
         return why
     name, *within = map(str, place)

@@ -110,10 +110,10 @@ _TRIED: Final = sa.select(
 ).where(task.c.task_id.is_not(None))
 
 
-async def end(conn: AsyncConnection, node: NodeId, order_id: UUID, how: End, now: datetime) -> None:
-    """End an order of the node that is still open; its progress is of no more use."""
+async def end(conn: AsyncConnection, node: NodeId, order_id: UUID, how: End, now: datetime) -> bool:
+    """End an order of the node, and whether it was still open; its progress is of no more use."""
     mine = task.c.order_id == order_id, task.c.node_id == node
-    await _end(conn, sa.and_(*mine), how, now)
+    return await _end(conn, sa.and_(*mine), how, now)
 
 
 async def end_tries(conn: AsyncConnection, task_id: UUID, how: End, now: datetime) -> None:
@@ -128,7 +128,7 @@ async def note(conn: AsyncConnection, node: NodeId, order_id: UUID, reason: Reas
     await conn.execute(sa.update(task).where(*mine).values(reason=_json(reason)))
 
 
-async def _end(conn: AsyncConnection, which: sa.ColumnElement[bool], how: End, now: datetime) -> None:
+async def _end(conn: AsyncConnection, which: sa.ColumnElement[bool], how: End, now: datetime) -> bool:
     ended = (
         sa.update(task)
         .where(which, task.c.state.in_(OPEN))
@@ -136,7 +136,9 @@ async def _end(conn: AsyncConnection, which: sa.ColumnElement[bool], how: End, n
         .returning(task.c.order_id)
         .cte("ended")
     )
-    await conn.execute(sa.delete(progress).where(progress.c.order_id.in_(sa.select(ended.c.order_id))))
+    past = sa.delete(progress).where(progress.c.order_id.in_(sa.select(ended.c.order_id)))
+    count = sa.select(sa.func.count()).select_from(ended).add_cte(past.cte("past"))
+    return bool((await conn.execute(count)).scalar_one())
 
 
 def _json(reason: Reason | None) -> Mapping[str, str] | None:

@@ -14,6 +14,14 @@ from control_plane.work import node_seen
 from events.values import NodeId
 
 
+async def has_recent_heartbeat(conn: AsyncConnection, node: NodeId, silent_after: timedelta) -> bool:
+    """Whether the node sent a heartbeat within `silent_after`."""
+    recent = sa.select(sa.literal(1)).where(
+        node_seen.c.node_id == node, node_seen.c.seen_at > sa.func.clock_timestamp() - silent_after
+    )
+    return (await conn.execute(recent)).first() is not None
+
+
 async def is_telling(conn: AsyncConnection, nodes: Collection[NodeId], silent_after: timedelta) -> bool:
     """Whether one of the nodes has something to tell; one that was not heard for `silent_after` has not."""
     telling = sa.select(sa.literal(1)).where(

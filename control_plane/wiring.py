@@ -10,9 +10,10 @@ from typing import Final
 
 import structlog
 from redis.asyncio import Redis
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from control_plane.database import engine_of
+from control_plane.database import DatabaseUnavailable, engine_of
 from control_plane.handle import Clock, Handle, database_time
 from control_plane.redis_client import redis_client
 from control_plane.settings import Settings
@@ -49,18 +50,25 @@ def spare_collections() -> None:
 async def plane(settings: Settings, *, pool: int = 8, clock: Clock = database_time) -> AsyncIterator[Plane]:
     """Connect, refuse a server that the ledger's promises do not hold on, and close at the end.
 
-    Raises `UnfitServer`, `UnusableCertificate`.
+    Raises `DatabaseUnavailable`, `UnfitServer`, `UnusableCertificate`.
     """
     arm_from(settings.failpoints)
     engine = engine_of(settings.database_url.get_secret_value(), pool)
     redis = redis_client(settings)
     try:
-        async with engine.connect() as conn:
-            await refuse_unfit_server(await ledger_connection(conn))
+        await _refuse_unusable_database(engine)
         yield Plane(settings, engine, redis, Handle(engine, RedisWake(redis), clock))
     finally:
         await redis.aclose()
         await engine.dispose()
+
+
+async def _refuse_unusable_database(engine: AsyncEngine) -> None:
+    try:
+        async with engine.connect() as conn:
+            await refuse_unfit_server(await ledger_connection(conn))
+    except DBAPIError as error:
+        raise DatabaseUnavailable(engine.url, error) from error
 
 
 def configure_logs(style: str) -> None:

@@ -117,6 +117,23 @@ report_cursor = sa.Table(
     sa.Column("node_id", sa.Text, primary_key=True),
     sa.Column("incarnation", UUID(as_uuid=True), primary_key=True),
     sa.Column("sequence", sa.BigInteger, nullable=False),
+    sa.Column(
+        "moved_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.clock_timestamp()
+    ),
+    schema="work",
+)
+report_budget = sa.Table(
+    "report_budget",
+    metadata,
+    sa.Column("node_id", sa.Text, primary_key=True),
+    sa.Column("spent_until", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("throttled_at", sa.DateTime(timezone=True)),
+    sa.Column("exceeded_at", sa.DateTime(timezone=True)),
+    sa.Column("refused", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("merged", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("held", sa.Text),
+    sa.Column("held_at", sa.DateTime(timezone=True)),
+    sa.Index("report_budget_exceeded", "node_id", postgresql_where=sa.text("throttled_at is not null")),
     schema="work",
 )
 verification = sa.Table(

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 
 from control_plane.api.access import CallingNode
 from control_plane.api.problems import PROBLEMS
-from control_plane.api.state import keys_of, plane_of, users_of
+from control_plane.api.state import gate_of, keys_of, plane_of, users_of
 from control_plane.certificates import redis_ca
 from control_plane.commands.identity import (
     enrol_node,
@@ -16,12 +16,13 @@ from control_plane.commands.identity import (
     proven,
     renew_session,
 )
-from control_plane.decisions.refusals import Conflict, Objection
+from control_plane.decisions.refusals import Conflict, Objection, Throttled
 from control_plane.handle import Command
-from control_plane.intake import Place, take_report
+from control_plane.intake import merged, refuse_reports, single, take_report
 from control_plane.origin import Origin
 from control_plane.redis_nodes import user_name
 from control_plane.sessions import Superseded
+from control_plane.slice_reports import Place
 from events.values import NodeId, new_uuid
 from tasks.agent_api import (
     Enrolment,
@@ -56,7 +57,12 @@ async def renew(request: Request, body: Renewal) -> Granted:
         return await _granted(
             request,
             node,
-            renew_session(body, _origin(request, node, "renewal"), _lifetime(request)),
+            renew_session(
+                body,
+                _origin(request, node, "renewal"),
+                _lifetime(request),
+                plane_of(request).settings.report_limits,
+            ),
         )
     except Superseded as superseded:
         await _refuse_superseded(request, superseded)
@@ -114,10 +120,30 @@ def _lifetime(request: Request) -> timedelta:
 async def reports(request: Request, node: CallingNode, body: ReportBatch) -> ReportsTaken:
     """Take consecutive reports of one spool; each becomes facts once, whatever is sent again.
 
-    An answer beyond the last report sent says that the spool's disk was restored or copied.
+    A response above the last sequence sent means that the spool's disk was restored or copied. A response below it
+    means that the node's report budget is spent: send the remaining reports again. If no report was stored, the
+    response is 429 with `Retry-After`.
     """
-    place, taken = Place(node, body.incarnation), ""
-    for report in body.reports:
-        taken = await plane_of(request).handle(take_report(place, report))
-        failpoint("intake.taken")
+    gate, place, taken = gate_of(request), Place(node, body.incarnation), ""
+    handle, settings = plane_of(request).handle, plane_of(request).settings
+    limits = settings.report_limits
+    with gate.entered(node):
+        for step in (merged if gate.is_throttled(node) else single)(body.reports):
+            try:
+                command = take_report(
+                    place,
+                    step,
+                    limits,
+                    silent_after=settings.silent_after,
+                    simulated_allowed=settings.place_on_simulated_nodes,
+                )
+                taken = await handle(command)
+            except Throttled as throttled:
+                times = gate.refused(node, throttled.retry_after)
+                await handle(refuse_reports(node, limits, times, _origin(request, node, "reports")))
+                if not taken:
+                    raise
+                break
+            failpoint("intake.taken")
+        gate.taken(node)
     return ReportsTaken(sequence=int(taken))

@@ -9,12 +9,15 @@ from pydantic import BaseModel
 from control_plane.api.views import ReasonView, reason_view
 from control_plane.decisions.allocation_states import (
     Active,
+    Allocation,
     AnyWish,
     Failed,
     Placed,
     Released,
     Releasing,
     Requested,
+    Stopped,
+    Stopping,
     fold,
     lease_of,
     ready_slots,
@@ -24,16 +27,21 @@ from control_plane.decisions.ingress import Lost, Published, Removed, Reserved, 
 from control_plane.decisions.readiness import check_of
 from events.allocations import (
     AllocationFact,
+    AllocationReplaced,
     SliceAddressObserved,
+    SliceInterrupted,
     SliceReady,
+    SliceRemovalWaived,
+    SliceRemoved,
+    SliceStopped,
 )
 from events.ingress import IngressReserved
-from events.values import index_of, node_of
+from events.values import SlotId, index_of, node_of
 
 
 class AllocatedSlot(BaseModel):
     """`ready` says whether the slice passed its check and runs; `actual_ip` and `lease_state` are what the node last
-    saw (NOD-5).
+    observed of the slice (NOD-5), and null while the slice is proved off or interrupted, and once it was removed.
     """
 
     slot_id: str
@@ -70,6 +78,9 @@ class Endpoint(BaseModel):
 class IngressView(BaseModel):
     """A way in from outside. `state`: reserved, published, lost (the node found it gone), withdrawn or removed; where
     `protocol` is null, all that comes to the public address is for the slice. No `sources`: everybody may come.
+
+    It is reserved while its allocation stops or is stopped, and withdrawn once the allocation is released or failed:
+    an ingress that the node is to close is never shown as published.
     """
 
     id: str
@@ -83,8 +94,32 @@ class IngressView(BaseModel):
     sources: list[str]
 
 
+class ConditionView(BaseModel):
+    """A present condition because of which the view may be outdated. `code` is `node_unreachable`: the heartbeat of
+    `node_id` is overdue, so its slices are shown as last reported; `since` is the last heartbeat, null if none.
+    """
+
+    code: str
+    message: str
+    node_id: str
+    since: datetime | None
+
+
+class ReplacementView(BaseModel):
+    """The placement of an allocation on another node: the former slots (`vacated`) and the reason. `attempt` is the
+    number of this placement, counted from 1.
+    """
+
+    vacated: list[str]
+    reason: ReasonView
+    attempt: int
+
+
 class AllocationView(BaseModel):
-    """`version` counts the facts of the allocation that this tells, `generation` those up to the last that changed what
+    """`slots` are the current ones. If the bring-up failed due to a node fault and the allocation was placed on another
+    node, `replaced` has its former slots. This happens at most once, and never if `replace_on_failure` is false.
+
+    `version` counts the facts of the allocation in this view, `generation` those up to the last that changed what
     its slots should carry; that is 0 before it was placed, which only the past shows: a request is placed as it is
     recorded.
     """
@@ -100,7 +135,11 @@ class AllocationView(BaseModel):
     lease: LeaseView | None
     endpoints: list[Endpoint]
     ingress: list[IngressView]
+    replace_on_failure: bool
+    replaced: ReplacementView | None
     labels: dict[str, str]
+    conditions: list[ConditionView] | None = None
+    """Empty if no condition applies; null in views of the past, because heartbeats are not recorded."""
     version: int
     generation: int
     requested_at: datetime
@@ -121,7 +160,9 @@ def allocation_view(facts: tuple[AllocationFact, ...], requested_at: datetime) -
         slots=[] if isinstance(state, Requested) else _slots(state, facts),
         lease=None if isinstance(state, Requested) else _lease(state),
         endpoints=_endpoints(facts) if isinstance(state, Active) else [],
-        ingress=[ingress_view(way) for way in ways_of(facts).values()],
+        ingress=[_ingress_view(way, state) for way in ways_of(facts).values()],
+        replace_on_failure=request.replace_on_failure,
+        replaced=_replacement(facts),
         labels=request.labels,
         version=len(facts),
         generation=_generation(facts),
@@ -129,8 +170,16 @@ def allocation_view(facts: tuple[AllocationFact, ...], requested_at: datetime) -
     )
 
 
+def _replacement(facts: Sequence[AllocationFact]) -> ReplacementView | None:
+    for fact in reversed(facts):
+        if isinstance(fact, AllocationReplaced):
+            reason = ReasonView(code=fact.reason.code, message=fact.reason.message)
+            return ReplacementView(vacated=list(fact.vacated), reason=reason, attempt=fact.attempt)
+    return None
+
+
 def _slots(state: Placed, facts: Sequence[AllocationFact]) -> list[AllocatedSlot]:
-    seen = {fact.slot_id: fact for fact in facts if isinstance(fact, SliceAddressObserved)}
+    seen = _observed(facts)
     up = ready_slots(state)
     return [
         AllocatedSlot(
@@ -145,6 +194,29 @@ def _slots(state: Placed, facts: Sequence[AllocationFact]) -> list[AllocatedSlot
         )
         for slot in state.slots
     ]
+
+
+def _observed(facts: Sequence[AllocationFact]) -> dict[SlotId, SliceAddressObserved]:
+    """Return the last observation of each slot whose slice may hold an address.
+
+    A slice that becomes ready again has the address observed before: an equal observation is not recorded twice.
+    """
+    last: dict[SlotId, SliceAddressObserved] = {}
+    ended: set[SlotId] = set()
+    for fact in facts:
+        match fact:
+            case SliceAddressObserved(slot_id=slot):
+                last[slot] = fact
+                ended.discard(slot)
+            case SliceReady(slot_id=slot):
+                ended.discard(slot)
+            case SliceInterrupted(slot_id=slot) | SliceStopped(slot_id=slot):
+                ended.add(slot)
+            case SliceRemoved(slot_id=slot) | SliceRemovalWaived(slot_id=slot):
+                ended.add(slot)
+            case _:
+                pass
+    return {slot: fact for slot, fact in last.items() if slot not in ended}
 
 
 def _lease(state: Placed) -> LeaseView | None:
@@ -174,12 +246,12 @@ def _public(way: IngressReserved) -> Endpoint:
     )
 
 
-def ingress_view(way: Way) -> IngressView:
+def _ingress_view(way: Way, allocation: Allocation) -> IngressView:
     asked, service = way.asked, way.asked.mapping.service
     return IngressView(
         id=asked.ingress_id,
         slot_id=asked.slot_id,
-        state=_way_state(way),
+        state=_way_state(way, allocation),
         reason=reason_view(way.reason if isinstance(way, Withdrawn) else None),
         public_address=asked.mapping.public_address,
         protocol=service.protocol if service else None,
@@ -189,9 +261,13 @@ def ingress_view(way: Way) -> IngressView:
     )
 
 
-def _way_state(way: Way) -> str:
+def _way_state(way: Way, allocation: Allocation) -> str:
     match way:
+        case Reserved() | Published() | Lost() if isinstance(allocation, Releasing | Failed | Released):
+            return "withdrawn"
         case Reserved():
+            return "reserved"
+        case Published() | Lost() if isinstance(allocation, Stopping | Stopped):
             return "reserved"
         case Published():
             return "published"

@@ -10,6 +10,7 @@ from control_plane.api.access import Admin
 from control_plane.api.allocation_views import AllocationView, allocation_view
 from control_plane.api.at import At, say, travel_of
 from control_plane.api.bodies import CreateAllocation
+from control_plane.api.conditions import with_conditions
 from control_plane.api.pages import Cursor, Limit, Page, position_of
 from control_plane.api.problems import PROBLEMS
 from control_plane.api.state import key_of, origin_of, plane_of
@@ -28,6 +29,7 @@ from events.values import (
     AllocationId,
     ImageName,
     InvalidValue,
+    NodeId,
     Position,
     ProjectId,
     SkuName,
@@ -57,7 +59,15 @@ async def create(request: Request, principal: Admin, body: CreateAllocation) -> 
     ways = [(ingress_of(new_uuid()), each.wish) for each in body.ingress]
     settings = plane.settings
     check = settings.offered[asked.image]
-    command = create_allocation(asked, check, ways, origin, _render, silent_after=settings.silent_after)
+    command = create_allocation(
+        asked,
+        check,
+        ways,
+        origin,
+        _render,
+        silent_after=settings.silent_after,
+        simulated_allowed=settings.place_on_simulated_nodes,
+    )
     answer = await plane.handle(command, await key_of(request, principal))
     created = AllocationView.model_validate_json(answer)
     return Response(answer, 202, {"Location": f"/v1/allocations/{created.id}"}, JSON)
@@ -74,11 +84,14 @@ def _request(allocation: AllocationId, body: CreateAllocation) -> AllocationRequ
         lease_seconds=body.lease_seconds,
         slot_count=body.slot_count,
         labels=dict(body.labels),
+        node=None if body.node is None else NodeId(body.node),
+        replace_on_failure=body.replace_on_failure,
     )
 
 
 def _render(facts: tuple[AllocationFact, ...], now: datetime) -> str:
-    return allocation_view(facts, now).model_dump_json()
+    # Placed just now, and so on a node whose heartbeat is on time.
+    return allocation_view(facts, now).model_copy(update={"conditions": []}).model_dump_json()
 
 
 @router.get("")
@@ -107,7 +120,8 @@ async def list_allocations(
         found = await allocations.page(conn, project=only, before=before, limit=limit)
         streams = [stream_of_allocation(each) for _position, each in found]
         stories = await histories(conn, streams)
-        views = [told(refuse_unreadable(stories[stream])) for stream in streams]
+        folded = [told(refuse_unreadable(stories[stream])) for stream in streams]
+        views = await with_conditions(conn, folded, plane_of(request).settings.silent_after)
     return _page(views, found, limit)
 
 
@@ -155,7 +169,11 @@ def _unknown(raw: str) -> UnknownName:
 
 async def shown(request: Request, allocation: str) -> AllocationView:
     """As it stands now. Raises `UnknownName`."""
-    return told(await _history(request, allocation))
+    view = told(await _history(request, allocation))
+    plane = plane_of(request)
+    async with plane.engine.connect() as conn:
+        [conditioned] = await with_conditions(conn, [view], plane.settings.silent_after)
+    return conditioned
 
 
 async def _history(request: Request, raw: str) -> tuple[Recorded[AllocationFact], ...]:

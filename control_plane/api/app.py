@@ -1,8 +1,11 @@
-"""The HTTP application: routes, problems, a request id on everything, health."""
+"""The HTTP application: routes, problems, a request id on everything."""
 
-import sqlalchemy as sa
+from collections.abc import Callable
+from typing import Any
+
 import structlog
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI
+from fastapi_offline import FastAPIOffline
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -21,14 +24,16 @@ from control_plane.api import (
     problems,
     progress,
     projections,
+    status,
     stories,
     tasks,
 )
 from control_plane.api.bounded import Bounded
+from control_plane.api.edge import HeadAsGet, storable
 from control_plane.api.feed import Feed
 from control_plane.api.offers import Offering
 from control_plane.api.parameters import known_parameters
-from control_plane.api.state import plane_of
+from control_plane.api.report_gate import ReportGate
 from control_plane.sealing import OrderKeys
 from control_plane.time_travel.travel import TimeTravel
 from control_plane.wiring import Plane
@@ -39,20 +44,23 @@ DESCRIPTION = "Who gets which slot, MAC, IP and port of a GPU cloud, for how lon
 
 def create_app(plane: Plane, feed: Feed, keys: OrderKeys) -> FastAPI:
     """The application over one process's connections."""
-    app = FastAPI(
+    # The documentation page is served with its own script and style sheet: it works without internet.
+    app = FastAPIOffline(
+        redoc_url=None,
         title="Sliceplane",
         version="0.1.0",
         description=DESCRIPTION,
-        redoc_url=None,
-        dependencies=[Depends(known_parameters)],
+        dependencies=[Depends(storable), Depends(known_parameters)],
     )
     app.state.plane, app.state.feed, app.state.keys = plane, feed, keys
     app.state.hub = progress.Hub(plane.redis)
     app.state.heartbeats = heartbeats.Heartbeats(plane.engine)
+    app.state.report_gate = ReportGate()
     app.state.travel = TimeTravel(plane.engine, feed)
     problems.install(app)
     app.add_middleware(Offering, images=plane.settings.offered)
     app.add_middleware(Bounded)
+    app.add_middleware(HeadAsGet)
     app.add_middleware(_Named)
     for router in (
         allocations.router,
@@ -70,11 +78,23 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys) -> FastAPI:
         heartbeats.router,
         desired_state.router,
         progress.router,
+        status.router,
     ):
         app.include_router(router)
-    app.get("/healthz", tags=["health"])(alive)
-    app.get("/readyz", tags=["health"], response_model=None)(ready)
+    app.openapi = _openapi_of(app)  # type: ignore[method-assign]  # FastAPI documents this way to extend its document
     return app
+
+
+def _openapi_of(app: FastAPI) -> Callable[[], dict[str, Any]]:
+    """A replacement of `FastAPI.openapi` that adds the schemas of problems, to which every route refers."""
+    made = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = made()
+        document["components"]["schemas"].update(problems.schemas())
+        return document
+
+    return openapi
 
 
 class _Named:
@@ -100,15 +120,3 @@ class _Named:
 
         with structlog.contextvars.bound_contextvars(request=name):
             await self._app(scope, receive, named)
-
-
-async def alive() -> dict[str, str]:
-    """The process answers."""
-    return {"status": "alive"}
-
-
-async def ready(request: Request) -> dict[str, str]:
-    """The process can do its work: its database answers."""
-    async with plane_of(request).engine.connect() as conn:
-        await conn.execute(sa.text("select 1"))
-    return {"status": "ready"}

@@ -56,7 +56,7 @@ def refuse_backwards(start: Position, end: Position) -> None:
     """Raises `Malformed` when a stretch would end before it begins."""
     if start > end:
         why = f"it is position {start}, which is behind position {end}, where the stretch ends"
-        raise Malformed(Objection("from_behind_to", why, "/query/from"))
+        raise Malformed(Objection("from_behind_to", why, parameter="from"))
 
 
 def travel_of(request: Request) -> TimeTravel:

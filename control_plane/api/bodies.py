@@ -155,7 +155,11 @@ class CreateAllocation(Body):
     ]
     lease_seconds: int = Field(default=3600, ge=60, le=MAX_LEASE_SECONDS)
     slot_count: int = Field(default=1, ge=1, le=values.MAX_SLOTS)
+    node: Annotated[str, AfterValidator(values.node_id)] | None = None
+    """The node to place all slots on, real or simulated; if null, placement chooses one."""
     ingress: list[OpenWay] = Field(default=[], max_length=MOST_MAPPINGS)
+    replace_on_failure: bool = True
+    """Whether the allocation is placed on another node, once, if its bring-up fails due to a node fault."""
     labels: dict[Annotated[str, Field(max_length=63)], Annotated[str, Field(max_length=255)]] = Field(
         default={}, max_length=32
     )
@@ -183,6 +187,12 @@ class RevokeNode(Body):
 
 class BreakGlass(Body):
     """`POST /v1/nodes/{node}/slots/{index}/break-glass`."""
+
+    why: Why
+
+
+class Readmit(Body):
+    """Request body of `POST /v1/nodes/{node}/readmit` and `POST /v1/nodes/{node}/slots/{index}/readmit`."""
 
     why: Why
 

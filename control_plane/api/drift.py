@@ -44,7 +44,7 @@ async def list_drift(
     after = None if cursor is None else _host_in(cursor)
     if at is not None:
         async with travel_of(request).to(at) as (conn, [place]):
-            names = [row.node_id for row in await nodes.page(conn, after=after, limit=limit)]
+            names = [row.node_id for row in await nodes.page(conn, after=after, limit=limit, removed=True)]
             hosts = await details_then(conn, names, place.position)
         say(response, place)
     else:

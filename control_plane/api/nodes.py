@@ -13,14 +13,24 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from control_plane import work
 from control_plane.api.access import Admin
 from control_plane.api.at import At, say, travel_of
-from control_plane.api.bodies import BreakGlass, ExpectNode, RevokeNode
+from control_plane.api.bodies import BreakGlass, ExpectNode, Readmit, RevokeNode
 from control_plane.api.pages import Cursor, Limit, Page, bad_cursor
 from control_plane.api.problems import PROBLEMS
 from control_plane.api.state import key_of, origin_of, plane_of, users_of
 from control_plane.api.then import details_then, nodes_then, slots_then
-from control_plane.api.views import NodeDetail, NodeView, Seen, SlotView, in_detail, node_view, slot_view
+from control_plane.api.views import (
+    NodeDetail,
+    NodeView,
+    Seen,
+    SlotView,
+    in_detail,
+    node_view,
+    past_node_view,
+    slot_view,
+)
+from control_plane.commands.bring_ups import readmit_node_to_placement, readmit_slot_to_placement
 from control_plane.commands.identity import revoke_node
-from control_plane.commands.nodes import expect_node, reopen_enrolment
+from control_plane.commands.nodes import expect_node, remove_node, reopen_enrolment
 from control_plane.commands.slots import approve_slot, break_glass
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.decisions.skus import SKUS
@@ -65,11 +75,26 @@ class SkuView(BaseModel):
 
 @router.post("/nodes", status_code=201)
 async def expect(request: Request, principal: Admin, body: ExpectNode) -> ExpectedNode:
-    """Admit a host by name and get its one-time enrolment token, which is stored nowhere."""
+    """Admit a host by name and get its one-time enrolment token, which is stored nowhere.
+
+    A repeated request before the host enrols returns the same subnet and a new token, and invalidates the earlier
+    token.
+    """
     token = _new_token()
     plane, origin = plane_of(request), origin_of(request, principal)
     command = expect_node(NodeId(body.id), token, origin, plane.settings.slice_networks)
     return _expected(body.id, token, await plane.handle(command))
+
+
+@router.delete("/nodes/{node}")
+async def remove(request: Request, principal: Admin, node: str) -> NodeView:
+    """Remove the registration of a host that never enrolled. Its subnet is freed. Idempotent."""
+    name, plane = node_named(node), plane_of(request)
+    await plane.handle(remove_node(name, origin_of(request, principal)), await key_of(request, principal))
+    async with plane.engine.connect() as conn:
+        row = await nodes.last_registration(conn, name)
+        assert row is not None, "a command about it was carried out"
+        return past_node_view(row)
 
 
 @router.post("/nodes/{node}/enrolment", status_code=201)
@@ -89,6 +114,15 @@ async def revoke(request: Request, principal: Admin, node: str, body: RevokeNode
     # A crash before this line leaves the queue's user to the dispatcher, who looks every second.
     failpoint("api.node_revoked")
     await users_of(request).follow(name)
+    return await node_shown(request, name)
+
+
+@router.post("/nodes/{node}/readmit")
+async def readmit_node(request: Request, principal: Admin, node: str, body: Readmit) -> NodeDetail:
+    """Readmit a node that was excluded from placement after failed bring-ups. Its count of failures is set to 0."""
+    name = node_named(node)
+    command = readmit_node_to_placement(name, body.why, origin_of(request, principal))
+    await plane_of(request).handle(command, await key_of(request, principal))
     return await node_shown(request, name)
 
 
@@ -114,7 +148,7 @@ async def list_nodes(
     after = None if cursor is None else _node_cursor(cursor)
     if at is not None:
         async with travel_of(request).to(at) as (conn, [place]):
-            rows = await nodes.page(conn, after=after, limit=limit)
+            rows = await nodes.page(conn, after=after, limit=limit, removed=True)
             views = await nodes_then(conn, [row.node_id for row in rows], place.position)
         say(response, place)
         return _node_page(views, rows, limit)
@@ -143,7 +177,8 @@ async def _node_views(request: Request, conn: AsyncConnection, rows: list[NodeRo
     heard = {
         row.node_id: Seen(row.seen_at, row.resynced, row.spooled_reports) for row in await conn.execute(query)
     }
-    blocked = await hosts_blocked(conn, names, silent_after)
+    allowed = plane_of(request).settings.place_on_simulated_nodes
+    blocked = await hosts_blocked(conn, names, silent_after, simulated_allowed=allowed)
     return [node_view(row, heard.get(row.node_id), silent_before, blocked.get(row.node_id)) for row in rows]
 
 
@@ -209,8 +244,9 @@ async def list_slots(
 
 
 async def _slot_views(request: Request, conn: AsyncConnection, rows: list[SlotRow]) -> list[SlotView]:
-    names = [row.slot_id for row in rows]
-    blocked = await slots_blocked(conn, names, plane_of(request).settings.silent_after)
+    names, settings = [row.slot_id for row in rows], plane_of(request).settings
+    allowed = settings.place_on_simulated_nodes
+    blocked = await slots_blocked(conn, names, settings.silent_after, simulated_allowed=allowed)
     return [slot_view(row, blocked.get(row.slot_id)) for row in rows]
 
 
@@ -244,6 +280,15 @@ async def free_without_proof(
     """Give back a slot that its node does not prove empty: somebody else may have it at once. It goes on record."""
     slot = _slot(node, index)
     command = break_glass(slot, body.why, origin_of(request, principal))
+    await plane_of(request).handle(command, await key_of(request, principal))
+    return await _slot_shown(request, slot)
+
+
+@router.post("/nodes/{node}/slots/{index}/readmit")
+async def readmit_slot(request: Request, principal: Admin, node: str, index: str, body: Readmit) -> SlotView:
+    """Readmit a slot that was excluded from placement after failed bring-ups. Its count of failures is set to 0."""
+    slot = _slot(node, index)
+    command = readmit_slot_to_placement(slot, body.why, origin_of(request, principal))
     await plane_of(request).handle(command, await key_of(request, principal))
     return await _slot_shown(request, slot)
 

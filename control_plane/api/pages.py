@@ -25,7 +25,7 @@ class Page(BaseModel, Generic[T]):
 
 
 def bad_cursor(cursor: str) -> Malformed:
-    return Malformed(Objection("bad_cursor", f"{cursor!r} is no cursor of this list", "/cursor"))
+    return Malformed(Objection("bad_cursor", f"{cursor!r} is not a cursor of this list", parameter="cursor"))
 
 
 def position_of(cursor: str | None) -> Position | None:

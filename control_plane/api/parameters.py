@@ -19,7 +19,9 @@ async def known_parameters(request: Request) -> None:
         offer = f"it knows {', '.join(sorted(known))}" if known else "it has none"
         raise Malformed(
             *(
-                Objection("unknown_parameter", f"this route knows no {name[:64]!r}; {offer}", "/query")
+                Objection(
+                    "unknown_parameter", f"unknown parameter {name[:64]!r}; {offer}", parameter=name[:64]
+                )
                 for name in unknown
             )
         )

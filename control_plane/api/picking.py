@@ -103,4 +103,4 @@ async def held(request: Request, raw: str | None) -> Cursor:
         f"the ledger holds nothing at {cursor} that you can have seen: it was restored from a backup, or never came"
         " so far; begin again without a cursor, or with ?after=position:N"
     )
-    raise Gone(Objection("cursor_gone", why, "/after"))
+    raise Gone(Objection("cursor_gone", why, parameter="after"))

@@ -9,9 +9,14 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
+from control_plane.api.edge import escaped_text
+from control_plane.api.invalid import refusal_of
 from control_plane.decisions.refusals import (
+    BadRequest,
     Conflict,
     Forbidden,
     Gone,
@@ -19,8 +24,10 @@ from control_plane.decisions.refusals import (
     NotYetKnown,
     Objection,
     Refused,
+    Throttled,
     Unauthorised,
     UnknownName,
+    UnsupportedMediaType,
 )
 from control_plane.outage import DATABASE_AWAY
 from control_plane.redis_nodes import RedisAway
@@ -29,6 +36,7 @@ from events.errors import KeyBusy, KeyReused, UnreadableEvent
 log = structlog.get_logger()
 MEDIA_TYPE: Final = "application/problem+json"
 URN: Final = "urn:sliceplane:problem:"
+_METHODS: Final = ("DELETE", "GET", "PATCH", "POST", "PUT")
 
 
 class Kind(NamedTuple):
@@ -40,11 +48,14 @@ class Kind(NamedTuple):
 
 
 KINDS: Final[dict[type[Refused], Kind]] = {
+    BadRequest: Kind("bad-request", 400, "The body is not valid JSON"),
+    UnsupportedMediaType: Kind("unsupported-media-type", 415, "The media type of the body is not supported"),
     Malformed: Kind("malformed", 422, "The request is malformed"),
     UnknownName: Kind("unknown-name", 404, "Something named does not exist"),
     Gone: Kind("gone", 410, "What it would go on from is no longer there"),
     Conflict: Kind("conflict", 409, "The state of things forbids it"),
     NotYetKnown: Kind("not-yet-known", 503, "It cannot be told yet"),
+    Throttled: Kind("throttled", 429, "Too many requests"),
     Unauthorised: Kind("unauthorised", 401, "Nobody is known by these credentials"),
     Forbidden: Kind("forbidden", 403, "You may not do this"),
 }
@@ -54,15 +65,17 @@ REDIS: Final = Kind("queues-away", 503, "The nodes' queues do not answer")
 UNREADABLE: Final = Kind("unreadable-event", 503, "An event that this rests on cannot be read")
 OTHERS: Final = (BROKEN, DATABASE, REDIS, UNREADABLE)
 """What befalls a request, and is no refusal."""
-_BY_NAME: Final = {kind.__name__: kind for kind in KINDS}
 
 
 class ReasonBody(BaseModel):
-    """One reason; `field` is a JSON pointer into the request body, where there is one."""
+    """One reason. `field` is a JSON pointer (RFC 6901) into the request body; `parameter` names a parameter of the
+    query, the path or the header.
+    """
 
     code: str
     message: str
     field: str | None = None
+    parameter: str | None = None
 
 
 class Problem(BaseModel):
@@ -78,7 +91,14 @@ class Problem(BaseModel):
 
 def _told(kinds: Iterable[Kind]) -> dict[str, Any]:
     description = "; ".join(f"{URN}{kind.name}: {kind.title}" for kind in kinds)
-    return {"model": Problem, "description": description, "content": {MEDIA_TYPE: {}}}
+    schema = {"$ref": f"#/components/schemas/{Problem.__name__}"}
+    return {"description": description, "content": {MEDIA_TYPE: {"schema": schema}}}
+
+
+def schemas() -> dict[str, Any]:
+    """The schemas that the problems of the OpenAPI document refer to, by their names."""
+    _, found = models_json_schema([(Problem, "serialization")], ref_template="#/components/schemas/{model}")
+    return dict(found["$defs"])
 
 
 _ALL: Final = (*KINDS.values(), *OTHERS)
@@ -117,7 +137,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def malformed(request: Request, error: RequestValidationError) -> JSONResponse:
-        return _refusal(request, [_refused(one) for one in error.errors()])
+        return _refusal(request, [refusal_of(one, error.body) for one in error.errors()])
 
     @app.exception_handler(KeyReused)
     async def reused(request: Request, _error: KeyReused) -> JSONResponse:
@@ -140,9 +160,26 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
+        if error.status_code == HTTPStatus.BAD_REQUEST:
+            why = "the body is not valid JSON in UTF-8, or is nested too deeply"
+            return problem(request, KINDS[BadRequest], [Objection("invalid_json", why)])
         kind = Kind(error.detail.lower().replace(" ", "-"), error.status_code, error.detail)
-        why = f"{request.method} {request.url.path}: {error.detail}"
-        return problem(request, kind, [Objection(kind.name.replace("-", "_"), why)])
+        why = f"{request.method} {escaped_text(request.url.path)}: {error.detail}"
+        headers = (
+            {"Allow": _allowed(app, request)} if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else {}
+        )
+        return problem(request, kind, [Objection(kind.name.replace("-", "_"), why)], **headers)
+
+
+def _allowed(app: FastAPI, request: Request) -> str:
+    """The methods of all routes of a path, as the `Allow` header lists them (RFC 9110, section 10.2.1)."""
+    found = {
+        method
+        for method in _METHODS
+        for route in app.routes
+        if route.matches({**request.scope, "method": method})[0] is Match.FULL
+    }
+    return ", ".join(sorted(found | ({"HEAD"} if "GET" in found else set())))
 
 
 def _install_absences(app: FastAPI) -> None:
@@ -175,12 +212,6 @@ def _refusal(request: Request, refusals: list[Refused]) -> JSONResponse:
     """Every objection in one answer; the status is that of the kind which must be mended first."""
     worst = min((type(refusal) for refusal in refusals), key=list(KINDS).index)
     objections = [objection for refusal in refusals for objection in refusal.objections]
-    return problem(request, KINDS[worst], objections)
-
-
-def _refused(error: dict[str, Any]) -> Refused:
-    """A refusal out of one of Pydantic's errors; one that a decision made has its kind in the context."""
-    where = [str(part) for part in error["loc"] if part != "body"]
-    field = "/" + "/".join(where) if where else None
-    kind = _BY_NAME.get(str(error.get("ctx", {}).get("refusal")), Malformed)
-    return kind(Objection(str(error["type"]), str(error["msg"]).removeprefix("Value error, "), field))
+    waits = [refusal.retry_after for refusal in refusals if isinstance(refusal, Throttled)]
+    headers = {"Retry-After": str(max(waits))} if waits else {}
+    return problem(request, KINDS[worst], objections, **headers)

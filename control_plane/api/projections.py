@@ -2,8 +2,9 @@
 log.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Request
@@ -27,6 +28,7 @@ from control_plane.commands.projections import (
 from control_plane.decisions.projections import fold
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.projector import verifications
+from control_plane.projector.compare import READ_MODEL
 from events.connection import ledger_connection
 from events.cursors import drawn
 from events.envelope import Recorded
@@ -86,13 +88,27 @@ class SkipEvent(Body):
 
 
 class DifferenceView(BaseModel):
-    """The first row of a table that differs; `live` is what stands there, `replayed` what the log says."""
+    """The first row of a table that differs; `live` is the stored row, `replayed` the row replayed from the ledger.
 
+    `kind`: `ledger` for tables that only appends write (events, heads, claims, idempotency keys), `read_model` for a
+    table that is derived from them.
+    """
+
+    kind: Literal["ledger", "read_model"]
     table: str
     key: dict[str, Any]
     columns: list[str]
     live: dict[str, Any] | None
     replayed: dict[str, Any] | None
+
+
+class AdviceView(BaseModel):
+    """The recommended action. `code`: `keep_evidence` if the ledger itself differs, `rebuild` if only read models
+    differ.
+    """
+
+    code: Literal["keep_evidence", "rebuild"]
+    message: str
 
 
 class VerificationView(BaseModel):
@@ -109,7 +125,19 @@ class VerificationView(BaseModel):
     upto: int | None
     ended_at: datetime | None
     differences: list[DifferenceView]
+    advice: AdviceView | None
     stopped: dict[str, Any] | None
+
+
+_KEEP_EVIDENCE: Final = AdviceView(
+    code="keep_evidence",
+    message="the ledger itself was changed: stop the programs of the control plane and keep a copy of the database before "
+    "anything else; rebuild no read model and skip no event, because the tables still show what the ledger held",
+)
+_REBUILD: Final = AdviceView(
+    code="rebuild",
+    message="only read models differ, and the ledger agrees with itself: rebuild them from it",
+)
 
 
 @router.get("/projections")
@@ -194,12 +222,20 @@ async def show_verification(request: Request, _principal: Admin, verification: s
 
 def _verification(row: RowMapping) -> VerificationView:
     found, stopped = row["differences"] or [], row["state"] == "stopped"
+    differences = [] if stopped else [DifferenceView.model_validate(each) for each in found]
     return VerificationView(
         id=str(row["verification_id"]),
         **{name: row[name] for name in ("state", "asked_at", "asked_by", "position", "upto", "ended_at")},
-        differences=[] if stopped else found,
+        differences=differences,
+        advice=_advice(differences),
         stopped=found[0] if stopped else None,
     )
+
+
+def _advice(differences: Sequence[DifferenceView]) -> AdviceView | None:
+    if not differences:
+        return None
+    return _REBUILD if all(each.kind == READ_MODEL for each in differences) else _KEEP_EVIDENCE
 
 
 async def _view(conn: AsyncConnection, projection: Projection) -> ProjectionView:

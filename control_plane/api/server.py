@@ -23,10 +23,17 @@ KEEP_ALIVE_SECONDS: Final = 75
 """Longer than a node rests between two heartbeats: over TLS, a new connection costs more than the heartbeat."""
 
 
+class CannotListen(Exception):
+    """An address of the settings that cannot be listened on; the message names it and the reason."""
+
+    def __init__(self, address: str, error: OSError) -> None:
+        super().__init__(f"{address}: {error.strerror or error}")
+
+
 async def serve(plane: Plane) -> None:
     """Serve until cancelled; requests under way are then answered, for `LAST_SECONDS` at most.
 
-    Raises `NoSigningKey` and `UnusableCertificate` before it serves anybody.
+    Raises `NoSigningKey`, `UnusableCertificate` and `CannotListen` before it serves a request.
     """
     keys, secure = order_keys(plane.settings), server_context(plane.settings)
     _allow_connections()
@@ -75,5 +82,9 @@ def _allow_connections() -> None:
 
 
 def _listener(address: str) -> socket.socket:
+    """Raises `CannotListen`."""
     host, _, port = address.rpartition(":")
-    return socket.create_server((host, int(port)), reuse_port=False, backlog=1024)
+    try:
+        return socket.create_server((host, int(port)), reuse_port=False, backlog=1024)
+    except OSError as error:
+        raise CannotListen(address, error) from error

@@ -8,6 +8,7 @@ from uuid import UUID
 from fastapi import Request
 
 from control_plane.api.feed import Feed
+from control_plane.api.report_gate import ReportGate
 from control_plane.decisions.refusals import Malformed, Objection
 from control_plane.origin import Origin
 from control_plane.queue_users import QueueUsers
@@ -33,6 +34,10 @@ def keys_of(request: Request) -> OrderKeys:
 def users_of(request: Request) -> QueueUsers:
     plane = plane_of(request)
     return QueueUsers(plane.engine, plane.redis)
+
+
+def gate_of(request: Request) -> ReportGate:
+    return cast(ReportGate, request.app.state.report_gate)
 
 
 def feed_of(request: Request) -> Feed:

@@ -17,7 +17,7 @@ from control_plane.api.watch import STREAMED, event_stream
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.histories import allocation_history
 from control_plane.work import task
-from events.allocations import AllocationPlaced
+from events.allocations import AllocationPlaced, AllocationReplaced
 from events.search import Pick
 from events.values import InvalidValue, NodeId, Position, SlotId, allocation_id, correlation_of, node_of
 
@@ -29,7 +29,7 @@ class _Story(NamedTuple):
     before: Position
     """Nothing of it stands up to here."""
     slots: tuple[SlotId, ...]
-    """Its own, all of one node."""
+    """The slots that the allocation has now, all on one node."""
 
     @property
     def node(self) -> NodeId:
@@ -83,7 +83,8 @@ async def _story(request: Request, raw: str) -> _Story:
         history = await allocation_history(conn, name)
     if not history:
         raise unknown
-    placed = next(each.fact for each in history if isinstance(each.fact, AllocationPlaced))
+    placements = (each.fact for each in reversed(history))
+    placed = next(fact for fact in placements if isinstance(fact, AllocationPlaced | AllocationReplaced))
     return _Story(
         Pick(correlations=frozenset({correlation_of(name)})),
         Position(history[0].position - 1),

@@ -24,7 +24,7 @@ from events.values import (
 )
 from read_models import slots
 from read_models.inline import NODES, SLOTS
-from read_models.nodes import NodeRow
+from read_models.nodes import REMOVED, NodeRow
 from read_models.slots import SlotRow
 
 
@@ -51,10 +51,11 @@ async def _ledger(conn: AsyncConnection) -> psycopg.AsyncConnection[tuple[object
 
 
 async def nodes_then(conn: AsyncConnection, names: Sequence[NodeId], position: Position) -> list[NodeView]:
-    """Those of the nodes that were expected already."""
+    """Return the nodes that were registered then."""
     streams = list(map(stream_of_node, names))
     rows = await rows_at(await _ledger(conn), NODES, streams, position)
-    return [past_node_view(NodeRow(rows[stream])) for stream in streams if stream in rows]
+    found = [NodeRow(rows[stream]) for stream in streams if stream in rows]
+    return [past_node_view(row) for row in found if row.state != REMOVED]
 
 
 async def details_then(

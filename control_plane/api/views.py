@@ -9,6 +9,7 @@ import msgspec
 from pydantic import BaseModel
 
 from control_plane.decisions.drift import scope_of
+from events.bring_ups import FailedBringUp
 from events.catalog import name_of
 from events.drift import OpenDrift
 from events.envelope import Recorded
@@ -45,6 +46,15 @@ class DriftView(BaseModel):
     blocks: bool
 
 
+class FailureView(BaseModel):
+    """A bring-up that failed due to a node fault."""
+
+    slot_id: str
+    allocation_id: str
+    reason: ReasonView
+    failed_at: datetime
+
+
 class PublicAddressView(BaseModel):
     """`use`: given to one slice as a `whole`, or port by port (`ports`); only then it has a first and a last one."""
 
@@ -58,14 +68,22 @@ class NodeView(BaseModel):
     """`state`: expected, enrolled, revoked, silent (an enrolled node's heartbeat is overdue), or resyncing (its agent
     started and has not yet compared every slot with what it should carry, or not yet delivered what it found).
 
-    Heartbeats are no events: as of the past a node is expected, enrolled or revoked, and `seen_at` is null.
+    Heartbeats are not events: in views of the past a node is expected, enrolled or revoked, and `seen_at` is null.
+    `removed` is returned by the removal of a registration; such a node is not listed, and its history stays.
 
     `key_thumbprint` (RFC 7638) names the key by which the node is known, and is null while it has no access. At
     `superseded_at` somebody with this key was refused who ran from a copied or restored disk; `superseded_session` is
     the session that it knew. `revoked` is why its access was taken away.
 
-    `blocked_by` is why nothing new is placed there: the kind of a drift, `missing`, `resyncing`, `silent`, or the state
-    of a node without access; null where slices are placed there, and as of the past.
+    `excluded` is why the node is excluded from placement after failed bring-ups. It stays excluded until a slice comes
+    up there or an admin readmits it. `failures` are the consecutive failed bring-ups, oldest first.
+
+    `blocked_by` is why nothing new is placed there: the kind of a drift, `missing`, `resyncing`, `silent`, the code of
+    an exclusion (`bring_ups_failed`), the state of a node without access, or `simulated` if only requests that name
+    the node are placed on it; null if slices are placed there, and in views of the past.
+
+    `reports_throttled_at` is when the node exceeded the budget of its reports, and null while it does not: its
+    descriptions are merged and its other reports delayed.
     """
 
     id: str
@@ -84,10 +102,13 @@ class NodeView(BaseModel):
     seen_at: datetime | None
     spooled_reports: int | None
     """Reports that the node could not deliver yet, when it was last heard; full of them it takes no orders."""
+    reports_throttled_at: datetime | None
     key_thumbprint: str | None
     superseded_session: int | None
     superseded_at: datetime | None
     revoked: str | None
+    excluded: ReasonView | None
+    failures: list[FailureView]
     blocked_by: str | None
 
 
@@ -118,8 +139,10 @@ class SlotDeviceView(BaseModel):
 
 
 class SlotView(BaseModel):
-    """`blocked_by` is why nothing new is placed there, whatever its state: what blocks its node (as told of that), or
-    the kind of its own drift; null where nothing does, and as of the past.
+    """`excluded` and `failures` are as for a node, but concern this slot only.
+
+    `blocked_by` is why nothing new is placed there, whatever its state: `blocked_by` of its node, the kind of its own
+    drift, or the code of its own exclusion; null if nothing blocks it, and in views of the past.
     """
 
     id: str
@@ -137,6 +160,8 @@ class SlotView(BaseModel):
     allocation_id: str | None
     reason: ReasonView | None
     drift: list[DriftView]
+    excluded: ReasonView | None
+    failures: list[FailureView]
     blocked_by: str | None
 
 
@@ -189,10 +214,13 @@ def past_node_view(node: NodeRow) -> NodeView:
         public_addresses=[_address_view(each) for each in node.public_addresses],
         seen_at=None,
         spooled_reports=None,
+        reports_throttled_at=node.throttled_at,
         key_thumbprint=node.key_thumbprint,
         superseded_session=node.superseded_session,
         superseded_at=node.superseded_at,
         revoked=node.revoked,
+        excluded=reason_view(node.excluded),
+        failures=[_failure_view(each) for each in node.failures],
         blocked_by=None,
     )
 
@@ -236,7 +264,18 @@ def slot_view(slot: SlotRow, blocked_by: str | None = None) -> SlotView:
         allocation_id=slot.allocation_id,
         reason=reason_view(slot.reason),
         drift=[drift_view(slot.node_id, slot.slot_id, each) for each in slot.drift],
+        excluded=reason_view(slot.excluded),
+        failures=[_failure_view(each) for each in slot.failures],
         blocked_by=blocked_by,
+    )
+
+
+def _failure_view(failure: FailedBringUp) -> FailureView:
+    return FailureView(
+        slot_id=failure.slot_id,
+        allocation_id=failure.allocation_id,
+        reason=ReasonView(code=failure.reason.code, message=failure.reason.message),
+        failed_at=failure.failed_at,
     )
 
 

@@ -8,7 +8,7 @@ which says for its URL who is believed there; --ca and SLICEPLANE_CA name a file
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -18,20 +18,24 @@ from control_plane.cli.failures import NoAccess, WrongUsage
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`ca` (PEM) is whom to believe at the URL, None the system's CAs. `warnings` are for the user, and no reason to
-    stop.
+    """`ca` (PEM) is whom to believe at the URL, None the system's CAs. `warnings` are shown to the user
+    and are not errors. `identity` and `namespaces` are for `sliceplane ssh`, which describes them.
     """
 
     url: str
     api_key: str
     ca: str | None = None
     warnings: tuple[str, ...] = ()
+    identity: Path | None = None
+    namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 class _ClientFile(msgspec.Struct, frozen=True):
     url: str
     api_key: str
     ca: str | None = None
+    identity: str | None = None
+    namespaces: dict[str, dict[str, str]] = {}
 
 
 def config_files(environ: Mapping[str, str], *, root: bool) -> tuple[Path, ...]:
@@ -62,7 +66,7 @@ def find_access(url: str | None, api_key: str | None, ca: Path | None = None) ->
     given = None if ca is None else _read_ca(ca)
     path = first_there(config_files(environ, root=os.geteuid() == 0))
     if url and api_key:
-        return Access(url.rstrip("/"), api_key, given or _ca_for(url, path))
+        return _about(_file_about(url, path), url, api_key, given)
     return _completed(url, api_key, given, path)
 
 
@@ -83,13 +87,23 @@ def _read_ca(path: Path) -> str:
         ) from error
 
 
-def _ca_for(url: str, path: Path) -> str | None:
-    """The CA of a file that is about this URL. No other file, and none that cannot be read, keeps us from asking."""
+def _file_about(url: str, path: Path) -> _ClientFile | None:
+    """Return the client file if it is for this URL. A file for another URL, or an unreadable one, is not an error."""
     try:
         found = _read(path)
     except WrongUsage:
         return None
-    return found.ca if found is not None and url.rstrip("/") == found.url.rstrip("/") else None
+    return found if found is not None and url.rstrip("/") == found.url.rstrip("/") else None
+
+
+def _about(
+    file: _ClientFile | None, url: str, api_key: str, ca: str | None, warnings: tuple[str, ...] = ()
+) -> Access:
+    """Return the access with the values that a client file for the URL adds."""
+    if file is None:
+        return Access(url.rstrip("/"), api_key, ca)
+    identity = None if file.identity is None else Path(file.identity)
+    return Access(url.rstrip("/"), api_key, ca or file.ca, warnings, identity, file.namespaces)
 
 
 def _completed(url: str | None, api_key: str | None, ca: str | None, path: Path) -> Access:
@@ -101,8 +115,7 @@ def _completed(url: str | None, api_key: str | None, ca: str | None, path: Path)
             "or name one: --url and --api-key, or SLICEPLANE_URL and SLICEPLANE_API_KEY",
         )
     if found is not None and url in (None, found.url, found.url.rstrip("/")):
-        warnings = _open_to_others(path)
-        return Access(found.url.rstrip("/"), api_key or found.api_key, ca or found.ca, warnings)
+        return _about(found, found.url, api_key or found.api_key, ca, _open_to_others(path))
     if url is None or api_key is None:
         raise NoAccess(
             f"no API key is known for {url}",

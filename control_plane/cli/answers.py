@@ -22,11 +22,12 @@ class Reason(Answer, frozen=True):
 
 
 class Objection(Answer, frozen=True):
-    """One reason of a refusal; `field` points into the request body where there is one."""
+    """One reason of a refusal. `field` is a JSON pointer into the request body, `parameter` the name of a parameter."""
 
     code: str
     message: str
     field: str | None = None
+    parameter: str | None = None
 
 
 class Problem(Answer, frozen=True):
@@ -58,6 +59,15 @@ class Drift(Answer, frozen=True):
     blocks: bool | None = None
 
 
+class Failure(Answer, frozen=True):
+    """A bring-up that failed due to a node fault."""
+
+    slot_id: str
+    allocation_id: str
+    reason: Reason
+    failed_at: datetime
+
+
 class PublicAddress(Answer, frozen=True):
     address: str
     use: str
@@ -80,10 +90,13 @@ class Node(Answer, frozen=True):
     public_addresses: tuple[PublicAddress, ...] = ()
     seen_at: datetime | None = None
     spooled_reports: int | None = None
+    reports_throttled_at: datetime | None = None
     key_thumbprint: str | None = None
     superseded_session: int | None = None
     superseded_at: datetime | None = None
     revoked: str | None = None
+    excluded: Reason | None = None
+    failures: tuple[Failure, ...] = ()
     blocked_by: str | None = None
 
 
@@ -119,6 +132,8 @@ class Slot(Answer, frozen=True):
     allocation_id: str | None = None
     reason: Reason | None = None
     drift: tuple[Drift, ...] = ()
+    excluded: Reason | None = None
+    failures: tuple[Failure, ...] = ()
     blocked_by: str | None = None
 
 
@@ -153,6 +168,14 @@ class Endpoint(Answer, frozen=True):
     via: str | None = None
 
 
+class Replacement(Answer, frozen=True):
+    """The placement of an allocation on another node, after its bring-up failed."""
+
+    vacated: tuple[str, ...]
+    reason: Reason
+    attempt: int | None = None
+
+
 class Ingress(Answer, frozen=True):
     """A way in from outside."""
 
@@ -165,6 +188,13 @@ class Ingress(Answer, frozen=True):
     public_port: int | None = None
     port: int | None = None
     sources: tuple[str, ...] = ()
+
+
+class Condition(Answer, frozen=True):
+    code: str
+    message: str
+    node_id: str | None = None
+    since: datetime | None = None
 
 
 class Allocation(Answer, frozen=True):
@@ -182,8 +212,35 @@ class Allocation(Answer, frozen=True):
     lease: Lease | None = None
     endpoints: tuple[Endpoint, ...] = ()
     ingress: tuple[Ingress, ...] = ()
+    replaced: Replacement | None = None
     labels: dict[str, str] = {}
+    conditions: tuple[Condition, ...] | None = None
     generation: int | None = None
+
+
+class HealthCheck(Answer, frozen=True):
+    name: str
+    status: str
+    message: str
+    latency_ms: float | None = None
+    leads: bool | None = None
+    behind: int | None = None
+    lag_seconds: float | None = None
+
+
+class DriftCount(Answer, frozen=True):
+    open: int
+    blocking: int
+
+
+class Status(Answer, frozen=True):
+    """The checks; the counts are there only while Postgres answers."""
+
+    status: str
+    checks: tuple[HealthCheck, ...]
+    nodes: dict[str, int] | None = None
+    drift: DriftCount | None = None
+    tasks: dict[str, int] | None = None
 
 
 class Event(Answer, frozen=True):

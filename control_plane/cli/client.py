@@ -26,6 +26,8 @@ Params = Mapping[str, str | int | Sequence[str] | None]
 _TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
 _STREAM_TIMEOUT: Final = httpx.Timeout(60.0, connect=5.0)
 """Between two reads of a stream; heartbeats come more often, so silence means a dead connection."""
+_PROBE_TIMEOUT: Final = httpx.Timeout(10.0, connect=5.0)
+"""More than the longest that a check waits for a server."""
 _PAUSES: Final = (0.2, 0.5, 1.0)
 _LONGEST_PAUSE: Final = 5.0
 _LARGEST_PAGE: Final = 100
@@ -63,6 +65,11 @@ class Client:
 
     def get(self, path: str, params: Params | None = None) -> bytes:
         return self._send("GET", path, params=params)
+
+    def probe(self, path: str) -> bytes:
+        """The answer of one attempt, whatever its status. Raises `Unreachable`."""
+        with self._lost_connections():
+            return self._http.get(path, timeout=_PROBE_TIMEOUT).content
 
     def post(self, path: str, body: object | None = None) -> bytes:
         content = None if body is None else msgspec.json.encode(body)

@@ -79,6 +79,10 @@ class Stopped(Failure):
     exit_code = ExitCode.NOT_DONE
 
 
+class NotReady(Failure):
+    """A check of the control plane is not ok; the printed page shows which one and why."""
+
+
 class Different(Failure):
     """The live tables are not what the log says."""
 
@@ -98,6 +102,7 @@ _ADVICE: Final = {
     "nothing_wanted": "see which slots have an allocation: sliceplane slots list",
     "not_spoken": "see what runs on each node: sliceplane nodes list",
     "not_retriable": "ask for another: sliceplane allocations create --sku SKU",
+    "only_simulated_nodes": "see the nodes and their kinds: sliceplane nodes list",
     "node_exists": "see how it stands: sliceplane nodes list",
     "fabric_only_refused": "ask for --network-mode private-nat",
     "network_mode_not_offered": "ask for --network-mode private-nat",

@@ -14,12 +14,15 @@ from control_plane.cli.commands import (
     projections,
     skus,
     slots,
+    ssh,
+    status,
     tasks,
 )
 from control_plane.cli.session import Wanted
+from control_plane.version import release
 
 _EPILOG = """
-**Exit codes:** 0 done · 1 the control plane refused, or tables differ from the log · 2 wrong usage · 3 no
+**Exit codes:** 0 done · 1 the control plane refused or is not ready, or tables differ from the ledger · 2 wrong usage · 3 no
 access · 4 the control plane cannot be reached or did not answer sensibly · 5 begun and not done: the allocation
 failed or did not become active, a task came to a bad end, or an event stopped a rebuild or a verification · 130 interrupted
 """
@@ -37,6 +40,7 @@ program.add_typer(
     name="allocations",
     help="Ask for slices, watch and release them.",
 )
+program.command()(ssh.ssh)
 program.add_typer(slots.commands, name="slots", help="Places for slices on nodes.")
 program.add_typer(nodes.commands, name="nodes", help="Hosts.")
 program.add_typer(
@@ -61,6 +65,13 @@ program.add_typer(
     name="projections",
     help="Tables that follow from the ledger: rebuild and verify them.",
 )
+program.command()(status.status)
+
+
+def _print_version(given: bool | None) -> None:  # noqa: FBT001 (Typer's signature)
+    if given:
+        print(f"sliceplane {release()}")
+        raise typer.Exit
 
 
 @program.callback()
@@ -83,6 +94,10 @@ def connect(
             help="CA (PEM) that the control plane is believed by. Else SLICEPLANE_CA.",
             show_default=False,
         ),
+    ] = None,
+    _version: Annotated[
+        bool | None,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = None,
 ) -> None:
     """Slices on GPU hosts: ask for them, watch them come up, give them back.

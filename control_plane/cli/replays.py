@@ -34,13 +34,21 @@ class Projection(Answer, frozen=True):
 
 
 class Difference(Answer, frozen=True):
-    """The first row of a table that is not what the log says; None for no such row."""
+    """The first row of a table that differs from the replayed ledger; None for a row that is missing. `kind` is
+    `ledger` for tables that only appends write.
+    """
 
     table: str
     key: dict[str, object]
     columns: tuple[str, ...] = ()
     live: dict[str, object] | None = None
     replayed: dict[str, object] | None = None
+    kind: str | None = None
+
+
+class Advice(Answer, frozen=True):
+    code: str
+    message: str
 
 
 class StoppedReplay(Answer, frozen=True):
@@ -55,4 +63,5 @@ class Verification(Answer, frozen=True):
     position: int | None = None
     upto: int | None = None
     differences: tuple[Difference, ...] = ()
+    advice: Advice | None = None
     stopped: StoppedReplay | None = None

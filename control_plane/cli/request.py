@@ -1,30 +1,30 @@
 """The parts of requests that come in a shape of their own: keys, labels, a length of time, ways in from outside."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import typer
 
 from control_plane.cli.failures import WrongUsage
+from control_plane.cli.own_keys import make_own_key, public_keys
 
-_OWN_KEYS: Final = ("id_ed25519.pub", "id_ed25519_sk.pub", "id_ecdsa.pub", "id_ecdsa_sk.pub", "id_rsa.pub")
 _SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _WAY_IN: Final = re.compile(r"(?P<protocol>tcp|udp)/((?P<public>\d{1,5}):)?(?P<port>\d{1,5})")
 _SPAN: Final = re.compile(r"(?P<first>\d{1,5})-(?P<last>\d{1,5})")
 _LENGTH: Final = re.compile(r"(\d{1,9})([smhd]?)")
 
 
-def ssh_keys(files: list[Path]) -> list[str]:
-    """The public keys in files, or the user's own. Raises `WrongUsage`."""
+def ssh_keys(files: list[Path], note: Callable[[str], None]) -> list[str]:
+    """The public keys in files, else the user's own; a user without one gets one, whose file `note` gets.
+
+    Raises `WrongUsage`.
+    """
+    files = files or public_keys()
     if not files:
-        files = [found for name in _OWN_KEYS if (found := Path.home() / ".ssh" / name).is_file()]
-    if not files:
-        raise WrongUsage(
-            "an SSH key is needed to log in, and you have none in ~/.ssh",
-            "make one: ssh-keygen -t ed25519",
-            "or name the public key: --ssh-key FILE",
-        )
+        files = [make_own_key()]
+        note(f"made the SSH key {files[0].with_suffix('')}, because ~/.ssh had none")
     return [key for file in files for key in _keys_in(file)]
 
 

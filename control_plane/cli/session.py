@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import typer
 
-from control_plane.cli.access import find_access
+from control_plane.cli.access import Access, find_access
 from control_plane.cli.client import Client
 from control_plane.cli.failures import ExitCode, Failure, Unreachable
 from control_plane.cli.screen import Screen
@@ -27,6 +27,7 @@ class Wanted:
 class Session:
     client: Client
     screen: Screen
+    access: Access
 
 
 @contextmanager
@@ -39,7 +40,7 @@ def session(context: typer.Context, *, json: bool) -> Iterator[Session]:
         for warning in access.warnings:
             screen.warn(warning)
         with Client(access) as client:
-            yield Session(client, screen)
+            yield Session(client, screen, access)
             for aside in client.asides:
                 screen.note(aside)
     except Failure as failure:

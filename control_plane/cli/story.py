@@ -13,6 +13,7 @@ from control_plane.cli.answers import Event
 _ENTERS: Final = {
     "allocation.requested": "requested",
     "allocation.placed": "placed",
+    "allocation.replaced": "placed",
     "allocation.activated": "active",
     "allocation.slice_interrupted": "starting",
     "allocation.stopping": "stopping",
@@ -85,6 +86,8 @@ class Story:
         match event.type, event.data.get("slots"):
             case "allocation.placed", [*slots]:
                 return len(slots)
+            case "allocation.replaced", [*slots]:
+                return self.remaining + len(slots)
             case "allocation.slice_removed" | "allocation.slice_removal_waived", _:
                 return self.remaining - 1
             case _:

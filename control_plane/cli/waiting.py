@@ -19,13 +19,21 @@ PATIENCE: Final = 120.0
 """Seconds for which a lost connection is tried again: a restart of the control plane takes less."""
 
 
-def wait(session: Session, allocation: str, arrived: Callable[[Story], bool], *, since: int = 0) -> Story:
+def wait(
+    session: Session,
+    allocation: str,
+    arrived: Callable[[Story], bool],
+    *,
+    since: int = 0,
+    releasing: bool = False,
+) -> Story:
     """The story when it first satisfies `arrived`, at its event `since` or after it; what was before is not shown.
 
-    Raises `Interrupted` or `Unreachable`, saying what goes on.
+    `releasing`: the release was already requested, and the advice does not name it. Raises `Interrupted` or
+    `Unreachable`; their messages name what continues.
     """
     story = Story(allocation)
-    with _going_on(allocation), shown(session.screen, story) as progress:
+    with _going_on(allocation, releasing=releasing), shown(session.screen, story) as progress:
         follower = Follower(
             session.client,
             allocation_path(allocation, "watch"),
@@ -45,14 +53,14 @@ def wait(session: Session, allocation: str, arrived: Callable[[Story], bool], *,
 
 
 @contextmanager
-def _going_on(allocation: str) -> Iterator[None]:
-    advice = (
-        f"watch it: sliceplane allocations watch {allocation}",
-        f"give it back: sliceplane allocations release {allocation}",
-    )
+def _going_on(allocation: str, *, releasing: bool) -> Iterator[None]:
+    what = f"the release of {allocation}" if releasing else f"allocation {allocation}"
+    watch = f"watch it: sliceplane allocations watch {allocation}"
+    release = f"release it: sliceplane allocations release {allocation}"
+    advice = (watch,) if releasing else (watch, release)
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted(f"stopped waiting; allocation {allocation} goes on", *advice) from None
+        raise Interrupted(f"stopped waiting; {what} goes on", *advice) from None
     except Unreachable as lost:
-        raise Unreachable(f"{lost.what}; allocation {allocation} goes on", *advice) from lost
+        raise Unreachable(f"{lost.what}; {what} goes on", *advice) from lost

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from control_plane.commands.bring_ups import failure_changes, joined
 from control_plane.commands.living import Living, check_spoken, load
 from control_plane.decisions import allocation as life
 from control_plane.decisions.ingress import give_up
@@ -10,12 +11,14 @@ from control_plane.decisions.skus import SKUS, STOP_WITHIN
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from control_plane.processes.allocation import wanted_by
-from control_plane.telling import is_telling
-from events.allocations import AllocationFact
+from control_plane.telling import has_recent_heartbeat, is_telling
+from events.allocations import AllocationFact, AllocationFailed
+from events.append import Change
+from events.bring_ups import FailedBringUp
 from events.envelope import Recorded
 from events.facts import Reason
 from events.ingress import IngressReserved, IngressWithdrawn
-from events.values import AllocationId, node_of
+from events.values import AllocationId, NodeId, node_of
 from tasks.catalogue import type_of
 
 
@@ -37,7 +40,7 @@ def stop_allocation(allocation: AllocationId, origin: Origin, reason: Reason) ->
         living = await load(transaction.conn, allocation)
         facts = life.stop(living.state, reason, transaction.now + STOP_WITHIN)
         if facts:
-            await check_spoken(transaction.conn, map(node_of, living.rows), type_of("slice.stop").announced)
+            await check_spoken(transaction.conn, _nodes(living), type_of("slice.stop").announced)
         return Decision(living.changes(facts), origin.at(transaction.now))
 
     return command
@@ -75,12 +78,36 @@ def miss_deadline(allocation: AllocationId, *, silent_after: timedelta) -> Comma
         failed = life.miss_deadline(living.state, transaction.now)
         late = failed or give_up(living.state, living.ways, transaction.now)
         missed = _by_the_clock(living, late, transaction.now, "deadline")
-        hosts = {node_of(slot) for slot in living.rows}
-        if missed.changes and await is_telling(transaction.conn, hosts, silent_after):
+        if missed.changes and await is_telling(transaction.conn, _nodes(living), silent_after):
             return replace(missed, changes=())
-        return missed
+        match failed:
+            case (AllocationFailed(reason=reason), *_):
+                counted = await _counted(transaction, living, reason, silent_after)
+                own, *others = missed.changes
+                return replace(missed, changes=joined((own, *counted, *others)))
+            case _:
+                return missed
 
     return command
+
+
+async def _counted(
+    transaction: Transaction, living: Living, reason: Reason, silent_after: timedelta
+) -> tuple[Change, ...]:
+    """Count a missed deadline as a node fault if the node accepted the order, sends heartbeats and reported no result.
+
+    The agent's own deadline is shorter, so a working agent reports the failure first.
+    """
+    slot = life.hung_slot(living.state)
+    if slot is None or not await has_recent_heartbeat(transaction.conn, node_of(slot), silent_after):
+        return ()
+    failure = FailedBringUp(slot, living.state.request.allocation_id, reason, transaction.now)
+    return await failure_changes(transaction.conn, living.rows[slot], failure)
+
+
+def _nodes(living: Living) -> set[NodeId]:
+    """Return the nodes of the allocation's current slots."""
+    return {node_of(slot.slot_id) for slot in living.state.slots}
 
 
 def _by_the_clock(living: Living, decided: tuple[AllocationFact, ...], now: datetime, why: str) -> Decision:

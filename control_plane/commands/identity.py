@@ -19,6 +19,7 @@ from control_plane.decisions.refusals import Objection, Unauthorised
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from control_plane.refused_before import Refusal, is_first
+from control_plane.report_budget import Limits, take_for_session
 from control_plane.sessions import Asked, Holder, Presented, Secrets, Superseded
 from events.append import Change
 from events.nodes import AgentSuperseded, NodeIdentified, NodeRevoked
@@ -117,8 +118,8 @@ def granted(number: int, subnet: Ipv4Subnet) -> str:
     return json.dumps({"number": number, "subnet": subnet})
 
 
-def renew_session(renewal: Renewal, origin: Origin, lifetime: timedelta) -> Command:
-    """Go on from a session to the next. Raises `Unauthorised` and `Superseded`; no fact comes of it."""
+def renew_session(renewal: Renewal, origin: Origin, lifetime: timedelta, limits: Limits) -> Command:
+    """Go on from a session to the next. Raises `Unauthorised`, `Superseded` and `Throttled`; no fact comes of it."""
 
     async def command(transaction: Transaction) -> Decision:
         node = await nodes.find(transaction.conn, renewal.node_id)
@@ -133,6 +134,8 @@ def renew_session(renewal: Renewal, origin: Origin, lifetime: timedelta) -> Comm
             Presented(claims.number, claims.presented_sha256),
             _asked(claims, transaction.now + lifetime),
         )
+        # Only a successful renewal is charged: a copy of the node's disk must not spend the node's budget.
+        await take_for_session(transaction.conn, node.node_id, limits, transaction.now)
         return Decision((), origin.at(transaction.now), granted(number, node.subnet))
 
     return command

@@ -17,6 +17,7 @@ from events.allocations import (
     AllocationFact,
     AllocationFailed,
     AllocationReleasing,
+    AllocationReplaced,
     SliceAddressObserved,
     SliceRemovalUnproved,
 )
@@ -31,19 +32,21 @@ from read_models.slots import SlotRow
 
 @dataclass(frozen=True, slots=True)
 class Living:
-    """An allocation as a command finds it: its history, the state that follows, and its locked slot rows."""
+    """An allocation as loaded by a command: its history, the state folded from it, and the locked rows of its slots,
+    including those of earlier placements.
+    """
 
     history: tuple[Recorded[AllocationFact], ...]
     state: Placed
     rows: dict[SlotId, SlotRow]
 
     def changes(self, facts: tuple[AllocationFact, ...], *slot_changes: Change) -> tuple[Change, ...]:
-        """Append facts to the allocation; an end of its life also gives its claimed slots back."""
+        """Append facts to the allocation. If it ends or is placed on another node, its claimed slots are released."""
         if not facts:
             return slot_changes
         stream = stream_of_allocation(self.state.request.allocation_id)
         own = Change(stream, self.history[-1].version, facts)
-        return own, *(self._given_back() if _ends(facts) else ()), *slot_changes
+        return own, *(self._given_back() if _gives_back(facts) else ()), *slot_changes
 
     def slot_change(self, slot: SlotId, facts: tuple[SlotFact, ...]) -> tuple[Change, ...]:
         return (Change(stream_of_slot(slot), self.rows[slot].version, facts),) if facts else ()
@@ -73,8 +76,10 @@ class Living:
         )
 
 
-def _ends(facts: tuple[AllocationFact, ...]) -> bool:
-    return any(isinstance(fact, AllocationReleasing | AllocationFailed) for fact in facts)
+def _gives_back(facts: tuple[AllocationFact, ...]) -> bool:
+    return any(
+        isinstance(fact, AllocationReleasing | AllocationReplaced | AllocationFailed) for fact in facts
+    )
 
 
 async def load(conn: AsyncConnection, allocation: AllocationId) -> Living:
@@ -83,7 +88,7 @@ async def load(conn: AsyncConnection, allocation: AllocationId) -> Living:
     state = fold(tuple(recorded.fact for recorded in history))
     if state is None or isinstance(state, Requested):
         raise UnknownName(Objection("unknown_allocation", f"there is no allocation {allocation}"))
-    rows = await slots.locked(conn, [slot.slot_id for slot in state.slots])
+    rows = await slots.locked(conn, [slot.slot_id for slot in (*state.slots, *state.former.slots)])
     return Living(history, state, rows)
 
 

@@ -1,4 +1,6 @@
-"""Commands about hosts: expect one, let it enrol again, take its description and what it mended."""
+"""Commands about hosts: register one, remove its registration, reopen its enrolment, record its description and its
+repairs.
+"""
 
 import ipaddress
 import json
@@ -11,7 +13,8 @@ from typing import Final
 
 from control_plane.commands.living import locked_node
 from control_plane.decisions import drift
-from control_plane.decisions.refusals import Conflict, Objection
+from control_plane.decisions.refusals import Objection, UnknownName
+from control_plane.decisions.registration import Registration, check_repeatable, removal
 from control_plane.decisions.slots import NOTHING_DESCRIBED, Described, described, discover
 from control_plane.decisions.subnets import free_subnet
 from control_plane.handle import Command, Decision, Transaction
@@ -23,7 +26,7 @@ from events.nodes import EnrolmentReopened, NodeExpected, NodeInspected, NodeMen
 from events.slots import SlotDevice, SlotFact, SlotHardware, SlotMended
 from events.values import NodeId, SlotId, SlotIndex, index_of, slot_of, stream_of_node, stream_of_slot
 from read_models import nodes, slots
-from read_models.nodes import NodeRow
+from read_models.nodes import REMOVED, NodeRow
 from read_models.slots import SlotRow
 from tasks.drift import DriftSeen
 from tasks.reports import DriftMended, FoundSlot, NodeSurveyed
@@ -33,12 +36,18 @@ TOKEN_LIFETIME: Final = timedelta(hours=1)
 
 
 def expect_node(node: NodeId, token: str, origin: Origin, among: ipaddress.IPv4Network) -> Command:
-    """Admit a host by name: reserve a /24 of `among`, and open a one-time token, of which only the hash is kept."""
+    """Admit a host by name: reserve a /24 of `among`, and open a one-time token, of which only the hash is kept.
+
+    A host that is already registered keeps its subnet, and this token replaces the earlier one. Raises `Conflict` for a
+    host that has enrolled.
+    """
     attempts = count()
 
     async def command(transaction: Transaction) -> Decision:
-        if await nodes.find(transaction.conn, node) is not None:
-            raise Conflict(Objection("node_exists", f"node {node} was admitted before", "/node_id"))
+        row = await nodes.last_registration(transaction.conn, node, lock=True)
+        if row is not None and row.state != REMOVED:
+            check_repeatable(_registration(row))
+            return _opened(row, token, origin, transaction.now)
         fact = NodeExpected(
             node_id=node,
             subnet=free_subnet(node, among, await nodes.subnets(transaction.conn), next(attempts)),
@@ -47,7 +56,7 @@ def expect_node(node: NodeId, token: str, origin: Origin, among: ipaddress.IPv4N
             token_expires_at=transaction.now + TOKEN_LIFETIME,
         )
         answer = json.dumps({"subnet": fact.subnet, "token_expires_at": fact.token_expires_at.isoformat()})
-        changes = (Change(stream_of_node(node), 0, (fact,)),)
+        changes = (Change(stream_of_node(node), row.version if row else 0, (fact,)),)
         return Decision(changes, origin.at(transaction.now), answer)
 
     return command
@@ -57,17 +66,42 @@ def reopen_enrolment(node: NodeId, token: str, origin: Origin) -> Command:
     """Open another token for a host that lost the first, or its disk. What it has goes on working until it enrols."""
 
     async def command(transaction: Transaction) -> Decision:
-        row = await locked_node(transaction.conn, node)
-        fact = EnrolmentReopened(
-            node_id=node,
-            token_sha256=sha256(token.encode()).hexdigest(),
-            token_expires_at=transaction.now + TOKEN_LIFETIME,
-        )
-        answer = json.dumps({"subnet": row.subnet, "token_expires_at": fact.token_expires_at.isoformat()})
-        changes = (Change(stream_of_node(node), row.version, (fact,)),)
-        return Decision(changes, origin.at(transaction.now), answer)
+        return _opened(await locked_node(transaction.conn, node), token, origin, transaction.now)
 
     return command
+
+
+def _opened(row: NodeRow, token: str, origin: Origin, now: datetime) -> Decision:
+    fact = EnrolmentReopened(
+        node_id=row.node_id,
+        token_sha256=sha256(token.encode()).hexdigest(),
+        token_expires_at=now + TOKEN_LIFETIME,
+    )
+    answer = json.dumps({"subnet": row.subnet, "token_expires_at": fact.token_expires_at.isoformat()})
+    changes = (Change(stream_of_node(row.node_id), row.version, (fact,)),)
+    return Decision(changes, origin.at(now), answer)
+
+
+def remove_node(node: NodeId, origin: Origin) -> Command:
+    """Remove a registration whose host never enrolled, with the claims on its subnet and its public addresses. A
+    repeated removal changes nothing. Raises `UnknownName` and `Conflict`.
+    """
+
+    async def command(transaction: Transaction) -> Decision:
+        row = await nodes.last_registration(transaction.conn, node, lock=True)
+        if row is None:
+            raise UnknownName(Objection("unknown_node", f"no node is named {node}"))
+        facts = () if row.state == REMOVED else removal(_registration(row))
+        changes = (Change(stream_of_node(node), row.version, facts),) if facts else ()
+        return Decision(changes, origin.at(transaction.now))
+
+    return command
+
+
+def _registration(row: NodeRow) -> Registration:
+    addresses = tuple(each.address for each in row.public_addresses)
+    # A revocation and a reopened enrolment take the key away and leave the release of the agent that enrolled.
+    return Registration(row.node_id, row.subnet, addresses, has_enrolled=row.agent_version is not None)
 
 
 @dataclass(frozen=True, slots=True)

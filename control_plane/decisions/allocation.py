@@ -4,7 +4,7 @@ A slot is given back by a fact of its own stream, recorded in the same append as
 """
 
 from datetime import datetime, timedelta
-from typing import assert_never
+from typing import Final, assert_never
 
 from control_plane.decisions.allocation_states import (
     Active,
@@ -18,6 +18,7 @@ from control_plane.decisions.allocation_states import (
     Starting,
     Stopped,
     Stopping,
+    awaiting_proof,
     end_of_lease,
     lease_of,
     slot_ids,
@@ -30,12 +31,14 @@ from events.allocations import (
     AllocationFailed,
     AllocationReleased,
     AllocationReleasing,
+    AllocationReplaced,
     AllocationStarting,
     AllocationStopped,
     AllocationStopping,
     LeaseEnded,
     LeaseExpired,
     LeaseGranted,
+    PlacedSlot,
     SliceAddressObserved,
     SliceInterrupted,
     SliceReady,
@@ -48,6 +51,8 @@ from events.allocations import (
 )
 from events.facts import Reason
 from events.values import SlotId
+
+SECOND_PLACEMENT: Final = 2
 
 
 def release(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
@@ -89,6 +94,39 @@ def fail(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
             return ()
 
 
+def fail_slice(state: Allocation, slot: SlotId, reason: Reason) -> tuple[AllocationFact, ...]:
+    """Return the facts for a slice that could not be made; none if the slot is not the allocation's."""
+    match state:
+        case Provisioning() | Active() | Starting() | Stopping() | Stopped() if slot in slot_ids(state.slots):
+            return fail(state, reason)
+        case _:
+            return ()
+
+
+def may_be_replaced(state: Allocation, slot: SlotId, now: datetime) -> bool:
+    """Whether it may be placed on another node after the bring-up in a slot failed due to a node fault: once, before
+    its deadline, and unless the request forbids it or names its node.
+    """
+    match state:
+        case Provisioning(request=request, deadline=deadline) if slot in slot_ids(state.slots):
+            may_move = request.replace_on_failure and request.node is None
+            return may_move and not state.former.slots and now < deadline
+        case _:
+            return False
+
+
+def replace_slots(state: Provisioning, slots: tuple[PlacedSlot, ...], reason: Reason) -> AllocationReplaced:
+    """Return the fact that replaces the allocation's slots by slots on another node."""
+    return AllocationReplaced(
+        allocation_id=state.request.allocation_id,
+        vacated=tuple(slot.slot_id for slot in state.slots),
+        slots=slots,
+        reason=reason,
+        attempt=SECOND_PLACEMENT,
+        deadline=state.deadline,
+    )
+
+
 def miss_deadline(state: Allocation, now: datetime) -> tuple[AllocationFact, ...]:
     match state:
         case Provisioning(deadline=deadline, ready=up) if deadline <= now:
@@ -101,6 +139,18 @@ def miss_deadline(state: Allocation, now: datetime) -> tuple[AllocationFact, ...
             return ()
     names = ", ".join(sorted(waited))
     return fail(state, Reason("deadline_missed", f"not {what} by {deadline.isoformat()}: {names}"))
+
+
+def hung_slot(state: Allocation) -> SlotId | None:
+    """Return the first slot whose node accepted its first order and reported no result; None if there is none.
+
+    A second placement has only what the first one left of the time, so a missed deadline proves nothing about its node.
+    """
+    match state:
+        case Provisioning(started=started, ready=up, former=former) if not former.slots:
+            return min(started - up, default=None)
+        case _:
+            return None
 
 
 def stop(state: Allocation, reason: Reason, deadline: datetime) -> tuple[AllocationFact, ...]:
@@ -199,45 +249,37 @@ def slice_stopped(state: Allocation, slot: SlotId, *, forced: bool) -> tuple[All
 
 
 def slice_removed(state: Allocation, slot: SlotId) -> tuple[AllocationFact, ...]:
-    """The last proof of absence ends a release. Told twice, the second changes nothing."""
-    match state:
-        case Releasing(remaining=remaining) | Failed(remaining=remaining) if slot in remaining:
-            return _emptied(state, SliceRemoved(state.request.allocation_id, slot))
-        case _:
-            return ()
+    """The last proof of absence ends a release. Reported twice, the second changes nothing."""
+    if slot not in awaiting_proof(state):
+        return ()
+    return _emptied(state, SliceRemoved(state.request.allocation_id, slot))
 
 
-def _emptied(state: Releasing | Failed, how: SliceRemoved | SliceRemovalWaived) -> tuple[AllocationFact, ...]:
+def _emptied(state: Allocation, how: SliceRemoved | SliceRemovalWaived) -> tuple[AllocationFact, ...]:
     last = isinstance(state, Releasing) and state.remaining == {how.slot_id}
     return (how, AllocationReleased(how.allocation_id)) if last else (how,)
 
 
 def slice_remains(state: Allocation, unproved: SliceRemovalUnproved) -> tuple[AllocationFact, ...]:
-    match state:
-        case Releasing(remaining=remaining) | Failed(remaining=remaining) if unproved.slot_id in remaining:
-            return (unproved,)
-        case _:
-            return ()
+    return (unproved,) if unproved.slot_id in awaiting_proof(state) else ()
 
 
 def retry_removal(state: Allocation, slot: SlotId) -> tuple[AllocationFact, ...]:
-    """Have a slot emptied anew. Raises `Conflict` unless it is still to be emptied."""
-    return (SliceRemovalRetried(_emptying(state, slot).request.allocation_id, slot),)
+    """Have a slot emptied again. Raises `Conflict` unless it is still to be emptied."""
+    _check_awaiting_proof(state, slot)
+    return (SliceRemovalRetried(state.request.allocation_id, slot),)
 
 
 def waive_removal(state: Allocation, slot: SlotId, why: str) -> tuple[AllocationFact, ...]:
     """Go on as if the slot were proved empty. Raises `Conflict` unless it is still to be emptied."""
-    emptying = _emptying(state, slot)
-    return _emptied(emptying, SliceRemovalWaived(emptying.request.allocation_id, slot, why))
+    _check_awaiting_proof(state, slot)
+    return _emptied(state, SliceRemovalWaived(state.request.allocation_id, slot, why))
 
 
-def _emptying(state: Allocation, slot: SlotId) -> Releasing | Failed:
-    match state:
-        case Releasing(remaining=remaining) | Failed(remaining=remaining) if slot in remaining:
-            return state
-        case _:
-            why = f"allocation {state.request.allocation_id} does not wait for {slot} to be emptied"
-            raise Conflict(Objection("not_to_be_emptied", why))
+def _check_awaiting_proof(state: Allocation, slot: SlotId) -> None:
+    if slot not in awaiting_proof(state):
+        why = f"allocation {state.request.allocation_id} does not wait for {slot} to be emptied"
+        raise Conflict(Objection("not_to_be_emptied", why))
 
 
 def cancel(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:

@@ -5,6 +5,7 @@
                                 v |  |                 |
                               starting  <--------------+     (interrupted, or stopped, and comes back)
 
+    placed or provisioning -> placed                         (on another node, once; see `Former`)
     any of these -> releasing -> released
     any of these -> failed                                   (slots are emptied; the allocation stays failed)
 
@@ -23,6 +24,7 @@ from events.allocations import (
     AllocationPlaced,
     AllocationReleased,
     AllocationReleasing,
+    AllocationReplaced,
     AllocationRequested,
     AllocationStarting,
     AllocationStopped,
@@ -54,6 +56,20 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
+class Former:
+    """Slots of earlier placements, whose bring-up failed; those `remaining` are not proved empty yet."""
+
+    slots: tuple[PlacedSlot, ...] = ()
+    remaining: frozenset[SlotId] = frozenset()
+
+    def without(self, slot: SlotId) -> "Former":
+        return replace(self, remaining=self.remaining - {slot})
+
+
+_NONE: Final = Former()
+
+
+@dataclass(frozen=True, slots=True)
 class Requested:
     """Lasts only within the append that also places it."""
 
@@ -69,6 +85,7 @@ class Provisioning:
     deadline: datetime
     started: frozenset[SlotId] = frozenset()
     ready: frozenset[SlotId] = frozenset()
+    former: Former = _NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +94,7 @@ class Active:
     slots: tuple[PlacedSlot, ...]
     lease: Lease | None = None
     """None only between activation and the grant that follows it in the same append."""
+    former: Former = _NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +106,7 @@ class Starting:
     lease: Lease | None
     down: frozenset[SlotId]
     deadline: datetime
+    former: Former = _NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +118,7 @@ class Stopping:
     lease: Lease | None
     on: frozenset[SlotId]
     deadline: datetime
+    former: Former = _NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,26 +128,31 @@ class Stopped:
     request: AllocationRequested
     slots: tuple[PlacedSlot, ...]
     lease: Lease | None
+    former: Former = _NONE
 
 
 @dataclass(frozen=True, slots=True)
 class Releasing:
+    """The `remaining` slots, those of earlier placements included, are still being emptied."""
+
     request: AllocationRequested
     slots: tuple[PlacedSlot, ...]
     lease: Lease | None
     reason: Reason
     remaining: frozenset[SlotId]
+    former: Former = _NONE
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Final for the caller; `remaining` slots are still being emptied."""
+    """Final for the caller; `remaining` slots, those of earlier placements included, are still being emptied."""
 
     request: AllocationRequested
     slots: tuple[PlacedSlot, ...]
     lease: Lease | None
     reason: Reason
     remaining: frozenset[SlotId]
+    former: Former = _NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +161,20 @@ class Released:
     slots: tuple[PlacedSlot, ...]
     lease: Lease | None
     reason: Reason
+    former: Former = _NONE
 
 
 Living = Provisioning | Active | Starting | Stopping | Stopped
 Placed = Living | Releasing | Failed | Released
 Allocation = Requested | Placed
-Wish = AllocationPlaced | AllocationStopping | AllocationStarting | AllocationReleasing | AllocationFailed
+Wish = (
+    AllocationPlaced
+    | AllocationReplaced
+    | AllocationStopping
+    | AllocationStarting
+    | AllocationReleasing
+    | AllocationFailed
+)
 """The facts that change what all of an allocation's slots should carry."""
 SlotWish = SliceRemovalRetried | IngressReserved | IngressWithdrawn
 """Those that change what one of them should carry."""
@@ -208,8 +241,13 @@ def _after_provisioning(state: Provisioning, fact: AllocationFact) -> Allocation
             return replace(state, started=state.started | {slot})
         case SliceReady(slot_id=slot):
             return replace(state, ready=state.ready | {slot})
+        case AllocationReplaced(slots=slots, deadline=deadline):
+            left = slot_ids(state.slots) | state.former.remaining
+            return Provisioning(
+                state.request, slots, deadline, former=Former((*state.former.slots, *state.slots), left)
+            )
         case AllocationActivated():
-            return Active(state.request, state.slots)
+            return Active(state.request, state.slots, former=state.former)
         case _:
             return None
 
@@ -219,7 +257,8 @@ def _after_active(state: Active, fact: AllocationFact) -> Allocation | None:
         case LeaseGranted(granted_at=granted_at, expires_at=expires_at):
             return replace(state, lease=Lease(granted_at, expires_at))
         case SliceInterrupted(slot_id=slot, deadline=deadline):
-            return Starting(state.request, state.slots, state.lease, frozenset({slot}), deadline)
+            down = frozenset({slot})
+            return Starting(state.request, state.slots, state.lease, down, deadline, state.former)
         case AllocationStopping(deadline=deadline):
             return _stopping(state, deadline)
         case _:
@@ -233,7 +272,7 @@ def _after_starting(state: Starting, fact: AllocationFact) -> Allocation | None:
         case SliceReady(slot_id=slot):
             return replace(state, down=state.down - {slot})
         case AllocationActivated():
-            return Active(state.request, state.slots, state.lease)
+            return Active(state.request, state.slots, state.lease, state.former)
         case AllocationStopping(deadline=deadline):
             return _stopping(state, deadline)
         case _:
@@ -241,7 +280,7 @@ def _after_starting(state: Starting, fact: AllocationFact) -> Allocation | None:
 
 
 def _stopping(state: Active | Starting, deadline: datetime) -> Stopping:
-    return Stopping(state.request, state.slots, state.lease, slot_ids(state.slots), deadline)
+    return Stopping(state.request, state.slots, state.lease, slot_ids(state.slots), deadline, state.former)
 
 
 def _after_stopping(state: Stopping, fact: AllocationFact) -> Allocation | None:
@@ -249,7 +288,7 @@ def _after_stopping(state: Stopping, fact: AllocationFact) -> Allocation | None:
         case SliceStopped(slot_id=slot):
             return replace(state, on=state.on - {slot})
         case AllocationStopped():
-            return Stopped(state.request, state.slots, state.lease)
+            return Stopped(state.request, state.slots, state.lease, state.former)
         case _:
             return None
 
@@ -257,17 +296,22 @@ def _after_stopping(state: Stopping, fact: AllocationFact) -> Allocation | None:
 def _after_stopped(state: Stopped, fact: AllocationFact) -> Allocation | None:
     match fact:
         case AllocationStarting(deadline=deadline):
-            return Starting(state.request, state.slots, state.lease, slot_ids(state.slots), deadline)
+            down = slot_ids(state.slots)
+            return Starting(state.request, state.slots, state.lease, down, deadline, state.former)
         case _:
             return None
 
 
 def _after_end(state: Living, fact: AllocationFact) -> Allocation | None:
+    """Apply a fact that any living allocation may get: its end, or the proof that a former slot is empty."""
+    remaining, former = slot_ids(state.slots) | state.former.remaining, Former(state.former.slots)
     match fact:
         case AllocationReleasing(reason=reason):
-            return Releasing(state.request, state.slots, lease_of(state), reason, slot_ids(state.slots))
+            return Releasing(state.request, state.slots, lease_of(state), reason, remaining, former)
         case AllocationFailed(reason=reason):
-            return Failed(state.request, state.slots, lease_of(state), reason, slot_ids(state.slots))
+            return Failed(state.request, state.slots, lease_of(state), reason, remaining, former)
+        case SliceRemoved(slot_id=slot) | SliceRemovalWaived(slot_id=slot) if slot in state.former.remaining:
+            return replace(state, former=state.former.without(slot))
         case _:
             return None
 
@@ -277,9 +321,22 @@ def _after_removal(state: Releasing | Failed, fact: AllocationFact) -> Allocatio
         case _, SliceRemoved(slot_id=slot) | SliceRemovalWaived(slot_id=slot):
             return replace(state, remaining=state.remaining - {slot})
         case Releasing(request, slots, lease, reason), AllocationReleased():
-            return Released(request, slots, lease, reason)
+            return Released(request, slots, lease, reason, state.former)
         case _:
             return None
+
+
+def awaiting_proof(state: Allocation) -> frozenset[SlotId]:
+    """The slots that wait for their node's proof that they are empty."""
+    match state:
+        case Provisioning() | Active() | Starting() | Stopping() | Stopped():
+            return state.former.remaining
+        case Releasing(remaining=remaining) | Failed(remaining=remaining):
+            return remaining
+        case Requested() | Released():
+            return frozenset()
+        case _:
+            assert_never(state)
 
 
 def lease_of(state: Placed) -> Lease | None:

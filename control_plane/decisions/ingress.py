@@ -28,10 +28,12 @@ from control_plane.decisions.allocation_states import (
     Stopping,
     state_name,
 )
+from control_plane.decisions.public_addresses import AddressWish, PortWish, WayWish
 from control_plane.decisions.refusals import Conflict, Objection, UnknownName
 from events.allocations import (
     AllocationFact,
     AllocationPlaced,
+    AllocationReplaced,
     AllocationStarting,
     SliceInterrupted,
     SliceReady,
@@ -41,6 +43,7 @@ from events.facts import Reason
 from events.ingress import (
     IngressFact,
     IngressLost,
+    IngressMapping,
     IngressPublished,
     IngressRemoved,
     IngressReserved,
@@ -111,7 +114,9 @@ def ways_of(facts: Iterable[AllocationFact]) -> Ways:
 def _with_its_slice(ways: Ways, fact: AllocationFact) -> Ways:
     """Those that what happened to their slices moves, as they are then."""
     match fact:
-        case AllocationPlaced(deadline=up) | AllocationStarting(deadline=up):
+        case (
+            AllocationPlaced(deadline=up) | AllocationReplaced(deadline=up) | AllocationStarting(deadline=up)
+        ):
             return _waiting(ways, up + IN_PLACE_WITHIN)
         case SliceInterrupted(slot_id=slot, deadline=up):
             return _waiting(_of_slot(ways, slot), up + IN_PLACE_WITHIN)
@@ -205,6 +210,32 @@ def withdraw(state: Allocation, ways: Ways, name: IngressId, reason: Reason) -> 
         case Reserved(asked=asked) | Published(asked) | Lost(asked):
             gone = (_removed(asked),) if _is_off(state, asked.slot_id) else ()
             return (IngressWithdrawn(asked.allocation_id, asked.slot_id, name, reason), *gone)
+
+
+def withdraw_all(ways: Ways, reason: Reason) -> tuple[IngressFact, ...]:
+    """Withdraw all open ingress rules, because their slots are replaced by slots on another node."""
+    return tuple(
+        IngressWithdrawn(way.asked.allocation_id, way.asked.slot_id, name, reason)
+        for name, way in ways.items()
+        if isinstance(way, Wanted)
+    )
+
+
+def wishes_of(ways: Ways, slots: Sequence[SlotId]) -> tuple[WayWish, ...]:
+    """Return requests for the same ingress rules on another node, whose slots have the same order.
+
+    The public address is one of the other node. The public port is kept, because the caller may have chosen it.
+    """
+    return tuple(
+        WayWish(slots.index(way.asked.slot_id), _wish_to(way.asked.mapping), way.asked.mapping.sources)
+        for way in ways.values()
+        if isinstance(way, Wanted)
+    )
+
+
+def _wish_to(mapping: IngressMapping) -> PortWish | AddressWish:
+    service = mapping.service
+    return AddressWish() if service is None else PortWish(service.protocol, service.port, service.public_port)
 
 
 def _is_off(state: Allocation, slot: SlotId) -> bool:

@@ -1,14 +1,19 @@
 """Which slots an allocation gets: all of one node, and the fullest node that still has enough.
 
-Filling a node before opening the next keeps whole nodes free for requests of many slots. The choice is a
-function of the candidates alone, so it can be replayed and explained.
+Filling a node before opening the next keeps whole nodes free for requests of many slots. On a node, slots with
+failed bring-ups come last: a node that is broken as a whole fails in several slots, and is recognised by that. The
+choice is a function of the candidates alone, so it can be replayed and explained.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
 
-from control_plane.decisions.refusals import Conflict, Objection
+from control_plane.decisions.refusals import Conflict, Objection, UnknownName
 from events.values import NodeId, SkuName, SlotId, node_of
+
+_NO_FAILURES: Final[Mapping[SlotId, int]] = MappingProxyType({})
 
 
 def fits(candidates: Iterable[SlotId], count: int) -> bool:
@@ -16,15 +21,48 @@ def fits(candidates: Iterable[SlotId], count: int) -> bool:
     return max(map(len, _by_node(candidates)), default=0) >= count
 
 
-def choose(candidates: Iterable[SlotId], count: int, sku: SkuName) -> tuple[SlotId, ...]:
-    """`count` of the candidates, free slots of that SKU, of one node. Raises `Conflict` when no node has so many."""
+def choose(
+    candidates: Iterable[SlotId],
+    count: int,
+    sku: SkuName,
+    failures: Mapping[SlotId, int] = _NO_FAILURES,
+    *,
+    node: NodeId | None = None,
+) -> tuple[SlotId, ...]:
+    """`count` of the candidates, free slots of that SKU, of one node. Raises `Conflict` when no node has so many.
+
+    `failures` counts the consecutive failed bring-ups of slots that have any. `node` is the one that the request names;
+    then all candidates are slots of it.
+    """
     enough = [slots for slots in _by_node(candidates) if len(slots) >= count]
     if not enough:
         what = "a free slot" if count == 1 else f"{count} free slots"
-        why = f"no node that slices are placed on now has {what} of SKU {sku}"
-        raise Conflict(Objection("no_capacity", why, "/slot_count"))
+        where = "no schedulable node has" if node is None else f"node {node} does not have"
+        raise Conflict(Objection("no_capacity", f"{where} {what} of SKU {sku}", "/slot_count"))
     fullest = min(enough, key=_room_and_name)
-    return tuple(sorted(fullest)[:count])
+    return tuple(sorted(sorted(fullest, key=lambda slot: (failures.get(slot, 0), slot))[:count]))
+
+
+def only_simulated_left(count: int, sku: SkuName) -> Conflict:
+    """Return the refusal where only simulated nodes have room and this deployment requires naming them."""
+    what = "a free slot" if count == 1 else f"{count} free slots"
+    why = (
+        f"only simulated nodes have {what} of SKU {sku}, and this deployment does not place slices on them; "
+        "name one as the request's node, or set SLICEPLANE_PLACE_ON_SIMULATED_NODES=true for the API"
+    )
+    return Conflict(Objection("only_simulated_nodes", why, "/node"))
+
+
+def node_blocked(node: NodeId, blocked_by: str) -> Conflict:
+    """Return the refusal where nothing is placed on the node that the request names."""
+    why = f"nothing is placed on node {node} now: {blocked_by}; see sliceplane nodes show {node}, or name another node"
+    return Conflict(Objection("node_blocked", why, "/node"))
+
+
+def unknown_node(node: NodeId) -> UnknownName:
+    """Return the refusal where the node that the request names is not registered."""
+    why = f"no node is named {node}; see sliceplane nodes list"
+    return UnknownName(Objection("unknown_node", why, "/node"))
 
 
 def _by_node(candidates: Iterable[SlotId]) -> list[list[SlotId]]:

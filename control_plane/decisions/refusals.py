@@ -7,11 +7,16 @@ from typing import NamedTuple
 
 
 class Objection(NamedTuple):
-    """One reason against a request. `field` points into the request body, as `/sku`, where there is one."""
+    """One reason against a request.
+
+    `field` is a JSON pointer into the request body, such as `/sku`; `parameter` names a parameter of the query, the
+    path or the header. At most one of them is set.
+    """
 
     code: str
     message: str
     field: str | None = None
+    parameter: str | None = None
 
 
 class Refused(Exception):
@@ -20,6 +25,14 @@ class Refused(Exception):
     def __init__(self, *objections: Objection) -> None:
         super().__init__("; ".join(objection.message for objection in objections))
         self.objections = objections
+
+
+class BadRequest(Refused):
+    """The body is not JSON."""
+
+
+class UnsupportedMediaType(Refused):
+    """The body has another media type than JSON."""
 
 
 class Malformed(Refused):
@@ -40,6 +53,14 @@ class Gone(Refused):
 
 class NotYetKnown(Refused):
     """What is asked for cannot be told yet, and can in a moment."""
+
+
+class Throttled(Refused):
+    """The caller sends more than its budget allows; it may send the same again in `retry_after` seconds."""
+
+    def __init__(self, retry_after: int, *objections: Objection) -> None:
+        super().__init__(*objections)
+        self.retry_after = retry_after
 
 
 class Unauthorised(Refused):

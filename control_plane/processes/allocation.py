@@ -28,6 +28,7 @@ from control_plane.decisions.allocation_states import (
     Stopped,
     Stopping,
     Wish,
+    awaiting_proof,
     end_of_lease,
     fold,
     slot_ids,
@@ -40,6 +41,7 @@ from events.allocations import (
     AllocationFailed,
     AllocationPlaced,
     AllocationReleasing,
+    AllocationReplaced,
     AllocationRequested,
     AllocationStarting,
     AllocationStopping,
@@ -93,6 +95,7 @@ _RETRIED: Final = (SliceRemovalRetried,)
 _CHANGED: Final = (IngressReserved, IngressWithdrawn)
 _OF_SLOTS: Final[dict[type, tuple[type[SlotWish], ...]]] = {
     AllocationPlaced: _CHANGED,
+    AllocationReplaced: _CHANGED,
     AllocationStarting: _CHANGED,
     AllocationStopping: (),
     AllocationReleasing: _RETRIED,
@@ -127,17 +130,15 @@ def _by_the_clock(state: Going, given_up: datetime | None, now: datetime) -> Exp
 
 
 def _untold(state: Going) -> frozenset[SlotId]:
-    """The slots whose node has not said yet that it did what is wanted of them."""
+    """Return the slots whose node has not reported yet that their desired state is reached."""
     match state:
         case Provisioning(ready=up):
-            return slot_ids(state.slots) - up
+            return slot_ids(state.slots) - up | awaiting_proof(state)
         case Starting(down=slots) | Stopping(on=slots):
             # Of a slice that was interrupted this is the order that it came by, which nobody sends again.
-            return slots
-        case Releasing(remaining=slots) | Failed(remaining=slots):
-            return slots
-        case Active() | Stopped():
-            return frozenset()
+            return slots | awaiting_proof(state)
+        case Releasing() | Failed() | Active() | Stopped():
+            return awaiting_proof(state)
         case _:
             assert_never(state)
 
@@ -183,7 +184,7 @@ def is_newest(history: Sequence[Recorded[AllocationFact]], slot: SlotId, order_i
 def is_overtaken(history: Sequence[Recorded[AllocationFact]], slot: SlotId, order_id: UUID) -> bool:
     """Whether it names an order of the slot that a newer wish took the place of."""
     wish = _named_after(history, slot, order_id)
-    return wish is not None and wish.position < wanted_by(history).position
+    return wish is not None and wish.position < _wanted_of_all(history, slot).position
 
 
 def wish_behind(
@@ -212,15 +213,24 @@ def _orders(
     ways, check = ways_of(facts), check_of(facts)
     return tuple(
         _order(state.request, slot, _wanted_of(history, slot.slot_id), wanted_in(ways, slot.slot_id), check)
-        for slot in state.slots
+        for slot in (*state.slots, *state.former.slots)
         if slot.slot_id in slots
     )
 
 
+def _wanted_of_all(history: Sequence[Recorded[AllocationFact]], slot: SlotId) -> Recorded[AllocationFact]:
+    """The fact that last changed what the slot should carry, with all others of its placement."""
+    return next((each for each in history if _vacates(each.fact, slot)), None) or wanted_by(history)
+
+
+def _vacates(fact: AllocationFact, slot: SlotId) -> bool:
+    return isinstance(fact, AllocationReplaced) and slot in fact.vacated
+
+
 def _wanted_of(history: Sequence[Recorded[AllocationFact]], slot: SlotId) -> Recorded[AllocationFact]:
-    """The fact that last changed what the slot should carry: all of the allocation's, or its own."""
-    newest = wanted_by(history)
-    own = _OF_SLOTS[type(newest.fact)]
+    """The fact that last changed what the slot should carry: all of its placement's, or its own."""
+    newest = _wanted_of_all(history, slot)
+    own = _RETRIED if _vacates(newest.fact, slot) else _OF_SLOTS[type(newest.fact)]
     later = (recorded for recorded in reversed(history) if recorded.position > newest.position)
     return next((each for each in later if isinstance(each.fact, own) and each.fact.slot_id == slot), newest)
 
@@ -259,7 +269,9 @@ def _body(
             return _apply(request, slot, ways, check)
         case AllocationStopping():
             return StopSlice(network=_network(slot), grace_seconds=int(GRACE.total_seconds()))
-        case AllocationReleasing() | AllocationFailed() | SliceRemovalRetried():
+        case AllocationReplaced(vacated=vacated) if slot.slot_id not in vacated:
+            return _apply(request, slot, ways, check)
+        case AllocationReplaced() | AllocationReleasing() | AllocationFailed() | SliceRemovalRetried():
             return RemoveSlice(network=_network(slot))
         case _:
             raise AssertionError(f"{type(wanted).__name__} wants nothing of a slot")

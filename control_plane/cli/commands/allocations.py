@@ -33,11 +33,18 @@ def create(
     ssh_key: Annotated[
         list[Path] | None,
         typer.Option(
-            help="File of a public key that may log in; repeatable.", show_default="those in ~/.ssh"
+            help="Public key file that may log in; repeatable.",
+            show_default="those in ~/.ssh; one is made if there is none",
         ),
     ] = None,
     lease: Annotated[str, typer.Option(metavar="TIME", help="How long: such as 90s, 30m, 2h, 7d.")] = "1h",
     count: Annotated[int, typer.Option(min=1, help="Slots, all of one node.")] = 1,
+    node: Annotated[
+        str | None,
+        typer.Option(
+            help="Place it on this node, even if the node is simulated.", show_default="placement chooses"
+        ),
+    ] = None,
     open_: Annotated[
         list[str] | None,
         typer.Option(
@@ -50,6 +57,13 @@ def create(
     label: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Repeatable.", show_default=False)
     ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace-on-failure/--no-replace-on-failure",
+            help="If the bring-up fails due to a node fault, place it on another node, once.",
+        ),
+    ] = True,
     wait_for_it: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is active.")] = True,
     as_json: AsJson = False,
 ) -> None:
@@ -59,12 +73,17 @@ def create(
         body = {
             "sku": sku,
             "network_mode": network_mode,
-            "ssh_authorized_keys": ssh_keys(ssh_key or []),
+            "ssh_authorized_keys": ssh_keys(ssh_key or [], here.screen.note),
             "lease_seconds": lease_seconds,
             "slot_count": count,
             "labels": labelled,
             **({"ingress": ways} if ways else {}),
-            **{name: value for name, value in (("image", image), ("project", project)) if value is not None},
+            **({} if replace else {"replace_on_failure": False}),
+            **{
+                name: value
+                for name, value in (("image", image), ("project", project), ("node", node))
+                if value is not None
+            },
         }
         raw = here.client.post("/v1/allocations", body)
         if wait_for_it:
@@ -95,14 +114,16 @@ def _show(here: Session, raw: bytes, at: str | None = None) -> None:
         here.screen.document(raw)
     else:
         found = decode(raw, Allocation)
-        now = counted_from(at, here.client.recorded)
-        here.screen.page(details.allocation(found, simulated=_simulated_nodes(here, found), now=now))
+        now, nodes = counted_from(at, here.client.recorded), _nodes(here, found)
+        simulated = frozenset(node.id for node in nodes if node.simulated)
+        drift = [] if at else [each for node in nodes for each in node.slot_drift]
+        here.screen.page(details.allocation(found, simulated=simulated, drift=drift, now=now))
 
 
-def _simulated_nodes(here: Session, found: Allocation) -> frozenset[str]:
-    """Those of its nodes whose guests nobody can log in to."""
+def _nodes(here: Session, found: Allocation) -> list[Node]:
+    """Return the nodes on which the allocation has slices."""
     nodes = {endpoint.node_id for endpoint in found.endpoints if endpoint.node_id and endpoint.via == "node"}
-    return frozenset(node for node in nodes if decode(here.client.get(node_path(node)), Node).simulated)
+    return [decode(here.client.get(node_path(node)), Node) for node in sorted(nodes)]
 
 
 @commands.command("list")
@@ -185,7 +206,8 @@ def release(
     with session(context, json=as_json) as here:
         raw = here.client.delete(allocation_path(allocation))
         if wait_for_it:
-            wait(here, allocation, lambda story: story.over, since=decode(raw, Allocation).version)
+            since = decode(raw, Allocation).version
+            wait(here, allocation, lambda story: story.over, since=since, releasing=True)
             raw = here.client.get(allocation_path(allocation))
         _show(here, raw)
 

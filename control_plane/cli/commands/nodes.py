@@ -93,7 +93,10 @@ def addresses(
 
 @commands.command()
 def expect(context: typer.Context, *, node: NodeId, as_json: AsJson = False) -> None:
-    """Admit a host by name. Prints its one-time enrolment token, which is shown only now."""
+    """Admit a host by name. Prints its one-time enrolment token, which is shown only now.
+
+    Repeated before the host enrols, it prints a new token and invalidates the earlier one.
+    """
     with session(context, json=as_json) as here:
         raw = here.client.post("/v1/nodes", {"id": node})
         if as_json:
@@ -106,10 +109,34 @@ def expect(context: typer.Context, *, node: NodeId, as_json: AsJson = False) -> 
 
 
 @commands.command()
+def remove(context: typer.Context, *, node: NodeId, as_json: AsJson = False) -> None:
+    """Remove the registration of a host that never enrolled. Its subnet is freed."""
+    with session(context, json=as_json) as here:
+        raw = here.client.delete(node_path(node))
+        if as_json:
+            here.screen.document(raw)
+            return
+        removed = decode(raw, Node)
+        here.screen.page(details.node(removed, then=True))
+        here.screen.note(f"the name {removed.id} and the subnet {removed.subnet} can be registered again")
+
+
+@commands.command()
 def revoke(context: typer.Context, *, node: NodeId, why: Why, as_json: AsJson = False) -> None:
     """Take a host's access away, at once. What it carries goes on; only a new enrolment lets it in again."""
     with session(context, json=as_json) as here:
         raw = here.client.post(node_path(node, "revoke"), {"why": why})
+        if as_json:
+            here.screen.document(raw)
+        else:
+            here.screen.page(details.node(decode(raw, Node)))
+
+
+@commands.command()
+def readmit(context: typer.Context, *, node: NodeId, why: Why, as_json: AsJson = False) -> None:
+    """Readmit a node that was excluded from placement after failed bring-ups."""
+    with session(context, json=as_json) as here:
+        raw = here.client.post(node_path(node, "readmit"), {"why": why})
         if as_json:
             here.screen.document(raw)
         else:

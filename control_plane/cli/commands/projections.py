@@ -3,7 +3,7 @@
 What is asked for is done by the control plane's projector, whether or not somebody looks; looking shows how far it is.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -98,7 +98,10 @@ def _refuse_to_wait(item: Projection) -> None:
     if stop:
         what = f"the rebuild of {item.name} stopped at position {stop.position}: {stop.error}"
         raise Stopped(
-            what, *_ways_on(item.name, stop.position), "until then the live tables stay as they are"
+            what,
+            "check first whether the ledger was changed: sliceplane projections verify",
+            *_ways_on(item.name, stop.position),
+            "until then the live tables stay as they are",
         )
 
 
@@ -152,20 +155,29 @@ def _not_equal(here: Session, found: Verification) -> Failure:
             f"mend the cause, or let {name} be stopped by it and pass over it, for good:",
             f"sliceplane projections rebuild {name}; sliceplane projections skip {name} {position} --reason WHY",
         )
-    tables = [each.table for each in found.differences]
+    tables = list(dict.fromkeys(each.table for each in found.differences))
+    count = f"{len(tables)} table{'' if len(tables) == 1 else 's'}"
+    what = f"{count} not equal to the replayed ledger, at position {found.position}"
+    if found.advice is not None and found.advice.code == "rebuild":
+        return Different(what, _rebuild_advice(here, tables))
+    # A newer control plane may return advice that this release does not know: print its message, advise no rebuild.
+    return Different(what, *_evidence_advice(found))
+
+
+def _evidence_advice(found: Verification) -> Iterator[str]:
+    if found.advice is not None:
+        yield found.advice.message
+    yield "end the control plane's programs (./dev down), then copy the database: its files, or pg_dump"
+    if tables := sorted({each.table for each in found.differences if each.kind == "ledger"}):
+        yield f"{', '.join(tables)}: written only by appends; find out what changed it, and compare with a backup"
+
+
+def _rebuild_advice(here: Session, tables: Sequence[str]) -> str:
     known = [decode(item, Projection) for item in here.client.items("/v1/projections")]
-    advice = [
-        f"{table} is written by the append alone: find out who changed it"
-        for table in tables
-        if not any(table in each.tables for each in known)
-    ]
     names = [each.name for each in known if set(each.tables) & set(tables)]
-    if "ledger.event" in tables:
-        advice.append("the log itself was changed: rebuild nothing from it before you know by whom")
-    elif names:
-        advice.append(f"make them anew from the log: sliceplane projections rebuild {' '.join(names)}")
-    told = f"{len(tables)} table{'' if len(tables) == 1 else 's'}"
-    return Different(f"{told} not equal to what the log says, at position {found.position}", *advice)
+    if not names:
+        return f"no projection fills {', '.join(tables)}: find out what changed it"
+    return f"rebuild them from the ledger: sliceplane projections rebuild {' '.join(names)}"
 
 
 @commands.command()

@@ -73,6 +73,19 @@ def break_glass(
         _show(here, [msgspec.Raw(here.client.post(slot_path(slot, "break-glass"), {"why": why}))])
 
 
+@commands.command()
+def readmit(
+    context: typer.Context,
+    *,
+    slot: Annotated[str, typer.Argument(metavar="SLOT", help="Such as lab-a/0.", callback=_slot)],
+    why: Why,
+    as_json: AsJson = False,
+) -> None:
+    """Readmit a slot that was excluded from placement after failed bring-ups."""
+    with session(context, json=as_json) as here:
+        _show(here, [msgspec.Raw(here.client.post(slot_path(slot, "readmit"), {"why": why}))])
+
+
 def _show(here: Session, slots: list[msgspec.Raw]) -> None:
     if here.screen.json:
         here.screen.documents(slots)

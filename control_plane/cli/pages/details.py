@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
+from itertools import chain
 from typing import Final
 
 from rich.console import RenderableType
@@ -11,24 +12,23 @@ from rich.text import Text
 from control_plane.cli.answers import (
     AllocatedSlot,
     Allocation,
+    Condition,
     Drift,
     Endpoint,
     ExpectedNode,
+    Failure,
     Ingress,
     Node,
     PublicAddress,
+    Reason,
     Slot,
     SlotDevice,
 )
 from control_plane.cli.pages import words
+from control_plane.cli.ssh import can_log_in
 
 Row = tuple[str, RenderableType]
 _OVER: Final = frozenset({"failed", "released"})
-_SSH_PORT: Final = 22
-"""RFC 4253."""
-# An address goes to one guest after another, each with a host key of its own: a remembered key is another guest's, and
-# ssh would refuse to go on.
-_NO_KNOWN_HOSTS: Final = "-o UserKnownHostsFile=/dev/null "
 
 
 def page(rows: Iterator[Row]) -> Table:
@@ -40,28 +40,48 @@ def page(rows: Iterator[Row]) -> Table:
     return table
 
 
-def allocation(item: Allocation, *, simulated: Collection[str] = (), now: datetime | None = None) -> Table:
-    """`simulated` names the nodes that are, and have no guests to log in to. As of the past ages are counted from then,
-    `now`; here and below.
+def allocation(
+    item: Allocation,
+    *,
+    simulated: Collection[str] = (),
+    drift: Iterable[Drift] = (),
+    now: datetime | None = None,
+) -> Table:
+    """`simulated` names the nodes that are, and have no guests to log in to; of `drift` that of its slots is shown. As
+    of the past ages are counted from then, `now`; here and below.
     """
-    return page(_allocation(item, simulated, now))
+    slots = {slot.slot_id for slot in item.slots}
+    own = [each for each in drift if each.slot_id in slots]
+    return page(chain(_allocation(item, simulated, now), _drift(own, "", now)))
 
 
 def _allocation(item: Allocation, simulated: Collection[str], now: datetime | None) -> Iterator[Row]:
     yield "allocation", Text(item.id, "bold")
-    yield "state", words.state(item.state)
+    yield "state", words.allocation_state(item.state, {each.code for each in item.conditions or ()})
     if item.reason:
         yield "reason", Text.assemble(item.reason.message, (f"  [{item.reason.code}]", "dim"))
+    for condition in item.conditions or ():
+        yield "condition", _condition(condition, now)
     yield "asked for", f"{item.sku}, {item.network_mode}, {item.image}, project {item.project}"
     yield "at", f"{words.clock(item.requested_at)} ({words.since(item.requested_at, now)})"
     if item.labels:
         yield "labels", ", ".join(f"{name}={value}" for name, value in sorted(item.labels.items()))
     yield "slot" if len(item.slots) == 1 else "slots", _slots(item)
+    if item.replaced:
+        why = f"{', '.join(item.replaced.vacated)}, where its bring-up failed: {item.replaced.reason.message}"
+        yield "before", Text.assemble(why, (f"  [{item.replaced.reason.code}]", "dim"))
     if item.lease and item.state not in _OVER:
         yield (
             "lease",
             f"until {words.clock(item.lease.expires_at)} ({words.until(item.lease.expires_at, now)})",
         )
+    yield from _reached(item, simulated)
+    if now is None:  # nothing of the past can be logged in to
+        yield from _logins(item, simulated)
+
+
+def _reached(item: Allocation, simulated: Collection[str]) -> Iterator[Row]:
+    """Its endpoints and ingress rules."""
     for endpoint in item.endpoints:
         if endpoint.node_id in simulated:
             yield endpoint.kind, f"no guest to log in to: node {endpoint.node_id} is simulated"
@@ -70,23 +90,20 @@ def _allocation(item: Allocation, simulated: Collection[str], now: datetime | No
     for way in item.ingress:
         if way.state != "removed":
             yield "ingress", _ingress(way)
-        if item.state == "active" and _is_ssh(way) and _node_of(way.slot_id) not in simulated:
-            yield "ssh", _ssh(way.public_address, way.public_port)
 
 
-def _node_of(slot: str) -> str:
-    return slot.rpartition("/")[0]
+def _logins(item: Allocation, simulated: Collection[str]) -> Iterator[Row]:
+    """What to type to log in to each of its slots."""
+    for index, slot in enumerate(item.slots):
+        if slot.node_id in simulated or not can_log_in(item, index):
+            continue
+        chosen = f" --slot {index}" if len(item.slots) > 1 else ""
+        yield "log in", Text(f"sliceplane ssh {item.id}{chosen}", "bold")
 
 
-def _is_ssh(way: Ingress) -> bool:
-    return (way.state, way.protocol, way.port) == ("published", "tcp", _SSH_PORT)
-
-
-def _ssh(address: str, port: int | None, *, remembered: bool = False) -> Text:
-    """What to type to log in: every guest takes its keys for root (node_agent/seed.py)."""
-    options = "" if remembered else _NO_KNOWN_HOSTS
-    named = "" if port == _SSH_PORT else f"-p {port} "
-    return Text(f"ssh {options}{named}root@{address}", "bold")
+def _condition(condition: Condition, now: datetime | None) -> Text:
+    since = "" if condition.since is None else f" ({words.since(condition.since, now)})"
+    return Text.assemble((condition.message, "red"), since, (f"  [{condition.code}]", "dim"))
 
 
 def ingress(way: Ingress) -> Table:
@@ -135,10 +152,7 @@ def _endpoint(endpoint: Endpoint) -> Text:
     if endpoint.port is None:
         return Text(endpoint.address)
     where = f"  (on node {endpoint.node_id})" if endpoint.via == "node" else ""
-    if endpoint.kind != "ssh":
-        return Text.assemble(f"{endpoint.address}:{endpoint.port}", (where, "dim"))
-    line = _ssh(endpoint.address, endpoint.port, remembered=endpoint.via != "node")
-    return Text.assemble(line, (where, "dim"))
+    return Text.assemble(f"{endpoint.address}:{endpoint.port}", (where, "dim"))
 
 
 def node(item: Node, *, then: bool = False, now: datetime | None = None) -> Table:
@@ -153,6 +167,9 @@ def _node(item: Node, *, then: bool, now: datetime | None) -> Iterator[Row]:
         yield "heard of", words.since(item.seen_at)
     if item.spooled_reports:
         yield "reports", Text(f"{item.spooled_reports} not delivered yet", "yellow")
+    if item.reports_throttled_at:
+        first = words.since(item.reports_throttled_at, now)
+        yield "throttled", Text(f"its reports exceed their budget, first {first}", "yellow")
     if item.revoked:
         yield "revoked", Text(item.revoked, "red")
     if item.superseded_at:
@@ -168,7 +185,17 @@ def _node(item: Node, *, then: bool, now: datetime | None) -> Iterator[Row]:
         yield "missing", Text("\n".join(item.missing), "red")
     for address in item.public_addresses:
         yield "public", _public(address)
+    yield from _exclusion(item.excluded, item.failures, now)
     yield from _drift((*item.drift, *item.slot_drift), item.id, now)
+
+
+def _exclusion(excluded: Reason | None, failures: Iterable[Failure], now: datetime | None) -> Iterator[Row]:
+    """Why nothing is placed there after failed bring-ups, and the evidence."""
+    if excluded:
+        yield "excluded", Text.assemble((excluded.message, "red"), (f"  [{excluded.code}]", "dim"))
+    for each in failures:
+        what = f"{each.slot_id}, {words.since(each.failed_at, now)}: {each.reason.message}"
+        yield "failed", Text.assemble(what, (f"  [{each.reason.code}]  {each.allocation_id}", "dim"))
 
 
 def _public(address: PublicAddress) -> str:
@@ -202,6 +229,7 @@ def _slot_rows(item: Slot, now: datetime | None) -> Iterator[Row]:
     for device in item.devices:
         yield device.use, _device(device)
     yield "allocation", item.allocation_id or "none"
+    yield from _exclusion(item.excluded, item.failures, now)
     yield from _drift(item.drift, item.id, now)
 
 

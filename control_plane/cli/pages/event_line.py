@@ -1,4 +1,4 @@
-"""One event on one line: where in the ledger, when, what, about what, by whom and why."""
+"""One event on one line: position, time with date and zone, type, content, reason, actor and request."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -6,6 +6,7 @@ from typing import Final
 from rich.text import Text
 
 from control_plane.cli.answers import Event
+from control_plane.cli.pages import words
 
 _TYPE_WIDTH: Final = len("allocation.slice_address_observed")
 _LONGEST: Final = 48
@@ -13,9 +14,8 @@ _LONGEST: Final = 48
 
 def line(event: Event, of: str = "") -> Text:
     """`of` is what the reader knows all of this is about."""
-    at = event.recorded_at.astimezone().strftime("%H:%M:%S.%f")[:-3]
     return Text.assemble(
-        (f"{event.position:>6}  {at}  ", "dim"),
+        (f"{event.position:>6}  {words.instant(event.recorded_at)}  ", "dim"),
         (f"{event.type:<{_TYPE_WIDTH}}", "bold"),
         f"  {gist(event, of)}",
         (f"  by {event.actor}" + (f" ({event.why})" if event.why else ""), "dim"),
@@ -24,16 +24,17 @@ def line(event: Event, of: str = "") -> Text:
 
 def gist(event: Event, of: str = "") -> str:
     """What the fact says, in few words; knows no type of event, so that a new one is shown too."""
-    return " ".join(_parts({name: value for name, value in event.data.items() if value != of}))
+    shown = {name: value for name, value in event.data.items() if value not in (None, "", [], of)}
+    return " ".join(_parts(shown))
 
 
 def _parts(data: Mapping[str, object]) -> Iterator[str]:
     for name, value in data.items():
         match name, value:
-            case _, None | "" | [] | {}:
-                continue
             case "reason", {"message": str(message)}:
                 yield message
+            case (("reason" | "why"), str()):
+                yield value
             case "slots", [*slots]:
                 yield ", ".join(str(slot["slot_id"]) for slot in slots if isinstance(slot, dict))
             case "drift", [*open_]:

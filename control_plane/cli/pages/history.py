@@ -81,9 +81,8 @@ def changes(item: Changes) -> RenderableType:
 
 
 def _heading(change: Change) -> Text:
-    at = change.time.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     return Text.assemble(
-        (f"{change.position:>6}  {at}  ", "dim"),
+        (f"{change.position:>6}  {words.instant(change.time)}  ", "dim"),
         (change.type, "bold"),
         f"  by {change.actor}",
         (f"  ({change.why})", "dim"),

@@ -55,7 +55,10 @@ def differences(items: Iterable[Difference]) -> RenderableType:
 
 def _difference(item: Difference) -> Iterator[RenderableType]:
     key = ", ".join(f"{name}={_value(value)}" for name, value in item.key.items())
-    yield Text.assemble((item.table, "bold red"), f"  first difference at {key}{_what(item)}")
+    changed = "  the ledger was changed" if item.kind == "ledger" else ""
+    yield Text.assemble(
+        (item.table, "bold red"), (changed, "red"), f"  first difference at {key}{_what(item)}"
+    )
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("COLUMN", no_wrap=True)
     table.add_column("LIVE", overflow="fold")

@@ -26,7 +26,8 @@ def allocations(items: Iterable[Allocation], now: datetime | None = None) -> Ren
         slots = ", ".join(slot.slot_id for slot in item.slots)
         addresses = ", ".join(slot.private_ip or "-" for slot in item.slots)
         asked = words.since(item.requested_at, now)
-        table.add_row(item.id, words.state(item.state), item.sku, slots, addresses, item.project, asked)
+        state = words.allocation_state(item.state, {each.code for each in item.conditions or ()})
+        table.add_row(item.id, state, item.sku, slots, addresses, item.project, asked)
     return table if table.row_count else _nothing("no allocations", "sliceplane allocations create --sku SKU")
 
 
@@ -35,7 +36,7 @@ def slots(items: Iterable[Slot]) -> RenderableType:
     for item in items:
         size = f"{item.vcpus or '-'} vCPU, {words.amount(item.memory_mib)}{_devices(item)}"
         named = (item.mac_address or "-", item.private_ip or "-", item.allocation_id or "-")
-        reason = item.reason.message if item.reason else ""
+        reason = "; ".join(each.message for each in (item.reason, item.excluded) if each)
         table.add_row(item.id, _slot_state(item), item.sku or "-", size, *named, reason)
     return (
         table

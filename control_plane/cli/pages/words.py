@@ -1,5 +1,6 @@
 """Times, amounts and states in the words and colours of the screen."""
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Final
 
@@ -15,12 +16,20 @@ _COLOURS: Final = {
     "done": "green", "due": "yellow", "sent": "yellow", "waiting": "yellow", "cancelling": "yellow",
     "refused": "red", "poisoned": "red", "expired": "red", "cancelled": "dim", "superseded": "dim",
     "failed": "red", "silent": "red", "revoked": "red", "withheld": "red",
-    "released": "dim",
+    "released": "dim", "removed": "dim",
 }  # fmt: skip
 
 
 def state(name: str) -> Text:
     return Text(name, _COLOURS.get(name, ""))
+
+
+def allocation_state(name: str, conditions: Collection[str]) -> Text:
+    """The state, with the conditions that qualify it."""
+    shown = state(name)
+    for code in sorted(conditions):
+        shown.append(f", {code.removeprefix('node_')}", "red")
+    return shown
 
 
 def node_state(name: str, blocked_by: str | None) -> Text:
@@ -68,6 +77,12 @@ def _timestamp(now: datetime | None) -> float:
 def clock(moment: datetime) -> str:
     """Local time of day, to the second, with its date and zone."""
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def instant(moment: datetime) -> str:
+    """Local time to the millisecond, with its date and zone, for lines that are compared with each other."""
+    local = moment.astimezone()
+    return f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03d} {local:%Z}"
 
 
 def amount(mebibytes: int | None) -> str:

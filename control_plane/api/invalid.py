@@ -1,0 +1,135 @@
+"""Pydantic's validation errors as reasons of this API, with the API's own codes and messages, and JSON pointers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, get_args
+
+from pydantic_core.core_schema import ErrorType
+
+from control_plane.api.edge import escaped, escaped_text
+from control_plane.decisions.refusals import BadRequest, Malformed, Objection, Refused
+
+_PYDANTIC: Final = frozenset(get_args(ErrorType))
+_BY_NAME: Final = {kind.__name__: kind for kind in Refused.__subclasses__()}
+_LIMITS: Final = {
+    "greater_than": ("must be greater than", "gt"),
+    "greater_than_equal": ("must be at least", "ge"),
+    "less_than": ("must be less than", "lt"),
+    "less_than_equal": ("must be at most", "le"),
+}
+_LENGTHS: Final = {
+    "string_too_short": ("too_short", "must have at least {min_length} characters"),
+    "string_too_long": ("too_long", "must have at most {max_length} characters"),
+    "too_short": ("too_short", "must have at least {min_length} items, and has {actual_length}"),
+    "too_long": ("too_long", "must have at most {max_length} items"),
+}
+_TYPES: Final = {
+    "string": "a string",
+    "int": "an integer",
+    "float": "a number",
+    "bool": "true or false",
+    "list": "a list",
+    "tuple": "a list",
+    "dict": "an object",
+    "model": "an object",
+    "model_attributes": "an object",
+    "mapping": "an object",
+    "datetime": "a time such as 2026-11-21T09:30:00Z (RFC 3339)",
+    "uuid": "a UUID",
+    "timezone": "a time with a zone, such as 2026-11-21T09:30:00Z",
+}
+_SHOWN: Final = 64
+"""Characters of a wrong value in a message."""
+_PARAMETERS: Final = frozenset({"query", "path", "header", "cookie"})
+
+
+def refusal_of(error: Mapping[str, Any], body: Any) -> Refused:
+    """The refusal that an error of Pydantic stands for, in a request with this JSON body.
+
+    A decision that refused a field names its kind of refusal in the error's context.
+    """
+    kind = error["type"]
+    place, *path = error["loc"]
+    if kind == "json_invalid":
+        why = f"the body is not valid JSON: {error['ctx']['error']}, at byte {path[0]}"
+        return BadRequest(Objection("invalid_json", why))
+    field = pointer(path, body, error) if place not in _PARAMETERS else None
+    parameter = str(path[0]) if place in _PARAMETERS and path else None
+    code, message = _reason(error) if kind in _PYDANTIC else (str(kind), str(error["msg"]))
+    named = message if parameter is None else f"{parameter}: {message}"
+    refused_as = _BY_NAME.get(str(error.get("ctx", {}).get("refusal")), Malformed)
+    return refused_as(Objection(code, escaped_text(named), field, parameter))
+
+
+def pointer(path: Sequence[str | int], body: Any, error: Mapping[str, Any]) -> str:
+    """The JSON pointer (RFC 6901) of an error's place.
+
+    Pydantic's place also has the tags of unions, which do not exist in the body; such a part is left out.
+    """
+    found = _resolved(list(path), body, error)
+    parts = path if found is None else found
+    return escaped_text("".join(f"/{escaped(part)}" for part in parts))
+
+
+def _resolved(path: list[str | int], value: Any, error: Mapping[str, Any]) -> list[str | int] | None:
+    if not path:
+        return [] if value is error["input"] or value == error["input"] else None
+    part, rest = path[0], path[1:]
+    if error["type"] == "missing" and not rest:
+        return [part] if isinstance(value, dict) else None
+    if error["type"] == "extra_forbidden" and not rest and isinstance(value, dict):
+        return [part]
+    inside = isinstance(value, dict) and part in value
+    inside = inside or (isinstance(value, list) and isinstance(part, int) and part < len(value))
+    if inside and (found := _resolved(rest, value[part], error)) is not None:
+        return [part, *found]
+    return _resolved(rest, value, error)
+
+
+def _reason(error: Mapping[str, Any]) -> tuple[str, str]:
+    """The code and the message of one of Pydantic's own errors."""
+    kind, context = str(error["type"]), error.get("ctx", {})
+    if kind in _LIMITS:
+        words, key = _LIMITS[kind]
+        return "out_of_range", f"{_shown(error['input'])} {words} {context[key]}"
+    if kind in _LENGTHS:
+        code, words = _LENGTHS[kind]
+        return code, words.format(**context)
+    if kind.endswith(("_type", "_parsing", "_from_float", "_aware")) or kind in {
+        "dict_type",
+        "int_parsing_size",
+    }:
+        expected = _TYPES.get(kind.rpartition("_")[0], "another type")
+        return "wrong_type", f"must be {expected}, not {_shown(error['input'])}"
+    return _other_reason(kind, error, context)
+
+
+def _other_reason(kind: str, error: Mapping[str, Any], context: Mapping[str, Any]) -> tuple[str, str]:
+    match kind:
+        case "missing":
+            return "required", "is required"
+        case "extra_forbidden":
+            return "unknown_field", f"{error['loc'][-1]!r} is not a field of this request"
+        case "literal_error" | "enum":
+            return (
+                "unknown_value",
+                f"unknown value {_shown(error['input'])}; choose one of {context['expected']}",
+            )
+        case "union_tag_invalid":
+            return (
+                "unknown_value",
+                f"unknown value {context['tag']!r}; choose one of {context['expected_tags']}",
+            )
+        case "union_tag_not_found":
+            return "required", "must name its kind"
+        case "string_pattern_mismatch":
+            return "invalid_value", f"{_shown(error['input'])} must match the pattern {context['pattern']}"
+        case "value_error" | "assertion_error":
+            return "invalid_value", str(context.get("error", error["msg"]))
+        case _:
+            return "invalid_value", f"{_shown(error['input'])} is not valid here"
+
+
+def _shown(value: Any) -> str:
+    """The value in an error message, never longer than a line."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

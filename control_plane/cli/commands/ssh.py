@@ -1,0 +1,106 @@
+"""`sliceplane ssh`."""
+
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from control_plane.cli.access import Access
+from control_plane.cli.answers import Allocation, Node, decode
+from control_plane.cli.failures import Refused, WrongUsage
+from control_plane.cli.options import AllocationId
+from control_plane.cli.own_keys import private_keys
+from control_plane.cli.paths import allocation_path, node_path
+from control_plane.cli.session import Session, session
+from control_plane.cli.ssh import Login, entered, login_of, ssh_arguments
+
+
+def ssh(
+    context: typer.Context,
+    *,
+    allocation: AllocationId,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="COMMAND", help="Run this instead of a shell; put -- before it.", show_default=False
+        ),
+    ] = None,
+    slot: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Index of the slot, counted from 0, if the allocation has several.",
+            show_default=False,
+        ),
+    ] = None,
+    via: Annotated[
+        Literal["public", "node"] | None,
+        typer.Option(
+            help="Connect by an ingress rule, or to the private address.",
+            show_default="an ingress rule, if one is published",
+        ),
+    ] = None,
+    identity: Annotated[
+        list[Path] | None,
+        typer.Option("--identity", "-i", help="Private key file; repeatable.", show_default=False),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option", "-o", metavar="NAME=VALUE", help="Option for ssh; repeatable.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Log in to a slice as root, or run a command there. The exit code is that of ssh.
+
+    The guest's host key is neither verified nor remembered, unless --option names another StrictHostKeyChecking.
+    """
+    with session(context, json=False) as here:
+        found = decode(here.client.get(allocation_path(allocation)), Allocation)
+        login = login_of(found, slot, via)
+        _refuse_simulated(here, login)
+        line = (
+            *entered(login, here.access.namespaces),
+            *ssh_arguments(
+                login,
+                identities=identity or _identities(here.access),
+                options=option or (),
+                command=command or (),
+            ),
+        )
+        _refuse_missing(line[0], "ssh")
+    _become(line)
+
+
+def _refuse_simulated(here: Session, login: Login) -> None:
+    if decode(here.client.get(node_path(login.node_id)), Node).simulated:
+        raise Refused(f"node {login.node_id} is simulated: its slices have no guest to log in to")
+
+
+def _identities(access: Access) -> list[Path]:
+    """Return the key of `./dev up` and the user's own, which ssh(1) omits if any key is given; else none."""
+    if access.identity is None or not os.access(access.identity, os.R_OK):
+        return []
+    return [access.identity, *private_keys()]
+
+
+def _refuse_missing(*programs: str) -> None:
+    for program in programs:
+        if shutil.which(program) is None:
+            raise WrongUsage(
+                f"the program {program} is not installed here",
+                "on Debian: apt-get install openssh-client util-linux",
+            )
+
+
+def _become(line: tuple[str, ...]) -> None:
+    """Replace this process, so that the terminal, signals and the exit code are those of ssh."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Python ignores SIGPIPE, and a program inherits what is ignored.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    os.execvp(line[0], line)

@@ -1,0 +1,158 @@
+"""How to log in to a slice with ssh(1): which address, from which network, with which options.
+
+On the machine that runs `./dev up` with real nodes the addresses exist in network namespaces alone. `up` writes into
+its configuration file, for each of its nodes, a process in the namespace from which each kind of endpoint is reached
+(`namespaces`), and the private key of the allocation that it makes (`identity`). For every other node it is plain ssh.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from control_plane.cli.answers import AllocatedSlot, Allocation, Ingress
+from control_plane.cli.failures import Refused, WrongUsage
+
+SSH_PORT: Final = 22
+"""RFC 4253."""
+NODE, PUBLIC = "node", "public"
+_OPTIONS: Final = (
+    # An address goes to one guest after another, and a guest makes its host key at boot: a remembered key would be
+    # another guest's, and ssh would refuse to go on.
+    *("-o", "UserKnownHostsFile=/dev/null"),
+    *("-o", "StrictHostKeyChecking=no"),
+    *("-o", "LogLevel=ERROR"),  # else it warns of the new host key each time
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Where a slice's SSH server is reached. `via`: `node` is from its own node only, `public` from outside."""
+
+    node_id: str
+    via: str
+    address: str
+    port: int
+
+
+def login_of(found: Allocation, slot: int | None, via: str | None) -> Login:
+    """Return how to log in to a slot of an allocation, counted from 0: by a published ingress to port 22, else by the
+    private address. Raises `Refused`, or `WrongUsage` if the user must choose another slot or `--via`.
+    """
+    if found.state != "active":
+        why = f": {found.reason.message}" if found.reason else ""
+        raise Refused(f"allocation {found.id} is {found.state}, not active{why}", *_advice(found))
+    chosen = _chosen(found, slot)
+    ways = [*_public(found, chosen), *_private(found, chosen)]
+    fitting = [way for way in ways if via in (None, way.via)]
+    if not fitting:
+        by = {None: "", NODE: " at its private address", PUBLIC: " from outside"}[via]
+        raise Refused(
+            f"slot {chosen.slot_id} of {found.id} has no SSH endpoint{by}", *_other_ways(found, ways)
+        )
+    return fitting[0]
+
+
+def can_log_in(found: Allocation, slot: int) -> bool:
+    """Whether a slot of the allocation can be logged in to."""
+    try:
+        login_of(found, slot, None)
+    except (Refused, WrongUsage):
+        return False
+    return True
+
+
+def _advice(found: Allocation) -> tuple[str, ...]:
+    match found.state:
+        case "stopped":
+            return (f"start it: sliceplane allocations start {found.id}",)
+        case "requested" | "placed" | "provisioning" | "starting" | "stopping":
+            return (f"wait for it: sliceplane allocations watch {found.id}",)
+        case _:
+            return ("see those that are active: sliceplane allocations list",)
+
+
+def _chosen(found: Allocation, slot: int | None) -> AllocatedSlot:
+    count = len(found.slots)
+    if slot is None and count > 1:
+        slots = (f"{index} is {each.slot_id} ({each.private_ip})" for index, each in enumerate(found.slots))
+        raise WrongUsage(
+            f"allocation {found.id} has {count} slots: {', '.join(slots)}", "choose one: --slot NUMBER"
+        )
+    if (slot or 0) >= count:
+        raise WrongUsage(
+            f"allocation {found.id} has no slot {slot or 0}",
+            "leave out --slot" if count == 1 else f"choose one of 0 to {count - 1}",
+        )
+    return found.slots[slot or 0]
+
+
+def _public(found: Allocation, slot: AllocatedSlot) -> list[Login]:
+    return [
+        Login(slot.node_id, PUBLIC, way.public_address, way.public_port or SSH_PORT)
+        for way in found.ingress
+        if way.slot_id == slot.slot_id and _leads_to_ssh(way)
+    ]
+
+
+def _leads_to_ssh(way: Ingress) -> bool:
+    """Whether it is published and leads to the guest's port 22, alone or with the whole address."""
+    return way.state == "published" and (
+        way.protocol is None or (way.protocol, way.port) == ("tcp", SSH_PORT)
+    )
+
+
+def _private(found: Allocation, slot: AllocatedSlot) -> list[Login]:
+    return [
+        Login(slot.node_id, NODE, each.address, each.port or SSH_PORT)
+        for each in found.endpoints
+        if (each.kind, each.via, each.address) == ("ssh", NODE, slot.private_ip)
+    ]
+
+
+def _other_ways(found: Allocation, ways: Sequence[Login]) -> tuple[str, ...]:
+    if ways:
+        return (f"leave out --via, or use --via {ways[0].via}",)
+    if found.network_mode == "public-nat":
+        return (f"open one: sliceplane allocations open {found.id} tcp/{SSH_PORT}",)
+    return (f"see how it is reached: sliceplane allocations show {found.id}",)
+
+
+def ssh_arguments(
+    login: Login,
+    *,
+    identities: Sequence[Path] = (),
+    options: Sequence[str] = (),
+    command: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Return the command line of ssh(1). Guests accept keys for root only. `options` come first, because ssh(1) uses
+    the first value of each option.
+    """
+    given = (part for option in options for part in ("-o", option))
+    # ssh expands % in a file's name.
+    keys = (part for file in identities for part in ("-i", str(file).replace("%", "%%")))
+    # Behind `--` nothing is read as an option of ssh, whatever the command begins with.
+    return ("ssh", *given, *_OPTIONS, *keys, "-p", str(login.port), "--", f"root@{login.address}", *command)
+
+
+def entered(login: Login, namespaces: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
+    """Return the command prefix that enters the network namespace from which the lab's endpoint is reached; empty for
+    a node that is not in a lab on this machine. Raises `Refused`.
+    """
+    named = namespaces.get(login.node_id, {}).get(login.via)
+    if named is None:
+        return ()
+    try:
+        pid = int(Path(named).read_text())
+    except (OSError, ValueError):
+        raise Refused(
+            f"lab node {login.node_id} is not running on this machine: {named} does not name a running process",
+            "start it: ./dev up",
+        ) from None
+    if os.geteuid() != 0:
+        raise Refused(
+            f"{login.address} exists in a network namespace of this machine, which only root can enter",
+            "run this command as root",
+        )
+    return ("nsenter", f"--target={pid}", "--net", "--")

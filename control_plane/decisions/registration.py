@@ -1,0 +1,45 @@
+"""Decisions about the registration of a node: whether it can be repeated, and whether it can be removed.
+
+A node that never enrolled has no key, no slots and no orders, so its registration is a name, a token and a subnet, and
+can be removed without a trace on any host. After the enrolment slots have addresses of the subnet and a host may carry
+slices, so the registration stays and only the access can be revoked.
+"""
+
+from typing import NamedTuple
+
+from control_plane.decisions.refusals import Conflict, Objection
+from events.nodes import NodeAddressesChanged, NodeFact, NodeRemoved
+from events.values import Ipv4Address, Ipv4Subnet, NodeId
+
+
+class Registration(NamedTuple):
+    """A registered node; `has_enrolled` stays true after a revocation, and while another enrolment is awaited."""
+
+    node_id: NodeId
+    subnet: Ipv4Subnet
+    addresses: tuple[Ipv4Address, ...]
+    has_enrolled: bool
+
+
+def check_repeatable(node: Registration) -> None:
+    """Raises `Conflict` if the node has enrolled; otherwise its token may be replaced."""
+    if node.has_enrolled:
+        why = (
+            f"node {node.node_id} is registered and has enrolled; to let a host that lost its disk enrol again, "
+            f"request another token: POST /v1/nodes/{node.node_id}/enrolment"
+        )
+        raise Conflict(Objection("node_exists", why, "/id"))
+
+
+def removal(node: Registration) -> tuple[NodeFact, ...]:
+    """Return the facts that remove the registration with its claims. Raises `Conflict` if the node has enrolled."""
+    if node.has_enrolled:
+        why = (
+            f"node {node.node_id} has enrolled, and its host may carry slices with addresses of {node.subnet}; "
+            f"take its access away instead: sliceplane nodes revoke {node.node_id} --why TEXT"
+        )
+        raise Conflict(Objection("node_enrolled", why))
+    removed = NodeRemoved(node_id=node.node_id, subnet=node.subnet)
+    if not node.addresses:
+        return (removed,)
+    return NodeAddressesChanged(node.node_id, addresses=(), added=(), withdrawn=node.addresses), removed

@@ -1,0 +1,145 @@
+"""Find contradictions between the ledger's own tables, and the first row of each kind.
+
+Nothing is replayed, so that a ledger that cannot be replayed is compared too. The comparison runs in the database,
+within the caller's snapshot; only rows that differ are returned.
+
+A change that also adjusts every dependent row is not found here; that requires tree heads that are stored elsewhere
+(LED-7).
+"""
+
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_plane.projector.compare import LEDGER, Difference, first_difference
+from events.tables import command_key, dead_position, event, head
+from read_models.checkpoints import checkpoint
+
+READS_IN_BATCHES: Final = "dispatcher"
+"""A follower that passes a position only after it read the event there, or recorded the position as dead."""
+
+
+def _leaves(table: sa.Table, kind: str) -> str:
+    names = [column.name for column in table.columns]
+    hashed = ", ".join("null::bytea as leaf" if name == "leaf" else name for name in names)
+    return f"""
+select position, encode(kept, 'hex') as kept, encode(made, 'hex') as made
+  from (select e.position, e.leaf as kept,
+               sha256('\\x0001{kind}'::bytea || record_send((select h from (select {hashed}) h))) as made
+          from {table} e offset 0) leaves
+ where made <> kept order by position limit 1
+"""  # noqa: S608 (made of the tables' columns); events.merkle says what is hashed
+
+
+_LEAVES: Final = {event: _leaves(event, "01"), dead_position: _leaves(dead_position, "02")}
+_VERSIONS: Final = """
+select stream_id, due as version
+  from (select stream_id, version, row_number() over (partition by stream_id order by version) as due
+          from ledger.event) numbered
+ where version <> due order by stream_id collate "C", due limit 1
+"""
+_POSITIONS: Final = """
+with known as (select position from ledger.event union all select position from ledger.dead_position),
+     upto as (select coalesce(least(max(c.position), (select max(position) from known)), 0) as position
+                from read.checkpoint c where c.name = :reader),
+     ends as (select position from known where position <= (select position from upto)
+              union all select position + 1 from upto)
+select due as position
+  from (select position, lag(position, 1, 0::bigint) over (order by position) + 1 as due from ends) steps
+ where position > due order by due limit 1
+"""
+_DEAD_AND_ALIVE: Final = """
+select position from ledger.event join ledger.dead_position using (position) order by position limit 1
+"""
+
+
+async def ledger_differences(conn: AsyncConnection) -> list[Difference]:
+    """The first difference of each kind."""
+    found = [
+        *[await _altered(conn, table) for table in _LEAVES],
+        await _missing(conn, _VERSIONS, {}),
+        await _missing(conn, _POSITIONS, {"reader": READS_IN_BATCHES}),
+        await _inserted(conn),
+        await _heads(conn),
+        await _keys(conn),
+        await _checkpoints(conn),
+    ]
+    return [each for each in found if each is not None]
+
+
+async def _altered(conn: AsyncConnection, table: sa.Table) -> Difference | None:
+    """Return the first row that differs from when it was hashed."""
+    row = (await conn.execute(sa.text(_LEAVES[table]))).one_or_none()
+    if row is None:
+        return None
+    key = {"position": row.position}
+    live, replayed = {**key, "leaf": row.kept}, {**key, "leaf": row.made}
+    return Difference(str(table), key, ("leaf",), live, replayed, LEDGER)
+
+
+async def _missing(conn: AsyncConnection, query: str, values: dict[str, str]) -> Difference | None:
+    """Return the first missing event: a version that its stream lacks, or a position that the follower that reads every
+    position has passed, and that is neither an event nor recorded as dead.
+    """
+    row = (await conn.execute(sa.text(query), values)).mappings().one_or_none()
+    if row is None:
+        return None
+    key = dict(row)
+    return Difference(str(event), key, tuple(key), None, key, LEDGER)
+
+
+async def _inserted(conn: AsyncConnection) -> Difference | None:
+    """Return the first event at a position that was recorded as dead, so it was inserted afterwards."""
+    position = await conn.scalar(sa.text(_DEAD_AND_ALIVE))
+    if position is None:
+        return None
+    key = {"position": position}
+    return Difference(str(event), key, ("position",), key, None, LEDGER)
+
+
+async def _heads(conn: AsyncConnection) -> Difference | None:
+    """Compare the versions that append checks with the last version of each stream."""
+    version = sa.func.max(event.c.version).label("version")
+    heads = sa.select(event.c.stream_id, version).group_by(event.c.stream_id)
+    return await first_difference(conn, head, sa.select(head), heads, LEDGER)
+
+
+async def _keys(conn: AsyncConnection) -> Difference | None:
+    """Return an idempotency key whose events are not in the ledger. (An event does not store its key.)"""
+    first, last = command_key.c.first_position, command_key.c.last_position
+    there = [sa.exists().where(event.c.position == column) for column in (first, last)]
+    stray = sa.and_(first.is_not(None), sa.or_(last < first, last.is_(None), *(~each for each in there)))
+    key = list(command_key.primary_key.columns)
+    query = sa.select(*key, first, last).where(stray).order_by(*key).limit(1)
+    row = (await conn.execute(query)).mappings().one_or_none()
+    if row is None:
+        return None
+    names = {column.name: row[column.name] for column in key}
+    return Difference(str(command_key), names, (first.name, last.name), dict(row), None, LEDGER)
+
+
+async def _checkpoints(conn: AsyncConnection) -> Difference | None:
+    """A checkpoint after the ledger's last position, at one that was drawn: the event that was read there is missing.
+
+    (`compare.compare_checkpoints` finds one at a position that was never drawn.)
+    """
+    drawn = sa.text("(select last from ledger.fence())")
+    query = (
+        sa.select(checkpoint.c.position)
+        .where(checkpoint.c.position > last_known(), checkpoint.c.position <= drawn)
+        .order_by(checkpoint.c.position.desc())
+        .limit(1)
+    )
+    position = await conn.scalar(query)
+    if position is None:
+        return None
+    key = {"position": position}
+    return Difference(str(event), key, ("position",), None, key, LEDGER)
+
+
+def last_known() -> sa.ColumnElement[int]:
+    """The last position that is an event or recorded as dead."""
+    end = sa.select(sa.func.max(event.c.position)).scalar_subquery()
+    dead = sa.select(sa.func.max(dead_position.c.position)).scalar_subquery()
+    return sa.func.greatest(end, dead, 0)
