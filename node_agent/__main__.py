@@ -1,6 +1,6 @@
 """`sliceplane-agent CONFIG`: the agent as a program. Ends on SIGTERM or SIGINT within seconds; slices run on.
 
-Exit codes (sysexits.h): 0 stopped as asked, 64 usage, 70 a part of it broke, 74 the state folder cannot be used, 75
+Exit codes (sysexits.h): 0 stopped by a signal, 64 usage, 70 internal error, 74 the state folder cannot be used, 75
 another agent holds it, 77 enrolment refused, 78 configuration refused. 70 and 75 may pass by themselves; the others
 want a person.
 """
@@ -20,6 +20,7 @@ from node_agent.halt import Halt, Halted
 from node_agent.logs import configure_logs
 from node_agent.settings import Settings, SettingsRefused, read_settings
 from node_agent.sole import AnotherAgent
+from node_agent.version import agent_version
 from node_agent.wiring import run
 from tasks.failpoints import UnknownFailpoint, arm_from
 
@@ -28,6 +29,20 @@ log = structlog.get_logger(__name__)
 USAGE: Final = 64
 BROKEN: Final = 70
 MISCONFIGURED: Final = 78
+_PAGE: Final = "docs/node.md has an example"
+HELP: Final = f"""\
+Usage: sliceplane-agent CONFIG
+
+Run the agent of one node in the foreground. CONFIG is its JSON configuration file; {_PAGE}.
+The agent needs root, except with a simulated host. SIGTERM ends it within seconds; slices keep running.
+
+Options:
+  -h, --help  print this text and exit
+  --version   print the version and exit
+
+Exit codes: 0 stopped by a signal, 64 wrong usage, 70 internal error, 74 the state folder cannot be used,
+75 another agent uses the state folder, 77 enrolment refused, 78 configuration refused.
+"""
 _ENDS: Final[dict[type[Exception], int]] = {
     OSError: 74,
     AnotherAgent: 75,
@@ -45,14 +60,33 @@ def main() -> None:
 
 
 def _main(arguments: list[str]) -> int:
-    if len(arguments) != 1:
-        sys.stderr.write("usage: sliceplane-agent CONFIG\n")
-        return USAGE
+    match arguments:
+        case ["-h" | "--help"]:
+            sys.stdout.write(HELP)
+            return 0
+        case ["--version"]:
+            sys.stdout.write(f"sliceplane-agent {agent_version()}\n")
+            return 0
+        case [config] if not config.startswith("-"):
+            return _start(Path(config))
+        case []:
+            wrong = "no configuration file given"
+        case [first, *_] if first.startswith("-"):
+            wrong = f"unknown option {first!r}"
+        case _:
+            wrong = f"{len(arguments)} configuration files given, expected one"
+    sys.stderr.write(
+        f"sliceplane-agent: {wrong}; usage: sliceplane-agent CONFIG (see sliceplane-agent --help)\n"
+    )
+    return USAGE
+
+
+def _start(config: Path) -> int:
     try:
         arm_from(os.environ.get("SLICEPLANE_FAILPOINTS", ""))
-        settings = read_settings(Path(arguments[0]))
+        settings = read_settings(config)
     except (SettingsRefused, UnknownFailpoint) as refused:
-        sys.stderr.write(f"sliceplane-agent: {refused}\n")
+        sys.stderr.write(f"sliceplane-agent: {refused}; correct it, then start the agent again ({_PAGE})\n")
         return MISCONFIGURED
     configure_logs(settings.log, settings.node_id)
     return _be_the_agent(settings)

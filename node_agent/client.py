@@ -32,8 +32,19 @@ Answer = TypeVar("Answer", bound=BaseModel)
 _PASSING: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
 
 
+LONGEST_WAIT: Final = 300.0
+"""Longest delay in seconds that a response may request; a longer one is an error of a proxy."""
+
+
 class ControlPlaneAway(Exception):
-    """No answer, or one that says to come back: connection, time-out, 5xx, 408, 425, 429."""
+    """A request failed and may be retried: connection error, timeout, 5xx, 408, 425 or 429.
+
+    `retry_after` is the minimum delay in seconds that the response names (`Retry-After`), else 0.
+    """
+
+    def __init__(self, reason: str, retry_after: float = 0.0) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
 
 
 class TurnedAway(Exception):
@@ -148,10 +159,16 @@ def _answered(
     except HTTPError as error:
         raise ControlPlaneAway(why_untrusted(error) or f"{type(error).__name__}: {error}") from error
     if response.status in _PASSING or response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        raise ControlPlaneAway(f"{response.status} from {path}")
+        raise ControlPlaneAway(f"{response.status} from {path}", _retry_after(response))
     if response.status >= HTTPStatus.MULTIPLE_CHOICES:
         raise _refusal(response)
     return response
+
+
+def _retry_after(response: BaseHTTPResponse) -> float:
+    """Return the seconds of `Retry-After`; 0 for a date, which only proxies send: the agent's own pauses apply."""
+    header = response.headers.get("Retry-After", "")
+    return min(float(header), LONGEST_WAIT) if header.isascii() and header.isdigit() else 0.0
 
 
 def _refusal(response: BaseHTTPResponse) -> TurnedAway:

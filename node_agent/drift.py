@@ -17,7 +17,7 @@ import structlog
 
 from events.values import IngressId, SlotIndex
 from node_agent.slices import Difference, HostUnreadable, Step
-from tasks.drift import DriftSeen, Evidence, Sighting
+from tasks.drift import DriftKind, DriftSeen, Evidence, Sighting
 from tasks.fields import sentence
 from tasks.orders import Order
 from tasks.reports import MOST_DRIFT, DriftMended, ReportBody
@@ -34,7 +34,7 @@ Tell = Callable[[ReportBody, Order | None], None]
 _OFTEN: Final = ((3, timedelta(minutes=1)), (60, timedelta(hours=1)))
 """Times that the same may come up in one place within a while; after one more it stays open until it comes up less."""
 _LONGEST: Final = max(while_ for _, while_ in _OFTEN)
-_LACKING: Final = frozenset({"slot.device"})
+_LACKING: Final = frozenset({"slot.device", "foreign.mirror"})
 NODE: Final = None
 """In place of a slot: what is otherwise with the node as a whole."""
 
@@ -134,7 +134,7 @@ class Drifts:
         self._say_moved(slot, before, lasting)
 
     def lack(self, lost: Mapping[SlotIndex, Iterable[Difference]]) -> None:
-        """A look at what the slots have of the host found this missing, and nothing else."""
+        """Record the complete result of a survey of the slots' objects and of foreign programs on the host."""
         with self._lock:
             before, now = self._lacking, self._now()
             seen = {slot: _seen(of, before.get(slot, ()), now) for slot, of in lost.items()}
@@ -142,7 +142,7 @@ class Drifts:
         if self._lacking != before:
             slots = sorted(slot for slot, of in seen.items() if of)
             tell = log.warning if slots else log.info
-            tell("slots_lack_devices", slots=slots)
+            tell("slots_blocked", slots=slots)
             self._changed()
 
     def _say_moved(
@@ -175,6 +175,12 @@ class Drifts:
         """Whether just that is open there."""
         with self._lock:
             return {*map(_subject, self._open.get(slot, ()))} == {*map(_subject, lasting)}
+
+    def open_in(self, slot: SlotIndex, kind: DriftKind) -> tuple[Difference, ...]:
+        """Return the open drift of this kind in a slot."""
+        with self._lock:
+            found = [each for each in self._open.get(slot, ()) if each.kind == kind]
+        return tuple(Difference(kind, each.wanted, each.found, each.ingress_id) for each in found)
 
     def open(self) -> tuple[DriftSeen, ...]:
         """All that is open, the node's first, then slot by slot.

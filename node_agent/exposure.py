@@ -8,6 +8,8 @@ from node_agent.slices import Difference
 
 _OF_WAYS: Final = frozenset({"mapping.changed", "mapping.foreign"})
 
+_LOST: Final = frozenset({"mapping.changed", "slice.unreachable"})
+
 
 def concerns_ways(difference: Difference) -> bool:
     """Whether it is about ways in, wanted ones or others."""
@@ -16,7 +18,7 @@ def concerns_ways(difference: Difference) -> bool:
 
 def lost_ways(left: Iterable[Difference]) -> tuple[IngressId, ...]:
     """Those that are wanted and do not lead to the slice."""
-    changed = (each.ingress_id for each in left if each.kind == "mapping.changed")
+    changed = {each.ingress_id for each in left if each.kind in _LOST}
     return tuple(sorted(each for each in changed if each is not None))
 
 

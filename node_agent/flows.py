@@ -25,6 +25,8 @@ COOKIE: Final = 0x5C1C_E000_0000_0000
 COOKIE_MASK: Final = 0xFFFF_FFFF_FFFF_FF00
 FIRST_PORT: Final = 1000
 LOCAL: Final = "LOCAL"
+LOCAL_NUMBER: Final = 0xFFFF_FFFE
+"""OFPP_LOCAL, the number of a bridge's own port in OpenFlow messages."""
 BROADCAST: Final = "ff:ff:ff:ff:ff:ff"
 # No 802.1Q header at all: without this, `ip` also matches a packet inside a VLAN tag.
 UNTAGGED: Final = {"vlan_tci": "0x0/0x1fff"}

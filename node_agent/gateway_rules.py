@@ -7,6 +7,7 @@ from and to the bridge into chains that end in a drop. What a slot may do is ins
 from typing import Final
 
 from events.values import Ipv4Address, Ipv4Subnet
+from node_agent.reaching import PROBE_LINK
 from node_agent.rules import (
     ACCEPT,
     COMES_IN,
@@ -38,22 +39,25 @@ PRIVATE: Final = ("10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/1
 TAPS: Final = "slice*"
 """Every tap of a slot, and nothing else, is called like this (`slices.tap_of`)."""
 
-CHAINS: Final = (
-    # DHCP is not tracked: it is checked message by message, and would leave traces of released addresses behind.
-    Chain("inet", "untracked_in", "filter", "prerouting", -300),
-    Chain("inet", "untracked_out", "filter", "output", -300),
-    Chain("inet", "input", "filter", "input", 0),
-    Chain("inet", "forward", "filter", "forward", 0),
-    Chain("inet", MAPPING, "nat", "prerouting", -100),
-    Chain("inet", "source_nat", "nat", "postrouting", 100),
-    # After translation: whatever still has a private source here was not, or could not be, translated.
-    Chain("inet", "leaving", "filter", "postrouting", 300),
-    Chain("inet", FROM_SLICES),
-    Chain("inet", OUT_OF_SLICES),
-    Chain("inet", INTO_SLICES),
-    Chain("inet", MAPPED),
-    Chain("netdev", REPLIES, "filter", "egress", 0),
-)
+
+def chains_on(bridge: str) -> tuple[Chain, ...]:
+    """The chains of a node with this bridge. Each accepts what no rule decides: the host has other traffic."""
+    return (
+        # DHCP is not tracked: it is checked message by message, and would leave traces of released addresses.
+        Chain("inet", "untracked_in", "filter", "prerouting", -300, "accept"),
+        Chain("inet", "untracked_out", "filter", "output", -300, "accept"),
+        Chain("inet", "input", "filter", "input", 0, "accept"),
+        Chain("inet", "forward", "filter", "forward", 0, "accept"),
+        Chain("inet", MAPPING, "nat", "prerouting", -100, "accept"),
+        Chain("inet", "source_nat", "nat", "postrouting", 100, "accept"),
+        # After translation: whatever still has a private source here was not, or could not be, translated.
+        Chain("inet", "leaving", "filter", "postrouting", 300, "accept"),
+        Chain("inet", FROM_SLICES),
+        Chain("inet", OUT_OF_SLICES),
+        Chain("inet", INTO_SLICES),
+        Chain("inet", MAPPED),
+        Chain("netdev", REPLIES, "filter", "egress", 0, "accept", bridge),
+    )
 
 
 def node_rules(
@@ -87,6 +91,11 @@ def node_rules(
         inet(FROM_SLICES, DROP),
         inet(OUT_OF_SLICES, DROP),
         inet(INTO_SLICES, meta("iifname", uplink), COMES_IN, jump(MAPPED)),
+        # Probes of ingresses come from a device of the agent's own, and are answered there. Those that only some
+        # sources may use let the probe pass too; what comes with its address by another link is not from there.
+        inet(INTO_SLICES, meta("iifname", PROBE_LINK), COMES_IN, jump(MAPPED)),
         inet(INTO_SLICES, DROP),
+        inet(MAPPED, meta("iifname", PROBE_LINK), ACCEPT),
+        inet(MAPPED, meta("oifname", PROBE_LINK), ACCEPT),
         inet(MAPPED, DROP),
     )

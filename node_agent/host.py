@@ -1,12 +1,13 @@
 """What the agent's core needs of the machine it runs on. Wiring fills it, with real drivers or simulated ones."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-from events.values import Ipv4Address
+from events.values import Ipv4Address, SlotIndex
 from node_agent.pci import PciDevices
-from node_agent.slices import Aspect, Difference, SliceNetwork, Step
+from node_agent.reaching import Findings
+from node_agent.slices import Aspect, Difference, Slice, SliceNetwork, Step
 
 LeaseState = Literal["none", "offered", "bound", "expired", "foreign"]
 
@@ -60,6 +61,22 @@ class Probe(Protocol):
     def __call__(self, address: Ipv4Address, port: int, banner: str) -> Answered | NotYet: ...
 
 
+class Reachability(Protocol):
+    """Whether slices that are ready can be reached. Thread-safe."""
+
+    def watch(self, wanted: Slice, port: int) -> None:
+        """Probe this slice, which was ready at this port, from now on. Only the owner of the slot's work calls it."""
+        ...
+
+    def leave(self, slot: SlotIndex) -> None:
+        """Stop probing the slot's slice: nothing is sent to it after this has returned."""
+        ...
+
+    def findings(self, wanted: Slice, port: int) -> Findings:
+        """Return the newest results from memory."""
+        ...
+
+
 class Gateway(Protocol):
     """What the node as a whole needs before it can carry a slice."""
 
@@ -69,6 +86,11 @@ class Gateway(Protocol):
 
     def lost(self) -> tuple[Difference, ...]:
         """What the node needs and no step can bring back, and what others do that is theirs to undo. Raises
+        `HostUnreadable`."""
+        ...
+
+    def mirrored(self) -> Mapping[SlotIndex, Difference]:
+        """The slots whose frames another program sends to another slice, or that receive another's. Raises
         `HostUnreadable`."""
         ...
 
@@ -89,6 +111,7 @@ class Host:
     gateway: Gateway
     observe_address: Callable[[SliceNetwork], Observed]
     probe: Probe
+    reachability: Reachability
     images: Callable[[], tuple[str, ...]]
     devices: Callable[[], tuple[Prerequisite, ...]]
     """Devices that the settings name, or say that there are none of."""

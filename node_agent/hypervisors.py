@@ -17,6 +17,14 @@ class Hypervisor(Protocol):
 
     def processes(self) -> tuple[FoundProcess, ...]: ...
 
+    def process(self, domain: FoundDomain) -> FoundProcess | None:
+        """Return the process of a running domain, with devices that the domain does not show; None once it is gone."""
+        ...
+
+    def continue_process(self, process: FoundProcess) -> None:
+        """Continue the process; one that is gone or running counts as done."""
+        ...
+
     def start(self, guest: Guest, hosting: Hosting) -> None:
         """Start a new domain; refused if there is one of that name or UUID, or if its tap, a PCI function of its
         place or a file is missing or another's."""

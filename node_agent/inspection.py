@@ -133,10 +133,19 @@ class Inspection:
         self._drifts.note(NODE, found if self._is_made else (), merged((*left, *unread)))
 
     def _look_at_devices(self) -> Iterator[Difference]:
-        """Note what slots lack, and yield why that could not be seen: what was known of it lasts until it can."""
+        """Record drift that blocks slots whatever they carry, and yield why it could not be read. After a failed read,
+        the last known drift stays open."""
         try:
             self._pci = devices = self._host.pci_devices()
-            self._drifts.lack(lost_devices(self._places, devices))
+            lost = lost_devices(self._places, devices)
+            mirrored = self._host.gateway.mirrored()
+            own = {slot.index for slot in self._settings.slots}
+            self._drifts.lack(
+                {
+                    slot: (*lost.get(slot, ()), *((mirrored[slot],) if slot in mirrored else ()))
+                    for slot in own & {*lost, *mirrored}
+                }
+            )
         except HostUnreadable as why:
             yield unreadable(why)
 

@@ -23,11 +23,16 @@ LeaseState = Literal["none", "offered", "bound", "expired", "foreign"]
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """`name` is the slot's tap, the key of the reservation on the host."""
+    """`name` is the slot's tap, the key of the reservation on the host.
+
+    `spoilt` describes how the file differs from what this program writes; empty for a valid one. The DHCP server may
+    interpret a spoilt one differently, or ignore it.
+    """
 
     name: str
     mac: MacAddress
     ip: Ipv4Address
+    spoilt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,7 @@ def plan(
     rivals, foreign = _by_name(reserved - {wanted}), _foreign(wanted, leased)
     steps = (
         *(
-            _withdraw(each, leases, _differs("lease.rival", wanted, _reservation_words(each)))
+            _withdraw(each, leases, _differs(_kind_of(each, wanted), wanted, _reservation_words(each)))
             for each in rivals
         ),
         *(_clear(each, leases, _differs("lease.foreign", wanted, _lease_words(each))) for each in foreign),
@@ -85,6 +90,10 @@ def plan(
         differs = _differs("lease.unreserved", wanted, "no such reservation")
         steps += (Step("lease.reserve", lambda: leases.reserve(wanted), differs),)
     return steps
+
+
+def _kind_of(rival: Reservation, wanted: Reservation) -> DriftKind:
+    return "lease.unreserved" if rival.spoilt and rival.name == wanted.name else "lease.rival"
 
 
 def _differs(kind: DriftKind, wanted: Reservation, found: str) -> Difference:
@@ -124,7 +133,8 @@ def _clear(lease: LeaseSeen, leases: Leases, differs: Difference | None = None) 
 
 
 def _reservation_words(reservation: Reservation) -> str:
-    return f"dhcp reservation {reservation.name} of {reservation.ip} for {reservation.mac}"
+    spoilt = f", {reservation.spoilt}" if reservation.spoilt else ""
+    return f"dhcp reservation {reservation.name} of {reservation.ip} for {reservation.mac}{spoilt}"
 
 
 def _lease_words(lease: LeaseSeen) -> str:

@@ -6,15 +6,18 @@ back under one of its own, down. So all else knows a slot's link by one name, wh
 
 A tap is persistent, so that it outlives the agent, and owned by root: a tap without an owner may be opened by any
 user of the host. Either is mute: the virtual switch takes its frames, but with the userspace datapath the host's own
-stack sees them too, and would answer ARP and IPv6 around the bridge and all its guards. A name is taken once on a
+stack sees them too, and would answer ARP and IPv6 around the bridge and all its guards. A slot's link is the agent's as
+a whole: whatever other programs added to it (addresses, queueing disciplines, filters, programs, links that are stacked
+on it) is removed, since the flows of the switch guard nothing that leaves the link before it. A name is taken once on a
 host; if something else bears it, that goes first, or adding would be refused. A crash leaves a link that is down, or
 none of that name: the plan goes on from either.
 """
 
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Final, Protocol
 
-from events.values import PciAddress
+from events.values import MacAddress, PciAddress
 from node_agent.passthrough import NO_REPRESENTOR, PciBus
 from node_agent.places import NO_PLACES, Places, place_for
 from node_agent.slices import Difference, HostRefused, Slice, SliceNetwork, Step
@@ -24,12 +27,35 @@ DEFAULT_MTU: Final = 1500
 
 
 @dataclass(frozen=True, slots=True)
+class Alterations:
+    """What other programs added to a link of the agent, in words; a link as declared has none.
+
+    `diversions` let another link have its frames, or send in its name, past all flows: filters that mirror or redirect,
+    programs that may do so, links that are stacked on it. `others` change only how its own frames are handled:
+    addresses, queueing disciplines, another MAC.
+    """
+
+    diversions: frozenset[str] = frozenset()
+    others: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.diversions or self.others)
+
+    def __str__(self) -> str:
+        return ", ".join(sorted((*self.diversions, *self.others)))
+
+
+UNALTERED: Final = Alterations()
+
+
+@dataclass(frozen=True, slots=True)
 class Tap:
     """A link as wanted or found. MTU in bytes.
 
     `owner` is a user id; None lets every user of the host open it. `mute`: the host speaks neither ARP nor IPv6 on it.
     `many`: it has a queue for each time that it is opened, and is no tap to a program that wants just one. `master` is
-    the link that takes its frames, which no flow guards then; the virtual switch is none.
+    the link that takes its frames, which no flow guards then; the virtual switch is none. `alterations` is what other
+    programs added to the link.
     """
 
     name: str
@@ -39,6 +65,7 @@ class Tap:
     mute: bool = True
     many: bool = False
     master: str | None = None
+    alterations: Alterations = UNALTERED
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +78,14 @@ class OtherLink:
 
 @dataclass(frozen=True, slots=True)
 class Representor:
-    """The settings of a link that others made: its card, as a rule. MTU in bytes; `mute` and `master` as a tap's."""
+    """The settings of a link that others made: its card, as a rule. MTU in bytes; the others as a tap's."""
 
     name: str
     mtu: int = DEFAULT_MTU
     up: bool = True
     mute: bool = True
     master: str | None = None
+    alterations: Alterations = UNALTERED
 
 
 class Links(Protocol):
@@ -76,7 +104,7 @@ class Links(Protocol):
         ...
 
     def set_tap(self, tap: Tap) -> None:
-        """Set MTU, state and muteness of a tap that exists, and take it from its master."""
+        """Set MTU, state and muteness of a tap that exists, take it from its master, and remove all alterations."""
         ...
 
     def delete_link(self, name: str) -> None:
@@ -88,8 +116,8 @@ class Links(Protocol):
         ...
 
     def set_representor(self, number: int, to: Representor) -> None:
-        """Name and set the link of that number, which is down meanwhile, and take it from its master; refused when
-        another has the name."""
+        """Name and set the link of that number, which is down meanwhile, take it from its master, and remove all
+        alterations; refused when another link has the name."""
         ...
 
 
@@ -102,11 +130,17 @@ def _words(link: Tap | OtherLink | None) -> str:
         case Tap() as tap:
             owner = "anybody" if tap.owner is None else f"user {tap.owner}"
             queues = ", with many queues" if tap.many else ""
-            return f"tap {tap.name}, {_state(tap)}, of {owner}, {_voice(tap)}{queues}{_hold(tap)}"
+            return (
+                f"tap {tap.name}, {_state(tap)}, of {owner}, {_voice(tap)}{queues}{_hold(tap)}{_added(tap)}"
+            )
 
 
 def _representor_words(link: Representor | None) -> str:
-    return "no link" if link is None else f"link {link.name}, {_state(link)}, {_voice(link)}{_hold(link)}"
+    return (
+        "no link"
+        if link is None
+        else f"link {link.name}, {_state(link)}, {_voice(link)}{_hold(link)}{_added(link)}"
+    )
 
 
 def _state(link: Tap | Representor) -> str:
@@ -119,6 +153,29 @@ def _voice(link: Tap | Representor) -> str:
 
 def _hold(link: Tap | Representor) -> str:
     return f", held by {link.master}" if link.master else ""
+
+
+def _added(link: Tap | Representor) -> str:
+    return f", with {link.alterations}" if link.alterations else ""
+
+
+def _kind(found: Tap | Representor | OtherLink | None) -> DriftKind:
+    match found:
+        case None:
+            return "link.absent"
+        case Tap(alterations=alterations) | Representor(alterations=alterations) if alterations.diversions:
+            return "link.diverted"
+        case _:
+            return "link.changed"
+
+
+def own_mac(name: str) -> MacAddress:
+    """The MAC of the host's end of a slot's tap, which follows from its name.
+
+    It is locally administered and differs from that of every guest and gateway. With another's MAC the host's own stack
+    would take frames that are addressed to that one.
+    """
+    return MacAddress("fe:53:" + ":".join(f"{byte:02x}" for byte in sha256(name.encode()).digest()[:4]))
 
 
 def resting_name(vf: PciAddress) -> str:
@@ -158,7 +215,7 @@ class LinkAspect:
         found = self._links.link(wanted.name)
         if found == wanted:
             return ()
-        differs = Difference("link.changed" if found else "link.absent", _words(wanted), _words(found))
+        differs = Difference(_kind(found), _words(wanted), _words(found))
         match found:
             case Tap(owner=owner, many=many) if (owner, many) == (wanted.owner, wanted.many):
                 return (Step("link.set_tap", lambda: self._links.set_tap(wanted), differs),)
@@ -173,9 +230,8 @@ class LinkAspect:
         found = self._links.representor(number) if number is not None else None
         if found == wanted:
             return ()
-        kind: DriftKind = "link.changed" if found else "link.absent"
         of = f", of virtual function {vf}"
-        differs = Difference(kind, _representor_words(wanted) + of, _representor_words(found) + of)
+        differs = Difference(_kind(found), _representor_words(wanted) + of, _representor_words(found) + of)
         taking = Step("link.take", lambda: self._take(vf, wanted), differs)
         is_named = found is not None and found.name == wanted.name
         return (*(() if is_named else self._clearing(wanted.name, differs)), taking)

@@ -1,8 +1,16 @@
-"""How the agent logs: one event a line on standard error, as JSON or for people."""
+"""How the agent logs: one event a line on standard error, as JSON or for people.
+
+A host that cannot be read or repaired gives the same warning at each survey. Such a line is written once, and then
+once a minute with the number of those that were left out.
+"""
 
 import logging
 import sys
-from typing import Literal
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from time import monotonic
+from typing import Final, Literal
 
 import structlog
 from structlog.dev import plain_traceback
@@ -10,6 +18,37 @@ from structlog.tracebacks import ExceptionDictTransformer
 from structlog.typing import EventDict, Processor
 
 from events.values import NodeId
+
+_REPEAT_SECONDS: Final = 60.0
+_KEPT: Final = 256
+"""Number of distinct warnings that are stored; a repetition of one that was dropped is written again."""
+
+
+class RepeatsLimited:
+    """A processor that drops a warning equal to one of the last `seconds`. Thread-safe.
+
+    The next one after that has the field `repeated`: how many were dropped.
+    """
+
+    def __init__(self, seconds: float = _REPEAT_SECONDS, clock: Callable[[], float] = monotonic) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._lock = threading.Lock()
+        self._written: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        """When each warning was written last, and how many equal ones were dropped since."""
+
+    def __call__(self, _logger: object, method: str, event: EventDict) -> EventDict:
+        if method != "warning":
+            return event
+        key, now = repr(sorted(event.items())), self._clock()
+        with self._lock:
+            at, dropped = self._written.pop(key, (None, 0))
+            if at is not None and now < at + self._seconds:
+                self._written[key] = at, dropped + 1
+                raise structlog.DropEvent
+            self._written[key] = now, 0
+            while len(self._written) > _KEPT:
+                self._written.popitem(last=False)
+        return {**event, "repeated": dropped} if dropped else event
 
 
 def configure_logs(style: Literal["console", "json"], node_id: NodeId) -> None:
@@ -32,7 +71,7 @@ def configure_logs(style: Literal["console", "json"], node_id: NodeId) -> None:
         else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain_traceback)]
     )
     structlog.configure(
-        processors=[*shared, *last],
+        processors=[structlog.contextvars.merge_contextvars, RepeatsLimited(), *shared, *last],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,

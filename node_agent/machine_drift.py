@@ -5,6 +5,7 @@ from dataclasses import replace
 from node_agent.guests import Guest
 from node_agent.machine_plans import (
     Change,
+    Continue,
     Destroy,
     EndStray,
     Found,
@@ -31,6 +32,8 @@ def difference(change: Change, wanted: Guest, found: Found) -> Difference:
             return Difference("machine.rival", ordered, _as_found(domain))
         case EndStray(process):
             return Difference("machine.rival", ordered, process_words(process))
+        case Continue(process):
+            return Difference("machine.frozen", ordered, f"{process_words(process)}, stopped by a signal")
         case Resume(domain):
             return Difference("machine.paused", ordered, _as_found(domain))
         case _:
@@ -47,6 +50,9 @@ def _of_own(own: FoundDomain | None, wanted: Guest, found: Found) -> Difference 
             return Difference("machine.devices", _devices_words(wanted), _devices_words(guest))
         case FoundDomain(guest=guest) if not is_whole(guest, wanted):
             return Difference("machine.changed", ordered, _as_found(own))
+        case _ if found.process is not None and found.process.foreign:
+            foreign = ", ".join(found.process.foreign)
+            return Difference("machine.changed", ordered, f"{process_words(found.process)} with {foreign}")
         case FoundDomain(state="stopped"):
             return Difference("machine.absent", ordered, _as_found(own))
         case _ if not found.plugged:

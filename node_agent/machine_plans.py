@@ -20,7 +20,7 @@ class FoundDomain:
     """A domain of the host, whoever made it; `guest` is None when it was not this program.
 
     `interfaces` are the links and MACs that it uses, ours or not; `devices` the PCI functions that it has or, while it
-    does not run, would have.
+    does not run, would have. `tainted`: another program may have sent QEMU commands that bypass libvirt.
     """
 
     name: str
@@ -29,28 +29,41 @@ class FoundDomain:
     guest: Guest | None
     interfaces: tuple[str, ...] = ()
     devices: tuple[PciAddress, ...] = ()
+    tainted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FoundProcess:
-    """A QEMU process that was started for the guest `name`. `started` tells it from a later one with its pid."""
+    """A QEMU process that was started for the guest `name`. `started` distinguishes it from a later one with its pid.
+
+    `frozen`: a signal or a tracer stopped it. `foreign` is what it has beside what its domain shows: internet sockets,
+    devices, other taps.
+    """
 
     name: str
     pid: int
     started: int
+    frozen: bool = False
+    foreign: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """Everything of one slot. Foreign domains are in it only by name; see `remains` for those that use its tap.
 
-    `plugged` is False where no program holds the slot's tap.
+    `plugged` is False where no program holds the slot's tap. `process` is that of the slot's own machine.
     """
 
     domains: tuple[FoundDomain, ...]
     strays: tuple[FoundProcess, ...]
     files: tuple[str, ...]
     plugged: bool = True
+    process: FoundProcess | None = None
+
+    @property
+    def intact(self) -> bool:
+        """Whether the slot's own machine, if it is whole by its domain, can stay."""
+        return self.plugged and (self.process is None or not self.process.foreign)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +117,20 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
+class Continue:
+    """Let a process run again that a signal stopped."""
+
+    process: FoundProcess
+
+
+@dataclass(frozen=True, slots=True)
 class Pin:
     domain: FoundDomain
     pins: tuple[str, ...]
 
 
 Removal = Destroy | EndStray | ResetDevice | WipeDisks
-Change = Removal | WriteSeed | CheckDevices | NoteDevice | Start | Resume | Pin
+Change = Removal | WriteSeed | CheckDevices | NoteDevice | Start | Resume | Continue | Pin
 
 
 def note_name(slot: str, address: PciAddress) -> str:
@@ -135,7 +155,7 @@ def plan(wanted: Guest, found: Found) -> tuple[Change, ...]:
         domain for domain in found.domains if is_whole(domain.guest, wanted) and domain.state != "stopped"
     )
     # A tap that was deleted under a machine is not its own any more when it is made anew.
-    kept = next(whole, None) if found.plugged else None
+    kept = next(whole, None) if found.intact else None
     changes: list[Change] = [Destroy(domain) for domain in found.domains if domain is not kept]
     changes += [EndStray(process) for process in found.strays]
     files = found.files
@@ -149,13 +169,16 @@ def plan(wanted: Guest, found: Found) -> tuple[Change, ...]:
         changes.append(CheckDevices(wanted))
     notes = {note_name(wanted.name, each.address): each.address for each in wanted.place.devices}
     changes += [NoteDevice(name, address) for name, address in notes.items() if name not in files]
-    return (*changes, *_running(wanted, kept))
+    return (*changes, *_running(wanted, kept, found.process))
 
 
-def _running(wanted: Guest, kept: FoundDomain | None) -> Iterator[Change]:
+def _running(wanted: Guest, kept: FoundDomain | None, process: FoundProcess | None) -> Iterator[Change]:
     if kept is None:
         yield Start(wanted)
         return
+    # First: a process that is stopped answers no other change.
+    if process is not None and process.frozen:
+        yield Continue(process)
     if kept.state == "paused":
         yield Resume(kept)
     pins = wanted.place.pins

@@ -28,6 +28,7 @@ from node_agent.machine_drift import difference, domain_words, process_words
 from node_agent.machine_plans import (
     Change,
     CheckDevices,
+    Continue,
     Destroy,
     EndStray,
     Found,
@@ -182,7 +183,15 @@ class Machines:
             strays=strays,
             files=self._disks.found(network.tap),
             plugged=self._place(network).vf is not None or self._is_plugged(network.tap),
+            process=self._process(network),
         )
+
+    def _process(self, network: SliceNetwork) -> FoundProcess | None:
+        """The process of the slot's own machine, where that has one."""
+        own = next((each for each in self._all_domains() if each.name == network.tap), None)
+        if own is None or own.guest is None or own.state == "stopped":
+            return None
+        return look((self._hypervisor, "process", network.tap), lambda: self._hypervisor.process(own))
 
     def _devices_held(self, network: SliceNetwork) -> tuple[str, ...]:
         place = self._place(network)
@@ -231,6 +240,8 @@ class Machines:
                 )
             case Resume(domain):
                 return Step("machine.resume", lambda: self._hypervisor.resume(domain.uuid), mends)
+            case Continue(process):
+                return Step("machine.resume", lambda: self._hypervisor.continue_process(process), mends)
             case CheckDevices(guest):
                 return Step("machine.check_devices", lambda: self._check(guest), mends)
             case NoteDevice(name, address):

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from events.values import IngressId, InvalidValue, Ipv4Address, Ipv4Subnet, ingress_id
+from node_agent.reaching import PROBE_ADDRESS
 from node_agent.rules import (
     ACCEPT,
     MAPPED,
@@ -116,7 +117,7 @@ def _host_or_network(network: str) -> object:
 
 
 def permits(mapping: Mapping, target: Ipv4Address, connection: Connection) -> bool:
-    """Whether a connection came in by this mapping, from a source that is allowed."""
+    """Whether a connection came in by this mapping, from a source that is allowed, as the agent's own probe is."""
     ends = (connection.destination, connection.target) == (mapping.public_address, target)
     return ends and _is_of_port(mapping, connection) and _is_allowed(connection.source, mapping.sources)
 
@@ -134,4 +135,8 @@ def _is_of_port(mapping: Mapping, connection: Connection) -> bool:
 
 def _is_allowed(source: Ipv4Address, sources: Collection[Ipv4Subnet]) -> bool:
     address = ipaddress.IPv4Address(source)
-    return not sources or any(address in ipaddress.IPv4Network(each) for each in sources)
+    return (
+        not sources
+        or source == PROBE_ADDRESS
+        or any(address in ipaddress.IPv4Network(each) for each in sources)
+    )

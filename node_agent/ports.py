@@ -9,7 +9,7 @@ another rate changes them in place, and the flows stay.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from node_agent.flows import Flow, cookie_of, flows_of, port_number
@@ -21,13 +21,25 @@ from node_agent.slices import Difference, Slice, SliceNetwork, Step
 class Port:
     """A port of a bridge. `number` is its OpenFlow port, None when it does not lead to the device of its name.
 
-    `vlans` are those that it was given, by its tag or as a trunk; a slice has none.
+    `vlans` are those that it was given, by its tag or as a trunk; a slice has none. `unmanaged` are settings of the
+    port and its interfaces that this program does not make, each as `ingress_policing_rate=1000`.
     """
 
     name: str
     bridge: str
     number: int | None
     vlans: frozenset[int] = frozenset()
+    unmanaged: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Switching:
+    """What an OpenFlow switch does beside its flows: with fragments (`normal`: they pass as other packets do), and, for
+    ports by their numbers, settings that keep packets out or in (`no-forward`).
+    """
+
+    fragments: str = "normal"
+    ports: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
 
 class Switch(Protocol):
@@ -43,6 +55,10 @@ class Switch(Protocol):
 
     def meters(self, bridge: str) -> Mapping[int, Meter | None]:
         """The meters of a bridge by number, None for one of another kind; empty when there is no such bridge."""
+        ...
+
+    def switching(self, bridge: str) -> Switching:
+        """The defaults when there is no such bridge."""
         ...
 
     def add_port(self, port: Port) -> None:
@@ -80,10 +96,19 @@ class Found:
 
 def found_of(slot: SliceNetwork, switch: Switch) -> Found:
     return Found(
-        switch.port(slot.tap),
+        _port_of(slot, switch),
         switch.flows(slot.bridge).get(cookie_of(slot.index), frozenset()),
         in_slot(slot.index, switch.meters(slot.bridge)),
     )
+
+
+def _port_of(slot: SliceNetwork, switch: Switch) -> Port | None:
+    """The slot's port, with its settings in the OpenFlow switch: both go when the port is deleted."""
+    port = switch.port(slot.tap)
+    if port is None or port.number is None or port.bridge != slot.bridge:
+        return port
+    settings = switch.switching(slot.bridge).ports.get(port.number, frozenset())
+    return replace(port, unmanaged=port.unmanaged | settings) if settings else port
 
 
 class PortAspect:
@@ -183,7 +208,8 @@ def _words(port: Port | None) -> str:
         return "no port"
     vlans = f", in VLANs {', '.join(map(str, sorted(port.vlans)))}" if port.vlans else ""
     number = "without a number" if port.number is None else port.number
-    return f"port {number} of {port.bridge} on {port.name}{vlans}"
+    unmanaged = f", with {', '.join(sorted(port.unmanaged))}" if port.unmanaged else ""
+    return f"port {number} of {port.bridge} on {port.name}{vlans}{unmanaged}"
 
 
 def _of_flows(wanted: frozenset[Flow], found: frozenset[Flow]) -> Difference:

@@ -9,11 +9,19 @@ from events.values import Ipv4Subnet
 from node_agent.devices import absent_devices_of, devices_of, pci_devices_of
 from node_agent.drivers.dhcp import DnsmasqLeases
 from node_agent.drivers.disks import DisksFolder
+from node_agent.drivers.host_routing import NetlinkRouting
 from node_agent.drivers.libvirt import LibvirtHypervisor
 from node_agent.drivers.links import NetlinkLinks
 from node_agent.drivers.nat import Nftables
 from node_agent.drivers.ovs import OpenVSwitch
-from node_agent.drivers.sources import files_in, links_and_routes, packet_filter
+from node_agent.drivers.probing import Prober
+from node_agent.drivers.sources import (
+    files_in,
+    ipsec_policies,
+    links_and_routes,
+    packet_filter,
+    static_neighbours,
+)
 from node_agent.drivers.sysfs import SysfsPci
 from node_agent.drivers.watching import HostWatch, Source
 from node_agent.durable import open_folder
@@ -37,7 +45,8 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
     Raises `SettingsRefused` when DHCP's server and QEMU, which are users of their own, could not reach their files.
     """
     network = node_network(settings, subnet)
-    links, switch, filter_ = NetlinkLinks(), OpenVSwitch(settings.ovs_folder), Nftables()
+    switch, filter_ = OpenVSwitch(settings.ovs_folder), Nftables()
+    links = NetlinkLinks(switch.offloads)
     run_folder = _reachable(open_folder(settings.run_folder))
     dhcp = DnsmasqLeases(run_folder / "dhcp", network, links, something_changed)
     hypervisor = LibvirtHypervisor(settings.libvirt_uri, something_changed)
@@ -46,8 +55,9 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
     leases = LeaseAspect(dhcp)
     disks = DisksFolder(run_folder / "disks")
     machines = _machines(settings, hypervisor, disks, images, bus, is_plugged=links.is_carried)
+    prober = Prober(network, something_changed)
     ends = ExitStack()
-    for close in (links.close, switch.close, dhcp.close, hypervisor.close):
+    for close in (links.close, switch.close, dhcp.close, hypervisor.close, prober.close):
         ends.callback(close)
 
     def look_ahead() -> None:
@@ -55,9 +65,13 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
         filter_.look_ahead()
         machines.look_ahead(hypervisor.ask_domains)
 
+    def changed() -> None:
+        prober.hurry()
+        something_changed()
+
     def listen() -> None:
         sources = sources_of(network.bridge, switch, dhcp)
-        ends.callback(HostWatch(sources, something_changed).stop)
+        ends.callback(HostWatch(sources, changed).stop)
 
     return Host(
         aspects=(
@@ -67,9 +81,10 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
             TranslationAspect(filter_, settings.uplink),
             machines,
         ),
-        gateway=Gateway(network, switch, links, filter_, dhcp),
+        gateway=Gateway(network, switch, links, filter_, dhcp, routing=NetlinkRouting(links)),
         observe_address=leases.observe_address,
         probe=BannerProbe(),
+        reachability=prober,
         images=images.names,
         devices=devices_of(settings, links, bus),
         absent_devices=absent_devices_of(settings, links),
@@ -107,10 +122,12 @@ def _machines(
 
 
 def sources_of(bridge: str, switch: OpenVSwitch, dhcp: DnsmasqLeases) -> dict[str, Source]:
-    """Who tells of changes on the host, by the names of the catalogue of drift."""
+    """Sources of changes of the host by name: the names of the catalogue of drift, and one more of rtnetlink's."""
     return {
         "rtnetlink": links_and_routes,
+        "neighbours": static_neighbours,
         "nfnetlink": packet_filter,
+        "xfrm": ipsec_policies,
         "inotify": files_in(*dhcp.folders),
         **switch.sources(bridge),
     }

@@ -34,7 +34,10 @@ class Renewal:
             return left  # somebody else did, who was refused
         try:
             self._session.renew()
-        except (ControlPlaneAway, OSError) as away:
+        except ControlPlaneAway as away:
+            log.warning("session_not_renewed", reason=str(away))
+            return max(away.retry_after, self._backoff.next())
+        except OSError as away:
             # A disk that is full passes too: nothing was asked for, or it is asked for again with the same secrets.
             log.warning("session_not_renewed", reason=str(away))
             return self._backoff.next()

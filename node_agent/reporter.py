@@ -2,7 +2,9 @@
 
 Spooling is the promise, delivery only follows: whoever reports never waits for the network. The job sends the
 oldest batch, forgets what is acknowledged, and tries again with growing pauses while the control plane is away or
-will not have us. A crash between the answer and the forgetting sends a batch twice; intake takes it once.
+refuses this node, and not before the time in `Retry-After`: a control plane that throttles the node's reports
+accepts them later, in the same order. A crash between the answer and the forgetting sends a batch twice; intake takes
+it once.
 """
 
 from collections.abc import Callable
@@ -69,7 +71,10 @@ class Reporter:
             return None
         try:
             self._deliver(control_plane, batch)
-        except (ControlPlaneAway, TurnedAway) as away:
+        except ControlPlaneAway as away:
+            log.warning("reports_not_delivered", waiting=self._spool.waiting, reason=str(away))
+            return Rest(max(away.retry_after, self._backoff.next()))
+        except TurnedAway as away:
             log.warning("reports_not_delivered", waiting=self._spool.waiting, reason=str(away))
             return Rest(self._backoff.next())
         except OSError:

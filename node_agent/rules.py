@@ -1,9 +1,10 @@
 """Packet filter rules as values: what is wanted and what nftables lists are the same type, so they can be compared.
 
 All of it lives in tables of our own, `sliceplane` in the families inet and netdev, so that nobody else's rules are
-touched; `rivals` looks at those. Each rule names its owner in its comment: `node`, a slot's tap, or that and an ingress
-of the slot. A slot's rules are inserted at the head of a chain and the node's are appended, so the node's last word
-(drop) stays last, whoever comes and goes.
+touched; `foreign_rules` judges those. The desired state of our tables is their whole declaration: flags, chains with
+hooks, priorities, devices and policies, rules in order, and nothing else. Each rule names its owner in its comment:
+`node`, a slot's tap, or that and an ingress of the slot. A slot's rules are inserted at the head of a chain and the
+node's are appended, so the node's final rule (drop) stays last whatever slots are added or removed.
 """
 
 from collections import Counter
@@ -14,6 +15,7 @@ from typing import Final, Literal
 import msgspec
 
 Family = Literal["inet", "netdev"]
+Policy = Literal["accept", "drop"]
 Expression = Mapping[str, object]
 
 TABLE: Final = "sliceplane"
@@ -28,16 +30,24 @@ REPLIES: Final = "replies"
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A chain; with `hook` it sees packets of itself, without it is jumped to. `device` is for family netdev.
+    """A chain. A base chain has a `hook`, where it receives packets; any other chain is jumped to.
 
-    A device is not compared: nftables 1.0.6 does not list it.
+    `device` is for family netdev, and names several as `a, b`. `policy` is what a base chain does with packets that no
+    rule decides.
     """
 
-    family: Family
+    family: str
     name: str
     kind: str | None = None
     hook: str | None = None
     priority: int | None = None
+    policy: Policy | None = None
+    device: str | None = None
+
+    def __str__(self) -> str:
+        place = f" on {self.device}" if self.device is not None else ""
+        hook = f" ({self.kind} {self.hook} {self.priority}{place}, policy {self.policy})" if self.hook else ""
+        return f"{self.family} {self.name}{hook}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +73,30 @@ class FoundRule:
 
 @dataclass(frozen=True, slots=True)
 class Ruleset:
-    """Our tables as found, rules in their order."""
+    """Our tables as found, rules in their order.
+
+    `others` are everything else that their declaration holds, in words (`set inet s`, `table inet with dormant`): the
+    desired state has none.
+    """
 
     chains: frozenset[Chain]
     rules: tuple[FoundRule, ...]
+    others: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One transaction: all of it or nothing. With `afresh` the tables are emptied and made again first."""
+    """One transaction: all of it or nothing. With `afresh` the tables are emptied and made again, after `delete`.
+
+    A rule that is in `delete` and in `insert` is kept by such a change: if another thread deletes it first, its handle
+    is unknown and nothing of the transaction is done, so it does not come back.
+    """
 
     afresh: bool = False
     chains: tuple[Chain, ...] = ()
     delete: tuple[FoundRule, ...] = ()
     insert: tuple[Rule, ...] = ()
     append: tuple[Rule, ...] = ()
-    device: str = ""
-    """The bridge: what chains of family netdev are hooked to."""
 
 
 def rule(family: Family, chain: str, owner: str, *body: Expression) -> Rule:

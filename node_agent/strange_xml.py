@@ -33,6 +33,8 @@ _NEVER_OURS: Final = frozenset(
         "vsock",
     ]
 )
+_LIMITS: Final = ("memtune", "blkiotune")
+_PINNING: Final = frozenset({"vcpupin", "emulatorpin", "iothreadpin"})
 _HOST_INPUTS: Final = frozenset({"evdev", "passthrough"})
 
 
@@ -54,6 +56,12 @@ def _strange(domain: ET.Element, boot: str | None) -> Iterator[str]:
     for argument in domain:
         if argument.tag.startswith(_QEMU):
             yield f"qemu {argument.tag.removeprefix(_QEMU)}"
+    for limit in (
+        *domain.iterfind("cputune/*"),
+        *(each for tag in _LIMITS for each in domain.iterfind(f"{tag}/*")),
+    ):
+        if limit.tag not in _PINNING:
+            yield f"limit {limit.tag}"
     seen = dict.fromkeys(_OURS, 0)
     for device in domain.iterfind("devices/*"):
         if device.tag in seen:
@@ -93,6 +101,8 @@ def _of_disk(disk: ET.Element) -> Iterator[str]:
         yield f"disk {name}"
     elif disk.find("readonly") is None:
         yield f"disk {name} to write to"
+    elif disk.find("iotune") is not None:
+        yield f"limit iotune of disk {name}"
 
 
 def _of_interface(interface: ET.Element) -> Iterator[str]:
@@ -100,6 +110,8 @@ def _of_interface(interface: ET.Element) -> Iterator[str]:
         yield f"interface {interface.get('type')}"
     if _attribute(interface, "link", "state") == "down":
         yield "link down"
+    if interface.find("bandwidth") is not None:
+        yield "limit bandwidth"
 
 
 def _of_display(display: ET.Element) -> Iterator[str]:

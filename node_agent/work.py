@@ -41,6 +41,7 @@ from node_agent.halt import Halt, Halted
 from node_agent.host import STARTING, Host
 from node_agent.outcomes import Outcomes, is_news, note_force, proved_off
 from node_agent.progress import NOBODY, Listener, telling
+from node_agent.reaching import unreached
 from node_agent.slices import Difference, HostUnreadable, Slice, SliceNetwork, Step
 from node_agent.slots import Slot
 from node_agent.switching_off import shut_off
@@ -94,8 +95,14 @@ class SlotWork:
         Raises `HostUnreadable`, `OSError`.
         """
         self.outcomes.say_untold(slot, held)
+        match held.order.body, held.outcome:
+            case ApplySlice() as body, SliceReady():
+                self._watch(held.order, body)
+            case _:
+                pass
         undone = self._undone(held)
         if STARTING & undone:
+            self._leave(held.order)
             self.outcomes.interrupted(slot, held.order)
         return bool(undone)
 
@@ -109,7 +116,7 @@ class SlotWork:
             case ApplySlice() as body, SliceReady():
                 wanted = slice_of(held.order, body, ways_changed=not held.applied)
                 seen = observe(held.order, wanted, self.host)
-                steps, lasting = planned(wanted, self.host), _lasting(seen)
+                steps, lasting = planned(wanted, self.host), (*_lasting(seen), *self._unreached(wanted, body))
                 news = {"address"} if is_news(held.address, seen) else set()
                 if not held.applied or held.lost or held.others:
                     news.add("exposure")
@@ -125,6 +132,17 @@ class SlotWork:
                 return frozenset()
             case _:
                 return frozenset({"order"})
+
+    def _watch(self, order: Order, body: ApplySlice) -> None:
+        self.host.reachability.watch(slice_of(order, body), body.readiness.port)
+
+    def _leave(self, order: Order) -> None:
+        self.host.reachability.leave(index_of(order.slot_id))
+
+    def _unreached(self, wanted: Slice, body: ApplySlice) -> tuple[Difference, ...]:
+        """Return the drift of paths to the slice that fail, by the newest probes."""
+        open_ = self.drifts.open_in(wanted.network.index, "slice.unreachable")
+        return unreached(self.host.reachability.findings(wanted, body.readiness.port), wanted, open_)
 
     def _drift_moved(self, order: Order, lasting: tuple[Difference, ...]) -> set[str]:
         """Whether what is open in the slot is otherwise than what lasts there."""
@@ -149,6 +167,7 @@ class SlotWork:
                 self._bring_up(slot, held.order, body, halt, asked=asked)
 
     def _stop(self, slot: Slot, held: Held, body: StopSlice, halt: Halt, *, asked: bool) -> None:
+        self._leave(held.order)
         order, stopped = held.order, network_of(held.order.slot_id, body.network)
         if isinstance(held.outcome, SliceStopped) and not (asked and still_on(stopped, self.host)):
             self._keep_off(order, stopped, halt)
@@ -173,6 +192,7 @@ class SlotWork:
         self.drifts.note(index_of(order.slot_id), found, left, order)
 
     def _remove(self, slot: Slot, held: Held, body: RemoveSlice, halt: Halt, *, asked: bool) -> None:
+        self._leave(held.order)
         order, gone = held.order, network_of(held.order.slot_id, body.network)
         if isinstance(held.outcome, SliceRemoved) and not (asked and leftovers(gone, self.host)):
             self._keep_empty(order, gone, halt)
@@ -195,6 +215,8 @@ class SlotWork:
 
     def _keep_up(self, slot: Slot, held: Held, body: ApplySlice, halt: Halt, *, asked: bool) -> None:
         order, wanted = held.order, slice_of(held.order, body, ways_changed=not held.applied)
+        # First: no probe comes in by an ingress that is about to go.
+        self._watch(order, body)
         found, steps = self._repair(wanted, planned(wanted, self.host), halt)
         if not held.applied:
             # What differs in its ways in is what was ordered.
@@ -205,11 +227,12 @@ class SlotWork:
             self.outcomes.interrupted(slot, order)
             self._bring_up(slot, order, body, halt, asked=True, mends=left)
             return
-        seen = observe(order, wanted, self.host)
-        self.drifts.note(index_of(order.slot_id), found, (*left, *_lasting(seen)), order)
+        seen, unreached_ = observe(order, wanted, self.host), self._unreached(wanted, body)
+        self.drifts.note(index_of(order.slot_id), found, (*left, *_lasting(seen), *unreached_), order)
         self.outcomes.address_seen(slot, order, seen)
         # Said before the order is carried out too: one way in that cannot be mended keeps back no other.
-        self.outcomes.exposure_seen(slot, order, lost_ways(left), others=has_others(left))
+        lost = lost_ways((*left, *unreached_))
+        self.outcomes.exposure_seen(slot, order, lost, others=has_others(left))
         if not held.applied and not any(map(concerns_ways, left)):
             self.outcomes.applied(slot, order)
             return
@@ -226,6 +249,7 @@ class SlotWork:
         asked: bool,
         mends: tuple[Difference, ...] = (),
     ) -> None:
+        self._leave(order)
         self.outcomes.say(
             slot, order, SliceStarting(slot_id=order.slot_id, allocation_id=order.allocation_id)
         )
@@ -233,15 +257,20 @@ class SlotWork:
             order, body, self.host, halt, lambda seen: self.outcomes.address_seen(slot, order, seen)
         )
         self.outcomes.conclude(slot, order, outcome, asked=asked)
-        self._came_up(order, outcome, mends)
+        self._came_up(order, body, outcome, mends)
 
     def _came_up(
-        self, order: Order, outcome: SliceReady | SliceFailed, mended: tuple[Difference, ...]
+        self,
+        order: Order,
+        body: ApplySlice,
+        outcome: SliceReady | SliceFailed,
+        mended: tuple[Difference, ...],
     ) -> None:
         """A slice that is ready is as wanted; one that has another lease than the reserved is not (ALC-9)."""
         index = index_of(order.slot_id)
         match outcome:
             case SliceReady():
+                self._watch(order, body)
                 self.drifts.note(index, mended, cause=order)
             case SliceFailed(reason=Reason(code="lease_mismatch", message=found)):
                 wanted = f"a lease of {order.body.network.private_ip} to {order.body.network.mac_address}"

@@ -14,7 +14,7 @@ from errno import ENOENT
 from typing import Final, NamedTuple
 
 from events.values import Ipv4Address
-from node_agent.drivers.netlink import Message, attributes, connected, listed, nested
+from node_agent.drivers.netlink import Message, attribute, attributes, connected, listed, nested
 from node_agent.mappings import Connection
 
 _NETLINK_NETFILTER: Final = 12
@@ -52,6 +52,25 @@ def forget(doomed: Iterable[bytes], deadline: float) -> None:
     with connected(_NETLINK_NETFILTER, deadline) as netlink:
         for original in doomed:
             netlink.tell(_DELETE, _FAMILY + nested(_ORIGINAL, original), fine=ENOENT)
+
+
+def find(original: bytes, deadline: float) -> Connection | None:
+    """The connection with this original tuple. Raises as `tracked`."""
+    with connected(_NETLINK_NETFILTER, deadline) as netlink:
+        found = netlink.got(_GET, _FAMILY + nested(_ORIGINAL, original), fine=ENOENT)
+    return next((_tracked(each).connection for each in tracked_in(found)), None)
+
+
+def tcp_tuple(source: tuple[Ipv4Address, int], destination: tuple[Ipv4Address, int]) -> bytes:
+    """The original tuple of a TCP connection between these addresses and ports."""
+    ends = attribute(_SOURCE, socket.inet_aton(source[0])) + attribute(
+        _DESTINATION, socket.inet_aton(destination[0])
+    )
+    ports = attribute(_SOURCE_PORT, struct.pack("!H", source[1])) + attribute(
+        _DESTINATION_PORT, struct.pack("!H", destination[1])
+    )
+    number = attribute(_NUMBER, bytes([socket.IPPROTO_TCP]))
+    return nested(_IP, ends) + nested(_PROTOCOL, number + ports)
 
 
 def tracked_in(messages: Iterable[Message]) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ import shutil
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -23,7 +23,16 @@ from typing import Final
 
 import structlog
 
-from events.values import InvalidValue, Ipv4Address, MacAddress, ipv4_address, mac_address
+from events.values import Ipv4Address, MacAddress
+from node_agent.drivers.dhcp_files import (
+    FILE_MODE,
+    ForeignFile,
+    foreign_files,
+    line_of,
+    make_folder,
+    remove,
+    reservations_of,
+)
 from node_agent.drivers.dnsmasq import Dnsmasq
 from node_agent.drivers.links import NetlinkLinks
 from node_agent.gateway import NodeNetwork
@@ -60,6 +69,9 @@ class DnsmasqLeases:
         self._heeded: Stand | None = None
         """How the reservations stood when the server was last told to read them; nobody knows of an earlier agent's."""
 
+        self._compared: tuple[Stand, tuple[ForeignFile, ...]] | None = None
+        """The foreign files among the reservations as they stood then."""
+
     def close(self) -> None:
         self._server.close()
 
@@ -79,8 +91,32 @@ class DnsmasqLeases:
 
     def serve(self, network: NodeNetwork) -> None:
         look_again(self)
-        self._make_folder()
+        try:
+            make_folder(self._hosts)
+        except OSError as error:
+            raise HostRefused(f"make {self._hosts}: {error}") from error
         self._server.serve(network)
+
+    def foreign_files(self) -> tuple[str, ...]:
+        return tuple(
+            f"file {each.path.name}, {each.why}"
+            for each in look((self, "foreign files"), self._foreign_files)
+        )
+
+    def remove_foreign_files(self) -> None:
+        look_again(self)
+        try:
+            for each in foreign_files(self._hosts):
+                log.warning("foreign_dhcp_file_removed", path=str(each.path), why=each.why)
+                if each.path != self._hosts:
+                    remove(each.path)
+            make_folder(self._hosts)
+            self._be_heeded()
+        except OSError as error:
+            raise HostRefused(f"remove foreign files from {self._hosts}: {error}") from error
+
+    def foreign_servers(self, network: NodeNetwork) -> tuple[str, ...]:
+        return look((self, "foreign servers", network), lambda: self._server.foreign(network))
 
     def reservations(self) -> frozenset[Reservation]:
         return look((self, "reservations"), self._heeded_reservations)
@@ -96,11 +132,11 @@ class DnsmasqLeases:
             raise HostRefused(f"reserve {reservation.ip} for {reservation.mac}: reserved already")
         look_again(self)
         try:
-            self._make_folder()
+            make_folder(self._hosts)
             # dnsmasq passes over a name that begins with a dot, and reads the file when it takes its real name.
             draft = self._hosts / f".{reservation.name}"
-            draft.write_text(f"{reservation.mac},{reservation.ip}\n")
-            draft.chmod(0o644)
+            draft.write_text(line_of(reservation))
+            draft.chmod(FILE_MODE)
             draft.rename(self._hosts / reservation.name)
         except OSError as error:
             raise HostRefused(f"reserve {reservation.ip}: {error}") from error
@@ -108,7 +144,7 @@ class DnsmasqLeases:
     def withdraw(self, reservation: Reservation) -> None:
         look_again(self)
         try:
-            (self._hosts / reservation.name).unlink(missing_ok=True)
+            remove(self._hosts / reservation.name)
             self._be_heeded()
         except OSError as error:
             raise HostRefused(f"withdraw {reservation.ip}: {error}") from error
@@ -146,9 +182,18 @@ class DnsmasqLeases:
         if stand == self._heeded:
             return
         self._server.hang_up()
-        # What changes again within a tick of the clock would look the same; one that was set back puts it ahead.
-        latest = max(changed for _, _, changed in stand) / 1e9 if stand else 0.0
-        self._heeded = stand if abs(began - latest) >= SETTLED else None
+        self._heeded = stand if _is_settled(stand, began) else None
+
+    def _foreign_files(self) -> tuple[ForeignFile, ...]:
+        try:
+            began, stand = time.time(), self._stand()
+            if self._compared is None or self._compared[0] != stand:
+                found = foreign_files(self._hosts)
+                self._compared = (stand, found) if _is_settled(stand, began) else None
+                return found
+        except OSError as error:
+            raise HostUnreadable(f"reservations in {self._hosts}: {error}") from error
+        return self._compared[1]
 
     def _stand(self) -> Stand:
         return frozenset(
@@ -159,8 +204,7 @@ class DnsmasqLeases:
 
     def _reservations(self) -> frozenset[Reservation]:
         try:
-            files = [path for path in self._hosts.glob("*") if path.is_file() and path.name[0] != "."]
-            return frozenset(each for path in files for each in _reservations(path.name, path.read_bytes()))
+            return frozenset(reservations_of(self._hosts))
         except OSError as error:
             raise HostUnreadable(f"reservations in {self._hosts}: {error}") from error
 
@@ -184,11 +228,6 @@ class DnsmasqLeases:
             if monotonic() > ends:
                 raise OSError("it does not stop changing")
             time.sleep(PAUSE)
-
-    def _make_folder(self) -> None:
-        self._hosts.mkdir(parents=True, exist_ok=True)
-        for folder in (self._hosts.parent, self._hosts):
-            folder.chmod(0o755)
 
     def _release(self, lease: LeaseSeen) -> None:
         try:
@@ -240,19 +279,17 @@ def release_message(lease: LeaseSeen, server: Ipv4Address) -> bytes:
     return head + b"\x63\x82\x53\x63" + b"\x35\x01\x07" + b"\x36\x04" + IPv4Address(server).packed + b"\xff"
 
 
+def _is_settled(stand: Stand, now: float) -> bool:
+    """Whether the newest change is more than a clock tick away: a second change within the tick is not visible."""
+    latest = max(changed for _, _, changed in stand) / 1e9 if stand else 0.0
+    return abs(now - latest) >= SETTLED
+
+
 def _stat(path: Path) -> os.stat_result | None:
     """None if it is gone: its folder bears the time at which it went."""
     with suppress(FileNotFoundError):
         return path.stat()
     return None
-
-
-def _reservations(name: str, content: bytes) -> Iterator[Reservation]:
-    """A file's lines, `mac,ip`, whoever wrote it; what dnsmasq would pass over is none."""
-    for line in content.decode(errors="replace").splitlines():
-        mac, _, ip = line.strip().partition(",")
-        with suppress(InvalidValue):
-            yield Reservation(name, mac_address(mac), ipv4_address(ip))
 
 
 def _lease(line: str, now: float) -> LeaseSeen | None:

@@ -25,7 +25,9 @@ from typing import Final
 
 import structlog
 
-from node_agent.drivers.processes import PROC, own_processes
+from node_agent.drivers.dhcp_sockets import inodes_of, listening_inodes, owner_of
+from node_agent.drivers.netlink import Refused
+from node_agent.drivers.processes import PROC, is_frozen, is_still, own_processes
 from node_agent.gateway import NodeNetwork
 from node_agent.slices import HostRefused, HostUnreadable
 from tasks.backoff import Backoff
@@ -34,11 +36,11 @@ log = structlog.get_logger(__name__)
 
 LIVED_LONG: Final = 10.0
 """Seconds after which a death is not put down to the start before it."""
+_POLL_SECONDS: Final = 0.5
+"""Seconds between two checks whether the server is stopped, which the kernel reports only to its parent."""
 LINK: Final = "SLICEPLANE_LINK"
 PORT: Final = ":0043"
 """Port 67 as /proc/net/udp writes it."""
-STILL: Final = "TZX"
-"""States of a process that does nothing (proc(5))."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Running:
 class Dnsmasq:
     """`folder` must be reachable for the user dnsmasq; `link_number` asks the kernel for a device's number.
 
-    `ended` is called when it died, and again until another is served; it must return at once.
+    `ended` is called when it died or was stopped, and again until another is served; it must return at once.
     """
 
     def __init__(
@@ -69,14 +71,16 @@ class Dnsmasq:
         self._watched: int | None = None
         self._leaving = threading.Event()
         self._backoff = Backoff(first=0.1, cap=5.0)
+        self._own_inodes = frozenset[int]()
+        self._owners = dict[int, str]()
 
     def serves(self, network: NodeNetwork) -> bool:
         with self._turn:
             running = self.running()
-            serves = len(running) == 1 and self._is(running[0], network)
-            if serves:
-                self._watch(running[0].pid)
-            return serves
+            if len(running) != 1 or not self._is(running[0], network):
+                return False
+            self._watch(running[0].pid)
+            return not is_frozen(running[0].pid)
 
     def serve(self, network: NodeNetwork) -> None:
         """Adopt the dnsmasq that runs as wanted, or start one; end every other.
@@ -84,13 +88,37 @@ class Dnsmasq:
         Raises `HostRefused`, `HostUnreadable`.
         """
         with self._turn:
-            found = [each for each in self.running() if self._is(each, network)][:1]
+            # A frozen one is replaced: what stopped it may hold it, and its sockets are full of old requests.
+            whole = (each for each in self.running() if self._is(each, network))
+            found = [each for each in whole if not is_frozen(each.pid)][:1]
             for each in self.running():
                 if each not in found:
                     self._end(each.pid)
             if found:
                 log.info("dnsmasq_adopted", pid=found[0].pid)
             self._watch(found[0].pid if found else self._start(network))
+
+    def foreign(self, network: NodeNetwork) -> tuple[str, ...]:
+        """Describe other programs that receive DHCP requests on the bridge. Raises `HostUnreadable`."""
+        device = self._link_number(network.bridge)
+        if device is None:
+            return ()
+        subnet = IPv4Network(network.subnet)
+        addresses = frozenset({network.gateway, str(subnet.broadcast_address), "255.255.255.255"})
+        try:
+            found = listening_inodes(device, addresses, self._deadline)
+        except Refused as error:
+            # A kernel without sock_diag: a second server that answers is detected by the leases.
+            log.debug("sockets_unlisted", reason=str(error))
+            return ()
+        except OSError as error:
+            raise HostUnreadable(f"sockets on port 67: {error}") from error
+        if not found <= self._own_inodes:
+            self._own_inodes = frozenset(inode for each in self.running() for inode in inodes_of(each.pid))
+        foreign = sorted(found - self._own_inodes)
+        # Each is looked for once, among all processes of the host.
+        self._owners = {inode: self._owners.get(inode) or owner_of(inode) for inode in foreign}
+        return tuple(self._owners.values())
 
     def hang_up(self) -> None:
         """Make it read its hosts anew (dnsmasq(8), SIGHUP)."""
@@ -183,8 +211,10 @@ class Dnsmasq:
     def _await_end(self, pid: int) -> None:
         born = monotonic()
         while not self._leaving.is_set():
-            if _ended(pid, within=0.5):
+            if _ended(pid, within=_POLL_SECONDS):
                 break
+            if self._is_frozen(pid):
+                self._ended()
         _reap(pid)
         if monotonic() - born > LIVED_LONG:
             self._backoff.reset()
@@ -192,12 +222,18 @@ class Dnsmasq:
             log.warning("dnsmasq_died", pid=pid)
             self._ended()
 
+    def _is_frozen(self, pid: int) -> bool:
+        # Not while this program itself holds it still.
+        with self._turn:
+            return is_frozen(pid)
+
     def _is_watched(self, pid: int) -> bool:
         with self._turn:
             return self._watched == pid
 
     def _end(self, pid: int) -> None:
-        for deadly in (signal.SIGTERM, signal.SIGKILL):
+        # A stopped process handles SIGTERM only once it is continued.
+        for deadly in (signal.SIGKILL,) if is_frozen(pid) else (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError):
                 os.kill(pid, deadly)
             if _ended(pid, within=self._deadline / 2):
@@ -279,9 +315,9 @@ def _ended(pid: int, within: float) -> bool:
 def _stop(pid: int, within: float) -> None:
     """Returns when it has stopped, or ended."""
     ends = monotonic() + within
-    with suppress(ProcessLookupError, FileNotFoundError):
+    with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP)
-        while (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] not in STILL:
+        while not is_still(pid):
             if monotonic() > ends:
                 raise HostUnreadable(f"dnsmasq {pid} does not stop")
             time.sleep(0.001)

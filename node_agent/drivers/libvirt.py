@@ -6,23 +6,26 @@ hangs keeps its connection to itself until libvirtd goes on or dies; the next ca
 libvirtd and not to these connections: nothing here ends with the agent.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import libvirt
+import libvirt_qemu
 import structlog
 
 from events.values import MAX_SLOTS, PciAddress
 from node_agent.domain_xml import NotAGuest, domain_xml, guest_in, interfaces_in, pci_devices_in
 from node_agent.drivers.deadlines import Call, Deadlines, Overdue
 from node_agent.drivers.libvirt_events import DomainWatch, run_event_loop
-from node_agent.drivers.qemu import end_process, qemu_processes
+from node_agent.drivers.qemu import QemuProcesses, continue_process, end_process
+from node_agent.drivers.qemu_view import foreign_devices, parsed
 from node_agent.guests import Guest, Hosting
 from node_agent.looks import look_again
 from node_agent.machine_plans import DomainState, FoundDomain, FoundProcess
@@ -44,6 +47,9 @@ _STATES: Final[dict[int, DomainState]] = {
 _GONE: Final = frozenset({libvirt.VIR_ERR_NO_DOMAIN})
 _PAST: Final = frozenset({libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID})
 """It ended since it was seen, or is not in the state that it was seen in."""
+_HARMLESS: Final = frozenset({"tainted: running with undesirable elevated privileges"})
+"""What libvirt notes of a domain that is as it was written: QEMU runs as root. Any other note, such as that monitor
+commands were issued, has QEMU asked for what it has."""
 _KILLED: Final = re.compile(
     r"(process exited while connecting to monitor|qemu unexpectedly closed the monitor)( \(vm='[^']*'\))?",
     re.IGNORECASE,
@@ -69,12 +75,14 @@ class LibvirtHypervisor:
         changed: Callable[[], None],
         read_seconds: float = 5.0,
         change_seconds: float = 30.0,
+        processes: QemuProcesses | None = None,
     ) -> None:
         run_event_loop()
         self._read_seconds, self._change_seconds = read_seconds, change_seconds
         self._deadlines = Deadlines()
         self._connections = _Connections(uri)
         self._watch = DomainWatch(uri, changed)
+        self._processes = processes or QemuProcesses()
 
     def close(self) -> None:
         self._watch.stop()
@@ -89,7 +97,31 @@ class LibvirtHypervisor:
             return AskedDomains(self._deadlines.begin(self._read_seconds, self._list))
 
     def processes(self) -> tuple[FoundProcess, ...]:
-        return qemu_processes()
+        return self._processes.all()
+
+    def process(self, domain: FoundDomain) -> FoundProcess | None:
+        tap = domain.guest.tap if domain.guest is not None else domain.name
+        found = self._processes.of_guest(domain.name, tap)
+        # One that is stopped would not answer.
+        if found is None or found.frozen or not domain.tainted:
+            return found
+        return replace(found, foreign=(*found.foreign, *self._foreign_devices(domain)))
+
+    def continue_process(self, process: FoundProcess) -> None:
+        look_again()
+        continue_process(process)
+
+    def _foreign_devices(self, domain: FoundDomain) -> tuple[str, ...]:
+        def ask(connection: Connection) -> tuple[str, ...]:
+            own = _by_uuid(connection, domain.uuid)
+            return tuple(foreign_devices(own.XMLDesc(), lambda *words: _monitor(own, *words)))
+
+        try:
+            return self._deadlines.within(self._read_seconds, lambda: self._call(ask))
+        except (Overdue, libvirt.libvirtError) as error:
+            # It ended meanwhile, or is busy: the next look asks again, and nothing else depends on it.
+            log.warning("monitor_unanswered", machine=domain.name, reason=str(error))
+            return ()
 
     def start(self, guest: Guest, hosting: Hosting) -> None:
         xml = domain_xml(guest, hosting)
@@ -221,7 +253,7 @@ def _is_no_answer(error: libvirt.libvirtError) -> bool:
 def _listed(connection: Connection) -> Iterator[FoundDomain]:
     for domain, stats in connection.getAllDomainStats(libvirt.VIR_DOMAIN_STATS_STATE):
         try:
-            xml = domain.XMLDesc()
+            xml, tainted = domain.XMLDesc(), _is_tainted(domain)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
                 raise
@@ -234,7 +266,17 @@ def _listed(connection: Connection) -> Iterator[FoundDomain]:
             guest=guest,
             interfaces=interfaces,
             devices=devices,
+            tainted=tainted,
         )
+
+
+def _is_tainted(domain: Domain) -> bool:
+    return any(each not in _HARMLESS for each in domain.messages(libvirt.VIR_DOMAIN_MESSAGE_TAINTING))
+
+
+def _monitor(domain: Domain, command: str, arguments: dict[str, str]) -> Any:
+    asked = json.dumps({"execute": command, "arguments": arguments})
+    return parsed(libvirt_qemu.qemuMonitorCommand(domain, asked, 0))
 
 
 # A survey sees the same domains again and again.

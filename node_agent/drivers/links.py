@@ -7,7 +7,7 @@ socket that fails is thrown away, and the next change opens another, in the netw
 import ipaddress
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from socket import AF_INET
@@ -17,12 +17,15 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 from pyroute2.netlink.rtnl.ifinfmsg import IFF_NOARP, IFF_UP
 
-from events.values import Ipv4Address
-from node_agent.drivers import rtnetlink
-from node_agent.drivers.rtnetlink import Links, ListedLink
-from node_agent.gateway import GatewayLink
-from node_agent.links import OtherLink, Representor, Tap
+from events.values import Ipv4Address, MacAddress
+from node_agent.drivers import queueing, routing, rtnetlink
+from node_agent.drivers.alterations import Declared, alterations, queueing_words, remove
+from node_agent.drivers.routing import ListedRoute
+from node_agent.drivers.rtnetlink import Links, ListedLink, ListedTap
+from node_agent.gateway import GatewayLink, Uplink
+from node_agent.links import Alterations, OtherLink, Representor, Tap, own_mac
 from node_agent.looks import look, look_again
+from node_agent.routing import ANYWHERE
 from node_agent.slices import HostRefused, HostUnreadable
 
 ALL: Final = "all"
@@ -32,7 +35,10 @@ SWITCH: Final = "openvswitch"
 
 
 class NetlinkLinks:
-    def __init__(self) -> None:
+    """`offloads`: whether Open vSwitch keeps filters of its own on links, to offload its flows (`hw-offload`)."""
+
+    def __init__(self, offloads: Callable[[], bool] = lambda: False) -> None:
+        self._offloads = offloads
         self._turn = threading.Lock()
         self._socket: IPRoute | None = None
 
@@ -45,7 +51,12 @@ class NetlinkLinks:
     def link(self, name: str) -> Tap | OtherLink | None:
         links = self._links()
         found = links.by_name.get(name)
-        return _link(found, links) if found else None
+        if found is None:
+            return None
+        if found.tap is None:
+            return OtherLink(found.name, found.kind or "unnamed")
+        alterations = self._alterations(found, self._declared_tap(name))
+        return _tap(found, found.tap, links, alterations)
 
     def is_carried(self, name: str) -> bool:
         found = self._links().by_name.get(name)
@@ -54,26 +65,32 @@ class NetlinkLinks:
     def add_tap(self, tap: Tap) -> None:
         def add(netlink: IPRoute) -> None:
             netlink.link("add", ifname=tap.name, kind="tuntap", mode="tap", uid=tap.owner, ifr=_flags(tap))
-            _set(netlink, _index(netlink, tap.name), tap)
+            self._set(netlink, _index(netlink, tap.name), tap, self._declared_tap(tap.name))
 
         if self.link(tap.name) is not None:
             raise HostRefused(f"add tap {tap.name}: a link of that name exists")
-        self._change(f"add tap {tap.name}", add)
+        self.change(f"add tap {tap.name}", add)
 
     def set_tap(self, tap: Tap) -> None:
-        self._change(f"set tap {tap.name}", lambda netlink: _set(netlink, _index(netlink, tap.name), tap))
+        def change(netlink: IPRoute) -> None:
+            self._set(netlink, _index(netlink, tap.name), tap, self._declared_tap(tap.name))
+
+        self.change(f"set tap {tap.name}", change)
 
     def delete_link(self, name: str) -> None:
         def delete(netlink: IPRoute) -> None:
             for index in netlink.link_lookup(ifname=name):
                 netlink.link("del", index=index)
 
-        self._change(f"delete link {name}", delete)
+        self.change(f"delete link {name}", delete)
 
     def representor(self, number: int) -> Representor | None:
         links = self._links()
         found = links.by_number.get(number)
-        return _bare(found, links) if found else None
+        if found is None:
+            return None
+        alterations = self._alterations(found, self._declared_representor())
+        return Representor(found.name, found.mtu, found.up, found.mute, _master(found, links), alterations)
 
     def set_representor(self, number: int, to: Representor) -> None:
         def change(netlink: IPRoute) -> None:
@@ -81,9 +98,9 @@ class NetlinkLinks:
                 # Older kernels (before 6.2) name no link anew that is up.
                 netlink.link("set", index=number, state="down")
                 netlink.link("set", index=number, ifname=to.name)
-            _set(netlink, number, to)
+            self._set(netlink, number, to, self._declared_representor())
 
-        self._change(f"set link {number} as {to.name}", change)
+        self.change(f"set link {number} as {to.name}", change)
 
     def index(self, name: str) -> int | None:
         """The kernel's number of a link; another one means another device, even under the same name."""
@@ -96,8 +113,16 @@ class NetlinkLinks:
         found = self._links().by_name.get(name)
         if found is None:
             return None
-        addresses = look((self, "addresses"), rtnetlink.addresses)
-        return GatewayLink(addresses.get(found.number, frozenset()), up=found.up)
+        addresses = self._addresses(found.number)
+        alterations = self._alterations(found, self._declared_bridge(addresses))
+        return GatewayLink(
+            addresses,
+            found.up,
+            MacAddress(found.mac) if found.mac else None,
+            found.mtu,
+            found.arp,
+            alterations,
+        )
 
     def set_gateway_link(self, name: str, link: GatewayLink) -> None:
         def change(netlink: IPRoute) -> None:
@@ -107,18 +132,53 @@ class NetlinkLinks:
                 netlink.addr("del", index=index, family=AF_INET, **_words(address))
             for address in link.addresses - found:
                 netlink.addr("add", index=index, family=AF_INET, **_words(address))
-            netlink.link("set", index=index, state="up" if link.up else "down")
+            self._remove_alterations(netlink, index, self._declared_bridge(link.addresses))
+            its = {"mtu": link.mtu, "address": link.mac}
+            netlink.link(
+                "set",
+                index=index,
+                flags=(IFF_UP if link.up else 0) | (0 if link.arp else IFF_NOARP),
+                change=IFF_UP | IFF_NOARP,
+                **{key: value for key, value in its.items() if value is not None},
+            )
 
-        self._change(f"set addresses of {name}", change)
+        self.change(f"set link {name}", change)
 
     def addresses(self, name: str) -> tuple[Ipv4Address, ...]:
-        link = self.gateway_link(name)
-        return tuple(sorted(Ipv4Address(a.partition("/")[0]) for a in link.addresses)) if link else ()
+        link = self._links().by_name.get(name)
+        found = self._addresses(link.number) if link is not None else ()
+        return tuple(sorted(Ipv4Address(each.partition("/")[0]) for each in found))
 
     def default_route_links(self) -> frozenset[str]:
-        routes = look((self, "default routes"), rtnetlink.default_routes)
         links = self._links().by_number
-        return frozenset(links[each].name for each in routes if each in links and links[each].has_carrier)
+        hops = {link for each in self.routes() if each.route.to == ANYWHERE for link in each.links}
+        return frozenset(links[each].name for each in hops if each in links and links[each].has_carrier)
+
+    def uplink(self, name: str) -> Uplink | None:
+        links = self._links()
+        found = links.by_name.get(name)
+        if found is None:
+            return None
+        return Uplink(
+            found.mac, found.mtu, found.arp, frozenset(queueing_words(found, links, self._offloads))
+        )
+
+    def upper_links(self, name: str) -> tuple[str, ...]:
+        links = self._links()
+        found = links.by_name.get(name)
+        return (
+            tuple(f"{each.kind} link {each.name}" for each in links.upper.get(found.number, ()))
+            if found
+            else ()
+        )
+
+    def routes(self) -> tuple[ListedRoute, ...]:
+        """Return the routes of this look. Raises `HostUnreadable`."""
+        return look((routing, "routes"), routing.routes)
+
+    def names(self) -> Mapping[int, str]:
+        """Return the names of links by the kernel's numbers. Raises `HostUnreadable`."""
+        return {number: each.name for number, each in self._links().by_number.items()}
 
     def not_forwarding(self, *names: str) -> tuple[str, ...]:
         return tuple(name for name in (ALL, *names) if _forwards(name) is False)
@@ -135,15 +195,60 @@ class NetlinkLinks:
     def _links(self) -> Links:
         return look((self, "links"), rtnetlink.links)
 
-    def _change(self, what: str, change: Callable[[IPRoute], None]) -> None:
-        look_again(self)
+    def _addresses(self, number: int) -> frozenset[str]:
+        return look((self, "addresses"), rtnetlink.addresses).get(number, frozenset())
+
+    def _declared_tap(self, name: str) -> Declared:
+        return Declared(own_mac(name), offloads=self._offloads)
+
+    def _declared_representor(self) -> Declared:
+        # Its MAC is its card's.
+        return Declared(mac=None, offloads=self._offloads)
+
+    def _declared_bridge(self, addresses: frozenset[str]) -> Declared:
+        # Links that are stacked on it belong to others, and get none of the frames between a slice and its gateway.
+        return Declared(mac=None, addresses=addresses, stacked=True, offloads=self._offloads)
+
+    def _alterations(self, link: ListedLink, declared: Declared) -> Alterations:
+        return alterations(link, self._links(), self._addresses(link.number), declared)
+
+    def _set(self, netlink: IPRoute, index: int, link: Tap | Representor, declared: Declared) -> None:
+        _free(netlink, index)
+        self._remove_alterations(netlink, index, declared)
+        for address in rtnetlink.addresses().get(index, frozenset()):
+            netlink.addr("del", index=index, family=AF_INET, **_words(address))
+        # Before it is up, or the kernel would already have sent IPv6 packets.
+        _set_ipv6(link.name, disabled=link.mute)
+        netlink.link(
+            "set",
+            index=index,
+            mtu=link.mtu,
+            flags=(IFF_UP if link.up else 0) | (IFF_NOARP if link.mute else 0),
+            change=IFF_UP | IFF_NOARP,
+        )
+
+    def _remove_alterations(self, netlink: IPRoute, index: int, declared: Declared) -> None:
+        links = rtnetlink.links()
+        remove(netlink, _existing(index, links), links, declared)
+        # What is found among disciplines was read within this look.
+        look_again(queueing)
+
+    def change(self, what: str, change: Callable[[IPRoute], None]) -> None:
+        """Change the host; what a look has read of it is read again. Raises `HostRefused`, `HostUnreadable`."""
+        # A change of a link is one of its routes and disciplines too.
+        for driver in (self, queueing, routing):
+            look_again(driver)
         try:
-            with self._netlink() as netlink:
-                change(netlink)
+            self.ask(change)
         except NetlinkError as error:
             raise HostRefused(f"{what}: {error}") from error
         except OSError as error:
             raise HostUnreadable(f"{what}: {error}") from error
+
+    def ask(self, question: Callable[[IPRoute], object]) -> None:
+        """Raises `NetlinkError`, `OSError`."""
+        with self._netlink() as netlink:
+            question(netlink)
 
     @contextmanager
     def _netlink(self) -> Iterator[IPRoute]:
@@ -189,19 +294,6 @@ def _existing(number: int, among: Links) -> ListedLink:
     return found
 
 
-def _set(netlink: IPRoute, index: int, link: Tap | Representor) -> None:
-    _free(netlink, index)
-    # Before it is up, or IPv6 would already have spoken.
-    _set_ipv6(link.name, disabled=link.mute)
-    netlink.link(
-        "set",
-        index=index,
-        mtu=link.mtu,
-        flags=(IFF_UP if link.up else 0) | (IFF_NOARP if link.mute else 0),
-        change=IFF_UP | IFF_NOARP,
-    )
-
-
 def _free(netlink: IPRoute, index: int) -> None:
     """Take it from its master, or the master would have its first frames."""
     links = rtnetlink.links()
@@ -224,16 +316,9 @@ def _set_ipv6(name: str, *, disabled: bool) -> None:
         raise HostRefused(f"write {switch}: {error}") from error
 
 
-def _link(link: ListedLink, others: Links) -> Tap | OtherLink:
-    if link.tap is None:
-        return OtherLink(link.name, link.kind or "unnamed")
+def _tap(link: ListedLink, tap: ListedTap, others: Links, alterations: Alterations) -> Tap:
     master = _master(link, others)
-    return Tap(link.name, link.mtu, link.up, link.tap.owner, link.mute, link.tap.many, master)
-
-
-def _bare(link: ListedLink, others: Links) -> Representor:
-    """It as a representor is seen."""
-    return Representor(link.name, link.mtu, link.up, link.mute, _master(link, others))
+    return Tap(link.name, link.mtu, link.up, tap.owner, link.mute, tap.many, master, alterations)
 
 
 def _master(link: ListedLink, others: Links) -> str | None:

@@ -1,38 +1,64 @@
 """nftables through `nft -j -f -`, and connection tracking (`conntrack`).
 
-Only tables named `sliceplane` are written, and of others no more is read than where they send packets. `nft` runs a
-list of commands as one transaction of the kernel. What iptables made is in the listing with its conditions, but only
-the one for people says where it sends to.
+Only tables named `sliceplane` are written, and all others are read. `nft` runs a list of commands as one transaction of
+the kernel. Flags of tables and devices of chains are read from the kernel (`nfnetlink`), since nft 1.0.6 lists neither
+correctly in JSON. Of rules that iptables-nft made the listing omits what a match or a target is about, and those of
+iptables-legacy are not in it: both are read by `iptables-save`, as far as there are any.
 """
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from events.values import Ipv4Address
-from node_agent.drivers import conntrack
+from node_agent import iptables
+from node_agent.drivers import conntrack, nfnetlink, xfrm
 from node_agent.drivers.netlink import Refused
+from node_agent.drivers.nfnetlink import FoundChain, FoundTable
 from node_agent.drivers.programs import Asked, ask, tell
+from node_agent.foreign_rules import ForeignRule, ForeignTable, ForeignTables
 from node_agent.looks import look, look_again, look_ahead
 from node_agent.mappings import Connection
-from node_agent.rivals import Diversion, Targets, diversion, targets
 from node_agent.rules import TABLE, Chain, Change, Family, FoundRule, Rule, Ruleset, canonical
 from node_agent.slices import HostRefused, HostUnreadable
+from node_agent.xfrm import XfrmPolicy
 
 FAMILIES: Final[tuple[Family, ...]] = ("inet", "netdev")
 
-_OF_IPV4: Final = {"ip", "inet"}
+_DECLARED: Final = {"metainfo", "table", "chain", "rule"}
+"""Kinds of the listing that are no objects of their own, or are read elsewhere."""
+
+_LIST: Final = ("nft", "-j", "-s", "list")
+_MOST_ELEMENTS: Final = 256
+_LEGACY: Final = Path("/proc/thread-self/net/ip_tables_names")
 
 Command = dict[str, Any]
 
 
-class _Listed(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Listed:
+    """One listing, of our tables and the others. Compared by identity: an unchanged listing is the same object."""
+
     own: Ruleset
-    diversions: tuple[Diversion, ...]
+    rules: Mapping[str, tuple[ForeignRule, ...]]
+    """Rules of other programs by the names of their tables (`ip filter`)."""
+    sets: Mapping[str, dict[str, str]]
+    is_opaque: bool
+    """Whether the listing is incomplete for some rules."""
+
+
+class _Declared(NamedTuple):
+    """What the kernel lists of our tables: their chains, and flags that are set, in words."""
+
+    chains: frozenset[Chain]
+    flags: frozenset[str]
+    foreign: tuple[tuple[str, Chain], ...]
+    """The chains of other tables, with these tables' names."""
 
 
 class Nftables:
@@ -40,32 +66,68 @@ class Nftables:
 
     def __init__(self, deadline: float = 5.0) -> None:
         self._deadline = deadline
+        self._saved: tuple[_Listed, str] | None = None
+        """What iptables-nft wrote of the rules of one listing."""
 
     def missing(self) -> tuple[str, ...]:
         return () if shutil.which("nft") else ("program nft",)
 
     def ruleset(self) -> Ruleset:
-        return look((self, "ruleset"), lambda: self._ask_ruleset().answer()).own
+        listed, declared = self._listed().own, look((self, "declared"), self._declared)
+        return replace(listed, chains=declared.chains, others=listed.others | declared.flags)
 
-    def diversions(self) -> tuple[Diversion, ...]:
-        listed = look((self, "ruleset"), lambda: self._ask_ruleset().answer()).diversions
-        if not any(each.is_opaque for each in listed):
-            return listed
-        sent = look((self, "targets"), self._targets)
-        return tuple(replace(each, to=sent.get((each.table, each.handle), each.to)) for each in listed)
+    def foreign(self) -> ForeignTables:
+        listed, declared = self._listed(), look((self, "declared"), self._declared)
+        unread, legacy = look((self, "legacy"), self._legacy)
+        return _foreign(listed, declared, self._saved_of(listed), unread, legacy)
 
-    def _targets(self) -> Targets:
-        # What is somebody else's is told as exactly as it can be, and keeps nobody from looking at ours.
-        with suppress(HostUnreadable):
-            return self._ask_targets().answer()
-        return {}
+    def policies(self) -> tuple[XfrmPolicy, ...]:
+        return look((self, "policies"), self._policies)
+
+    def _policies(self) -> tuple[XfrmPolicy, ...]:
+        try:
+            return xfrm.policies(self._deadline)
+        except (Refused, OSError) as error:
+            raise HostUnreadable(f"IPsec policies: {error}") from error
+
+    def _listed(self) -> _Listed:
+        return look((self, "ruleset"), lambda: self._ask_ruleset().answer())
+
+    def _saved_of(self, listed: _Listed) -> str:
+        if not listed.is_opaque:
+            return ""
+        if self._saved is None or self._saved[0] is not listed:
+            # Without it such a rule counts as one that can match.
+            with suppress(HostUnreadable):
+                self._saved = listed, self._ask_save("iptables-nft-save").answer()
+        return self._saved[1] if self._saved is not None and self._saved[0] is listed else ""
+
+    def _legacy(self) -> tuple[tuple[str, ...], str]:
+        """Tables of iptables-legacy: the names of those that cannot be read, or what they are."""
+        names = _legacy_names()
+        if not names:
+            return (), ""
+        try:
+            return (), self._ask_save("iptables-legacy-save").answer()
+        except HostUnreadable:
+            return names, ""
+
+    def _ask_save(self, program: str) -> Asked[str]:
+        return ask(program, [(program,)], str, self._deadline)
+
+    def _declared(self) -> _Declared:
+        try:
+            return _declared_by(nfnetlink.tables(self._deadline), nfnetlink.chains(self._deadline))
+        except (Refused, OSError) as error:
+            raise HostUnreadable(f"nftables: {error}") from error
 
     def look_ahead(self) -> None:
         look_ahead((self, "ruleset"), self._ask_ruleset)
 
     def change(self, change: Change) -> None:
         look_again(self)
-        commands = [*_afresh(change), *map(_delete, change.delete)]
+        # First what is deleted: its handle proves that no other thread deleted it since it was listed.
+        commands = [*map(_delete, change.delete), *_afresh(change)]
         # `insert` puts at the head: the last one inserted stands first.
         commands += [{"insert": {"rule": _rule(rule)}} for rule in reversed(change.insert)]
         commands += [{"add": {"rule": _rule(rule)}} for rule in change.append]
@@ -93,38 +155,126 @@ class Nftables:
             raise HostUnreadable(f"connection tracking: {error}") from error
 
     def _ask_ruleset(self) -> Asked[_Listed]:
-        return ask("nft list ruleset", [("nft", "-j", "list", "ruleset")], _listed, self._deadline)
+        return ask("nft list ruleset", self._listings(), _listed_together, self._deadline)
 
-    def _ask_targets(self) -> Asked[Targets]:
-        return ask("nft list ruleset", [("nft", "-na", "list", "ruleset")], targets, self._deadline)
+    def _listings(self) -> list[Sequence[str]]:
+        """Return the commands that list all rules: one, unless a table has a flag. The listing of such a table is
+        broken JSON (nft 1.0.6 writes the flag from freed memory), so its chains are listed one by one."""
+        try:
+            flagged = {(each.family, each.name) for each in nfnetlink.tables(self._deadline) if each.flags}
+            if not flagged:
+                return [(*_LIST, "ruleset")]
+            whole = [each for each in nfnetlink.tables(self._deadline) if not each.flags]
+            parts = nfnetlink.chains(self._deadline)
+        except (Refused, OSError) as error:
+            raise HostUnreadable(f"nftables: {error}") from error
+        return [
+            *((*_LIST, "table", each.family, each.name) for each in whole),
+            *(
+                (*_LIST, "chain", each.chain.family, each.table, each.chain.name)
+                for each in parts
+                if (each.chain.family, each.table) in flagged
+            ),
+        ]
+
+
+def _listed_together(*texts: str) -> _Listed:
+    if len(texts) == 1:
+        return _listed(texts[0])
+    parts = [each for text in texts for each in json.loads(text)["nftables"]]
+    return _listed(json.dumps({"nftables": parts}))
 
 
 # A survey sees the same rules again and again.
 @lru_cache(maxsize=2)
 def _listed(text: str) -> _Listed:
     listed = json.loads(text)["nftables"]
-    chains = (each["chain"] for each in listed if "chain" in each)
     rules = [each["rule"] for each in listed if "rule" in each]
+    foreign = [each for each in rules if not _ours(each)]
     own = Ruleset(
-        frozenset(_found_chain(chain) for chain in chains if _ours(chain)),
+        frozenset(),
         tuple(_found_rule(rule) for rule in rules if _ours(rule)),
+        frozenset(_other(each) for each in listed if not each.keys() & _DECLARED and _ours(*each.values())),
     )
-    others = (_found_diversion(rule) for rule in rules if not _ours(rule) and rule["family"] in _OF_IPV4)
-    return _Listed(own, tuple(each for each in others if each is not None))
+    return _Listed(
+        own, _by_table(foreign), _sets(listed), any("xt" in each for rule in foreign for each in rule["expr"])
+    )
 
 
-def _found_diversion(listed: Command) -> Diversion | None:
-    table = f"{listed['family']} {listed['table']}"
-    return diversion(table, listed["chain"], listed["handle"], listed["expr"])
+def _by_table(rules: Iterable[Command]) -> Mapping[str, tuple[ForeignRule, ...]]:
+    found: dict[str, list[ForeignRule]] = {}
+    for each in rules:
+        rule = ForeignRule(each["chain"], f"handle {each['handle']}", canonical(each["expr"]))
+        found.setdefault(_name(each), []).append(rule)
+    return {table: tuple(of) for table, of in found.items()}
+
+
+def _sets(listed: Iterable[Command]) -> Mapping[str, dict[str, str]]:
+    """Return the elements of named sets and maps; a large one is omitted, so that any packet may be in it."""
+    found: dict[str, dict[str, str]] = {}
+    for each in listed:
+        for kind in ("set", "map"):
+            if (its := each.get(kind)) is not None and len(elements := its.get("elem", [])) <= _MOST_ELEMENTS:
+                found.setdefault(_name(its), {})[its["name"]] = canonical(elements)
+    return found
+
+
+@lru_cache(maxsize=2)
+def _foreign(
+    listed: _Listed, declared: _Declared, saved: str, unread: tuple[str, ...], legacy: str
+) -> ForeignTables:
+    read = {each.name: each for each in iptables.tables(saved, "ip")}
+    names = sorted({name for name, _ in declared.foreign} | listed.rules.keys())
+    tables = (
+        read.get(name)
+        or ForeignTable(
+            name,
+            name.partition(" ")[0],
+            tuple(chain for table, chain in declared.foreign if table == name),
+            listed.rules.get(name, ()),
+            listed.sets.get(name, {}),
+        )
+        for name in names
+    )
+    return ForeignTables((*tables, *iptables.tables(legacy, "iptables-legacy")), unread)
+
+
+def _name(listed: Command) -> str:
+    return f"{listed['family']} {listed['table']}"
+
+
+def _legacy_names() -> tuple[str, ...]:
+    """The tables of iptables-legacy that this network namespace has; without its module there is no such file."""
+    try:
+        return tuple(_LEGACY.read_text().split())
+    except FileNotFoundError:
+        return ()
 
 
 def _ours(listed: Command) -> bool:
     return bool(listed["table"] == TABLE and listed["family"] in FAMILIES)
 
 
-def _found_chain(listed: Command) -> Chain:
-    kind, hook, priority = (listed.get(key) for key in ("type", "hook", "prio"))
-    return Chain(listed["family"], listed["name"], kind, hook, priority)
+def _other(listed: Command) -> str:
+    """A set, a map, a counter, a flow table or another object, in words."""
+    [(kind, its)] = listed.items()
+    return f"{kind} {its['family']} {its['name']}"
+
+
+# As above.
+@lru_cache(maxsize=2)
+def _declared_by(tables: tuple[FoundTable, ...], chains: tuple[FoundChain, ...]) -> _Declared:
+    own = [each for each in tables if each.name == TABLE and each.family in FAMILIES]
+    flags = (f"table {each.family} with {' and '.join(each.flags)}" for each in own if each.flags)
+    ours = [each for each in chains if each.table == TABLE and each.chain.family in FAMILIES]
+    asleep = {(each.family, each.name) for each in tables if "dormant" in each.flags}
+    foreign = tuple(
+        (f"{each.chain.family} {each.table}", each.chain)
+        for each in chains
+        if each not in ours and (each.chain.family, each.table) not in asleep
+    )
+    offloaded = (f"offload of chain {each.chain.name}" for each in ours if each.is_offloaded)
+    return _Declared(frozenset(each.chain for each in ours), frozenset((*flags, *offloaded)), foreign)
 
 
 def _found_rule(listed: Command) -> FoundRule:
@@ -153,13 +303,13 @@ def _afresh(change: Change) -> Iterator[Command]:
     yield from ({"add": table} for table in tables)
     yield from ({"delete": table} for table in tables)
     yield from ({"add": table} for table in tables)
-    yield from ({"add": {"chain": _chain(chain, change.device)}} for chain in change.chains)
+    yield from ({"add": {"chain": _chain(chain)}} for chain in change.chains)
 
 
-def _chain(chain: Chain, device: str) -> Command:
+def _chain(chain: Chain) -> Command:
     words: Command = {"family": chain.family, "table": TABLE, "name": chain.name}
     if chain.hook is not None:
-        words |= {"type": chain.kind, "hook": chain.hook, "prio": chain.priority, "policy": "accept"}
-    if chain.family == "netdev":
-        words["dev"] = device
+        words |= {"type": chain.kind, "hook": chain.hook, "prio": chain.priority, "policy": chain.policy}
+    if chain.device is not None:
+        words["dev"] = chain.device
     return words

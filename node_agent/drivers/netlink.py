@@ -38,17 +38,25 @@ class Netlink:
         self._is_torn = False
         """Whether the kernel said of the last answer that it is of several moments."""
 
-    def listed(self, kind: int, question: bytes) -> tuple[Message, ...]:
-        """All that the kernel lists; anew where it says that something changed meanwhile."""
+    def listed(self, kind: int, question: bytes, *, fine: int = 0) -> tuple[Message, ...]:
+        """Return all that the kernel lists, listed again where the kernel reports that something changed meanwhile.
+
+        An error of the number `fine` counts as an empty list.
+        """
         while True:
             self._ask(kind, _REQUEST_AND_DUMP, question)
-            messages = tuple(self._answers())
+            messages = tuple(self._answers(fine))
             if not self._is_torn:
                 return messages
 
-    def tell(self, kind: int, body: bytes, *, fine: int) -> None:
+    def got(self, kind: int, question: bytes, *, fine: int = 0) -> tuple[Message, ...]:
+        """The answer about one thing; an error of the number `fine` counts as an empty one."""
+        self._ask(kind, _REQUEST_AND_ACK, question)
+        return tuple(self._answers(fine))
+
+    def tell(self, kind: int, body: bytes, *, fine: int, flags: int = 0) -> None:
         """Have the kernel do it; an error of the number `fine` counts as done."""
-        self._ask(kind, _REQUEST_AND_ACK, body)
+        self._ask(kind, _REQUEST_AND_ACK | flags, body)
         for _ in self._answers(fine):
             pass
 
@@ -72,10 +80,12 @@ class Netlink:
                 yield kind, body
 
 
-def listed(protocol: int, kind: int, question: bytes, deadline: float) -> tuple[Message, ...]:
+def listed(
+    protocol: int, kind: int, question: bytes, deadline: float, *, fine: int = 0
+) -> tuple[Message, ...]:
     """`Netlink.listed`, within so many seconds. Raises `OSError`, `Refused`."""
     with connected(protocol, deadline) as netlink:
-        return netlink.listed(kind, question)
+        return netlink.listed(kind, question, fine=fine)
 
 
 @contextmanager
@@ -108,9 +118,14 @@ def _messages_in(chunk: bytes) -> Iterator[tuple[int, int, bytes]]:
         at += _padded(length)
 
 
-def attributes(body: bytes) -> dict[int, bytes]:
-    """By their types."""
-    return {kind: body[at + _ATTRIBUTE.size : at + length] for kind, at, length in _attributes(body, 0)}
+def attributes(body: bytes, begins: int = 0) -> dict[int, bytes]:
+    """Return the attributes of a body by their types; they begin at the offset `begins`."""
+    return {kind: body[at + _ATTRIBUTE.size : at + length] for kind, at, length in _attributes(body, begins)}
+
+
+def values(body: bytes) -> list[bytes]:
+    """What attributes hold that may all be of one type: the elements of a list."""
+    return [body[at + _ATTRIBUTE.size : at + length] for _, at, length in _attributes(body, 0)]
 
 
 def without(kinds: Collection[int], body: bytes, begins: int) -> bytes:
@@ -131,6 +146,12 @@ def _attributes(body: bytes, at: int) -> Iterator[tuple[int, int, int]]:
 def nested(kind: int, content: bytes) -> bytes:
     """An attribute whose content is attributes."""
     return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(content), kind | _NESTED) + content
+
+
+def attribute(kind: int, content: bytes) -> bytes:
+    """An attribute with its padding."""
+    length = _ATTRIBUTE.size + len(content)
+    return _ATTRIBUTE.pack(length, kind) + content + bytes(_padded(length) - length)
 
 
 def _padded(length: int) -> int:

@@ -28,6 +28,8 @@ _NO_ANSWER: Final = re.compile(
     r"\((No such file or directory|Connection refused|Connection reset by peer|Broken pipe|End of file)\)\Z"
 )
 """How `ovs-ofctl` ends when nobody listens, or stops talking; a bundle that is refused ends in (Protocol error)."""
+_LOCAL: Final = "65534"
+"""A bridge's own port where names are off (ovs-ofctl(8))."""
 _COOKIE: Final = re.compile(r"\s*cookie=(0x[0-9a-f]+),")
 
 
@@ -59,6 +61,12 @@ class OpenFlow:
         ]
         command = *self._command("--bundle", "add-flows", bridge=bridge), "-"
         self._tell(f"set flows of {bridge}", command, "\n".join(lines) + "\n")
+
+    def reset_switching(self, bridge: str) -> None:
+        self._tell(f"set fragments of {bridge}", (*self._command("set-frags", bridge=bridge), "normal"))
+        for action in ("receive", "forward", "packet-in"):
+            command = (*self._command("mod-port", bridge=bridge), _LOCAL, action)
+            self._tell(f"have the own port of {bridge} {action}", command)
 
     def add_meter(self, bridge: str, number: int, meter: Meter) -> None:
         self._change_meter("add-meter", bridge, meter_text(number, meter))

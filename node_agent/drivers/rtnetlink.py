@@ -1,20 +1,18 @@
-"""Links, addresses and routes as the kernel lists them (rtnetlink(7)), decoded by pyroute2.
+"""Links and addresses as the kernel lists them (rtnetlink(7)), decoded by pyroute2.
 
-A survey sees the same messages again and again, but for their counters, which nobody reads: what is as before is not
-decoded anew.
+A survey sees the same messages again and again, but for their counters, which are not read: an unchanged message is not
+decoded again.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from operator import itemgetter
 from socket import AF_INET
 from typing import Any, Final, NamedTuple
 
 from pyroute2.netlink import NETLINK_ROUTE
-from pyroute2.netlink.rtnl import RTM_GETADDR, RTM_GETLINK, RTM_GETROUTE
+from pyroute2.netlink.rtnl import RTM_GETADDR, RTM_GETLINK
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import IFF_NOARP, IFF_UP, ifinfmsg
-from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from node_agent.drivers.netlink import Refused, framed, listed, unframed, without
 from node_agent.slices import HostUnreadable
@@ -29,8 +27,8 @@ _ATTRIBUTES: Final = 16
 _MOST_KEPT: Final = 4096
 _TAP: Final = 2
 """IFLA_TUN_TYPE of a tap (linux/if_tun.h, IFF_TAP)."""
-_LENGTH_OF_DESTINATION: Final = itemgetter(1)
-"""Of a body (rtnetlink(7), struct rtmsg); 0: anywhere."""
+_STACKED: Final = frozenset({"macvlan", "macvtap", "ipvlan", "ipvtap", "vlan", "macsec"})
+"""Kinds of links that take and send frames of another (IFLA_LINK); with others it means a peer or an underlay."""
 
 
 class ListedTap(NamedTuple):
@@ -41,7 +39,11 @@ class ListedTap(NamedTuple):
 
 
 class ListedLink(NamedTuple):
-    """`number` and `master` are the kernel's numbers of links; `mute`: without ARP and IPv6."""
+    """`number`, `master` and `lower` are the kernel's numbers of links; `mute`: without ARP and IPv6.
+
+    `lower` is the link of this host that a stacked link (macvlan, VLAN) takes its frames from. `arp_ignore` and
+    `route_localnet` are its settings (ip-sysctl).
+    """
 
     number: int
     name: str
@@ -52,6 +54,12 @@ class ListedLink(NamedTuple):
     has_carrier: bool
     master: int | None
     tap: ListedTap | None
+    mac: str | None
+    arp: bool
+    lower: int | None
+    has_xdp: bool
+    arp_ignore: int
+    route_localnet: int
 
 
 class Links(NamedTuple):
@@ -59,6 +67,8 @@ class Links(NamedTuple):
 
     by_name: Mapping[str, ListedLink]
     by_number: Mapping[int, ListedLink]
+    upper: Mapping[int, tuple[ListedLink, ...]]
+    """The links that are stacked on a link, by its number."""
 
 
 # pyroute2 has no types: what its messages hold is looked at here and nowhere else.
@@ -71,7 +81,11 @@ def links() -> Links:
     asked["attrs"] = [["IFLA_EXT_MASK", _SKIP_STATS]]
     bodies = _bodies("links", RTM_GETLINK, asked)
     found = [_link(without(_COUNTERS, body, _ATTRIBUTES)) for body in bodies]
-    return Links({each.name: each for each in found}, {each.number: each for each in found})
+    upper: dict[int, tuple[ListedLink, ...]] = {}
+    for each in found:
+        if each.lower is not None:
+            upper[each.lower] = (*upper.get(each.lower, ()), each)
+    return Links({each.name: each for each in found}, {each.number: each for each in found}, upper)
 
 
 def addresses() -> Mapping[int, frozenset[str]]:
@@ -82,14 +96,6 @@ def addresses() -> Mapping[int, frozenset[str]]:
     for number, address in map(_address, _bodies("addresses", RTM_GETADDR, asked)):
         found.setdefault(number, set()).add(address)
     return {number: frozenset(addresses) for number, addresses in found.items()}
-
-
-def default_routes() -> frozenset[int]:
-    """The links that IPv4's lead over, of any table. Raises `HostUnreadable`."""
-    asked = rtmsg()
-    asked["family"] = AF_INET
-    bodies = _bodies("default routes", RTM_GETROUTE, asked)
-    return frozenset(hop for each in bodies if _LENGTH_OF_DESTINATION(each) == 0 for hop in _hops(each))
 
 
 def _bodies(question: str, kind: int, asked: Decoded) -> Iterator[bytes]:
@@ -106,6 +112,7 @@ def _link(body: bytes) -> ListedLink:
     message = _decoded(ifinfmsg, body)
     flags, info = message["flags"], message.get_attr("IFLA_LINKINFO")
     kind = info.get_attr("IFLA_INFO_KIND") if info else None
+    ipv4 = _settings(message)
     return ListedLink(
         number=message["index"],
         name=message.get_attr("IFLA_IFNAME"),
@@ -116,7 +123,32 @@ def _link(body: bytes) -> ListedLink:
         has_carrier=bool(message.get_attr("IFLA_CARRIER")),
         master=message.get_attr("IFLA_MASTER"),
         tap=_tap(info.get_attr("IFLA_INFO_DATA")) if kind == "tun" else None,
+        mac=message.get_attr("IFLA_ADDRESS"),
+        arp=not flags & IFF_NOARP,
+        lower=_lower(message) if kind in _STACKED else None,
+        has_xdp=_has_xdp(message),
+        arp_ignore=ipv4.get("arp_ignore", 0),
+        route_localnet=ipv4.get("route_localnet", 0),
     )
+
+
+def _lower(message: Decoded) -> int | None:
+    # The number of a link in another network namespace is the number of another link here.
+    if message.get_attr("IFLA_LINK_NETNSID") is not None:
+        return None
+    lower: int | None = message.get_attr("IFLA_LINK")
+    return lower
+
+
+def _has_xdp(message: Decoded) -> bool:
+    xdp = message.get_attr("IFLA_XDP")
+    return xdp is not None and bool(xdp.get_attr("IFLA_XDP_ATTACHED"))
+
+
+def _settings(message: Decoded) -> Mapping[str, int]:
+    specifics = message.get_attr("IFLA_AF_SPEC")
+    ipv4 = specifics.get_attr("AF_INET") if specifics else None
+    return ipv4 or {}
 
 
 def _tap(data: Decoded) -> ListedTap | None:
@@ -135,18 +167,6 @@ def _is_without_ipv6(message: Decoded) -> bool:
 def _address(body: bytes) -> tuple[int, str]:
     message = _decoded(ifaddrmsg, body)
     return message["index"], f"{message.get_attr('IFA_LOCAL')}/{message['prefixlen']}"
-
-
-@lru_cache(maxsize=_MOST_KEPT)
-def _hops(body: bytes) -> tuple[int, ...]:
-    """The links of a route: those of all its hops, where it has several (rtnetlink(7), RTA_MULTIPATH)."""
-    message = _decoded(rtmsg, body)
-    several = message.get_attr("RTA_MULTIPATH")
-    if several:
-        return tuple(hop["oif"] for hop in several)
-    # One that says that there is no way leads over none.
-    link = message.get_attr("RTA_OIF")
-    return (link,) if link else ()
 
 
 def _decoded(kind: Callable[[bytes], Decoded], body: bytes) -> Decoded:

@@ -3,11 +3,14 @@
 What they say is thrown away; each is only asked to say something whenever it has news.
 """
 
+import ctypes
 import errno
 import json
 import os
 import socket
+import struct
 import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -17,11 +20,17 @@ from pyroute2.netlink.rtnl import (
     RTNLGRP_IPV4_IFADDR,
     RTNLGRP_IPV4_NETCONF,
     RTNLGRP_IPV4_ROUTE,
+    RTNLGRP_IPV4_RULE,
     RTNLGRP_LINK,
+    RTNLGRP_NEIGH,
+    RTNLGRP_TC,
 )
 
 from node_agent.drivers.ovsdb import DATABASE, STRANGERS
+from node_agent.drivers.routing import NOARP, PERMANENT
+from node_agent.drivers.switch_rows import columns
 from node_agent.drivers.watching import Listening, Source
+from node_agent.drivers.xfrm import NETLINK_XFRM, POLICY_GROUP
 
 _CHUNK: Final = 1 << 16
 _OPEN_SECONDS: Final = 1.0
@@ -32,10 +41,29 @@ _NETLINK_NETFILTER: Final = 12
 """linux/netlink.h"""
 _NFNLGRP_NFTABLES: Final = 7
 """linux/netfilter/nfnetlink.h"""
+_PACKET_BYTES: Final = "1"
+_ATTACH_FILTER: Final = 26
+"""SO_ATTACH_FILTER (asm-generic/socket.h)"""
+_INSTRUCTION: Final = struct.Struct("HBBI")
+"""struct sock_filter (linux/filter.h): code, jumps if true and if false, value."""
+_LOAD_BYTE, _JUMP_IF_SET, _RETURN = 0x30, 0x45, 0x06
+"""BPF_LD|BPF_B|BPF_ABS, BPF_JMP|BPF_JSET|BPF_K, BPF_RET|BPF_K"""
+_NEIGHBOUR_STATE: Final = 24
+"""Where ndm_state is in a message: behind struct nlmsghdr and the first fields of struct ndmsg."""
 _WATCHED_COLUMNS: Final = {
-    "Bridge": ("name", "ports", "fail_mode", "datapath_type", "protocols", "other_config", *STRANGERS),
-    "Port": ("name", "interfaces", "tag", "trunks"),
-    "Interface": ("name", "type", "ofport", "mac_in_use"),
+    "Bridge": (
+        "name",
+        "ports",
+        "fail_mode",
+        "datapath_id",
+        "datapath_type",
+        "protocols",
+        *columns("Bridge"),
+        *STRANGERS,
+    ),
+    "Port": ("name", "interfaces", *columns("Port")),
+    "Interface": ("name", "ofport", "mac_in_use", *columns("Interface")),
+    "Manager": ("target",),
 }
 
 
@@ -65,6 +93,14 @@ class _Socket:
 
 
 class _Netlink(_Socket):
+    def attach(self, program: bytes) -> None:
+        """Attach a filter (struct sock_fprog). Raises `OSError`, and the socket is closed then."""
+        try:
+            self._own.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
+        except OSError:
+            self._own.close()
+            raise
+
     def drain(self) -> bool:
         try:
             return super().drain()
@@ -116,7 +152,7 @@ class _Output:
 class _Folders:
     def __init__(self, folders: Iterable[Path]) -> None:
         self._events = INotify()
-        told = flags.CREATE | flags.DELETE | flags.MODIFY | flags.MOVED_FROM | flags.MOVED_TO
+        told = flags.CREATE | flags.DELETE | flags.MODIFY | flags.ATTRIB | flags.MOVED_FROM | flags.MOVED_TO
         try:
             for folder in folders:
                 self._events.add_watch(folder, told | flags.DELETE_SELF)
@@ -135,14 +171,49 @@ class _Folders:
 
 
 def links_and_routes() -> Listening:
-    """The kernel's word on links, IPv4 addresses, routes and forwarding (rtnetlink(7))."""
-    groups = (RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV4_NETCONF)
+    """Changes of links, their disciplines and filters, IPv4 addresses, routes, rules and forwarding (rtnetlink(7))."""
+    groups = (
+        RTNLGRP_LINK,
+        RTNLGRP_TC,
+        RTNLGRP_IPV4_IFADDR,
+        RTNLGRP_IPV4_ROUTE,
+        RTNLGRP_IPV4_RULE,
+        RTNLGRP_IPV4_NETCONF,
+    )
     return _netlink(socket.NETLINK_ROUTE, groups)
+
+
+def static_neighbours() -> Listening:
+    """Neighbour entries that a program sets, permanent or without ARP.
+
+    The kernel's own changes of neighbours are frequent on a busy host. A filter on the socket (socket(7),
+    SO_ATTACH_FILTER) has the kernel drop them, so they wake no survey.
+    """
+    listening = _netlink(socket.NETLINK_ROUTE, (RTNLGRP_NEIGH,))
+    low_byte = _NEIGHBOUR_STATE + (sys.byteorder == "big")
+    program = b"".join(
+        _INSTRUCTION.pack(*each)
+        for each in (
+            (_LOAD_BYTE, 0, 0, low_byte),
+            (_JUMP_IF_SET, 0, 1, PERMANENT | NOARP),
+            (_RETURN, 0, 0, 0xFFFFFFFF),
+            (_RETURN, 0, 0, 0),
+        )
+    )
+    kept = ctypes.create_string_buffer(program)
+    # struct sock_fprog: how many instructions, and where they are.
+    listening.attach(struct.pack("HP", len(program) // _INSTRUCTION.size, ctypes.addressof(kept)))
+    return listening
 
 
 def packet_filter() -> Listening:
     """The kernel's word on nftables."""
     return _netlink(_NETLINK_NETFILTER, (_NFNLGRP_NFTABLES,))
+
+
+def ipsec_policies() -> Listening:
+    """Changes of IPsec policies, as the kernel reports them (ip-xfrm(8))."""
+    return _netlink(NETLINK_XFRM, (POLICY_GROUP,))
 
 
 def switch_database(path: Path) -> Source:
@@ -166,18 +237,18 @@ def switch_database(path: Path) -> Source:
 
 
 def flows_of_bridge(management: Path) -> Source:
-    """The switch, on the flows of the bridge with this management socket (ovs-ofctl(8), `monitor`)."""
-    return lambda: _Output(
-        ("ovs-ofctl", "--unixctl=none", "-O", "OpenFlow14", "monitor", f"unix:{management}", "watch:!initial")
-    )
+    """The switch, on the flows and ports of the bridge with this management socket (ovs-ofctl(8), `monitor`)."""
+    # A length of packets that is not 0 has it report changes of ports too.
+    monitor = ("monitor", f"unix:{management}", _PACKET_BYTES, "watch:!initial")
+    return lambda: _Output(("ovs-ofctl", "--unixctl=none", "-O", "OpenFlow14", *monitor))
 
 
 def files_in(*folders: Path) -> Source:
-    """Changes of files right in these folders (inotify(7))."""
+    """Changes of files right in these folders, of their modes and owners too (inotify(7))."""
     return lambda: _Folders(folders)
 
 
-def _netlink(family: int, groups: Iterable[int]) -> Listening:
+def _netlink(family: int, groups: Iterable[int]) -> _Netlink:
     own = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, family)
     try:
         own.bind((0, 0))

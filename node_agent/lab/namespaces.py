@@ -75,6 +75,11 @@ class LittleHost:
         return self._pid
 
     @property
+    def pid_file(self) -> Path:
+        """Holds the same, for other programs, while the host runs."""
+        return self.folder / "host.pid"
+
+    @property
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
@@ -99,7 +104,7 @@ class LittleHost:
         self.await_event("born", seconds)
         maker = self._living().pid
         self._pid = int(Path(f"/proc/{maker}/task/{maker}/children").read_text().split()[0])
-        (self.folder / "host.pid").write_text(str(self._pid))
+        self.pid_file.write_text(str(self._pid))
 
     def tell(self, command: Command) -> None:
         process = self._living()
@@ -216,7 +221,7 @@ class LittleHost:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        (self.folder / "host.pid").unlink(missing_ok=True)
+        self.pid_file.unlink(missing_ok=True)
 
     def _living(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:

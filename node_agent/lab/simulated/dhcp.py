@@ -25,6 +25,18 @@ class SimulatedLeases:
                 raise HostRefused(f"serve DHCP: no link {network.bridge}")
             state.dhcp = network
 
+    def foreign_files(self) -> tuple[str, ...]:
+        with self._host.look() as state:
+            return tuple(state.foreign_files)
+
+    def remove_foreign_files(self) -> None:
+        with self._host.change("gateway.dhcp") as state:
+            state.foreign_files = []
+
+    def foreign_servers(self, network: NodeNetwork) -> tuple[str, ...]:
+        with self._host.look() as state:
+            return tuple(state.foreign_servers)
+
     def reservations(self) -> frozenset[Reservation]:
         def read() -> frozenset[Reservation]:
             with self._host.look() as state:

@@ -9,21 +9,32 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
+from events.values import Ipv4Address
 from node_agent.flows import Flow
-from node_agent.gateway import Bridge, GatewayLink, NodeNetwork
+from node_agent.foreign_rules import ForeignTable
+from node_agent.gateway import Bridge, GatewayLink, NodeNetwork, Uplink
 from node_agent.leases import LeaseSeen, Reservation
-from node_agent.links import OtherLink, Representor, Tap
+from node_agent.links import DEFAULT_MTU, OtherLink, Representor, Tap
 from node_agent.looks import look_again
 from node_agent.machine_plans import FoundDomain, FoundProcess
 from node_agent.mappings import Connection
 from node_agent.meters import Meter
 from node_agent.pci import PciDevice
-from node_agent.ports import Port
-from node_agent.rivals import Diversion
+from node_agent.ports import Port, Switching
+from node_agent.routing import ANYWHERE, DEFAULT, LOCAL, MAIN, Neighbour, PolicyRule, Route
 from node_agent.rules import Chain, FoundRule
+from node_agent.xfrm import XfrmPolicy
+
+GATEWAY_OF_UPLINK: Final = Ipv4Address("198.51.100.1")
+USUAL_RULES: Final = (
+    PolicyRule(0, table=LOCAL),
+    PolicyRule(32766, table=MAIN),
+    PolicyRule(32767, table=DEFAULT),
+)
 
 
 class HeldFlow(msgspec.Struct, frozen=True):
@@ -49,12 +60,21 @@ class HeldRepresentor(msgspec.Struct, frozen=True):
     link: Representor
 
 
+class HeldNeighbour(msgspec.Struct, frozen=True):
+    """A neighbour that a program set on a link."""
+
+    link: str
+    neighbour: Neighbour
+
+
 class State(msgspec.Struct):
     """Everything on the host, in lists, as the file holds it. `disks` are files by their names below all slots.
 
     `carried` are taps that a machine holds; one that is deleted and made anew is held by nobody. `strays` are QEMU
-    processes without a domain. `starts` counts the machines ever started in each place: no thing that a slice leaves
-    behind, and what a double start shows in.
+    processes without a domain; `frozen` are domains whose process a signal stopped, and `foreign` is what a domain's
+    process has that the domain does not show. `starts` counts the machines ever started in each place: no thing that a
+    slice leaves behind, and what a double start shows in. `refuses_starts` is a fault of the host: the reason with
+    which its hypervisor refuses to start any machine; None where it starts them.
     """
 
     taps: list[Tap] = []
@@ -67,20 +87,36 @@ class State(msgspec.Struct):
     reservations: list[Reservation] = []
     leases: list[LeaseSeen] = []
     nat: list[FoundRule] = []
+    nat_others: list[str] = []
     domains: list[FoundDomain] = []
     strays: list[FoundProcess] = []
+    frozen: list[str] = []
+    foreign: dict[str, list[str]] = {}
     disks: list[str] = []
     pci: list[PciDevice] = []
     chains: list[Chain] = []
     bridges: list[Bridge] = []
+    managers: list[str] = []
+    switching: dict[str, Switching] = {}
+    datapaths_missing: list[str] = []
     links: dict[str, GatewayLink] = {}
     uplinks: list[str] = []
     connections: list[Connection] = []
-    diversions: list[Diversion] = []
+    foreign_tables: list[ForeignTable] = []
+    policies: list[XfrmPolicy] = []
     forwards: bool = False
     not_forwarding: list[str] = []
+    routes: list[Route] = []
+    policy_rules: list[PolicyRule] = msgspec.field(default_factory=lambda: list(USUAL_RULES))
+    neighbours: list[HeldNeighbour] = []
+    silent: list[Ipv4Address] = []
+    uplink: Uplink = Uplink("02:00:00:00:00:01", DEFAULT_MTU, arp=True)
+    upper_links: list[str] = []
     dhcp: NodeNetwork | None = None
+    foreign_files: list[str] = []
+    foreign_servers: list[str] = []
     starts: dict[str, int] = {}
+    refuses_starts: str | None = None
 
 
 def links_of(state: State) -> list[Tap | OtherLink]:
@@ -105,7 +141,8 @@ class SimulatedHost:
 
     def __init__(self, path: Path | None = None, uplink: str = "uplink0", noted: Noted = unnoted) -> None:
         self._path, self._turn, self._noted = path, threading.RLock(), noted
-        self._state = State(uplinks=[uplink])
+        world = Route("unicast", ANYWHERE, links=(uplink,), gateways=(GATEWAY_OF_UPLINK,))
+        self._state = State(uplinks=[uplink], routes=[world])
         if path is not None and path.exists():
             self._state = msgspec.json.decode(path.read_bytes(), type=State)
 

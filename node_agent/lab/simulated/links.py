@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from events.values import Ipv4Address
-from node_agent.gateway import GatewayLink
+from node_agent.gateway import GatewayLink, Uplink
 from node_agent.lab.simulated.host import HeldRepresentor, SimulatedHost, links_of
+from node_agent.lab.simulated.routing import routes_after
 from node_agent.links import OtherLink, Representor, Tap
 from node_agent.slices import HostRefused
 
@@ -68,11 +69,22 @@ class SimulatedLinks:
         with self._host.change("gateway.link", name) as state:
             if name not in state.links:
                 raise HostRefused(f"set addresses of {name}: no link {name}")
-            state.links[name] = link
+            found = state.links[name]
+            set_ = replace(link, mac=link.mac or found.mac, mtu=link.mtu or found.mtu)
+            state.links[name] = set_
+            state.routes = [*routes_after(name, found, set_, state.routes)]
 
     def addresses(self, name: str) -> tuple[Ipv4Address, ...]:
         link = self.gateway_link(name)
         return tuple(sorted(Ipv4Address(a.partition("/")[0]) for a in link.addresses)) if link else ()
+
+    def uplink(self, name: str) -> Uplink | None:
+        with self._host.look() as state:
+            return state.uplink if name in state.uplinks else None
+
+    def upper_links(self, name: str) -> tuple[str, ...]:
+        with self._host.look() as state:
+            return tuple(state.upper_links) if name in state.links else ()
 
     def default_route_links(self) -> frozenset[str]:
         with self._host.look() as state:

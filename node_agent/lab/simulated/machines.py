@@ -41,6 +41,22 @@ class SimulatedHypervisor:
             living = [_process(domain) for domain in state.domains if domain.state != "stopped"]
             return (*living, *state.strays)
 
+    def process(self, domain: FoundDomain) -> FoundProcess | None:
+        with self._host.look() as state:
+            if domain.uuid not in [each.uuid for each in state.domains]:
+                return None
+            frozen, foreign = domain.name in state.frozen, tuple(state.foreign.get(domain.name, ()))
+            return replace(_process(domain), frozen=frozen, foreign=foreign)
+
+    def continue_process(self, process: FoundProcess) -> None:
+        with self._host.change("machine.resume", process.name) as state:
+            state.frozen = [each for each in state.frozen if each != process.name]
+
+    def extend(self, domain: UUID, foreign: str) -> None:
+        """Add something to the domain's process that the domain does not show, as an operator can by the monitor."""
+        with self._host.change() as state:
+            state.foreign |= {each.name: [foreign] for each in state.domains if each.uuid == domain}
+
     def start(self, guest: Guest, hosting: Hosting) -> None:
         with self._host.change("machine.start", str(guest.uuid)) as state:
             refusal = _refusal(state, guest, hosting)
@@ -64,6 +80,13 @@ class SimulatedHypervisor:
     def pause(self, domain: UUID) -> None:
         """As an operator may, behind the agent's back."""
         self._set_state(domain, "paused")
+
+    def freeze(self, domain: UUID, *, frozen: bool = True) -> None:
+        """Stop the domain's process by a signal, or have it go on, as an operator may."""
+        with self._host.change() as state:
+            names = {each.name for each in state.domains if each.uuid == domain}
+            state.frozen = sorted({*state.frozen} | names if frozen else {*state.frozen} - names)
+        self._changed()
 
     def alter(self, domain: UUID, *strange: str) -> None:
         """As an operator may, too: from now on it is or has that beside what was written for it."""
@@ -101,8 +124,11 @@ class SimulatedHypervisor:
         with self._host.change(effect, str(uuid)) as state:
             ended = [each for each in state.domains if each.uuid == uuid and each.state in found]
             state.domains = [each for each in state.domains if each not in ended]
+            state.frozen = [name for name in state.frozen if name not in {each.name for each in ended}]
             let_go = {name for each in ended for name in each.interfaces}
             state.carried = [each for each in state.carried if each not in let_go]
+            for each in ended:
+                state.foreign.pop(each.name, None)
         if uuid not in [each.uuid for each in self.domains()]:
             self._born.pop(uuid, None)
         self._changed()
@@ -170,6 +196,8 @@ class SimulatedProbe:
 
 
 def _refusal(state: State, guest: Guest, hosting: Hosting) -> str | None:
+    if state.refuses_starts is not None:
+        return state.refuses_starts
     if guest.name in [each.name for each in state.domains]:
         return f"domain {guest.name} exists already"
     if guest.uuid in [each.uuid for each in state.domains]:

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterable
 
 from events.values import Ipv4Address
+from node_agent.foreign_rules import ForeignTables
 from node_agent.lab.simulated.host import SimulatedHost, State
 from node_agent.mappings import Connection
-from node_agent.rivals import Diversion
 from node_agent.rules import Change, FoundRule, Rule, Ruleset
 from node_agent.slices import HostRefused
+from node_agent.xfrm import XfrmPolicy
 
 
 class SimulatedFilter:
@@ -19,20 +20,24 @@ class SimulatedFilter:
 
     def ruleset(self) -> Ruleset:
         with self._host.look() as state:
-            return Ruleset(frozenset(state.chains), tuple(state.nat))
+            return Ruleset(frozenset(state.chains), tuple(state.nat), frozenset(state.nat_others))
 
-    def diversions(self) -> tuple[Diversion, ...]:
+    def foreign(self) -> ForeignTables:
         with self._host.look() as state:
-            return tuple(state.diversions)
+            return ForeignTables(tuple(state.foreign_tables))
+
+    def policies(self) -> tuple[XfrmPolicy, ...]:
+        with self._host.look() as state:
+            return tuple(state.policies)
 
     def change(self, change: Change) -> None:
         with self._host.change("translation.change") as state:
             _check(state, change)
+            last = max((each.handle for each in state.nat), default=0)
             if change.afresh:
-                state.chains, state.nat = [], []
+                state.chains, state.nat, state.nat_others = [], [], []
             state.chains = list(dict.fromkeys((*state.chains, *change.chains)))
             kept = [each for each in state.nat if each not in change.delete]
-            last = max((each.handle for each in state.nat), default=0)
             inserted = _handled(change.insert, last)
             appended = _handled(change.append, last + len(inserted))
             state.nat = [*inserted, *kept, *appended]
@@ -54,8 +59,9 @@ def _check(state: State, change: Change) -> None:
     for gone in change.delete:
         if gone.handle not in [each.handle for each in state.nat]:
             raise HostRefused(f"nft: no rule with handle {gone.handle}")
-    if any(chain.family == "netdev" for chain in change.chains) and change.device not in state.links:
-        raise HostRefused(f"nft: no device {change.device}")
+    for chain in change.chains:
+        if chain.device is not None and chain.device not in state.links:
+            raise HostRefused(f"nft: no device {chain.device}")
     standing = () if change.afresh else state.chains
     names = {(chain.family, chain.name) for chain in (*standing, *change.chains)}
     for rule in (*change.insert, *change.append):

@@ -20,6 +20,8 @@ from node_agent.lab.simulated.machines import SimulatedDisks, SimulatedHyperviso
 from node_agent.lab.simulated.nat import SimulatedFilter
 from node_agent.lab.simulated.ovs import SimulatedSwitch
 from node_agent.lab.simulated.pci import SimulatedPci, plug_in
+from node_agent.lab.simulated.reaching import SimulatedReachability
+from node_agent.lab.simulated.routing import SimulatedRouting
 from node_agent.leases import LeaseAspect
 from node_agent.links import LinkAspect
 from node_agent.machines import Machines
@@ -64,9 +66,12 @@ def host_over(
             TranslationAspect(filter_, settings.uplink),
             machines,
         ),
-        gateway=Gateway(node_network(settings, subnet), switch, links, filter_, dhcp),
+        gateway=Gateway(
+            node_network(settings, subnet), switch, links, filter_, dhcp, routing=SimulatedRouting(host)
+        ),
         observe_address=leases.observe_address,
         probe=SimulatedProbe(host, hypervisor, described),
+        reachability=SimulatedReachability(host),
         images=images.names,
         devices=devices_of(settings, links, bus),
         absent_devices=absent_devices_of(settings, links),

@@ -6,13 +6,14 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from node_agent.flows import Flow
+from node_agent.flows import LOCAL_NUMBER, Flow
 from node_agent.gateway import Bridge, GatewayLink
 from node_agent.lab.simulated.host import HeldFlow, HeldMeter, SimulatedHost, State, links_of
+from node_agent.links import DEFAULT_MTU
 from node_agent.looks import look
 from node_agent.meters import Meter
-from node_agent.ports import Port
-from node_agent.slices import HostRefused
+from node_agent.ports import Port, Switching
+from node_agent.slices import HostRefused, HostUnreadable
 
 _METER: Final = re.compile(r"meter:(\d+),")
 
@@ -21,17 +22,47 @@ class SimulatedSwitch:
     def __init__(self, host: SimulatedHost) -> None:
         self._host = host
 
-    def missing(self) -> tuple[str, ...]:
-        return ()
+    def missing(self, datapath_type: str) -> tuple[str, ...]:
+        lacks = self._lacks(datapath_type)
+        return () if lacks is None else (lacks,)
+
+    def _lacks(self, datapath_type: str) -> str | None:
+        with self._host.look() as state:
+            is_there = datapath_type not in state.datapaths_missing
+        return None if is_there else f"datapath type {datapath_type}"
 
     def bridge(self, name: str) -> Bridge | None:
         with self._host.look() as state:
             return next((bridge for bridge in state.bridges if bridge.name == name), None)
 
     def set_bridge(self, bridge: Bridge) -> None:
+        if (lacks := self._lacks(bridge.datapath_type)) is not None:
+            raise HostRefused(f"set bridge {bridge.name}: {lacks} is missing")
         with self._host.change("gateway.bridge", bridge.name) as state:
             state.bridges = [*(each for each in state.bridges if each.name != bridge.name), bridge]
-            state.links.setdefault(bridge.name, GatewayLink(frozenset(), up=False))
+            made = GatewayLink(frozenset(), up=False, mac=bridge.mac, mtu=DEFAULT_MTU)
+            state.links.setdefault(bridge.name, made)
+
+    def ports(self, bridge: str) -> frozenset[str]:
+        with self._host.look() as state:
+            return frozenset(port.name for port in state.ports if port.bridge == bridge)
+
+    def managers(self) -> tuple[str, ...]:
+        with self._host.look() as state:
+            return tuple(state.managers)
+
+    def switching(self, bridge: str) -> Switching:
+        with self._host.look() as state:
+            return state.switching.get(bridge, Switching())
+
+    def reset_switching(self, bridge: str) -> None:
+        with self._host.change("gateway.bridge", bridge) as state:
+            if bridge not in [each.name for each in state.bridges]:
+                raise HostRefused(f"set fragments of {bridge}: no bridge {bridge}")
+            ports = dict(state.switching.pop(bridge, Switching()).ports)
+            ports.pop(LOCAL_NUMBER, None)
+            if ports:
+                state.switching[bridge] = Switching(ports=ports)
 
     def port(self, name: str) -> Port | None:
         with self._host.look() as state:
@@ -48,7 +79,11 @@ class SimulatedSwitch:
 
     def delete_port(self, name: str) -> None:
         with self._host.change("port.delete", name) as state:
-            state.ports = [each for each in state.ports if each.name != name]
+            gone = [each for each in state.ports if each.name == name]
+            state.ports = [each for each in state.ports if each not in gone]
+            # What its OpenFlow switch was set to do with it goes with it.
+            for port in gone:
+                _forget_settings(state, port)
 
     def flows(self, bridge: str) -> dict[int, frozenset[Flow]]:
         return look((self, "flows", bridge), lambda: self._flows(bridge))
@@ -56,6 +91,7 @@ class SimulatedSwitch:
     def _flows(self, bridge: str) -> dict[int, frozenset[Flow]]:
         found: dict[int, set[Flow]] = {}
         with self._host.look() as state:
+            _check_datapath(state, bridge)
             for held in state.flows:
                 if held.bridge == bridge:
                     found.setdefault(held.cookie, set()).add(held.flow)
@@ -76,6 +112,7 @@ class SimulatedSwitch:
 
     def _meters(self, bridge: str) -> dict[int, Meter | None]:
         with self._host.look() as state:
+            _check_datapath(state, bridge)
             return {held.number: held.meter for held in state.meters if held.bridge == bridge}
 
     def add_meter(self, bridge: str, number: int, meter: Meter) -> None:
@@ -103,6 +140,18 @@ class SimulatedSwitch:
             state.flows = [
                 each for each in state.flows if (each.bridge, _meter_of(each.flow)) != (bridge, number)
             ]
+
+
+def _forget_settings(state: State, port: Port) -> None:
+    switching = state.switching.get(port.bridge)
+    if switching is not None:
+        kept = {number: words for number, words in switching.ports.items() if number != port.number}
+        state.switching[port.bridge] = replace(switching, ports=kept)
+
+
+def _check_datapath(state: State, bridge: str) -> None:
+    if any(each.name == bridge and not each.has_datapath for each in state.bridges):
+        raise HostUnreadable(f"{bridge}: it has no datapath")
 
 
 def _numbers(state: State, bridge: str) -> list[int]:

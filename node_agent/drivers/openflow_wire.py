@@ -1,0 +1,129 @@
+"""OpenFlow 1.4 messages on a bridge's management socket, for what `ovs-ofctl` would need one started program each for.
+
+Only the two requests that a survey makes: the switch's configuration (fragments) and the description of its ports
+(OpenFlow Switch Specification 1.4.1, 7.3.2 and 7.3.5.7).
+"""
+
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from types import MappingProxyType
+from typing import Final
+
+from node_agent.ports import Switching
+from node_agent.slices import HostUnreadable
+
+_VERSION: Final = 5
+_HEADER: Final = struct.Struct("!BBHI")
+"""Version, type, length, transaction."""
+_MULTIPART: Final = struct.Struct("!HH4x")
+"""Its type, and whether more of it follows."""
+_CONFIG: Final = struct.Struct("!HH")
+"""What is done with fragments, and how much of a packet goes to a controller."""
+_PORT: Final = struct.Struct("!IH2x6s2x16sII")
+"""Number, length, address, name, configuration, state."""
+_HELLO, _ERROR, _GET_CONFIG, _CONFIG_IS, _MULTIPART_ASK, _MULTIPART_IS = 0, 1, 7, 8, 18, 19
+_PORT_DESC: Final = 13
+_MORE: Final = 1
+_FRAGMENTS: Final = MappingProxyType({0: "normal", 1: "drop", 2: "reassemble", 3: "nx-match"})
+_FRAGMENT_BITS: Final = 0x3
+_CONFIG_WORDS: Final = MappingProxyType({1 << 2: "no-receive", 1 << 5: "no-forward", 1 << 6: "no-packet-in"})
+"""The bit for a port that is down is left out: it is the state of the link, which the link aspect compares."""
+_CHUNK: Final = 1 << 16
+Message = tuple[int, bytes]
+"""Its type and its body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Management:
+    """The management socket of a bridge; `deadline` in seconds holds for a whole exchange."""
+
+    path: Path
+    deadline: float
+
+    def ask_switching(self) -> "AskedSwitching":
+        """Ask how the switch treats fragments and ports. Raises `HostUnreadable`."""
+        wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            wire.settimeout(self.deadline)
+            wire.connect(str(self.path))
+            wire.sendall(_requests())
+        except OSError as error:
+            wire.close()
+            raise HostUnreadable(f"OpenFlow switch at {self.path}: {error}") from error
+        return AskedSwitching(self.path, wire, monotonic() + self.deadline)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedSwitching:
+    """`node_agent.looks.Begun`; `ends` is its deadline in monotonic time."""
+
+    path: Path
+    wire: socket.socket
+    ends: float
+
+    def answer(self) -> Switching:
+        """Raises `HostUnreadable`."""
+        try:
+            return _switching(_messages(self.wire, self.ends))
+        except (OSError, struct.error) as error:
+            raise HostUnreadable(f"OpenFlow switch at {self.path}: {error}") from error
+        finally:
+            self.wire.close()
+
+    def end(self) -> None:
+        self.wire.close()
+
+
+def _requests() -> bytes:
+    ports = _MULTIPART.pack(_PORT_DESC, 0)
+    return _framed(_HELLO) + _framed(_GET_CONFIG) + _framed(_MULTIPART_ASK, ports)
+
+
+def _framed(kind: int, body: bytes = b"") -> bytes:
+    return _HEADER.pack(_VERSION, kind, _HEADER.size + len(body), kind) + body
+
+
+def _messages(wire: socket.socket, ends: float) -> Iterator[Message]:
+    received = b""
+    while True:
+        while len(received) >= _HEADER.size:
+            _, kind, length, _ = _HEADER.unpack_from(received)
+            if len(received) < length:
+                break
+            yield kind, received[_HEADER.size : length]
+            received = received[length:]
+        wire.settimeout(max(0.001, ends - monotonic()))
+        chunk = wire.recv(_CHUNK)
+        if not chunk:
+            raise ConnectionError("connection closed within an answer")
+        received += chunk
+
+
+def _switching(messages: Iterator[Message]) -> Switching:
+    fragments, ports = "", dict[int, frozenset[str]]()
+    for kind, body in messages:
+        if kind == _ERROR:
+            raise ConnectionError(f"refused: {body.hex()}")
+        if kind == _CONFIG_IS:
+            fragments = _FRAGMENTS[_CONFIG.unpack_from(body)[0] & _FRAGMENT_BITS]
+        if kind == _MULTIPART_IS:
+            ports |= _ports(body[_MULTIPART.size :])
+            # The switch answers in the order in which it was asked.
+            if not _MULTIPART.unpack_from(body)[1] & _MORE:
+                break
+    return Switching(fragments, _with_settings(ports))
+
+
+def _ports(body: bytes) -> Iterator[tuple[int, frozenset[str]]]:
+    while body:
+        number, length, _, _, config, _ = _PORT.unpack_from(body)
+        yield number, frozenset(word for bit, word in _CONFIG_WORDS.items() if config & bit)
+        body = body[length:]
+
+
+def _with_settings(ports: Mapping[int, frozenset[str]]) -> Mapping[int, frozenset[str]]:
+    return {number: words for number, words in ports.items() if words}

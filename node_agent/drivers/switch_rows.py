@@ -1,0 +1,112 @@
+"""The configuration columns of Open vSwitch's database, and which of them differ from what this program writes.
+
+A bridge, its ports and their interfaces are wholly this program's, so every column that is configuration has one
+desired value: the one given here, or else the column's default (ovs-vswitchd.conf.db(5)). `external_ids` are left
+out: they are notes of other programs, and the switch does nothing by them; of an interface's, this program's own
+note is compared.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+_NONE: Final = ["set", []]
+_EMPTY: Final = ["map", []]
+DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "Bridge": {
+        "stp_enable": False,
+        "rstp_enable": False,
+        "mcast_snooping_enable": False,
+        "flood_vlans": _NONE,
+        "flow_tables": _EMPTY,
+        "auto_attach": _NONE,
+        "other_config": _EMPTY,
+    },
+    "Port": {
+        "trunks": _NONE,
+        "cvlans": _NONE,
+        "tag": _NONE,
+        "vlan_mode": _NONE,
+        "qos": _NONE,
+        "mac": _NONE,
+        "bond_mode": _NONE,
+        "lacp": _NONE,
+        "bond_updelay": 0,
+        "bond_downdelay": 0,
+        "bond_fake_iface": False,
+        "fake_bridge": False,
+        "protected": False,
+        "other_config": _EMPTY,
+    },
+    "Interface": {
+        "type": "",
+        "options": _EMPTY,
+        "ingress_policing_rate": 0,
+        "ingress_policing_burst": 0,
+        "ingress_policing_kpkts_rate": 0,
+        "ingress_policing_kpkts_burst": 0,
+        "mac": _NONE,
+        "bfd": _EMPTY,
+        "cfm_mpid": _NONE,
+        "lldp": _EMPTY,
+        "other_config": _EMPTY,
+        "mtu_request": _NONE,
+    },
+}
+"""Columns by table, with their defaults as OVSDB writes them (RFC 7047, 5.1)."""
+SEEN_OTHERWISE: Final[Mapping[str, frozenset[str]]] = {
+    "Bridge": frozenset(
+        [
+            "name",
+            "ports",
+            "datapath_type",
+            "fail_mode",
+            "protocols",
+            "controller",
+            "mirrors",
+            "sflow",
+            "netflow",
+            "ipfix",
+        ]
+    ),
+    "Port": frozenset({"name", "interfaces"}),
+    "Interface": frozenset({"name", "ofport_request"}),
+}
+"""Columns that are compared by fields of their own."""
+NOT_CONFIGURED: Final[Mapping[str, frozenset[str]]] = {
+    "Bridge": frozenset({"datapath_version", "external_ids"}),
+    "Port": frozenset({"bond_active_slave", "external_ids"}),
+    "Interface": frozenset({"ofport", "cfm_flap_count", "error", "external_ids"}),
+}
+"""Columns that ovs-vswitchd writes, and notes of other programs."""
+
+
+def columns(table: str) -> tuple[str, ...]:
+    return tuple(DEFAULTS[table])
+
+
+def differing(table: str, row: Mapping[str, Any], desired: Mapping[str, Any]) -> Iterator[str]:
+    """Yield `COLUMN=VALUE` for each configuration column of another value than desired."""
+    for column, default in DEFAULTS[table].items():
+        value = row[column]
+        if value != desired.get(column, default):
+            yield f"{column}={_word(value)}"
+
+
+def map_of(pairs: Mapping[str, str]) -> list[Any]:
+    """Return a map as OVSDB writes it, in the order of its keys."""
+    return ["map", sorted([key, value] for key, value in pairs.items())]
+
+
+def _word(value: Any) -> str:
+    match value:
+        case ["map", pairs]:
+            return ",".join(f"{key}:{each}" for key, each in pairs)
+        case ["set", members]:
+            return ",".join(map(_word, members)) or "none"
+        case ["uuid", uuid]:
+            return str(uuid)
+        case str():
+            return value
+        case _:
+            return json.dumps(value)
