@@ -13,7 +13,20 @@ from typing import Final
 
 import msgspec
 
-from bench import append, boot, dispatch, drift, fleet, node, rebuild, redelivery, replay, resync, watch
+from bench import (
+    append,
+    boot,
+    dispatch,
+    drift,
+    fleet,
+    interference,
+    node,
+    rebuild,
+    redelivery,
+    replay,
+    resync,
+    watch,
+)
 from bench.measure import Bench, Measurement, say
 from bench.rounds import KeptRounds, kept_file, take_rounds
 
@@ -25,6 +38,7 @@ BENCHES: Final[dict[str, Bench]] = {
         dispatch.BENCH,
         drift.BENCH,
         fleet.BENCH,
+        interference.BENCH,
         node.BENCH,
         rebuild.BENCH,
         redelivery.BENCH,
@@ -96,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _listed() -> str:
-    return "\n".join(f"  {each.name:<10} {each.explanation}" for each in BENCHES.values())
+    return "\n".join(f"  {each.name:<12} {each.explanation}" for each in BENCHES.values())
 
 
 def _interrupted(bench: Bench, kept: KeptRounds, by: signal.Signals) -> int:

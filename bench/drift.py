@@ -19,7 +19,7 @@ from typing import Any, Final
 from bench.lab_site import Slice, found, lab_site, one_on_each_node, state
 from bench.measure import Bench, Measurement, Progress, Round, TakeRound, percentile
 from deploy.embedded.site import Site
-from node_agent.lab.harms import HARMS, names
+from node_agent.lab.harms import HARMS, Harm, names
 from tasks.drift import DriftKind
 
 ROUNDS: Final = 20
@@ -52,9 +52,8 @@ class Carrying:
     seen: int = 0
     heard: float = 0.0
 
-    async def notice(self, slice_: Slice, kind: DriftKind) -> float:
-        """Milliseconds."""
-        harm = HARMS[kind]
+    async def notice(self, slice_: Slice, kind: DriftKind, harm: Harm) -> float:
+        """Milliseconds from the harm to the event that names the kind."""
         await found(lambda: self._is_settled(slice_), bool)
         began = float((await _do(slice_, f"date +%s.%N; {harm.done}")).split()[0])
         recorded = await found(lambda: self._recorded(kind), lambda at: at is not None)
@@ -99,7 +98,7 @@ async def _running() -> AsyncIterator[TakeRound]:
             slice_ = slices[number % len(slices)]
             took: dict[str, list[float]] = {}
             for done, (name, kind) in enumerate(KINDS.items(), 1):
-                took[name] = [await carrying.notice(slice_, kind)]
+                took[name] = [await carrying.notice(slice_, kind, HARMS[kind])]
                 progress(done / len(KINDS))
             return took
 

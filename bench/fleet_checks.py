@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bench.fleet_nodes import Holding
 from control_plane.work import OPEN, parked, task
-from events.allocations import AllocationPlaced
+from events.allocations import AllocationPlaced, AllocationReplaced
 from events.catalog import name_of
 from events.replay import replay
 from events.values import NodeId, Position
@@ -74,7 +74,7 @@ async def stories(conn: psycopg.AsyncConnection) -> Stories:
                 kind, _, name = recorded.stream.partition("-")
                 if kind == "allocation":
                     types[name].append(name_of(recorded.fact))
-                if isinstance(recorded.fact, AllocationPlaced):
+                if isinstance(recorded.fact, AllocationPlaced | AllocationReplaced):
                     places[name] = recorded.fact.slots[0].slot_id
     return Stories({name: (told, places[name]) for name, told in types.items()})
 

@@ -108,6 +108,7 @@ async def site(folder: Path, told: Mapping[str, str]) -> AsyncIterator[Site]:
             "SLICEPLANE_REDIS_URL": redis.url,
             "SLICEPLANE_QUEUE_PORT": str(redis.port),
             "SLICEPLANE_SIGNING_KEY_FILE": str(signing_key(folder)[0]),
+            "SLICEPLANE_PLACE_ON_SIMULATED_NODES": "true",
             **told,
         }
         children = opened.enter_context(_programs(folder, environment, ports))
@@ -159,7 +160,7 @@ def _await_answers(made: Site) -> None:
         while True:
             made.see_to_it()
             try:
-                httpx.get(f"{url}/readyz", timeout=2).raise_for_status()
+                httpx.get(f"{url}/readyz/postgres", timeout=2).raise_for_status()
                 break
             except httpx.TransportError:
                 if time.monotonic() > deadline:

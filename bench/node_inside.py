@@ -26,6 +26,7 @@ from events.values import (
     SlotIndex,
     allocation_of,
     image_name,
+    index_of,
     ipv4_address,
     mac_address,
     node_id,
@@ -42,13 +43,14 @@ from node_agent.gateway import node_network
 from node_agent.halt import Halt
 from node_agent.host import Answered, Host
 from node_agent.inspection import Inspection
+from node_agent.links import own_mac
 from node_agent.looks import one_look
 from node_agent.outcomes import Outcomes
 from node_agent.real_host import real_host
 from node_agent.reporter import Reporter
 from node_agent.rules import TABLE, Rule
 from node_agent.settings import Settings, SlotSettings
-from node_agent.slices import Step, tap_of
+from node_agent.slices import Slice, Step, tap_of
 from node_agent.slots import Slots
 from node_agent.spool import Spool
 from node_agent.steps import run_steps
@@ -63,6 +65,7 @@ NETWORKS: Final = 20
 LOOKS: Final = 50
 BOOT_SECONDS: Final = 180.0
 LOOK_SECONDS: Final = 0.2
+READINESS_PORT: Final = 22
 SUBNET: Final = Ipv4Subnet("10.100.1.0/24")
 GATEWAY: Final = ipv4_address("10.100.1.1")
 _NAMES: Final = UUID("0190f7a0-0000-7000-8000-000000000002")
@@ -123,6 +126,8 @@ def _looks(host: Host, settings: Settings) -> list[float]:
         _make(host, order)
     if host.aspects[-1].name == "machine":
         _await_guests(host, orders)
+        for order in orders:
+            host.reachability.watch(_slice(order), READINESS_PORT)
     with (
         tempfile.TemporaryDirectory(dir="/var/tmp") as name,
         _survey(host, settings, orders, Path(name)) as look,
@@ -162,7 +167,7 @@ def _survey(
                 slot_id=order.slot_id,
                 allocation_id=order.allocation_id,
                 address=order.body.network.private_ip,
-                port=22,
+                port=READINESS_PORT,
                 banner="SSH-2.0-bench",
             )
             slot.keep(held.model_copy(update={"outcome": ready}))
@@ -187,24 +192,26 @@ def _await_guests(host: Host, orders: Iterable[Order]) -> None:
     """Until all have booted: what they take while they do is no cost of a survey."""
     ends = time.monotonic() + BOOT_SECONDS
     for order in orders:
-        while not isinstance(host.probe(order.body.network.private_ip, 22, "SSH-"), Answered):
+        while not isinstance(host.probe(order.body.network.private_ip, READINESS_PORT, "SSH-"), Answered):
             assert time.monotonic() < ends, f"the guest of {order.slot_id} does not answer"
             time.sleep(LOOK_SECONDS)
 
 
 def _steps(host: Host, order: Order) -> list[Step]:
+    return [step for aspect in host.aspects for step in aspect.to_apply(_slice(order))]
+
+
+def _slice(order: Order) -> Slice:
     assert isinstance(order.body, ApplySlice)
-    wanted = slice_of(order, order.body)
-    return [step for aspect in host.aspects for step in aspect.to_apply(wanted)]
+    return slice_of(order, order.body)
 
 
 def _make(host: Host, order: Order) -> None:
-    assert isinstance(order.body, ApplySlice)
-    wanted = slice_of(order, order.body)
-    make(wanted, host, Halt())
+    make(_slice(order), host, Halt())
 
 
 def _take_away(host: Host, order: Order) -> None:
+    host.reachability.leave(index_of(order.slot_id))
     gone = network_of(order.slot_id, order.body.network)
     for aspect in reversed(host.aspects):
         run_steps(aspect.to_remove(gone), Halt())
@@ -215,7 +222,7 @@ def _command(settings: Settings, order: Order) -> None:
     slot = network_of(order.slot_id, order.body.network)
     _run("ip", "tuntap", "add", "dev", slot.tap, "mode", "tap", "user", "0")
     _run("sysctl", "-q", f"net.ipv6.conf.{slot.tap}.disable_ipv6=1")
-    _run("ip", "link", "set", slot.tap, "mtu", "1500", "arp", "off", "up")
+    _run("ip", "link", "set", slot.tap, "address", own_mac(slot.tap), "mtu", "1500", "arp", "off", "up")
     hosts = settings.run_folder / "dhcp" / "hosts" / slot.tap
     _run("sh", "-c", f"echo {slot.mac},{slot.ip} > {hosts}; chmod 644 {hosts}")
     port = ("add-port", slot.bridge, slot.tap, "--", "set", "interface", slot.tap)

@@ -159,7 +159,7 @@ def _await_answer(port: int, child: Child) -> None:
     deadline = time.monotonic() + READY_SECONDS
     while True:
         try:
-            httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=2).raise_for_status()
+            httpx.get(f"http://127.0.0.1:{port}/readyz/postgres", timeout=2).raise_for_status()
         except httpx.TransportError:
             if time.monotonic() > deadline:
                 raise RoundFailed(f"the API did not answer: {child.log.read_text()}") from None

@@ -8,29 +8,27 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from deploy.embedded.restarts import Restarts
+
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 STOP_SECONDS: Final = 8.0
-CALM_SECONDS: Final = 10.0
-"""A child that lived so long is restarted at once; a shorter life makes the next start wait."""
 
 
 @dataclass
 class Child:
-    """One program. `start` again after its end; `restarts` counts the ends nobody asked for."""
+    """One program. `tend` starts it again after an end that was not requested."""
 
     name: str
     argv: tuple[str, ...]
     log: Path
     environment: Mapping[str, str] = field(default_factory=dict)
-    restarts: int = 0
+    _restarts: Restarts = field(default_factory=Restarts)
     _process: subprocess.Popen[bytes] | None = None
-    _started: float = 0.0
 
     def start(self) -> None:
         with self.log.open("ab") as log:
@@ -43,7 +41,7 @@ class Child:
                 stderr=log,
                 start_new_session=True,  # a Ctrl-C is the parent's to turn into an orderly end
             )
-        self._started = time.monotonic()
+        self._restarts.started()
 
     def ensure(self) -> None:
         """Start it unless it runs."""
@@ -71,9 +69,9 @@ class Child:
         """Start it again if it has died."""
         if self._process is None or (status := self._process.poll()) is None:
             return
-        if time.monotonic() - self._started < min(CALM_SECONDS, 0.25 * 2**self.restarts):
+        if not self._restarts.is_due():
             return
-        self.restarts += 1
+        self._restarts.counted()
         say(f"{self.name} ended with status {status} and is started again (log: {self.log})")
         self.start()
 

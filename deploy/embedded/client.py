@@ -1,7 +1,8 @@
-"""What `up` asks of the control plane, over its public API like any other caller."""
+"""The requests that `up` makes to the control plane, over its public API like any other caller."""
 
 import ssl
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +10,12 @@ import httpx
 
 
 class ApiRefused(Exception):
-    """The API said no; the message has every reason."""
+    """The API refused a request. The message is a sentence for people; `codes` are the reasons' codes."""
+
+    def __init__(self, request: str, status: int, reasons: list[tuple[str, str]]) -> None:
+        self.codes = frozenset(code for code, _ in reasons)
+        messages = "; ".join(message for _, message in reasons) or "no reason was given"
+        super().__init__(f"the API refused {request} with status {status}: {messages}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +24,19 @@ class Api:
     key: str = field(repr=False)
     trusted: ssl.SSLContext
 
-    def get(self, path: str) -> Any:
-        return self._call("GET", path)
+    def get(self, path: str, **parameters: str) -> Any:
+        return self._call("GET", path, parameters=parameters)
 
-    def items(self, path: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.get(path)["items"]
-        return found
+    def items(self, path: str, **parameters: str) -> list[dict[str, Any]]:
+        """All items of a list, however many pages it has."""
+        found: list[dict[str, Any]] = []
+        cursor: dict[str, str] = {}
+        while True:
+            page = self.get(path, **parameters, **cursor)
+            found += page["items"]
+            if page.get("next_cursor") is None:
+                return found
+            cursor = {"cursor": page["next_cursor"]}
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
         return self._call("POST", path, body)
@@ -34,19 +47,33 @@ class Api:
     def delete(self, path: str) -> Any:
         return self._call("DELETE", path)
 
-    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        parameters: Mapping[str, str] | None = None,
+    ) -> Any:
         headers = {
             "Authorization": f"Bearer {self.key}",
             "Idempotency-Key": uuid.uuid4().hex,
         }
         answer = httpx.request(
             method,
-            f"{self.url}/v1{path}",
+            httpx.URL(f"{self.url}/v1{path}").copy_merge_params(parameters or {}),
             json=body,
             headers=headers,
             timeout=30,
             verify=self.trusted,
         )
         if answer.is_error:
-            raise ApiRefused(f"{method} {path}: {answer.status_code} {answer.text}")
+            raise ApiRefused(f"{method} /v1{path}", answer.status_code, _reasons(answer))
         return answer.json()
+
+
+def _reasons(answer: httpx.Response) -> list[tuple[str, str]]:
+    """The codes and messages of a problem document (RFC 9457); none where the body is not one."""
+    try:
+        return [(reason["code"], reason["message"]) for reason in answer.json()["reasons"]]
+    except (ValueError, KeyError, TypeError):
+        return []

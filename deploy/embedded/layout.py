@@ -10,11 +10,16 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 SYSTEM_STATE: Final = Path("/var/lib/sliceplane")
+LOCK: Final = "up.lock"
+_MARKER: Final = "sliceplane-state"
+_MAY_BE_THERE: Final = frozenset({LOCK, "images"})
+"""Names that a folder may hold before `up` takes it: the guest's image may be shared by several."""
 
 
 class AlreadyRunning(Exception):
@@ -41,6 +46,16 @@ class OtherNodes(Exception):
 
     def __init__(self, folder: Path, kind: str) -> None:
         super().__init__(f"{folder} holds {kind} nodes; give another folder with --state DIR")
+
+
+class OtherFolder(Exception):
+    """The folder holds files of others, which `./dev reset` would delete."""
+
+    def __init__(self, folder: Path, found: Sequence[str]) -> None:
+        names = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")  # noqa: PLR2004 (a line's worth)
+        super().__init__(
+            f"{folder} is not a state folder and not empty: it holds {names}; give another one with --state"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +128,29 @@ class Layout:
         for folder in (self.logs, self.ssh_key.parent):
             folder.chmod(0o700)
 
+    def claim(self) -> None:
+        """Mark a folder that is new or empty as a state folder of `up`. Raises `OtherFolder` for any other one."""
+        self.state.mkdir(parents=True, exist_ok=True)
+        if self.is_ours():
+            return
+        if found := sorted(each.name for each in self.state.iterdir() if each.name not in _MAY_BE_THERE):
+            raise OtherFolder(self.state, found)
+        (self.state / _MARKER).write_text(
+            "This folder belongs to ./dev up; ./dev reset deletes what it holds.\n"
+        )
+
+    def is_ours(self) -> bool:
+        """Whether `up` made this state folder, or took an empty one."""
+        return (self.state / _MARKER).exists()
+
+    def empty(self) -> None:
+        """Delete everything in the state folder; the marker last, so that an interrupted call can be repeated."""
+        for entry in sorted(self.state.iterdir(), key=lambda each: each.name == _MARKER):
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+
     def remove_run(self) -> list[str]:
         """Once nothing runs. Returns what was there to remove."""
         if not self.run.exists():
@@ -127,7 +165,7 @@ class Hold:
     """
 
     def __init__(self, layout: Layout) -> None:
-        self._path = layout.state / "up.lock"
+        self._path = layout.state / LOCK
 
     def __enter__(self) -> "Hold":
         self._file = self._path.open("a+")
@@ -148,7 +186,7 @@ class Hold:
 
 def holder(layout: Layout) -> int | None:
     """The process that runs on this state folder, if there is one."""
-    path = layout.state / "up.lock"
+    path = layout.state / LOCK
     if not path.exists():
         return None
     with path.open("r") as file:

@@ -62,8 +62,11 @@ class Nodes(Protocol):
         """
         ...
 
-    def ssh_command(self, endpoint: dict[str, Any]) -> str | None:
-        """How a user on this machine logs in to the guest at `endpoint`."""
+    @property
+    def namespaces(self) -> dict[str, dict[str, str]]:
+        """For each node, by `via` of an endpoint: the file with a process in the network namespace from which it is
+        reached on this machine, for `sliceplane ssh`.
+        """
         ...
 
     def leak_target(self, name: str) -> list[str]:
@@ -171,10 +174,10 @@ class LabNodes:
 
         return login(self._beside(endpoint), endpoint["address"], key, command, port=endpoint["port"]).stdout
 
-    def ssh_command(self, endpoint: dict[str, Any]) -> str:
-        options = f"-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -p {endpoint['port']}"
-        ssh = f"ssh {options} -i {self._layout.ssh_key} root@{endpoint['address']}"
-        return f"nsenter -t {self._beside(endpoint).pid} -n {ssh}"
+    @property
+    def namespaces(self) -> dict[str, dict[str, str]]:
+        site = str(self.lab.site.pid_file)
+        return {name: {"node": str(self.lab.node(name).pid_file), "public": site} for name in NODES}
 
     def _beside(self, endpoint: dict[str, Any]) -> "LittleHost":
         """From where it is reached."""
@@ -211,6 +214,7 @@ class SimulatedNodes:
     management_addresses: tuple[str, ...] = ()
 
     def __init__(self, layout: Layout, say: Say) -> None:
+        self.namespaces: dict[str, dict[str, str]] = {}
         self._layout, self._say = layout, say
         self._agents: list[Child] = []
 
@@ -241,9 +245,6 @@ class SimulatedNodes:
 
     def prove_login(self, endpoint: dict[str, Any], name: str) -> list[str]:
         return ["a simulated node has no guest to log in to"]
-
-    def ssh_command(self, endpoint: dict[str, Any]) -> None:
-        return None
 
     def leak_target(self, name: str) -> list[str]:
         return ["--simulated", str(host_file(self._layout, name))]

@@ -60,6 +60,20 @@ class PostgresServer:
 
     def start(self) -> None:
         """Returns when the server answers. Raises `PostgresUnavailable` with the end of its log otherwise."""
+        self.launch()
+        assert self.process is not None
+        try:
+            self._await_answer(self.process)
+            self._ensure_role_and_database()
+        except BaseException:
+            self.stop()
+            raise
+
+    def launch(self) -> None:
+        """Start the process and return at once: a recovery takes as long as it takes, and clients wait for it.
+
+        Raises `PostgresUnavailable` when the server cannot be started at all.
+        """
         programs, user = self.programs or find_programs(), server_user()
         self._passwords = ensure_cluster(programs, self.folder, user)
         private_folder(self.run_folder, user)
@@ -71,12 +85,6 @@ class PostgresServer:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,  # a Ctrl-C is the parent's to turn into an orderly stop
             )  # fmt: skip
-        try:
-            self._await_answer(self.process)
-            self._ensure_role_and_database()
-        except BaseException:
-            self.stop()
-            raise
 
     def stop(self) -> None:
         """Fast shutdown, then immediate, then kill; returns when the process is gone. Twice is as once."""

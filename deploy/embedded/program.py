@@ -1,10 +1,11 @@
-"""`./dev up [--once] [--simulated] [--state DIR]` and `./dev down [--state DIR]`, which without a folder ends what runs
-on either of the two that `up` takes by default.
+"""`./dev up [--once] [--simulated] [--state DIR]`, `./dev down [--state DIR]` and `./dev reset [--state DIR] [--yes]`.
 
-Exit codes: 0 as promised, 1 something was left behind or did not come up, 2 wrong usage, 130 interrupted.
+Without a folder, `down` and `reset` act on both folders that `up` uses by default.
+Exit codes: 0 done, 1 something was left behind, did not start or was declined, 2 wrong usage, 130 interrupted.
 """
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
@@ -17,7 +18,15 @@ from typing import Final
 import httpx
 
 from deploy.embedded.client import ApiRefused
-from deploy.embedded.layout import AlreadyRunning, Hold, Layout, OtherNodes, default_state, holder
+from deploy.embedded.layout import (
+    AlreadyRunning,
+    Hold,
+    Layout,
+    OtherFolder,
+    OtherNodes,
+    default_state,
+    holder,
+)
 from deploy.embedded.nodes import GuestUnusable, sweep_leftovers
 from deploy.embedded.postgres_cluster import PostgresUnavailable
 from deploy.embedded.redis import RedisDidNotStart, RedisNotFound
@@ -32,6 +41,7 @@ FAILURES: Final = (
     AlreadyRunning,
     ApiRefused,
     GuestUnusable,
+    OtherFolder,
     OtherNodes,
     PostgresUnavailable,
     RedisDidNotStart,
@@ -53,19 +63,21 @@ def main() -> int:
     try:
         if arguments.verb == "down":
             return _down(meant, screen)
+        if arguments.verb == "reset":
+            return reset(meant, screen, confirmed=arguments.yes)
         return up(layout, screen, once=arguments.once, simulated=arguments.simulated)
     except KeyboardInterrupt:
         return INTERRUPTED
     except FAILURES as error:
         screen.bad(str(error))
-        screen.note(f"logs are in {layout.logs}")
+        screen.note(_advice(error, layout))
         return 1
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    for verb in ("up", "down"):
+    for verb in ("up", "down", "reset"):
         state = verbs.add_parser(verb)
         state.add_argument(
             "--state",
@@ -79,6 +91,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     verbs.choices["up"].add_argument(
         "--simulated", action="store_true", help="simulated nodes even where real ones can run"
     )
+    verbs.choices["reset"].add_argument("--yes", action="store_true", help="do not ask for confirmation")
     return parser.parse_args(words)
 
 
@@ -115,9 +128,55 @@ def _end(layout: Layout, screen: Screen) -> int:
     return 0
 
 
+def reset(meant: Sequence[Layout], screen: Screen, *, confirmed: bool) -> int:
+    """Empty the state folders: ledger, keys, images and nodes. Raises `AlreadyRunning` while `up` runs on one."""
+    found = [layout for layout in meant if layout.state.is_dir() and any(layout.state.iterdir())]
+    for layout in found:
+        if not layout.is_ours():
+            screen.bad(
+                f"{layout.state} is not a state folder: ./dev up did not make it. Nothing was deleted."
+            )
+            return 1
+    if not found:
+        screen.say(f"{', '.join(str(layout.state) for layout in meant)}: already empty")
+        return 0
+    with contextlib.ExitStack() as held:
+        for layout in found:
+            held.enter_context(Hold(layout))
+        if not confirmed and not _confirms(found):
+            screen.bad("not confirmed; nothing was deleted")
+            return 1
+        for layout in found:
+            sweep_leftovers(layout)
+            layout.remove_run()
+            layout.empty()
+            screen.say(f"{layout.state} is empty; the next ./dev up starts with a new ledger")
+    return 0
+
+
+def _confirms(found: Sequence[Layout]) -> bool:
+    folders = " and ".join(str(layout.state) for layout in found)
+    question = f"Delete everything in {folders}, the ledger and all keys included? Type yes: "
+    try:
+        return input(question).strip().lower() == "yes"
+    except EOFError:
+        return False
+
+
+def _advice(error: Exception, layout: Layout) -> str:
+    """The next step for the person who reads the error."""
+    match error:
+        case AlreadyRunning() | OtherFolder() | OtherNodes() | RedisNotFound():
+            return "nothing was changed"
+        case httpx.HTTPError():
+            return f"the API did not answer in time: see {layout.logs / 'api.log'}, then run ./dev up again"
+        case _:
+            return f"the logs are in {layout.logs}; the state is kept, so ./dev up can be run again"
+
+
 def _swept(layout: Layout) -> list[str]:
     """Remove what a killed `up` left on this machine; returns the names. Raises `AlreadyRunning`."""
-    if not layout.state.exists():
+    if not layout.is_ours():
         return []
     with Hold(layout):
         return [*sweep_leftovers(layout), *layout.remove_run()]

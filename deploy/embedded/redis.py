@@ -45,6 +45,10 @@ _BOUNDS: Final = (
     "proto-max-bulk-len 1mb",
     "client-query-buffer-limit 8mb",
     "client-output-buffer-limit normal 16mb 0 0",
+    # Larger hashes are indexed by key and not scanned from their beginning, since a node may read them continually.
+    # Redis 7 knows the option by this name too.
+    "hash-max-ziplist-entries 64",
+    "zset-max-ziplist-entries 64",
 )
 _CLIENTS_BOUNDED: Final = 7
 """The first version that bounds what all connections take together."""
@@ -302,7 +306,10 @@ def _await_answer(server: RedisServer, log: Path) -> None:
             try:
                 client.ping()
                 return
-            except redis.ConnectionError as error:  # not listening yet, or still reading its file
+            except (
+                redis.ConnectionError,
+                redis.TimeoutError,
+            ) as error:  # not listening yet, or still loading
                 untrusted = why_untrusted(error)
                 if untrusted or time.monotonic() > deadline:
                     why = untrusted or f"does not answer: {error}"

@@ -13,15 +13,14 @@ from rich.markup import escape
 
 DETAILS: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
     "allocation.placed": lambda data: ", ".join(slot["slot_id"] for slot in data["slots"]),
+    "allocation.replaced": lambda data: (
+        f"{', '.join(slot['slot_id'] for slot in data['slots'])}, since {data['reason']['message']}"
+    ),
     "allocation.slice_address_observed": lambda data: (
         f"{data['actual_ip'] or 'none yet'} ({data['lease_state']})"
     ),
     "allocation.slice_ready": lambda data: f"{data['address']}:{data['port']} says {data['banner']}",
-    "allocation.failed": lambda data: data["reason"]["message"],
-    "allocation.slice_interrupted": lambda data: data["reason"]["message"],
     "slot.released": lambda data: f"absent: {', '.join(data['absent'])}",
-    "slot.freed_unproved": lambda data: data["why"],
-    "slot.withheld": lambda data: data["reason"]["message"],
 }
 
 
@@ -59,8 +58,8 @@ class Screen:
     def event(self, event: dict[str, Any], first: dict[str, Any]) -> None:
         """An event of an allocation's story, with the time since its first."""
         took = _moment(event["recorded_at"]) - _moment(first["recorded_at"])
-        explain = DETAILS.get(event["type"])
-        detail = explain(event["data"]) if explain else ""
+        explain = DETAILS.get(event["type"], _reason)
+        detail = explain(event["data"])
         name = f"[bold]{event['type']}[/]" if event["type"].startswith("allocation.") else event["type"]
         self.console.print(
             f"[dim]{self._clock()}[/]   [cyan]+{took:6.2f} s[/] {name} [dim]{event['actor']}[/] {escape(detail)}"
@@ -68,6 +67,15 @@ class Screen:
 
     def _clock(self) -> str:
         return f"{time.monotonic() - self._began:6.1f} s"
+
+
+def _reason(data: dict[str, Any]) -> str:
+    """The event's reason, or its admin's `why`, in words; empty for an event without one."""
+    match data:
+        case {"reason": {"message": str(words)}} | {"reason": str(words)} | {"why": str(words)}:
+            return words
+        case _:
+            return ""
 
 
 def _moment(text: str) -> float:

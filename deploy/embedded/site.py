@@ -42,7 +42,9 @@ def running_site(state: Path, images: Path, *, replicas: int) -> Iterator[Site]:
         nodes = LabNodes(layout, screen.say)
         up.callback(nodes.stop)
         nodes.start()
-        stack = Stack(layout, nodes.management_addresses, screen.say, replicas=replicas)
+        stack = Stack(
+            layout, nodes.management_addresses, screen.say, replicas=replicas, namespaces=nodes.namespaces
+        )
         up.callback(stack.stop)
         stack.start()
         site = Site(layout, stack, nodes, stack.ensure_key())

@@ -1,21 +1,14 @@
 """The key pair that `up` puts into its request."""
 
-import os
 from pathlib import Path
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from control_plane.cli.own_keys import make_key_pair
 
 
 def ensure_key_pair(path: Path) -> str:
     """An OpenSSH Ed25519 key at `path` (0600), its public half beside it; returns the public line."""
-    public = path.with_suffix(".pub")
+    public = path.with_name(f"{path.name}.pub")
     if not public.exists():
-        key = Ed25519PrivateKey.generate()
-        private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
-        path.unlink(missing_ok=True)
-        with os.fdopen(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "wb") as file:
-            file.write(private)
-        line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-        public.write_bytes(line + b" sliceplane-up\n")
+        path.unlink(missing_ok=True)  # left by a crash between the two files
+        make_key_pair(path, "sliceplane-up")
     return public.read_text().strip()

@@ -1,7 +1,8 @@
 """The control plane on one machine: Postgres, Redis, API, dispatcher and projector, in that order and back.
 
-A server that dies is started again on its data, a program likewise; whoever needed them waits meanwhile. API and Redis
-speak TLS with certificates of a CA of the state folder. A Redis that was built without TLS listens on loopback alone.
+A server or program that ends is started again on its data, with growing pauses, for as long as the stack runs; its
+clients retry meanwhile. Only a first start that fails ends the stack. API and Redis use TLS with certificates of a CA
+of the state folder. A Redis that was built without TLS listens on loopback alone.
 """
 
 import contextlib
@@ -10,7 +11,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -23,6 +24,8 @@ from deploy.embedded import redis as embedded_redis
 from deploy.embedded.children import REPOSITORY, Child, python_module
 from deploy.embedded.layout import Layout, default_state, write_private
 from deploy.embedded.postgres import PostgresServer
+from deploy.embedded.postgres_cluster import PostgresUnavailable
+from deploy.embedded.restarts import Restarts
 from deploy.embedded.schema import migrate
 from deploy.embedded.signing_key import ensure_signing_key
 from tasks.trust import trust
@@ -40,11 +43,22 @@ class StackFailed(Exception):
 class Stack:
     """`start` brings everything up on loopback and on `addresses`; `tend` keeps it up; `stop` ends it.
 
-    Of each program there are `replicas`, called `api`, `api-2`, ...; each API has a port of its own.
+    Of each program there are `replicas`, called `api`, `api-2`, ...; each API has a port of its own. `namespaces` goes
+    into the client file, for `sliceplane ssh`. Slices are placed on simulated nodes if `simulated_nodes` is true.
     """
 
-    def __init__(self, layout: Layout, addresses: Sequence[str], say: Say, *, replicas: int = 1) -> None:
-        self._layout, self._say = layout, say
+    def __init__(
+        self,
+        layout: Layout,
+        addresses: Sequence[str],
+        say: Say,
+        *,
+        replicas: int = 1,
+        namespaces: Mapping[str, Mapping[str, str]] | None = None,
+        simulated_nodes: bool = False,
+    ) -> None:
+        self._layout, self._say, self._namespaces = layout, say, namespaces or {}
+        self._simulated_nodes = simulated_nodes
         self._addresses = ("127.0.0.1", *addresses)
         self._apis = replicas_of("api", replicas)
         self._replicas = replicas
@@ -54,6 +68,7 @@ class Stack:
         self.trusted = trust(self.certificates.ca.read_text())
         self._redis: embedded_redis.RedisServer | None = None
         self.programs: dict[str, Child] = {}
+        self._restarts = {"PostgreSQL": Restarts(), "Redis": Restarts()}
         self._open = contextlib.ExitStack()
 
     @property
@@ -115,15 +130,24 @@ class Stack:
         self._open.close()
 
     def tend(self) -> None:
-        """Start again whatever died."""
-        if (server := self._postgres.process) is not None and server.poll() is not None:
-            self._say("PostgreSQL ended and is started again")
-            self._postgres.start()
+        """Start every process again that has ended; one that cannot be started is retried after a pause."""
+        if self._postgres.process is None or self._postgres.process.poll() is not None:
+            self._restart("PostgreSQL", self._postgres.launch)
         if self._redis is not None and self._redis.process.poll() is not None:
-            self._say("Redis ended and is started again")
-            self._start_redis()
+            self._restart("Redis", self._start_redis)
         for child in self.programs.values():
             child.tend(self._say)
+
+    def _restart(self, server: str, start: Callable[[], None]) -> None:
+        restarts = self._restarts[server]
+        if not restarts.is_due():
+            return
+        restarts.counted()
+        self._say(f"{server} ended and is started again")
+        try:
+            start()
+        except (PostgresUnavailable, embedded_redis.RedisDidNotStart, OSError) as error:
+            self._say(f"{server} did not start; next try in {restarts.pause_seconds:g} s: {error}")
 
     def environment(self, api: str = "api") -> dict[str, str]:
         """What the control plane's programs are told; `api` is the replica whose port they take."""
@@ -135,6 +159,7 @@ class Stack:
             "SLICEPLANE_SIGNING_KEY_FILE": str(ensure_signing_key(self._layout.signing_key)),
             "SLICEPLANE_QUEUE_HOST": self.queue_address,
             "SLICEPLANE_QUEUE_PORT": str(self._ports["redis"]),
+            "SLICEPLANE_PLACE_ON_SIMULATED_NODES": str(self._simulated_nodes).lower(),
             "SLICEPLANE_LISTEN": ",".join(f"{address}:{self._ports[api]}" for address in self._addresses),
             "SLICEPLANE_TLS_CERTIFICATE_FILE": str(self.certificates.server),
             "SLICEPLANE_TLS_KEY_FILE": str(self.certificates.server),
@@ -157,7 +182,13 @@ class Stack:
         ca = self.certificates.ca.read_text()
         write_private(
             self._layout.client_file,
-            {"url": self.api_url, "api_key": api_key, "ca": ca},
+            {
+                "url": self.api_url,
+                "api_key": api_key,
+                "ca": ca,
+                "identity": str(self._layout.ssh_key),
+                "namespaces": self._namespaces,
+            },
         )
 
     def _accepts(self, key: str) -> bool:
@@ -205,7 +236,7 @@ class Stack:
         deadline = time.monotonic() + READY_SECONDS
         while time.monotonic() < deadline:
             with contextlib.suppress(httpx.TransportError):
-                answer = httpx.get(f"{url}/readyz", timeout=2, verify=self.trusted)
+                answer = httpx.get(f"{url}/readyz/postgres", timeout=2, verify=self.trusted)
                 if answer.status_code == httpx.codes.OK:
                     return
             self.tend()

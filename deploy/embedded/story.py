@@ -1,12 +1,12 @@
 """What `./dev up` shows: two nodes join, a slice is made and used, and (with `--once`) given back without a trace."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from deploy.embedded.client import Api
+from deploy.embedded.client import Api, ApiRefused
 from deploy.embedded.layout import Layout
 from deploy.embedded.node_files import NODES, token_file, write_token
 from deploy.embedded.nodes import Nodes
@@ -18,6 +18,10 @@ READY_SECONDS: Final = 150.0
 RELEASE_SECONDS: Final = 60.0
 FROM: Final = {"node": "from its node", "public": "from outside"}
 LABEL: Final = {"made-by": "dev-up"}
+"""Label of the slice that `up` makes and keeps."""
+ONCE_LABEL: Final = {"made-by": "dev-up-once"}
+"""Label of a slice that `up --once` makes. One that exists at a start is left over from an interrupted run."""
+ENDED: Final = ("failed", "released")
 PORTS: Final = {"first_port": 20000, "last_port": 29999}
 """Of each node's address, for ways in to slices."""
 END_STATES: Final = ("active", "failed", "released")
@@ -94,19 +98,35 @@ class Story:
             for node in self.api.items("/nodes")
         )
 
+    def release_leftovers(self) -> None:
+        """Release the slices of interrupted runs of `up --once`, which hold their slots until their leases end."""
+        for each in self._living(ONCE_LABEL):
+            self.screen.say(f"slice {each['id']} is left over from an interrupted --once")
+            if each["state"] != "releasing":
+                self.api.delete(f"/allocations/{each['id']}")
+            self._await_release(each["id"])
+
     def resume(self) -> list[dict[str, Any]]:
         """After a restart: wait until what was active is active again, or has failed with a reason."""
-        living = [each for each in self._mine() if each["state"] not in ("failed", "released", "releasing")]
-        for each in living:
-            self.screen.say(f"slice {each['id']} is from an earlier run")
-            self._follow(each["id"])
-        return [each for each in self._mine() if each["state"] == "active"]
+        for each in self._living(LABEL):
+            if each["state"] not in ("releasing", "stopped"):
+                self.screen.say(f"slice {each['id']} is from an earlier run")
+                self._follow(each["id"])
+        return [each for each in self._living(LABEL) if each["state"] == "active"]
 
-    def _mine(self) -> list[dict[str, Any]]:
-        return [each for each in self.api.items("/allocations") if each["labels"] == LABEL]
+    def others(self) -> list[dict[str, Any]]:
+        """Allocations that have not ended and that `up --once` did not make."""
+        return [each for each in self._living() if each["labels"] != ONCE_LABEL]
 
-    def create(self) -> dict[str, Any]:
-        """Ask for one slice, with SSH from outside, and show it on its way. Raises `StoryFailed` unless it becomes
+    def _living(self, label: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+        return [
+            each
+            for each in self.api.items("/allocations")
+            if each["state"] not in ENDED and label in (None, each["labels"])
+        ]
+
+    def create(self, label: Mapping[str, str] = LABEL) -> dict[str, Any]:
+        """Request one slice with SSH from outside and show its progress. Raises `StoryFailed` unless it becomes
         active.
         """
         asked = {
@@ -114,9 +134,14 @@ class Story:
             "network_mode": "public-nat",
             "ssh_authorized_keys": [ensure_key_pair(self.layout.ssh_key)],
             "ingress": [{"protocol": "tcp", "port": 22}],
-            "labels": LABEL,
+            "labels": dict(label),
         }
-        made = self.api.post("/allocations", asked)
+        try:
+            made = self.api.post("/allocations", asked)
+        except ApiRefused as refused:
+            if "no_capacity" not in refused.codes:
+                raise
+            raise StoryFailed(self._why_full()) from refused
         allocation = self._follow(made["id"])
         if allocation["state"] != "active":
             reason = allocation["reason"] or {"message": "no reason was given"}
@@ -150,10 +175,24 @@ class Story:
                 self.screen.note(line)
 
     def release(self, allocation: str) -> None:
-        """Give everything back and wait for the proof."""
+        """Release the allocation and wait for the proof that nothing of it is left."""
+        self.api.delete(f"/allocations/{allocation}")
+        self._await_release(allocation)
+
+    def _await_release(self, allocation: str) -> None:
         with self.screen.step(f"release {allocation}"):
-            self.api.delete(f"/allocations/{allocation}")
             self._until(lambda: self._is_released(allocation), RELEASE_SECONDS, lambda: self._why(allocation))
+
+    def _why_full(self) -> str:
+        """Why there was no slot for a slice: the allocations that hold slots, and the slots that are blocked."""
+        slots = self.api.items("/slots")
+        holders = sorted({slot["allocation_id"] for slot in slots if slot["allocation_id"] is not None})
+        held = f"held by {', '.join(holders)}" if holders else "not available"
+        return (
+            f"no slot is free for a slice: {len(slots)} slots, {held}. "
+            f"Release one with `sliceplane allocations release ID`, see `sliceplane slots list`, "
+            f"or empty the state folder with `./dev reset --state {self.layout.state}`"
+        )
 
     def _is_released(self, allocation: str) -> bool:
         return str(self.api.get(f"/allocations/{allocation}")["state"]) == "released"

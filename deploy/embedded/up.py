@@ -9,6 +9,7 @@ import contextlib
 import shlex
 import signal
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,7 +22,7 @@ from deploy.embedded.leaks import LeakCheck
 from deploy.embedded.nodes import LabNodes, Nodes, SimulatedNodes, why_not_real
 from deploy.embedded.screen import Screen
 from deploy.embedded.stack import Stack
-from deploy.embedded.story import Story
+from deploy.embedded.story import ONCE_LABEL, Story
 from deploy.setup.interrupts import raise_interrupts
 
 
@@ -30,7 +31,7 @@ def up(layout: Layout, screen: Screen, *, once: bool, simulated: bool) -> int:
 
     Raises what a part that does not come up raises; everything that was started is stopped by then.
     """
-    layout.state.mkdir(parents=True, exist_ok=True)
+    layout.claim()
     # Nothing is made outside of the state folder before it is ours: whoever holds it may be removing that.
     with Hold(layout), contextlib.ExitStack() as opened:
         opened.callback(
@@ -41,21 +42,42 @@ def up(layout: Layout, screen: Screen, *, once: bool, simulated: bool) -> int:
         # Until here there was nothing to undo.
         raise_interrupts()
         signal.signal(signal.SIGTERM, _end)
-        layout.ensure()
-        _log_to(layout.logs / "up.log")
-        nodes = _choose_nodes(layout, screen, simulated=simulated)
-        _unwind_through(opened, nodes.stop)
-        nodes.start()
-        stack = Stack(layout, nodes.management_addresses, screen.say)
-        _unwind_through(opened, stack.stop)
-        screen.say("starting the control plane: PostgreSQL, Redis, API, dispatcher, projector")
-        stack.start()
-        story = _story(layout, stack, nodes, screen)
-        story.admit_nodes()
-        before = story.last_seen()
-        nodes.start_agents(stack.node_api_url)
-        story.await_nodes(before)
-        return _run_once(story, stack) if once else _stay(story, stack)
+        with _announced_stop(screen):
+            return _run(layout, screen, opened, once=once, simulated=simulated)
+
+
+def _run(layout: Layout, screen: Screen, opened: contextlib.ExitStack, *, once: bool, simulated: bool) -> int:
+    layout.ensure()
+    _log_to(layout.logs / "up.log")
+    nodes = _choose_nodes(layout, screen, simulated=simulated)
+    _unwind_through(opened, nodes.stop)
+    nodes.start()
+    stack = Stack(
+        layout,
+        nodes.management_addresses,
+        screen.say,
+        namespaces=nodes.namespaces,
+        simulated_nodes=nodes.simulated,
+    )
+    _unwind_through(opened, stack.stop)
+    screen.say("starting the control plane: PostgreSQL, Redis, API, dispatcher, projector")
+    stack.start()
+    story = _story(layout, stack, nodes, screen)
+    story.admit_nodes()
+    before = story.last_seen()
+    nodes.start_agents(stack.node_api_url)
+    story.await_nodes(before)
+    return _run_once(story, stack) if once else _stay(story, stack)
+
+
+@contextlib.contextmanager
+def _announced_stop(screen: Screen) -> Iterator[None]:
+    """Print at once that an interrupt is being obeyed: the clean-up takes seconds."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        screen.say("stopping ...")
+        raise
 
 
 def _unwind_through(opened: contextlib.ExitStack, stop: Any) -> None:
@@ -89,20 +111,30 @@ def _story(layout: Layout, stack: Stack, nodes: Nodes, screen: Screen) -> Story:
 
 
 def _run_once(story: Story, stack: Stack) -> int:
+    story.release_leftovers()
     story.resume()
     check = LeakCheck(story.layout, story.nodes, stack.redis_url, story.screen)
     check.snapshot()
-    allocation = story.create()
+    allocation = story.create(ONCE_LABEL)
     story.use(allocation)
     story.release(allocation["id"])
     if not check.compare():
         story.screen.bad("the nodes are not clean")
         return 1
     story.screen.good("a slice was made, used and released, and nothing of it is left")
+    for other in story.others():
+        story.screen.note(
+            f"another slice is {other['state']} here: {other['id']}, labels {_words(other['labels'])}"
+        )
     return 0
 
 
+def _words(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in labels.items()) or "none"
+
+
 def _stay(story: Story, stack: Stack) -> int:
+    story.release_leftovers()
     active = story.resume() or [story.create()]
     for allocation in active:
         story.use(allocation)
@@ -120,9 +152,9 @@ def _explain(story: Story, stack: Stack, active: list[dict[str, Any]]) -> None:
     screen.note(f"CLI   export SLICEPLANE_CONFIG={shlex.quote(str(story.layout.client_file))}")
     screen.note("try   .venv/bin/sliceplane allocations list")
     screen.note(f"logs  {story.layout.logs}")
-    for endpoint in (endpoint for allocation in active for endpoint in allocation["endpoints"]):
-        if command := story.nodes.ssh_command(endpoint):
-            screen.note(f"ssh   {command}")
+    if not story.nodes.simulated:
+        for each in active:
+            screen.note(f"ssh   .venv/bin/sliceplane ssh {each['id']}")
 
 
 def _log_to(path: Path) -> None:

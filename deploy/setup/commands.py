@@ -8,6 +8,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -73,6 +74,8 @@ def _wait(command: Sequence[str], output: int, environment: Mapping[str, str]) -
     try:
         return child.wait()
     except BaseException:
+        # At once: the programs may take seconds to end.
+        sys.stderr.write("\nstopping ...\n")
         _end_group(child.pid)
         raise
 

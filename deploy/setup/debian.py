@@ -19,6 +19,7 @@ from deploy.setup.service_denial import services_denied
 NODE_PACKAGES: Final[Mapping[str, str]] = {
     "openvswitch-switch": "/usr/sbin/ovs-vswitchd",
     "nftables": "/usr/sbin/nft",
+    "iptables": "/usr/sbin/iptables-legacy-save",
     "dnsmasq-base": "/usr/sbin/dnsmasq",
     "libvirt-daemon-system": "/lib/systemd/system/libvirtd.service",
     "libvirt-daemon-driver-qemu": "/usr/lib/x86_64-linux-gnu/libvirt/connection-driver/libvirt_driver_qemu.so",

@@ -87,7 +87,7 @@ def _fill(folder: Path, extent: Extent) -> None:
         venv.create(folder, symlinks=True, with_pip=False)
         pip.put_into(folder, LOG)
     for name in extent.value:
-        with step(f"installing Python packages ({name})"):
+        with step(f"installing Python packages ({name})", pip.progress_of(LOCKS / name, LOG)):
             pip.install(folder, LOCKS / name, LOG)
     _add_ourselves(folder)
 

@@ -7,8 +7,11 @@ install them. Indexes, proxies and certificates are the user's: pip reads its ow
 
 import importlib.util
 import os
+import re
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +26,8 @@ _QUIET: Final = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP
 def put_into(environment: Path, log: Path) -> None:
     """Puts pip into a virtual environment that has none. Raises SetupFailed."""
     if importlib.util.find_spec("ensurepip") is not None:
-        run([_python(environment), "-m", "ensurepip", "--default-pip"], log)
+        with _temporary_folder(environment) as ours:
+            run([_python(environment), "-m", "ensurepip", "--default-pip"], log, environment=ours)
         return
     if shutil.which("apt-get") is None:
         raise SetupFailed(
@@ -34,27 +38,56 @@ def put_into(environment: Path, log: Path) -> None:
         wheel = next(unpacked.glob("usr/share/python-wheels/pip-*.whl"))
         _write_certificates(unpacked, environment)
         # A wheel is a zip that Python can run from: pip installs itself.
-        run(
-            [_python(environment), f"{wheel}/pip", "install", "--no-index", "--no-deps", str(wheel)],
-            log,
-            environment=_QUIET,
-        )
+        with _temporary_folder(environment) as ours:
+            run(
+                [_python(environment), f"{wheel}/pip", "install", "--no-index", "--no-deps", str(wheel)],
+                log,
+                environment={**_QUIET, **ours},
+            )
 
 
 def install(environment: Path, lock: Path, log: Path) -> None:
     """Installs exactly what `lock` names, each file checked against its hash. Raises SetupFailed."""
     certificates = environment / _CERTIFICATES
     ours = {"PIP_CERT": str(certificates)} if certificates.exists() else {}
-    run(
-        [
-            _python(environment), "-m", "pip", "install", "--require-hashes",
-            # Source packages build with the locked setuptools: an isolated build would fetch one unchecked.
-            "--no-build-isolation", "--use-pep517", "-r", str(lock),
-        ],
-        log,
-        advice=_ADVICE,
-        environment={**_QUIET, **ours},
-    )  # fmt: skip
+    with _temporary_folder(environment) as temporary:
+        run(
+            [
+                _python(environment), "-m", "pip", "install", "--require-hashes",
+                # Source packages build with the locked setuptools: an isolated build would fetch one unchecked.
+                "--no-build-isolation", "--use-pep517", "-r", str(lock),
+            ],
+            log,
+            advice=_ADVICE,
+            environment={**_QUIET, **ours, **temporary},
+        )  # fmt: skip
+
+
+@contextmanager
+def _temporary_folder(environment: Path) -> Iterator[dict[str, str]]:
+    """Settings that keep pip's temporary files inside the environment.
+
+    pip leaves its folders (about 40 MB) behind when it is killed. An interrupted environment is deleted at the next
+    start, and these files with it.
+    """
+    with tempfile.TemporaryDirectory(dir=environment, prefix="tmp-") as folder:
+        yield {"TMPDIR": folder}
+
+
+def progress_of(lock: Path, log: Path) -> Callable[[], str]:
+    """A function that returns how far an `install` of `lock` has come, read from what pip has logged since now."""
+    packages = len(re.findall(r"^[A-Za-z0-9_.-]+(?:\[[^]]*\])?==", lock.read_text(), re.MULTILINE))
+    start = log.stat().st_size if log.exists() else 0
+
+    def progress() -> str:
+        with log.open("rb") as file:
+            file.seek(start)
+            written = file.read()
+        if b"\nInstalling collected packages" in written:
+            return f"installing {packages} packages"
+        return f"{min(written.count(b'Collecting '), packages)} of {packages} packages fetched"
+
+    return progress
 
 
 def _python(environment: Path) -> str:

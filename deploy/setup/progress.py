@@ -1,51 +1,72 @@
-"""What a person sees of a long step: one line that counts seconds on a terminal, plain lines elsewhere.
+"""Progress of a long step: one line that counts seconds on a terminal; elsewhere a plain line every ten seconds.
 
-The line is drawn by a thread that lives as long as its step; nothing else writes to the terminal meanwhile, since
-the programs of a step write to the set-up's log.
+A thread that lives as long as its step writes the lines. Nothing else writes to the terminal meanwhile, since the
+programs of a step write to the set-up's log.
 """
 
+import itertools
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _FRAME_SECONDS = 0.1
+_LINE_SECONDS = 10.0
 _CLEAR_LINE = "\r\x1b[2K"
 
 
 @contextmanager
-def step(what: str) -> Iterator[None]:
-    """Shows `what` while the body runs, then how long it took and whether it ended well."""
+def step(what: str, progress: Callable[[], str] | None = None) -> Iterator[None]:
+    """Show `what` while the body runs, then how long it took. `progress` returns how far the step has come."""
     began = time.monotonic()
-    if sys.stderr.isatty():
-        with _spinner(what, began):
-            yield
-    else:
-        _line(f"... {what}\n")
+    drawing = _spinner if sys.stderr.isatty() else _plain_lines
+    with drawing(lambda: f"{what}: {progress()}" if progress else what, began):
         yield
     _line(f" ok  {what} ({time.monotonic() - began:.1f} s)\n")
 
 
 @contextmanager
-def _spinner(what: str, began: float) -> Iterator[None]:
-    ended = threading.Event()
+def _spinner(text: Callable[[], str], began: float) -> Iterator[None]:
+    frames = itertools.cycle(_FRAMES)
 
     def draw() -> None:
-        frame = 0
-        while not ended.wait(_FRAME_SECONDS):
-            frame += 1
-            _line(f"\r {_FRAMES[frame % len(_FRAMES)]}   {what} ({time.monotonic() - began:.0f} s)")
+        _line(f"{_CLEAR_LINE} {next(frames)}   {text()} ({time.monotonic() - began:.0f} s)")
 
-    drawer = threading.Thread(target=draw, daemon=True)
+    try:
+        with _repeated(draw, _FRAME_SECONDS):
+            yield
+    finally:
+        _line(_CLEAR_LINE)
+
+
+@contextmanager
+def _plain_lines(text: Callable[[], str], began: float) -> Iterator[None]:
+    def draw() -> None:
+        _line(f"... {text()} ({time.monotonic() - began:.0f} s)\n")
+
+    _line(f"... {text()}\n")
+    with _repeated(draw, _LINE_SECONDS):
+        yield
+
+
+@contextmanager
+def _repeated(draw: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Call `draw` in a thread every so many seconds while the body runs."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(seconds):
+            draw()
+
+    drawer = threading.Thread(target=repeat, daemon=True)
     drawer.start()
     try:
         yield
     finally:
         ended.set()
         drawer.join()
-        _line(_CLEAR_LINE)
 
 
 def _line(text: str) -> None:

@@ -27,6 +27,13 @@ VERBS: Final = {
         at_root=False,
     ),
     "down": Verb("down [--state DIR]", "stop what `up` started", "deploy.embedded", ("down",), at_root=False),
+    "reset": Verb(
+        "reset [--state DIR] [--yes]",
+        "delete everything in the state folder of `up`, after confirmation",
+        "deploy.embedded",
+        ("reset",),
+        at_root=False,
+    ),
     "test": Verb("test [NAME | PYTEST ARGS]", "run the tests, or those of tests/NAME", "pytest"),
     "torture": Verb(
         "torture [--seed N] [--only P11 ...]",
