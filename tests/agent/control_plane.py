@@ -6,7 +6,8 @@ away, break its answers off, or take its memory.
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -38,8 +39,11 @@ from tests.agent.sealing import SIGNER, sealed
 
 TOKEN = "a-token-for-one-use-only"
 
-Mood = Literal["well", "away", "deaf", "refusing"]
-"""`away` answers 503 to everything, `deaf` takes reports and breaks off, `refusing` answers 401."""
+Mood = Literal["well", "away", "deaf", "refusing", "throttling"]
+"""`away` answers 503 to everything, `deaf` takes reports and breaks off, `refusing` answers 401, `throttling` answers
+429 to reports, once, and is well from then on."""
+THROTTLED_SECONDS = 2
+NO_HEADERS: Mapping[str, str] = {}
 
 
 class FakeControlPlane:
@@ -63,6 +67,7 @@ class FakeControlPlane:
         self.heartbeats: list[Heartbeat] = []
         self.progress: list[ProgressBatch] = []
         self.batches = 0
+        self.reported_at: list[float] = []
         self.turned_away = 0
         self._reports: list[Report] = []
         self._taken: dict[UUID, int] = {}
@@ -215,6 +220,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _reports(self, batch: ReportBatch) -> None:
         if self.plane.mood in ("away", "refusing") or not self.plane.is_known(self.headers["Authorization"]):
             return self._answer(lambda: DesiredState(orders=()))
+        self.plane.reported_at.append(time.monotonic())
+        if self.plane.mood == "throttling":
+            self.plane.mood = "well"
+            return self._send(429, b"{}", {"Retry-After": str(THROTTLED_SECONDS)})
         taken = self.plane.take(batch)
         if self.plane.mood == "deaf":
             self.close_connection = True
@@ -235,8 +244,10 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(401, b'{"title":"Unauthorized","detail":"unknown node"}')
         return self._send(200, answer().model_dump_json().encode())
 
-    def _send(self, status: int, content: bytes) -> None:
+    def _send(self, status: int, content: bytes, headers: Mapping[str, str] = NO_HEADERS) -> None:
         self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()

@@ -16,7 +16,7 @@ from tasks.reports import SliceRemains, SliceStarting
 from tasks.timetable import Timetable
 from tests.agent.bearing import client_of
 from tests.agent.conftest import CREDENTIAL
-from tests.agent.control_plane import FakeControlPlane, serving
+from tests.agent.control_plane import THROTTLED_SECONDS, FakeControlPlane, serving
 from tests.agent.eventually import eventually
 from tests.agent.orders import apply
 
@@ -109,6 +109,21 @@ def test_reports_that_are_turned_away_stay(
     assert spool.waiting == 2
     plane.mood = "well"
     eventually(lambda: sequences(plane) == [1, 2])
+
+
+def test_reporter_that_is_throttled_waits_for_retry_after_and_keeps_the_order(
+    plane: FakeControlPlane, deliver: Deliver, spool: Spool, reporter: Reporter
+) -> None:
+    plane.mood = "throttling"
+    tell(reporter, 3)
+    deliver(reporter)
+    eventually(lambda: len(plane.reported_at) == 1)
+    # A report that comes meanwhile must not shorten the wait.
+    tell(reporter, 2)
+    eventually(lambda: spool.waiting == 0)
+    first, second, *_ = plane.reported_at
+    assert second - first >= THROTTLED_SECONDS
+    assert sequences(plane) == [1, 2, 3, 4, 5]
 
 
 def test_a_control_plane_that_lost_its_memory_gets_a_new_incarnation(

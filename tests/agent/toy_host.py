@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from events.values import IngressId, Ipv4Address
+from events.values import IngressId, Ipv4Address, SlotIndex
 from node_agent.host import Answered, Host, MachineSeen, NotYet, Prerequisite
 from node_agent.leases import LeaseState, ObservedAddress
 from node_agent.looks import look
 from node_agent.pci import PciDevice, PciDevices
+from node_agent.reaching import Findings
 from node_agent.slices import Difference, HostRefused, HostUnreadable, Slice, SliceNetwork, Step
 from tasks.orders import Mapping
 from tasks.workflows import StepName
@@ -59,6 +60,9 @@ class Toy:
     """The guest does not shut down when it is asked to."""
     paused: bool = False
     """It cannot even be asked."""
+    watched: dict[SlotIndex, Slice] = field(default_factory=dict)
+    """Slices whose reachability is probed."""
+    findings: Findings = field(default_factory=lambda: {None: None})
     slow: dict[str, threading.Event] = field(default_factory=dict)
     begun: threading.Event = field(default_factory=threading.Event)
     hangs_until: threading.Event | None = None
@@ -81,6 +85,7 @@ class Toy:
             gateway=ToyGateway(self),
             observe_address=self.observe,
             probe=self.probe,
+            reachability=ToyReachability(self),
             images=lambda: self.images,
             devices=lambda: (),
             absent_devices=lambda: (),
@@ -141,6 +146,20 @@ class Toy:
         if step in self.refused:
             raise HostRefused(f"no {step} today")
         self.done.append(step)
+
+
+@dataclass
+class ToyReachability:
+    toy: Toy
+
+    def watch(self, wanted: Slice, port: int) -> None:
+        self.toy.watched[wanted.network.index] = wanted
+
+    def leave(self, slot: SlotIndex) -> None:
+        self.toy.watched.pop(slot, None)
+
+    def findings(self, wanted: Slice, port: int) -> Findings:
+        return self.toy.findings if wanted.network.index in self.toy.watched else {}
 
 
 @dataclass
@@ -214,6 +233,9 @@ class ToyGateway:
             self.toy.hangs.set()
             assert self.toy.look_hangs_until.wait(30)
         return ()
+
+    def mirrored(self) -> dict[SlotIndex, Difference]:
+        return {}
 
     def lost(self) -> tuple[Difference, ...]:
         return ()

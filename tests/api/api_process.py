@@ -50,6 +50,7 @@ def api_process(plane: RunningPlane, log: Path) -> Iterator[ApiProcess]:
         "SLICEPLANE_REDIS_URL": plane.settings.redis_url.get_secret_value(),
         "SLICEPLANE_SIGNING_KEY_FILE": str(plane.settings.signing_key_file),
         "SLICEPLANE_LISTEN": address,
+        "SLICEPLANE_PLACE_ON_SIMULATED_NODES": str(plane.settings.place_on_simulated_nodes).lower(),
     }
     child = Child("api", python_module("control_plane", "api"), log, environment)
     made = ApiProcess(replace(plane, url=f"http://{address}"), child)

@@ -145,7 +145,7 @@ def test_another_application_does_not_offer_them(shared_plane: RunningPlane, pla
             [
                 "SLICEPLANE_IMAGES.0.name: 'We b' is not a valid image name",
                 "SLICEPLANE_IMAGES.0.banner: it is to be printable ASCII; it is listened for at a port, and none",
-                "SLICEPLANE_IMAGES.1.name: Field required",
+                "SLICEPLANE_IMAGES.1.name: not set",
                 "SLICEPLANE_IMAGES.1.port: Input should be less than or equal to 65535",
                 "SLICEPLANE_IMAGES.1.probe: Extra inputs are not permitted",
             ],
@@ -174,6 +174,6 @@ def test_a_program_with_settings_that_cannot_be_used_says_so_in_one_line_and_tel
     )  # fmt: skip
     [line] = ended.stderr.splitlines()
     assert (ended.returncode, line.partition(": ")[0]) == (1, "The settings cannot be used")
-    assert "SLICEPLANE_IMAGES.0.name: Field required" in line
+    assert "SLICEPLANE_IMAGES.0.name: not set" in line
     assert "SLICEPLANE_LOG: " in line
     assert "s3cret" not in line

@@ -108,6 +108,29 @@ def test_closed_it_is_no_endpoint_and_its_port_is_free_when_it_is_proved_gone(ru
     assert (states(running), claims(running.plane)) == (["removed"], set())
 
 
+def test_ingress_of_an_allocation_that_stops_is_reserved_before_the_node_closed_it_and_published_after_a_start(
+    running: Running,
+) -> None:
+    opened(running)
+    running.carried_out()
+    assert running.asked_to("stop").is_success
+    assert (running.found()["state"], states(running), public(running)) == ("stopping", ["reserved"], [])
+    running.is_off()
+    assert (running.found()["state"], states(running), public(running)) == ("stopped", ["reserved"], [])
+    assert running.asked_to("start").is_success
+    running.carried_out()
+    assert (running.found()["state"], states(running)) == ("active", ["published"])
+
+
+def test_ingress_of_an_allocation_that_is_released_is_withdrawn_before_the_node_closed_it(
+    running: Running,
+) -> None:
+    opened(running)
+    running.carried_out()
+    assert running.plane.client().delete(f"/allocations/{running.id}").is_success
+    assert (running.found()["state"], states(running), public(running)) == ("releasing", ["withdrawn"], [])
+
+
 def test_a_node_that_finds_it_gone_takes_it_from_the_endpoints_until_it_is_back(running: Running) -> None:
     name = opened(running).json()["id"]
     order = running.carried_out()
@@ -244,8 +267,8 @@ def test_a_node_that_has_what_it_wants_is_found_beside_a_fuller_one_that_has_not
     [
         ({"network_mode": "private-nat", "ingress": [SSH]}, "ingress_needs_public_nat"),
         ({"network_mode": "public-nat", "ingress": [{**SSH, "slot": 1}]}, "no_such_slot"),
-        ({"network_mode": "public-nat", "ingress": [{"protocol": "icmp", "port": 1}]}, "literal_error"),
-        ({"network_mode": "public-nat", "ingress": [{**SSH, "sources": ["10.0.0.1/8"]}]}, "value_error"),
+        ({"network_mode": "public-nat", "ingress": [{"protocol": "icmp", "port": 1}]}, "unknown_value"),
+        ({"network_mode": "public-nat", "ingress": [{**SSH, "sources": ["10.0.0.1/8"]}]}, "invalid_value"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_its_reason(

@@ -38,9 +38,15 @@ def post_node(plane: RunningPlane, name: str) -> httpx.Response:
     return plane.client().post("/nodes", json={"id": name})
 
 
-def test_a_name_is_admitted_once_however_many_ask(running_plane: RunningPlane) -> None:
-    for name in ("n1", "n2", "n3", "n4"):
-        assert at_once([partial(post_node, running_plane, name)] * 6) == {201: 1, 409: 5}
+def test_a_name_registered_concurrently_is_one_registration_with_one_subnet(
+    running_plane: RunningPlane,
+) -> None:
+    names = ("n1", "n2", "n3", "n4")
+    for name in names:
+        assert at_once([partial(post_node, running_plane, name)] * 6) == {201: 6}
+    registered = "select count(*) from ledger.event where type = 'node.expected'"
+    assert running_plane.rows(registered) == [(len(names),)]
+    assert running_plane.rows("select count(distinct subnet) from read.node") == [(len(names),)]
 
 
 def test_nodes_admitted_at_once_get_a_subnet_each(running_plane: RunningPlane) -> None:

@@ -188,5 +188,6 @@ def test_a_stop_is_refused_where_an_agent_does_not_know_the_order(running: Runni
         "code": "not_spoken",
         "message": "the agent of node n1 does not speak slice.stop/1",
         "field": None,
+        "parameter": None,
     }
     assert running.found()["state"] == "active"

@@ -95,20 +95,12 @@ def test_a_filter_holds_for_what_comes_as_for_what_was(running_plane: RunningPla
 
 
 def test_everything_wrong_with_a_watch_is_said_at_once(shared_plane: RunningPlane) -> None:
-    wrong = "stream=&stream=Node&type=node.exploded&project=A%20B&actor=%00&correlation=7&after=yesterday"
+    wrong = "stream=&stream=Node&type=node.exploded&project=A%20B&actor=&correlation=7&after=yesterday"
     for path in ("/events", "/events/watch"):
         answer = shared_plane.client().get(f"{path}?{wrong}")
         assert answer.status_code == 422
-        fields = {reason["field"] for reason in answer.json()["reasons"]}
-        assert fields == {
-            "/query/stream/0",
-            "/query/stream/1",
-            "/query/type/0",
-            "/query/project/0",
-            "/query/actor/0",
-            "/query/correlation/0",
-            "/query/after",
-        }
+        found = [reason["parameter"] for reason in answer.json()["reasons"]]
+        assert sorted(found) == ["actor", "after", "correlation", "project", "stream", "stream", "type"]
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_create_waits_until_the_allocation_is_active(plane: ScriptedPlane, slice
     _created(plane, stream(*COMING_UP, hold=True), then=allocation())
     outcome = sliceplane(*CREATE)
     assert outcome.code == 0
-    assert "root@10.100.1.10  (on node lab-a)" in outcome.out
+    assert f"sliceplane ssh {ALLOCATION}" in outcome.out
     states = [line.split() for line in outcome.err.splitlines()[1:]]
     assert states == [
         ["0.00", "s", "requested"],
@@ -63,6 +63,27 @@ def test_create_asks_for_what_was_said(plane: ScriptedPlane, sliceplane: Run, ho
         "slot_count": 2,
         "labels": {"team": "a=b"},
     }
+
+
+def test_create_without_replacement_sends_replace_on_failure_false(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    plane.answers("POST /v1/allocations", document(allocation("placed"), 202))
+    assert sliceplane(*CREATE, "--no-replace-on-failure", "--no-wait").code == 0
+    assert json.loads(plane.seen[0].body)["replace_on_failure"] is False
+
+
+def test_replaced_allocation_is_shown_with_the_slots_it_had_and_why(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    reason = {"code": "step_refused", "message": "machine.start: no free memory"}
+    replaced = {"vacated": ["lab-b/0"], "reason": reason, "attempt": 2}
+    plane.answers(f"GET /v1/allocations/{ALLOCATION}", document(allocation(replaced=replaced)))
+    plane.answers("GET /v1/nodes/lab-a", document(NODE))
+    shown = sliceplane("allocations", "show", ALLOCATION).out
+    assert "lab-b/0, where its bring-up failed: machine.start: no free memory  [step_refused]" in " ".join(
+        shown.split("\n")
+    )
 
 
 def test_the_users_own_key_is_the_default(plane: ScriptedPlane, sliceplane: Run) -> None:
@@ -185,7 +206,7 @@ def test_start_waits_until_it_is_active_again(plane: ScriptedPlane, sliceplane: 
         ["0.00", "s", "starting"],
         ["4.0", "s", "active"],
     ]
-    assert "root@10.100.1.10" in outcome.out
+    assert f"sliceplane ssh {ALLOCATION}" in outcome.out
 
 
 def test_a_start_that_comes_to_nothing_says_why(plane: ScriptedPlane, sliceplane: Run) -> None:
@@ -273,7 +294,7 @@ def test_watching_a_failure_ends_when_its_last_proof_is_waived(plane: ScriptedPl
 def test_events_tell_who_did_what_and_why(plane: ScriptedPlane, sliceplane: Run) -> None:
     plane.answers(f"GET {PATH}/events", page(REQUESTED, PLACED, next_cursor="2"), page(STARTING))
     outcome = sliceplane("allocations", "events", ALLOCATION)
-    assert [line.split()[2] for line in outcome.out.splitlines()] == [
+    assert [line.split()[4] for line in outcome.out.splitlines()] == [
         "allocation.requested",
         "allocation.placed",
         "allocation.slice_starting",
@@ -299,3 +320,13 @@ def test_a_list_that_its_limit_cut_says_so_to_programs_too(plane: ScriptedPlane,
     outcome = sliceplane("allocations", "list", "--limit", "1", "--json")
     assert outcome.document == {"items": [allocation()], "next_cursor": "1"}
     assert outcome.err == ""
+
+
+def test_create_with_a_node_sends_its_name_and_without_one_sends_none(
+    sliceplane: Run, plane: ScriptedPlane
+) -> None:
+    plane.answers("POST /v1/allocations", document(allocation("placed"), 202))
+    assert sliceplane("allocations", "create", "--sku", "s", "--no-wait", "--node", "lab-a").code == 0
+    assert sliceplane("allocations", "create", "--sku", "s", "--no-wait").code == 0
+    named, unnamed = (json.loads(seen.body) for seen in plane.of("POST /v1/allocations"))
+    assert (named["node"], "node" in unnamed) == ("lab-a", False)

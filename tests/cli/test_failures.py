@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from control_plane.version import release
 from tests.cli.control_plane import Reply, ScriptedPlane, document, problem
 from tests.cli.examples import ALLOCATION, allocation
 from tests.cli.outcome import Outcome
@@ -75,7 +76,9 @@ def test_a_program_gets_the_reasons_as_one_json_line(plane: ScriptedPlane, slice
     outcome = sliceplane(*CREATE, "--json")
     told = json.loads(outcome.err)
     assert outcome.out == ""
-    assert told["reasons"] == [{"code": "no_capacity", "message": "there is none", "field": None}]
+    assert told["reasons"] == [
+        {"code": "no_capacity", "message": "there is none", "field": None, "parameter": None}
+    ]
     assert told["exit_code"] == outcome.code == 1
 
 
@@ -103,6 +106,7 @@ def test_a_stranger_on_the_port_is_no_control_plane(
         ("allocations", "create", "--sku", "lab.small", "--ssh-key", "nowhere.pub"),
         ("slots", "approve", "0"),
         ("slots", "break-glass", "0", "--why", "to see"),
+        ("slots", "readmit", "0", "--why", "to see"),
         ("nodes", "destroy"),
     ],
 )
@@ -135,3 +139,7 @@ def test_later_is_waited_for(plane: ScriptedPlane, sliceplane: Run) -> None:
     busy = problem(409, "idempotency_key_busy", "still being answered", retry_after=0)
     plane.answers("POST /v1/allocations", busy, busy, document(allocation("placed"), 202))
     assert sliceplane(*CREATE).code == 0
+
+
+def test_version_is_printed_without_a_control_plane(bare: Run) -> None:
+    assert bare("--version") == Outcome(0, f"sliceplane {release()}\n", "")

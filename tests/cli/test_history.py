@@ -128,7 +128,7 @@ def test_show_tells_what_was_true(life: Life, history: Run) -> None:
     active = next(m for m in life.moments if m.said[f"/allocations/{life.allocation}"]["state"] == "active")
     said = active.said[f"/allocations/{life.allocation}"]
     out = history("show", "allocation", life.allocation, "--at", f"position:{active.position}").out
-    for part in (f"position {active.position}", life.allocation, "active", "DHCP bound", "root@"):
+    for part in (f"position {active.position}", life.allocation, "active", "DHCP bound", ":22  (on node"):
         assert part in out
     address = said["slots"][0]["private_ip"]
     then = history("show", "address", address, "--at", f"position:{active.position}").out

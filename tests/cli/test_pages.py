@@ -56,27 +56,29 @@ def test_show_tells_how_the_allocation_stands_and_how_to_log_in(
         "52:54:00:12:34:56",
         "bound",
         "team=a",
-        "ssh -o UserKnownHostsFile=/dev/null root@10.100.1.10  (on node lab-a)",
+        "10.100.1.10:22  (on node lab-a)",
+        f"sliceplane ssh {ALLOCATION}",
     ):
         assert part in out
 
 
-def ssh_from_outside(out: str) -> list[str]:
-    """The lines that log in at a public address."""
-    return [" ".join(line.split()) for line in out.splitlines() if "root@203.0.113.7" in line]
-
-
-def test_a_way_in_to_port_22_tells_how_to_log_in_from_outside(plane: ScriptedPlane, sliceplane: Run) -> None:
-    way = {"id": WAY, "slot_id": "lab-a/0", "state": "published", "public_address": "203.0.113.7"}
-    at_22 = {**way, "protocol": "tcp", "public_port": 20022, "port": 22}
-    ways = [at_22, {**at_22, "public_port": 20443, "port": 443}, {**at_22, "protocol": "udp"}, way]
-    closed = [{**at_22, "state": state} for state in ("reserved", "lost", "withdrawn", "removed")]
-    shown = allocation(network_mode="public-nat", ingress=[*ways, *closed])
-    plane.answers(f"GET /v1/allocations/{ALLOCATION}", document(shown))
-    plane.answers("GET /v1/nodes/lab-a", document(NODE), document({**NODE, "simulated": True}))
-    told = ssh_from_outside(sliceplane("allocations", "show", ALLOCATION).out)
-    assert told == ["ssh ssh -o UserKnownHostsFile=/dev/null -p 20022 root@203.0.113.7"]
-    assert ssh_from_outside(sliceplane("allocations", "show", ALLOCATION).out) == []
+def test_show_of_an_allocation_whose_slice_does_not_answer_shows_the_evidence_of_its_own_slots_alone(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    unreachable = {
+        **PORT_DRIFTS,
+        "kind": "slice.unreachable",
+        "wanted": "an answer of 10.100.1.10 to ARP on br-slice",
+        "found": "no answer to ARP for 5 s (hop: address)",
+        "blocks": False,
+    }
+    others = {**unreachable, "slot_id": "lab-a/1", "found": "another slot's"}
+    plane.answers(f"GET /v1/allocations/{ALLOCATION}", document(allocation()))
+    plane.answers("GET /v1/nodes/lab-a", document({**NODE, "slot_drift": [unreachable, others]}))
+    out = sliceplane("allocations", "show", ALLOCATION).out
+    for part in ("slice.unreachable of lab-a/0", "of 10.100.1.10 to ARP", "for 5 s (hop: address)"):
+        assert part in out
+    assert "another slot's" not in out
 
 
 def test_a_slice_of_a_simulated_node_is_shown_without_a_way_to_log_in(
@@ -87,13 +89,7 @@ def test_a_slice_of_a_simulated_node_is_shown_without_a_way_to_log_in(
     outcome = sliceplane("allocations", "show", ALLOCATION)
     assert outcome.code == 0
     assert "node lab-a is simulated" in outcome.out
-    assert "root@" not in outcome.out
-
-
-def test_another_ssh_port_stands_in_the_hint(plane: ScriptedPlane, sliceplane: Run) -> None:
-    endpoint = {"kind": "ssh", "address": "192.0.2.1", "port": 2222, "node_id": None, "via": None}
-    plane.answers(f"GET /v1/allocations/{ALLOCATION}", document(allocation(endpoints=[endpoint])))
-    assert "ssh -p 2222 root@192.0.2.1" in sliceplane("allocations", "show", ALLOCATION).out
+    assert "sliceplane ssh" not in outcome.out
 
 
 def test_an_address_that_differs_from_the_reservation_is_pointed_out(
@@ -207,6 +203,12 @@ def test_a_node_says_how_many_reports_it_could_not_deliver(plane: ScriptedPlane,
     assert "9998 not delivered yet" in sliceplane("nodes", "show", "lab-a").out
 
 
+def test_page_of_a_throttled_node_shows_since_when(plane: ScriptedPlane, sliceplane: Run) -> None:
+    throttled = {**NODE, "reports_throttled_at": "2026-01-02T03:04:05Z"}
+    plane.answers("GET /v1/nodes/lab-a", document(throttled))
+    assert "its reports exceed their budget, first" in sliceplane("nodes", "show", "lab-a").out
+
+
 def test_a_refused_copy_of_a_node_is_shown_on_its_page(sliceplane: Run, plane: ScriptedPlane) -> None:
     copied = {
         **NODE,
@@ -218,6 +220,42 @@ def test_a_refused_copy_of_a_node_is_shown_on_its_page(sliceplane: Run, plane: S
     out = sliceplane("nodes", "show", "lab-a").out
     assert "a copy of its disk, at session 7" in out
     assert "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k" in out
+
+
+def test_allocation_on_an_unreachable_node_is_shown_with_the_condition_and_its_age(
+    sliceplane: Run, plane: ScriptedPlane
+) -> None:
+    message = "node lab-a is unreachable: its last heartbeat came at 2026-01-02T03:04:05+00:00"
+    since = {"code": "node_unreachable", "node_id": "lab-a", "since": "2026-01-02T03:04:05Z"}
+    found = allocation(conditions=[{**since, "message": message}])
+    plane.answers("GET /v1/nodes/lab-a", document(NODE))
+    plane.answers(f"GET /v1/allocations/{ALLOCATION}", document(found))
+    plane.answers("GET /v1/allocations", page(found, allocation(conditions=[])))
+    shown = sliceplane("allocations", "show", ALLOCATION).out
+    assert "active, unreachable" in shown
+    assert message in shown
+    assert "[node_unreachable]" in shown
+    _, first, second = sliceplane("allocations", "list").out.splitlines()
+    assert ("active, unreachable" in first, "unreachable" in second) == (True, False)
+
+
+def test_node_that_is_removed_is_shown_with_the_subnet_that_is_free_again(
+    sliceplane: Run, plane: ScriptedPlane
+) -> None:
+    removed = {**NODE, "state": "removed", "hostname": None, "missing": []}
+    plane.answers("DELETE /v1/nodes/lab-a", document(removed))
+    done = sliceplane("nodes", "remove", "lab-a")
+    assert done.code == 0
+    assert "removed" in done.out
+    assert f"the subnet {NODE['subnet']} can be registered again" in done.err
+
+
+def test_removal_that_is_refused_shows_the_reason_and_ends_with_code_1(
+    sliceplane: Run, plane: ScriptedPlane
+) -> None:
+    plane.answers("DELETE /v1/nodes/lab-a", problem(409, "node_enrolled", "node lab-a has enrolled"))
+    done = sliceplane("nodes", "remove", "lab-a")
+    assert (done.code, "node lab-a has enrolled" in done.err) == (1, True)
 
 
 def test_a_node_is_revoked_with_a_reason(sliceplane: Run, plane: ScriptedPlane) -> None:
@@ -257,6 +295,60 @@ def test_a_slot_is_freed_without_proof_with_the_admins_words(plane: ScriptedPlan
 def test_glass_is_not_broken_without_a_reason(plane: ScriptedPlane, sliceplane: Run) -> None:
     assert sliceplane("slots", "break-glass", "lab-a/0").code == 2
     assert plane.seen == []
+
+
+FAILED = {
+    "slot_id": "lab-a/0",
+    "allocation_id": ALLOCATION,
+    "reason": {"code": "step_refused", "message": "machine.start: no free memory"},
+    "failed_at": "2026-01-02T03:04:05Z",
+}
+EXCLUDED = {
+    "excluded": {"code": "bring_ups_failed", "message": "3 consecutive bring-ups failed"},
+    "failures": [FAILED],
+    "blocked_by": "bring_ups_failed",
+}
+
+
+def test_excluded_node_is_shown_with_its_reason_and_failures(plane: ScriptedPlane, sliceplane: Run) -> None:
+    node = {**NODE, "missing": [], **EXCLUDED}
+    plane.answers("GET /v1/nodes", page(node))
+    plane.answers("GET /v1/nodes/lab-a", document(node))
+    assert "blocked: bring_ups_failed" in sliceplane("nodes", "list").out
+    shown = sliceplane("nodes", "show", "lab-a").out
+    for part in (
+        "3 consecutive bring-ups failed",
+        "machine.start: no free memory",
+        "step_refused",
+        ALLOCATION,
+    ):
+        assert part in shown
+
+
+def test_excluded_slot_is_listed_with_its_reason(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.answers("GET /v1/slots", page({**SLOT, "state": "free", "reason": None, **EXCLUDED}))
+    listed = sliceplane("slots", "list").out
+    assert "blocked: bring_ups_failed" in listed
+    assert "3 consecutive bring-ups failed" in listed
+
+
+@pytest.mark.parametrize(
+    ("words", "route", "answer"),
+    [
+        (("nodes", "readmit", "lab-a"), "POST /v1/nodes/lab-a/readmit", NODE),
+        (("slots", "readmit", "lab-a/0"), "POST /v1/nodes/lab-a/slots/0/readmit", SLOT),
+    ],
+)
+def test_readmit_sends_the_reason_and_is_refused_without_one(
+    plane: ScriptedPlane, sliceplane: Run, words: tuple[str, ...], route: str, answer: dict[str, object]
+) -> None:
+    plane.answers(route, document(answer))
+    assert sliceplane(*words).code == 2
+    assert plane.seen == []
+    outcome = sliceplane(*words, "--why", "repaired")
+    assert outcome.code == 0
+    assert "lab-a" in outcome.out
+    assert plane.seen[0].body == b'{"why":"repaired"}'
 
 
 def test_slots_approved_before_a_refusal_are_told(plane: ScriptedPlane, sliceplane: Run) -> None:

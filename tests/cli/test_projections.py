@@ -4,7 +4,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -37,6 +37,7 @@ ASKED: dict[str, object] = {
 }
 VERIFY, VERIFYING = "POST /v1/verifications", f"GET /v1/verifications/{VERIFICATION['id']}"
 SLOT_DIFFERS = {
+    "kind": "read_model",
     "table": "read.slot",
     "key": {"slot_id": "node-a/1"},
     "columns": ["state", "allocation_id"],
@@ -44,6 +45,7 @@ SLOT_DIFFERS = {
     "replayed": {"slot_id": "node-a/1", "state": "claimed", "allocation_id": "alc-1", "vcpus": 1},
 }
 HEAD_IS_MISSING = {
+    "kind": "ledger",
     "table": "ledger.head",
     "key": {"stream_id": "slot-node-a/1"},
     "columns": ["stream_id", "version"],
@@ -204,12 +206,23 @@ def test_equal_tables_are_told_with_their_position(plane: ScriptedPlane, slicepl
     assert (outcome.code, outcome.out) == (0, "equal at position 20000\n")
 
 
+def different(code: str, *differences: Mapping[str, object]) -> dict[str, object]:
+    """The answer of a verification that found these, with this advice."""
+    advice = {"code": code, "message": "words of the control plane"}
+    return {
+        **ASKED,
+        "state": "different",
+        "position": LAST,
+        "differences": [*differences],
+        "advice": advice,
+    }
+
+
 def test_the_first_difference_of_each_table_is_told_with_its_key_and_both_values(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
-    found = {**ASKED, "state": "different", "position": LAST, "differences": [SLOT_DIFFERS, HEAD_IS_MISSING]}
     plane.answers(VERIFY, document(ASKED, 202))
-    plane.answers(VERIFYING, document(found))
+    plane.answers(VERIFYING, document(different("rebuild", SLOT_DIFFERS)))
     plane.answers(LIST, page(projection(), projection("holdings")))
     outcome = sliceplane("projections", "verify")
     assert outcome.code == 1
@@ -217,26 +230,32 @@ def test_the_first_difference_of_each_table_is_told_with_its_key_and_both_values
     told = [line.split() for line in outcome.out.splitlines()]
     assert ["state", "free", "claimed"] in told
     assert ["allocation_id", "null", "alc-1"] in told
-    assert "stream_id=slot-node-a/1: this row is missing" in outcome.out
-    assert "2 tables not equal to what the log says" in outcome.err
+    assert "1 table not equal to the replayed ledger" in outcome.err
     assert "sliceplane projections rebuild slots" in outcome.err
-    assert "ledger.head is written by the append alone" in outcome.err
 
 
-def test_nobody_is_told_to_rebuild_from_a_log_that_was_changed(plane: ScriptedPlane, sliceplane: Run) -> None:
-    changed = {"table": "ledger.event", "key": {"position": 3}, "columns": ["leaf"]}
-    found = {**ASKED, "state": "different", "position": LAST, "differences": [changed, SLOT_DIFFERS]}
+@pytest.mark.parametrize("code", ["keep_evidence", "advice_of_a_newer_release"])
+def test_advice_for_a_changed_ledger_is_to_keep_a_copy_and_never_to_rebuild_or_skip(
+    plane: ScriptedPlane, sliceplane: Run, code: str
+) -> None:
     plane.answers(VERIFY, document(ASKED, 202))
-    plane.answers(VERIFYING, document(found))
-    plane.answers(LIST, page(projection(), projection("holdings")))
+    plane.answers(VERIFYING, document(different(code, HEAD_IS_MISSING, SLOT_DIFFERS)))
     outcome = sliceplane("projections", "verify")
-    assert "ledger.event  first difference at position=3" in outcome.out
-    assert "rebuild nothing from it" in outcome.err
-    assert "projections rebuild" not in outcome.err
+    assert outcome.code == 1
+    assert "ledger.head  the ledger was changed  first difference at stream_id=slot-node-a/1" in outcome.out
+    assert "stream_id=slot-node-a/1: this row is missing" in outcome.out
+    assert "2 tables not equal to the replayed ledger" in outcome.err
+    for part in (
+        "words of the control plane",
+        "copy the database",
+        "ledger.head: written only by appends",
+    ):
+        assert part in outcome.err
+    assert "sliceplane projections" not in outcome.err
 
 
 def test_a_program_gets_the_differences_as_they_came(plane: ScriptedPlane, sliceplane: Run) -> None:
-    found = {**ASKED, "state": "different", "position": LAST, "differences": [SLOT_DIFFERS]}
+    found = different("rebuild", SLOT_DIFFERS)
     plane.answers(VERIFY, document(ASKED, 202))
     plane.answers(VERIFYING, document(found))
     plane.answers(LIST, page(projection()))
@@ -291,7 +310,7 @@ def test_a_terminal_shows_how_far_it_is_with_its_rate_and_then_the_result(
 def test_a_narrow_terminal_cuts_no_value_of_a_difference(
     plane: ScriptedPlane, environment: None, columns: int
 ) -> None:
-    found = {**ASKED, "state": "different", "position": LAST, "differences": [SLOT_DIFFERS]}
+    found = different("rebuild", SLOT_DIFFERS)
     plane.answers(VERIFY, document(ASKED, 202))
     plane.answers(VERIFYING, document(found))
     plane.answers(LIST, page(projection()))

@@ -13,6 +13,7 @@ from tests.cli.examples import (
     RELEASING,
     REMOVED,
     REQUESTED,
+    STARTING,
     event,
 )
 
@@ -38,6 +39,14 @@ def test_a_released_allocation_is_over() -> None:
 def test_a_failed_allocation_is_over_when_its_slots_are_empty() -> None:
     assert not _told(REQUESTED, PLACED, FAILED).over
     assert _told(REQUESTED, PLACED, FAILED, REMOVED).over
+
+
+def test_allocation_placed_on_another_node_waits_for_the_proofs_of_both() -> None:
+    replaced = event(5, "allocation.replaced", 2.0, slots=[{"slot_id": "lab-b/0"}], vacated=["lab-a/0"])
+    story = _told(REQUESTED, PLACED, STARTING, replaced)
+    assert (story.state, story.remaining) == ("placed", 2)
+    assert not _told(REQUESTED, PLACED, STARTING, replaced, FAILED, REMOVED).over
+    assert _told(REQUESTED, PLACED, STARTING, replaced, FAILED, REMOVED, REMOVED).over
 
 
 def test_a_slice_that_comes_back_makes_the_allocation_active_again() -> None:

@@ -8,12 +8,13 @@ import sys
 import pytest
 
 from tests.cli.control_plane import ScriptedPlane, document, page, stream
-from tests.cli.examples import ALLOCATION, COMING_UP, NODE, PLACED, REQUESTED, allocation, event
+from tests.cli.examples import ALLOCATION, COMING_UP, NODE, PLACED, RELEASING, REQUESTED, allocation, event
 from tests.cli.terminal import on_a_terminal, plain
 
 PATH = f"/v1/allocations/{ALLOCATION}"
 SLICEPLANE = (sys.executable, "-m", "control_plane.cli")
 CREATE = (*SLICEPLANE, "allocations", "create", "--sku", "lab.small")
+RELEASE = (*SLICEPLANE, "allocations", "release", ALLOCATION)
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
@@ -33,6 +34,23 @@ def test_ctrl_c_says_that_the_allocation_goes_on(
     assert "Traceback" not in err
 
 
+def test_ctrl_c_while_a_release_is_waited_for_does_not_advise_to_release(
+    plane: ScriptedPlane, environment: None
+) -> None:
+    plane.answers(f"DELETE {PATH}", document(allocation("releasing", version=9), 202))
+    plane.answers(f"GET {PATH}/watch", stream(*COMING_UP, RELEASING, hold=True))
+    process = subprocess.Popen(
+        [*RELEASE, "--wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    plane.await_request(f"GET {PATH}/watch")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (130, "")
+    assert f"stopped waiting; the release of {ALLOCATION} goes on" in err
+    assert f"sliceplane allocations watch {ALLOCATION}" in err
+    assert "allocations release" not in err
+
+
 def test_a_terminal_shows_a_live_line_and_then_the_result(plane: ScriptedPlane, environment: None) -> None:
     plane.answers("POST /v1/allocations", document(allocation("placed"), 202))
     plane.answers(f"GET {PATH}/watch", stream(*COMING_UP, hold=True))
@@ -42,7 +60,7 @@ def test_a_terminal_shows_a_live_line_and_then_the_result(plane: ScriptedPlane, 
     assert code == 0
     assert "\x1b[" in shown
     assert "after 5.0 s  (requested 0.00 s, placed 0.25 s, provisioning 4.8 s)" in plain(shown)
-    assert "root@10.100.1.10  (on node lab-a)" in plain(shown)
+    assert f"sliceplane ssh {ALLOCATION}" in plain(shown)
 
 
 def test_ctrl_c_ends_following_without_a_word(plane: ScriptedPlane, environment: None) -> None:

@@ -13,8 +13,10 @@ from typing import Final
 
 from events.values import Ipv4Address
 from node_agent.flows import Flow
-from node_agent.lab.simulated.host import HeldFlow, State
+from node_agent.lab.simulated.host import HeldFlow, HeldNeighbour, State
 from node_agent.machine_plans import FoundDomain, FoundProcess
+from node_agent.ports import Port
+from node_agent.routing import Neighbour
 from tasks.workflows import FAILPOINTS, Declared, Process
 from tests.connections import outbound
 from tests.faults.system import NODE, ON_CARDS, System
@@ -111,6 +113,19 @@ def foreign_flow(system: System, load: Load, state: State) -> None:
     state.flows.append(HeldFlow(state.bridges[0].name, 0xBAD, Flow(1, frozenset(), "NORMAL")))
 
 
+def foreign_port(system: System, load: Load, state: State) -> None:
+    state.ports.append(Port("extra0", state.bridges[0].name, 1))
+
+
+def route_deleted(system: System, load: Load, state: State) -> None:
+    state.routes.pop()
+
+
+def static_neighbour(system: System, load: Load, state: State) -> None:
+    wrong = Neighbour(Ipv4Address(system.show(load.old)["slots"][0]["private_ip"]), "02:00:00:00:00:99")
+    state.neighbours.append(HeldNeighbour(state.bridges[0].name, wrong))
+
+
 def rebooted(system: System, load: Load, state: State) -> None:
     """As the host's memory is after a power cut, but for the disks."""
     empty = State(uplinks=state.uplinks, disks=state.disks, starts=state.starts)
@@ -182,6 +197,9 @@ SITUATIONS: Final[dict[tuple[str, Process | None], Situation]] = {
     ("translation.unmap", None): Situation(keep=True, way=True, ask=way_closed),
     ("translation.flush_connections", None): Situation(disturb=connected),
     ("gateway.remove_foreign_flows", None): Situation(keep=True, disturb=foreign_flow),
+    ("gateway.remove_foreign_ports", None): Situation(keep=True, disturb=foreign_port),
+    ("gateway.set_routes", None): Situation(keep=True, disturb=route_deleted),
+    ("gateway.delete_neighbours", None): Situation(keep=True, disturb=static_neighbour),
     **{
         (each, None): Situation(keep=True, disturb=rebooted, starts=1)
         for each in (

@@ -225,7 +225,7 @@ def running_system(boot_seconds: float = 0.2) -> Iterator[System]:
     with server_folder() as state:
         layout = Layout(state)
         layout.ensure()
-        stack = Stack(layout, (), Screen().say, replicas=REPLICAS)
+        stack = Stack(layout, (), Screen().say, replicas=REPLICAS, simulated_nodes=True)
         # With a rate, so that meters are made and taken away too.
         system = System(layout, stack, sku="lab.medium", boot_seconds=boot_seconds)
         try:

@@ -74,7 +74,7 @@ def check_all_refuse(server: PostgresServer, reason: str) -> None:
         for program in programs:
             told, complained = program.communicate(timeout=100)
             (line,) = complained.splitlines()
-            assert line.startswith("This server cannot carry the ledger: ")
+            assert line.startswith("This PostgreSQL server cannot be used for the ledger: ")
             assert reason in line
             assert (program.returncode, told) == (1, "")
     finally:

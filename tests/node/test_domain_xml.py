@@ -78,6 +78,18 @@ ADDED: Final = "</devices>"
         ("console=ttyS0", "init=/bin/sh", "told 'init=/bin/sh'"),
         ('file="/disks/slice0/seed.iso"', 'file="/other.iso"', ", /other.iso, told"),
         ("<readonly />", "", "disk vda to write to"),
+        ("<devices>", "<cputune><quota>1000</quota></cputune><devices>", "limit quota"),
+        ("<devices>", "<memtune><hard_limit>1</hard_limit></memtune><devices>", "limit hard_limit"),
+        (
+            "<readonly />",
+            "<readonly /><iotune><total_iops_sec>1</total_iops_sec></iotune>",
+            "limit iotune of disk vda",
+        ),
+        (
+            '<target dev="slice0"',
+            '<bandwidth><inbound average="1" /></bandwidth><target dev="slice0"',
+            "limit bandwidth",
+        ),
         (ADDED, '<disk type="block"><target dev="vdb" /></disk></devices>', "disk vdb"),
         (ADDED, '<disk type="file" device="cdrom"><target dev="sda" /></disk></devices>', "disk sda"),
         ('<target dev="slice0"', '<link state="down" /><target dev="slice0"', "link down"),

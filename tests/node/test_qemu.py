@@ -13,7 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from node_agent.drivers.qemu import end_process, qemu_processes
+import pytest
+
+from node_agent.drivers.qemu import QemuProcesses, continue_process, end_process
 from node_agent.machine_plans import FoundProcess
 from tests.waiting import until
 
@@ -33,7 +35,7 @@ def running(program: str = "qemu-system-x86_64", guest: str = GUEST) -> Iterator
 
 
 def found() -> list[FoundProcess]:
-    return [process for process in qemu_processes() if process.name == GUEST]
+    return [process for process in QemuProcesses().all() if process.name == GUEST]
 
 
 def test_a_process_is_found_by_the_name_of_its_guest() -> None:
@@ -65,3 +67,77 @@ def test_a_later_process_with_the_same_number_is_left_alone() -> None:
     with running() as process:
         end_process(replace(found()[0], started=1))
         assert process.poll() is None
+
+
+def test_process_stopped_by_signal_is_found_frozen_and_continues() -> None:
+    processes = QemuProcesses()
+    with running() as process:
+        os.kill(process.pid, signal.SIGSTOP)
+        until(lambda: of_guest(processes).frozen, "it is stopped")
+        continue_process(of_guest(processes))
+        until(lambda: not of_guest(processes).frozen, "it runs")
+        assert process.poll() is None
+
+
+def test_later_process_with_the_same_number_is_not_continued() -> None:
+    processes = QemuProcesses()
+    with running() as process:
+        os.kill(process.pid, signal.SIGSTOP)
+        until(lambda: of_guest(processes).frozen, "it is stopped")
+        continue_process(replace(of_guest(processes), started=1))
+        assert of_guest(processes).frozen
+
+
+def of_guest(processes: QemuProcesses) -> FoundProcess:
+    process = processes.of_guest(GUEST, "tap0")
+    assert process is not None
+    return process
+
+
+LISTENING: Final = "import socket; own = socket.create_server(('127.0.0.1', 0)); print(own.getsockname()[1], flush=True); input()"
+DATAGRAMS: Final = LISTENING.replace(
+    "socket.create_server(('127.0.0.1', 0))",
+    "socket.socket(type=socket.SOCK_DGRAM); own.bind(('127.0.0.1', 0))",
+)
+LOCAL: Final = "import socket; own = socket.socketpair(); print(0, flush=True); input()"
+
+
+@pytest.mark.parametrize(
+    ("program", "found"),
+    [(LISTENING, "a TCP socket on port {port}"), (DATAGRAMS, "a UDP socket on port {port}"), (LOCAL, None)],
+    ids=["TCP", "UDP", "unix"],
+)
+def test_internet_socket_of_process_is_foreign_and_local_socket_is_not(
+    program: str, found: str | None
+) -> None:
+    words = ["qemu-system-x86_64", "-c", program, "-name", f"guest={GUEST}"]
+    with subprocess.Popen(
+        words, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            port = process.stdout.readline().strip()
+            expected = () if found is None else (found.format(port=port),)
+            assert of_guest(QemuProcesses()).foreign == expected
+        finally:
+            process.kill()
+
+
+def test_socket_opened_after_first_look_is_found() -> None:
+    late = "input(); " + LISTENING
+    words = ["qemu-system-x86_64", "-c", late, "-name", f"guest={GUEST}"]
+    processes = QemuProcesses()
+    with subprocess.Popen(
+        words, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            until(lambda: bool(Path(f"/proc/{process.pid}/cmdline").read_bytes()), "its words are shown")
+            until(lambda: of_guest(processes).foreign == (), "it has no socket")
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+            process.stdout.readline()
+            assert len(of_guest(processes).foreign) == 1
+        finally:
+            process.kill()

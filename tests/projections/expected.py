@@ -5,6 +5,7 @@ Comparing a table with its replay cannot see what both have wrong. This can, bec
 
 import json
 from collections import defaultdict
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import psycopg
@@ -48,12 +49,20 @@ def _slot(facts: list[_Told]) -> Row:
         "allocation_id": held.get("allocation_id"),
         "reason": withheld.get("reason"),
         **_drift(facts, "slot"),
+        **_bring_ups(facts, "slot"),
         "devices": described.get("devices", []),
         "numa_node": described.get("numa_node"),
         "granted": _last(facts, "slot.devices_granted").get("devices", []),
         **{name: hardware[name] for name in ("vcpus", "memory_mib", "network_device")},
         **{name: network.get(name) for name in names},
     }
+
+
+def _bring_ups(facts: list[_Told], of: str) -> Row:
+    over = (f"{of}.bring_up_succeeded", f"{of}.readmitted")
+    failed = _last(facts, f"{of}.bring_up_failed", but_not_after=over)
+    excluded = _last(facts, f"{of}.excluded", but_not_after=(f"{of}.readmitted",))
+    return {"failures": failed.get("failures"), "excluded": excluded.get("reason")}
 
 
 def _drift(facts: list[_Told], of: str) -> Row:
@@ -72,12 +81,14 @@ def _node(facts: list[_Told]) -> Row:
     superseded = _last(facts, "node.agent_superseded", but_not_after=("node.identified",))
     revoked = _last(facts, "node.revoked", but_not_after=("node.identified",))
     inspected = _last(facts, "node.inspected")
+    throttled = _last(facts, "node.reports_throttled", but_not_after=("node.reports_resumed",))
     agent = _last(facts, "node.identified", "node.inspected")
     states = {
         "node.expected": "expected",
         "node.enrolment_reopened": "expected",
         "node.identified": "enrolled",
         "node.revoked": "revoked",
+        "node.removed": "removed",
     }
     return {
         "version": len(facts),
@@ -89,8 +100,10 @@ def _node(facts: list[_Told]) -> Row:
         "key_thumbprint": key.get("key_thumbprint"),
         "superseded_session": superseded.get("presented_session"),
         "revoked": revoked.get("reason"),
+        "throttled_at": datetime.fromisoformat(throttled["since"]) if throttled else None,
         "agent_version": agent.get("agent_version"),
         **_drift(facts, "node"),
+        **_bring_ups(facts, "node"),
         **{name: inspected.get(name) for name in ("hostname", "simulated", "images", "missing")},
     }
 

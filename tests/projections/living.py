@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from control_plane import work
 from control_plane.commands.access import issue_key
 from control_plane.commands.allocations import expire_lease, miss_deadline, release_allocation
+from control_plane.commands.bring_ups import readmit_node_to_placement, readmit_slot_to_placement
 from control_plane.commands.identity import (
     enrol_node,
     note_superseded,
@@ -25,7 +26,7 @@ from control_plane.commands.identity import (
     renew_session,
     revoke_node,
 )
-from control_plane.commands.nodes import expect_node, reopen_enrolment
+from control_plane.commands.nodes import expect_node, remove_node, reopen_enrolment
 from control_plane.commands.placing import create_allocation
 from control_plane.commands.projections import order_rebuild
 from control_plane.commands.slots import approve_slot, break_glass
@@ -33,16 +34,19 @@ from control_plane.decisions.readiness import SSH
 from control_plane.decisions.refusals import Refused
 from control_plane.followers import ledger_dsn
 from control_plane.handle import Command, Handle, database_time
-from control_plane.intake import Place, take_report
+from control_plane.histories import allocation_history
+from control_plane.intake import Step, take_report
 from control_plane.origin import Origin
 from control_plane.projector.advance import Advance
 from control_plane.projector.compare import Difference
 from control_plane.projector.rebuild import Rebuild
 from control_plane.projector.verify import verify
+from control_plane.report_budget import Limits
 from control_plane.sessions import Superseded
 from control_plane.settings import SLICE_NETWORKS, Settings
+from control_plane.slice_reports import Place
 from control_plane.wiring import plane
-from events.allocations import AllocationPlaced, AllocationRequested
+from events.allocations import AllocationPlaced, AllocationReplaced, AllocationRequested
 from events.facts import Reason
 from events.tail import Tail
 from events.values import (
@@ -99,6 +103,9 @@ class Fleet:
     async def reopen(self, node: NodeId, word: str) -> bool:
         return await self.do(reopen_enrolment(node, token(word), self.origin("reopen")))
 
+    async def remove(self, node: NodeId) -> bool:
+        return await self.do(remove_node(node, self.origin("remove")))
+
     async def enrol(self, node: NodeId, word: str, version: str) -> bool:
         asked = proven(enrolment(node, token(word), credential=word, version=version))
         done = await self.do(enrol_node(asked, self.origin("enrol"), timedelta(minutes=15)))
@@ -110,7 +117,7 @@ class Fleet:
         """Go on from a session; False for one that is past, which is recorded."""
         asked = renewal(node, number, word, presented=self._words.get(node, word))
         try:
-            done = await self.do(renew_session(asked, self.origin("renew"), timedelta(minutes=15)))
+            done = await self.do(renew_session(asked, self.origin("renew"), timedelta(minutes=15), Limits()))
         except Superseded as superseded:
             await self.do(note_superseded(superseded, self.origin("renew")))
             return False
@@ -127,7 +134,11 @@ class Fleet:
         moment = datetime.now(UTC)
         report = Report(sequence=self._sequences[node], observed_at=moment, body=body)
         place = Place(node, UUID(int=1))
-        done = [await self.do(take_report(place, report)) for _ in range(1 + twice)]
+        silent_after = timedelta(seconds=20)
+        command = take_report(
+            place, Step(report), Limits(burst=10**6), silent_after=silent_after, simulated_allowed=True
+        )
+        done = [await self.do(command) for _ in range(1 + twice)]
         return all(done)
 
     async def approve(self, slot: SlotId) -> bool:
@@ -135,6 +146,20 @@ class Fleet:
 
     async def break_glass(self, slot: SlotId) -> bool:
         return await self.do(break_glass(slot, "its host burned down", self.origin("break glass")))
+
+    async def readmit(self, node: NodeId, slot: SlotId | None) -> bool:
+        origin, why = self.origin("readmit"), "it was repaired"
+        if slot is None:
+            return await self.do(readmit_node_to_placement(node, why, origin))
+        return await self.do(readmit_slot_to_placement(slot, why, origin))
+
+    async def note_replacement(self, allocation: AllocationId) -> None:
+        """Know also the slots that the allocation got on another node."""
+        async with self.handle.engine.connect() as conn:
+            history = await allocation_history(conn, allocation)
+        for fact in (each.fact for each in history):
+            if isinstance(fact, AllocationReplaced):
+                self.placed[allocation] = (*fact.vacated, *(each.slot_id for each in fact.slots))
 
     async def create(self, slots: int, project: str) -> bool:
         await self._heard_of()
@@ -151,7 +176,13 @@ class Fleet:
 
         return await self.do(
             create_allocation(
-                asked, SSH, (), self.origin("create"), noted, silent_after=timedelta(seconds=20)
+                asked,
+                SSH,
+                (),
+                self.origin("create"),
+                noted,
+                silent_after=timedelta(seconds=20),
+                simulated_allowed=True,
             )
         )
 

@@ -31,6 +31,7 @@ NODES = st.sampled_from([NodeId("node-a"), NodeId("node-b")])
 WORDS = st.sampled_from(["first", "second"])
 LIVE = [each.name for each in PROJECTIONS.values() if not each.inline]
 REASON = reports.Reason(code="broken", message="it broke")
+OF_NODE = reports.Reason(code="step_refused", message="machine.start: refused")
 BATCHES = st.sampled_from([1, 2, 7, 500])
 
 GPUS = [
@@ -57,6 +58,10 @@ class Histories(RuleBasedStateMachine):
     @rule(node=NODES)
     def a_node_is_expected(self, node: NodeId) -> None:
         self._run(self.fleet.expect(node))
+
+    @rule(node=NODES)
+    def node_is_removed(self, node: NodeId) -> None:
+        self._run(self.fleet.remove(node))
 
     @rule(node=NODES, word=WORDS)
     def enrolment_is_reopened(self, node: NodeId, word: str) -> None:
@@ -128,6 +133,20 @@ class Histories(RuleBasedStateMachine):
     @rule(node=NODES, index=st.integers(0, 2))
     def a_slot_is_freed_without_proof(self, node: NodeId, index: int) -> None:
         self._run(self.fleet.break_glass(SlotId(f"{node}/{index}")))
+
+    @rule(node=NODES, index=st.none() | st.integers(0, 2))
+    def what_is_excluded_is_readmitted(self, node: NodeId, index: int | None) -> None:
+        self._run(self.fleet.readmit(node, None if index is None else SlotId(f"{node}/{index}")))
+
+    @precondition(lambda self: self.fleet.placed)
+    @rule(data=st.data(), times=st.integers(1, 3))
+    def bring_ups_fail(self, data: st.DataObject, times: int) -> None:
+        allocation = self._allocation(data)
+        for slot in range(times):
+            node, slot_id = self.fleet.node_of(allocation, slot)
+            body = reports.SliceFailed(slot_id=slot_id, allocation_id=allocation, reason=OF_NODE)
+            self._run(self.fleet.report(node, body))
+            self._run(self.fleet.note_replacement(allocation))
 
     @rule(slots=st.integers(1, 3), project=st.sampled_from(["red", "blue"]))
     def an_allocation_is_asked_for(self, slots: int, project: str) -> None:

@@ -81,7 +81,7 @@ def test_every_projection_is_shown_with_its_position(running_plane: RunningPlane
 
 def test_a_name_that_is_no_projection_is_unknown(running_plane: RunningPlane) -> None:
     client = running_plane.client()
-    keyed = client.post("/projections/%00/rebuild", headers={"Idempotency-Key": "k"})
+    keyed = client.post("/projections/sl%20ot/rebuild", headers={"Idempotency-Key": "k"})
     for answer in (client.get("/projections/slot"), client.post("/projections/slot/rebuild"), keyed):
         assert answer.status_code == 404
         assert answer.json()["reasons"][0]["code"] == "unknown_projection"

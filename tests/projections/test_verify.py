@@ -8,6 +8,7 @@ import pytest
 from deploy.embedded.postgres import PostgresServer
 from tests.projections.keeping import caught_up, change, some_life, verify
 from tests.servers.plane import RunningPlane, running
+from tests.waiting import until
 
 BY_HAND = [
     ("read.slot", "update read.slot set state = 'free' where slot_id = 'node-a/1'", "state"),
@@ -45,12 +46,27 @@ def test_untouched_tables_are_equal(running_plane: RunningPlane) -> None:
     assert 0 < found["position"] <= last
 
 
+def test_position_of_an_append_that_is_under_way_is_not_missing(running_plane: RunningPlane) -> None:
+    with psycopg.connect(running_plane.database.admin_dsn) as appender:
+        appender.execute("select pg_advisory_xact_lock_shared(21328, 1)")  # as append does
+        [drawn] = appender.execute("select nextval('ledger.position_seq')").fetchone() or ()
+        some_life(running_plane)
+        found = verify(running_plane)
+        assert found["position"] > drawn
+        assert (found["state"], found["differences"], found["advice"]) == ("equal", [], None)
+
+
 @pytest.fixture(scope="module")
 def lived(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
     """A control plane with a history, for tests that put back what they change."""
     with running(postgres_server) as made:
+        made.rows("select nextval('ledger.position_seq')")  # an append that drew a position and was lost
         some_life(made)
         caught_up(made)
+        until(
+            lambda: bool(made.rows("select 1 from ledger.dead_position")),
+            "the lost position is recorded as dead",
+        )
         yield made
 
 
@@ -67,6 +83,59 @@ def test_a_row_edited_by_hand_is_named(lived: RunningPlane, table: str, statemen
     assert difference["key"]
     assert difference["live"] != difference["replayed"]
     put_back(lived, table, kept)
+    ledger_changed = table.startswith("ledger.")
+    assert difference["kind"] == ("ledger" if ledger_changed else "read_model")
+    assert found["advice"]["code"] == ("keep_evidence" if ledger_changed else "rebuild")
+
+
+A_MIDDLE = "stream_id = 'slot-node-a/1' and version = 2"
+NEWEST = "position = (select max(position) from ledger.event)"
+NEWEST_WITH_ITS_HEAD = f"""
+with gone as (delete from ledger.event where {NEWEST} returning stream_id)
+update ledger.head set version = version - 1 where stream_id in (select stream_id from gone)
+"""
+STREAM_WITH_ITS_HEAD = """
+with gone as (delete from ledger.event where stream_id = 'slot-node-a/2')
+delete from ledger.head where stream_id = 'slot-node-a/2'
+"""
+EVENT_AT_A_DEAD_POSITION = """
+insert into ledger.dead_position
+select position, recorded_at, 'x', epoch, leaf from ledger.event order by position limit 1
+"""
+CHANGED_LEDGERS = {
+    "event-of-a-stream-deleted": (f"delete from ledger.event where {A_MIDDLE}", {"stream_id", "version"}),
+    "first-event-deleted": ("delete from ledger.event where position = 1", {"position"}),
+    "newest-event-deleted": (f"delete from ledger.event where {NEWEST}", {"position"}),
+    "newest-event-deleted-with-its-head": (NEWEST_WITH_ITS_HEAD, {"position"}),
+    "stream-deleted-with-its-head": (STREAM_WITH_ITS_HEAD, {"position"}),
+    "event-unreadable": (f"update ledger.event set type = 'slot.painted' where {A_MIDDLE}", {"position"}),
+    "event-inserted-at-a-dead-position": (EVENT_AT_A_DEAD_POSITION, {"position"}),
+    "dead-position-deleted": ("delete from ledger.dead_position", {"position"}),
+    "dead-position-changed": ("update ledger.dead_position set seen_by = 'other'", {"position"}),
+}
+
+
+@pytest.mark.parametrize("change_", CHANGED_LEDGERS)
+def test_changed_ledger_is_reported_with_the_advice_to_keep_a_copy(lived: RunningPlane, change_: str) -> None:
+    statement, key = CHANGED_LEDGERS[change_]
+    tables = ("ledger.event", "ledger.head", "ledger.dead_position")
+    kept = {
+        table: [row for [row] in lived.rows(f"select to_jsonb(kept)::text from {table} kept")]
+        for table in tables
+    }
+    change(lived, statement)
+    try:
+        found = verify(lived)
+    finally:
+        for table, rows in kept.items():
+            put_back(lived, table, rows)
+
+    assert found["state"] == "different"
+    assert found["stopped"] is None
+    assert found["advice"]["code"] == "keep_evidence"
+    named = [set(each["key"]) for each in found["differences"] if each["kind"] == "ledger"]
+    assert key in named, found["differences"]
+    assert verify(lived)["state"] == "equal"
 
 
 def put_back(plane: RunningPlane, table: str, kept: list[str]) -> None:

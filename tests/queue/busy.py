@@ -19,8 +19,8 @@ _LAST: Final = b"+PONG\r\n"
 
 
 def wants(keys: QueueKeys) -> list[bytes]:
-    """One for each connection: its whole queue by a script, its whole queue by a command, the same once more, and all
-    else that it may run, many at a time.
+    """One for each connection: as much of its queue as a reply holds, for one worker, for another and for the first
+    again, and all else that it may run, many at a time.
     """
 
     def run(script: Script, *said: object) -> bytes:
@@ -28,14 +28,13 @@ def wants(keys: QueueKeys) -> list[bytes]:
 
     whole = run(FETCH, "greedy", _MANY)
     others = (
-        run(BEAT, "greedy", 1500),
+        run(BEAT, "greedy"),
         run(FETCH, "another", 1),
         run(SETTLE, "another", "no order"),
         run(PUT_BACK, "another", *["no order"] * _MANY),
-        words("LREM", keys.waiting, 0, "no order"),
-        words("HGETALL", keys.held),
+        words("HGET", keys.held, "no order"),
     )
-    return [whole, words("HGETALL", keys.messages), whole, b"".join(others) * 20]
+    return [whole, run(FETCH, "greedy too", _MANY), whole, b"".join(others) * 20]
 
 
 def ask_without_end(address: QueueAddress, wanted: bytes) -> None:

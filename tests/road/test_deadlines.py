@@ -6,6 +6,7 @@ from control_plane.dispatch import Dispatcher
 from control_plane.histories import allocation_history
 from control_plane.wiring import Plane, plane
 from events.values import AllocationId, stream_of_allocation, stream_of_task
+from tests.api.broken_nodes import Node, placed
 from tests.api.node import BEAT, admit, allocate
 from tests.api.reporting import Running
 from tests.api.test_ingress import SHARED, has, opened, states
@@ -80,3 +81,39 @@ async def test_what_an_admin_asked_for_waits_for_reports_on_their_way_too(databa
 async def _reports_wait(made: Plane, count: int) -> None:
     async with made.engine.begin() as conn:
         await conn.exec_driver_sql(SEEN, (count,))
+
+
+def counted(plane: RunningPlane) -> list[str]:
+    """Streams on which failed bring-ups are counted."""
+    rows = plane.rows("select stream_id from ledger.event where type like '%.bring_up_failed' order by 1")
+    return [stream for (stream,) in rows]
+
+
+async def test_deadline_missed_by_a_reachable_node_that_accepted_the_order_counts_against_it(
+    running_plane: RunningPlane,
+) -> None:
+    node = Node(running_plane, "n1", slots=1)
+    asked = placed(running_plane)
+    node.reports(asked, "slice.starting")
+    assert await rung(running_plane, AllocationId(asked["id"])) == "failed"
+    assert counted(running_plane) == ["node-n1", "slot-n1/0"]
+    [failure] = node.shown()["failures"]
+    assert failure["reason"]["code"] == "deadline_missed"
+
+
+async def test_deadline_missed_before_the_node_took_up_the_order_does_not_count(
+    running_plane: RunningPlane,
+) -> None:
+    Node(running_plane, "n1", slots=1)
+    asked = placed(running_plane)
+    assert await rung(running_plane, AllocationId(asked["id"])) == "failed"
+    assert counted(running_plane) == []
+
+
+async def test_deadline_missed_by_an_unreachable_node_does_not_count(running_plane: RunningPlane) -> None:
+    node = Node(running_plane, "n1", slots=1)
+    asked = placed(running_plane)
+    node.reports(asked, "slice.starting")
+    running_plane.rows("update work.node_seen set seen_at = seen_at - interval '1 hour' returning 1")
+    assert await rung(running_plane, AllocationId(asked["id"])) == "failed"
+    assert counted(running_plane) == []

@@ -81,6 +81,7 @@ def settings_for(
         queue_port=queue_port,
         signing_key_file=signing_key,
         deadline_grace_seconds=0.0,
+        place_on_simulated_nodes=True,
         log="console",
     )
 

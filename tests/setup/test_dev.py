@@ -23,6 +23,7 @@ def test_help_lists_the_verbs() -> None:
     assert re.findall(r"\./dev (\w+)", listed) == [
         "up",
         "down",
+        "reset",
         "test",
         "torture",
         "check",

@@ -41,7 +41,7 @@ def site(server_with_tls: Path) -> Iterator[Site]:
     expired = made.server.rename(layout.state / "expired.pem")
     made.server.write_bytes(expired.read_bytes())
     said: list[str] = []
-    stack = Stack(layout, (), said.append)
+    stack = Stack(layout, (), said.append, simulated_nodes=True)
     try:
         stack.start()
         yield Site(layout, stack, said, expired)

@@ -77,7 +77,7 @@ class Site:
 
     def approve(self, name: str) -> None:
         def slots() -> list[dict[str, Any]]:
-            return self.api.items(f"/slots?node={name}")
+            return self.api.items("/slots", node=name)
 
         until(lambda: len(slots()) == 2, "the node's slots are discovered")
         for index in (0, 1):

@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from deploy.embedded.layout import Layout, default_state
+from deploy.embedded.layout import SYSTEM_STATE, Layout, default_state
 from deploy.embedded.program import layouts, parsed
 from tasks.trust import trust
 from tests.faults.embedded import traces
@@ -133,6 +135,67 @@ def test_an_interrupt_at_any_moment_leaves_nothing_behind(state: Path, kind: str
     assert traces(up.layout) == []
 
 
+@pytest.mark.slow
+def test_once_releases_the_slice_of_an_interrupted_once_and_names_the_others(state: Path) -> None:
+    first = Up(state, "--simulated")
+    first.until_said("Ctrl-C stops everything")
+    [kept] = active(first.layout)
+    assert first.end(signal.SIGINT) == 130
+    second = Up(state, "--once", "--simulated")
+    second.until_said("slot.claimed")
+    assert second.end(signal.SIGINT) == 130
+    assert "stopping ..." in second.said
+    third = Up(state, "--once", "--simulated")
+    assert third.wait() == 0, third.said
+    assert "is left over from an interrupted --once" in third.said
+    assert f"another slice is active here: {kept[0]}" in third.said
+
+
+@pytest.mark.slow
+def test_once_without_a_free_slot_names_the_holders_and_what_to_do(state: Path) -> None:
+    first = Up(state, "--simulated")
+    first.until_said("Ctrl-C stops everything")
+    body = {
+        "sku": "lab.small",
+        "ssh_authorized_keys": [(state / "ssh" / "id_ed25519.pub").read_text().strip()],
+    }
+    for _ in range(3):
+        answer = ask(first.layout, "POST", "/allocations", body)
+        assert answer.is_success, answer.text
+    holders = [each["id"] for each in allocations(first.layout)]
+    assert (first.end(signal.SIGINT), len(holders)) == (130, 4)
+    second = Up(state, "--once", "--simulated")
+    assert second.wait() == 1
+    assert all(holder in second.said for holder in holders), second.said
+    assert "./dev reset" in second.said
+    assert "{" not in second.said
+
+
+def test_reset_empties_the_state_folder_only_after_confirmation(state: Path) -> None:
+    up = Up(state, "--simulated")
+    up.until_said("starting the control plane")
+    refused = reset(state, "--yes")
+    assert (refused.returncode, "in use by process" in refused.stdout) == (1, True), refused.stdout
+    assert up.end(signal.SIGINT) == 130
+    kept = {each.name for each in state.iterdir()}
+    declined = reset(state, answer="no\n")
+    assert (declined.returncode, {each.name for each in state.iterdir()}) == (1, kept)
+    done = reset(state, answer="yes\n")
+    assert (done.returncode, list(state.iterdir())) == (0, []), done.stdout
+
+
+def test_reset_and_up_refuse_a_folder_of_other_files(tmp_path: Path) -> None:
+    precious = tmp_path / "thesis.txt"
+    precious.write_text("42")
+    for verb in (("reset", "--yes"), ("up", "--once", "--simulated")):
+        assert down(tmp_path).returncode == 0
+        command = [sys.executable, "-m", "deploy.embedded", verb[0], "--state", str(tmp_path), *verb[1:]]
+        refused = subprocess.run(command, cwd=REPOSITORY, check=False, capture_output=True, text=True)
+        assert refused.returncode == 1
+        assert "not a state folder" in refused.stdout
+        assert [each.name for each in tmp_path.iterdir()] == [precious.name]
+
+
 def test_down_removes_what_a_killed_up_left(state: Path) -> None:
     up = Up(state, "--simulated")
     up.until_said("Ctrl-C stops everything")
@@ -205,18 +268,72 @@ def test_the_line_that_it_prints_has_the_command_line_talk_to_this_one(state: Pa
     [mine] = active(up.layout)
     up.until_said("try ")
     [told] = re.findall(r"export SLICEPLANE_CONFIG=(\S+)", up.said)
-    command = [sys.executable, "-m", "control_plane.cli", "allocations", "list"]
-    environment = {**os.environ, "SLICEPLANE_CONFIG": told}
-    listed = subprocess.run(
-        command, cwd=REPOSITORY, env=environment, check=False, capture_output=True, text=True
-    )
+    assert told == str(up.layout.client_file)
+    listed = sliceplane(up.layout, "allocations", "list")
     assert mine[0] in listed.stdout, listed.stderr
     assert up.end(signal.SIGINT) == 130
+
+
+@pytest.mark.node
+@pytest.mark.slow
+def test_sliceplane_ssh_reaches_the_guest_by_its_ingress_and_from_its_node(state: Path) -> None:
+    up = Up(state)
+    up.until_said("Ctrl-C stops everything")
+    [(allocation, _)] = active(up.layout)
+    up.until_said(f"sliceplane ssh {allocation}")
+    for options in ((), ("--via", "node")):
+        done = sliceplane(up.layout, "ssh", allocation, *options, "--", "hostname; cat; exit 7")
+        assert (done.returncode, done.stdout) == (7, f"{allocation}\nfrom here\n"), done.stderr
+    assert up.end(signal.SIGINT) == 130
+    assert traces(up.layout) == []
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_curl_lines_of_the_readme_list_sizes_and_request_a_slice(state: Path) -> None:
+    readme = (REPOSITORY / "README.md").read_text()
+    [block] = [each for each in readme.split("```") if each.startswith("\ncd ") and "curl" in each]
+    folder, *lines = block.strip().splitlines()
+    assert (folder, len(lines)) == (f"cd {SYSTEM_STATE}", 4)
+    up = Up(state, "--simulated")
+    up.until_said("Ctrl-C stops everything")
+    typed = "\n".join((f"cd {shlex.quote(str(state))}", *lines))
+    done = subprocess.run(["bash", "-c", typed], check=True, capture_output=True, text=True, timeout=60)
+    sizes, made = (json.loads(line) for line in done.stdout.splitlines())
+    assert "lab.small" in [each["name"] for each in sizes["items"]]
+    assert made["id"] in [each["id"] for each in allocations(up.layout)], done.stderr
+    assert up.end(signal.SIGINT) == 130
+
+
+def sliceplane(layout: Layout, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command line, on the configuration that `up` wrote, with a line on its standard input."""
+    return subprocess.run(
+        [sys.executable, "-m", "control_plane.cli", *words],
+        cwd=REPOSITORY,
+        env={**os.environ, "SLICEPLANE_CONFIG": str(layout.client_file)},
+        input="from here\n",
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
 
 def down(state: Path) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "deploy.embedded", "down", "--state", str(state)]
     return subprocess.run(command, cwd=REPOSITORY, check=False, capture_output=True)
+
+
+def reset(state: Path, *options: str, answer: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "deploy.embedded", "reset", "--state", str(state), *options]
+    return subprocess.run(
+        command,
+        cwd=REPOSITORY,
+        check=False,
+        text=True,
+        input=answer,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
 
 
 def states(layout: Layout) -> list[str]:

@@ -57,6 +57,9 @@ class Alteration:
 ALTERATIONS: Final = {
     "a disk is attached": Alteration("disk vdb", "attach-disk {domain} {file} vdb --mode readonly"),
     "its link is cut": Alteration("link down", "domif-setlink {domain} {mac} down"),
+    "its disk is throttled": Alteration(
+        "limit iotune of disk vda", "blkdeviotune {domain} vda --total-iops-sec 5 --live"
+    ),
     "its display listens": Alteration(
         "display vnc on 0.0.0.0",
         written="<listen type='none'/>",
@@ -72,6 +75,36 @@ ALTERATIONS: Final = {
         "channel",
         written="</devices>",
         other="<channel type='pty'><target type='virtio' name='out'/></channel></devices>",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Extension:
+    """An addition to a running machine through QEMU's monitor, which its domain does not show."""
+
+    commands: tuple[str, ...]
+    """Commands of the human monitor, or of QMP if one begins with a brace."""
+    foreign: str
+
+
+_DISPLAY: Final = (
+    '{"execute": "display-update", "arguments":'
+    ' {"type": "vnc", "addresses": [{"type": "inet", "host": "0.0.0.0", "port": "5977"}]}}'
+)
+EXTENSIONS: Final = {
+    "its display listens": Extension((_DISPLAY,), "a TCP socket on port 5977"),
+    "a debugger may connect": Extension(("gdbserver tcp:127.0.0.1:5978",), "a TCP socket on port 5978"),
+    "it has another card": Extension(
+        ("netdev_add user,id=other", "device_add virtio-net-pci,netdev=other,id=other-card,bus=pci.4"),
+        "device other-card (virtio-net-pci)",
+    ),
+    "its frames are copied": Extension(
+        (
+            "chardev-add null,id=copies",
+            "object_add filter-mirror,id=spy,netdev=hostnet0,queue=all,outdev=copies",
+        ),
+        "object spy (filter-mirror)",
     ),
 }
 
@@ -112,6 +145,12 @@ class Host(Protocol):
         ...
 
     def alter(self, domain: FoundDomain, alteration: Alteration) -> None: ...
+
+    def freeze(self, domain: FoundDomain) -> None:
+        """Stop its process by a signal."""
+        ...
+
+    def extend(self, domain: FoundDomain, extension: Extension) -> None: ...
 
     def block(self, slot: str) -> None:
         """Put a file in the place of the slot's folder, and away with that."""
@@ -158,6 +197,12 @@ class Simulated:
     def alter(self, domain: FoundDomain, alteration: Alteration) -> None:
         self._hypervisor.alter(domain.uuid, alteration.strange)
 
+    def freeze(self, domain: FoundDomain) -> None:
+        self._hypervisor.freeze(domain.uuid)
+
+    def extend(self, domain: FoundDomain, extension: Extension) -> None:
+        self._hypervisor.extend(domain.uuid, extension.foreign)
+
     def block(self, slot: str) -> None:
         self.disks.wipe(slot)
         with self._host.change() as state:
@@ -167,16 +212,19 @@ class Simulated:
 class Real:
     """Reached through the node's root folder; `folder` is one that this machine and its nodes share.
 
-    The suite itself stands outside the node, where QEMU's processes are none of its host's.
+    The suite itself stands outside the node, and looks for QEMU's processes among the node's.
     """
 
     def __init__(self, node: LabNode, folder: Path) -> None:
         # Here and not above: libvirt's package is an extra, and the simulated host needs none of it.
         from node_agent.drivers.libvirt import LibvirtHypervisor
+        from node_agent.drivers.qemu import QemuProcesses
 
         self._node, self.changed = node, threading.Event()
         socket = f"/proc/{node.pid}/root/run/libvirt/libvirt-sock"
-        self._hypervisor = LibvirtHypervisor(f"qemu:///system?socket={socket}", self.changed.set)
+        self._hypervisor = LibvirtHypervisor(
+            f"qemu:///system?socket={socket}", self.changed.set, processes=QemuProcesses(node.pid)
+        )
         self.hypervisor: Hypervisor = self._hypervisor
         self.disks: Disks = DisksFolder(folder / "disks")
         self.images: Images = ImagesFolder(folder / "images")
@@ -233,6 +281,14 @@ class Real:
         fresh = re.sub("<(alias|address type='pci'|log) .*/>", "", other)
         self.virsh("destroy", str(domain.uuid))
         self._node.run([*VIRSH, "create", "/dev/stdin"], stdin=fresh)
+
+    def freeze(self, domain: FoundDomain) -> None:
+        self._node.run(["pkill", "-STOP", "-f", f"guest={domain.name},"])
+
+    def extend(self, domain: FoundDomain, extension: Extension) -> None:
+        for command in extension.commands:
+            words = [command] if command.startswith("{") else ["--hmp", command]
+            self.virsh("qemu-monitor-command", str(domain.uuid), *words)
 
     def block(self, slot: str) -> None:
         self.disks.wipe(slot)

@@ -14,7 +14,7 @@ from node_agent.looks import one_look
 from node_agent.machine_plans import FoundDomain
 from node_agent.machines import Machines
 from node_agent.slices import HostRefused, HostUnreadable, Slice
-from tests.contract.machines.hosts import ALTERATIONS, Host
+from tests.contract.machines.hosts import ALTERATIONS, EXTENSIONS, Host
 from tests.lab.awaiting import eventually
 from tests.node.guests import SECOND, network_on, slice_on
 
@@ -190,6 +190,37 @@ def test_a_machine_that_was_altered_is_told_and_made_anew(
     assert apply(machines) == ["machine.destroy", "machine.start"]
     assert guest_of(only_domain(host)) == guest_for(WANTED)
     assert apply(machines) == []
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_machine_extended_through_its_monitor_is_reported_and_replaced(
+    name: str, host: Host, machines: Machines
+) -> None:
+    host.add_tap("slice0")
+    apply(machines)
+    assert apply(machines) == []
+    host.extend(only_domain(host), EXTENSIONS[name])
+    mends = {step.mends for step in machines.to_apply(WANTED)}
+    found = [(each.kind, EXTENSIONS[name].foreign in each.found) for each in mends if each]
+    assert found == [("machine.changed", True)]
+    assert apply(machines) == ["machine.destroy", "machine.start"]
+    assert apply(machines) == []
+
+
+def test_machine_whose_process_is_stopped_by_signal_is_reported_and_continues(
+    host: Host, machines: Machines
+) -> None:
+    host.add_tap("slice0")
+    apply(machines)
+    host.freeze(only_domain(host))
+    eventually(lambda: [step.name for step in machines.to_apply(WANTED)] == ["machine.resume"])
+    assert [step.mends.kind for step in machines.to_apply(WANTED) if step.mends] == ["machine.frozen"]
+    process = host.hypervisor.process(only_domain(host))
+    assert apply(machines) == ["machine.resume"]
+    assert apply(machines) == []
+    continued = host.hypervisor.process(only_domain(host))
+    assert process is not None
+    assert continued == replace(process, frozen=False)
 
 
 def guest_of(domain: FoundDomain) -> Guest:

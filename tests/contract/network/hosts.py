@@ -1,32 +1,175 @@
 """The hosts that one suite runs on, and the simulated one of the two; it needs no package of the host drivers."""
 
-from dataclasses import replace
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Literal, Protocol, assert_never
+from uuid import UUID
 
 from events.values import Ipv4Address, MacAddress
 from node_agent.drivers.sysfs import SysfsPci
-from node_agent.gateway import Bridges, DhcpServers, Gateway, HostLinks, NodeFilter, NodeNetwork
+from node_agent.flows import LOCAL_NUMBER
+from node_agent.foreign_rules import ForeignRule, ForeignTable
+from node_agent.gateway import Bridges, DhcpServers, Gateway, HostLinks, HostRouting, NodeFilter, NodeNetwork
+from node_agent.host import Reachability
 from node_agent.lab.simulated.dhcp import SimulatedLeases, ask_for_lease
 from node_agent.lab.simulated.host import HeldRepresentor, SimulatedHost
 from node_agent.lab.simulated.links import SimulatedLinks
 from node_agent.lab.simulated.nat import SimulatedFilter
 from node_agent.lab.simulated.ovs import SimulatedSwitch
 from node_agent.lab.simulated.pci import SimulatedPci
+from node_agent.lab.simulated.reaching import SimulatedReachability
+from node_agent.lab.simulated.routing import SimulatedRouting
 from node_agent.leases import LeaseAspect, Leases
-from node_agent.links import LinkAspect, Links, OtherLink, Representor
+from node_agent.links import Alterations, LinkAspect, Links, OtherLink, Representor
+from node_agent.machine_plans import FoundDomain
 from node_agent.passthrough import PciBus
 from node_agent.places import NO_PLACES, Places
-from node_agent.ports import PortAspect, Switch
-from node_agent.rivals import Diversion
-from node_agent.slices import Aspect
+from node_agent.ports import Port, PortAspect, Switch, Switching
+from node_agent.rules import Chain, canonical, match
+from node_agent.rules import field as port_of
+from node_agent.slices import Aspect, SliceNetwork
 from node_agent.translations import Filter, TranslationAspect
+from node_agent.xfrm import XfrmPolicy
 from tests.connections import inbound, outbound
+from tests.contract.network.interference import CHANGED, Interference
 from tests.node.pci_trees import switching
 
 _NUMBER: Final = 77
+Addition = Literal[
+    "address", "qdisc", "mirror", "redirect", "program", "macvlan", "mac", "route_localnet", "xdp"
+]
+"""Additions of an administrator to a link; frames are mirrored and redirected to `slice1`."""
+ADDED: Final[Mapping[Addition, Alterations]] = {
+    "address": Alterations(others=frozenset({"address 10.100.1.10/32"})),
+    "qdisc": Alterations(others=frozenset({"qdisc tbf at its root"})),
+    "mirror": Alterations(
+        frozenset({"u32 filter that mirrors to slice1"}), frozenset({"qdisc clsact at its hooks"})
+    ),
+    "redirect": Alterations(
+        frozenset({"u32 filter that redirects to slice1"}), frozenset({"qdisc ingress at its hooks"})
+    ),
+    "program": Alterations(frozenset({"bpf filter that is there"}), frozenset({"qdisc clsact at its hooks"})),
+    "macvlan": Alterations(frozenset({"macvlan link spy0 on it"})),
+    "mac": Alterations(others=frozenset({"MAC 02:00:00:00:00:99"})),
+    "route_localnet": Alterations(others=frozenset({"setting route_localnet"})),
+    "xdp": Alterations(frozenset({"an XDP program"})),
+}
+"""Expected alterations of the tap."""
+
+
+@dataclass(frozen=True)
+class FilterChange:
+    """A change of the agent's tables, as lines of `nft`, and as what a listing then shows.
+
+    `others` are what is there beside the declaration; a chain named in `chains` has these attributes.
+    """
+
+    nft: str
+    others: tuple[str, ...] = ()
+    chains: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def chain(self, chain: Chain) -> Chain:
+        return replace(chain, **self.chains.get(chain.name, {}))
+
+
+FILTER_CHANGES: Final = {
+    "dormant table": FilterChange(
+        "add table inet sliceplane { flags dormant; }", ("table inet with dormant",)
+    ),
+    "dormant table at the bridge": FilterChange(
+        "add table netdev sliceplane { flags dormant; }", ("table netdev with dormant",)
+    ),
+    "policy drop": FilterChange(
+        "add chain inet sliceplane forward { policy drop; }", chains={"forward": {"policy": "drop"}}
+    ),
+    "another priority": FilterChange(
+        "delete chain inet sliceplane untracked_in;"
+        " add chain inet sliceplane untracked_in { type filter hook prerouting priority 10; }",
+        chains={"untracked_in": {"priority": 10}},
+    ),
+    "another device": FilterChange(
+        "delete chain netdev sliceplane replies; add chain netdev sliceplane replies"
+        " { type filter hook egress device lo priority 0; }",
+        chains={"replies": {"device": "lo"}},
+    ),
+    "a set": FilterChange("add set inet sliceplane allowed { type ipv4_addr; }", ("set inet allowed",)),
+    "a map": FilterChange(
+        "add map inet sliceplane ways { type inet_service : ipv4_addr; }", ("map inet ways",)
+    ),
+    "a counter": FilterChange("add counter inet sliceplane seen", ("counter inet seen",)),
+    "a quota": FilterChange("add quota inet sliceplane much { 9 mbytes; }", ("quota inet much",)),
+}
+"""Changes of the tables' declaration that leave each rule as it is, but for those of a chain that is made again."""
 THIEF: Final = "br-thief"
 """The bridge of `plant_master`."""
+
+
+@dataclass(frozen=True)
+class SwitchSetting:
+    """Foreign settings that an administrator makes in the switch, by a command with `{bridge}` and `{tap}`.
+
+    `found` is what it is reported by: of the slice's port, of the bridge, of a port or all of the OpenFlow switch, or
+    the name of a port that is not a slot's.
+    """
+
+    command: str
+    of: Literal["port", "bridge", "switch port", "switch", "ports"]
+    found: str
+
+
+SETTINGS: Final = {
+    "policing": SwitchSetting(
+        "ovs-vsctl set interface {tap} ingress_policing_rate=1000", "port", "ingress_policing_rate=1000"
+    ),
+    "policing of packets": SwitchSetting(
+        "ovs-vsctl set interface {tap} ingress_policing_kpkts_rate=1", "port", "ingress_policing_kpkts_rate=1"
+    ),
+    "options": SwitchSetting("ovs-vsctl set interface {tap} options:n_rxq=2", "port", "options=n_rxq:2"),
+    "a native VLAN": SwitchSetting(
+        "ovs-vsctl set port {tap} vlan_mode=native-untagged", "port", "vlan_mode=native-untagged"
+    ),
+    "protected": SwitchSetting("ovs-vsctl set port {tap} protected=true", "port", "protected=true"),
+    "policing of the bridge": SwitchSetting(
+        "ovs-vsctl set interface {bridge} ingress_policing_rate=1000", "bridge", "ingress_policing_rate=1000"
+    ),
+    "STP": SwitchSetting("ovs-vsctl set bridge {bridge} stp_enable=true", "bridge", "stp_enable=true"),
+    "RSTP": SwitchSetting("ovs-vsctl set bridge {bridge} rstp_enable=true", "bridge", "rstp_enable=true"),
+    "multicast snooping": SwitchSetting(
+        "ovs-vsctl set bridge {bridge} mcast_snooping_enable=true", "bridge", "mcast_snooping_enable=true"
+    ),
+    "further configuration": SwitchSetting(
+        "ovs-vsctl set bridge {bridge} other_config:forward-bpdu=true",
+        "bridge",
+        "other_config=disable-in-band:true,forward-bpdu:true,hwaddr:02:53:0a:64:01:01",
+    ),
+    "no forwarding": SwitchSetting(
+        "ovs-ofctl mod-port {bridge} {tap} no-forward", "switch port", "no-forward"
+    ),
+    "no receiving": SwitchSetting(
+        "ovs-ofctl mod-port {bridge} {tap} no-receive", "switch port", "no-receive"
+    ),
+    "no forwarding to the gateway": SwitchSetting(
+        "ovs-ofctl mod-port {bridge} 65534 no-forward", "switch", "its own port no-forward"
+    ),
+    "no fragments": SwitchSetting("ovs-ofctl set-frags {bridge} drop", "switch", "fragments drop"),
+    "an internal port": SwitchSetting(
+        "ovs-vsctl add-port {bridge} extra0 -- set interface extra0 type=internal", "ports", "extra0"
+    ),
+    "a patch": SwitchSetting(
+        "ovs-vsctl add-port {bridge} patch0 -- set interface patch0 type=patch options:peer=nowhere",
+        "ports",
+        "patch0",
+    ),
+    "a tunnel": SwitchSetting(
+        "ovs-vsctl add-port {bridge} vx0 -- set interface vx0 type=vxlan options:remote_ip=192.0.2.1",
+        "ports",
+        "vx0",
+    ),
+}
+"""Settings by readable names."""
 
 
 class AllLinks(Links, HostLinks, Protocol): ...
@@ -46,10 +189,16 @@ class Host(Protocol):
 
     network: NodeNetwork
     links: AllLinks
+    routing: HostRouting
     switch: AllSwitch
     filter: AllFilter
     leases: AllLeases
     bus: PciBus
+    reachability: Reachability
+
+    def answering(self, slot: SliceNetwork) -> AbstractContextManager[None]:
+        """A guest on the slot's tap that answers ARP, and TCP at every port."""
+        ...
 
     def lease(self, tap: str, mac: MacAddress) -> Ipv4Address | None:
         """What a guest on `tap` gets by DHCP."""
@@ -85,6 +234,30 @@ class Host(Protocol):
 
     def uproot_diversion(self) -> None: ...
 
+    def plant_addition(self, name: str, addition: Addition) -> None:
+        """Have another program add this to the link."""
+        ...
+
+    def interfere(self, interference: Interference) -> None:
+        """Have another program do this, until `end_interference`."""
+        ...
+
+    def end_interference(self, interference: Interference) -> None: ...
+
+    def put_diversion_to_sleep(self) -> None:
+        """Switch the table `other` off, without deleting it."""
+        ...
+
+    def plant_policy(self, source: str, destination: str) -> None:
+        """Have an IPsec policy drop what is forwarded between these networks, until `uproot_policy`."""
+        ...
+
+    def uproot_policy(self, source: str, destination: str) -> None: ...
+
+    def plant_in_filter(self, what: str) -> None:
+        """Change the declaration of the agent's own tables: one of `FILTER_CHANGES`."""
+        ...
+
     def plant_master(self, name: str) -> None:
         """Make the link a port of another bridge, until the end of the test."""
         ...
@@ -93,8 +266,32 @@ class Host(Protocol):
         """Have a mirror called `spy` copy all frames of the bridge, and have a controller at `tcp:127.0.0.1:9`."""
         ...
 
+    def without_datapath_type(self, datapath_type: str) -> None:
+        """Have the switch not support this type; a real one does not support `nonsense`."""
+        ...
+
+    def plant_without_datapath(self) -> None:
+        """Have the bridge be of a datapath type that its switch cannot make."""
+        ...
+
     def plant_vlan(self, tap: str, tag: int) -> None:
         """Put the tap's port in a VLAN."""
+        ...
+
+    def set_in_switch(self, tap: str, setting: SwitchSetting) -> None: ...
+
+    def spoil_reservation(self, tap: str, spoiling: str) -> None:
+        """Change the tap's reservation, or add a file to it, by a shell's command with `{file}` and `{folder}`."""
+        ...
+
+    def plant_dhcp_server(self) -> None:
+        """Have another program serve DHCP on the bridge, until `uproot_dhcp_server`."""
+        ...
+
+    def uproot_dhcp_server(self) -> None: ...
+
+    def plant_manager(self, *targets: str) -> None:
+        """Have the switch's database take changes from these and from no other manager."""
         ...
 
     def plant_representor(self, name: str, folder: Path) -> int:
@@ -111,10 +308,21 @@ class Simulated:
     def __init__(self, network: NodeNetwork, host: SimulatedHost | None = None) -> None:
         self.network, self.host = network, host or SimulatedHost(uplink=network.uplink)
         self.links: AllLinks = SimulatedLinks(self.host)
+        self.routing: HostRouting = SimulatedRouting(self.host)
         self.switch: AllSwitch = SimulatedSwitch(self.host)
         self.filter: AllFilter = SimulatedFilter(self.host)
         self.leases: AllLeases = SimulatedLeases(self.host)
         self.bus: PciBus = SimulatedPci(self.host)
+        self.reachability: Reachability = SimulatedReachability(self.host)
+
+    @contextmanager
+    def answering(self, slot: SliceNetwork) -> Iterator[None]:
+        guest = FoundDomain(slot.tap, UUID(int=slot.index), "running", None)
+        with self.host.change() as state:
+            state.domains.append(guest)
+        yield
+        with self.host.change() as state:
+            state.domains.remove(guest)
 
     def lease(self, tap: str, mac: MacAddress) -> Ipv4Address | None:
         return ask_for_lease(self.host, mac)
@@ -145,13 +353,57 @@ class Simulated:
 
     def plant_diversion(self, to: Ipv4Address, port: int) -> None:
         with self.host.change() as state:
-            state.diversions = [
-                Diversion("ip other", "pre", 2, protocol="tcp", ports=((port, port),), to=(f"{to}/32",))
-            ]
+            chain = Chain("ip", "pre", "nat", "prerouting", -101, "accept")
+            body = canonical((match(port_of("tcp", "dport"), port), {"dnat": {"addr": to}}))
+            rules = (ForeignRule("pre", "handle 2", body),)
+            state.foreign_tables = [ForeignTable("ip other", "ip", (chain,), rules)]
+
+    def put_diversion_to_sleep(self) -> None:
+        self.uproot_diversion()
 
     def uproot_diversion(self) -> None:
         with self.host.change() as state:
-            state.diversions = []
+            state.foreign_tables = []
+
+    def plant_addition(self, name: str, addition: Addition) -> None:
+        added = ADDED[addition]
+        with self.host.change() as state:
+            state.taps = [
+                replace(each, alterations=added) if each.name == name else each for each in state.taps
+            ]
+            state.representors = [
+                HeldRepresentor(each.number, replace(each.link, alterations=added))
+                if each.link.name == name
+                else each
+                for each in state.representors
+            ]
+            if name in state.links:
+                state.links[name] = replace(state.links[name], alterations=added)
+
+    def interfere(self, interference: Interference) -> None:
+        with self.host.change() as state:
+            self._before = copy.deepcopy(state)
+            for name, value in CHANGED[interference](state).items():
+                setattr(state, name, value)
+
+    def end_interference(self, interference: Interference) -> None:
+        with self.host.change() as state:
+            for name in ("routes", "policy_rules", "uplink", "upper_links", "silent"):
+                setattr(state, name, getattr(self._before, name))
+
+    def plant_policy(self, source: str, destination: str) -> None:
+        with self.host.change() as state:
+            state.policies = [XfrmPolicy("fwd", source, destination, "drop")]
+
+    def uproot_policy(self, source: str, destination: str) -> None:
+        with self.host.change() as state:
+            state.policies = []
+
+    def plant_in_filter(self, what: str) -> None:
+        change = FILTER_CHANGES[what]
+        with self.host.change() as state:
+            state.nat_others += change.others
+            state.chains = [change.chain(each) for each in state.chains]
 
     def plant_master(self, name: str) -> None:
         with self.host.change() as state:
@@ -168,11 +420,67 @@ class Simulated:
         with self.host.change() as state:
             state.bridges = [replace(each, strangers=strangers) for each in state.bridges]
 
+    def without_datapath_type(self, datapath_type: str) -> None:
+        with self.host.change() as state:
+            state.datapaths_missing = [datapath_type]
+
+    def plant_without_datapath(self) -> None:
+        with self.host.change() as state:
+            state.bridges = [
+                replace(each, datapath_type="system", has_datapath=False) for each in state.bridges
+            ]
+
     def plant_vlan(self, tap: str, tag: int) -> None:
         with self.host.change() as state:
             state.ports = [
                 replace(each, vlans=frozenset({tag})) if each.name == tap else each for each in state.ports
             ]
+
+    def set_in_switch(self, tap: str, setting: SwitchSetting) -> None:
+        found = frozenset({setting.found})
+        bridge = self.network.bridge
+        with self.host.change() as state:
+            match setting.of:
+                case "port":
+                    state.ports = [
+                        replace(each, unmanaged=found) if each.name == tap else each for each in state.ports
+                    ]
+                case "bridge":
+                    state.bridges = [replace(each, unmanaged=found) for each in state.bridges]
+                case "switch port":
+                    [number] = [each.number or 0 for each in state.ports if each.name == tap]
+                    state.switching[bridge] = Switching(ports={number: found})
+                case "switch" if setting.found.startswith("fragments "):
+                    state.switching[bridge] = Switching(setting.found.removeprefix("fragments "))
+                case "switch":
+                    words = frozenset({setting.found.rpartition(" ")[2]})
+                    state.switching[bridge] = Switching(ports={LOCAL_NUMBER: words})
+                case "ports":
+                    state.others.append(OtherLink(setting.found, "internal"))
+                    state.ports.append(Port(setting.found, bridge, 1))
+                case _:
+                    assert_never(setting.of)
+
+    def spoil_reservation(self, tap: str, spoiling: str) -> None:
+        with self.host.change() as state:
+            if "{file}" not in spoiling:
+                state.foreign_files = [spoiling]
+                return
+            state.reservations = [
+                replace(each, spoilt=spoiling) if each.name == tap else each for each in state.reservations
+            ]
+
+    def plant_dhcp_server(self) -> None:
+        with self.host.change() as state:
+            state.foreign_servers = ["process 7, dnsmasq"]
+
+    def uproot_dhcp_server(self) -> None:
+        with self.host.change() as state:
+            state.foreign_servers = []
+
+    def plant_manager(self, *targets: str) -> None:
+        with self.host.change() as state:
+            state.managers = list(targets)
 
     def plant_representor(self, name: str, folder: Path) -> int:
         with self.host.change() as state:
@@ -186,7 +494,7 @@ class Simulated:
 
 
 def gateway_of(host: Host) -> Gateway:
-    return Gateway(host.network, host.switch, host.links, host.filter, host.leases)
+    return Gateway(host.network, host.switch, host.links, host.filter, host.leases, routing=host.routing)
 
 
 def aspects_of(host: Host, places: Places = NO_PLACES) -> tuple[Aspect, ...]:

@@ -1,11 +1,15 @@
 """The real host of the suite: a lab node with its daemons, seen by drivers that stand in its network namespace."""
 
+import os
+import re
+import select
+import signal
 import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -13,21 +17,52 @@ from pyroute2 import IPRoute, netns
 
 from events.values import Ipv4Address, MacAddress
 from node_agent.drivers.dhcp import DnsmasqLeases
+from node_agent.drivers.host_routing import NetlinkRouting
 from node_agent.drivers.links import NetlinkLinks
 from node_agent.drivers.nat import Nftables
 from node_agent.drivers.ovs import OpenVSwitch
+from node_agent.drivers.probing import Prober
 from node_agent.drivers.sysfs import SysfsPci
 from node_agent.drivers.watching import Source
-from node_agent.gateway import NodeNetwork
+from node_agent.gateway import HostRouting, NodeNetwork
+from node_agent.host import Reachability
 from node_agent.lab.lab import LabNode
 from node_agent.passthrough import PciBus
 from node_agent.real_host import sources_of
+from node_agent.slices import SliceNetwork
 from tests.connections import WORLD
-from tests.contract.network.hosts import THIEF, AllFilter, AllLeases, AllLinks, AllSwitch
+from tests.contract.network.answering import answering
+from tests.contract.network.hosts import (
+    FILTER_CHANGES,
+    THIEF,
+    Addition,
+    AllFilter,
+    AllLeases,
+    AllLinks,
+    AllSwitch,
+    SwitchSetting,
+)
+from tests.contract.network.interference import BY_COMMANDS, Interference
+from tests.contract.network.programs import attach_xdp
 from tests.contract.network.wire import Wire, lease
 from tests.node.pci_trees import switching
 
 FAR_END: Final = "vf-far-end"
+_ALL_FRAMES: Final = "protocol all u32 match u32 0 0 action mirred egress"
+_ADDING: Final[Mapping[Addition, str]] = {
+    "address": "ip address add 10.100.1.10/32 dev $link",
+    "qdisc": "tc qdisc add dev $link root tbf rate 1mbit burst 10k latency 50ms",
+    "mirror": f"tc qdisc add dev $link clsact; tc filter add dev $link ingress {_ALL_FRAMES} mirror dev slice1",
+    "redirect": f"tc qdisc add dev $link ingress; tc filter add dev $link ingress {_ALL_FRAMES} redirect dev slice1",
+    "program": "tc qdisc add dev $link clsact; tc filter add dev $link egress bpf da bytecode '1,6 0 0 2,'",
+    "macvlan": "ip link add spy0 link $link type macvlan mode passthru",
+    "mac": "ip link set $link address 02:00:00:00:00:99",
+    "route_localnet": "echo 1 > /proc/sys/net/ipv4/conf/$link/route_localnet",
+}
+
+
+def _run(script: str, **names: str) -> None:
+    subprocess.run(["sh", "-ec", script], check=True, env={**os.environ, **names})
 
 
 class Real:
@@ -40,15 +75,22 @@ class Real:
         self.dhcp_ended = threading.Event()
         self.leases_driver = DnsmasqLeases(folder, network, self._links, self.dhcp_ended.set)
         self.links: AllLinks = self._links
+        self.routing: HostRouting = NetlinkRouting(self._links)
         self.switch: AllSwitch = self._switch
         self.filter: AllFilter = Nftables()
         self.leases: AllLeases = self.leases_driver
         self.bus: PciBus = SysfsPci(Path("/sys"))
+        self._prober = Prober(network, lambda: None)
+        self.reachability: Reachability = self._prober
+
+    def answering(self, slot: SliceNetwork) -> AbstractContextManager[None]:
+        return answering(slot)
 
     def sources(self) -> dict[str, Source]:
         return sources_of(self.network.bridge, self._switch, self.leases_driver)
 
     def stop(self) -> None:
+        self._prober.close()
         self.leases_driver.stop()
         self._switch.close()
         self._links.close()
@@ -92,8 +134,38 @@ class Real:
             ["nft", "-f", "-"], input=f"add table ip other\n{chain}\n{rule}\n", check=True, text=True
         )
 
+    def put_diversion_to_sleep(self) -> None:
+        subprocess.run(["nft", "add table ip other { flags dormant; }"], check=True)
+
     def uproot_diversion(self) -> None:
         subprocess.run(["nft", "delete", "table", "ip", "other"], check=True)
+
+    def plant_addition(self, name: str, addition: Addition) -> None:
+        if addition == "xdp":
+            attach_xdp(name)
+        else:
+            _run(_ADDING[addition], link=name)
+
+    def interfere(self, interference: Interference) -> None:
+        _run(BY_COMMANDS[interference].done)
+
+    def end_interference(self, interference: Interference) -> None:
+        _run(BY_COMMANDS[interference].undone)
+
+    def plant_policy(self, source: str, destination: str) -> None:
+        words = ["src", source, "dst", destination, "dir", "fwd", "action", "block"]
+        subprocess.run(["ip", "xfrm", "policy", "add", *words], check=True)
+
+    def uproot_policy(self, source: str, destination: str) -> None:
+        words = ["src", source, "dst", destination, "dir", "fwd"]
+        subprocess.run(["ip", "xfrm", "policy", "delete", *words], check=True)
+
+    def plant_in_filter(self, what: str) -> None:
+        # A chain that has rules is not deleted.
+        lines = FILTER_CHANGES[what].nft
+        made_again = re.findall(r"delete chain (\S+ \S+ \S+)", lines)
+        flush = "".join(f"flush chain {chain}; " for chain in made_again)
+        subprocess.run(["nft", f"{flush}{lines}"], check=True)
 
     def plant_master(self, name: str) -> None:
         with IPRoute() as netlink:
@@ -108,14 +180,58 @@ class Real:
         self._vsctl(*mirror, "select_all=1", "output_port=@to", "--", "set", "bridge", bridge, "mirrors=@spy")
         self._vsctl("set-controller", bridge, "tcp:127.0.0.1:9")
 
+    def without_datapath_type(self, datapath_type: str) -> None:
+        assert datapath_type == "nonsense"
+
+    def plant_without_datapath(self) -> None:
+        database = f"--db=unix:{self.sockets}/db.sock"
+        words = ["set", "bridge", self.network.bridge, "datapath_type=nonsense"]
+        subprocess.run(["ovs-vsctl", database, *words], check=True, capture_output=True)
+
     def plant_vlan(self, tap: str, tag: int) -> None:
         self._vsctl("set", "port", tap, f"tag={tag}")
+
+    def set_in_switch(self, tap: str, setting: SwitchSetting) -> None:
+        bridge = self.network.bridge
+        program, *words = setting.command.format(tap=tap, bridge=bridge).split()
+        if program == "ovs-vsctl":
+            self._vsctl(*words)
+        else:
+            address = f"unix:{self.sockets}/{bridge}.mgmt"
+            words = [address if word == bridge else word for word in words]
+            subprocess.run([program, "-O", "OpenFlow14", *words], check=True, capture_output=True)
 
     def _vsctl(self, *arguments: str) -> None:
         database = f"--db=unix:{self.sockets}/db.sock"
         subprocess.run(
             ["ovs-vsctl", database, "--no-wait", "--", *arguments], check=True, capture_output=True
         )
+
+    def spoil_reservation(self, tap: str, spoiling: str) -> None:
+        folder = self.leases_driver.folders[0]
+        subprocess.run(["sh", "-ec", spoiling.format(file=folder / tap, folder=folder)], check=True)
+
+    def plant_dhcp_server(self) -> None:
+        """As an operator may, beside the node's own; it has bound its socket once it is in the background."""
+        folder = self.leases_driver.folders[1]
+        self._other_pid = folder / "other.pid"
+        words = (
+            f"--pid-file={self._other_pid}",
+            f"--interface={self.network.bridge}",
+            "--dhcp-range=10.100.1.200,10.100.1.220,255.255.255.0,60",
+            f"--dhcp-leasefile={folder}/other.leases",
+        )
+        fixed = ("--conf-file=/dev/null", "--port=0", "--bind-dynamic")
+        subprocess.run(["dnsmasq", *fixed, *words], check=True)
+
+    def uproot_dhcp_server(self) -> None:
+        handle = os.pidfd_open(int(self._other_pid.read_text()))
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        select.select([handle], [], [], 5.0)
+        os.close(handle)
+
+    def plant_manager(self, *targets: str) -> None:
+        self._vsctl("del-manager", *(("--", "set-manager", *targets) if targets else ()))
 
     def plant_representor(self, name: str, folder: Path) -> int:
         """A veth in its place: what the other end sends is the virtual function's."""

@@ -250,6 +250,21 @@ def test_a_server_that_its_agent_held_still_when_it_died_serves_for_the_next(hos
     successor.close()
 
 
+def test_server_frozen_by_signal_is_reported_within_seconds_and_replaced(host: "Real") -> None:
+    slot = network(0)
+    for aspect in aspects_of(host):
+        run(aspect.to_apply(slice_on(slot)))
+    assert host.leases.serves(NETWORK)
+    host.dhcp_ended.clear()
+    [frozen] = pids(host)
+    os.kill(frozen, signal.SIGSTOP)
+    assert host.dhcp_ended.wait(10)
+    assert run(gateway_of(host).to_apply()) == ["gateway.serve_dhcp"]
+    assert frozen not in pids(host)
+    assert host.lease(slot.tap, slot.mac) == slot.ip
+    assert gateway_of(host).to_apply() == ()
+
+
 def test_a_lease_is_seen_while_the_server_writes_its_file_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from node_agent.meters import Meter, to_slice
 from node_agent.rules import Change
 from node_agent.slices import Aspect, Difference
 from tasks.drift import DriftKind
-from tests.contract.network.hosts import Host, aspects_of, gateway_of
+from tests.contract.network.hosts import SETTINGS, Host, aspects_of, gateway_of
 from tests.contract.network.slices import NETWORK, network, port_mapping, run, slice_on
 
 Harm = Callable[[Host], None]
@@ -189,13 +189,13 @@ def test_who_hears_a_bridge_or_sets_its_flows_is_named(host: Host) -> None:
 @pytest.mark.parametrize(
     ("to", "port", "found"),
     [
-        (SLOT.ip, 2299, ["ip other pre to 10.100.1.10"]),
-        (ELSEWHERE, 2222, ["ip other pre to 192.0.2.77"]),
-        (ELSEWHERE, 2299, []),
+        (SLOT.ip, 2299, ["translate the destination to 10.100.1.10"]),
+        (ELSEWHERE, 2222, ["translate the destination to 192.0.2.77"]),
+        (ELSEWHERE, 2299, ["translate the destination to 192.0.2.77"]),
     ],
-    ids=["into the slices' network", "from a way in", "past both"],
+    ids=["into the slices' network", "from an ingress", "from what slices send"],
 )
-def test_a_translation_of_somebody_elses_is_told_where_it_meets_the_slices(
+def test_translation_of_another_table_is_reported_where_it_meets_the_slices(
     host: Host, to: Ipv4Address, port: int, found: list[str]
 ) -> None:
     translation = aspects_of(host)[3]
@@ -203,7 +203,27 @@ def test_a_translation_of_somebody_elses_is_told_where_it_meets_the_slices(
     host.plant_diversion(to, port)
     told = [(each.kind, each.found) for each in gateway_of(host).lost()]
     host.uproot_diversion()
-    assert told == [("rules.rival", each) for each in found]
+    at = "ip other pre (prerouting), handle 2"
+    assert told == [("foreign.rules", f"{at}: {each}") for each in found]
+    assert gateway_of(host).lost() == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "destination", "found"),
+    [
+        ("0.0.0.0/0", "10.100.1.0/24", ["drop 0.0.0.0/0 to 10.100.1.0/24 (fwd)"]),
+        ("10.0.0.0/8", "192.0.2.0/24", ["drop 10.0.0.0/8 to 192.0.2.0/24 (fwd)"]),
+        ("10.200.0.0/16", "192.0.2.0/24", []),
+    ],
+    ids=["to the slices", "from a network that has theirs", "between other networks"],
+)
+def test_ipsec_policy_is_reported_where_it_selects_the_slices_network(
+    host: Host, source: str, destination: str, found: list[str]
+) -> None:
+    host.plant_policy(source, destination)
+    told = [(each.kind, each.found) for each in gateway_of(host).lost()]
+    host.uproot_policy(source, destination)
+    assert told == [("foreign.xfrm_policy", each) for each in found]
     assert gateway_of(host).lost() == ()
 
 
@@ -235,3 +255,129 @@ def test_forwarding_that_is_off_is_told_by_its_link(host: Host) -> None:
     [off] = differences(gateway_of(host).to_apply())
     assert off.found == "IPv4 forwarding off for br-slice"
     run(gateway_of(host).to_apply())
+
+
+OF_SLOT: Final = {"port", "switch port"}
+
+
+@pytest.mark.parametrize("name", [name for name, setting in SETTINGS.items() if setting.of in OF_SLOT])
+def test_foreign_setting_of_slice_port_is_reported_and_removed(
+    host: Host, aspects: tuple[Aspect, ...], name: str
+) -> None:
+    for aspect in aspects:
+        run(aspect.to_apply(slice_on(SLOT)))
+    host.set_in_switch(SLOT.tap, SETTINGS[name])
+    found = differing(aspects)
+    # The switch polices by a queueing discipline of the link.
+    assert {*found} - {"link.changed"} == {"port.changed"}
+    assert found["port.changed"].found == f"{found['port.changed'].wanted}, with {SETTINGS[name].found}"
+    for aspect in aspects:
+        run(aspect.to_apply(slice_on(SLOT)))
+    assert differing(aspects) == {}
+
+
+@pytest.mark.parametrize("name", [name for name, setting in SETTINGS.items() if setting.of not in OF_SLOT])
+def test_foreign_setting_of_bridge_is_reported_and_removed_and_slice_port_stays(
+    host: Host, aspects: tuple[Aspect, ...], name: str
+) -> None:
+    for aspect in aspects:
+        run(aspect.to_apply(slice_on(SLOT)))
+    gateway, setting = gateway_of(host), SETTINGS[name]
+    host.set_in_switch(SLOT.tap, setting)
+    # The switch polices by a queueing discipline of the link.
+    [found] = (each for each in differences(gateway.to_apply()) if each.kind != "gateway.link")
+    assert found.kind == ("bridge.foreign_port" if setting.of == "ports" else "bridge.changed")
+    assert setting.found in found.found
+    run(gateway.to_apply())
+    run(gateway.to_apply())
+    assert gateway.to_apply() == ()
+    assert differing(aspects) == {}
+
+
+SPOILT: Final = {
+    "mode 000": "chmod 000 {file}",
+    "writable for everybody": "chmod 666 {file}",
+    "another owner": "chown dnsmasq {file}",
+    "another syntax": "echo 52:54:00:01:00:00,set:x,10.100.1.10,infinite > {file}",
+    "a comment": "echo '# mine' >> {file}",
+    "a link": "mv {file} {folder}/../moved; ln -s {folder}/../moved {file}",
+    "a folder": "rm {file}; mkdir -p {file}/below",
+    "a pipe": "rm {file}; mkfifo {file}",
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_reservation_not_written_by_this_program_is_reported_and_written_again(
+    host: Host, aspects: tuple[Aspect, ...], name: str
+) -> None:
+    for aspect in aspects:
+        run(aspect.to_apply(slice_on(SLOT)))
+    assert differing(aspects) == {}
+    host.spoil_reservation(SLOT.tap, SPOILT[name])
+    found = differing(aspects)
+    assert list(found) == ["lease.unreserved"]
+    for aspect in aspects:
+        run(aspect.to_apply(slice_on(SLOT)))
+    assert differing(aspects) == {}
+    assert host.lease(SLOT.tap, SLOT.mac) == SLOT.ip
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_reservation_not_written_by_this_program_is_left_over_until_it_is_removed(
+    host: Host, aspects: tuple[Aspect, ...], name: str
+) -> None:
+    [leases] = [aspect for aspect in aspects if aspect.name == "lease"]
+    run(leases.to_apply(slice_on(SLOT)))
+    host.spoil_reservation(SLOT.tap, SPOILT[name])
+    assert len(leases.remains(SLOT)) == 1
+    run(leases.to_remove(SLOT))
+    assert leases.remains(SLOT) == ()
+
+
+FOREIGN_FILES: Final = {
+    "a reservation of no slot": "echo 52:54:00:99:99:99,10.100.1.99 > {folder}/other; chmod 644 {folder}/other",
+    "options": "echo 3,192.0.2.1 > {folder}/options",
+    "a pipe": "mkfifo {folder}/pipe",
+    "the folder's mode": "chmod 700 {folder}",
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN_FILES)
+def test_foreign_file_among_reservations_is_reported_and_removed(
+    host: Host, aspects: tuple[Aspect, ...], name: str
+) -> None:
+    for aspect in aspects:
+        run(aspect.to_apply(slice_on(SLOT)))
+    gateway = gateway_of(host)
+    assert gateway.to_apply() == ()
+    host.spoil_reservation(SLOT.tap, FOREIGN_FILES[name])
+    [found] = differences(gateway.to_apply())
+    assert (found.kind, found.wanted) == ("gateway.dhcp", "reservations of slots alone")
+    run(gateway.to_apply())
+    assert gateway.to_apply() == ()
+    assert differing(aspects) == {}
+    assert host.lease(SLOT.tap, SLOT.mac) == SLOT.ip
+
+
+def test_another_dhcp_server_on_the_bridge_is_reported_by_its_process_and_left(host: Host) -> None:
+    gateway = gateway_of(host)
+    assert gateway.lost() == ()
+    host.plant_dhcp_server()
+    found = [(each.kind, each.found) for each in gateway.lost()]
+    host.uproot_dhcp_server()
+    [(kind, words)] = found
+    assert kind == "foreign.dhcp_server"
+    assert "process" in words
+    assert "dnsmasq" in words
+    assert gateway.to_apply() == ()
+    assert gateway.lost() == ()
+
+
+def test_manager_of_the_switch_is_reported_by_its_target_and_left(host: Host) -> None:
+    gateway = gateway_of(host)
+    host.plant_manager("ptcp:6640:127.0.0.1")
+    found = [(each.kind, each.found) for each in gateway.lost()]
+    host.plant_manager()
+    assert found == [("foreign.switch_manager", "managers ptcp:6640:127.0.0.1")]
+    assert gateway.to_apply() == ()
+    assert gateway.lost() == ()

@@ -1,13 +1,22 @@
 """The node's own part, on every kind of host: prepared once, repaired where somebody else was at work."""
 
 from dataclasses import replace
+from typing import Final
 
+import pytest
+
+from node_agent.drift import differences
+from node_agent.flows import gateway_mac
 from node_agent.foreign import STANDALONE
 from node_agent.gateway import Gateway, GatewayLink
 from node_agent.meters import Meter
 from node_agent.rules import ACCEPT, DROP, NODE, OUT_OF_SLICES, Change, rule
-from tests.contract.network.hosts import Host, aspects_of, gateway_of
-from tests.contract.network.slices import NETWORK, names, network, run, slice_on
+from node_agent.slices import Aspect, HostRefused
+from tests.contract.network.hosts import FILTER_CHANGES, Host, aspects_of, gateway_of
+from tests.contract.network.slices import GATEWAY, NETWORK, names, network, port_mapping, run, slice_on
+
+CHAIN_MADE_AGAIN: Final = {"another priority", "another device"}
+"""Changes by which a chain lost its rules too."""
 
 
 def lacking(gateway: Gateway) -> list[str]:
@@ -57,6 +66,39 @@ def test_the_nodes_last_word_is_put_back_behind_the_slots_rules(host: Host) -> N
     assert chain[-1] == drops
 
 
+@pytest.mark.parametrize("what", FILTER_CHANGES)
+def test_own_table_with_a_changed_declaration_is_replaced_and_the_slots_rules_stay(
+    host: Host, what: str
+) -> None:
+    translation, wanted = aspects_of(host)[3], slice_on(network(0), port_mapping(1, "198.51.100.7", 2222))
+    run(translation.to_apply(wanted))
+    before = host.filter.ruleset()
+    host.plant_in_filter(what)
+    assert host.filter.ruleset() != before
+    assert lacking(gateway_of(host)) == [f"masquerade and filter rules for {NETWORK.subnet}"]
+    [replaced] = gateway_of(host).to_apply()
+    assert replaced.mends is not None
+    assert replaced.mends.kind == "gateway.rules"
+    run((replaced,))
+    after = host.filter.ruleset()
+    assert (after.chains, after.others) == (before.chains, frozenset())
+    assert gateway_of(host).to_apply() == ()
+    if what not in CHAIN_MADE_AGAIN:
+        assert [each.rule for each in after.rules] == [each.rule for each in before.rules]
+        assert translation.to_apply(wanted) == ()
+
+
+def test_slot_rule_deleted_after_the_listing_does_not_come_back_with_the_replaced_table(host: Host) -> None:
+    translation = aspects_of(host)[3]
+    run(translation.to_apply(slice_on(network(0))))
+    host.plant_in_filter("policy drop")
+    planned = gateway_of(host).to_apply()
+    run(translation.to_remove(network(0)))
+    run(planned)
+    assert [each.rule.place for each in host.filter.ruleset().rules if each.rule.place != NODE] == []
+    assert gateway_of(host).to_apply() == ()
+
+
 def test_a_bridge_that_forwards_like_any_switch_is_made_secure_again(host: Host) -> None:
     bridge = host.switch.bridge(NETWORK.bridge)
     assert bridge is not None
@@ -67,13 +109,58 @@ def test_a_bridge_that_forwards_like_any_switch_is_made_secure_again(host: Host)
     assert names(gateway_of(host).to_apply()) == []
 
 
+def test_bridge_without_a_datapath_is_made_again_with_the_configured_type_and_keeps_its_ports(
+    host: Host, aspects: tuple[Aspect, ...]
+) -> None:
+    for aspect in aspects:
+        run(aspect.to_apply(slice_on(network(0))))
+    port = host.switch.port("slice0")
+    host.plant_without_datapath()
+    found = host.switch.bridge(NETWORK.bridge)
+    assert found is not None
+    assert not found.has_datapath
+    # A real bridge's device is gone too, with its address.
+    [changed, *_] = differences(gateway_of(host).to_apply())
+    assert (changed.kind, "without a datapath" in changed.found) == ("bridge.changed", True)
+    run(gateway_of(host).to_apply())
+    run(gateway_of(host).to_apply())
+    assert gateway_of(host).to_apply() == ()
+    for aspect in aspects:
+        run(aspect.to_apply(slice_on(network(0))))
+    assert host.switch.port("slice0") == port
+
+
+def test_datapath_type_that_the_switch_does_not_support_is_missing_and_makes_no_bridge(host: Host) -> None:
+    host.without_datapath_type("nonsense")
+    wanted = replace(NETWORK, bridge="br-nonsense", datapath_type="nonsense")
+    gateway = Gateway(wanted, host.switch, host.links, host.filter, host.leases, routing=host.routing)
+    [missing] = gateway.missing()
+    assert missing.startswith("datapath type nonsense")
+    [set_bridge, *_] = gateway.to_apply()
+    with pytest.raises(HostRefused, match="datapath type nonsense"):
+        set_bridge.run()
+    assert host.switch.bridge("br-nonsense") is None
+
+
 def test_the_gateways_address_comes_back(host: Host) -> None:
     host.links.set_gateway_link(NETWORK.bridge, GatewayLink(frozenset({"10.9.9.9/24"}), up=False))
     assert run(gateway_of(host).to_apply()) == ["gateway.set_address"]
-    assert host.links.gateway_link(NETWORK.bridge) == GatewayLink(frozenset({"10.100.1.1/24"}), up=True)
+    assert host.links.gateway_link(NETWORK.bridge) == GatewayLink(
+        frozenset({"10.100.1.1/24"}), up=True, mac=gateway_mac(GATEWAY), mtu=1500
+    )
 
 
 def test_another_lease_time_replaces_the_dhcp_server(host: Host) -> None:
     host.leases.serve(replace(NETWORK, lease_seconds=120))
     assert run(gateway_of(host).to_apply()) == ["gateway.serve_dhcp"]
     assert gateway_of(host).to_apply() == ()
+
+
+def test_dormant_table_of_another_program_is_read_and_not_reported(host: Host) -> None:
+    host.plant_diversion(network(0).ip, 2299)
+    [reported] = gateway_of(host).lost()
+    assert reported.kind == "foreign.rules"
+    host.put_diversion_to_sleep()
+    assert gateway_of(host).lost() == ()
+    assert gateway_of(host).to_apply() == ()
+    host.uproot_diversion()

@@ -35,6 +35,7 @@ from tasks.reports import OperationDone
 from tests.agent.entrance import Entrance
 from tests.agent.operations import on_slot, verify
 from tests.agent.orders import apply, remove
+from tests.agent.toy_host import Toy, ToyReachability
 from tests.contract.network.hosts import Host, aspects_of, gateway_of
 from tests.contract.network.slices import NETWORK, network
 
@@ -81,6 +82,7 @@ def node(host: Host, tmp_path: Path) -> Node:
         gateway=gateway_of(host),
         observe_address=LeaseAspect(host.leases).observe_address,
         probe=lambda *_: NotYet("there is no guest"),
+        reachability=ToyReachability(Toy()),
         images=lambda: ("lab-guest",),
         devices=lambda: (Prerequisite("vf", ok=True, detail="not configured"),),
         absent_devices=lambda: (),

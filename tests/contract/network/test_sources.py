@@ -1,6 +1,7 @@
 """Who tells of changes on a real node says something of each that another program makes, and nothing before."""
 
 import select
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,8 +15,9 @@ from node_agent.lab.lab import Lab
 from node_agent.leases import Reservation
 from node_agent.rules import Change
 from tests.contract.network.conftest import clear
-from tests.contract.network.hosts import Host, aspects_of, gateway_of
+from tests.contract.network.hosts import SETTINGS, Host, aspects_of, gateway_of
 from tests.contract.network.slices import NETWORK, network, run, slice_on
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.contract.network.lab_host import Real
@@ -64,12 +66,42 @@ def no_address(_host: Host) -> None:
     subprocess.run(["ip", "addr", "flush", "dev", NETWORK.bridge], check=True)
 
 
+def throttled(host: Host) -> None:
+    host.plant_addition(SLOT.tap, "qdisc")
+
+
+def policy_rule(host: Host) -> None:
+    host.interfere("rule that drops")
+    host.end_interference("rule that drops")
+
+
+def static_neighbour(host: Host) -> None:
+    host.interfere("static neighbour")
+
+
 def no_rules(host: Host) -> None:
     host.filter.change(Change(delete=host.filter.ruleset().rules))
 
 
 def given_to_another(host: Host) -> None:
     host.leases.reserve(Reservation("slice3", network(3).mac, network(3).ip))
+
+
+def unreadable_reservation(host: Host) -> None:
+    host.spoil_reservation(SLOT.tap, "chmod 000 {file}")
+
+
+def set_in_switch(name: str) -> Callable[[Host], None]:
+    return lambda host: host.set_in_switch(SLOT.tap, SETTINGS[name])
+
+
+def dormant(host: Host) -> None:
+    host.plant_in_filter("dormant table")
+
+
+def ipsec_policy(host: Host) -> None:
+    host.plant_policy("10.100.1.0/24", "0.0.0.0/0")
+    host.uproot_policy("10.100.1.0/24", "0.0.0.0/0")
 
 
 CHANGES: Final = {
@@ -80,8 +112,24 @@ CHANGES: Final = {
     "one flow": Told("openflow", one_flow_less, greets=True),
     "a tap": Told("rtnetlink", tap_down),
     "the gateway's address": Told("rtnetlink", no_address),
+    "a discipline of a tap": Told("rtnetlink", throttled),
+    "a policy rule": Told("rtnetlink", policy_rule),
+    "a static neighbour": Told("neighbours", static_neighbour),
     "rules": Told("nfnetlink", no_rules),
+    "a dormant table": Told("nfnetlink", dormant),
+    "an IPsec policy": Told("xfrm", ipsec_policy),
     "reservations": Told("inotify", given_to_another),
+    "a reservation's mode": Told("inotify", unreadable_reservation),
+    **{
+        f"{name} in the switch": Told(
+            "openflow" if setting.command.startswith("ovs-ofctl") else "ovsdb",
+            set_in_switch(name),
+            greets=True,
+        )
+        for name, setting in SETTINGS.items()
+        # The switch reports nothing of how it treats fragments.
+        if name != "no fragments"
+    },
 }
 
 
@@ -113,3 +161,17 @@ def test_a_change_is_told_of(what: str, carrying: "Real") -> None:
         told.change(carrying)
         assert select.select([listening], [], [], _PATIENCE)[0]
         assert listening.drain()
+
+
+def is_learned() -> bool:
+    shown = ["ip", "neigh", "show", "dev", "uplink0", "nud", "reachable"]
+    return "198.51.100.1" in subprocess.run(shown, check=True, capture_output=True, text=True).stdout
+
+
+def test_neighbour_that_the_kernel_learned_is_not_reported(carrying: "Real") -> None:
+    with closing(carrying.sources()["neighbours"]()) as listening:
+        subprocess.run(["ip", "neigh", "flush", "dev", "uplink0"], check=True)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sends:
+            sends.sendto(b"", ("198.51.100.1", 9))
+        until(is_learned, "the gateway is learned")
+        assert not select.select([listening], [], [], _QUIET)[0]

@@ -1,0 +1,65 @@
+"""An agent that is started where Open vSwitch has no datapath of the configured type, and recovers once it has one."""
+
+import json
+
+import pytest
+
+from node_agent.lab.lab import Lab
+from tasks.reports import NodeSurveyed
+from tests.agent.control_plane import FakeControlPlane
+from tests.agent.eventually import eventually
+from tests.agent.real_node import RealNode, guest_images, queue_of, real_node
+
+pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(120)]
+BOOT = 60.0
+MODULE = "kernel module openvswitch, for datapath type system"
+# As an agent did that was started without the kernel's module: OVS keeps a bridge that it cannot make.
+HALF_MADE = "ovs-vsctl --no-wait add-br br-slice -- set bridge br-slice datapath_type=system fail_mode=secure"
+
+
+def described(plane: FakeControlPlane) -> NodeSurveyed | None:
+    last = [report.body for report in plane.reports if isinstance(report.body, NodeSurveyed)]
+    return last[-1] if last else None
+
+
+def test_agent_started_without_the_kernels_datapath_names_it_and_recovers_once_set_to_netdev(
+    lab: Lab, plane: FakeControlPlane
+) -> None:
+    # Here and not above: the packages of the host drivers are an extra, and these tests are collected without it.
+    from node_agent.drivers.ovs import has_kernel_datapath
+
+    with (
+        queue_of(lab, plane),
+        real_node(
+            lab,
+            plane,
+            guest_images(),
+            lambda settings: settings.model_copy(update={"datapath_type": "system"}),
+        ) as node,
+    ):
+        node.do("ovs-vsctl --if-exists del-br br-slice")
+        node.start()
+        missing = () if has_kernel_datapath() else (MODULE,)
+        eventually(lambda: _is_missing(plane, missing), BOOT, node.log)
+        node.lab.stop_daemon("agent")
+
+        node.do(f"ovs-vsctl --if-exists del-br br-slice; {HALF_MADE}")
+        _set_datapath_type(node, "netdev")
+        node.start()
+        eventually(lambda: _is_missing(plane, ()) and _is_made(node), BOOT, node.log)
+        eventually(lambda: (now := described(plane)) is not None and now.drift == (), BOOT, node.log)
+        assert node.log().count('"event": "host_unreadable"') <= 1
+
+
+def _is_missing(plane: FakeControlPlane, missing: tuple[str, ...]) -> bool:
+    now = described(plane)
+    return now is not None and now.missing == missing
+
+
+def _is_made(node: RealNode) -> bool:
+    return node.do("ovs-vsctl --if-exists get bridge br-slice datapath_type").strip() == "netdev"
+
+
+def _set_datapath_type(node: RealNode, datapath_type: str) -> None:
+    settings = json.loads(node.config.read_text())
+    node.config.write_text(json.dumps({**settings, "datapath_type": datapath_type}))

@@ -1,0 +1,31 @@
+"""The API client of `up`: it reads lists to their end and turns a refusal into a sentence."""
+
+import ssl
+
+import pytest
+
+from deploy.embedded.client import Api, ApiRefused
+from tests.servers.plane import ADMIN_KEY, RunningPlane
+
+
+@pytest.fixture
+def api(shared_plane: RunningPlane) -> Api:
+    return Api(shared_plane.url, ADMIN_KEY, ssl.create_default_context())
+
+
+def test_a_list_of_several_pages_is_read_to_its_end(api: Api) -> None:
+    names = [f"paged-{number}" for number in range(5)]
+    for name in names:
+        api.post("/nodes", {"id": name})
+    assert {*names} <= {node["id"] for node in api.items("/nodes", limit="2")}
+    registered = api.items("/events?type=node.expected&type=node.removed", limit="2")
+    assert {event["type"] for event in registered} == {"node.expected"}
+
+
+def test_a_refusal_is_a_sentence_with_its_codes_and_without_json(api: Api) -> None:
+    with pytest.raises(
+        ApiRefused, match=r"^the API refused GET /v1/nodes/absent with status 404: "
+    ) as refused:
+        api.get("/nodes/absent")
+    assert refused.value.codes == {"unknown_node"}
+    assert "{" not in str(refused.value)
