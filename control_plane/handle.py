@@ -2,10 +2,11 @@
 
 In one transaction, in this order: the idempotency key, the rows that the decision needs (locked by the command,
 project before slots, slots by node and index, slots before nodes), the decision, the inline read models, and
-append as the last statement. A refusal rolls all of it back, the key included, and burns no position. A deadlock or
-a lost race (for a stream's head, a claim or a row) starts the command again with fresh eyes, and so does a command that
-would wait for rows while it holds others. Whoever reads the ledger is woken after the commit, and needs no wake-up to
-be right. A caller who hangs up stops nothing: the command commits or refuses all the same, and its key tells him which.
+append as the last statement. A refusal rolls all of it back, the key included, and burns no position. The command runs
+again after a deadlock, after a lost race (for a stream's head, a claim or a row), when it would wait for rows while it
+holds others, and when the server ended its transaction because this process stood still in it. Whoever reads the ledger
+is woken after the commit, and needs no wake-up to be right. A caller who hangs up stops nothing: the command commits or
+refuses all the same, and its key tells him which.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -85,7 +86,7 @@ class Handle:
                 if attempt == ATTEMPTS:
                     raise Conflict(Objection(f"{held.claim.kind}_taken", str(held))) from held
             except (StartAgain, VersionConflict, psycopg.Error, sa.exc.DBAPIError) as error:
-                if attempt == ATTEMPTS or not _lost_a_race(error):
+                if attempt == ATTEMPTS or not _may_run_again(error):
                     raise
         raise AssertionError("unreachable")
 
@@ -108,11 +109,17 @@ class Handle:
         return decision.answer
 
 
-def _lost_a_race(error: StartAgain | VersionConflict | psycopg.Error | sa.exc.DBAPIError) -> bool:
+def _may_run_again(error: StartAgain | VersionConflict | psycopg.Error | sa.exc.DBAPIError) -> bool:
     # The same errors come bare from the ledger's calls and wrapped from SQLAlchemy's.
     cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+    # A server that ended an idle transaction rolled it back: nothing was recorded, whatever was asked last.
     return isinstance(
-        cause, StartAgain | VersionConflict | psycopg.errors.DeadlockDetected | psycopg.errors.UniqueViolation
+        cause,
+        StartAgain
+        | VersionConflict
+        | psycopg.errors.DeadlockDetected
+        | psycopg.errors.UniqueViolation
+        | psycopg.errors.IdleInTransactionSessionTimeout,
     )
 
 

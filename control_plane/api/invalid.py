@@ -1,6 +1,6 @@
 """Pydantic's validation errors as reasons of this API, with the API's own codes and messages, and JSON pointers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, get_args
 
 from pydantic_core.core_schema import ErrorType
@@ -54,7 +54,8 @@ def refusal_of(error: Mapping[str, Any], body: Any) -> Refused:
         return BadRequest(Objection("invalid_json", why))
     field = pointer(path, body, error) if place not in _PARAMETERS else None
     parameter = str(path[0]) if place in _PARAMETERS and path else None
-    code, message = _reason(error) if kind in _PYDANTIC else (str(kind), str(error["msg"]))
+    shown = _shown if parameter is not None else _kind_of
+    code, message = _reason(error, shown) if kind in _PYDANTIC else (str(kind), str(error["msg"]))
     named = message if parameter is None else f"{parameter}: {message}"
     refused_as = _BY_NAME.get(str(error.get("ctx", {}).get("refusal")), Malformed)
     return refused_as(Objection(code, escaped_text(named), field, parameter))
@@ -85,8 +86,11 @@ def _resolved(path: list[str | int], value: Any, error: Mapping[str, Any]) -> li
     return _resolved(rest, value, error)
 
 
-def _reason(error: Mapping[str, Any]) -> tuple[str, str]:
-    """The code and the message of one of Pydantic's own errors."""
+def _reason(error: Mapping[str, Any], shown: Callable[[Any], str]) -> tuple[str, str]:
+    """The code and the message of one of Pydantic's own errors.
+
+    `shown` describes a value that is of a wrong type or form. Such a value of a body may be a secret in a wrong place.
+    """
     kind, context = str(error["type"]), error.get("ctx", {})
     if kind in _LIMITS:
         words, key = _LIMITS[kind]
@@ -98,8 +102,10 @@ def _reason(error: Mapping[str, Any]) -> tuple[str, str]:
         "dict_type",
         "int_parsing_size",
     }:
-        expected = _TYPES.get(kind.rpartition("_")[0], "another type")
-        return "wrong_type", f"must be {expected}, not {_shown(error['input'])}"
+        expected = _TYPES.get(kind.partition("_")[0], _TYPES.get(kind.rpartition("_")[0], "of another type"))
+        return "wrong_type", f"must be {expected}, not {shown(error['input'])}"
+    if kind == "string_pattern_mismatch":
+        return "invalid_value", f"{shown(error['input'])} must match the pattern {context['pattern']}"
     return _other_reason(kind, error, context)
 
 
@@ -121,15 +127,30 @@ def _other_reason(kind: str, error: Mapping[str, Any], context: Mapping[str, Any
             )
         case "union_tag_not_found":
             return "required", "must name its kind"
-        case "string_pattern_mismatch":
-            return "invalid_value", f"{_shown(error['input'])} must match the pattern {context['pattern']}"
         case "value_error" | "assertion_error":
             return "invalid_value", str(context.get("error", error["msg"]))
         case _:
-            return "invalid_value", f"{_shown(error['input'])} is not valid here"
+            return "invalid_value", "is not valid here"
 
 
 def _shown(value: Any) -> str:
     """The value in an error message, never longer than a line."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _kind_of(value: Any) -> str:
+    """What kind of JSON value it is."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true or false"
+        case str():
+            return "a string"
+        case int() | float():
+            return "a number"
+        case list() | tuple():
+            return "a list"
+        case _:
+            return "an object"

@@ -115,7 +115,7 @@ def problem(request: Request, kind: Kind, objections: Iterable[Objection], **hea
         type=f"{URN}{kind.name}",
         title=kind.title,
         status=kind.status,
-        detail="; ".join(reason.message for reason in reasons),
+        detail="; ".join(_with_field(reason) for reason in reasons),
         reasons=reasons,
         request_id=request.state.request_id,
     )
@@ -125,6 +125,10 @@ def problem(request: Request, kind: Kind, objections: Iterable[Objection], **hea
         headers["Retry-After"] = "1"
     log.info("request_refused", status=kind.status, reasons=[reason.code for reason in reasons])
     return JSONResponse(body.model_dump(), kind.status, headers, MEDIA_TYPE)
+
+
+def _with_field(reason: ReasonBody) -> str:
+    return f"{reason.field}: {reason.message}" if reason.field else reason.message
 
 
 def install(app: FastAPI) -> None:

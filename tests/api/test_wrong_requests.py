@@ -88,6 +88,19 @@ def test_all_faults_of_a_request_are_named_at_once(shared_plane: RunningPlane) -
     }
 
 
+def test_a_value_of_a_wrong_type_is_not_repeated_for_it_may_be_a_secret(shared_plane: RunningPlane) -> None:
+    secret = "a-token-in-the-wrong-place"
+    wrong = GOOD | {"lease_seconds": secret, "slot_count": 1.5, "labels": [secret]}
+    answer = shared_plane.client().post("/allocations", json=wrong)
+    assert {each["field"]: each["message"] for each in answer.json()["reasons"]} == {
+        "/lease_seconds": "must be an integer, not a string",
+        "/slot_count": "must be an integer, not a number",
+        "/labels": "must be an object, not a list",
+    }
+    assert secret not in answer.text
+    assert "/lease_seconds: must be an integer, not a string" in answer.json()["detail"]
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [

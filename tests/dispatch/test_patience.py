@@ -1,14 +1,27 @@
-"""A Redis that hangs is given up on before Postgres ends the transaction in which it was asked."""
+"""A Redis that hangs is given up on before Postgres ends the transaction in which it was asked, and a command whose
+transaction Postgres ended runs again.
+"""
 
+import secrets
 import signal
 import time
+from ipaddress import IPv4Network
+from typing import Final
 
 import pytest
+import sqlalchemy as sa
 
+from control_plane.commands.nodes import expect_node
+from control_plane.handle import Decision, Transaction
+from control_plane.origin import Origin
 from control_plane.redis_nodes import RedisAway, answers
 from control_plane.wiring import Plane
 from deploy.embedded import redis as embedded
+from events.values import NodeId, new_uuid
 from tests.dispatch.given import Given
+from tests.projections.eventually import eventually
+
+ORIGIN: Final = Origin("key:admin", "a test", new_uuid())
 
 
 async def test_two_questions_to_a_redis_that_hangs_fit_into_an_idle_transaction(
@@ -28,3 +41,27 @@ async def test_two_questions_to_a_redis_that_hangs_fit_into_an_idle_transaction(
     finally:
         redis_server.process.send_signal(signal.SIGCONT)
     assert 2 * waited < idle
+
+
+async def test_a_command_runs_again_when_postgres_ended_its_idle_transaction(
+    made: Plane, given: Given
+) -> None:
+    """As after a process was stopped, or its machine stood still, for longer than a transaction may be idle."""
+    runs = 0
+    admit = expect_node(NodeId("idle"), secrets.token_hex(16), ORIGIN, IPv4Network("10.200.0.0/16"))
+
+    async def idle_at_first(transaction: Transaction) -> Decision:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            conn = transaction.conn
+            server = await conn.scalar(sa.select(sa.func.pg_backend_pid()))
+            await conn.execute(sa.text("set local idle_in_transaction_session_timeout = '10ms'"))
+            await eventually(
+                lambda: not given.rows(f"select from pg_stat_activity where pid = {server}"), "it is ended"
+            )
+        return await admit(transaction)
+
+    await made.handle(idle_at_first)
+    assert runs == 2
+    assert given.rows("select count(*) from ledger.event where type = 'node.expected'") == [(1,)]

@@ -300,7 +300,9 @@ def test_curl_lines_of_the_readme_list_sizes_and_request_a_slice(state: Path) ->
     done = subprocess.run(["bash", "-c", typed], check=True, capture_output=True, text=True, timeout=60)
     sizes, made = (json.loads(line) for line in done.stdout.splitlines())
     assert "lab.small" in [each["name"] for each in sizes["items"]]
-    assert made["id"] in [each["id"] for each in allocations(up.layout)], done.stderr
+    until(
+        lambda: made["id"] in [each["id"] for each in allocations(up.layout)], f"it is listed: {done.stderr}"
+    )
     assert up.end(signal.SIGINT) == 130
 
 
