@@ -1,6 +1,6 @@
-"""What the API shows over TLS, and the CA of Redis: files of the settings, read when a program starts.
+"""TLS files named by the settings: the certificate of the API and the CA of Redis, read when a program starts.
 
-A file that cannot be used ends the program before it serves anybody, with one sentence.
+A file that cannot be used ends the program before it accepts requests, with one sentence that names the file.
 """
 
 import ssl
@@ -11,7 +11,7 @@ from tasks.trust import UnusableCa, trust
 
 
 class UnusableCertificate(Exception):
-    """A file that settings name cannot be used: which, and why."""
+    """A TLS file named by the settings cannot be used; `path` and `reason` state which one and why."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -19,24 +19,29 @@ class UnusableCertificate(Exception):
 
 
 def server_context(settings: Settings) -> ssl.SSLContext | None:
-    """What the API serves TLS with, 1.2 at least; None when it serves plain HTTP. Raises `UnusableCertificate`."""
+    """Return the TLS context of the API (TLS 1.2 or newer), or None if it serves plain HTTP.
+
+    Raises `UnusableCertificate`.
+    """
     certificate, key = settings.tls_certificate_file, settings.tls_key_file
     if certificate is None or key is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     for path in (certificate, key):
-        _text(path)  # load_cert_chain does not say which of the two it misses
+        _text(path)  # load_cert_chain does not report which of the two files is missing
     try:
         context.load_cert_chain(certificate, key)
     except ssl.SSLError as error:
-        why = "is not the key of that certificate" if error.reason == "KEY_VALUES_MISMATCH" else "do not fit"
-        raise UnusableCertificate(certificate, f"it and {key} {why} ({error.reason})") from None
+        reason = (
+            "is not the key of that certificate" if error.reason == "KEY_VALUES_MISMATCH" else "do not match"
+        )
+        raise UnusableCertificate(certificate, f"it and {key} {reason} ({error.reason})") from None
     return context
 
 
 def redis_ca(settings: Settings) -> str | None:
-    """The PEM of the CA that Redis is believed by; None for the system's. Raises `UnusableCertificate`."""
+    """Return the CA (PEM) used to verify Redis, or None to use the system's CAs. Raises `UnusableCertificate`."""
     path = settings.redis_ca_file
     if path is None:
         return None
@@ -54,4 +59,4 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise UnusableCertificate(path, error.strerror or str(error)) from None
     except UnicodeDecodeError:
-        raise UnusableCertificate(path, "it is no text, and so no PEM") from None
+        raise UnusableCertificate(path, "the file is not text and therefore not PEM") from None

@@ -1,4 +1,4 @@
-"""Connections to Postgres: a pool that gives out none that cannot be used."""
+"""Connections to Postgres: a connection pool that never hands out an unusable connection."""
 
 import select
 from collections.abc import AsyncIterator
@@ -14,16 +14,16 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 
 class DatabaseUnavailable(Exception):
-    """A program cannot begin on the database of its settings; the message names the database and the reason."""
+    """A program cannot start with the configured database; the message names the database and the reason."""
 
     def __init__(self, url: sa.URL, error: exc.DBAPIError) -> None:
-        # The first line names the server and the error; hints and further addresses are on the others.
+        # The first line names the server and the error; hints and further addresses follow on the other lines.
         reason = str(error.orig).partition("\n")[0].rstrip(". ")
         super().__init__(f"{url.render_as_string(hide_password=True)}: {reason}")
 
 
 def engine_of(url: str, pool: int) -> AsyncEngine:
-    """A pool of at most so many connections."""
+    """Return a connection pool of at most `pool` connections."""
     engine = create_async_engine(url, pool_size=pool, max_overflow=0)
     event.listen(engine.sync_engine, "checkout", _refuse_unusable)
     return engine
@@ -31,25 +31,25 @@ def engine_of(url: str, pool: int) -> AsyncEngine:
 
 @asynccontextmanager
 async def reading(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """A connection for who asks one thing, or several that need not agree: each statement is a transaction of its own.
+    """Yield a connection for queries that need no common snapshot: each statement is its own transaction.
 
-    One around them would cost two more ways to the database, to begin it and to end it.
+    An explicit transaction would cost two more round trips to the database, to begin and to end it.
     """
     async with engine.connect() as conn:
         yield await conn.execution_options(isolation_level="AUTOCOMMIT")
 
 
-def _refuse_unusable(connection: Any, _entry: ConnectionPoolEntry, _given: Any) -> None:
-    """Have the pool make a new connection in this one's place. Raises `DisconnectionError`.
+def _refuse_unusable(connection: Any, _entry: ConnectionPoolEntry, _proxy: Any) -> None:
+    """Make the pool replace a connection that cannot be used. Raises `DisconnectionError`.
 
-    A server that says anything while nobody asks it says good-bye, as one that restarts says to all. (SQLAlchemy's own
-    check asks the server, which is one more way there and back for each transaction.) And a task that was cancelled
-    as it began a pipeline leaves its connection in one (psycopg 3.3: `wait_async` may give way when all is done), where
-    no statement has a result.
+    A server that sends data outside a query is ending the connection, as it does on restart. (SQLAlchemy's own check
+    sends a query, which costs one more round trip per transaction.) A task that was cancelled while it started a
+    pipeline leaves its connection in pipeline mode (psycopg 3.3: `wait_async` may yield after the work is done), where
+    no statement returns a result.
     """
     driver: psycopg.AsyncConnection = connection.driver_connection
     if driver.pgconn.pipeline_status != PipelineStatus.OFF:
-        raise exc.DisconnectionError("the connection was left in a pipeline")
+        raise exc.DisconnectionError("the connection was left in pipeline mode")
     poll = select.poll()
     poll.register(driver.fileno(), select.POLLIN)
     if poll.poll(0):

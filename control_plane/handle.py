@@ -1,12 +1,13 @@
-"""The one road from a command to facts.
+"""The only path from a command to facts in the ledger.
 
-In one transaction, in this order: the idempotency key, the rows that the decision needs (locked by the command,
-project before slots, slots by node and index, slots before nodes), the decision, the inline read models, and
-append as the last statement. A refusal rolls all of it back, the key included, and burns no position. The command runs
-again after a deadlock, after a lost race (for a stream's head, a claim or a row), when it would wait for rows while it
-holds others, and when the server ended its transaction because this process stood still in it. Whoever reads the ledger
-is woken after the commit, and needs no wake-up to be right. A caller who hangs up stops nothing: the command commits or
-refuses all the same, and its key tells him which.
+Each command runs in one transaction, in this order: the idempotency key, the rows that the decision needs (locked by
+the command: report budget and cursor, then slots by node and index, then nodes), the decision, the inline read models,
+and the append as the last statement. A refusal rolls everything back, including the key, and consumes no position.
+
+A command runs again after a deadlock, after a lost race (for the head of a stream, a claim or a row), when it would
+have to wait for rows while it holds others, and when the server ended its transaction because this process was idle in
+it. Readers of the ledger are woken after the commit; they also poll, so a lost wake-up only delays them. A disconnected
+caller does not cancel the command; repeating the request with the same idempotency key returns the outcome.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -19,11 +20,11 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from control_plane.decisions.refusals import Conflict, Objection
-from events.append import Change, CommandKey, append, take_key
-from events.connection import ledger_connection
 from events.envelope import Cause
-from events.errors import ClaimHeld, VersionConflict
 from events.facts import Fact
+from events.ledger.append import Change, CommandKey, append, take_key
+from events.ledger.connection import ledger_connection
+from events.ledger.errors import ClaimHeld, VersionConflict
 from read_models import inline
 from tasks.failpoints import failpoint
 
@@ -32,7 +33,7 @@ ATTEMPTS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a command decided: facts per stream, their cause, and the answer its caller gets (JSON)."""
+    """The outcome of a command: the facts per stream, their cause, and the JSON answer for the caller."""
 
     changes: tuple[Change, ...]
     cause: Cause
@@ -41,7 +42,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What a command may use while it decides. `now` is the database's time, or a test's."""
+    """The connection and time that a command decides with. `now` is the database's time, or a test's."""
 
     conn: AsyncConnection
     now: datetime
@@ -51,33 +52,34 @@ Command = Callable[[Transaction], Awaitable[Decision]]
 Clock = Callable[[AsyncConnection], Awaitable[datetime]]
 
 
-class StartAgain(Exception):
-    """Raised by a command that would decide in a transaction that holds nothing yet; it must not do so for ever."""
+class RetryWithoutLocks(Exception):
+    """Raised by a command that must run again without locks; raised to the caller after `ATTEMPTS` runs."""
 
 
 class Wake(Protocol):
-    """Tells followers of the log that it grew. Losing a call costs them a poll, no more."""
+    """Wakes followers of the ledger after an append. A lost call costs them one poll interval."""
 
     async def __call__(self) -> None: ...
 
 
 async def database_time(conn: AsyncConnection) -> datetime:
+    """Return the current time of the database."""
     now: datetime = (await conn.exec_driver_sql("select clock_timestamp()")).scalar_one()
     return now
 
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """Runs commands; one for each process."""
+    """Runs commands; each process has one."""
 
     engine: AsyncEngine
     wake: Wake
     clock: Clock = database_time
 
     async def __call__(self, command: Command, key: CommandKey | None = None) -> str:
-        """Carry a command out and return its answer. Raises what the command refuses with.
+        """Run a command and return its answer. Raises the refusal of the command.
 
-        Also raises `Conflict` for a claim that somebody else keeps (LED-3).
+        Also raises `Conflict` if another stream holds a claim that the command needs (LED-3).
         """
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -85,7 +87,7 @@ class Handle:
             except ClaimHeld as held:
                 if attempt == ATTEMPTS:
                     raise Conflict(Objection(f"{held.claim.kind}_taken", str(held))) from held
-            except (StartAgain, VersionConflict, psycopg.Error, sa.exc.DBAPIError) as error:
+            except (RetryWithoutLocks, VersionConflict, psycopg.Error, sa.exc.DBAPIError) as error:
                 if attempt == ATTEMPTS or not _may_run_again(error):
                     raise
         raise AssertionError("unreachable")
@@ -109,13 +111,13 @@ class Handle:
         return decision.answer
 
 
-def _may_run_again(error: StartAgain | VersionConflict | psycopg.Error | sa.exc.DBAPIError) -> bool:
-    # The same errors come bare from the ledger's calls and wrapped from SQLAlchemy's.
+def _may_run_again(error: RetryWithoutLocks | VersionConflict | psycopg.Error | sa.exc.DBAPIError) -> bool:
+    # The ledger's own calls raise these errors directly; SQLAlchemy wraps them.
     cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
-    # A server that ended an idle transaction rolled it back: nothing was recorded, whatever was asked last.
+    # A server that ended an idle transaction rolled it back: nothing was recorded, whatever the last statement was.
     return isinstance(
         cause,
-        StartAgain
+        RetryWithoutLocks
         | VersionConflict
         | psycopg.errors.DeadlockDetected
         | psycopg.errors.UniqueViolation

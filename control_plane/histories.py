@@ -1,4 +1,4 @@
-"""Reading streams typed: an allocation's own, and many at once for whoever looks at many."""
+"""Typed reads of streams: one allocation or task, or the histories of many streams in one query."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -8,10 +8,10 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.allocations import AllocationFact
-from events.connection import ledger_connection
 from events.envelope import Recorded
 from events.facts import Fact
-from events.store import COLUMNS, read_stream, recorded
+from events.ledger.connection import ledger_connection
+from events.ledger.store import COLUMNS, read_stream, recorded
 from events.tasks import TaskFact
 from events.values import AllocationId, StreamId, stream_of_allocation, stream_of_task
 
@@ -22,15 +22,15 @@ _MANY: Final = f"select {COLUMNS} from ledger.event where stream_id = any(%s) or
 async def allocation_history(
     conn: AsyncConnection, allocation: AllocationId
 ) -> tuple[Recorded[AllocationFact], ...]:
-    """Every fact of an allocation, oldest first; empty when there is none."""
+    """Return every fact of an allocation, oldest first; empty if there is none."""
     history = await read_stream(await ledger_connection(conn), stream_of_allocation(allocation))
     return cast(tuple[Recorded[AllocationFact], ...], tuple(history))
 
 
 async def histories(conn: AsyncConnection, streams: Sequence[StreamId]) -> dict[StreamId, History]:
-    """Every fact of each stream, oldest first, read at once.
+    """Return every fact of each stream, oldest first, with one query.
 
-    A fact that this release cannot read is among them as `Unreadable`: one stream's is not the others' affair.
+    A fact that this release cannot read is included as `Unreadable`, so that it affects only its own stream.
     """
     if not streams:
         return {}
@@ -41,6 +41,6 @@ async def histories(conn: AsyncConnection, streams: Sequence[StreamId]) -> dict[
 
 
 async def task_history(conn: AsyncConnection, task: UUID) -> tuple[Recorded[TaskFact], ...]:
-    """Every fact of a task that was asked for, oldest first; empty when there is none."""
+    """Return every fact of a requested task, oldest first; empty if there is none."""
     history = await read_stream(await ledger_connection(conn), stream_of_task(task))
     return cast(tuple[Recorded[TaskFact], ...], tuple(history))

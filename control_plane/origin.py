@@ -1,4 +1,4 @@
-"""Where a command comes from, before its moment is known."""
+"""The origin of a command: the caller and its request, before the decision time is known."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -10,23 +10,23 @@ from events.values import ProjectId
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who asks (`key:admin`), why (method, path and request id), and what it belongs to."""
+    """The caller of a command (such as `key:admin`), its request (method, path, request id), and its correlation id."""
 
     actor: str
-    why: str
+    reason: str
     correlation_id: UUID
     project: ProjectId | None = None
     trace_context: str | None = None
 
-    def within(self, story: Cause) -> "Origin":
-        """The same caller, as to what `story` began: it belongs to that story, and is on that account."""
-        return replace(self, correlation_id=story.correlation_id, project=story.project)
+    def within(self, cause: Cause) -> "Origin":
+        """Return this origin with the correlation id and project of `cause`, to which the command belongs."""
+        return replace(self, correlation_id=cause.correlation_id, project=cause.project)
 
     def at(self, now: datetime) -> Cause:
-        """The cause of facts decided at `now`, the decision's own time."""
+        """Return the cause of facts decided at `now`."""
         return Cause(
             actor=self.actor,
-            why=self.why,
+            reason=self.reason,
             project=self.project,
             correlation_id=self.correlation_id,
             causation_id=None,

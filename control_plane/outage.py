@@ -1,6 +1,6 @@
-"""What it looks like when Postgres or Redis is away, restarts, or ended a connection of ours: wait, and begin again.
+"""Errors that mean that Postgres or Redis is unavailable, restarts, or closed a connection: wait and retry.
 
-And what it looks like when a library loses our own wish to end.
+This module also detects a cancellation that a library swallowed.
 """
 
 import asyncio
@@ -10,9 +10,9 @@ import psycopg
 import redis.exceptions
 import sqlalchemy as sa
 
-# Ending an idle transaction is no operational error to psycopg (SQLSTATE 25P03), and SQLAlchemy wraps what it saw.
-# A pool with no connection to give (`sa.exc.TimeoutError`) waits for the same thing.
-DATABASE_AWAY: Final = (
+# psycopg does not class the end of an idle transaction as an operational error (SQLSTATE 25P03), and SQLAlchemy wraps
+# it. A pool without a free connection (`sa.exc.TimeoutError`) waits for the same reason.
+DATABASE_UNAVAILABLE: Final = (
     psycopg.OperationalError,
     psycopg.errors.IdleInTransactionSessionTimeout,
     sa.exc.OperationalError,
@@ -20,22 +20,22 @@ DATABASE_AWAY: Final = (
     sa.exc.TimeoutError,
     OSError,
 )
-# Of a connection that was closed while it was made, uvloop says so with a bare RuntimeError.
-REDIS_AWAY: Final = (redis.exceptions.RedisError, OSError, RuntimeError)
+# uvloop raises a bare RuntimeError for a connection that was closed while it was opened.
+REDIS_UNAVAILABLE: Final = (redis.exceptions.RedisError, OSError, RuntimeError)
 
 
 async def rest(seconds: float) -> None:
-    """Sleep, in a loop that runs until it is cancelled.
+    """Sleep inside a loop that runs until it is cancelled.
 
-    Redis's client swallows a cancellation that meets it while it connects (`Connection.connect`): without a look
-    at what was asked meanwhile, the loop would run for ever and its program could not be ended.
+    The Redis client swallows a cancellation that arrives while it connects (`Connection.connect`). Without this check
+    the loop would run permanently and its program could not be stopped.
     """
-    give_way()
+    raise_if_cancelled()
     await asyncio.sleep(seconds)
 
 
-def give_way() -> None:
-    """End the task now if it was cancelled and somebody swallowed that. Raises `CancelledError`."""
+def raise_if_cancelled() -> None:
+    """End the task now if it was cancelled and a library swallowed the cancellation. Raises `CancelledError`."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError

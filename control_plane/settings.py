@@ -1,11 +1,13 @@
-"""Everything the control plane's programs can be told, from the environment (`SLICEPLANE_*`), read here alone."""
+"""Settings of the control plane's programs, from the environment (`SLICEPLANE_*`); no other module reads it."""
 
 from collections import Counter
 from datetime import timedelta
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -24,53 +26,56 @@ from sqlalchemy.exc import ArgumentError
 
 from control_plane.decisions.readiness import SSH, Check
 from control_plane.decisions.skus import IMAGES, Images
-from control_plane.report_budget import Limits
+from control_plane.work.report_budget import Limits
 from tasks.fields import ImageName, Port
 from tasks.orders import LONGEST_BANNER
 
 _SILENT_BEATS: Final = 4
 _LONGEST_PREFIX: Final = 23
 SLICE_NETWORKS: Final = IPv4Network("10.100.0.0/16")
-"""Unless told otherwise."""
+"""The default network of slices."""
 
 
 _PREFIX: Final = "SLICEPLANE_"
 _DATABASE_DRIVERS: Final = frozenset({"postgresql", "postgresql+psycopg"})
 _LAST_PORT: Final = 65535
 
+S = TypeVar("S", bound=BaseSettings)
+
 
 class SettingsRefused(Exception):
-    """The environment cannot be used; the message says which settings are wrong and why."""
+    """The environment contains invalid settings; the message states which ones and why."""
 
 
 class ImageSettings(BaseModel):
-    """An image that callers may ask for, and the sign that a guest of it is ready (ALC-9): its SSH banner on port 22,
-    unless a `port` is named.
+    """An image offered to callers, and the sign that a guest of it is ready (ALC-9): an SSH banner on port 22, unless
+    `port` is set.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: ImageName
-    """As nodes have it: the name of its folder there."""
+    """The name of the image's folder on nodes."""
     port: Port | None = None
-    """TCP port of the guest, that answers when it is ready."""
+    """TCP port of the guest that accepts connections once it is ready."""
     banner: str = Field(default="", max_length=LONGEST_BANNER)
-    """What a line from that port begins with; empty where an open port is enough."""
+    """The beginning of a line received from that port; empty if an open port is enough."""
 
     @field_validator("banner")
     @classmethod
-    def _can_be_heard(cls, banner: str, info: ValidationInfo) -> str:
+    def _is_receivable(cls, banner: str, info: ValidationInfo) -> str:
         objections = []
         if not (banner.isascii() and banner.isprintable()):
-            objections.append("it is to be printable ASCII")
+            objections.append("must be printable ASCII")
         if banner and info.data.get("port", 0) is None:
-            objections.append("it is listened for at a port, and none is named")
+            objections.append("needs a port; set `port` too")
         if objections:
             raise ValueError("; ".join(objections))
         return banner
 
     @property
     def check(self) -> Check:
+        """The check that finds a guest of this image ready."""
         return SSH if self.port is None else Check(self.port, self.banner)
 
 
@@ -81,15 +86,15 @@ class Settings(BaseSettings):
     user. `queue_host` and `queue_port` are where nodes find Redis, `listen` where the API is served
     (`host:port`, several with commas).
 
-    With `tls_certificate_file` (PEM, the chain included) and `tls_key_file` the API speaks TLS and nothing else.
-    Redis is spoken to over TLS if its URL begins with `rediss://`; `redis_ca_file` (PEM) is then the CA that it is
-    believed by, and nodes are told of it. To change that CA, have the file hold both for `session_seconds` before
-    Redis shows the new one.
+    With `tls_certificate_file` (PEM, including the chain) and `tls_key_file`, the API uses TLS only. Redis is used over
+    TLS if its URL begins with `rediss://`; `redis_ca_file` (PEM) is then the CA used to verify it, and nodes receive it
+    with each session. To change that CA, put both CAs into the file for `session_seconds` before Redis presents a
+    certificate of the new one.
 
-    `signing_key_file` holds the Ed25519 private key (PKCS #8, PEM) that orders are signed with; the API and the
-    dispatcher need it, and one file for all of them. To change it: put the new key's public half into the folder
-    `retired_keys` (`*.pem`) and restart, wait for `session_seconds`, by when every node has heard of it, exchange the
-    file and leave the old key's public half in the folder for as long again.
+    `signing_key_file` contains the Ed25519 private key (PKCS #8, PEM) that signs orders; the API and the dispatcher
+    need it, and all of them use the same file. To change it: put the new key's public half into the folder
+    `retired_keys` (`*.pem`) and restart; wait for `session_seconds`, so that every node has received it; replace the
+    key file, and leave the old key's public half in the folder for another `session_seconds`.
     """
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="ignore")
@@ -99,7 +104,7 @@ class Settings(BaseSettings):
     queue_host: str = "127.0.0.1"
     queue_port: int = 6379
     queue_tls: bool | None = None
-    """Whether nodes speak TLS to their queue; None: if we do. Another answer is for a Redis behind a TLS proxy."""
+    """Whether nodes use TLS to their queue; None: as the control plane does. Set it if Redis is behind a TLS proxy."""
     redis_ca_file: Path | None = None
     listen: str = "127.0.0.1:8080"
     tls_certificate_file: Path | None = None
@@ -107,56 +112,58 @@ class Settings(BaseSettings):
     log: str = Field(default="json", pattern="^(json|console)$")
     failpoints: str = ""
     deadline_grace_seconds: float = Field(default=30.0, ge=0)
-    """After a start, deadlines do not fire for so long: nodes first say what happened meanwhile."""
+    """Time after a start during which deadlines do not fire, so that nodes can first report what happened meanwhile."""
     signing_key_file: Path | None = None
     retired_keys: Path | None = None
     session_seconds: float = Field(default=900.0, gt=0)
-    """How long a node's credentials are good for; it renews them at half of it."""
+    """Lifetime of a node's credentials; a node renews them after half of it."""
     heartbeat_seconds: float = Field(default=5.0, ge=1, le=300)
-    """How often nodes say that they live (PLT-3). They hear of a change when they renew, at half of `session_seconds`:
-    one to less than a quarter has all of them taken for silent until then."""
+    """Interval of nodes' heartbeats (PLT-3). Nodes receive a change when they renew, after half of `session_seconds`:
+    if the new interval is below a quarter of the old one, all nodes count as unreachable until then."""
 
     report_burst: int = Field(default=1000, ge=20, le=1_000_000)
-    """Tokens that the budget of a node's reports holds (`control_plane.report_budget`)."""
+    """Tokens that the report budget of a node holds (`control_plane.work.report_budget`)."""
     reports_per_minute: int = Field(default=60, ge=1, le=1_000_000)
-    """Tokens that it regains per minute."""
+    """Tokens that the report budget of a node regains per minute."""
 
     tasks_kept_days: float = Field(default=1.0, gt=0)
-    """For how long tasks are listed after they came to a good end."""
+    """How long tasks are listed after they succeeded or were superseded, in days."""
     failed_tasks_kept_days: float = Field(default=7.0, gt=0)
-    """The same after a bad end; only for so long can it be seen at a glance why."""
+    """How long other ended tasks are listed, in days; the reason of a failure is listed as long."""
 
     place_on_simulated_nodes: bool = False
-    """Whether slices are placed on simulated nodes by requests that name no node. Such a node has no guests, so only a
-    deployment for trials and tests allows it."""
+    """Whether requests that name no node may be placed on simulated nodes. Such nodes run no guests, so only trial and
+    test deployments allow it."""
     slice_networks: IPv4Network = SLICE_NETWORKS
-    """Of which each new node gets a /24 for its slices; at least two of them."""
+    """The network from which each new node gets a /24 for its slices; at least two of them."""
     images: tuple[ImageSettings, ...] = ()
-    """What callers may ask for beside the release's own; a JSON list. A change is for allocations that are asked for
-    after it: each keeps the sign that it began with, also of an image that is offered no more.
+    """Images offered in addition to those of the release; a JSON list. A change affects later allocations only: each
+    allocation keeps the readiness sign that it began with, even if its image is no longer offered.
     """
 
     @property
     def offered(self) -> Images:
-        """By what the guests of each image that can be asked for are found ready."""
+        """Return the offered images by name, each with the check that finds its guests ready."""
         return {**IMAGES, **{each.name: each.check for each in self.images}}
 
     @property
     def report_limits(self) -> Limits:
-        """The budget that all reports of a node share."""
+        """Return the budget that all reports of a node share."""
         return Limits(self.report_burst, self.reports_per_minute)
 
     @property
     def redis_over_tls(self) -> bool:
+        """Whether the control plane uses TLS to Redis."""
         return self.redis_url.get_secret_value().startswith("rediss://")
 
     @property
     def nodes_over_tls(self) -> bool:
+        """Whether nodes use TLS to their queue."""
         return self.redis_over_tls if self.queue_tls is None else self.queue_tls
 
     @property
-    def silent_after(self) -> timedelta:
-        """A node unheard of for so long gets nothing new (PLT-3): four heartbeats."""
+    def unreachable_after(self) -> timedelta:
+        """Return the time without heartbeat after which a node is unreachable and gets nothing new: 4 heartbeats."""
         return timedelta(seconds=_SILENT_BEATS * self.heartbeat_seconds)
 
     @field_validator("database_url")
@@ -167,8 +174,10 @@ class Settings(BaseSettings):
         except (ArgumentError, ValueError):
             driver = ""
         if driver not in _DATABASE_DRIVERS:
-            # Without the value, which holds a password.
-            raise ValueError("not a URL of the form postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE")
+            # Leave the value out of the message: it contains a password.
+            raise ValueError(
+                "must be a URL of the form postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE"
+            )
         return given
 
     @field_validator("redis_url")
@@ -177,8 +186,8 @@ class Settings(BaseSettings):
         try:
             parse_url(given.get_secret_value())
         except ValueError:
-            # Without the value, which holds a password.
-            raise ValueError("not a URL of the form rediss://USER:PASSWORD@HOST:PORT") from None
+            # Leave the value out of the message: it contains a password.
+            raise ValueError("must be a URL of the form rediss://USER:PASSWORD@HOST:PORT") from None
         return given
 
     @field_validator("listen")
@@ -194,7 +203,7 @@ class Settings(BaseSettings):
     @classmethod
     def _holds_subnets(cls, networks: IPv4Network) -> IPv4Network:
         if networks.prefixlen > _LONGEST_PREFIX or not networks.is_private:
-            raise ValueError(f"{networks} is no private network of at least two /24")
+            raise ValueError(f"{networks} is not a private network of at least two /24")
         return networks
 
     @field_validator("images")
@@ -202,8 +211,15 @@ class Settings(BaseSettings):
     def _named_once(cls, images: tuple[ImageSettings, ...]) -> tuple[ImageSettings, ...]:
         names = Counter(each.name for each in images)
         objections = [
-            *(f"{name} is named {times} times" for name, times in sorted(names.items()) if times > 1),
-            *(f"{name} is the release's own" for name in sorted(names.keys() & IMAGES.keys())),
+            *(
+                f"{name} is listed {times} times; list it once"
+                for name, times in sorted(names.items())
+                if times > 1
+            ),
+            *(
+                f"{name} is an image of the release; rename it"
+                for name in sorted(names.keys() & IMAGES.keys())
+            ),
         ]
         if objections:
             raise ValueError("; ".join(objections))
@@ -216,23 +232,55 @@ class Settings(BaseSettings):
         return self
 
 
+class MigrationSettings(BaseSettings):
+    """The setting of `sliceplane-server migrate`, which needs no other one."""
+
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="ignore")
+
+    migrate_url: SecretStr
+    """The database to migrate, as a superuser: a URL or a libpq connection string."""
+
+    @field_validator("migrate_url")
+    @classmethod
+    def _is_a_connection_string(cls, given: SecretStr) -> SecretStr:
+        """Return the connection string for libpq, which does not know the driver that `database_url` may name."""
+        text = given.get_secret_value().replace("postgresql+psycopg://", "postgresql://", 1)
+        try:
+            options = conninfo_to_dict(text)
+        except ProgrammingError:
+            options = {}
+        if not options:
+            # Leave the value out of the message: it contains a password.
+            raise ValueError("must be a URL of the form postgresql://USER:PASSWORD@HOST:PORT/DATABASE")
+        return SecretStr(text)
+
+
 def read_settings() -> Settings:
-    """Those of the environment. Raises `SettingsRefused`."""
+    """Read the settings from the environment. Raises `SettingsRefused`."""
+    return _read(Settings)
+
+
+def read_migration_settings() -> MigrationSettings:
+    """Read the setting of `sliceplane-server migrate`. Raises `SettingsRefused`."""
+    return _read(MigrationSettings)
+
+
+def _read(settings: type[S]) -> S:
     try:
-        return Settings()
+        return settings()
     except SettingsError as error:
         raise SettingsRefused(f"{error}: {error.__cause__}") from None
     except ValidationError as error:
-        # Without the values: some are secrets.
+        # Leave the values out of the message: some are secrets.
         raise SettingsRefused("; ".join(map(_objection, error.errors(include_input=False)))) from None
 
 
 def _objection(error: ErrorDetails) -> str:
-    """By the name of the environment variable and the place in its value, where it is about one."""
-    why, place = error["msg"].removeprefix("Value error, "), error["loc"]
+    """Return the message of a validation error, after the environment variable and the path inside its value."""
+    reason, place = error["msg"].removeprefix("Value error, "), error["loc"]
     if error["type"] == "missing":
-        why = "not set"
+        reason = "not set"
     if not place:
-        return why
+        return reason
     name, *within = map(str, place)
-    return f"{'.'.join((f'{_PREFIX}{name.upper()}', *within))}: {why}"
+    return f"{'.'.join((f'{_PREFIX}{name.upper()}', *within))}: {reason}"

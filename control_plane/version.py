@@ -4,7 +4,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def release() -> str:
+    """Return the installed release, or a placeholder for a work tree that is not installed."""
     try:
         return version("sliceplane")
     except PackageNotFoundError:
-        return "0.1.0+source"  # run from a work tree that was never installed
+        return "0.1.0+source"

@@ -1,4 +1,4 @@
-"""How a control plane process is put together: connections, the one road, and who follows the log."""
+"""Construction of a control plane process: its connections and its command handler."""
 
 import gc
 import logging
@@ -14,21 +14,21 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control_plane.database import DatabaseUnavailable, engine_of
+from control_plane.following.wake import RedisWake
 from control_plane.handle import Clock, Handle, database_time
-from control_plane.redis_client import redis_client
+from control_plane.queues.redis_client import redis_client
 from control_plane.settings import Settings
-from control_plane.wake import RedisWake
-from events.connection import ledger_connection
-from events.fitness import refuse_unfit_server
+from events.ledger.connection import ledger_connection
+from events.ledger.fitness import refuse_unfit_server
 from tasks.failpoints import arm_from
 
 _YOUNG: Final = 20_000
-"""New objects after which they are looked through for cycles."""
+"""Number of new objects after which the garbage collector runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """What every program of the control plane has."""
+    """Settings, connections and command handler of a control plane program."""
 
     settings: Settings
     engine: AsyncEngine
@@ -36,10 +36,10 @@ class Plane:
     handle: Handle
 
 
-def spare_collections() -> None:
-    """Have the collector of cycles look at less, and less often: an eighth of a dispatcher's time went there.
+def reduce_garbage_collection() -> None:
+    """Make the garbage collector scan fewer objects and run less often: it used an eighth of a dispatcher's time.
 
-    What a program has when it starts it keeps, and facts, orders and rows point to nothing that points back.
+    Objects that exist at program start are kept anyway, and facts, orders and rows do not form reference cycles.
     """
     gc.collect()
     gc.freeze()
@@ -48,7 +48,7 @@ def spare_collections() -> None:
 
 @asynccontextmanager
 async def plane(settings: Settings, *, pool: int = 8, clock: Clock = database_time) -> AsyncIterator[Plane]:
-    """Connect, refuse a server that the ledger's promises do not hold on, and close at the end.
+    """Connect to the servers, refuse a database server that cannot keep the ledger's guarantees, and close at the end.
 
     Raises `DatabaseUnavailable`, `UnfitServer`, `UnusableCertificate`.
     """
@@ -72,15 +72,15 @@ async def _refuse_unusable_database(engine: AsyncEngine) -> None:
 
 
 def configure_logs(style: str) -> None:
-    """Structured lines on standard error; `console` for people, `json` for machines."""
-    # The process's own, not what a test puts in its place for a while: programs outlive that.
+    """Log structured lines to standard error; `console` is for people, `json` for machines."""
+    # Use the original stream of the process: a test may replace sys.stderr for a shorter time than the program runs.
     stream = sys.__stderr__
     assert stream is not None, "the program has a standard error"
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer() if style == "console" else structlog.processors.JSONRenderer()
     )
-    # The pool replaces connections that it finds broken, and whoever had one is told by an error of his own; its own
-    # lines would be tracebacks between ours whenever Postgres restarts.
+    # The pool replaces broken connections, and the code that used one gets an error of its own. The pool's own log
+    # would add tracebacks between the lines whenever Postgres restarts.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     structlog.configure(
         processors=[

@@ -1,19 +1,19 @@
-"""Facts about who may call the API. Stream: `key-<key_id>`."""
+"""Facts about API keys. Stream: `key-<key_id>`."""
 
 from events.facts import Fact
 
 
 class ApiKeyIssued(Fact, frozen=True):
-    """Somebody was given an API key; the key itself was shown once, and only its SHA-256 (hex) is kept."""
+    """An API key was issued. The key itself is shown once and never stored; only its SHA-256 (hex) is."""
 
     key_id: str
-    """Name of the key in events and logs, no secret."""
+    """Public identifier of the key in events and logs; not a secret."""
     name: str
-    """Whose key it is."""
+    """Display name of the key's owner."""
     role: str
-    """What it may do, such as `admin`."""
+    """Role that the key grants, such as `admin`."""
     key_sha256: str
-    """Of the key."""
+    """SHA-256 of the key, in hexadecimal."""
 
 
 AccessFact = ApiKeyIssued

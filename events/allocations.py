@@ -1,7 +1,7 @@
 """Facts about allocations, in life order. Stream: `allocation-<allocation_id>`.
 
-An allocation's own stream tells its whole life, so that what is due next can be derived from it alone. Those about ways
-in to its slices are in `ingress`.
+The stream of an allocation contains its complete timeline, so that the next due action is derived from this stream
+alone. Facts about its ingress rules are defined in `events.ingress`.
 """
 
 from datetime import datetime
@@ -23,64 +23,64 @@ from events.values import (
 
 
 class PlacedSlot(Record, frozen=True):
-    """One slot of an allocation, with the network identity that its slice gets."""
+    """One slot of an allocation, with the network identity of its slice."""
 
     slot_id: SlotId
     network: SlotNetwork
 
 
-# Without defaults: a request without the newer options is stored in the bytes of version 1.
+# `omit_defaults`: a request without the newer options is stored in the bytes of version 1.
 class AllocationRequested(Fact, frozen=True, omit_defaults=True):
-    """Somebody asked for slots and was not refused: they are claimed in the same append."""
+    """An allocation was requested and accepted; its slots are claimed in the same append."""
 
     allocation_id: AllocationId
     project: ProjectId
-    """On whose account."""
+    """Project that the allocation belongs to."""
     sku: SkuName
-    """The size asked for."""
+    """Requested slice size."""
     network_mode: str
-    """How the slices are connected, such as `private-nat`."""
+    """Network mode of the slices, such as `private-nat`."""
     image: ImageName
-    """What the slices are started from."""
+    """Image that the slices boot from."""
     ssh_authorized_keys: tuple[SshPublicKey, ...]
-    """Who may log in to the slices; `authorized_keys` lines."""
+    """Public keys that may log in to the slices, as `authorized_keys` lines."""
     lease_seconds: int
-    """How long the lease lasts once it is granted."""
+    """Duration of the lease in seconds, counted from the time it is granted."""
     slot_count: int
-    """How many slots, all on one node."""
+    """Number of slots, all on one node."""
     labels: dict[str, str]
-    """What the caller called it; Sliceplane reads nothing into them."""
+    """Labels that the caller attached; Sliceplane does not interpret them."""
     node: NodeId | None = None
-    """The node that the request named, which has all slots; absent if placement chose the node."""
+    """Node that the request named, which provides all slots; absent if placement chose the node."""
     replace_on_failure: bool = True
     """Whether the allocation is placed on another node, once, if its bring-up fails due to a node fault."""
 
 
-class ReadinessNamed(Fact, frozen=True):
-    """The image has a sign of its own that a guest is ready, in place of an SSH banner on port 22. It holds for this
-    allocation, whatever is said of the image later.
+class ReadinessCheckSet(Fact, frozen=True):
+    """The image defines a readiness check of its own, in place of an SSH banner on port 22. The check applies to this
+    allocation even if the image's definition changes later.
     """
 
     allocation_id: AllocationId
     port: int
     """TCP port of the guest."""
     banner: str
-    """What a line from there begins with; empty where an open port is enough."""
+    """Required beginning of a line from that port; empty if an open port is sufficient."""
 
 
 class AllocationPlaced(Fact, frozen=True):
-    """Slots were chosen and claimed in the same append; all of one node."""
+    """Slots were chosen and claimed in the same append, all on one node."""
 
     allocation_id: AllocationId
     slots: tuple[PlacedSlot, ...]
     """The chosen slots."""
     deadline: datetime
-    """When the allocation fails unless it became active."""
+    """When the allocation fails unless it is active by then."""
 
 
 class AllocationReplaced(Fact, frozen=True):
     """The bring-up failed due to a node fault, and slots on another node were chosen and claimed in the same append.
-    The former slots are emptied, and stay claimed until their node proves them empty.
+    The former slots are being emptied, and stay claimed until their node proves them empty.
     """
 
     allocation_id: AllocationId
@@ -97,78 +97,79 @@ class AllocationReplaced(Fact, frozen=True):
 
 
 class SliceStarting(Fact, frozen=True):
-    """The node took up the order for one slot; or, after an interruption or a start, the slice again."""
+    """The node started to apply the order for one slot; after an interruption or a start, it started the slice
+    again.
+    """
 
     allocation_id: AllocationId
     slot_id: SlotId
 
 
 class SliceAddressObserved(Fact, frozen=True):
-    """What the node saw of the slice's address: evidence, never intent (NOD-4, NOD-5)."""
+    """The node observed the slice's address. This is evidence, never desired state (NOD-4, NOD-5)."""
 
     allocation_id: AllocationId
     slot_id: SlotId
     mac: MacAddress
-    """Of the slice."""
+    """MAC address of the slice."""
     expected_ip: Ipv4Address
-    """What is reserved for that MAC address."""
+    """Address reserved for that MAC address."""
     actual_ip: Ipv4Address | None
-    """What it has leased, if anything."""
+    """Address that the slice leased; null if it has no lease."""
     lease_state: str
-    """`none`, `offered`, `bound`, `expired`, or `foreign`: a lease of another address, or a stranger's on this one.
+    """`none`, `offered`, `bound`, `expired`, or `foreign`: the slice leased another address, or another client holds a
+    lease on the expected address.
     """
 
 
 class SliceReady(Fact, frozen=True):
-    """The management readiness check passed; `banner` is what the guest said."""
+    """The readiness check on the management interface passed."""
 
     allocation_id: AllocationId
     slot_id: SlotId
     address: Ipv4Address
-    """Where the guest answered."""
+    """Address at which the guest responded."""
     port: int
     """TCP port of the check."""
     banner: str
-    """The guest's line that began as was wanted; empty where an open port was enough."""
+    """Line of the guest that matched the required beginning; empty if an open port was sufficient."""
 
 
 class AllocationActivated(Fact, frozen=True):
-    """All slices are ready: the first time, and again after each interruption and each start."""
+    """All slices are ready. Recorded the first time, and again after each interruption and each start."""
 
     allocation_id: AllocationId
 
 
 class LeaseGranted(Fact, frozen=True):
-    """The time that was asked for begins. It is recorded with the first activation; neither an interruption nor a
-    stop extends it.
+    """The requested lease time begins. Recorded with the first activation; neither an interruption nor a stop extends
+    the lease.
     """
 
     allocation_id: AllocationId
     granted_at: datetime
     """When the lease began."""
     expires_at: datetime
-    """When the allocation is released unless it ended before."""
+    """When the allocation is released, unless it ends earlier."""
 
 
 class SliceInterrupted(Fact, frozen=True):
-    """A running slice stopped without an order: its host rebooted, or its machine died."""
+    """A running slice stopped without an order: its node rebooted, or its virtual machine died."""
 
     allocation_id: AllocationId
     slot_id: SlotId
     reason: Reason
     deadline: datetime
-    """When the allocation fails unless the slice is ready again."""
+    """When the allocation fails unless the slice is ready again by then."""
 
 
 class AllocationStopping(Fact, frozen=True):
-    """Somebody wants the slices switched off. The allocation keeps its slots, addresses and lease, and nothing of it
-    can be reached.
-    """
+    """A stop was requested. The allocation keeps its slots, addresses and lease, and its slices become unreachable."""
 
     allocation_id: AllocationId
     reason: Reason
     deadline: datetime
-    """When the allocation fails unless all its slices are off."""
+    """When the allocation fails unless all its slices are off by then."""
 
 
 class SliceStopped(Fact, frozen=True):
@@ -177,7 +178,7 @@ class SliceStopped(Fact, frozen=True):
     allocation_id: AllocationId
     slot_id: SlotId
     forced: bool
-    """True where the guest did not shut down in the time that it was given, and was cut off."""
+    """True if the guest did not shut down within its timeout and was powered off."""
 
 
 class AllocationStopped(Fact, frozen=True):
@@ -187,53 +188,54 @@ class AllocationStopped(Fact, frozen=True):
 
 
 class AllocationStarting(Fact, frozen=True):
-    """Somebody wants the slices of a stopped allocation back, in the same slots."""
+    """The start of a stopped allocation was requested; its slices return to the same slots."""
 
     allocation_id: AllocationId
     reason: Reason
     deadline: datetime
-    """When the allocation fails unless it became active."""
+    """When the allocation fails unless it is active by then."""
 
 
 class LeaseExpired(Fact, frozen=True):
-    """The lease ran its whole time. The release that follows is recorded in the same append."""
+    """The lease reached its end. The release that follows is recorded in the same append."""
 
     allocation_id: AllocationId
 
 
 class AllocationReleasing(Fact, frozen=True):
-    """Release was asked for, by a caller or by the end of the lease."""
+    """The release began, requested by a caller or caused by the end of the lease."""
 
     allocation_id: AllocationId
     reason: Reason
 
 
 class AllocationFailed(Fact, frozen=True):
-    """The allocation ended without what was asked for. Its slots are being emptied."""
+    """The allocation failed. Its slots are being emptied."""
 
     allocation_id: AllocationId
     reason: Reason
 
 
 class LeaseEnded(Fact, frozen=True):
-    """The granted time is over, because the allocation is being released or failed."""
+    """The lease is over because the allocation is being released or failed."""
 
     allocation_id: AllocationId
 
 
-class SliceRemovalUnproved(Fact, frozen=True):
-    """The node still found something of the slice; removal is tried again until it is proved."""
+class SliceRemovalIncomplete(Fact, frozen=True):
+    """The node still found remains of the slice; the removal is retried until it is proved complete."""
 
     allocation_id: AllocationId
     slot_id: SlotId
     leftovers: tuple[str, ...]
-    """What is there, a line each."""
+    """Remaining objects, one line each."""
 
 
 class SliceRemovalRetried(Fact, frozen=True):
-    """An admin wants the slot emptied anew: its node had refused the order to do so, or given it up.
+    """An admin requested that the slot be emptied again, because its node had refused the order to empty it or had
+    stopped retrying it.
 
-    It is what the slot's next order is named after.
+    The id of the slot's next order is derived from this event.
     """
 
     allocation_id: AllocationId
@@ -241,23 +243,23 @@ class SliceRemovalRetried(Fact, frozen=True):
 
 
 class SliceRemoved(Fact, frozen=True):
-    """The node proved the absence of one slice."""
+    """The node proved that nothing is left of one slice."""
 
     allocation_id: AllocationId
     slot_id: SlotId
 
 
-class SliceRemovalWaived(Fact, frozen=True):
-    """An admin gave the slot back without the node's proof that nothing is left of the slice there (ALC-11)."""
+class SliceRemovalOverridden(Fact, frozen=True):
+    """An admin force-released the slot without the node's proof that nothing is left of the slice (ALC-11)."""
 
     allocation_id: AllocationId
     slot_id: SlotId
-    why: str
-    """The admin's words."""
+    reason: str
+    """Explanation that the admin gave."""
 
 
 class AllocationReleased(Fact, frozen=True):
-    """Every slot is free again: proved empty, or given back by an admin without proof. It is the last fact of a
+    """Every slot is free again: proved empty, or force-released by an admin without proof. This is the last fact of a
     released allocation.
     """
 
@@ -266,7 +268,7 @@ class AllocationReleased(Fact, frozen=True):
 
 AllocationFact = (
     AllocationRequested
-    | ReadinessNamed
+    | ReadinessCheckSet
     | AllocationPlaced
     | AllocationReplaced
     | SliceStarting
@@ -283,10 +285,10 @@ AllocationFact = (
     | AllocationReleasing
     | AllocationFailed
     | LeaseEnded
-    | SliceRemovalUnproved
+    | SliceRemovalIncomplete
     | SliceRemovalRetried
     | SliceRemoved
-    | SliceRemovalWaived
+    | SliceRemovalOverridden
     | AllocationReleased
     | IngressFact
 )

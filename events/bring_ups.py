@@ -1,4 +1,4 @@
-"""A bring-up that failed due to a node fault: a part of facts about nodes and slots."""
+"""A failed bring-up caused by a node fault: a part of facts about nodes and slots."""
 
 from datetime import datetime
 
@@ -7,7 +7,7 @@ from events.values import AllocationId, SlotId
 
 
 class FailedBringUp(Record, frozen=True):
-    """One slice that a node could not bring up, due to a node fault."""
+    """One slice that a node could not bring up because of a node fault."""
 
     slot_id: SlotId
     """The slot of the slice."""
@@ -16,4 +16,4 @@ class FailedBringUp(Record, frozen=True):
     reason: Reason
     """The reason as the node reported it."""
     failed_at: datetime
-    """When the node observed the failure, by the control plane's time as the node knew it."""
+    """When the node observed the failure, on the control plane's clock as estimated by the node."""

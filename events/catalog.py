@@ -1,11 +1,11 @@
-"""The only table between facts and their stored names.
+"""The only table that maps fact classes to their stored names.
 
-A stored name is for ever, a class name is not. Names read `<thing>.<what_happened>`; the schema version
-counts shapes of one name. Payloads are canonical JSON: keys sorted, no white space, UTF-8. Within a stream the
-types stand in life order, which is how docs/events.md tells them.
+A stored name is permanent; a class name may change. Names have the form `<thing>.<what_happened>`, and the schema
+version numbers the shapes of one name. Payloads are canonical JSON: sorted keys, no white space, UTF-8. The types of a
+stream are listed in life order, which is also the order in docs/events.md.
 
-An event once written stays readable for ever, so no line is ever removed. When a type is no longer written, its
-class stays, for reading; when its shape changes, the version rises and `events.upcasts` gets a function.
+A stored event stays readable permanently, so no line is ever removed. When a type is no longer written, its class stays
+for reading; when its shape changes, its version rises and `events.upcasts` gets a function.
 """
 
 from typing import Final
@@ -28,18 +28,17 @@ __all__ = [
 ]
 
 CATALOG: Final[dict[str, Shape]] = {
-    "node.expected": Shape(1, nodes.NodeExpected),
+    "node.registered": Shape(1, nodes.NodeRegistered),
     "node.enrolment_reopened": Shape(1, nodes.EnrolmentReopened),
     "node.removed": Shape(1, nodes.NodeRemoved),
     "node.enrolled": Shape(1, nodes.NodeEnrolled),
-    "node.identified": Shape(1, nodes.NodeIdentified),
     "node.agent_superseded": Shape(1, nodes.AgentSuperseded),
     "node.revoked": Shape(1, nodes.NodeRevoked),
     "node.inspected": Shape(1, nodes.NodeInspected),
     "node.addresses_changed": Shape(1, nodes.NodeAddressesChanged),
-    "node.degraded": Shape(2, nodes.NodeDegraded),
+    "node.degraded": Shape(1, nodes.NodeDegraded),
     "node.recovered": Shape(1, nodes.NodeRecovered),
-    "node.mended": Shape(2, nodes.NodeMended),
+    "node.repaired": Shape(1, nodes.NodeRepaired),
     "node.bring_up_failed": Shape(1, nodes.NodeBringUpFailed),
     "node.bring_up_succeeded": Shape(1, nodes.NodeBringUpSucceeded),
     "node.excluded": Shape(1, nodes.NodeExcluded),
@@ -52,18 +51,18 @@ CATALOG: Final[dict[str, Shape]] = {
     "slot.devices_granted": Shape(1, slots.SlotDevicesGranted),
     "slot.claimed": Shape(1, slots.SlotClaimed),
     "slot.releasing": Shape(1, slots.SlotReleasing),
-    "slot.withheld": Shape(1, slots.SlotWithheld),
+    "slot.quarantined": Shape(1, slots.SlotQuarantined),
     "slot.released": Shape(1, slots.SlotReleased),
-    "slot.freed_unproved": Shape(1, slots.SlotFreedUnproved),
-    "slot.degraded": Shape(2, slots.SlotDegraded),
+    "slot.force_released": Shape(1, slots.SlotForceReleased),
+    "slot.degraded": Shape(1, slots.SlotDegraded),
     "slot.recovered": Shape(1, slots.SlotRecovered),
-    "slot.mended": Shape(2, slots.SlotMended),
+    "slot.repaired": Shape(1, slots.SlotRepaired),
     "slot.bring_up_failed": Shape(1, slots.SlotBringUpFailed),
     "slot.bring_up_succeeded": Shape(1, slots.SlotBringUpSucceeded),
     "slot.excluded": Shape(1, slots.SlotExcluded),
     "slot.readmitted": Shape(1, slots.SlotReadmitted),
     "allocation.requested": Shape(2, allocations.AllocationRequested),
-    "allocation.readiness_named": Shape(1, allocations.ReadinessNamed),
+    "allocation.readiness_check_set": Shape(1, allocations.ReadinessCheckSet),
     "allocation.placed": Shape(1, allocations.AllocationPlaced),
     "allocation.replaced": Shape(1, allocations.AllocationReplaced),
     "allocation.slice_starting": Shape(1, allocations.SliceStarting),
@@ -80,26 +79,26 @@ CATALOG: Final[dict[str, Shape]] = {
     "allocation.releasing": Shape(1, allocations.AllocationReleasing),
     "allocation.failed": Shape(1, allocations.AllocationFailed),
     "allocation.lease_ended": Shape(1, allocations.LeaseEnded),
-    "allocation.slice_removal_unproved": Shape(1, allocations.SliceRemovalUnproved),
+    "allocation.slice_removal_incomplete": Shape(1, allocations.SliceRemovalIncomplete),
     "allocation.slice_removal_retried": Shape(1, allocations.SliceRemovalRetried),
     "allocation.slice_removed": Shape(1, allocations.SliceRemoved),
-    "allocation.slice_removal_waived": Shape(1, allocations.SliceRemovalWaived),
+    "allocation.slice_removal_overridden": Shape(1, allocations.SliceRemovalOverridden),
     "allocation.released": Shape(1, allocations.AllocationReleased),
     "ingress.reserved": Shape(1, ingress.IngressReserved),
     "ingress.published": Shape(1, ingress.IngressPublished),
     "ingress.lost": Shape(1, ingress.IngressLost),
     "ingress.withdrawn": Shape(1, ingress.IngressWithdrawn),
     "ingress.removed": Shape(1, ingress.IngressRemoved),
-    "task.asked": Shape(1, tasks.TaskAsked),
+    "task.requested": Shape(1, tasks.TaskRequested),
     "task.failed": Shape(1, tasks.TaskFailed),
     "task.succeeded": Shape(1, tasks.TaskSucceeded),
-    "task.cancel_asked": Shape(1, tasks.TaskCancelAsked),
+    "task.cancel_requested": Shape(1, tasks.TaskCancelRequested),
     "task.cancelled": Shape(1, tasks.TaskCancelled),
     "task.retried": Shape(1, tasks.TaskRetried),
     "access.key_issued": Shape(1, access.ApiKeyIssued),
     "order.refused": Shape(1, orders.OrderRefused),
     "order.message_refused": Shape(1, orders.MessageRefused),
-    "projection.rebuild_ordered": Shape(1, projections.ProjectionRebuildOrdered),
+    "projection.rebuild_requested": Shape(1, projections.ProjectionRebuildOrdered),
     "projection.rebuilt": Shape(1, projections.ProjectionRebuilt),
     "projection.event_skipped": Shape(1, projections.ProjectionEventSkipped),
     "projection.retried": Shape(1, projections.ProjectionRetried),

@@ -1,52 +1,57 @@
-"""What a fact takes and frees (LED-3): one holder for each (kind, value), whoever asks.
+"""Claims that facts take and free (LED-3): each (kind, value) has at most one holder.
 
-Append writes these rows and a rebuild derives them again, so nothing else may touch them. The holder is the
-stream on which the fact is recorded.
+The holder is the stream on which the fact is recorded. Append writes the claim rows and a rebuild derives them again
+from the facts, so no other code may change them.
 """
 
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from events.facts import Fact
-from events.ingress import IngressMapping, IngressRemoved, IngressReserved
-from events.nodes import NodeAddressesChanged, NodeExpected, NodeRemoved
-from events.slots import SlotApproved, SlotClaimed, SlotDevicesGranted, SlotFreedUnproved, SlotReleased
+from events.ingress import IngressRemoved, IngressReserved, IngressRule
+from events.nodes import NodeAddressesChanged, NodeRegistered, NodeRemoved
+from events.slots import SlotApproved, SlotClaimed, SlotDevicesGranted, SlotForceReleased, SlotReleased
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
 
 Text = TypeVar("Text", str, "ColumnElement[str]")
-"""A text, or what the database makes one of."""
+"""A Python string, or an SQL expression for one."""
 
 
 class Claim(NamedTuple):
+    """An object that at most one stream holds, identified by kind and value."""
+
     kind: str
     value: str
 
 
 class Claims(NamedTuple):
+    """The claims that a fact takes and frees for its stream."""
+
     takes: tuple[Claim, ...] = ()
     frees: tuple[Claim, ...] = ()
 
 
 NOTHING = Claims()
 CLAIMING: Final = (
-    NodeExpected,
+    NodeRegistered,
     NodeRemoved,
     NodeAddressesChanged,
     SlotApproved,
     SlotDevicesGranted,
     SlotClaimed,
     SlotReleased,
-    SlotFreedUnproved,
+    SlotForceReleased,
     IngressReserved,
     IngressRemoved,
 )
-"""The facts that take or free anything."""
+"""The facts that take or free claims."""
 
 
 def claims_of(fact: Fact) -> Claims:
+    """Return the claims that a fact takes and frees."""
     match fact:
-        case NodeExpected(subnet=subnet):
+        case NodeRegistered(subnet=subnet):
             return Claims(takes=(Claim("subnet", subnet),))
         case NodeRemoved(subnet=subnet):
             return Claims(frees=(Claim("subnet", subnet),))
@@ -55,10 +60,10 @@ def claims_of(fact: Fact) -> Claims:
                 takes=tuple(Claim("public", address) for address in added),
                 frees=tuple(Claim("public", address) for address in withdrawn),
             )
-        case IngressReserved(mapping=mapping):
-            return Claims(takes=(way_in(mapping),))
-        case IngressRemoved(mapping=mapping):
-            return Claims(frees=(way_in(mapping),))
+        case IngressReserved(rule=mapping):
+            return Claims(takes=(ingress_claim(mapping),))
+        case IngressRemoved(rule=mapping):
+            return Claims(frees=(ingress_claim(mapping),))
         case SlotApproved(network=network):
             return Claims(
                 takes=(
@@ -73,30 +78,33 @@ def claims_of(fact: Fact) -> Claims:
             )
         case SlotClaimed(slot_id=slot):
             return Claims(takes=(Claim("slot", slot),))
-        case SlotReleased(slot_id=slot) | SlotFreedUnproved(slot_id=slot):
+        case SlotReleased(slot_id=slot) | SlotForceReleased(slot_id=slot):
             return Claims(frees=(Claim("slot", slot),))
         case _:
             return NOTHING
 
 
-def way_in(mapping: IngressMapping) -> Claim:
-    """A public address, or one port of it: an address is given out as a whole or by its ports, never both."""
+def ingress_claim(mapping: IngressRule) -> Claim:
+    """Return the claim of an ingress rule on its public address, or on one port of it.
+
+    An address is assigned either as a whole or by single ports, never both.
+    """
     if mapping.service is None:
         return Claim("port", mapping.public_address)
     service = mapping.service
-    return Claim("port", by_port(service.protocol, mapping.public_address, service.public_port))
+    return Claim("port", port_claim_value(service.protocol, mapping.public_address, service.public_port))
 
 
-def by_port(protocol: str, address: Text, port: int) -> Text:
-    """The value of the claim on one port of a public address."""
+def port_claim_value(protocol: str, address: Text, port: int) -> Text:
+    """Return the value of the claim on one port of a public address."""
     return f"{protocol}/" + address + f":{port}"
 
 
-def by_any_port(protocol: str, address: Text) -> tuple[Text, Text]:
-    """Between these values stand the claims on ports of a public address, and no others."""
+def port_claim_bounds(protocol: str, address: Text) -> tuple[Text, Text]:
+    """Return the bounds of the values of all claims on ports of a public address; no other claim lies between them."""
     return f"{protocol}/" + address + ":", f"{protocol}/" + address + ";"
 
 
-def ways_by(address: Text) -> tuple[tuple[Text, Text], ...]:
-    """Between these values, each pair inclusive, stand all claims on a public address or on a port of it."""
-    return (address, address), by_any_port("tcp", address), by_any_port("udp", address)
+def address_claim_bounds(address: Text) -> tuple[tuple[Text, Text], ...]:
+    """Return pairs of inclusive bounds; all claims on a public address or its ports lie within one of them."""
+    return (address, address), port_claim_bounds("tcp", address), port_claim_bounds("udp", address)

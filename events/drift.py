@@ -1,4 +1,4 @@
-"""What was otherwise on a host than it was wanted, as the host saw it: a part of facts about hosts and slots."""
+"""Drift that a node observed: a part of facts about nodes and slots."""
 
 from datetime import datetime
 
@@ -6,24 +6,24 @@ from events.facts import Record
 from events.values import IngressId
 
 
-# Without what is null, so that drift recorded before ways in were named stands in rows as a rebuild writes it.
+# Nulls are omitted, so that drift recorded before `ingress_id` existed has the same bytes in rows after a rebuild.
 class DriftFound(Record, frozen=True, omit_defaults=True):
-    """One thing that was otherwise than it was wanted, and the evidence."""
+    """One difference between the desired and the observed state, with its evidence."""
 
     kind: str
-    """What kind of drift, one of docs/drift.md."""
-    wanted: str
-    """What should have been."""
-    found: str
-    """What was."""
+    """Kind of drift, one of docs/drift.md."""
+    desired: str
+    """Desired state."""
+    observed: str
+    """Observed state."""
     since: datetime
-    """When the host noticed it, by the control plane's time as the host knew it."""
+    """When the node noticed it, on the control plane's clock as estimated by the node."""
     ingress_id: IngressId | None = None
-    """The one way in from outside that it is about; absent where it is about more."""
+    """The ingress rule that the drift is about; absent if it is about more than one rule or none."""
 
 
 class OpenDrift(DriftFound, frozen=True, kw_only=True):
-    """The same, where it could not be made good."""
+    """Drift that the node could not repair."""
 
     blocks: bool
-    """Whether nothing is placed there while it lasts, as the release that recorded it has it."""
+    """Whether nothing is placed there while the drift lasts, according to the release that recorded it."""

@@ -1,7 +1,7 @@
-"""What stands around a fact: who caused it, why and when, and where it was recorded (LED-5).
+"""The envelope of a fact: its actor, reason and times, and its place in the ledger (LED-5).
 
-A `Cause` is made once for a command and shared by all facts of its append. `leads_to` makes the cause of what
-follows from a recorded fact, so that every event can be followed back to the request that began it.
+A `Cause` is made once for a command and shared by all facts of its append. `leads_to` makes the cause of the facts
+that follow from a recorded fact, so that every event can be traced to the request that began it.
 """
 
 from datetime import datetime
@@ -17,14 +17,14 @@ F = TypeVar("F", bound=Fact, covariant=True)
 
 
 class Cause(msgspec.Struct, frozen=True, gc=False):
-    """Why something is about to be recorded.
+    """Actor, reason and time of facts that are about to be recorded.
 
-    `actor` is who (`caller:alice`, `node:lab-a`, `process:allocations`), `why` the request id or the reason in a
-    word, `observed_at` when it happened (with a zone), `trace_context` a W3C `traceparent`.
+    `actor` is the acting principal or program (`caller:alice`, `node:lab-a`, `process:allocations`), `why` the request
+    id or a one-word reason, `observed_at` when it happened (with a zone), `trace_context` a W3C `traceparent`.
     """
 
     actor: str
-    why: str
+    reason: str
     correlation_id: UUID
     observed_at: datetime
     project: ProjectId | None = None
@@ -33,7 +33,7 @@ class Cause(msgspec.Struct, frozen=True, gc=False):
 
 
 class Recorded(msgspec.Struct, Generic[F], frozen=True, gc=False):
-    """A fact as the ledger holds it. `recorded_at` is the database's clock at append."""
+    """A fact as stored in the ledger. `recorded_at` is the database's clock at append."""
 
     position: Position
     event_id: UUID
@@ -44,11 +44,11 @@ class Recorded(msgspec.Struct, Generic[F], frozen=True, gc=False):
     recorded_at: datetime
     epoch: Epoch
 
-    def leads_to(self, *, actor: str, why: str, observed_at: datetime) -> Cause:
-        """The cause of what `actor` does because of this fact."""
+    def leads_to(self, *, actor: str, reason: str, observed_at: datetime) -> Cause:
+        """Return the cause of facts that `actor` records because of this fact."""
         return Cause(
             actor=actor,
-            why=why,
+            reason=reason,
             correlation_id=self.cause.correlation_id,
             observed_at=observed_at,
             project=self.cause.project,

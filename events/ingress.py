@@ -1,7 +1,7 @@
-"""Facts about ways in from outside, in life order. Stream: `allocation-<allocation_id>`.
+"""Facts about ingress rules, in life order. Stream: `allocation-<allocation_id>`.
 
-Such a fact changes what a slot of the allocation is to carry, as the allocation's own do, so all of them stand in one
-stream (ING-1).
+An ingress rule changes the desired state of one of the allocation's slots, as the allocation's own facts do, so that
+both are recorded in one stream (ING-1).
 """
 
 from datetime import datetime
@@ -11,54 +11,55 @@ from events.values import AllocationId, IngressId, Ipv4Address, Ipv4Subnet, Slot
 
 
 class Service(Record, frozen=True):
-    """One port of a public address, and the port of the slice that it leads to."""
+    """One port of a public address, and the port of the slice that it forwards to."""
 
     protocol: str
     """`tcp` or `udp`."""
     public_port: int
-    """Where it comes in."""
+    """Port on the public address."""
     port: int
-    """Of the slice."""
+    """Port of the slice."""
 
 
-class IngressMapping(Record, frozen=True):
-    """Where something comes in, and who may."""
+class IngressRule(Record, frozen=True):
+    """Public address, port and permitted sources of an ingress rule."""
 
     public_address: Ipv4Address
-    """One of the host's."""
+    """One of the node's public addresses."""
     service: Service | None
-    """Null where all that comes to the address is for the slice."""
+    """The forwarded port; null if all traffic to the address goes to the slice."""
     sources: tuple[Ipv4Subnet, ...]
-    """Who may come; empty: everybody."""
+    """Networks that may connect; empty permits all."""
 
 
 class IngressReserved(Fact, frozen=True):
-    """A way in was asked for and not refused: its public address and port are claimed by this very fact."""
+    """An ingress rule was requested and accepted; its public address and port are claimed in the same append."""
 
     allocation_id: AllocationId
     slot_id: SlotId
     ingress_id: IngressId
-    mapping: IngressMapping
+    rule: IngressRule
     deadline: datetime | None
-    """When it is withdrawn unless it leads to the slice; null where its slice's placement or start says that."""
+    """When the rule is withdrawn unless it is published by then; null if the deadline of the slice's placement or start
+    applies."""
 
 
 class IngressPublished(Fact, frozen=True):
-    """The node found that it leads to the slice, as it should."""
+    """The node verified that the rule forwards to the slice."""
 
     allocation_id: AllocationId
     ingress_id: IngressId
 
 
 class IngressLost(Fact, frozen=True):
-    """The node found that it does not lead to the slice any more, and could not mend that."""
+    """The node found that the rule no longer forwards to the slice, and could not repair it."""
 
     allocation_id: AllocationId
     ingress_id: IngressId
 
 
 class IngressWithdrawn(Fact, frozen=True):
-    """It is to go. Its public address and port stay claimed until it is proved gone."""
+    """The rule is to be removed. Its public address and port stay claimed until the removal is proved."""
 
     allocation_id: AllocationId
     slot_id: SlotId
@@ -67,12 +68,12 @@ class IngressWithdrawn(Fact, frozen=True):
 
 
 class IngressRemoved(Fact, frozen=True):
-    """Nothing leads there any more: by the node's proof, or by an admin's word who gave its slot back without one."""
+    """The rule is gone: proved by the node, or declared by an admin that force-released the slot without proof."""
 
     allocation_id: AllocationId
     ingress_id: IngressId
-    mapping: IngressMapping
-    """What is free again."""
+    rule: IngressRule
+    """Public address and port that are free again."""
 
 
 IngressFact = IngressReserved | IngressPublished | IngressLost | IngressWithdrawn | IngressRemoved

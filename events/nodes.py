@@ -1,4 +1,4 @@
-"""Facts about hosts, in life order. Stream: `node-<node_id>`."""
+"""Facts about nodes, in life order. Stream: `node-<node_id>`."""
 
 from datetime import datetime
 
@@ -8,36 +8,36 @@ from events.facts import Fact, Reason, Record
 from events.values import AllocationId, Ipv4Address, Ipv4Subnet, NodeId, SlotId
 
 
-class NodeExpected(Fact, frozen=True):
-    """An admin admitted a host by name and opened a one-time enrolment token for it.
+class NodeRegistered(Fact, frozen=True):
+    """An admin registered a node by name and opened a one-time enrolment token for it.
 
-    The node-local subnet is reserved here: slots get their addresses from it. Removing the registration before
-    the host enrols frees it; after enrolment it stays reserved permanently.
+    The node-local subnet is reserved here: the node's slots get their addresses from it. Removing the registration
+    before the node enrols frees the subnet; after enrolment it stays reserved permanently.
     """
 
     node_id: NodeId
     subnet: Ipv4Subnet
-    """The addresses of this host's slots."""
+    """Subnet of the addresses of this node's slots."""
     l2_domain: str
-    """The layer-2 domain that the host's slots will be in; a MAC address has one holder in each."""
+    """Layer-2 domain of the node's slots; a MAC address has at most one holder in each domain."""
     token_sha256: str
-    """Of the token; the token itself was shown once."""
+    """SHA-256 of the token; the token itself is shown once."""
     token_expires_at: datetime
-    """After this the token admits nobody."""
+    """When the token expires."""
 
 
 class EnrolmentReopened(Fact, frozen=True):
-    """An admin opened another one-time token: the first was lost, or the host lost its disk."""
+    """An admin opened another one-time enrolment token: the first was lost, or the node lost its disk."""
 
     node_id: NodeId
     token_sha256: str
-    """Of the token; the token itself was shown once."""
+    """SHA-256 of the token; the token itself is shown once."""
     token_expires_at: datetime
-    """After this the token admits nobody."""
+    """When the token expires."""
 
 
 class NodeRemoved(Fact, frozen=True):
-    """An admin removed the registration of a host that never enrolled, such as one with a misspelt name.
+    """An admin removed the registration of a node that never enrolled, such as one with a misspelt name.
 
     The enrolment token is no longer valid. The name and the subnet can be registered again.
     """
@@ -48,128 +48,115 @@ class NodeRemoved(Fact, frozen=True):
 
 
 class NodeEnrolled(Fact, frozen=True):
-    """The host presented its token, in the days when it was known by lasting secrets of its own.
+    """The node presented its enrolment token, and proved that it holds the private key of a key pair that it generated.
 
-    Not written any more: `NodeIdentified` took its place, and a host known by this alone has to enrol again.
-    """
-
-    node_id: NodeId
-    credential_sha256: str
-    """Of what the agent shows the API."""
-    queue_password_sha256: str
-    """Of what the agent shows its queue."""
-    agent_version: str
-    """Release of the agent that enrolled."""
-
-
-class NodeIdentified(Fact, frozen=True):
-    """The host presented its token, and proved that it holds the private half of a key pair that it made.
-
-    Whoever enrolled before it under the name is a stranger from here on.
+    Any agent that enrolled earlier under this name is refused from now on.
     """
 
     node_id: NodeId
     public_key: str
-    """Ed25519, as PEM."""
+    """Public key (Ed25519) as PEM."""
     key_thumbprint: str
-    """Of the public key (RFC 7638)."""
+    """Thumbprint of the public key (RFC 7638)."""
     session: int
-    """Number of the session that began with it."""
+    """Number of the session that began with the enrolment."""
     agent_version: str
     """Release of the agent that enrolled."""
 
 
 class AgentSuperseded(Fact, frozen=True):
-    """Somebody with the host's key wanted to go on from a session that had been gone on from: a copied or restored
-    disk.
+    """An agent with the node's key tried to continue from a session that was already continued by another agent: a
+    copied or restored disk.
 
-    Recorded once for each session presented, however often it is tried, and once in all for sessions that it never had.
+    Recorded once for each presented session, however often the agent retries, and once in total for sessions that the
+    node never had.
     """
 
     node_id: NodeId
     presented_session: int
-    """The one that it named: its disk knows it, or it is a lie."""
+    """Number of the session that the agent presented."""
     current_session: int
-    """The newest, which somebody else holds."""
+    """Number of the newest session, which another agent holds."""
     presented_at: datetime
-    """By the control plane's clock."""
+    """When it was presented, on the control plane's clock."""
 
 
 class NodeRevoked(Fact, frozen=True):
-    """The host's access was taken away: its key, session and queue end. A new enrolment brings it back."""
+    """The node's access was revoked: its key, session and queue are invalid until it enrols again."""
 
     node_id: NodeId
     reason: str
-    """In the admin's words; `queue_flooded: ...` if the control plane did it, since the host took too much of Redis."""
+    """Explanation of the admin; `queue_flooded: ...` if the control plane revoked the node because it used too much of
+    Redis."""
 
 
 class NodeInspected(Fact, frozen=True):
-    """The host described itself, and differently from the last time."""
+    """The node described itself, and the description differs from the previous one."""
 
     node_id: NodeId
     hostname: str
-    """What the host calls itself."""
+    """Host name of the node's operating system."""
     agent_version: str
-    """Release of the agent that looked."""
+    """Release of the agent that made the description."""
     simulated: bool
-    """True for a host that an agent keeps in its memory."""
+    """True if the agent simulates the node in memory."""
     images: tuple[str, ...]
-    """Names of the images that a slice can be started from there."""
+    """Names of the images from which slices can boot on this node."""
     missing: tuple[str, ...]
-    """Prerequisites that the host lacks, in words; empty means fit to carry slices."""
+    """Prerequisites that the node lacks, one sentence each; empty if it is fit to carry slices."""
 
 
 class PublicAddress(Record, frozen=True):
-    """An address by which the host is reached from outside, and how it is given to slices."""
+    """A public address of a node, and how it is assigned to slices."""
 
     address: Ipv4Address
-    """It leads to the host already."""
+    """The address, which is already routed to the node."""
     use: str
-    """`whole`: all of it to one slice. `ports`: one port after the other."""
+    """`whole`: the address is assigned to one slice. `ports`: single ports are assigned."""
     first_port: int
-    """The lowest that is given."""
+    """Lowest port that is assigned; ignored for a whole address."""
     last_port: int
-    """The highest. Of a whole address neither means anything."""
+    """Highest port that is assigned; ignored for a whole address."""
 
 
 class NodeAddressesChanged(Fact, frozen=True):
-    """An admin said which public addresses the host has."""
+    """An admin set the public addresses of the node."""
 
     node_id: NodeId
     addresses: tuple[PublicAddress, ...]
-    """All of them, from now on."""
+    """All addresses of the node from now on."""
     added: tuple[Ipv4Address, ...]
-    """Those that the host did not have before: claimed by this very fact."""
+    """Addresses that the node did not have before; they are claimed in the same append."""
     withdrawn: tuple[Ipv4Address, ...]
-    """Those that it has no more."""
+    """Addresses that the node no longer has."""
 
 
 class NodeDegraded(Fact, frozen=True):
-    """Something that all slots of the host need is otherwise than it was wanted, and is not mended. Nothing is placed
-    there while any of it blocks.
+    """Something that all slots of the node need differs from its desired state and could not be repaired. Nothing is
+    placed there while blocking drift is open.
     """
 
     node_id: NodeId
     drift: tuple[OpenDrift, ...]
-    """All of it, also what was told before."""
+    """All open drift of the node, including drift that was recorded before."""
 
 
 class NodeRecovered(Fact, frozen=True):
-    """What all slots of the host need is as it is wanted again."""
+    """The node has no open drift any more."""
 
     node_id: NodeId
 
 
-class NodeMended(Fact, frozen=True):
-    """Something that all slots of the host need was otherwise than it was wanted, and the host made it good at once."""
+class NodeRepaired(Fact, frozen=True):
+    """Something that all slots of the node need differed from its desired state, and the node repaired it at once."""
 
     node_id: NodeId
     drift: tuple[DriftFound, ...]
-    """What was mended."""
+    """The repaired drift."""
 
 
 class NodeBringUpFailed(Fact, frozen=True):
-    """A slice could not be brought up on the node, due to a node fault."""
+    """A slice could not be brought up on the node because of a node fault."""
 
     node_id: NodeId
     failures: tuple[FailedBringUp, ...]
@@ -177,8 +164,8 @@ class NodeBringUpFailed(Fact, frozen=True):
 
 
 class NodeBringUpSucceeded(Fact, frozen=True):
-    """A slice came up on the node after failures there: the count of consecutive failures is 0 again. It is recorded
-    only where there were failures.
+    """A slice came up on the node after failures there, which resets the count of consecutive failures to 0. Recorded
+    only if there were failures.
     """
 
     node_id: NodeId
@@ -189,16 +176,18 @@ class NodeBringUpSucceeded(Fact, frozen=True):
 
 
 class NodeExcluded(Fact, frozen=True):
-    """Consecutive bring-ups failed in several slots of the node. Nothing new is placed there until it is readmitted."""
+    """Consecutive bring-ups failed in several slots of the node. Nothing is placed there until the node is
+    readmitted.
+    """
 
     node_id: NodeId
     reason: Reason
     failures: tuple[FailedBringUp, ...]
-    """The evidence, oldest first."""
+    """The failures that caused the exclusion, oldest first."""
 
 
 class NodeReadmitted(Fact, frozen=True):
-    """Allocations are placed on the node again, and its count of consecutive failures is 0."""
+    """The node is used for placement again, and its count of consecutive failures is 0."""
 
     node_id: NodeId
     reason: Reason
@@ -206,9 +195,9 @@ class NodeReadmitted(Fact, frozen=True):
 
 
 class NodeReportsThrottled(Fact, frozen=True):
-    """The host sent more reports than its budget allows.
+    """The node sent more reports than its budget allows.
 
-    Until it sends fewer, of consecutive descriptions of the host only the newest is recorded, and its other reports are
+    Until it sends fewer, only the newest of consecutive descriptions of the node is recorded, and its other reports are
     delayed. No other report is lost.
     """
 
@@ -216,36 +205,35 @@ class NodeReportsThrottled(Fact, frozen=True):
     since: datetime
     """When the budget was first exceeded, by the control plane's clock."""
     burst: int
-    """Tokens that the budget holds."""
+    """Capacity of the budget, in tokens."""
     per_minute: int
-    """Tokens that it regains per minute."""
+    """Tokens that the budget regains per minute."""
 
 
 class NodeReportsResumed(Fact, frozen=True):
-    """The host stayed within its report budget for one minute, which ends the episode of throttling."""
+    """The node stayed within its report budget for one minute, which ends the throttling episode."""
 
     node_id: NodeId
     since: datetime
     """When the episode began."""
     refused: int
-    """Requests that were refused during the episode."""
+    """Number of requests that were refused during the episode."""
     merged: int
-    """Descriptions of the host that were replaced by a newer one before they were recorded."""
+    """Number of descriptions of the node that a newer one replaced before they were recorded."""
 
 
 NodeFact = (
-    NodeExpected
+    NodeRegistered
     | EnrolmentReopened
     | NodeRemoved
     | NodeEnrolled
-    | NodeIdentified
     | AgentSuperseded
     | NodeRevoked
     | NodeInspected
     | NodeAddressesChanged
     | NodeDegraded
     | NodeRecovered
-    | NodeMended
+    | NodeRepaired
     | NodeBringUpFailed
     | NodeBringUpSucceeded
     | NodeExcluded

@@ -1,4 +1,4 @@
-"""Facts about orders that a node would not carry out. Stream: `node-<node_id>`."""
+"""Facts about orders and other queue messages that a node refused. Stream: `node-<node_id>`."""
 
 from uuid import UUID
 
@@ -7,27 +7,28 @@ from events.values import NodeId, SlotId
 
 
 class OrderRefused(Fact, frozen=True):
-    """A node refused an order: its fence token was old, its content differed, or it could not be understood.
+    """A node refused an order: its fence token was old, its content differed, or the node could not read it.
 
-    Or a copy of it, which was forged or too old; then another copy is sent, and this is recorded once.
+    The refused message may also have been a forged or outdated copy of the order; then another copy is sent, and the
+    refusal is recorded once.
     """
 
     node_id: NodeId
     slot_id: SlotId
     order_id: UUID
-    """The order, as the control plane named it."""
+    """Id of the order that the control plane assigned."""
     reason: Reason
 
 
 class MessageRefused(Fact, frozen=True):
-    """A node refused what stood in its queue, which is about no slot, or belongs to no order of the node at all.
+    """A node refused a message from its queue that concerns no slot, or that belongs to no order of the node.
 
-    In the latter case somebody else put it there. Recorded once for each id and reason.
+    In the latter case another client put the message there. Recorded once for each id and reason.
     """
 
     node_id: NodeId
     message_id: UUID
-    """The id under which it stood in the queue; anybody may have chosen it."""
+    """Id of the message in the queue. It is not trustworthy: any client with access to the queue may have chosen it."""
     reason: Reason
 
 

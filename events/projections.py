@@ -1,43 +1,43 @@
-"""Facts about read models, as their keepers ordered them. Stream: `projection-<name>`."""
+"""Facts about the maintenance of read models. Stream: `projection-<name>`."""
 
 from events.facts import Fact
 from events.values import Position
 
 
 class ProjectionRebuildOrdered(Fact, frozen=True):
-    """Somebody wants the read model filled anew from the whole log, beside the live one."""
+    """A rebuild was requested: the read model is filled again from the whole ledger, next to the live tables."""
 
     projection: str
     """Name of the read model."""
 
 
 class ProjectionRebuilt(Fact, frozen=True):
-    """The tables that a rebuild filled took the place of the live ones."""
+    """The tables that a rebuild filled replaced the live tables."""
 
     projection: str
     """Name of the read model."""
     position: Position
-    """Everything up to here stood in them at that moment."""
+    """Position up to which the new tables were complete at that time."""
 
 
 class ProjectionEventSkipped(Fact, frozen=True):
-    """Somebody let the read model pass over an event that it cannot deal with, now and in every rebuild."""
+    """An admin made the read model skip an event that it cannot process, now and in every rebuild."""
 
     projection: str
     """Name of the read model."""
     position: Position
-    """Of the event that is passed over."""
+    """Position of the skipped event."""
     reason: str
-    """What was said for skipping it."""
+    """Explanation that the admin gave."""
 
 
 class ProjectionRetried(Fact, frozen=True):
-    """Somebody had the read model try again an event that had stopped it."""
+    """An admin made the read model retry an event that had stopped it."""
 
     projection: str
     """Name of the read model."""
     position: Position
-    """Of the event that is tried again."""
+    """Position of the retried event."""
 
 
 ProjectionFact = ProjectionRebuildOrdered | ProjectionRebuilt | ProjectionEventSkipped | ProjectionRetried

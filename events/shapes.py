@@ -1,12 +1,12 @@
-"""Between facts and stored rows, whatever version these are of (LED-5).
+"""Conversion between facts and stored rows of all schema versions (LED-5).
 
-A type has versions 1 to n, all readable: today's straight into its class, an older one through its chain of
-upcasters. A version that is not known was written by a newer release.
+A type has versions 1 to n, and all are readable: the newest directly into its class, an older one through its chain of
+upcasters. An unknown version was written by a newer release.
 
-Old and new releases run side by side while a release is rolled out, and an old one cannot read what it does not
-know. So a release that brings a new shape reads it and goes on writing the one before (`Shape.still_written`);
-the next release writes it. What is written in the older shape is read back at once: a fact of which the older
-shape would lose something is refused, not cut down.
+Old and new releases run side by side during an upgrade, and an old release cannot read unknown shapes. So a release
+that introduces a new shape reads it and continues to write the previous one (`Shape.still_written`); the next release
+writes the new shape. A fact written in the older shape is read back at once: if the older shape would lose information,
+the fact is refused instead of truncated.
 """
 
 import re
@@ -26,13 +26,13 @@ Rewrite: TypeAlias = Callable[[JsonObject], JsonObject]
 _NAME: Final = re.compile(r"[a-z][a-z_]*\.[a-z][a-z_]*")
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 MISREAD: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What a function over JSON raises when the JSON is not what it takes it to be."""
+"""Exceptions that a function over JSON raises if the JSON does not have the expected structure."""
 
 
 class Shape(NamedTuple):
-    """One type's newest shape: its version and its class.
+    """The newest shape of one type: its version and its class.
 
-    `still_written`, while given, makes it the version before, and that is what this release writes.
+    `still_written`, if given, converts it to the previous version, which is the one that this release writes.
     """
 
     version: int
@@ -46,33 +46,33 @@ class Shape(NamedTuple):
 
 
 class UnknownFact(LookupError):
-    """The ledger holds a type or version that this release does not know; a newer release wrote it."""
+    """The ledger has a type or version that is unknown to this release; a newer release wrote it."""
 
     def __init__(self, type_: str, schema_version: int) -> None:
-        super().__init__(f"no fact is known as {type_!r} version {schema_version}")
+        super().__init__(f"a newer release wrote the unknown event type {type_!r} version {schema_version}")
         self.type, self.schema_version = type_, schema_version
 
 
 class UnreadableFact(msgspec.ValidationError):
-    """A stored row, or what an upcaster made of it, is not of the shape that its version says."""
+    """A stored row, or the result of an upcaster for it, does not have the shape of its version."""
 
-    def __init__(self, type_: str, schema_version: int, why: str) -> None:
-        super().__init__(f"{type_} version {schema_version} cannot be read: {why}")
+    def __init__(self, type_: str, schema_version: int, reason: str) -> None:
+        super().__init__(f"{type_} version {schema_version} cannot be read: {reason}")
         self.type, self.schema_version = type_, schema_version
 
 
 class NotYetWritable(ValueError):
-    """The fact says something that the version still written cannot say."""
+    """The fact contains information that the version still written by this release cannot represent."""
 
     def __init__(self, type_: str, schema_version: int) -> None:
         super().__init__(
-            f"{type_} is still written as version {schema_version}, which would read back as another fact"
+            f"{type_} is still written as version {schema_version}, which cannot represent this fact; the next release can write it"
         )
         self.type, self.schema_version = type_, schema_version
 
 
 class BrokenCatalog(ValueError):
-    """The table of shapes and the table of upcasters do not fit together; `objections` names every reason."""
+    """The table of shapes and the table of upcasters are inconsistent; `objections` lists every problem."""
 
     def __init__(self, objections: Sequence[str]) -> None:
         super().__init__("; ".join(objections))
@@ -80,7 +80,7 @@ class BrokenCatalog(ValueError):
 
 
 class Shapes:
-    """Encodes and decodes the facts of a catalog. Raises `BrokenCatalog` unless every version can be read."""
+    """Encoder and decoder for the facts of a catalog. Raises `BrokenCatalog` unless every version can be read."""
 
     def __init__(self, catalog: Mapping[str, Shape], upcasts: Mapping[tuple[str, int], Rewrite]) -> None:
         if objections := tuple(_objections(catalog, upcasts)):
@@ -93,16 +93,16 @@ class Shapes:
             for name, shape in catalog.items()
             for version in range(1, shape.version + 1)
         }
-        """By stored name and version, what makes a fact of a payload; raises any of `MISREAD`, where `decode` says
-        why.
+        """Decoders by stored name and version; each raises any of `MISREAD`, which `decode` converts to
+        `UnreadableFact`.
         """
 
     def name_of(self, fact: Fact) -> str:
-        """The stored name of a fact."""
+        """Return the stored name of a fact."""
         return fact.type if isinstance(fact, Unreadable) else self._written[type(fact)][0]
 
     def encode(self, fact: Fact) -> tuple[str, int, str]:
-        """Stored name, version written and canonical JSON of a fact. Raises `NotYetWritable`."""
+        """Return stored name, written version and canonical JSON of a fact. Raises `NotYetWritable`."""
         name, version, rewrite = self._written[type(fact)]
         data = _ENCODER.encode(fact).decode()
         if rewrite is not None:
@@ -112,7 +112,7 @@ class Shapes:
         return name, version, data
 
     def decode(self, type_: str, schema_version: int, data: str) -> Fact:
-        """The fact behind a stored row. Raises `UnknownFact` and `UnreadableFact`."""
+        """Return the fact of a stored row. Raises `UnknownFact` and `UnreadableFact`."""
         try:
             read = self.readers[type_, schema_version]
         except KeyError:
@@ -140,7 +140,9 @@ def _read_older(chain: Sequence[tuple[int, Rewrite]], fact: type[Fact], data: st
         except MISREAD as error:
             raise ValueError(f"the upcaster from version {older} failed with {_why(error)}") from error
         if not isinstance(shape, dict):
-            raise TypeError(f"the upcaster from version {older} returned no object")
+            raise TypeError(
+                f"the upcaster from version {older} returned no JSON object but {type(shape).__name__}"
+            )
     return msgspec.convert(shape, fact)
 
 
@@ -166,8 +168,8 @@ def _objections(catalog: Mapping[str, Shape], upcasts: Mapping[tuple[str, int], 
 
 def _objections_to(name: str, shape: Shape) -> Iterator[str]:
     if not _NAME.fullmatch(name):
-        yield f"{name!r} is no name such as slot.claimed"
+        yield f"{name!r} is not a valid event type such as slot.claimed"
     if shape.version < 1:
-        yield f"{name} has version {shape.version}, and versions count from 1"
+        yield f"{name} has version {shape.version}; versions begin at 1"
     if shape.still_written is not None and shape.version == 1:
-        yield f"{name} has no version before 1 that could still be written"
+        yield f"{name} has no version before 1 that could still be written; remove still_written"

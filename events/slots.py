@@ -1,6 +1,6 @@
 """Facts about slots, in life order. Stream: `slot-<node>/<index>`.
 
-A slot is claimed for an allocation, and stays claimed until the node proved that nothing is left there.
+A slot is claimed for an allocation, and stays claimed until the node proves that nothing is left in it.
 """
 
 from events.bring_ups import FailedBringUp
@@ -19,50 +19,50 @@ from events.values import (
 
 
 class SlotHardware(Record, frozen=True):
-    """What the host offers in this place."""
+    """Hardware that the node offers in a slot."""
 
     vcpus: int
-    """Virtual processors that a slice gets here."""
+    """Virtual processors of a slice in this slot."""
     memory_mib: int
-    """Memory that a slice gets here."""
+    """Memory of a slice in this slot, in MiB."""
     network_device: str
-    """Name of the host's side of the management vNIC."""
+    """Name of the node's end of the management vNIC."""
 
 
 class SlotNetwork(Record, frozen=True):
-    """The identity of a slot on the management plane, fixed from approval on (ALC-3, ALC-4)."""
+    """The identity of a slot on the management network, fixed when the slot is approved (ALC-3, ALC-4)."""
 
     l2_domain: str
-    """Where the MAC address is unique."""
+    """Layer-2 domain in which the MAC address is unique."""
     mac_address: MacAddress
-    """The slice's, made from the slot's id."""
+    """MAC address of the slice, derived from the slot's id."""
     private_ip: Ipv4Address
-    """The slice's address, unique in its subnet."""
+    """Address of the slice, unique in its subnet."""
     subnet: Ipv4Subnet
-    """The host's, which the address is of."""
+    """Subnet of the node, which contains the address."""
     gateway: Ipv4Address
-    """The host's own address in the subnet."""
+    """Address of the node in the subnet."""
     bridge: str
-    """Name of the bridge on the host."""
+    """Name of the bridge on the node."""
 
 
 class SlotDevice(Record, frozen=True):
-    """A PCI function of the host that a slice gets here for itself."""
+    """A PCI function of the node that is passed through to the slice in this slot."""
 
     address: PciAddress
-    """Where it is, by the host's settings."""
+    """PCI address, from the node's settings."""
     use: str
-    """`gpu`, `fabric` or `card` (its network card): what the settings give it for."""
+    """`gpu`, `fabric` or `card` (the slice's network card): the purpose according to the node's settings."""
     number: str | None
-    """Vendor and device in hexadecimal, `10de:2330`; null where there was none."""
+    """Vendor and device id in hexadecimal, such as `10de:2330`; null if no function was found there."""
     kind: str | None
-    """What the host showed there: `gpu`, `fabric`, `vf`, `bridge` or `other`; null where there was none."""
+    """Kind of function that the node found: `gpu`, `fabric`, `vf`, `bridge` or `other`; null if it found none."""
     numa_node: int | None
-    """Whose memory it is near; null where the host does not say."""
+    """NUMA node that the function is attached to; null if the node does not report it."""
 
 
 class SlotDiscovered(Fact, frozen=True):
-    """A host showed a place for a slice that was not known before. It waits for an admin's approval."""
+    """A node reported a slot for the first time. The slot waits for an admin's approval."""
 
     slot_id: SlotId
     node_id: NodeId
@@ -70,107 +70,109 @@ class SlotDiscovered(Fact, frozen=True):
 
 
 class SlotApproved(Fact, frozen=True):
-    """An admin let the slot be used; its MAC and IP are reserved by this very fact."""
+    """An admin approved the slot; its MAC and IP addresses are reserved in the same append."""
 
     slot_id: SlotId
     sku: SkuName
-    """What the slot is sold as."""
+    """SKU under which the slot is offered."""
     network: SlotNetwork
 
 
 class SlotDevicesDescribed(Fact, frozen=True):
-    """A host told which PCI functions a slice gets in this place, and it is otherwise than was known."""
+    """A node reported the PCI functions for slices in this slot, and they differ from those recorded before."""
 
     slot_id: SlotId
     devices: tuple[SlotDevice, ...]
-    """All of them; empty: none any more."""
+    """All PCI functions of the slot; empty if there are none any more."""
     numa_node: int | None
-    """Whose memory the slices of this place get; null: any."""
+    """NUMA node that provides the memory of slices in this slot; null for any."""
 
 
 class SlotDevicesGranted(Fact, frozen=True):
-    """An admin let the slot have these PCI functions, each of which no other slot of its node can have then (LED-3)."""
+    """An admin granted these PCI functions to the slot; no other slot of the node can have them then (LED-3)."""
 
     slot_id: SlotId
     node_id: NodeId
     devices: tuple[PciAddress, ...]
-    """All that it has from here on."""
+    """All PCI functions granted to the slot from now on."""
     added: tuple[PciAddress, ...]
-    """Those that it did not have."""
+    """PCI functions that the slot did not have before."""
     withdrawn: tuple[PciAddress, ...]
-    """Those that it has no more."""
+    """PCI functions that the slot no longer has."""
 
 
 class SlotClaimed(Fact, frozen=True):
-    """The slot was chosen for an allocation, in the append that placed it. No other can have it now."""
+    """The slot was chosen for an allocation, in the append that placed it. No other allocation can claim it now."""
 
     slot_id: SlotId
     allocation_id: AllocationId
 
 
 class SlotReleasing(Fact, frozen=True):
-    """The slot is wanted empty again. It stays claimed until absence is proved."""
+    """The slot is to be emptied. It stays claimed until the node proves it empty."""
 
     slot_id: SlotId
     allocation_id: AllocationId
 
 
-class SlotWithheld(Fact, frozen=True):
-    """The node could not prove the slot empty; `leftovers` names what it still found."""
+class SlotQuarantined(Fact, frozen=True):
+    """The slot is quarantined: the node could not prove it empty. `leftovers` lists what the node still found."""
 
     slot_id: SlotId
     allocation_id: AllocationId
     reason: Reason
     leftovers: tuple[str, ...]
-    """What is there, a line each."""
+    """Remaining objects, one line each."""
 
 
 class SlotReleased(Fact, frozen=True):
-    """A fresh survey found nothing left; `absent` names the kinds of things looked for."""
+    """The slot is free: a fresh survey found nothing left. `absent` lists the kinds of objects that were searched
+    for.
+    """
 
     slot_id: SlotId
     allocation_id: AllocationId
     absent: tuple[str, ...]
-    """Kinds of things, a word each."""
+    """Kinds of objects, one word each."""
 
 
-class SlotFreedUnproved(Fact, frozen=True):
-    """An admin broke the glass (ALC-11): the slot may be claimed again, although nobody proved it empty."""
+class SlotForceReleased(Fact, frozen=True):
+    """An admin force-released the slot (ALC-11): it may be claimed again, although its node did not prove it empty."""
 
     slot_id: SlotId
     allocation_id: AllocationId
-    why: str
-    """The admin's words."""
+    reason: str
+    """Explanation that the admin gave."""
     leftovers: tuple[str, ...]
-    """What the node had found there last, a line each; empty where it had said nothing."""
+    """Remaining objects that the node reported last, one line each; empty if it reported nothing."""
 
 
 class SlotDegraded(Fact, frozen=True):
-    """Something in the slot is otherwise than it was wanted, and is not mended. Nothing is placed there while any of it
-    blocks.
+    """Something in the slot differs from its desired state and could not be repaired. Nothing is placed there while
+    blocking drift is open.
     """
 
     slot_id: SlotId
     drift: tuple[OpenDrift, ...]
-    """All of it, also what was told before."""
+    """All open drift of the slot, including drift that was recorded before."""
 
 
 class SlotRecovered(Fact, frozen=True):
-    """The slot is as it is wanted again."""
+    """The slot has no open drift any more."""
 
     slot_id: SlotId
 
 
-class SlotMended(Fact, frozen=True):
-    """Something in the slot was otherwise than it was wanted, and the host made it good at once."""
+class SlotRepaired(Fact, frozen=True):
+    """Something in the slot differed from its desired state, and the node repaired it at once."""
 
     slot_id: SlotId
     drift: tuple[DriftFound, ...]
-    """What was mended."""
+    """The repaired drift."""
 
 
 class SlotBringUpFailed(Fact, frozen=True):
-    """A slice could not be brought up in the slot, due to a node fault."""
+    """A slice could not be brought up in the slot because of a node fault."""
 
     slot_id: SlotId
     failures: tuple[FailedBringUp, ...]
@@ -178,8 +180,8 @@ class SlotBringUpFailed(Fact, frozen=True):
 
 
 class SlotBringUpSucceeded(Fact, frozen=True):
-    """A slice came up in the slot after failures there: the count of consecutive failures is 0 again. It is recorded
-    only where there were failures.
+    """A slice came up in the slot after failures there, which resets the count of consecutive failures to 0. Recorded
+    only if there were failures.
     """
 
     slot_id: SlotId
@@ -188,16 +190,16 @@ class SlotBringUpSucceeded(Fact, frozen=True):
 
 
 class SlotExcluded(Fact, frozen=True):
-    """Consecutive bring-ups failed in the slot. Nothing new is placed there until it is readmitted."""
+    """Consecutive bring-ups failed in the slot. Nothing is placed there until the slot is readmitted."""
 
     slot_id: SlotId
     reason: Reason
     failures: tuple[FailedBringUp, ...]
-    """The evidence, oldest first."""
+    """The failures that caused the exclusion, oldest first."""
 
 
 class SlotReadmitted(Fact, frozen=True):
-    """Slices are placed in the slot again, and its count of consecutive failures is 0."""
+    """The slot is used for placement again, and its count of consecutive failures is 0."""
 
     slot_id: SlotId
     reason: Reason
@@ -211,12 +213,12 @@ SlotFact = (
     | SlotDevicesGranted
     | SlotClaimed
     | SlotReleasing
-    | SlotWithheld
+    | SlotQuarantined
     | SlotReleased
-    | SlotFreedUnproved
+    | SlotForceReleased
     | SlotDegraded
     | SlotRecovered
-    | SlotMended
+    | SlotRepaired
     | SlotBringUpFailed
     | SlotBringUpSucceeded
     | SlotExcluded

@@ -1,7 +1,7 @@
-"""OpenSSH public keys as callers paste them (sshd(8), AUTHORIZED_KEYS FILE FORMAT; RFC 4253 section 6.6).
+"""Validation of OpenSSH public keys (sshd(8), AUTHORIZED_KEYS FILE FORMAT; RFC 4253 section 6.6).
 
-Only the bare form `type blob [comment]` is taken: options such as `command=` would let a request
-reach into the guest's sshd, and no caller of an allocation needs them.
+Only the bare form `type blob [comment]` is accepted: options such as `command=` would let a request change the
+behaviour of the guest's sshd, and no caller of an allocation needs them.
 """
 
 import base64
@@ -26,30 +26,33 @@ KEY_TYPES: Final = frozenset(
 MAX_LENGTH: Final = 8192
 
 
-@lru_cache(maxsize=256)  # a tenant has few, and each of his orders is read and written with them
+@lru_cache(maxsize=256)  # a tenant has few keys, and each of its orders is read and written with them
 def ssh_public_key(raw: str) -> SshPublicKey:
-    """Check one key line; a comment may follow, control characters may not."""
+    """Return a validated key line. A comment may follow the key; control characters are refused.
+
+    Raises `InvalidValue`.
+    """
     line = raw.strip(" ")
     kind, _, rest = line.partition(" ")
     blob, _, comment = rest.lstrip(" ").partition(" ")
     if len(line) > MAX_LENGTH or not line.isprintable():
-        raise _refusal(raw, f"one printable line of at most {MAX_LENGTH} characters")
+        raise _refusal(raw, f"use one printable line of at most {MAX_LENGTH} characters")
     if kind not in KEY_TYPES:
         raise _refusal(raw, f"the first word must be one of {', '.join(sorted(KEY_TYPES))}")
     if _type_inside(raw, blob) != kind:
-        raise _refusal(raw, f"the key itself is not of type {kind}")
+        raise _refusal(raw, f"the key data is not of type {kind}; paste the complete key")
     return SshPublicKey(f"{kind} {blob} {comment}".rstrip(" "))
 
 
 def _type_inside(raw: str, blob: str) -> str:
-    """The type named by the blob's first field (RFC 4251 `string`)."""
+    """Return the key type in the first field of the blob (RFC 4251 `string`)."""
     try:
         data = base64.b64decode(blob, validate=True)
     except binascii.Error:
-        raise _refusal(raw, "the second word is not base64") from None
+        raise _refusal(raw, "the second word is not base64; paste the complete key") from None
     length = int.from_bytes(data[:4], "big")
     if len(data) <= 4 + length:
-        raise _refusal(raw, "the key is cut short")
+        raise _refusal(raw, "the key is truncated; paste the complete key")
     return data[4 : 4 + length].decode("ascii", "replace")
 
 

@@ -1,7 +1,7 @@
-"""Facts about tasks that somebody asked for, in life order. Stream: `task-<task_id>`.
+"""Facts about requested tasks, in life order. Stream: `task-<task_id>`.
 
-A task is tried until it succeeds, is cancelled, or fails in a way that trying again cannot help. Each try is an
-operation of its own to the node; an admin may begin a new round of tries.
+A task is attempted until it succeeds, is cancelled, or fails with an error that a retry cannot fix. Each attempt is a
+separate operation for the node; an admin may start a new round of attempts.
 """
 
 from uuid import UUID
@@ -10,64 +10,64 @@ from events.facts import Fact, Reason
 from events.values import AllocationId, NodeId, SlotId
 
 
-class TaskAsked(Fact, frozen=True):
-    """An admin asked for one operation on a node, or on a slot as an allocation held it then."""
+class TaskRequested(Fact, frozen=True):
+    """An admin requested one operation on a node, or on a slot as an allocation held it at that time."""
 
     task_id: UUID
-    """Name of the task, the same for all its tries."""
+    """Id of the task, the same for all its attempts."""
     kind: str
-    """What is to be done, as the catalogue of tasks names it."""
+    """Kind of the operation, one of docs/tasks.md."""
     node_id: NodeId
-    """Where."""
+    """Node that executes the task."""
     slot_id: SlotId | None
-    """The slot it is about, where it is about one."""
+    """Slot that the task concerns; null if it concerns the whole node."""
     allocation_id: AllocationId | None
-    """The allocation whose slice the slot carried or was to give up."""
+    """Allocation that held the slot at the time of the request; null if no allocation held it."""
 
 
 class TaskSucceeded(Fact, frozen=True):
-    """The node carried it out."""
+    """The node executed the task successfully."""
 
     task_id: UUID
-    """Name of the task."""
+    """Id of the task."""
     attempt: int
-    """Which try it was, from 1."""
+    """Number of the attempt, from 1."""
     result: str
-    """What came of it, as canonical JSON of the result's type in the catalogue of tasks."""
+    """Result as canonical JSON of the result type in docs/tasks.md."""
 
 
 class TaskFailed(Fact, frozen=True):
-    """A try came to nothing."""
+    """An attempt failed."""
 
     task_id: UUID
-    """Name of the task."""
+    """Id of the task."""
     attempt: int
-    """Which try it was, from 1."""
+    """Number of the attempt, from 1."""
     reason: Reason
     final: bool
-    """False when another try follows by itself."""
+    """False if another attempt follows automatically."""
 
 
-class TaskCancelAsked(Fact, frozen=True):
-    """An admin wants the task stopped; its node is told so."""
+class TaskCancelRequested(Fact, frozen=True):
+    """An admin requested the cancellation of the task; the node is notified."""
 
     task_id: UUID
-    """Name of the task."""
+    """Id of the task."""
 
 
 class TaskCancelled(Fact, frozen=True):
-    """The task was stopped, or never begun."""
+    """The task was cancelled, possibly before it began."""
 
     task_id: UUID
-    """Name of the task."""
+    """Id of the task."""
     reason: Reason
 
 
 class TaskRetried(Fact, frozen=True):
-    """An admin had a task that failed or was cancelled tried again."""
+    """An admin requested a retry of a task that had failed or was cancelled."""
 
     task_id: UUID
-    """Name of the task."""
+    """Id of the task."""
 
 
-TaskFact = TaskAsked | TaskSucceeded | TaskFailed | TaskCancelAsked | TaskCancelled | TaskRetried
+TaskFact = TaskRequested | TaskSucceeded | TaskFailed | TaskCancelRequested | TaskCancelled | TaskRetried

@@ -1,17 +1,17 @@
-"""How the shapes of the past become today's: one function from each version of a type to the next, for ever.
+"""Upcasters: one permanent function from each schema version of a type to the next.
 
-A fact is stored in the shape of its day and never touched again. When the shape of a type changes, its version rises
-by one, and the function that makes the old shape the new one is entered here; reading an old row runs all of them
-from its version on. So each function knows two neighbouring shapes, and none is ever changed or removed again:
-what it says about the past is part of the past.
+A fact is stored in the shape that was current at the time and never changed. When the shape of a type changes, its
+version rises by one, and the function that converts the old shape to the new one is entered here; reading an old row
+applies all functions from its version on. So each function handles two neighbouring shapes, and none is ever changed or
+removed.
 
-A function gets the decoded JSON object, which is its own to change, and returns one. It is pure: no clock, no
-database, no other event. It takes whatever the old release could write. It may rename a field, split it, and
-say what an absent one meant; it may not guess. One fact stays one fact. A type that nobody writes any more keeps its
-entry in `events.catalog`, and the class that it is read as.
+A function gets the decoded JSON object, which it may modify, and returns one. It is pure: no clock, no database, no
+other event. It accepts everything that the old release could write. It may rename or split a field and define the
+meaning of an absent one; it may not guess. One fact stays one fact. A type that is no longer written keeps its entry in
+`events.catalog` and the class that it is read as.
 
-`events.shapes` refuses a table with a gap, and with an entry that no version needs, when the program starts. How a
-new shape is rolled out stands in docs/events.md.
+At program start `events.shapes` refuses a table with a missing or an unneeded entry. docs/events.md describes the
+rollout of a new shape.
 """
 
 from typing import Final
@@ -19,21 +19,12 @@ from typing import Final
 from events.shapes import JsonObject, Rewrite
 
 
-def _drift_named_no_way(shape: JsonObject) -> JsonObject:
-    """Drift did not say which way in it was about."""
-    return shape
-
-
 def _every_request_is_replaced_on_failure(shape: JsonObject) -> JsonObject:
-    """A request could neither name its node nor forbid a placement on another one."""
+    """Accept a request of version 1 unchanged: it has no node and always permits a placement on another node."""
     return shape
 
 
 UPCASTS: Final[dict[tuple[str, int], Rewrite]] = {
     ("allocation.requested", 1): _every_request_is_replaced_on_failure,
-    ("node.degraded", 1): _drift_named_no_way,
-    ("node.mended", 1): _drift_named_no_way,
-    ("slot.degraded", 1): _drift_named_no_way,
-    ("slot.mended", 1): _drift_named_no_way,
 }
-"""(Stored name, version) to the function that makes this version the next."""
+"""Upcasters by stored name and version; each converts that version to the next."""

@@ -1,8 +1,8 @@
-"""The ids and values everybody speaks, each checked once, where it enters.
+"""Ids and values of the domain, each validated once, where it enters the program.
 
-Every kind is a `NewType`, so that mypy tells a slot from a node while replay pays nothing: what stands in the
-ledger was checked before it was written. The function of the same name is the one way to make a value from
-outside input; it raises `InvalidValue`, which names the value, the kind and the reason.
+Every kind is a `NewType`, so that mypy distinguishes a slot from a node at no run-time cost: values in the ledger were
+validated before they were written. The function with the name of the type is the only way to make a value from outside
+input; it raises `InvalidValue`, which names the value, the kind and the reason.
 """
 
 import ipaddress
@@ -14,15 +14,15 @@ from uuid import UUID
 import uuid_utils.compat
 
 NodeId = NewType("NodeId", str)
-"""Name of a host, a DNS label of at most 31 characters that starts with a letter."""
+"""Name of a node, a DNS label of at most 31 characters that starts with a letter."""
 SlotId = NewType("SlotId", str)
-"""`<node>/<index>`: one place for a slice on a host."""
+"""Id of a slot as `<node>/<index>`."""
 SlotIndex = NewType("SlotIndex", int)
 """Position of a slot on its node, 0 to 63."""
 AllocationId = NewType("AllocationId", str)
 """`alc-` and a UUIDv7 as 26 characters of Crockford's base32, lower case."""
 IngressId = NewType("IngressId", str)
-"""`ing-` and a UUIDv7, written as an allocation's id is."""
+"""`ing-` and a UUIDv7, in the same encoding as an allocation's id."""
 ProjectId = NewType("ProjectId", str)
 SkuName = NewType("SkuName", str)
 ImageName = NewType("ImageName", str)
@@ -37,7 +37,7 @@ Ipv4Subnet = NewType("Ipv4Subnet", str)
 SshPublicKey = NewType("SshPublicKey", str)
 """One OpenSSH public key line (RFC 4253 blob, base64) with an optional comment."""
 Position = NewType("Position", int)
-"""Place of an event in the ledger's one total order; 0 is before the first. Positions are not dense."""
+"""Position of an event in the ledger's total order; 0 is before the first event. Positions are not dense."""
 Epoch = NewType("Epoch", int)
 
 LABEL: Final = re.compile(r"[a-z](?:[a-z0-9-]{0,29}[a-z0-9])?")
@@ -56,7 +56,7 @@ MAX_SLOTS: Final = 64
 
 
 class InvalidValue(ValueError):
-    """A value that its kind refuses; `reason` says why in words for the person who sent it."""
+    """A value that is invalid for its kind; `reason` explains the valid form to the user."""
 
     def __init__(self, kind: str, raw: object, reason: str) -> None:
         super().__init__(f"{raw!r} is not a valid {kind}: {reason}")
@@ -66,7 +66,7 @@ class InvalidValue(ValueError):
 def _label(kind: str, raw: str) -> str:
     if not LABEL.fullmatch(raw):
         raise InvalidValue(
-            kind, raw, "1 to 31 of a-z, 0-9 and '-', starting with a letter, not ending in '-'"
+            kind, raw, "use 1 to 31 of a-z, 0-9 and '-', starting with a letter and not ending in '-'"
         )
     return raw
 
@@ -85,20 +85,20 @@ def image_name(raw: str) -> ImageName:
 
 def sku_name(raw: str) -> SkuName:
     if len(raw) > _MAX_SKU or not _SKU.fullmatch(raw):
-        raise InvalidValue("SKU", raw, "words of a-z and 0-9 joined by '.' or '-', such as lab.small")
+        raise InvalidValue("SKU", raw, "use words of a-z and 0-9 joined by '.' or '-', such as lab.small")
     return SkuName(raw)
 
 
 def slot_index(raw: int) -> SlotIndex:
     if not 0 <= raw < MAX_SLOTS:
-        raise InvalidValue("slot index", raw, f"0 to {MAX_SLOTS - 1}")
+        raise InvalidValue("slot index", raw, f"use 0 to {MAX_SLOTS - 1}")
     return SlotIndex(raw)
 
 
 def slot_id(raw: str) -> SlotId:
     node, slash, index = raw.partition("/")
     if not slash or not index.isascii() or not index.isdigit() or str(int(index)) != index:
-        raise InvalidValue("slot id", raw, "a node id, a slash and an index, such as lab-a/0")
+        raise InvalidValue("slot id", raw, "use a node id, a slash and an index, such as lab-a/0")
     return slot_of(node_id(node), slot_index(int(index)))
 
 
@@ -116,28 +116,28 @@ def index_of(slot: SlotId) -> SlotIndex:
 
 def allocation_id(raw: str) -> AllocationId:
     if not _ALLOCATION.fullmatch(raw):
-        raise InvalidValue("allocation id", raw, "'alc-' and 26 characters of lower-case base32")
+        raise InvalidValue("allocation id", raw, "use 'alc-' and 26 characters of lower-case base32")
     return AllocationId(raw)
 
 
 def allocation_of(uuid: UUID) -> AllocationId:
-    """The allocation named by a UUID; its inverse is `correlation_of`."""
+    """Return the allocation id that encodes a UUID; the inverse is `correlation_of`."""
     return AllocationId(f"alc-{_digits(uuid)}")
 
 
 def correlation_of(allocation: AllocationId) -> UUID:
-    """The UUID inside an allocation's id, which is the correlation id of everything about it."""
+    """Return the UUID encoded in an allocation's id, which is the correlation id of all its events."""
     return UUID(int=int(allocation.removeprefix("alc-").translate(_BASE32), 32))
 
 
 def ingress_id(raw: str) -> IngressId:
     if not _INGRESS.fullmatch(raw):
-        raise InvalidValue("ingress id", raw, "'ing-' and 26 characters of lower-case base32")
+        raise InvalidValue("ingress id", raw, "use 'ing-' and 26 characters of lower-case base32")
     return IngressId(raw)
 
 
 def ingress_of(uuid: UUID) -> IngressId:
-    """The ingress named by a UUID."""
+    """Return the ingress id that encodes a UUID."""
     return IngressId(f"ing-{_digits(uuid)}")
 
 
@@ -146,18 +146,18 @@ def _digits(uuid: UUID) -> str:
 
 
 def new_uuid() -> UUID:
-    """A UUIDv7 (RFC 9562): time-ordered, so that fresh ids land beside one another in an index."""
+    """Return a UUIDv7 (RFC 9562): time-ordered, so that new ids are adjacent in an index."""
     return uuid_utils.compat.uuid7()
 
 
 def mac_address(raw: str) -> MacAddress:
     mac = raw.lower()
     if not _MAC.fullmatch(mac):
-        raise InvalidValue("MAC address", raw, "six hexadecimal pairs joined by ':'")
+        raise InvalidValue("MAC address", raw, "use six hexadecimal pairs joined by ':'")
     if int(mac[:2], 16) & 1:
-        raise InvalidValue("MAC address", raw, "the multicast bit is set, and an interface must be unicast")
+        raise InvalidValue("MAC address", raw, "the multicast bit is set; use a unicast address")
     if mac == "00:00:00:00:00:00":
-        raise InvalidValue("MAC address", raw, "all zero is no address")
+        raise InvalidValue("MAC address", raw, "an address of all zeros is reserved; use another")
     return MacAddress(mac)
 
 
@@ -165,7 +165,7 @@ def pci_address(raw: str) -> PciAddress:
     address = raw.lower()
     if not _PCI.fullmatch(address):
         raise InvalidValue(
-            "PCI address", raw, "domain, bus, device and function in hexadecimal, such as 0000:1b:00.0"
+            "PCI address", raw, "use domain, bus, device and function in hexadecimal, such as 0000:1b:00.0"
         )
     return PciAddress(address)
 
@@ -179,7 +179,7 @@ def ipv4_address(raw: str) -> Ipv4Address:
         raise InvalidValue("IPv4 address", raw, str(error)) from None
 
 
-@lru_cache(maxsize=8192)  # one a node, and each order of the node's names it
+@lru_cache(maxsize=8192)  # one subnet per node, and each order of the node contains it
 def ipv4_subnet(raw: str) -> Ipv4Subnet:
     try:
         return Ipv4Subnet(str(ipaddress.IPv4Network(raw)))

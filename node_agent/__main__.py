@@ -1,8 +1,8 @@
-"""`sliceplane-agent CONFIG`: the agent as a program. Ends on SIGTERM or SIGINT within seconds; slices run on.
+"""`sliceplane-agent CONFIG`: entry point of the node agent. SIGTERM or SIGINT ends it within seconds; slices run on.
 
 Exit codes (sysexits.h): 0 stopped by a signal, 64 usage, 70 internal error, 74 the state folder cannot be used, 75
-another agent holds it, 77 enrolment refused, 78 configuration refused. 70 and 75 may pass by themselves; the others
-want a person.
+another agent uses the state folder, 77 enrolment refused, 78 configuration refused. After 70 and 75 a restart may
+succeed; after the others an operator must correct something first.
 """
 
 import os
@@ -15,12 +15,12 @@ from typing import Final
 
 import structlog
 
-from node_agent.enrol import EnrolmentRefused
-from node_agent.halt import Halt, Halted
-from node_agent.logs import configure_logs
+from node_agent.runtime.halt import Halt, Halted
+from node_agent.runtime.logs import configure_logs
+from node_agent.runtime.single_agent import StateFolderInUse
+from node_agent.runtime.version import agent_version
 from node_agent.settings import Settings, SettingsRefused, read_settings
-from node_agent.sole import AnotherAgent
-from node_agent.version import agent_version
+from node_agent.transport.enrol import EnrolmentRefused
 from node_agent.wiring import run
 from tasks.failpoints import UnknownFailpoint, arm_from
 
@@ -43,19 +43,20 @@ Options:
 Exit codes: 0 stopped by a signal, 64 wrong usage, 70 internal error, 74 the state folder cannot be used,
 75 another agent uses the state folder, 77 enrolment refused, 78 configuration refused.
 """
-_ENDS: Final[dict[type[Exception], int]] = {
+_EXIT_CODES: Final[dict[type[Exception], int]] = {
     OSError: 74,
-    AnotherAgent: 75,
+    StateFolderInUse: 75,
     EnrolmentRefused: 77,
     SettingsRefused: MISCONFIGURED,
 }
 
 
 def main() -> None:
+    """Run the program, and end the process with its exit code."""
     code = _main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not sys.exit: it would wait for threads, and one of them may hang in a driver's C call for its whole deadline.
+    # sys.exit would wait for all threads, and one of them may hang in a driver's C call until that call's deadline.
     os._exit(code)
 
 
@@ -70,13 +71,13 @@ def _main(arguments: list[str]) -> int:
         case [config] if not config.startswith("-"):
             return _start(Path(config))
         case []:
-            wrong = "no configuration file given"
+            problem = "no configuration file given"
         case [first, *_] if first.startswith("-"):
-            wrong = f"unknown option {first!r}"
+            problem = f"unknown option {first!r}"
         case _:
-            wrong = f"{len(arguments)} configuration files given, expected one"
+            problem = f"{len(arguments)} configuration files given, expected one"
     sys.stderr.write(
-        f"sliceplane-agent: {wrong}; usage: sliceplane-agent CONFIG (see sliceplane-agent --help)\n"
+        f"sliceplane-agent: {problem}; usage: sliceplane-agent CONFIG (see sliceplane-agent --help)\n"
     )
     return USAGE
 
@@ -89,51 +90,55 @@ def _start(config: Path) -> int:
         sys.stderr.write(f"sliceplane-agent: {refused}; correct it, then start the agent again ({_PAGE})\n")
         return MISCONFIGURED
     configure_logs(settings.log, settings.node_id)
-    return _be_the_agent(settings)
+    return _run_agent(settings)
 
 
-def _be_the_agent(settings: Settings) -> int:
+def _run_agent(settings: Settings) -> int:
     halt = _halt_on_signals()
     broken = halt_on_broken_threads(halt)
     try:
         run(settings, halt)
     except Halted:
         return BROKEN if broken.is_set() else 0
-    except tuple(_ENDS) as end:
-        code = next(code for kind, code in _ENDS.items() if isinstance(end, kind))
-        log.critical("agent_cannot_run", why=type(end).__name__, reason=str(end))
+    except tuple(_EXIT_CODES) as error:
+        code = next(code for kind, code in _EXIT_CODES.items() if isinstance(error, kind))
+        log.critical("agent_cannot_run", error=type(error).__name__, reason=str(error))
         return code
     return BROKEN if broken.is_set() else 0
 
 
 def halt_on_broken_threads(halt: Halt) -> threading.Event:
-    """End the agent when one of its threads does by an error; gives what is set then.
+    """Stop the agent when one of its threads ends with an unhandled exception. The returned event is set in that case.
 
-    Half an agent looks alive: it would beat, and never survey or report again. A new one goes on from the disk.
+    An agent that lost a thread would keep sending heartbeats without surveying or reporting. A restarted agent
+    continues from the state on disk.
     """
     broken = threading.Event()
 
-    def broke(how: threading.ExceptHookArgs) -> None:
-        thread = how.thread.name if how.thread else "unknown"
-        log.critical("thread_broke", thread=thread, exc_info=how.exc_value)
-        # What breaks while all is being taken down has nothing left to do.
-        if not halt.asked:
+    def handle_exception(failure: threading.ExceptHookArgs) -> None:
+        thread = failure.thread.name if failure.thread else "unknown"
+        log.critical("thread_failed", thread=thread, exc_info=failure.exc_value)
+        # During shutdown the thread has no work left, so its failure does not change the exit code.
+        if not halt.is_requested:
             broken.set()
-            halt.ask()
+            halt.request()
 
-    threading.excepthook = broke
+    threading.excepthook = handle_exception
     return broken
 
 
 def _halt_on_signals() -> Halt:
-    """Asked by SIGTERM or SIGINT. The handler only puts: `SimpleQueue.put` is reentrant, an event's lock is not."""
+    """Return a halt that SIGTERM or SIGINT requests.
+
+    The signal handler only puts into a queue: `SimpleQueue.put` is reentrant, and the lock of an event is not.
+    """
     halt, signals = Halt(), queue.SimpleQueue[int]()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _frame: signals.put(received))
 
     def wait() -> None:
         signals.get()
-        halt.ask()
+        halt.request()
 
     threading.Thread(target=wait, name="signals", daemon=True).start()
     return halt

@@ -1,4 +1,4 @@
-"""The host as it is: the aspects over the drivers that touch it. Imported only by an agent of a real node."""
+"""The real host: all aspects, connected to the drivers that change it. Only the agent of a real node imports it."""
 
 import stat
 from collections.abc import Callable
@@ -6,64 +6,64 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from events.values import Ipv4Subnet
-from node_agent.devices import absent_devices_of, devices_of, pci_devices_of
-from node_agent.drivers.dhcp import DnsmasqLeases
-from node_agent.drivers.disks import DisksFolder
-from node_agent.drivers.host_routing import NetlinkRouting
-from node_agent.drivers.libvirt import LibvirtHypervisor
-from node_agent.drivers.links import NetlinkLinks
-from node_agent.drivers.nat import Nftables
-from node_agent.drivers.ovs import OpenVSwitch
-from node_agent.drivers.probing import Prober
-from node_agent.drivers.sources import (
+from node_agent.aspects.devices import absent_devices_of, devices_of, pci_devices_of
+from node_agent.aspects.gateway import Gateway, node_network
+from node_agent.aspects.hypervisors import Disks, Hypervisor
+from node_agent.aspects.leases import LeaseAspect
+from node_agent.aspects.links import LinkAspect
+from node_agent.aspects.machines import Machines
+from node_agent.aspects.passthrough import PciBus
+from node_agent.aspects.ports import PortAspect
+from node_agent.aspects.translations import TranslationAspect
+from node_agent.drivers.dhcp.dhcp import DnsmasqLeases
+from node_agent.drivers.machines.disks import DisksFolder
+from node_agent.drivers.machines.libvirt import LibvirtHypervisor
+from node_agent.drivers.network.host_routing import NetlinkRouting
+from node_agent.drivers.network.links import NetlinkLinks
+from node_agent.drivers.network.nat import Nftables
+from node_agent.drivers.network.ovs import OpenVSwitch
+from node_agent.drivers.network.sources import (
     files_in,
     ipsec_policies,
     links_and_routes,
     packet_filter,
     static_neighbours,
 )
+from node_agent.drivers.probes.probing import Prober
 from node_agent.drivers.sysfs import SysfsPci
 from node_agent.drivers.watching import HostWatch, Source
-from node_agent.durable import open_folder
-from node_agent.gateway import Gateway, node_network
-from node_agent.host import Host
-from node_agent.hypervisors import Disks, Hypervisor
-from node_agent.images import ImagesFolder
-from node_agent.leases import LeaseAspect
-from node_agent.links import LinkAspect
-from node_agent.machines import Machines
-from node_agent.passthrough import PciBus
-from node_agent.ports import PortAspect
-from node_agent.readiness import BannerProbe
+from node_agent.host.host import Host
+from node_agent.host.images import ImagesFolder
+from node_agent.runtime.durable import open_folder
 from node_agent.settings import Settings, SettingsRefused
-from node_agent.translations import TranslationAspect
+from node_agent.slots.readiness import BannerProbe
 
 
 def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callable[[], None]) -> Host:
-    """Connects to nothing yet: each driver does at its first use, and again when it must.
+    """Build the host without connecting to anything: each driver connects at its first use, and again if needed.
 
-    Raises `SettingsRefused` when DHCP's server and QEMU, which are users of their own, could not reach their files.
+    Raises `SettingsRefused` if the DHCP server and QEMU, which run as other users, cannot access their files.
     """
     network = node_network(settings, subnet)
     switch, filter_ = OpenVSwitch(settings.ovs_folder), Nftables()
     links = NetlinkLinks(switch.offloads)
-    run_folder = _reachable(open_folder(settings.run_folder))
+    run_folder = _accessible(open_folder(settings.run_folder))
     dhcp = DnsmasqLeases(run_folder / "dhcp", network, links, something_changed)
     hypervisor = LibvirtHypervisor(settings.libvirt_uri, something_changed)
     bus, places = SysfsPci(settings.sysfs_root), settings.places
     images = ImagesFolder(settings.images_folder)
     leases = LeaseAspect(dhcp)
     disks = DisksFolder(run_folder / "disks")
-    machines = _machines(settings, hypervisor, disks, images, bus, is_plugged=links.is_carried)
+    machines = _machines(settings, hypervisor, disks, images, bus, is_plugged=links.is_in_use)
     prober = Prober(network, something_changed)
     ends = ExitStack()
     for close in (links.close, switch.close, dhcp.close, hypervisor.close, prober.close):
         ends.callback(close)
 
-    def look_ahead() -> None:
-        switch.look_ahead(network.bridge)
-        filter_.look_ahead()
-        machines.look_ahead(hypervisor.ask_domains)
+    def start_reading() -> None:
+        switch.start_reading(network.bridge)
+        filter_.start_reading()
+        machines.start_reading(hypervisor.start_listing_domains)
 
     def changed() -> None:
         prober.hurry()
@@ -93,7 +93,7 @@ def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callabl
         inspect_machine=machines.inspect,
         runs=machines.runs,
         to_shut_down=machines.to_shut_down,
-        look_ahead=look_ahead,
+        start_reading=start_reading,
         listen=listen,
         close=ends.close,
     )
@@ -108,7 +108,7 @@ def _machines(
     *,
     is_plugged: Callable[[str], bool],
 ) -> Machines:
-    # Userspace OVS hands on frames whose checksums nobody filled in: there a guest must not offload them.
+    # Userspace OVS forwards frames without filling in their checksums, so a guest must not offload them there.
     return Machines(
         hypervisor,
         disks,
@@ -122,7 +122,7 @@ def _machines(
 
 
 def sources_of(bridge: str, switch: OpenVSwitch, dhcp: DnsmasqLeases) -> dict[str, Source]:
-    """Sources of changes of the host by name: the names of the catalogue of drift, and one more of rtnetlink's."""
+    """Return the sources of host changes by name: those of the drift catalogue, and `neighbours` of rtnetlink."""
     return {
         "rtnetlink": links_and_routes,
         "neighbours": static_neighbours,
@@ -133,9 +133,14 @@ def sources_of(bridge: str, switch: OpenVSwitch, dhcp: DnsmasqLeases) -> dict[st
     }
 
 
-def _reachable(folder: Path) -> Path:
-    """Checked at the start, because dnsmasq says nothing of reservations it may not read: it just offers none."""
+def _accessible(folder: Path) -> Path:
+    """Return the folder if other users can traverse the path to it. Raises `SettingsRefused`.
+
+    This is checked at the start, because dnsmasq silently ignores reservations that it cannot read.
+    """
     for each in (folder, *folder.resolve().parents):
         if not each.stat().st_mode & stat.S_IXOTH:
-            raise SettingsRefused(f"run_folder {folder}: other users may not pass through {each}")
+            raise SettingsRefused(
+                f"run_folder {folder}: other users cannot traverse {each}; run chmod o+x on it, or choose another folder"
+            )
     return folder

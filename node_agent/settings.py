@@ -1,4 +1,4 @@
-"""What the agent is told: one JSON file, read here and nowhere else, and refused whole if any of it is wrong."""
+"""Configuration of the agent: one JSON file, read only here, and refused as a whole if any field is invalid."""
 
 import ssl
 from collections import Counter
@@ -10,58 +10,61 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from events.values import SlotIndex
-from node_agent.guests import Accelerator
-from node_agent.places import HostDevice, Place, Places
+from node_agent.host.guests import Accelerator
+from node_agent.host.host_resources import HostDevice, Place, Places
 from tasks.fields import ImageName, InterfaceName, Ipv4Address, NodeId, PciAddress, Port, Wire
 from tasks.trust import UnusableCa, trust
 
 HostCpu = Annotated[int, Field(ge=0, le=8191)]
 DeviceName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,14}$")]
-"""Name of a link that others made, so any that Linux and its drivers give."""
+"""Name of a link that the agent does not create, so any name that Linux and its drivers use."""
 
 
 class SettingsRefused(Exception):
-    """The configuration file cannot be used; the message says which fields are wrong and why."""
+    """The configuration file cannot be used; the message names the invalid fields and the reasons."""
 
 
 class SlotSettings(Wire):
-    """A place for one slice, and what it may use."""
+    """Settings of one slot: its size, and the host resources that its machine has for itself."""
 
     index: Annotated[SlotIndex, Field(ge=0, le=63)]
     vcpus: int = Field(ge=1, le=256)
     memory_mib: int = Field(ge=32)
     gpus: tuple[PciAddress, ...] = Field(default=(), max_length=16)
-    """Given to the slot's machine whole, with all functions that share their IOMMU groups."""
+    """PCI functions of GPUs, given to the slot's machine with all functions of their IOMMU groups."""
     fabric: tuple[PciAddress, ...] = Field(default=(), max_length=16)
-    """The same, of the workload's own network."""
+    """PCI functions of the workload's own network, such as InfiniBand, given to the machine in the same way."""
     vf: PciAddress | None = None
-    """A virtual function that is the machine's network card, in place of one on a tap."""
+    """Virtual function that is the machine's network card instead of a tap."""
     cpus: tuple[HostCpu, ...] = Field(default=(), max_length=256)
-    """The host's processors that the slot's are, one each; empty: any."""
+    """CPUs of the host to which the slot's virtual CPUs are pinned, one each; empty: any."""
     numa_node: int | None = Field(default=None, ge=0, le=1023)
-    """Whose memory the slot's is."""
+    """NUMA node of the host that provides the slot's memory; None: any."""
     hugepage_kib: Literal[2048, 1048576] | None = None
     queues: int = Field(default=1, ge=1, le=256)
-    """Of the machine's card on its tap; at most one for each processor."""
+    """Number of queues of the machine's card on its tap; at most one for each virtual CPU."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "SlotSettings":
         objections = []
         if self.cpus and len(self.cpus) != self.vcpus:
-            objections.append(f"{len(self.cpus)} cpus for {self.vcpus} vcpus")
+            objections.append(f"{len(self.cpus)} cpus for {self.vcpus} vcpus; list one for each")
         if self.queues > self.vcpus:
-            objections.append(f"{self.queues} queues for {self.vcpus} vcpus")
+            objections.append(f"{self.queues} queues for {self.vcpus} vcpus; configure at most one for each")
         if self.queues > 1 and self.vf is not None:
-            objections.append("queues are a tap's: how many a virtual function has is its driver's to say")
-        for what, of in (("CPU", self.cpus), ("PCI device", [each.address for each in self._devices])):
-            twice = sorted(each for each, times in Counter[int | str](of).items() if times > 1)
-            objections += [f"{what} {each} is named twice" for each in twice]
+            objections.append(
+                "queues require a tap; remove 'queues', since the driver of 'vf' sets their number"
+            )
+        for noun, values in (("CPU", self.cpus), ("PCI device", [each.address for each in self._devices])):
+            twice = sorted(each for each, times in Counter[int | str](values).items() if times > 1)
+            objections += [f"{noun} {each} is named twice; remove one" for each in twice]
         if objections:
             raise ValueError(f"slot {self.index}: {'; '.join(objections)}")
         return self
 
     @property
     def place(self) -> Place:
+        """Host resources of the slot's machine."""
         return Place(
             devices=self._devices,
             pins=tuple(map(str, self.cpus)),
@@ -81,28 +84,28 @@ class SlotSettings(Wire):
 
 
 class SimulatedImage(Wire):
-    """An image of a host in memory, and the one TCP port at which its guests answer once they have booted."""
+    """An image of a simulated host, and the one TCP port on which its guests answer after boot."""
 
     name: ImageName
     port: Port = 22
-    says: str = "SSH-2.0-simulated"
-    """The line that whoever connects is sent; empty: none."""
+    banner: str = "SSH-2.0-simulated"
+    """The line that the guest sends to each client that connects; empty: none."""
 
 
 class SimulatedHostSettings(Wire):
-    """A host that exists in memory; `host_file` lets it outlive its agent."""
+    """Settings of a simulated host, which exists in memory. With `host_file` it survives a restart of its agent."""
 
     boot_seconds: float = Field(default=0.3, ge=0)
     host_file: Path | None = None
     images: tuple[SimulatedImage, ...] = ()
-    """Beside the lab's, which every such host has."""
+    """Images in addition to those of the lab, which every simulated host has."""
 
 
 class Settings(Wire):
-    """`state_folder` must survive a reboot of the host, `run_folder` need not.
+    """Settings of an agent. `state_folder` must survive a reboot of the host; `run_folder` need not.
 
-    `ca_file` (PEM) is the CA that an API behind https:// is believed by; without it, one of the system's. It is all
-    that an agent trusts beforehand: whom to believe at its queue it learns from the API.
+    `ca_file` is the CA bundle (PEM) used to verify an API behind https://; without it, the system's CAs are used. It is
+    all that an agent trusts beforehand: the API provides the CA of the queue.
     """
 
     node_id: NodeId
@@ -115,54 +118,59 @@ class Settings(Wire):
     bridge: InterfaceName = "br-slice"
     uplink: InterfaceName = "uplink0"
     resolvers: tuple[Ipv4Address, ...] = Field(default=(), max_length=3)
-    """The DNS servers that guests are told of; they must be reached by the uplink, as nothing on the host answers."""
+    """DNS servers that guests get by DHCP. They must be reachable through the uplink: the host itself does not serve
+    DNS."""
     vf_parent: DeviceName | None = None
-    """The physical function that slots have virtual functions of."""
+    """Link of the physical function that provides the slots' virtual functions."""
     bf3_link: DeviceName | None = None
-    """The link to a BlueField card, `tmfifo_net0` as a rule."""
+    """Link to a BlueField card, usually `tmfifo_net0`."""
     datapath_type: Literal["system", "netdev"] = "system"
     libvirt_uri: str = "qemu:///system"
     sysfs_root: Path = Path("/sys")
-    """Where the host shows its PCI devices."""
+    """Root of sysfs, in which the kernel shows the host's PCI devices."""
     ovs_folder: Path = Path("/run/openvswitch")
     accelerator: Accelerator = "qemu"
     slots: tuple[SlotSettings, ...] = Field(min_length=1, max_length=64)
     survey_seconds: float = Field(default=10, gt=0)
-    """Between two looks at everything: what nobody hears of is to be found within 15 s, the look included (P17)."""
-    hears_changes: bool = True
-    """Whether the host is looked at as soon as something may have changed, and not only every `survey_seconds`."""
+    """Seconds between two surveys. Drift that causes no event must be found within 15 s, survey included (P17)."""
+    watch_changes: bool = True
+    """Whether events of the host start a survey at once, in addition to one every `survey_seconds`."""
     heartbeat_seconds: float | None = Field(default=None, gt=0)
-    """As the control plane says at each renewal, unless told otherwise."""
+    """Seconds between two heartbeats; by default the interval that the control plane returns at each renewal."""
     renewal_seconds: float | None = Field(default=None, gt=0)
-    """How often the session is renewed; at half of its life unless told otherwise."""
+    """Seconds between two renewals of the session; by default about half of its lifetime."""
     log: Literal["console", "json"] = "json"
     simulated: SimulatedHostSettings | None = None
 
     @model_validator(mode="after")
     def _slots_differ(self) -> "Settings":
         if len({slot.index for slot in self.slots}) < len(self.slots):
-            raise ValueError("two slots have the same index")
+            raise ValueError("two slots have the same index; give each slot an index of its own")
         shared = [
-            f"slots {one} and {other} share {', '.join(common)}"
-            for (one, its), (other, others) in combinations(self.places.items(), 2)
-            if (common := _shared(its, others))
+            f"slots {one} and {other} share {', '.join(common)}; assign each to one slot"
+            for (one, its_place), (other, other_place) in combinations(self.places.items(), 2)
+            if (common := _shared(its_place, other_place))
         ]
         if shared:
             raise ValueError("; ".join(shared))
         return self
 
     @model_validator(mode="after")
-    def _the_ca_is_asked(self) -> "Settings":
+    def _ca_requires_https(self) -> "Settings":
         if self.ca_file is not None and not self.over_tls:
-            raise ValueError("ca_file: api_url is no https://, and nobody would be checked")
+            raise ValueError(
+                "ca_file is set, but api_url does not begin with https://; change api_url or remove ca_file"
+            )
         return self
 
     @property
     def over_tls(self) -> bool:
+        """Whether the API is accessed over TLS."""
         return self.api_url.startswith("https://")
 
     @property
     def places(self) -> Places:
+        """Host resources of each slot's machine, by slot index."""
         return {slot.index: slot.place for slot in self.slots}
 
 
@@ -172,11 +180,11 @@ def _shared(one: Place, other: Place) -> tuple[str, ...]:
 
 
 _trusted: Final = lru_cache(maxsize=8)(trust)
-"""One context for all agents of a process that believe the same."""
+"""Cached TLS contexts, one for all agents of a process that trust the same CA."""
 
 
 def api_trust(settings: Settings) -> ssl.SSLContext | None:
-    """Whom to believe as the API, which is asked over TLS only. Raises `SettingsRefused`."""
+    """Return the TLS context that verifies the API, or None without https. Raises `SettingsRefused`."""
     if not settings.over_tls:
         return None
     path = settings.ca_file
@@ -189,7 +197,7 @@ def api_trust(settings: Settings) -> ssl.SSLContext | None:
 
 
 def read_settings(path: Path) -> Settings:
-    """Raises `SettingsRefused`."""
+    """Read and validate the configuration file. Raises `SettingsRefused` with the invalid fields."""
     try:
         settings = Settings.model_validate_json(path.read_bytes())
     except OSError as error:

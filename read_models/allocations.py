@@ -1,7 +1,6 @@
 """`read.allocation` lists allocations, `read.story` the events that belong to each. Written by the projector.
 
-What an allocation *is* stands in its own stream and is folded from there; these tables only say which streams
-and events to look at.
+The state of an allocation is folded from its own stream; these tables only index the streams and events.
 """
 
 from typing import Final
@@ -12,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.allocations import AllocationRequested
 from events.envelope import Recorded
-from events.tables import event, metadata
+from events.ledger.tables import event, metadata
 from events.values import AllocationId, Position, correlation_of, stream_of_allocation
 
 allocation = sa.Table(
@@ -31,23 +30,23 @@ story = sa.Table(
     schema="read",
 )
 
-CHAPTERS: Final = (
+TIMELINE_ROWS: Final = (
     sa.select(event.c.correlation_id, event.c.position)
     .where(event.c.stream_id.not_like("allocation-%"))
     .order_by(event.c.correlation_id, event.c.position)
 )
-"""The rows of `read.story`; in the order of its index, which is filled faster so."""
+"""The rows of `read.story` in the order of its primary key, in which the index is filled faster."""
 
 
 def request(recorded: Recorded[AllocationRequested]) -> list[tuple[Position, AllocationId, str]]:
-    """The row of `read.allocation` that a request adds."""
+    """Return the row of `read.allocation` for a request."""
     return [(recorded.position, recorded.fact.allocation_id, recorded.fact.project)]
 
 
 async def page(
     conn: AsyncConnection, *, project: str | None, before: Position | None, limit: int
 ) -> list[tuple[Position, AllocationId]]:
-    """Newest first: the position of each request and its allocation's id."""
+    """Return the position and the allocation id of each request, newest first."""
     query = sa.select(allocation).order_by(allocation.c.position.desc()).limit(limit)
     if project is not None:
         query = query.where(allocation.c.project == project)
@@ -59,11 +58,11 @@ async def page(
 async def positions(
     conn: AsyncConnection, allocation_id: AllocationId, *, after: Position, limit: int
 ) -> list[Position]:
-    """Positions of the events of an allocation's story, oldest first."""
-    elsewhere = sa.select(story.c.position).where(story.c.correlation_id == correlation_of(allocation_id))
+    """Return the positions of the events in an allocation's timeline, oldest first."""
+    other_streams = sa.select(story.c.position).where(story.c.correlation_id == correlation_of(allocation_id))
     own = sa.select(event.c.position).where(event.c.stream_id == stream_of_allocation(allocation_id))
     both = sa.union_all(
-        elsewhere.where(story.c.position > after), own.where(event.c.position > after)
+        other_streams.where(story.c.position > after), own.where(event.c.position > after)
     ).subquery()
     query = sa.select(both.c.position).order_by(both.c.position).limit(limit)
     return [Position(found) for found in await conn.scalars(query)]

@@ -1,6 +1,6 @@
-"""Columns of the rows of nodes and slots about bring-ups: the consecutive failures, and the exclusion from placement.
+"""Columns about bring-ups in the rows of nodes and slots: the consecutive failures, and the exclusion from placement.
 
-Both are null where there is none.
+Each column is null if there is no failure or exclusion.
 """
 
 from typing import Any
@@ -27,12 +27,12 @@ BringUpFact = (
 
 
 def bring_up_columns() -> tuple[sa.Column[Any], sa.Column[Any]]:
-    """The columns of a table."""
+    """Return new instances of the two columns for a table."""
     return sa.Column("failures", JSONB(none_as_null=True)), sa.Column("excluded", JSONB(none_as_null=True))
 
 
 def bring_up_values(fact: BringUpFact) -> dict[str, object]:
-    """The values that a fact assigns to them."""
+    """Return the column values that a fact assigns."""
     match fact:
         case NodeBringUpFailed(failures=failures) | SlotBringUpFailed(failures=failures):
             return {"failures": msgspec.to_builtins(failures) or None}
@@ -45,10 +45,10 @@ def bring_up_values(fact: BringUpFact) -> dict[str, object]:
 
 
 def failures_in(column: Any) -> tuple[FailedBringUp, ...]:
-    """The consecutive failures in the first column."""
+    """Return the consecutive failures stored in the column `failures`."""
     return msgspec.convert(column or (), tuple[FailedBringUp, ...])
 
 
 def excluded_in(column: Any) -> Reason | None:
-    """Why the second column excludes the row's node or slot; None where it does not."""
+    """Return the reason of the exclusion stored in the column `excluded`; None if there is none."""
     return None if column is None else msgspec.convert(column, Reason)

@@ -1,8 +1,8 @@
-"""`read.checkpoint`: how far each follower of the log has come, and what stopped it.
+"""`read.checkpoint`: the position of each follower of the ledger, and the event that stopped it, if any.
 
-A follower's effects and its checkpoint commit together, and the checkpoint is a compare-and-set: of two
-runners that both believe they lead, one commits and the other learns it (`Overtaken`) with nothing written.
-A stop stands at the event that could not be dealt with, for people to see; moving on clears it.
+A follower's effects and its checkpoint commit together, and the checkpoint is a compare-and-set: if two runners both
+act as leader, one commits, and the other gets `CheckpointSuperseded` and writes nothing. A stop names the event that
+could not be processed, so that people can see it; advancing the checkpoint clears it.
 """
 
 from datetime import datetime
@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from events.tables import metadata
+from events.ledger.tables import metadata
 from events.values import Position
 
 checkpoint = sa.Table(
@@ -26,7 +26,7 @@ checkpoint = sa.Table(
     schema="read",
 )
 _RUNNING: Final = {"stopped_at": None, "stopped_since": None, "error": None}
-# Made once: it stands on the way of every order.
+# Built once, because every order passes through this statement.
 _ADVANCE: Final = (
     sa.update(checkpoint)
     .where(checkpoint.c.name == sa.bindparam("of"), checkpoint.c.position == sa.bindparam("was"))
@@ -34,16 +34,16 @@ _ADVANCE: Final = (
 )
 
 
-class Overtaken(Exception):
-    """Another runner of the same follower has moved the checkpoint."""
+class CheckpointSuperseded(Exception):
+    """Another runner of the same follower has advanced the checkpoint."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"another runner of {name} is ahead")
+        super().__init__(f"another runner of {name} has advanced the checkpoint; stop this one")
         self.name = name
 
 
 class Stop(NamedTuple):
-    """The event that a follower could not deal with, since when, and why."""
+    """The event that a follower could not process, the time, and the error."""
 
     at: Position
     since: datetime
@@ -51,9 +51,7 @@ class Stop(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """The last position that was dealt with, what keeps it from the next, and what it waits for without being
-    stopped.
-    """
+    """The last processed position, the event that stopped the follower, and what it waits for while not stopped."""
 
     position: Position
     stop: Stop | None
@@ -61,14 +59,14 @@ class Checkpoint(NamedTuple):
 
 
 async def load(conn: AsyncConnection, name: str) -> Position:
-    """The last position that `name` has dealt with; 0 before the first."""
+    """Return the last position that the follower `name` has processed; 0 before the first."""
     await conn.execute(insert(checkpoint).values(name=name, position=0).on_conflict_do_nothing())
     found = await conn.scalar(sa.select(checkpoint.c.position).where(checkpoint.c.name == name))
     return Position(found or 0)
 
 
 async def find(conn: AsyncConnection, name: str, *, lock: bool = False) -> Checkpoint | None:
-    """The checkpoint of a follower that has begun."""
+    """Return the checkpoint of a follower; None if it has never run."""
     query = sa.select(checkpoint).where(checkpoint.c.name == name)
     row = (await conn.execute(query.with_for_update() if lock else query)).one_or_none()
     if row is None:
@@ -78,31 +76,31 @@ async def find(conn: AsyncConnection, name: str, *, lock: bool = False) -> Check
 
 
 async def advance(conn: AsyncConnection, name: str, *, was: Position, now: Position) -> None:
-    """Move the checkpoint in the caller's transaction. Raises `Overtaken`."""
+    """Advance the checkpoint in the caller's transaction. Raises `CheckpointSuperseded`."""
     moved = await conn.execute(_ADVANCE, {"of": name, "was": was, "now": now})
     if moved.rowcount != 1:
-        raise Overtaken(name)
+        raise CheckpointSuperseded(name)
 
 
 async def stop(conn: AsyncConnection, name: str, *, was: Position, at: Position, error: str) -> None:
-    """Say that the event at a position cannot be dealt with. Raises `Overtaken`."""
+    """Record that the event at a position cannot be processed. Raises `CheckpointSuperseded`."""
     update = (
         sa.update(checkpoint)
         .where(checkpoint.c.name == name, checkpoint.c.position == was)
         .values(stopped_at=at, stopped_since=sa.func.clock_timestamp(), error=error)
     )
     if (await conn.execute(update)).rowcount != 1:
-        raise Overtaken(name)
+        raise CheckpointSuperseded(name)
 
 
-async def wait(conn: AsyncConnection, name: str, why: str) -> None:
-    """Say what a follower waits for that no event stops; moving on clears it."""
-    mine = sa.and_(checkpoint.c.name == name, checkpoint.c.stopped_at.is_(None))
-    await conn.execute(sa.update(checkpoint).where(mine).values(error=why))
+async def wait(conn: AsyncConnection, name: str, reason: str) -> None:
+    """Record what a follower waits for if no event has stopped it; advancing the checkpoint clears it."""
+    not_stopped = sa.and_(checkpoint.c.name == name, checkpoint.c.stopped_at.is_(None))
+    await conn.execute(sa.update(checkpoint).where(not_stopped).values(error=reason))
 
 
 async def begin(conn: AsyncConnection, name: str, position: Position) -> None:
-    """Put the checkpoint somewhere, wherever it was: for a set of tables that was emptied or exchanged."""
+    """Set the checkpoint to a position unconditionally, after its tables were emptied or swapped."""
     values = {"position": position, **_RUNNING}
     statement = insert(checkpoint).values(name=name, **values)
     await conn.execute(statement.on_conflict_do_update(index_elements=["name"], set_=values))

@@ -1,5 +1,5 @@
-"""How open drift stands in the rows of nodes and slots: all of it in one column, null where there is none, and whether
-any of it blocks in another.
+"""Columns about open drift in the rows of nodes and slots: all open drift (null for none), and whether any of it
+blocks.
 """
 
 from typing import Any
@@ -10,10 +10,10 @@ from events.drift import OpenDrift
 
 
 def drift_columns(drift: tuple[OpenDrift, ...]) -> dict[str, object]:
-    """What stands in the two columns."""
+    """Return the values of the columns `drift` and `blocked`."""
     return {"drift": msgspec.to_builtins(drift) or None, "blocked": any(each.blocks for each in drift)}
 
 
 def drift_in(column: Any) -> tuple[OpenDrift, ...]:
-    """What the first of them says."""
+    """Return the open drift stored in the column `drift`."""
     return msgspec.convert(column or (), tuple[OpenDrift, ...])

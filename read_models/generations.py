@@ -1,9 +1,9 @@
-"""The two sets of tables that every read model has: the live one, and the one that a rebuild fills.
+"""The two sets of tables of every read model: the live set, and the idle set, which a rebuild fills.
 
-Both have the same names, in the schemas `read` and `idle`; all code names `read`, and a connection that is turned
-to the idle set means the other with the same statements. A swap exchanges a read model's tables between the
-schemas, so that nobody who reads needs to know. What is filled inside a transaction that is rolled back is
-nobody's but its own: that is how the log is replayed for a comparison.
+Both have the same table names, in the schemas `read` and `idle`. All code names `read`; on a connection that is turned
+to the idle set, the same statements use the idle tables. A swap exchanges a read model's tables between the schemas, so
+that readers need no change. Rows written in a transaction that is rolled back are visible only inside it: the
+comparison with a replay uses this.
 """
 
 from typing import Final
@@ -11,26 +11,26 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from events.tables import metadata
+from events.ledger.tables import metadata
 
 LIVE: Final = "read"
 IDLE: Final = "idle"
 
 
-async def turn_to(conn: AsyncConnection, generation: str) -> None:
-    """From now on, statements on this connection mean the tables of that set."""
+async def use_table_set(conn: AsyncConnection, generation: str) -> None:
+    """Make statements on this connection use the tables of the given set from now on."""
     await conn.execution_options(schema_translate_map={LIVE: generation})
 
 
 def generation_of(conn: AsyncConnection) -> str:
-    """The set that the connection is turned to."""
+    """Return the set of tables that the connection uses."""
     assert conn.sync_connection is not None, "the connection is open"
     translated = conn.sync_connection.get_execution_options().get("schema_translate_map", {})
     return str(translated.get(LIVE, LIVE))
 
 
 def idle_metadata() -> sa.MetaData:
-    """The tables of the idle set, as the migrations must have made them."""
+    """Return the tables of the idle set, for the comparison with the migrations."""
     copies = sa.MetaData(schema=IDLE)
     for table in metadata.tables.values():
         if table.schema == LIVE:

@@ -1,7 +1,7 @@
-"""`read.holding`: who held what, and from which position on: the history of every claim (LED-3, LED-8).
+"""`read.holding`: the history of every claim: its holders and the positions at which they changed (LED-3, LED-8).
 
-One row for each time that a slot, a MAC, an address or whatever else has one holder changed it, so that the holder at
-any position is the last row up to it. A row without a stream says that nobody holds it from there on.
+There is one row for each time that a claim (on a slot, a MAC address, an IP address or another object) changed its
+holder, so the holder at any position is in the last row up to it. A row without a stream means that the claim is free.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from events.claims import Claim, claims_of
 from events.envelope import Recorded
 from events.facts import Fact
-from events.tables import metadata
+from events.ledger.tables import metadata
 from events.values import Position, StreamId
 
 holding = sa.Table(
@@ -27,7 +27,7 @@ holding = sa.Table(
 
 
 class Holding(NamedTuple):
-    """From `position` on, the stream holds the claim; nobody does where it is None."""
+    """The holder of a claim from `position` on; `stream` is None if the claim is free."""
 
     claim: Claim
     position: Position
@@ -35,20 +35,22 @@ class Holding(NamedTuple):
 
 
 def changes(recorded: Recorded[Fact]) -> list[tuple[str, str, Position, StreamId | None]]:
-    """The rows that an event adds."""
+    """Return the rows that an event adds."""
     takes, frees = claims_of(recorded.fact)
     position, stream = recorded.position, recorded.stream
     freed = [(kind, value, position, None) for kind, value in frees]
     return freed + [(kind, value, position, stream) for kind, value in takes]
 
 
-async def of_claim(conn: AsyncConnection, claim: Claim, *, upto: Position) -> list[Holding]:
-    """Everybody who held it up to a position, oldest first."""
+async def holders_of_claim(conn: AsyncConnection, claim: Claim, *, upto: Position) -> list[Holding]:
+    """Return all holders of a claim up to a position, oldest first."""
     return await _find(conn, holding.c.kind == claim.kind, holding.c.value == claim.value, upto=upto)
 
 
-async def ending_with(conn: AsyncConnection, kind: str, ending: str, *, upto: Position) -> list[Holding]:
-    """The same for every claim of a kind whose value is `<anything>/<ending>`: an address, in whatever subnet."""
+async def holders_by_suffix(
+    conn: AsyncConnection, kind: str, ending: str, *, upto: Position
+) -> list[Holding]:
+    """Return all holders of every claim of a kind with the value `<anything>/<ending>`: an address in any subnet."""
     return await _find(
         conn, holding.c.kind == kind, holding.c.value.endswith(f"/{ending}", autoescape=True), upto=upto
     )

@@ -1,6 +1,6 @@
-"""The read models that decisions need at once: written in the append's own transaction, before it.
+"""Read models that decisions need immediately: they are written in the append's own transaction, before the append.
 
-They are projections all the same: a rebuild makes the same patches of the same facts.
+A rebuild derives the same patches from the same facts, as for any other read model.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ KEYS: Final = Patched(keys.api_key, (ApiKeyIssued,), keys.patch)
 
 
 async def apply(conn: AsyncConnection, facts: Iterable[tuple[int, Fact]]) -> None:
-    """Bring every inline read model up to facts, each with its version in its stream."""
+    """Apply facts, each with its version in its stream, to every inline read model."""
     numbered = list(facts)
     for each in (NODES, SLOTS, KEYS):
         await write(conn, each.table, each.patches(numbered))

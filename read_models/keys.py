@@ -1,4 +1,4 @@
-"""`read.api_key`: who may call the API. Changes in the append, so that a key works from its commit on."""
+"""`read.api_key`: the API keys. Written in the append's transaction, so that a key works as soon as it is committed."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.access import AccessFact
-from events.tables import metadata
+from events.ledger.tables import metadata
 from read_models.rows import Patch
 
 api_key = sa.Table(
@@ -21,20 +21,20 @@ api_key = sa.Table(
 
 
 class Principal(NamedTuple):
-    """Who is calling: `actor` as it will stand in the ledger, and the role that decides what they may."""
+    """An authenticated caller: `actor` as recorded in the ledger, and the role that determines its permissions."""
 
     actor: str
     role: str
 
 
 def patch(_version: int, fact: AccessFact) -> Patch:
-    """A key is issued once, and nothing else happens to it."""
+    """Return the patch of a key's row; a key has only one fact, its issue."""
     fields = {name: getattr(fact, name) for name in fact.__struct_fields__ if name != "key_id"}
     return Patch(fact.key_id, {}, fields)
 
 
 async def principal(conn: AsyncConnection, key_sha256: str) -> Principal | None:
-    """The holder of the key with this SHA-256 (hex), if there is one."""
+    """Return the holder of the key with this SHA-256 (hex); None for an unknown key."""
     query = sa.select(api_key.c.key_id, api_key.c.role).where(api_key.c.key_sha256 == key_sha256)
     row = (await conn.execute(query)).one_or_none()
     return None if row is None else Principal(f"key:{row.key_id}", row.role)

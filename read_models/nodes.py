@@ -1,5 +1,5 @@
-"""`read.node`: one row a host, as it stands now. Enrolment and authentication decide on it, so it changes in the
-append.
+"""`read.node`: one row per node with its current state. Enrolment and authentication use it, so it is written in the
+append's transaction.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from events.ledger.tables import metadata
 from events.nodes import (
     AgentSuperseded,
     EnrolmentReopened,
@@ -20,21 +21,19 @@ from events.nodes import (
     NodeDegraded,
     NodeEnrolled,
     NodeExcluded,
-    NodeExpected,
     NodeFact,
-    NodeIdentified,
     NodeInspected,
-    NodeMended,
     NodeReadmitted,
     NodeRecovered,
+    NodeRegistered,
     NodeRemoved,
+    NodeRepaired,
     NodeReportsResumed,
     NodeReportsThrottled,
     NodeRevoked,
     PublicAddress,
 )
 from events.orders import MessageRefused, OrderFact, OrderRefused
-from events.tables import metadata
 from events.values import Ipv4Subnet, NodeId
 from read_models.bring_ups import bring_up_columns, bring_up_values, excluded_in, failures_in
 from read_models.drift import drift_columns, drift_in
@@ -75,15 +74,14 @@ REMOVED: Final = "removed"
 
 
 class NodeRow:
-    """A host's row. States: expected, enrolled, revoked, removed.
+    """The row of a node. States: expected, enrolled, revoked, removed.
 
-    The row of a removed registration stays, because its stream goes on if the name is registered again.
-    `public_key` and `key_thumbprint` are None while the host has no access; `missing` until it described itself.
-    `drift` is what is open and concerns all of its slots, `public_addresses` what an admin gave it.
-    `failures` are the consecutive failed bring-ups there, `excluded` is why allocations are not placed on it.
-    `superseded_session` and `superseded_at` tell of the last copy of its disk that was refused since it enrolled,
-    `revoked` why its access was taken away. `throttled_at` is when it exceeded the budget of its reports, None while it
-    does not.
+    The row of a removed registration stays, because its stream continues if the name is registered again. `public_key`
+    and `key_thumbprint` are None while the node has no access; `missing` is None until it describes itself. `drift` is
+    the open drift that concerns all of its slots; `public_addresses` were assigned by an admin. `failures` are the
+    consecutive failed bring-ups on it; `excluded` is the reason why it is excluded from placement. `superseded_session`
+    and `superseded_at` describe the last refused copy of its disk since it enrolled; `revoked` is the reason why its
+    access was revoked. `throttled_at` is when it exceeded its report budget; None while it does not.
     """
 
     def __init__(self, row: Mapping[Any, Any]) -> None:
@@ -111,29 +109,27 @@ class NodeRow:
 
 
 def patch(version: int, fact: NodeFact | OrderFact) -> Patch:
-    """What a fact, at its version in its stream, does to its node's row."""
+    """Return the patch that a fact, at its version in its stream, applies to its node's row."""
     match fact:
-        case NodeExpected():
+        case NodeRegistered():
             fields = {name: getattr(fact, name) for name in fact.__struct_fields__ if name != "node_id"}
-            # All of it as columns: a name that was removed and is registered again has its row already.
-            return Patch(fact.node_id, {"version": version, "state": "expected", **fields}, {})
+            # All values are in `columns`: a name that was removed and is registered again already has a row.
+            return Patch(fact.node_id, {"version": version, "state": "registered", **fields}, {})
         case EnrolmentReopened():
-            return _patch(fact, version, "token_sha256", "token_expires_at", state="expected")
+            return _patch(fact, version, "token_sha256", "token_expires_at", state="registered")
         case NodeRemoved():
             return _patch(fact, version, state=REMOVED)
         case NodeEnrolled():
-            return _patch(fact, version, "agent_version", state="enrolled")
-        case NodeIdentified():
-            told = ("public_key", "key_thumbprint", "agent_version")
-            anew = dict.fromkeys(("superseded_session", "superseded_at", "revoked"))
-            return _patch(fact, version, *told, state="enrolled", **anew)
+            keys = ("public_key", "key_thumbprint", "agent_version")
+            cleared = dict.fromkeys(("superseded_session", "superseded_at", "revoked"))
+            return _patch(fact, version, *keys, state="enrolled", **cleared)
         case AgentSuperseded(presented_session=session, presented_at=at):
             return _patch(fact, version, superseded_session=session, superseded_at=at)
         case NodeRevoked(reason=reason):
             return _patch(
                 fact, version, state="revoked", revoked=reason, public_key=None, key_thumbprint=None
             )
-        case NodeMended() | OrderRefused() | MessageRefused():
+        case NodeRepaired() | OrderRefused() | MessageRefused():
             return _patch(fact, version)
         case NodeBringUpFailed() | NodeBringUpSucceeded() | NodeExcluded() | NodeReadmitted():
             return _patch(fact, version, **bring_up_values(fact))
@@ -150,7 +146,7 @@ def _described(
     | NodeReportsThrottled
     | NodeReportsResumed,
 ) -> Patch:
-    """What facts about the host itself do, and not about its access."""
+    """Return the patch of a fact about the node itself, as opposed to its access."""
     match fact:
         case NodeInspected():
             described = _patch(fact, version, "hostname", "agent_version", "simulated")
@@ -176,7 +172,7 @@ def _patch(fact: NodeFact | OrderFact, version: int, *same: str, **further: obje
 
 
 async def find(conn: AsyncConnection, node_id: NodeId, *, lock: bool = False) -> NodeRow | None:
-    """A host that is registered; None for one that never was, and for one that was removed."""
+    """Return a registered node; None if the name was never registered or its registration was removed."""
     row = await last_registration(conn, node_id, lock=lock)
     return None if row is None or row.state == REMOVED else row
 
@@ -190,7 +186,7 @@ async def last_registration(conn: AsyncConnection, node_id: NodeId, *, lock: boo
 
 
 async def held(conn: AsyncConnection, node_id: NodeId) -> NodeRow:
-    """A host that is known, which nobody changes until the transaction ends; others may read it as well."""
+    """Return a registered node, locked against changes until the transaction ends; other readers may lock it too."""
     query = sa.select(node).where(node.c.node_id == node_id).with_for_update(read=True)
     return NodeRow((await conn.execute(query)).mappings().one())
 
@@ -198,7 +194,7 @@ async def held(conn: AsyncConnection, node_id: NodeId) -> NodeRow:
 async def page(
     conn: AsyncConnection, *, after: NodeId | None, limit: int, removed: bool = False
 ) -> list[NodeRow]:
-    """Registered hosts by name. With `removed`, removed hosts are included, for views of the past."""
+    """Return registered nodes by name. With `removed`, removed nodes are included, for views of the past."""
     query = sa.select(node).order_by(node.c.node_id).limit(limit)
     if not removed:
         query = query.where(node.c.state != REMOVED)
@@ -208,15 +204,16 @@ async def page(
 
 
 async def subnets(conn: AsyncConnection) -> set[Ipv4Subnet]:
-    """Every subnet that some host has."""
+    """Return the subnets of all registered nodes."""
     query = sa.select(node.c.subnet).where(node.c.state != REMOVED)
     return {Ipv4Subnet(found) for found in await conn.scalars(query)}
 
 
 async def enrolled(conn: AsyncConnection) -> list[NodeId]:
-    """Every host with a key that counts, by id: what it has works on while it may enrol again.
+    """Return every node with a valid key, by id. After its enrolment was reopened, a node keeps its key until it enrols
+    again.
 
-    Only names: there may be thousands, and some ask every few seconds.
+    Only ids are returned: there may be thousands, and some callers query every few seconds.
     """
     query = sa.select(node.c.node_id).where(node.c.key_thumbprint.is_not(None)).order_by(node.c.node_id)
     return [NodeId(name) for name in await conn.scalars(query)]

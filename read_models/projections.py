@@ -1,7 +1,7 @@
-"""Every read model that follows from the log alone, by name: what can be rebuilt, and is held against a rebuild.
+"""All read models that are derived from the ledger, by name. Each can be rebuilt, and compared with a rebuild.
 
-One that decisions need at once changes in the append itself (`inline`); the others are brought up by the projector,
-whose checkpoint commits with their rows.
+Read models that decisions need immediately are written in the append itself (`inline`); the others are written by the
+projector, and its checkpoint commits with their rows.
 """
 
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from read_models.rows import Inserted, Patched, Selected
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A read model: its tables, each with what events do to it.
+    """A read model: its tables, each with the effects of events on it.
 
-    Not inline, it has only tables of rows that never change, with a column `position`, so that it can be compared
-    with another set of them up to any position.
+    A read model that is not inline has only tables of immutable rows with a column `position`, so that it can be
+    compared with another set of tables up to any position.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Projection:
     inline: bool = False
 
     def concerned_by(self, fact: type[Fact]) -> bool:
-        """Whether events with such a fact have to be read for it."""
+        """Return whether events with this type of fact affect the read model."""
         return any(issubclass(fact, part.facts) for part in self.parts)
 
     @property
@@ -48,7 +48,7 @@ PROJECTIONS: Final[dict[str, Projection]] = {
             "allocations",
             (
                 Inserted(allocations.allocation, (AllocationRequested,), allocations.request),
-                Selected(allocations.story, allocations.CHAPTERS),
+                Selected(allocations.story, allocations.TIMELINE_ROWS),
             ),
         ),
         Projection("holdings", (Inserted(holdings.holding, CLAIMING, holdings.changes),)),

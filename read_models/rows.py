@@ -1,9 +1,9 @@
-"""How facts become rows. A fact is a patch of one row of its table, or it adds rows that never change.
+"""Conversion of facts to rows. A fact either patches one row of a table, or adds rows that never change.
 
-A patch assigns columns and never looks at what stood there. Merging is therefore exact, and the same patches give
-the same row whether they are written one by one in the append, by the thousand in a rebuild, or only folded in
-memory when the past is read. What is gathered from many events is written at once: patches merged, rows by COPY.
-What needs no fact, only what stands around it, never leaves the database.
+A patch assigns columns regardless of their previous values. Merging patches is therefore exact: the same patches
+produce the same row whether they are written one by one in the append, by the thousand in a rebuild, or only folded in
+memory to read the past. The effects of many events are written at once: patches are merged, rows are copied with COPY.
+Rows that depend only on envelopes are selected inside the database.
 """
 
 from collections import defaultdict
@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from psycopg import sql
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from events.connection import ledger_connection
 from events.envelope import Recorded
 from events.facts import Fact
-from events.tables import event
+from events.ledger.connection import ledger_connection
+from events.ledger.tables import event
 from events.values import Position
 from read_models.generations import generation_of
 
@@ -26,8 +26,10 @@ _JSON: Final = msgspec.json.Encoder()
 
 
 class Patch(NamedTuple):
-    """What a fact does to the row of `key`. `born` is None where the row is there already, and otherwise what
-    stands in a new row besides `columns`; a row that is there already takes the columns alone.
+    """The effect of a fact on the row of `key`.
+
+    `columns` are assigned to an existing row. `born` contains the additional values of a new row; it is None if the
+    fact requires the row to exist.
     """
 
     key: str
@@ -36,19 +38,21 @@ class Patch(NamedTuple):
 
 
 PatchOf = Callable[[int, Any], Patch]
-"""From a fact's version in its stream, and the fact, to its patch; each is for one closed union of facts."""
+"""Returns the patch of a fact and its version in its stream; each function handles one closed union of facts."""
 
 
 class RowMissing(LookupError):
-    """A fact changes a row that no fact made."""
+    """A fact changes a row that does not exist."""
 
     def __init__(self, table: str, keys: Iterable[str]) -> None:
-        super().__init__(f"{table} has no row for one of {', '.join(sorted(keys))}")
+        super().__init__(
+            f"table {table} has no row for one of the keys {', '.join(sorted(keys))}; rebuild the read model"
+        )
         self.table = table
 
 
 def folded(table: sa.Table, patches: Iterable[Patch]) -> dict[str, Any] | None:
-    """The row that patches of one key make, or None when there are none. Raises `RowMissing`."""
+    """Return the row that patches of one key produce, or None if there are none. Raises `RowMissing`."""
     row: dict[str, Any] | None = None
     for patch in patches:
         if row is None:
@@ -60,24 +64,24 @@ def folded(table: sa.Table, patches: Iterable[Patch]) -> dict[str, Any] | None:
 
 
 class Span(NamedTuple):
-    """The part of the log behind one position and up to another."""
+    """The part of the ledger after one position and up to another."""
 
     after: Position
     upto: Position
 
 
 class Gathered(Protocol):
-    """What a span of the log does to one table, collected in memory until it is written."""
+    """The effects of a range of the ledger on one table, collected in memory until they are written."""
 
     def add(self, recorded: Recorded[Any]) -> None:
-        """Take in the next event of the log that concerns the table."""
+        """Add the effect of the next event that concerns the table."""
 
     async def write(self, conn: AsyncConnection, span: Span) -> None:
-        """Bring the table up to the span. Raises what the table's constraints refuse, and `RowMissing`."""
+        """Apply the collected effects. Raises `RowMissing`, and errors of the table's constraints."""
 
 
 class Patched(NamedTuple):
-    """A table with a row for each thing: the facts that concern it, and what each does to a row."""
+    """A table with one row per object: the facts that concern it, and the patch of each."""
 
     table: sa.Table
     facts: tuple[type[Fact], ...]
@@ -87,14 +91,14 @@ class Patched(NamedTuple):
         return _Patches(self)
 
     def patches(self, numbered: Iterable[tuple[int, Fact]]) -> list[Patch]:
-        """The patches of facts, each with its version in its stream."""
+        """Return the patches of facts, each with its version in its stream."""
         facts, patch = self.facts, self.patch
         return [patch(version, fact) for version, fact in numbered if isinstance(fact, facts)]
 
 
 class Inserted(NamedTuple):
-    """A table of rows that never change: the facts that concern it, and the rows that an event adds, each with all
-    columns in the table's order.
+    """A table of immutable rows: the facts that concern it, and the rows that an event adds, with all columns in the
+    table's order.
     """
 
     table: sa.Table
@@ -106,7 +110,7 @@ class Inserted(NamedTuple):
 
 
 class Selected(NamedTuple):
-    """A table with a row for every event: what of its envelope stands there, as a select on `ledger.event`."""
+    """A table with one row per event: a select on `ledger.event` returns the parts of the envelope that it stores."""
 
     table: sa.Table
     envelope: sa.Select[Any]
@@ -117,8 +121,8 @@ class Selected(NamedTuple):
 
 
 class _Patches:
-    def __init__(self, of: Patched) -> None:
-        self._table, self._patch = of.table, of.patch
+    def __init__(self, source: Patched) -> None:
+        self._table, self._patch = source.table, source.patch
         self._merged: dict[str, Patch] = {}
 
     def add(self, recorded: Recorded[Any]) -> None:
@@ -130,12 +134,12 @@ class _Patches:
 
 
 class _Rows:
-    def __init__(self, of: Inserted) -> None:
-        self._table, self._of = of.table, of.rows
+    def __init__(self, source: Inserted) -> None:
+        self._table, self._rows_of = source.table, source.rows
         self._rows: list[Sequence[object]] = []
 
     def add(self, recorded: Recorded[Any]) -> None:
-        self._rows += self._of(recorded)
+        self._rows += self._rows_of(recorded)
 
     async def write(self, conn: AsyncConnection, span: Span) -> None:
         rows, self._rows = self._rows, []
@@ -144,20 +148,22 @@ class _Rows:
 
 
 class _Selection:
-    def __init__(self, of: Selected) -> None:
-        self._of = of
+    def __init__(self, source: Selected) -> None:
+        self._source = source
 
     def add(self, recorded: Recorded[Any]) -> None:
-        raise AssertionError("no fact concerns it")
+        raise AssertionError(
+            f"table {self._source.table.name} is filled from envelopes; do not pass it facts"
+        )
 
     async def write(self, conn: AsyncConnection, span: Span) -> None:
-        table, envelope = self._of.table, self._of.envelope
+        table, envelope = self._source.table, self._source.envelope
         rows = envelope.where(event.c.position > span.after, event.c.position <= span.upto)
         await conn.execute(sa.insert(table).from_select(list(table.columns), rows))
 
 
 async def write(conn: AsyncConnection, table: sa.Table, patches: Iterable[Patch]) -> None:
-    """Bring rows up to patches in their order. Raises `RowMissing`, and what the table's constraints refuse."""
+    """Apply patches in their order. Raises `RowMissing`, and errors of the table's constraints."""
     merged: dict[str, Patch] = {}
     for patch in patches:
         _merge(merged, patch)
@@ -165,10 +171,10 @@ async def write(conn: AsyncConnection, table: sa.Table, patches: Iterable[Patch]
 
 
 async def _write(conn: AsyncConnection, table: sa.Table, merged: Iterable[Patch]) -> None:
-    alike: defaultdict[tuple[tuple[str, ...] | None, tuple[str, ...]], list[Patch]] = defaultdict(list)
+    groups: defaultdict[tuple[tuple[str, ...] | None, tuple[str, ...]], list[Patch]] = defaultdict(list)
     for patch in merged:
-        alike[None if patch.born is None else tuple(patch.born), tuple(patch.columns)].append(patch)
-    for (born, columns), group in alike.items():
+        groups[None if patch.born is None else tuple(patch.born), tuple(patch.columns)].append(patch)
+    for (born, columns), group in groups.items():
         rows = [{_key(table): patch.key, **(patch.born or {}), **patch.columns} for patch in group]
         types = {name: table.c[name].type.compile(dialect=conn.dialect) for name in rows[0]}
         statement = _statement(generation_of(conn), table, types, columns, makes=born is not None)
@@ -182,9 +188,10 @@ async def _write(conn: AsyncConnection, table: sa.Table, merged: Iterable[Patch]
 def _statement(
     generation: str, table: sa.Table, types: Mapping[str, str], columns: Sequence[str], *, makes: bool
 ) -> sql.Composed:
-    """One statement for any number of rows, which come as one JSON text: a statement each takes five times as long.
+    """Build one statement for any number of rows, passed as one JSON text: one statement per row takes five times as
+    long.
 
-    `types` are those of all columns that the rows give, `columns` those that an existing row takes.
+    `types` are the types of all columns in the rows; `columns` are those assigned to an existing row.
     """
     name, key = sql.Identifier(generation, table.name), sql.Identifier(_key(table))
     names = sql.SQL(", ").join(map(sql.Identifier, types))
@@ -196,7 +203,7 @@ def _statement(
         for column in columns
     )
     if not makes:
-        # The planner takes the function for a hundred rows, for which it would read a table of some thousand whole.
+        # Without the limit the planner assumes a hundred rows, for which it would scan a table of some thousand rows.
         update = sql.SQL(
             "update {} old set {} from (select * from {} limit %(count)s) new where old.{} = new.{}"
         )
@@ -209,7 +216,7 @@ def _statement(
 
 def _merge(rows: dict[str, Patch], patch: Patch) -> None:
     before = rows.get(patch.key)
-    # Whether the row was there is decided before its first patch; a later one that could make it finds it.
+    # The first patch determines whether the row may be new; a later patch always finds it.
     rows[patch.key] = (
         patch if before is None else Patch(patch.key, {**before.columns, **patch.columns}, before.born)
     )

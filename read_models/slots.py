@@ -1,6 +1,7 @@
-"""`read.slot`: one row a slot, as it stands now. Placement decides on these rows, so they change in the append.
+"""`read.slot`: one row per slot with its current state. Placement uses these rows, so they are written in the append's
+transaction.
 
-`version` is the slot stream's head: who holds the row's lock knows the version to append at.
+`version` is the version of the slot's stream: the holder of the row's lock can append at this version.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from events.drift import OpenDrift
 from events.facts import Reason
+from events.ledger.tables import metadata
 from events.slots import (
     SlotApproved,
     SlotBringUpFailed,
@@ -25,17 +27,16 @@ from events.slots import (
     SlotDiscovered,
     SlotExcluded,
     SlotFact,
-    SlotFreedUnproved,
+    SlotForceReleased,
     SlotHardware,
-    SlotMended,
     SlotNetwork,
+    SlotQuarantined,
     SlotReadmitted,
     SlotRecovered,
     SlotReleased,
     SlotReleasing,
-    SlotWithheld,
+    SlotRepaired,
 )
-from events.tables import metadata
 from events.values import AllocationId, NodeId, PciAddress, SkuName, SlotId, SlotIndex, index_of
 from read_models.bring_ups import bring_up_columns, bring_up_values, excluded_in, failures_in
 from read_models.drift import drift_columns, drift_in
@@ -83,10 +84,11 @@ _NETWORK: Final = SlotNetwork.__struct_fields__
 
 
 class SlotRow:
-    """A slot as its row says. States: discovered, free, claimed, releasing, withheld; `drift` is what is open there.
+    """The row of a slot. States: discovered, free, claimed, releasing, quarantined; `drift` is the open drift of the
+    slot.
 
-    `devices` are the PCI functions that its host describes, and `granted` those that it was approved with. `failures`
-    are the consecutive failed bring-ups there, `excluded` is why slices are not placed in it.
+    `devices` are the PCI functions that its node describes, and `granted` those that it was approved with. `failures`
+    are the consecutive failed bring-ups in it; `excluded` is the reason why it is excluded from placement.
     """
 
     def __init__(self, row: Mapping[Any, Any]) -> None:
@@ -108,7 +110,7 @@ class SlotRow:
 
 
 def patch(version: int, fact: SlotFact) -> Patch:
-    """What a fact, at its version in its stream, does to its slot's row."""
+    """Return the patch that a fact, at its version in its stream, applies to its slot's row."""
     match fact:
         case SlotDiscovered(slot_id=slot_id, node_id=node_id, hardware=hardware):
             described = {
@@ -128,14 +130,14 @@ def patch(version: int, fact: SlotFact) -> Patch:
             return Patch(fact.slot_id, {"version": version, "state": "claimed", "allocation_id": allocation})
         case SlotReleasing():
             return Patch(fact.slot_id, {"version": version, "state": "releasing"})
-        case SlotWithheld(reason=reason):
-            told = {"code": reason.code, "message": reason.message}
-            return Patch(fact.slot_id, {"version": version, "state": "withheld", "reason": told})
-        case SlotReleased() | SlotFreedUnproved():
+        case SlotQuarantined(reason=reason):
+            details = {"code": reason.code, "message": reason.message}
+            return Patch(fact.slot_id, {"version": version, "state": "quarantined", "reason": details})
+        case SlotReleased() | SlotForceReleased():
             freed = {"version": version, "state": "free", "allocation_id": None, "reason": None}
             return Patch(fact.slot_id, freed)
-        case SlotDegraded() | SlotRecovered() | SlotMended():
-            open_ = {} if isinstance(fact, SlotMended) else drift_columns(_open_drift(fact))
+        case SlotDegraded() | SlotRecovered() | SlotRepaired():
+            open_ = {} if isinstance(fact, SlotRepaired) else drift_columns(_open_drift(fact))
             return Patch(fact.slot_id, {"version": version, **open_})
         case SlotBringUpFailed() | SlotBringUpSucceeded() | SlotExcluded() | SlotReadmitted():
             return Patch(fact.slot_id, {"version": version, **bring_up_values(fact)})
@@ -158,7 +160,7 @@ def _device_columns(fact: SlotDevicesDescribed | SlotDevicesGranted) -> dict[str
 
 
 async def locked(conn: AsyncConnection, slot_ids: Sequence[SlotId]) -> dict[SlotId, SlotRow]:
-    """Rows by id, locked in the one order in which everybody locks them: by node and index."""
+    """Return rows by id, locked in the one order in which every transaction locks them: by node and index."""
     query = (
         sa.select(slot)
         .where(slot.c.slot_id.in_(slot_ids))
@@ -180,14 +182,14 @@ async def of_node(conn: AsyncConnection, node: NodeId, *, lock: bool = False) ->
 
 
 async def drifting(conn: AsyncConnection, hosts: Sequence[NodeId]) -> list[SlotRow]:
-    """Slots of these hosts in which something is open, by node and index."""
+    """Return the slots of these nodes that have open drift, by node and index."""
     query = sa.select(slot).where(slot.c.node_id.in_(hosts), slot.c.drift.is_not(None))
     ordered = query.order_by(slot.c.node_id, slot.c.slot_index)
     return [SlotRow(row) for row in (await conn.execute(ordered)).mappings()]
 
 
-async def names_of(conn: AsyncConnection, hosts: Sequence[NodeId]) -> list[SlotId]:
-    """All slots of these hosts, by node and index."""
+async def ids_of(conn: AsyncConnection, hosts: Sequence[NodeId]) -> list[SlotId]:
+    """Return the ids of all slots of these nodes, by node and index."""
     query = sa.select(slot.c.slot_id).where(slot.c.node_id.in_(hosts))
     return [SlotId(name) for name in await conn.scalars(query.order_by(slot.c.node_id, slot.c.slot_index))]
 

@@ -1,12 +1,12 @@
-"""Every task there is, each with its bounds, in one declaration (TSK-1, TSK-2).
+"""The catalogue of all task types with their bounds (TSK-1, TSK-2).
 
-Two sorts: an *order* says what a slot shall carry from now on, an *operation* is done once. The catalogue is closed:
-what is not in it is refused on both sides. `docs/tasks.md` is made of it. A type's version rises when its shape does; a
-node announces the versions that it speaks, and nobody can ask another operation of it.
+There are two sorts: an *order* sets the desired state of a slot, an *operation* is executed once. The catalogue is
+closed: both sides refuse any other type. `docs/tasks.md` is generated from it. A type's version rises when its shape
+changes; a node announces the versions that it supports, and only these operations can be requested of it.
 
-Every bound is read by somebody: `payload_bytes` by who sends and who receives (`tasks.wire`, `tasks.reading`),
-`time_limit` by the node and by its tasks' deadlines, `maximum_age` by who signs, `credit` by who sends, `retries` by
-the decision that a try failed.
+Every bound is enforced: `payload_bytes` by sender and receiver (`tasks.wire`, `tasks.reading`), `time_limit` by the
+node and by its tasks' deadlines, `maximum_age` by the signature's expiry, `credit` by the task sender, `retries` by the
+decision about a failed attempt.
 """
 
 from collections.abc import Mapping
@@ -20,39 +20,40 @@ from pydantic import BaseModel
 from tasks import operations as op
 from tasks.orders import ApplySlice, RemoveSlice, StopSlice
 from tasks.reasons import RefusalCode, SliceFailureCode, codes
-from tasks.reports import SliceFailed, SliceReady, SliceRemains, SliceRemoved, SliceStopped
+from tasks.reports import SliceFailed, SliceNotRemoved, SliceReady, SliceRemoved, SliceStopped
 
 _KIB: Final = 1024
 REFUSALS: Final = codes(RefusalCode)
-"""Codes with which a node refuses a task of any kind, before any effect (`tasks.reasons.RefusalCode`)."""
+"""Codes with which a node refuses a task of any type, before any effect (`tasks.reasons.RefusalCode`)."""
 
 Lane = Literal["orders", "operations", "cancels"]
-"""Tasks that share a node's credit. Cancels have their own: what they are to end must not keep them waiting."""
+"""Group of tasks that share a node's credit. Cancellations have their own, so that they need not wait for the tasks
+that they cancel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How much of everything a task may take."""
+    """The limits of a task type."""
 
     time_limit: timedelta
-    """How long it may run on the node, waiting for its slot included."""
+    """Maximum run time on the node, including the wait for its slot."""
     retries: int
-    """How often it is tried again, as a new operation from the log, after a failure that may pass."""
+    """Number of retries after a retryable failure; each retry is a new operation from the ledger."""
     maximum_age: timedelta
-    """From the moment of sending to the last moment at which a node begins it. Each sending begins anew."""
+    """Maximum time from sending a task to its start on a node. It begins again each time the task is sent."""
     payload_bytes: int
-    """Of its JSON in UTF-8, unsigned."""
+    """Maximum size of its JSON in UTF-8, unsigned."""
     lane: Lane
-    """Whose credit it uses."""
+    """Lane that provides the credit for the task."""
 
     @property
     def credit(self) -> int:
-        """How many tasks of its lane a node may have in its queue and in hand."""
+        """Maximum number of tasks of its lane that a node may have queued and in flight."""
         return CREDIT[self.lane]
 
 
 CREDIT: Final[Mapping[Lane, int]] = MappingProxyType({"orders": 64, "operations": 8, "cancels": 8})
-"""How many tasks of each lane a node may have in its queue and in hand."""
+"""Maximum number of tasks of each lane that a node may have queued and in flight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,66 +63,66 @@ class TaskType:
     body: type[BaseModel]
     version: int
     serves: str
-    """The requirement, and what of it."""
+    """Id and summary of the requirement that the type implements."""
     results: tuple[type[BaseModel], ...]
-    """How it ends well."""
+    """Result types of a success."""
     failures: tuple[str, ...]
-    """Codes of the reasons with which it ends badly after it began."""
-    ends_badly_as: type[BaseModel] | None = None
-    """An order's report of such an end; an operation's is `OperationFailed`."""
+    """Codes of the reasons with which it can fail after it began."""
+    failure_report: type[BaseModel] | None = None
+    """Report of a failed order; the report of a failed operation is `OperationFailed`."""
     bounds: Bounds
 
     @property
     def kind(self) -> str:
-        """Its name in the queue: the actor's."""
+        """Name of the type in the queue, which is the name of its actor."""
         kind: str = self.body.model_fields["kind"].default
         return kind
 
     @property
     def announced(self) -> str:
-        """How a node says that it speaks it."""
+        """Identifier with which a node announces that it supports this type and version."""
         return f"{self.kind}/{self.version}"
 
     @property
-    def passing(self) -> frozenset[str]:
-        """Those of `failures` after which trying again may help."""
-        return _MAY_PASS.intersection(self.failures) if self.bounds.retries else frozenset()
+    def retryable(self) -> frozenset[str]:
+        """Codes in `failures` after which the task is retried."""
+        return _RETRYABLE.intersection(self.failures) if self.bounds.retries else frozenset()
 
 
 class NotInCatalogue(LookupError):
-    """There is no task of this kind."""
+    """The catalogue has no task type of this name."""
 
     def __init__(self, kind: str) -> None:
-        super().__init__(f"there is no task {kind[:100]!r}")
+        super().__init__(f"unknown task type {kind[:100]!r}; docs/tasks.md lists all types")
         self.kind = kind
 
 
-_MAY_PASS: Final = frozenset({"host_unreadable", "step_refused", "busy", "leftovers"})
+_RETRYABLE: Final = frozenset({"host_unreadable", "step_refused", "busy", "leftovers"})
 
 _ORDER: Final = Bounds(
-    # A slice may take an hour to get ready, and waits for the one before it to halt.
+    # A slice may take an hour to become ready, after it has waited for the previous slice to shut down.
     time_limit=timedelta(hours=2),
     retries=0,
     maximum_age=timedelta(hours=1),
     payload_bytes=64 * _KIB,
     lane="orders",
 )
-_ONCE: Final = Bounds(
+_SLOT_OPERATION: Final = Bounds(
     time_limit=timedelta(seconds=60),
     retries=2,
     maximum_age=timedelta(minutes=5),
-    # An order, whole, and what stands around it.
+    # A complete order and its envelope.
     payload_bytes=66 * _KIB,
     lane="operations",
 )
-_BARE: Final = Bounds(
+_NODE_OPERATION: Final = Bounds(
     time_limit=timedelta(seconds=60),
     retries=2,
     maximum_age=timedelta(minutes=5),
     payload_bytes=2 * _KIB,
     lane="operations",
 )
-_WATCH: Final = Bounds(
+_POLL: Final = Bounds(
     time_limit=timedelta(hours=1, minutes=5),
     retries=0,
     maximum_age=timedelta(minutes=5),
@@ -135,9 +136,9 @@ _CANCEL: Final = Bounds(
     payload_bytes=2 * _KIB,
     lane="cancels",
 )
-_ANY: Final = ("busy", "broke", "cancelled", "time_limit")
-_LOOK: Final = (*_ANY, "host_unreadable")
-_MEND: Final = (*_LOOK, "superseded", "step_refused", "not_wanted")
+_ANY: Final = ("busy", "internal_error", "cancelled", "time_limit")
+_INSPECTION: Final = (*_ANY, "host_unreadable")
+_REPAIR: Final = (*_INSPECTION, "superseded", "step_refused", "not_wanted")
 
 TYPES: Final = (
     TaskType(
@@ -146,7 +147,7 @@ TYPES: Final = (
         serves="TSK-2: start the VM, with its vNIC, port, lease and exposure",
         results=(SliceReady,),
         failures=codes(SliceFailureCode),
-        ends_badly_as=SliceFailed,
+        failure_report=SliceFailed,
         bounds=_ORDER,
     ),
     TaskType(
@@ -155,7 +156,7 @@ TYPES: Final = (
         serves="TSK-2: stop the VM, and remove its exposure",
         results=(SliceStopped,),
         failures=(),
-        ends_badly_as=SliceRemains,
+        failure_report=SliceNotRemoved,
         bounds=_ORDER,
     ),
     TaskType(
@@ -164,7 +165,7 @@ TYPES: Final = (
         serves="TSK-2: remove exposure and lease on release",
         results=(SliceRemoved,),
         failures=(),
-        ends_badly_as=SliceRemains,
+        failure_report=SliceNotRemoved,
         bounds=_ORDER,
     ),
     TaskType(
@@ -173,103 +174,103 @@ TYPES: Final = (
         serves="TSK-2: verify prerequisites (OVS, BF3, VF, IP forwarding, NAT)",
         results=(op.NodeVerified,),
         failures=(*_ANY, "host_unreadable"),
-        bounds=_BARE,
+        bounds=_NODE_OPERATION,
     ),
     TaskType(
         body=op.VnicAttach,
         version=1,
         serves="TSK-2: attach or validate the vNIC",
         results=(op.VnicAttached,),
-        failures=_MEND,
-        bounds=_ONCE,
+        failures=_REPAIR,
+        bounds=_SLOT_OPERATION,
     ),
     TaskType(
         body=op.PortReconcile,
         version=1,
         serves="TSK-2: reconcile the OVS port",
         results=(op.PortReconciled,),
-        failures=_MEND,
-        bounds=_ONCE,
+        failures=_REPAIR,
+        bounds=_SLOT_OPERATION,
     ),
     TaskType(
         body=op.LeaseApply,
         version=1,
         serves="TSK-2: apply the MAC/IP lease",
         results=(op.LeaseApplied,),
-        failures=_MEND,
-        bounds=_ONCE,
+        failures=_REPAIR,
+        bounds=_SLOT_OPERATION,
     ),
     TaskType(
-        body=op.ExposureApply,
+        body=op.IngressApply,
         version=1,
         serves="TSK-2: apply NAT, firewall, proxy or overlay exposure",
-        results=(op.ExposureApplied,),
-        failures=_MEND,
-        bounds=_ONCE,
+        results=(op.IngressApplyResult,),
+        failures=_REPAIR,
+        bounds=_SLOT_OPERATION,
     ),
     TaskType(
-        body=op.ExposureRemove,
+        body=op.IngressRemove,
         version=1,
         serves="TSK-2: remove exposure and lease on release",
-        results=(op.ExposureRemoved,),
-        failures=(*_MEND, "leftovers"),
-        bounds=_ONCE,
+        results=(op.IngressRemoveResult,),
+        failures=(*_REPAIR, "leftovers"),
+        bounds=_SLOT_OPERATION,
     ),
     TaskType(
         body=op.AddressReport,
         version=1,
         serves="TSK-2: report VM IP and endpoint",
         results=(op.AddressReported,),
-        failures=(*_LOOK, "not_wanted"),
-        bounds=_ONCE,
+        failures=(*_INSPECTION, "not_wanted"),
+        bounds=_SLOT_OPERATION,
     ),
     TaskType(
         body=op.ReadinessPoll,
         version=1,
         serves="TSK-2: poll readiness",
         results=(op.ReadinessPolled,),
-        failures=(*_LOOK, "superseded", "not_wanted", "lease_mismatch", "no_lease", "not_reachable"),
-        bounds=_WATCH,
+        failures=(*_INSPECTION, "superseded", "not_wanted", "lease_mismatch", "no_lease", "not_reachable"),
+        bounds=_POLL,
     ),
     TaskType(
         body=op.DriftReport,
         version=1,
         serves="TSK-2: emit drift evidence",
         results=(op.DriftReported,),
-        failures=_LOOK,
-        bounds=_ONCE,
+        failures=_INSPECTION,
+        bounds=_SLOT_OPERATION,
     ),
     TaskType(
         body=op.MachineInspect,
         version=1,
         serves="TSK-2: inspect the VM",
         results=(op.MachineInspected,),
-        failures=_LOOK,
-        bounds=_ONCE,
+        failures=_INSPECTION,
+        bounds=_SLOT_OPERATION,
     ),
     TaskType(
         body=op.OperationCancel,
         version=1,
         serves="TSK-7: a running task can be cancelled",
         results=(op.OperationCancelled,),
-        failures=("broke",),
+        failures=("internal_error",),
         bounds=_CANCEL,
     ),
 )
-"""The catalogue, in the order in which people read it."""
+"""All task types, in the order of the documentation."""
 
 CATALOGUE: Final[Mapping[str, TaskType]] = MappingProxyType({type_.kind: type_ for type_ in TYPES})
-"""Every task type by its kind."""
+"""Task types by kind."""
 INGRESS: Final = "slice.apply/1+ingress"
-"""That orders for slices may have ways in from outside."""
+"""Announced if the agent supports ingress rules in orders."""
 RATE: Final = "slice.apply/1+rate"
-"""That orders for slices may limit their traffic."""
+"""Announced if the agent supports rate limits in orders."""
 ANNOUNCED: Final = (*(type_.announced for type_ in TYPES), INGRESS, RATE)
-"""What a node of this release speaks."""
+"""Everything that a node of this release announces."""
 
 
 def type_of(kind: str) -> TaskType:
-    """Raises `NotInCatalogue`."""
+    """Return the task type of a kind. Raises `NotInCatalogue`."""
     try:
         return CATALOGUE[kind]
     except KeyError:
@@ -277,10 +278,10 @@ def type_of(kind: str) -> TaskType:
 
 
 def bounds_of(kind: str) -> Bounds:
-    """Raises `NotInCatalogue`."""
+    """Return the bounds of a kind. Raises `NotInCatalogue`."""
     return type_of(kind).bounds
 
 
 def is_order(kind: str) -> bool:
-    """Whether it says what a slot shall carry; what is not in the catalogue is taken for an operation."""
+    """Return whether the kind is an order; an unknown kind counts as an operation."""
     return kind in CATALOGUE and CATALOGUE[kind].bounds.lane == "orders"

@@ -1,8 +1,8 @@
-"""The kinds of drift: all that can be otherwise on a node than it is wanted, and what is done about each (NOD-4 to -9).
+"""The catalogue of drift: every difference between desired and observed state of a node, and its policy (NOD-4 to -9).
 
-The catalogue is closed, as that of the tasks is: a node names no other kind, `docs/drift.md` is made of it, and the
-tests make each of them by another program's hand. The `scope` of a kind is the widest that its evidence may speak for:
-a slot's tap says nothing of the node, the node's uplink speaks for every slot.
+The catalogue is closed, like that of the tasks: a node reports no other kind, `docs/drift.md` is generated from it, and
+the tests produce each kind with another program. The `scope` of a kind limits its evidence: the tap of a slot is
+evidence about that slot only, the node's uplink is evidence about every slot.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from pydantic import Field
 
 from tasks.fields import IngressId, Moment, Sentence, Wire
 
-Scope = Literal["node", "slot", "exposure"]
+Scope = Literal["node", "slot", "ingress"]
 Policy = Literal["repair", "report", "block"]
 Source = Literal[
     "ovsdb", "openflow", "rtnetlink", "nfnetlink", "xfrm", "libvirt", "inotify", "pidfd", "survey", "probe"
@@ -23,44 +23,44 @@ Source = Literal[
 DriftKind = Literal[
     "host.unreadable", "bridge.absent", "bridge.changed", "bridge.foreign_flows", "bridge.foreign_port",
     "gateway.address", "gateway.forwarding", "gateway.rules", "gateway.dhcp", "uplink.lost", "device.absent",
-    "link.absent", "link.changed", "lease.unreserved", "lease.rival", "lease.foreign", "lease.expired",
-    "port.absent", "port.changed", "port.flows", "port.meter", "rules.changed", "mapping.changed", "mapping.foreign",
+    "link.absent", "link.changed", "lease.unreserved", "lease.conflicting", "lease.foreign", "lease.expired",
+    "port.absent", "port.changed", "port.flows", "port.meter", "rules.changed", "ingress.changed", "ingress.foreign",
     "foreign.rules", "foreign.xfrm_policy", "foreign.mirror", "foreign.dhcp_server", "foreign.switch_manager",
-    "machine.absent", "machine.paused", "machine.frozen", "machine.changed", "machine.unplugged", "machine.rival",
+    "machine.absent", "machine.paused", "machine.frozen", "machine.changed", "machine.unplugged", "machine.duplicate",
     "machine.devices", "machine.pins", "machine.seed",
     "slot.device", "slot.ungranted", "slot.occupied", "slot.absent",
     "gateway.link", "link.diverted",
-    "gateway.route", "gateway.neighbour", "uplink.silent", "uplink.changed",
+    "gateway.route", "gateway.neighbour", "uplink.unresponsive", "uplink.changed",
     "foreign.route", "foreign.policy_rule", "foreign.upper_link", "foreign.uplink_qdisc",
     "slice.unreachable",
 ]  # fmt: skip
 
 
 class Evidence(Wire):
-    """One thing that is otherwise than it is wanted."""
+    """One difference between desired and observed state."""
 
     kind: str = Field(pattern=r"^[a-z_]{1,32}\.[a-z_]{1,32}$")
-    """What kind of drift it is. A reader takes any: a node may be newer than its control plane."""
-    wanted: Sentence
-    """What should be."""
-    found: Sentence
-    """What is, or was."""
+    """Kind of drift. A reader accepts any kind, because a node may be newer than its control plane."""
+    desired: Sentence
+    """Desired state."""
+    observed: Sentence
+    """Observed state."""
     ingress_id: IngressId | None = None
-    """The one way in from outside that it is about, null where it is about more."""
+    """The ingress rule that it concerns; null if it concerns more than one rule or none."""
 
 
-class Sighting(Evidence):
-    """The same, of a moment."""
+class TimedEvidence(Evidence):
+    """Evidence of drift with the time of its detection."""
 
     since: Moment
-    """When the node noticed it."""
+    """When the node detected it."""
 
 
-class DriftSeen(Sighting):
-    """The same, of a place on a node."""
+class LocatedEvidence(TimedEvidence):
+    """Evidence of drift with its time and its place on a node."""
 
     slot: int | None = Field(ge=0, le=63)
-    """The slot that it is about, null where it is about the node."""
+    """The slot that it concerns; null if it concerns the whole node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,27 +69,29 @@ class DriftType:
 
     kind: DriftKind
     scope: Scope
-    """Whom it speaks for: the node with all its slots, one slot, or one of its ways in from outside."""
+    """What the drift affects: the node with all its slots, one slot, or one of its ingress rules."""
     serves: str
-    """The requirement, and which of its signals."""
+    """Id of the requirement, and the signal in it."""
     means: str
-    """What is otherwise than it was wanted."""
+    """Description of the difference."""
     evidence: str
-    """What `wanted` and `found` say."""
+    """Contents of `desired` and `observed`."""
     source: Source
-    """What tells the node at once; the survey finds it at the latest."""
+    """Source that notifies the node at once; the survey detects the drift at the latest."""
     policy: Policy
-    """`repair`: made good at once. `report`: reported only. `block`: reported, since the node cannot mend it."""
+    """`repair`: repaired at once. `report`: reported only. `block`: reported, because the node cannot repair it."""
     restarts: bool = False
-    """Whether making it good starts the slice's guest anew."""
+    """Whether the repair restarts the slice's guest."""
 
     @property
     def blocks(self) -> bool:
-        """Whether nothing is placed on its scope as long as it lasts."""
+        """Whether placement avoids its scope while the drift lasts."""
         return self.policy != "report"
 
     def is_of(self, slot: int | None) -> bool:
-        """Whether it may be told of this place: what speaks for one slot never speaks for the node, nor the reverse."""
+        """Return whether the kind can apply to this slot (None: to the node). Slot drift never applies to the node, and
+        node drift never to a slot.
+        """
         return (self.scope == "node") == (slot is None)
 
 
@@ -98,8 +100,8 @@ TYPES: Final = (
         kind="host.unreadable",
         scope="node",
         serves="NOD-8: acts only on a complete snapshot",
-        means="a daemon of the host does not answer, so nothing can be compared",
-        evidence="that it answers; what was asked, and how it failed",
+        means="a daemon of the host does not respond, so desired and observed state cannot be compared",
+        evidence="that it responds; the failed request and its error",
         source="survey",
         policy="block",
     ),
@@ -108,7 +110,7 @@ TYPES: Final = (
         scope="node",
         serves="NOD-6: expected bridge present",
         means="the bridge of the slices was deleted",
-        evidence="the bridge; that there is none",
+        evidence="the bridge; that it does not exist",
         source="ovsdb",
         policy="repair",
     ),
@@ -127,8 +129,8 @@ TYPES: Final = (
         kind="bridge.foreign_flows",
         scope="node",
         serves="NOD-3: east-west denied by default",
-        means="somebody set flows or meters on the bridge that belong to no slot",
-        evidence="flows and meters of slots alone; the cookies and numbers of the others",
+        means="another program set flows or meters on the bridge that belong to no slot",
+        evidence="only flows and meters of slots; the cookies and numbers of the others",
         source="openflow",
         policy="repair",
     ),
@@ -155,7 +157,7 @@ TYPES: Final = (
         kind="gateway.forwarding",
         scope="node",
         serves="NOD-6: IP forwarding on",
-        means="the host does not forward IPv4 any more, or not what comes from the bridge or by the uplink",
+        means="the host no longer forwards IPv4, or does not forward what arrives from the bridge or at the uplink",
         evidence="forwarding on; for which links it is off, or for all",
         source="rtnetlink",
         policy="repair",
@@ -167,7 +169,7 @@ TYPES: Final = (
         means="the node's own tables of nftables differ from their declaration: a rule is missing, in another place or "
         "foreign, a chain has another hook, priority, device or policy, a table is dormant, or there is a set, a map or "
         "another object",
-        evidence="how many rules there are; which are missing and which are foreign, by their chains, and what else differs",
+        evidence="the number of rules; which are missing and which are foreign, by their chains, and what else differs",
         source="nfnetlink",
         policy="repair",
     ),
@@ -175,7 +177,7 @@ TYPES: Final = (
         kind="gateway.dhcp",
         scope="node",
         serves="NOD-6: host health",
-        means="the DHCP server is gone, is stopped by a signal, or is not the one that was started for this network; or a file "
+        means="the DHCP server has ended, is stopped by a signal, or is not the one that was started for this network; or a file "
         "among its reservations does not belong to a slot, or their folder has another mode",
         evidence="the network that is served; that it is not, or the files",
         source="pidfd",
@@ -185,9 +187,9 @@ TYPES: Final = (
         kind="gateway.link",
         scope="node",
         serves="NOD-6: host health",
-        means="the bridge's own link has another MAC or MTU, answers no ARP request, or has what another program added: "
-        "a queueing discipline, a filter, an XDP program, a setting that cuts or leaks traffic",
-        evidence="the settings of the link; those and the additions, by their names",
+        means="the bridge's own link has another MAC or MTU, answers no ARP request, or has additions of another program: "
+        "a queueing discipline, a filter, an XDP program, a setting that drops or leaks traffic",
+        evidence="the settings of the link; the differing settings and the additions, by their names",
         source="rtnetlink",
         policy="repair",
     ),
@@ -204,7 +206,7 @@ TYPES: Final = (
         kind="gateway.neighbour",
         scope="node",
         serves="NOD-6: host health",
-        means="a static neighbour entry was set on the bridge, so the host does not ask slices for their MACs",
+        means="a static neighbour entry was set on the bridge, so the host does not resolve the MACs of slices by ARP",
         evidence="only learned neighbours; the static entries",
         source="rtnetlink",
         policy="repair",
@@ -219,13 +221,13 @@ TYPES: Final = (
         policy="block",
     ),
     DriftType(
-        kind="uplink.silent",
+        kind="uplink.unresponsive",
         scope="node",
         serves="NOD-6: default-route uplink",
         means="the gateway of the default route over the uplink does not answer the ARP requests that the kernel sends "
         "for the agent",
         evidence="a gateway that answers; its address",
-        # The kernel reports nothing until an entry fails, and entries of slices that boot fail all the time.
+        # The kernel sends no event until an entry fails, and entries of booting slices fail all the time.
         source="survey",
         policy="block",
     ),
@@ -280,8 +282,8 @@ TYPES: Final = (
         kind="device.absent",
         scope="node",
         serves="NOD-6: BF3 tmfifo present",
-        means="a device that the settings name is not there",
-        evidence="the device; that it is not there",
+        means="a device named in the settings does not exist",
+        evidence="the device; that it does not exist",
         source="rtnetlink",
         policy="block",
     ),
@@ -289,7 +291,7 @@ TYPES: Final = (
         kind="foreign.dhcp_server",
         scope="node",
         serves="NOD-7, signal 3: lease as intended",
-        means="another program listens for DHCP requests on the slices' bridge and may answer them; the agent leaves it",
+        means="another program listens for DHCP requests on the slices' bridge and may answer them; the agent does not stop it",
         evidence="one server; the other, by its process",
         source="survey",
         policy="report",
@@ -298,8 +300,8 @@ TYPES: Final = (
         kind="foreign.switch_manager",
         scope="node",
         serves="NOD-3: east-west denied by default",
-        means="Open vSwitch accepts database changes from a manager, over the network or another socket; the agent leaves "
-        "the manager, and undoes what it changes on the bridge",
+        means="Open vSwitch accepts database changes from a manager, over the network or another socket; the agent keeps "
+        "the manager, and reverts its changes to the bridge",
         evidence="no manager; the managers, by their targets",
         source="ovsdb",
         policy="report",
@@ -358,15 +360,15 @@ TYPES: Final = (
         serves="NOD-7, signal 3: lease as intended",
         means="the DHCP server does not have the slot's reservation: its file was edited or removed, or has another mode or "
         "owner, or is not a file",
-        evidence="the reservation; that there is none, or what differs",
+        evidence="the reservation; that it does not exist, or what differs",
         source="inotify",
         policy="repair",
     ),
     DriftType(
-        kind="lease.rival",
+        kind="lease.conflicting",
         scope="slot",
         serves="NOD-7, signal 3: lease as intended",
-        means="another reservation holds the slot's name, card or address",
+        means="another reservation has the slot's name, MAC address or IP address",
         evidence="the reservation; the other one",
         source="inotify",
         policy="repair",
@@ -375,8 +377,8 @@ TYPES: Final = (
         kind="lease.foreign",
         scope="slot",
         serves="NOD-4: a foreign lease is drift and never frees or moves an address",
-        means="the slot's card has a lease of another address, or another card has one of the slot's",
-        evidence="whose the address is; the lease",
+        means="the slot's MAC address has a lease of another IP address, or another MAC address has a lease of the slot's IP address",
+        evidence="the MAC address that the IP address is reserved for; the lease",
         source="inotify",
         policy="repair",
     ),
@@ -384,8 +386,8 @@ TYPES: Final = (
         kind="lease.expired",
         scope="slot",
         serves="NOD-4: an expired lease is drift and never frees or moves an address",
-        means="the guest of a slice has no lease in force: it did not renew it, or the server lost it; the address stays its own",
-        evidence="a lease in force; that it is over",
+        means="the guest of a slice has no valid lease: the guest did not renew it, or the server lost it; the address stays reserved",
+        evidence="a valid lease; that it has ended",
         source="survey",
         policy="report",
     ),
@@ -393,8 +395,8 @@ TYPES: Final = (
         kind="port.absent",
         scope="slot",
         serves="NOD-7, signal 1: vNIC on the right bridge or VF",
-        means="the slice's port was taken off the switch",
-        evidence="the port; that there is none",
+        means="the slice's port was removed from the switch",
+        evidence="the port; that it does not exist",
         source="ovsdb",
         policy="repair",
     ),
@@ -412,8 +414,8 @@ TYPES: Final = (
         kind="port.flows",
         scope="slot",
         serves="NOD-7, signal 2: MAC as approved",
-        means="flows that guard the slice's port were deleted, or others were added under its name",
-        evidence="how many flows there are; how many are missing and how many are strange",
+        means="flows that guard the slice's port were deleted, or foreign flows were added with its cookie",
+        evidence="the number of flows; how many are missing and how many are foreign",
         source="openflow",
         policy="repair",
     ),
@@ -421,9 +423,9 @@ TYPES: Final = (
         kind="port.meter",
         scope="slot",
         serves="NOD-3: QoS per vNIC",
-        means="a meter of the slice was changed or added, or deleted, and its flows with it",
-        evidence="the meters with their rates; those that there are",
-        # The flow monitor tells nothing of meters, but of flows that went with a deleted one.
+        means="a meter of the slice was changed or added, or deleted together with its flows",
+        evidence="the meters with their rates; the meters found",
+        # The flow monitor reports no meters, only flows that were deleted together with one.
         source="survey",
         policy="repair",
     ),
@@ -431,26 +433,26 @@ TYPES: Final = (
         kind="rules.changed",
         scope="slot",
         serves="NOD-7, signal 4: NAT and firewall as exposed",
-        means="a rule of the slot is gone or stands twice, or a stranger's bears its name",
-        evidence="how many rules there are; which are missing and which are strange, by their chains",
+        means="a rule of the slot is missing or duplicated, or a foreign rule has its name",
+        evidence="the number of rules; which are missing and which are foreign, by their chains",
         source="nfnetlink",
         policy="repair",
     ),
     DriftType(
-        kind="mapping.changed",
-        scope="exposure",
+        kind="ingress.changed",
+        scope="ingress",
         serves="NOD-7, signals 4 and 7: NAT as exposed, endpoints reachable as exposed",
-        means="the rules of one ingress are gone, or stand otherwise: nobody comes in by it, or others than may",
-        evidence="how many rules there are; which are missing and which are strange, by their chains",
+        means="the rules of one ingress are missing or changed, so that permitted sources are blocked or others are let in",
+        evidence="the number of rules; which are missing and which are foreign, by their chains",
         source="nfnetlink",
         policy="repair",
     ),
     DriftType(
-        kind="mapping.foreign",
+        kind="ingress.foreign",
         scope="slot",
         serves="ING-1: stale mappings are drift",
-        means="there are rules of an ingress that the slot does not have, or connections that came in by such",
-        evidence="what is ordered, and nothing else; whose rules there are, or how many connections",
+        means="rules of an ingress exist that the slot does not have, or connections that were established through such rules",
+        evidence="only the ordered rules; the ingresses of the other rules, or the number of connections",
         source="nfnetlink",
         policy="repair",
     ),
@@ -459,7 +461,7 @@ TYPES: Final = (
         scope="slot",
         serves="NOD-7, signal 6: readiness reached before active",
         means="the slice's machine does not run: it was destroyed, or its guest or its process ended",
-        evidence="the machine, running; what there is in its place",
+        evidence="the machine, running; its actual state",
         source="libvirt",
         policy="repair",
         restarts=True,
@@ -468,7 +470,7 @@ TYPES: Final = (
         kind="machine.paused",
         scope="slot",
         serves="NOD-7, signal 6: readiness reached before active",
-        means="somebody paused the slice's machine",
+        means="another program paused the slice's machine",
         evidence="the machine, running; its state",
         source="libvirt",
         policy="repair",
@@ -477,7 +479,7 @@ TYPES: Final = (
         kind="machine.frozen",
         scope="slot",
         serves="NOD-7, signal 6: readiness reached before active",
-        means="a signal stopped the process of the slice's machine, which libvirt still calls running",
+        means="a signal stopped the process of the slice's machine, which libvirt still reports as running",
         evidence="the machine, running; the process, stopped",
         source="survey",
         policy="repair",
@@ -486,9 +488,9 @@ TYPES: Final = (
         kind="machine.changed",
         scope="slot",
         serves="NOD-7, signal 2: MAC as approved",
-        means="the machine under the slot's name differs from the order: its card, size, image or owner, or what it "
-        "boots from; or its card's link is down, its display listens, it is throttled, or it has an additional device; "
-        "or its process has an internet socket, a card or another device that libvirt does not show",
+        means="the machine under the slot's name differs from the order: its network card, size, image, owner or boot "
+        "source; or its card's link is down, its display accepts connections, it is throttled, or it has an additional "
+        "device; or its process has an internet socket, a card or another device that libvirt does not show",
         evidence="the machine as ordered; as it is",
         source="libvirt",
         policy="repair",
@@ -498,18 +500,18 @@ TYPES: Final = (
         kind="machine.unplugged",
         scope="slot",
         serves="NOD-7, signal 1: vNIC on the right bridge or VF",
-        means="the tap was deleted under the slice's machine, which stays cut off even when it is made anew",
-        evidence="the machine; that nobody holds its tap",
+        means="the tap was deleted while the slice's machine used it; the machine stays disconnected even if the tap is recreated",
+        evidence="the machine; that no process holds its tap",
         source="rtnetlink",
         policy="repair",
         restarts=True,
     ),
     DriftType(
-        kind="machine.rival",
+        kind="machine.duplicate",
         scope="slot",
         serves="NOD-7, signal 1: vNIC on the right bridge or VF",
-        means="another guest of this agent's uses the slot's tap or card, or a process outlived its machine",
-        evidence="the slot's own machine alone; the other one",
+        means="another guest of this agent uses the slot's tap or card, or a process outlived its machine",
+        evidence="only the slot's own machine; the other one",
         source="libvirt",
         policy="repair",
     ),
@@ -517,8 +519,8 @@ TYPES: Final = (
         kind="machine.devices",
         scope="slot",
         serves="NOD-7, signal 5: fabric device on the right VM",
-        means="the slice's machine has other PCI devices of its host than were ordered, or lacks one",
-        evidence="the devices as ordered; those that it has",
+        means="the slice's machine has PCI devices that were not ordered, or lacks an ordered one",
+        evidence="the devices as ordered; the devices that it has",
         source="libvirt",
         policy="repair",
         restarts=True,
@@ -527,8 +529,8 @@ TYPES: Final = (
         kind="machine.pins",
         scope="slot",
         serves="NOD-12: NUMA and IRQ locality",
-        means="the machine's processors run on others of the host's than the slot's",
-        evidence="the host's CPUs, one for each of the machine's; those that they may run on",
+        means="the machine's virtual CPUs are not pinned to the host CPUs of the slot",
+        evidence="one host CPU for each virtual CPU; the CPUs that they may run on",
         source="libvirt",
         policy="repair",
     ),
@@ -536,8 +538,8 @@ TYPES: Final = (
         kind="machine.seed",
         scope="slot",
         serves="NOD-8: repair touches only what differs",
-        means="what the guest is told at its boot, or which devices it has, is gone from the slot's folder",
-        evidence="the file; that there is none",
+        means="the boot data or the device list of the guest is missing in the slot's folder",
+        evidence="the file; that it does not exist",
         source="survey",
         policy="repair",
     ),
@@ -545,9 +547,9 @@ TYPES: Final = (
         kind="slot.device",
         scope="slot",
         serves="NOD-7, signal 5: fabric device on the right VM",
-        means="a PCI device that the settings give to the slot is not there or cannot be read: it failed, bears "
+        means="a PCI device that the settings assign to the slot does not exist or cannot be read: it failed, has "
         "another address, or is a virtual function without a representor",
-        evidence="the device; that there is none",
+        evidence="the device; that it does not exist",
         source="survey",
         policy="block",
     ),
@@ -555,7 +557,7 @@ TYPES: Final = (
         kind="slot.ungranted",
         scope="slot",
         serves="ALC-2, LED-3: a PCI function has one holder, and a change of topology is an explicit act",
-        means="the node's settings give the slot other PCI devices than it was approved with; approving it again lets it have them",
+        means="the node's settings assign other PCI devices to the slot than it was approved with; approving it again grants them",
         evidence="the devices that it was approved with; those that the node describes",
         source="survey",
         policy="block",
@@ -564,7 +566,7 @@ TYPES: Final = (
         kind="slot.occupied",
         scope="slot",
         serves="ALC-8, ALC-11: nothing runs in a slot that is off or empty",
-        means="something of a slice was found in a slot that was proved off or empty",
+        means="remains of a slice were found in a slot that had been proved stopped or empty",
         evidence="nothing that runs or can be reached; what was found",
         source="survey",
         policy="repair",
@@ -573,8 +575,8 @@ TYPES: Final = (
         kind="slot.absent",
         scope="slot",
         serves="ALC-2: a change of topology is an explicit act",
-        means="the node's settings do not have the slot any more",
-        evidence="the slot; that the node describes none",
+        means="the node's settings no longer contain the slot",
+        evidence="the slot; that the node does not describe it",
         source="survey",
         policy="block",
     ),
@@ -582,8 +584,8 @@ TYPES: Final = (
         kind="foreign.mirror",
         scope="slot",
         serves="NOD-3: east-west denied by default",
-        means="a rule of another table copies or sends frames to the slice's link, or this slice's frames to another's",
-        evidence="no such rule; its table, chain, hook and handle, and where it sends to",
+        means="a rule of another table copies or sends frames to the slice's link, or this slice's frames to another link",
+        evidence="no such rule; its table, chain, hook and handle, and the target of the frames",
         source="nfnetlink",
         policy="block",
     ),
@@ -599,8 +601,8 @@ TYPES: Final = (
         policy="report",
     ),
 )
-"""The catalogue, in the order in which people read it: the node, then a slot from its link to its machine."""
+"""All drift types, in the order of the documentation: the node, then a slot from its link to its machine."""
 
 CATALOGUE: Final[Mapping[str, DriftType]] = MappingProxyType({type_.kind: type_ for type_ in TYPES})
-"""Every type by its kind; what a newer node tells may be of none."""
+"""Drift types by kind; a newer node may report kinds that are missing here."""
 KINDS: Final[tuple[DriftKind, ...]] = get_args(DriftKind)

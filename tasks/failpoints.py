@@ -1,10 +1,10 @@
-"""Named places where a process can be made to die, for tests that prove nothing is lost there.
+"""Failpoints: named places where a process can be killed or stopped, for tests that prove that nothing is lost there.
 
 `failpoint("intake.taken")` does nothing unless `SLICEPLANE_FAILPOINTS` armed that name before the process started
-(`arm_from` reads it once, in each program's main): then the process kills itself as `kill -9` would, at the armed
-visit, or stops there until it is told to go on (SIGCONT), so that a test can come in between. What can be armed is
-declared in `tasks.workflows`: mypy refuses any other name in the code, and a program that is told one does not start.
-An effect has a failpoint on both sides (`tests/checks/test_failpoints.py`).
+(`arm_from` reads it once, in each program's main). An armed failpoint kills the process as `kill -9` would, at the
+given visit, or stops it there until it receives SIGCONT, so that a test can intervene. All names are declared in
+`tasks.workflows`: mypy refuses any other name in the code, and a program does not start if it is given one. An effect
+has a failpoint on both sides (`tests/checks/test_failpoints.py`).
 """
 
 import signal
@@ -17,7 +17,7 @@ from tasks.workflows import FAILPOINTS, Failpoint, Side, StepName, step_point
 
 @dataclass
 class Armed:
-    """What the process does to itself, at which visit from now on."""
+    """The signal that the process sends to itself, and the number of visits until then."""
 
     signal: signal.Signals
     visit: int
@@ -28,18 +28,19 @@ _STOP: Final = "stop:"
 
 
 class UnknownFailpoint(ValueError):
-    """Something was to be armed that is no failpoint, or at a visit that is no number."""
+    """The setting contains an unknown failpoint or an invalid visit number."""
 
     def __init__(self, word: str) -> None:
         super().__init__(
-            f"SLICEPLANE_FAILPOINTS names {word!r}, and a failpoint is one of tasks/workflows.py, with @visit (1, 2, ...) "
-            "if need be, after stop: where the process is to stop and not to die"
+            f"SLICEPLANE_FAILPOINTS contains {word!r}; write a failpoint of tasks/workflows.py, optionally followed by "
+            "@visit (1, 2, ...) and preceded by stop: to stop the process instead of killing it"
         )
 
 
 def arm_from(setting: str) -> None:
-    """Arm from `name`, `name@visit` or `stop:name@visit`, comma separated; visits count from 1. Raises
-    `UnknownFailpoint`, and arms none.
+    """Arm the failpoints in `setting`: `name`, `name@visit` or `stop:name@visit`, comma separated; visits count from 1.
+
+    Raises `UnknownFailpoint` and then arms none.
     """
     _armed.update([_read(word) for word in filter(None, setting.split(","))])
 
@@ -53,12 +54,12 @@ def _read(word: str) -> tuple[str, Armed]:
 
 
 def failpoint(name: Failpoint) -> None:
-    """Die here if armed, or stop."""
+    """Kill or stop the process here if this failpoint is armed."""
     _visit(name)
 
 
 def step_failpoint(step: StepName, side: Side) -> None:
-    """The same on this side of a step."""
+    """Kill or stop the process on this side of a step if its failpoint is armed."""
     if _armed:
         _visit(step_point(step, side))
 
@@ -69,5 +70,5 @@ def _visit(name: str) -> None:
     armed = _armed[name]
     armed.visit -= 1
     if armed.visit == 0:
-        # To this thread: sent to the process, another thread would take it while this one goes on for a moment.
+        # Signal this thread: a signal to the process could go to another thread while this one continues for a moment.
         signal.pthread_kill(threading.get_ident(), armed.signal)

@@ -1,4 +1,4 @@
-"""The checked values of `events.values` as Pydantic fields, and the model every wire type starts from."""
+"""Validated values of `events.values` as Pydantic fields, and the base model of all wire types."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Final
@@ -23,48 +23,48 @@ InterfaceName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,14}$")]
 _LINE: Final = 2000
 Line = Annotated[str, Field(max_length=_LINE)]
 Word = Annotated[str, Field(max_length=253, pattern=r"^[^\x00]*$")]
-"""A name that will stand in a column of its own: Postgres has no text with a zero byte."""
+"""A name that is stored in a column of its own; Postgres text cannot contain a zero byte."""
 Words = Annotated[str, Field(max_length=_LINE, pattern=r"^[^\x00]*$")]
-"""The same, at the length of a sentence."""
+"""A text without zero bytes, of the length of a sentence."""
 _SENTENCE: Final = 400
 Sentence = Annotated[str, Field(max_length=_SENTENCE, pattern=r"^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]*$")]
-"""A piece of evidence, on one line and without control characters: many of them stand in one report, and people read
-them in rows."""
+"""A piece of evidence on one line, without control characters: a report contains many of them, and the command line
+shows them in rows."""
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _END: Final = datetime(9999, 1, 1, tzinfo=UTC)
-# A year before 1 or after 9999 in UTC can be stored and never be read again, and what cannot be read stops every
-# reader of the ledger. A clock that was never set stands at the beginning of 1970.
-# Postgres refuses offsets of 16 hours and more, which ISO 8601 permits: the moment is converted to UTC.
+# A year before 1 or after 9999 in UTC could be stored but never read again, and an unreadable event stops every reader
+# of the ledger. The lower bound is 1970, where a clock that was never set begins.
+# Postgres refuses offsets of 16 hours and more, which ISO 8601 permits, so the time is converted to UTC.
 Moment = Annotated[
     AwareDatetime, Field(ge=_BEGINNING, lt=_END), AfterValidator(lambda moment: moment.astimezone(UTC))
 ]
-"""When something happened, in UTC; sent with any zone."""
+"""When something happened, in UTC; accepted with any zone."""
 
 
-def is_none(told: object) -> bool:
-    """For a field that is left out of a message where there is none: who does not know a field refuses it."""
-    return told is None
+def is_none(value: object) -> bool:
+    """Return whether a field is None and so omitted from messages: a reader refuses fields unknown to it."""
+    return value is None
 
 
-def is_empty(told: tuple[object, ...]) -> bool:
-    """The same, of a field with several."""
-    return not told
+def is_empty(value: tuple[object, ...]) -> bool:
+    """Return whether a list is empty and so omitted from messages: a reader refuses fields unknown to it."""
+    return not value
 
 
 def line(text: str) -> str:
-    """As much of a text as a `Line` holds."""
+    """Return the text, truncated to the length of a `Line`."""
     return text[:_LINE]
 
 
 def sentence(text: str) -> str:
-    """As much of a text as a `Sentence` holds, on one line."""
+    """Return the text on one line, truncated to the length of a `Sentence`."""
     visible = "".join(each if each.isprintable() else " " for each in text)
     return " ".join(visible.split())[:_SENTENCE]
 
 
 class Wire(BaseModel):
-    """Frozen and closed: an unknown field is refused, never ignored."""
+    """The base of all wire types: frozen, and refusing unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)

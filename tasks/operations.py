@@ -1,11 +1,11 @@
-"""Operations: what a node is asked to look at or to mend once, and what came of it.
+"""Operations: one-off inspections and repairs on a node, and their results.
 
-An order says what a slot shall carry from now on; an operation changes no wish. One that is about a slot brings the
-order that the slot should hold along, whole: the node passes that through the fence first, so an operation is never
-carried out on a slot that was meanwhile told otherwise, and needs nothing that it does not bring.
+An order sets the desired state of a slot; an operation does not change it. An operation on a slot contains the complete
+current order of the slot. The node passes this order through the fence first, so an operation is never executed on a
+slot that has a newer order, and needs no other input.
 
-Each operation ends in exactly one report: a result of its own type, or a reason with a code that its type declares.
-Carried out twice, it finds nothing left to do the second time. Each try at a task is an operation of its own.
+Each operation ends in exactly one report: a result of its own type, or a reason with a code that its type declares. A
+second execution finds nothing left to do. Each attempt of a task is a separate operation.
 """
 
 from typing import Annotated, Literal
@@ -18,86 +18,86 @@ from tasks.fields import Count, Ipv4Address, Line, MacAddress, Moment, NodeId, W
 from tasks.orders import Order
 
 Steps = Annotated[tuple[Word, ...], Field(max_length=64)]
-"""Names of the steps that were taken, in their order; none when the host was as wanted."""
+"""Names of the executed steps, in order; empty if the host was in the desired state."""
 
 
 class _OfSlot(Wire):
-    wish: Order
+    order: Order
     """The newest order of the slot."""
 
 
 class NodeVerify(Wire):
-    """Look whether the host has what slices need: switch, uplink, forwarding, translation, images, devices."""
+    """Check whether the host has what slices need: switch, uplink, forwarding, translation, images, devices."""
 
     kind: Literal["node.verify"] = "node.verify"
     version: Literal[1] = 1
 
 
 class VnicAttach(_OfSlot):
-    """Make the slice's link, or see that it is as it should be."""
+    """Create the slice's link, or verify its settings."""
 
     kind: Literal["vnic.attach"] = "vnic.attach"
     version: Literal[1] = 1
 
 
 class PortReconcile(_OfSlot):
-    """Make the slice's switch port and its flows what they should be."""
+    """Reconcile the slice's switch port and its flows with the desired state."""
 
     kind: Literal["port.reconcile"] = "port.reconcile"
     version: Literal[1] = 1
 
 
 class LeaseApply(_OfSlot):
-    """Make DHCP serve exactly the slice's reserved address to its MAC."""
+    """Make the DHCP server offer exactly the slice's reserved address to its MAC address."""
 
     kind: Literal["lease.apply"] = "lease.apply"
     version: Literal[1] = 1
 
 
-class ExposureApply(_OfSlot):
-    """Make the slice's translation and firewall rules what they should be."""
+class IngressApply(_OfSlot):
+    """Reconcile the slice's address translation and firewall rules with the desired state."""
 
-    kind: Literal["exposure.apply"] = "exposure.apply"
+    kind: Literal["ingress.apply"] = "ingress.apply"
     version: Literal[1] = 1
 
 
-class ExposureRemove(_OfSlot):
-    """Take exposure and DHCP reservation of a slot away that is to carry nothing, and look afresh."""
+class IngressRemove(_OfSlot):
+    """Remove ingress rules and DHCP reservation of a slot that should be empty, and verify their absence."""
 
-    kind: Literal["exposure.remove"] = "exposure.remove"
+    kind: Literal["ingress.remove"] = "ingress.remove"
     version: Literal[1] = 1
 
 
 class AddressReport(_OfSlot):
-    """Say which address the slice has, and where it can be reached."""
+    """Report the slice's address and the endpoint at which it can be reached."""
 
     kind: Literal["address.report"] = "address.report"
     version: Literal[1] = 1
 
 
 class ReadinessPoll(_OfSlot):
-    """Probe the slice until it is ready, as long as the wish's readiness allows."""
+    """Probe the slice until it is ready or its readiness deadline expires."""
 
     kind: Literal["readiness.poll"] = "readiness.poll"
     version: Literal[1] = 1
 
 
 class DriftReport(_OfSlot):
-    """Compare the slot with its wish and say what differs; touch nothing."""
+    """Compare the slot with its desired state and report the differences, without changing anything."""
 
     kind: Literal["drift.report"] = "drift.report"
     version: Literal[1] = 1
 
 
 class MachineInspect(_OfSlot):
-    """Say what the hypervisor knows of the slice's machine; touch nothing."""
+    """Report the hypervisor's state of the slice's machine, without changing anything."""
 
     kind: Literal["machine.inspect"] = "machine.inspect"
     version: Literal[1] = 1
 
 
 class OperationCancel(Wire):
-    """Make another operation of this node stop between two of its steps."""
+    """Stop another operation of this node between two of its steps."""
 
     kind: Literal["operation.cancel"] = "operation.cancel"
     version: Literal[1] = 1
@@ -105,133 +105,133 @@ class OperationCancel(Wire):
     """The operation to stop."""
 
 
-SlotLook = AddressReport | ReadinessPoll | DriftReport | MachineInspect
-"""Operations that touch nothing."""
-SlotMend = VnicAttach | PortReconcile | LeaseApply | ExposureApply | ExposureRemove
-"""Operations that may change the host."""
+SlotInspection = AddressReport | ReadinessPoll | DriftReport | MachineInspect
+"""Operations on a slot that change nothing."""
+SlotRepair = VnicAttach | PortReconcile | LeaseApply | IngressApply | IngressRemove
+"""Operations on a slot that may change the host."""
 OperationBody = Annotated[
-    NodeVerify | SlotMend | SlotLook | OperationCancel,
+    NodeVerify | SlotRepair | SlotInspection | OperationCancel,
     Field(discriminator="kind"),
 ]
 
 
 class Operation(Wire):
-    """The envelope of an operation; `operation_id` is the same however often it is sent, and another for each try."""
+    """The envelope of an operation. `operation_id` is the same however often it is sent, and differs per attempt."""
 
     schema_version: Literal[1] = 1
     operation_id: UUID
-    """Name of the try, and of its message in the queue."""
+    """Id of the attempt, and of its message in the queue."""
     task_id: UUID
-    """What was asked for: the same for every try."""
+    """Id of the requested task, the same for every attempt."""
     node_id: NodeId
     issued_at: Moment
-    """When this try was ordered."""
+    """When this attempt was issued."""
     correlation_id: UUID
-    """Shared by all that follows from one request."""
+    """Id shared by everything that follows from one request."""
     causation_id: UUID
-    """The event that led to it."""
+    """The event that caused it."""
     trace_context: str | None = None
     """W3C `traceparent` of the request."""
     body: OperationBody
 
 
 class Check(Wire):
-    """One prerequisite of a host."""
+    """The check of one prerequisite of a node."""
 
     name: Word
     """`switch`, `forwarding`, `uplink`, `translation`, `dhcp`, `images`, `vf`, `bf3` or `pci`."""
     ok: bool
-    """Whether it is there, or is not configured."""
+    """Whether it is present, or is not configured."""
     detail: Line
-    """What was looked for, and why it could not be looked at."""
+    """What was checked, and why it could not be checked."""
 
 
 class NodeVerified(Wire):
-    """Every prerequisite that was looked at; the operation succeeds whatever they say."""
+    """The checks of all prerequisites. The operation succeeds even if a check fails."""
 
     kind: Literal["node.verify"] = "node.verify"
     checks: tuple[Check, ...] = Field(min_length=1, max_length=64)
-    """In the order in which they were looked at."""
+    """Checks in the order in which they were made."""
 
 
-class _Mended(Wire):
+class _Repaired(Wire):
     steps: Steps
-    """What was done, in its order; nothing when the host was as wanted."""
+    """Executed steps, in order; empty if the host was in the desired state."""
 
 
-class VnicAttached(_Mended):
-    """The slice's link is as it should be."""
+class VnicAttached(_Repaired):
+    """The slice's link is in the desired state."""
 
     kind: Literal["vnic.attach"] = "vnic.attach"
 
 
-class PortReconciled(_Mended):
-    """The slice's port and its flows are as they should be."""
+class PortReconciled(_Repaired):
+    """The slice's port and its flows are in the desired state."""
 
     kind: Literal["port.reconcile"] = "port.reconcile"
 
 
-class LeaseApplied(_Mended):
-    """DHCP serves what is reserved, and nothing that stands in its way."""
+class LeaseApplied(_Repaired):
+    """The DHCP server offers the reserved address, and has no conflicting reservation or lease."""
 
     kind: Literal["lease.apply"] = "lease.apply"
 
 
-class ExposureApplied(_Mended):
-    """The slice's rules are as they should be."""
+class IngressApplyResult(_Repaired):
+    """The slice's rules are in the desired state."""
 
-    kind: Literal["exposure.apply"] = "exposure.apply"
+    kind: Literal["ingress.apply"] = "ingress.apply"
 
 
-class ExposureRemoved(_Mended):
-    """A fresh look found nothing of the kinds named in `absent`."""
+class IngressRemoveResult(_Repaired):
+    """A fresh check found nothing of the kinds in `absent`."""
 
-    kind: Literal["exposure.remove"] = "exposure.remove"
+    kind: Literal["ingress.remove"] = "ingress.remove"
     absent: tuple[Word, ...] = Field(min_length=1, max_length=16)
-    """Kinds of things that were looked for: `translation` and `lease`."""
+    """Kinds of objects that were searched for: `translation` and `lease`."""
 
 
 class AddressReported(Wire):
-    """NOD-5, and where the slice answers: None while it does not."""
+    """The slice's address (NOD-5), and the port at which it responds; null while it does not."""
 
     kind: Literal["address.report"] = "address.report"
     mac: MacAddress
-    """Of the guest's card."""
+    """MAC address of the guest's network card."""
     expected_ip: Ipv4Address
-    """The address that is reserved for it."""
+    """Address that is reserved for it."""
     actual_ip: Ipv4Address | None
-    """The address of its lease."""
+    """Address of its lease; null if it has none."""
     lease_state: Literal["none", "offered", "bound", "expired", "foreign"]
-    """`foreign`: its lease is of another address, or its address is leased to another card."""
+    """`foreign`: its lease is of another address, or its address is leased to another network card."""
     endpoint_port: int | None = Field(default=None, ge=1, le=65535)
-    """The port at which the slice answers as its readiness wants."""
+    """Port at which the slice passes its readiness check; null while it does not."""
 
 
 class ReadinessPolled(Wire):
-    """The slice answers as its readiness wants, at its reserved address."""
+    """The slice passed its readiness check at its reserved address."""
 
     kind: Literal["readiness.poll"] = "readiness.poll"
     address: Ipv4Address
-    """Where it answers."""
+    """Address at which it responds."""
     port: int = Field(ge=1, le=65535)
-    """The port at which it does."""
+    """Port at which it responds."""
     banner: str = Field(max_length=256)
-    """What it said."""
+    """Line that it sent."""
 
 
 class Drift(Wire):
-    """One aspect of the slot that is not as wished: the steps that would mend it."""
+    """One aspect of the slot that differs from the desired state, with the steps that would repair it."""
 
     aspect: Word
     """`link`, `lease`, `port`, `translation` or `machine`."""
     steps: tuple[Word, ...] = Field(min_length=1, max_length=64)
-    """What would have to be done, in its order."""
+    """Steps that would repair it, in order."""
     evidence: tuple[Evidence, ...] = Field(default=(), max_length=64)
-    """What the steps would mend; nothing where a slice is only to be taken away."""
+    """Differences that the steps would repair; empty if a slice only has to be removed."""
 
 
 class DriftReported(Wire):
-    """What differs; empty when the slot is as wished."""
+    """The differences from the desired state; empty if there are none."""
 
     kind: Literal["drift.report"] = "drift.report"
     drift: tuple[Drift, ...] = Field(max_length=16)
@@ -239,23 +239,24 @@ class DriftReported(Wire):
 
 
 class MachineInspected(Wire):
-    """`stopped`: shut off or crashed; `absent`: there is no such machine. Sizes are those of a machine that we made."""
+    """State of the slice's machine. `stopped`: shut off or crashed; `absent`: it does not exist. Sizes are reported for
+    machines that the agent created."""
 
     kind: Literal["machine.inspect"] = "machine.inspect"
     state: Literal["absent", "running", "paused", "stopped"]
-    """What the hypervisor says."""
+    """State that the hypervisor reports."""
     vcpus: Count | None = None
-    """Its virtual processors."""
+    """Number of its virtual processors."""
     memory_mib: Count | None = None
-    """Its memory."""
+    """Its memory in MiB."""
 
 
 class OperationCancelled(Wire):
-    """Whether the target was at work here when it was told to stop. One that had ended stays as it ended."""
+    """Whether the target was running when it was cancelled. A target that had ended keeps its outcome."""
 
     kind: Literal["operation.cancel"] = "operation.cancel"
     was_running: bool
-    """Whether there was something to stop."""
+    """Whether the target was running."""
 
 
 OperationResult = Annotated[
@@ -263,8 +264,8 @@ OperationResult = Annotated[
     | VnicAttached
     | PortReconciled
     | LeaseApplied
-    | ExposureApplied
-    | ExposureRemoved
+    | IngressApplyResult
+    | IngressRemoveResult
     | AddressReported
     | ReadinessPolled
     | DriftReported

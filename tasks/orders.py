@@ -1,8 +1,7 @@
-"""Orders: what the control plane asks of a node. A closed catalogue; there is no order that runs a command.
+"""Orders: desired states that the control plane sends to nodes. The catalogue is closed; no order runs a command.
 
-An order carries the whole wanted state of one slot and the fence token of the fact that wanted it. Carrying
-one out twice changes nothing the second time; a node refuses an older token, and the same token with other
-content.
+An order contains the complete desired state of one slot and the fence token of the fact that last changed it. A second
+execution changes nothing; a node refuses an older token, and the same token with other content.
 """
 
 import hashlib
@@ -31,146 +30,146 @@ from tasks.fields import (
 
 
 class Token(NamedTuple):
-    """Fence token, ordered: ledger epoch, then position of the fact that last changed the wanted state."""
+    """Fence token, ordered: the ledger's epoch, then the position of the fact that last changed the desired state."""
 
     epoch: int
     position: int
 
 
 MOST_MBIT: Final = 1_000_000
-"""The highest rate that can be set: 1 Tbit/s, which OpenFlow counts in kbit/s."""
+"""Highest rate that can be set: 1 Tbit/s, because OpenFlow stores kbit/s in 32 bits."""
 
 
 class SliceNetwork(Wire):
-    """The slice's identity on the management plane: one port on `bridge`, one address behind `gateway`."""
+    """The slice's identity on the management network: one port on `bridge`, one address behind `gateway`."""
 
     bridge: InterfaceName
-    """The node's own bridge."""
+    """Name of the bridge on the node."""
     mac_address: MacAddress
-    """Of the guest's card."""
+    """MAC address of the guest's network card."""
     private_ip: Ipv4Address
-    """The one address that the guest may have."""
+    """The only address that the guest may use."""
     subnet: Ipv4Subnet
-    """The node's own subnet."""
+    """Subnet of the node."""
     gateway: Ipv4Address
-    """Where the guest sends what is not for itself."""
-    # Left out where there is none, as `ingress` is.
+    """Default gateway of the guest."""
+    # Omitted if null, as `ingress` is if empty.
     rate_mbit: int | None = Field(default=None, ge=1, le=MOST_MBIT, exclude_if=is_none)
-    """How much may pass each way, in Mbit/s (NOD-3); null: as much as may be. Of `slice.apply` alone."""
+    """Rate limit in each direction, in Mbit/s (NOD-3); null for none. Used by `slice.apply` only."""
 
 
 class Machine(Wire):
-    """The virtual machine: sizes, image, and what its first boot is told."""
+    """The virtual machine: sizes, image, and data for its first boot."""
 
     vcpus: int = Field(ge=1, le=256)
     """Virtual processors."""
     memory_mib: int = Field(ge=32)
-    """The guest's memory."""
+    """Memory of the guest in MiB."""
     image: ImageName
-    """What it boots from, by its name on the node."""
+    """Name of the boot image on the node."""
     hostname: str = Field(pattern=r"^[a-z][a-z0-9-]{0,62}$")
-    """What the guest calls itself."""
+    """Host name of the guest."""
     ssh_authorized_keys: tuple[SshPublicKey, ...] = Field(min_length=1, max_length=16)
-    """Who may log in, in the words of OpenSSH's `authorized_keys`."""
+    """Public keys that may log in, as OpenSSH `authorized_keys` lines."""
 
 
 LONGEST_BANNER: Final = 64
-"""Characters of a banner that is listened for."""
+"""Maximum length of a readiness banner in characters."""
 
 
 class Readiness(Wire):
-    """When the slice counts as usable: `port` answers with a line that starts with `banner`."""
+    """The condition for a ready slice: `port` sends a line that starts with `banner`."""
 
     port: Port = 22
     """TCP port of the guest."""
     banner: str = Field(default="SSH-", max_length=LONGEST_BANNER)
-    """What the line begins with; empty where an open port is enough."""
+    """Required beginning of the line; empty if an open port is sufficient."""
     deadline_seconds: int = Field(ge=1, le=3600)
-    """How long it may take, from when the node takes the order up."""
+    """Maximum time until the slice is ready, counted from the start of the order on the node."""
 
 
 class _Mapping(Wire):
     ingress_id: IngressId
-    """The ingress that it serves."""
+    """Id of the ingress rule."""
     public_address: Ipv4Address
-    """One of the node's, where it comes in."""
+    """One of the node's public addresses."""
     sources: tuple[Ipv4Subnet, ...] = Field(max_length=16)
-    """Who may come; empty: everybody."""
+    """Networks that may connect; empty permits all."""
 
 
 class PortMapping(_Mapping):
-    """What comes to one port of a public address goes to a port of the slice."""
+    """An ingress rule that forwards one port of a public address to a port of the slice."""
 
     kind: Literal["port"] = "port"
     protocol: Literal["tcp", "udp"]
-    """A port of each is another's."""
+    """Protocol; a TCP port and a UDP port of the same number are independent."""
     public_port: Port
-    """Where it comes in."""
+    """Port on the public address."""
     port: Port
-    """Of the guest."""
+    """Port of the guest."""
 
 
 class AddressMapping(_Mapping):
-    """All that comes to a public address goes to the slice."""
+    """An ingress rule that forwards all traffic of a public address to the slice."""
 
     kind: Literal["address"] = "address"
 
 
 Mapping = Annotated[PortMapping | AddressMapping, Field(discriminator="kind")]
-"""A way in from outside (ING-2)."""
+"""An ingress rule (ING-2)."""
 MOST_MAPPINGS: Final = 16
 
 
 class ApplySlice(Wire):
-    """Make the slot carry this slice, running and reachable."""
+    """Run this slice in the slot and make it reachable."""
 
     kind: Literal["slice.apply"] = "slice.apply"
     network: SliceNetwork
     machine: Machine
     readiness: Readiness
-    # Left out where there is none: an agent that knows of no ingress refuses a field that it does not know.
+    # Omitted if empty: an agent without support for ingress rules refuses the unknown field.
     ingress: tuple[Mapping, ...] = Field(default=(), max_length=MOST_MAPPINGS, exclude_if=is_empty)
-    """The ways in from outside, all of them."""
+    """All ingress rules of the slice."""
 
 
 class StopSlice(Wire):
-    """Have the slice off: nothing runs and nothing can be reached, its reservation stays."""
+    """Stop the slice: it neither runs nor can be reached, and its DHCP reservation stays."""
 
     kind: Literal["slice.stop"] = "slice.stop"
     network: SliceNetwork
     grace_seconds: int = Field(ge=0, le=300)
-    """How long the guest may take to shut down when it is asked to, before it is cut off."""
+    """Time for the guest to shut down before it is powered off."""
 
 
 class RemoveSlice(Wire):
-    """Make the slot carry nothing, and prove it by a fresh survey. `network` says whose traces to look for."""
+    """Empty the slot and prove it with a fresh survey. `network` identifies the remains to search for."""
 
     kind: Literal["slice.remove"] = "slice.remove"
     network: SliceNetwork
 
 
 class Order(Wire):
-    """The envelope of an order; `order_id` is the same however often it is sent."""
+    """The envelope of an order. `order_id` is the same however often it is sent."""
 
     schema_version: Literal[1] = 1
     order_id: UUID
-    """Name of the order, and of its message in the queue."""
+    """Id of the order, and of its message in the queue."""
     node_id: NodeId
     slot_id: SlotId
     allocation_id: AllocationId
     token: Token
-    """Fence token of the fact that wanted it: the ledger's epoch, then the fact's position."""
+    """Fence token of the fact that last changed the desired state: the ledger's epoch, then the fact's position."""
     issued_at: datetime
     """When that fact was recorded."""
     correlation_id: UUID
-    """Shared by all that follows from one request."""
+    """Id shared by everything that follows from one request."""
     causation_id: UUID
-    """The event that led to it."""
+    """The event that caused it."""
     trace_context: str | None = None
     """W3C `traceparent` of the request."""
     body: Annotated[ApplySlice | StopSlice | RemoveSlice, Field(discriminator="kind")]
 
     def content_digest(self) -> str:
-        """SHA-256 (hex) over what the order wants, whenever and however often it was sent."""
-        wanted = self.model_dump_json(include={"node_id", "slot_id", "allocation_id", "token", "body"})
-        return hashlib.sha256(wanted.encode()).hexdigest()
+        """Return the SHA-256 (hex) of the desired state, which does not depend on when the order was sent."""
+        content = self.model_dump_json(include={"node_id", "slot_id", "allocation_id", "token", "body"})
+        return hashlib.sha256(content.encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""From the text of a task to the task: read whole or refused whole, with a code and every reason.
+"""Parsing of tasks: a task is accepted as a whole or refused as a whole, with a code and every reason.
 
-What a type says of itself comes first: its kind, version and length. Only then is the text read as that type, so that a
-newer release's task is called `unsupported` and not `malformed`.
+Kind, version and length are checked first. Only then is the text parsed as that type, so that the task of a newer
+release is refused as `unsupported` and not as `malformed`.
 """
 
 from typing import Final
@@ -22,11 +22,11 @@ _MOST_REASONS: Final = 20
 
 
 class TaskRefused(ValueError):
-    """A task that will not be touched, for a reason of `tasks.reasons.RefusalCode`."""
+    """A task that is refused without effect, with a code of `tasks.reasons.RefusalCode`."""
 
-    def __init__(self, code: RefusalCode, why: str) -> None:
-        super().__init__(why)
-        self.code, self.why = code, why
+    def __init__(self, code: RefusalCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code, self.reason = code, reason
 
 
 class _Body(msgspec.Struct):
@@ -35,37 +35,41 @@ class _Body(msgspec.Struct):
 
 
 class _Envelope(msgspec.Struct):
-    """What every version of every task has."""
+    """The fields that every version of every task has."""
 
     schema_version: int
     body: _Body
 
 
 def type_in(text: bytes) -> TaskType:
-    """The type of a task, which this release speaks in just this version. Raises `TaskRefused`."""
+    """Return the type of a task if this release supports its version. Raises `TaskRefused`."""
     if len(text) > _MOST_BYTES:
-        raise TaskRefused("oversized", f"it has {len(text)} bytes, and no task has more than {_MOST_BYTES}")
+        raise TaskRefused(
+            "oversized", f"the text has {len(text)} bytes; the maximum for any task is {_MOST_BYTES}"
+        )
     try:
         envelope = msgspec.json.decode(text, type=_Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise TaskRefused("malformed", f"it is no task: {error}") from None
+        raise TaskRefused("malformed", f"the text is not a task: {error}") from None
     kind = envelope.body.kind
     if kind not in CATALOGUE:
-        raise TaskRefused("unsupported", f"there is no task {kind[:100]!r} here")
+        raise TaskRefused(
+            "unsupported", f"unknown task type {kind[:100]!r}; upgrade the agent or correct the type"
+        )
     type_ = CATALOGUE[kind]
-    spoken = (1, type_.version) if not is_order(kind) else (type_.version, 1)
-    if (envelope.schema_version, envelope.body.version) != spoken:
+    supported = (1, type_.version) if not is_order(kind) else (type_.version, 1)
+    if (envelope.schema_version, envelope.body.version) != supported:
         raise TaskRefused(
             "unsupported",
-            f"{kind} came as {envelope.schema_version}.{envelope.body.version}, and {spoken[0]}.{spoken[1]} is spoken here",
+            f"{kind} has version {envelope.schema_version}.{envelope.body.version}; this release supports {supported[0]}.{supported[1]}",
         )
     if len(text) > (bound := type_.bounds.payload_bytes):
-        raise TaskRefused("oversized", f"it has {len(text)} bytes, and a {kind} has at most {bound}")
+        raise TaskRefused("oversized", f"the text has {len(text)} bytes; the maximum for {kind} is {bound}")
     return type_
 
 
 def read_task(text: bytes) -> Task:
-    """Raises `TaskRefused`: `malformed`, `oversized` or `unsupported`."""
+    """Return the parsed task. Raises `TaskRefused` with `malformed`, `oversized` or `unsupported`."""
     kind = type_in(text).kind
     form: type[Order] | type[Operation] = Order if is_order(kind) else Operation
     try:
@@ -79,5 +83,5 @@ def read_task(text: bytes) -> Task:
 
 
 def id_of(task: Task) -> UUID:
-    """The id under which it is queued."""
+    """Return the id under which the task is queued."""
     return task.order_id if isinstance(task, Order) else task.operation_id

@@ -1,36 +1,36 @@
-"""Why a node did not do as it was asked: every code that it may give, and no other.
+"""Codes of all reasons for which a node refuses a task or fails to complete it; the set is closed.
 
-A refusal comes before any effect, for an order as for an operation. A failure comes after the work began. What exactly
-was refused, by which step, stands in the reason's message; the code says what kind of thing it is, for programs.
+A refusal comes before any effect. A failure comes after the work began. The code is for programs; the reason's message
+names the details, such as the refused step.
 """
 
 from typing import Any, Literal, get_args, get_origin
 
 UnreadCode = Literal["malformed", "oversized", "unsupported"]
-"""The text is no task; it is longer than its type allows; its type or version is not spoken here."""
+"""The text is not a task; it exceeds the length of its type; its type or version is not supported here."""
 CopyCode = Literal["forged", "unknown_key", "expired"]
-"""Said of one copy, and not of the task: another copy may be good."""
+"""Refusals of one copy of a task: another copy may be valid."""
 FenceCode = Literal["wrong_node", "wrong_network", "stale_token", "conflicting_content"]
-"""The slot is not here, or not on this network; it was told otherwise since; the same token wanted something else."""
+"""The slot or its network is not on this node; a newer order exists; the same token came with other content."""
 RefusalCode = UnreadCode | CopyCode | FenceCode | Literal["poisoned"]
-"""`poisoned`: given out several times, and the agent died of it each time."""
+"""`poisoned`: delivered several times, and the agent died each time."""
 
 UnreadyCode = Literal["lease_mismatch", "no_lease", "not_reachable"]
-"""Why a slice does not count as ready."""
+"""Reasons why a slice is not ready."""
 SliceFailureCode = UnreadyCode | Literal["step_refused", "host_unreadable"]
-"""Why a slice could not be made as ordered."""
+"""Reasons why a slice could not be brought up as ordered."""
 InterruptionCode = Literal["machine_not_running"]
-"""Why a slice that was ready is so no more."""
+"""Reasons why a slice that was ready no longer is."""
 OperationFailureCode = (
     UnreadyCode
-    | Literal["busy", "broke", "cancelled", "host_unreadable", "leftovers"]
+    | Literal["busy", "internal_error", "cancelled", "host_unreadable", "leftovers"]
     | Literal["not_wanted", "step_refused", "superseded", "time_limit"]
 )
-"""Why an operation came to nothing after it began."""
+"""Reasons why an operation failed after it began."""
 
 
 def codes(kind: Any) -> tuple[str, ...]:
-    """The codes of one of the types above."""
+    """Return the codes of one of the types above."""
     if get_origin(kind) is Literal:
         return get_args(kind)
     return tuple(code for part in get_args(kind) for code in codes(part))

@@ -1,7 +1,7 @@
-"""Reports: what a node tells the control plane, in the order it saw it.
+"""Reports of a node to the control plane, in the order of its observations.
 
-Each report has a place (incarnation, sequence) in its node's spool. The incarnation names the spool's disk,
-the sequence counts from 1 without gaps, and intake takes each once and in order.
+Each report has a position (incarnation, sequence) in its node's spool. The incarnation identifies the spool's disk, the
+sequence counts from 1 without gaps, and the control plane records each report once and in order.
 """
 
 from typing import Annotated, Final, Literal
@@ -10,7 +10,7 @@ from uuid import UUID
 from pydantic import Field
 
 from tasks import operations
-from tasks.drift import DriftSeen, Sighting
+from tasks.drift import LocatedEvidence, TimedEvidence
 from tasks.fields import (
     AllocationId,
     Count,
@@ -35,76 +35,76 @@ MOST_DRIFT: Final = 128
 
 
 class Reason(Wire):
-    """A code for programs, one of `tasks.reasons`, and words for people. A reader takes any code: a node may be newer
-    than its control plane."""
+    """A code for programs, one of `tasks.reasons`, and a message for people. A reader accepts any code, because a node
+    may be newer than its control plane."""
 
     code: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
-    """What kind of reason it is."""
+    """Reason code."""
     message: Line
-    """The reason itself."""
+    """Explanation for people."""
 
 
 class FoundDevice(Wire):
-    """A PCI function that a slot's slices get for themselves, by the settings, and what the host shows there."""
+    """A PCI function that the node's settings assign to slices of a slot, and the function found on the host."""
 
     address: PciAddress
-    """Where it is."""
+    """PCI address."""
     use: Literal["gpu", "fabric", "card"]
-    """What for."""
+    """Purpose of the function."""
     number: Word | None = Field(max_length=9)
-    """Vendor and device in hexadecimal, `10de:2330`; null where there is none."""
+    """Vendor and device id in hexadecimal, such as `10de:2330`; null if no function was found there."""
     kind: Word | None = Field(max_length=16)
-    """What it is, by its class and its devices; null where there is none."""
+    """Kind of function, by its class and its devices; null if none was found."""
     numa_node: int | None = Field(ge=0, le=1023)
-    """Whose memory it is near; null where the host does not say."""
+    """NUMA node that the function is attached to; null if the host does not report it."""
 
 
 class FoundSlot(Wire):
-    """A place for one slice, as the node's settings have it."""
+    """A slot according to the node's settings."""
 
     index: int = Field(ge=0, le=63)
-    """Its number on the node."""
+    """Index of the slot on the node."""
     vcpus: Count = Field(ge=1)
-    """Processors that a slice gets here."""
+    """Virtual processors of a slice in this slot."""
     memory_mib: Count = Field(ge=1)
-    """Memory that a slice gets here."""
+    """Memory of a slice in this slot, in MiB."""
     network_device: Word = Field(max_length=64)
-    """Name of the link that the slice's card is plugged into."""
-    # Left out where there is none: a control plane that knows of no devices refuses a field that it does not know.
+    """Name of the link to which the slice's network card is connected."""
+    # Omitted if empty: a control plane without support for devices refuses the unknown field.
     devices: tuple[FoundDevice, ...] = Field(default=(), max_length=64, exclude_if=is_empty)
-    """PCI functions that a slice gets here."""
+    """PCI functions of a slice in this slot."""
     numa_node: int | None = Field(default=None, ge=0, le=1023, exclude_if=is_none)
-    """Whose memory a slice gets here, where that matters."""
+    """NUMA node for the memory of a slice in this slot; null for any."""
 
 
 class NodeSurveyed(Wire):
-    """The host describes itself: sent once, whenever something in it changed, and when it may have been forgotten."""
+    """Description of the node. Sent whenever something in it changed, and when the control plane may have lost it."""
 
     kind: Literal["node.surveyed"] = "node.surveyed"
     hostname: Word
-    """What the host calls itself."""
+    """Host name of the node's operating system."""
     agent_version: Word = Field(max_length=64)
     """Release of the agent."""
     simulated: bool
-    """True for a host that the agent keeps in its memory."""
+    """True if the agent simulates the node in memory."""
     images: tuple[Word, ...] = Field(max_length=MOST_IMAGES)
-    """Names of what a slice can be started from."""
+    """Names of the images from which slices can boot."""
     missing: tuple[Words, ...] = Field(max_length=64)
-    """What the host lacks to carry slices, in words; empty: nothing."""
+    """Prerequisites that the node lacks, one sentence each; empty if it is fit to carry slices."""
     slots: tuple[FoundSlot, ...] = Field(max_length=64)
-    """By their settings, whatever is on them."""
-    drift: tuple[DriftSeen, ...] = Field(default=(), max_length=MOST_DRIFT)
-    """All that is otherwise than wanted and could not be mended, of the node and of its slots."""
+    """Slots according to the settings, regardless of their contents."""
+    drift: tuple[LocatedEvidence, ...] = Field(default=(), max_length=MOST_DRIFT)
+    """All drift of the node and its slots that could not be repaired."""
 
 
-class DriftMended(Wire):
-    """What a look found otherwise than wanted, and is so no more: the node mended it."""
+class DriftRepaired(Wire):
+    """Drift that the node detected and has repaired."""
 
-    kind: Literal["drift.mended"] = "drift.mended"
+    kind: Literal["drift.repaired"] = "drift.repaired"
     slot: int | None = Field(ge=0, le=63)
-    """The slot that it is about, null where it is about the node."""
-    drift: tuple[Sighting, ...] = Field(min_length=1, max_length=MOST_DRIFT)
-    """In the order in which it was mended."""
+    """The slot that it concerns; null if it concerns the whole node."""
+    drift: tuple[TimedEvidence, ...] = Field(min_length=1, max_length=MOST_DRIFT)
+    """Repaired drift, in the order of the repairs."""
 
 
 class _OfSlice(Wire):
@@ -113,13 +113,13 @@ class _OfSlice(Wire):
 
 
 class SliceStarting(_OfSlice):
-    """Work on the slice began: an order was taken up."""
+    """The node began to work on an order for the slice."""
 
     kind: Literal["slice.starting"] = "slice.starting"
 
 
 class SliceAddress(_OfSlice):
-    """NOD-5. `lease_state` is `none`, `offered`, `bound`, `expired` or `foreign`."""
+    """The slice's address (NOD-5). `lease_state` is `none`, `offered`, `bound`, `expired` or `foreign`."""
 
     kind: Literal["slice.address"] = "slice.address"
     mac: MacAddress
@@ -129,73 +129,74 @@ class SliceAddress(_OfSlice):
 
 
 class SliceReady(_OfSlice):
-    """The readiness check passed and the lease matches the reservation (ALC-9); its order's ways in lead to it, and no
-    others."""
+    """The readiness check passed and the lease matches the reservation (ALC-9); exactly the ingress rules of its order
+    forward to the slice."""
 
     kind: Literal["slice.ready"] = "slice.ready"
     address: Ipv4Address
-    """Where it answers."""
+    """Address at which it responds."""
     port: Port
-    """The port at which it does."""
+    """Port at which it responds."""
     banner: str = Field(max_length=256)
-    """What it said."""
+    """Line that it sent."""
 
 
-class SliceExposed(_OfSlice):
-    """Some of an order's ways in do not lead to a slice that is ready, or others do, and that cannot be mended; or all
-    is as ordered again."""
+class SliceIngressObserved(_OfSlice):
+    """The ingress rules of a ready slice differ from its order and cannot be repaired; or they match the order
+    again.
+    """
 
-    kind: Literal["slice.exposed"] = "slice.exposed"
+    kind: Literal["slice.ingress_observed"] = "slice.ingress_observed"
     lost: tuple[IngressId, ...] = Field(max_length=MOST_MAPPINGS)
-    """Those that do not lead to it, all others of the order do; empty: all do."""
-    # Left out where it is True: who does not know a field refuses it.
+    """Ingress rules that do not forward to the slice, while all others of the order do; empty if all do."""
+    # Omitted if True: a control plane without support for the field refuses it.
     others: bool = Field(default=True, exclude_if=bool)
-    """False where a fresh look found nothing that leads to it besides, and no connection that came in otherwise."""
+    """False if a fresh check found no other rule that forwards to the slice and no connection through another rule."""
 
 
 class SliceInterrupted(_OfSlice):
-    """A slice that was ready is not running any more, and nobody ordered that."""
+    """A slice that was ready stopped running without an order."""
 
     kind: Literal["slice.interrupted"] = "slice.interrupted"
     reason: Reason
 
 
 class SliceFailed(_OfSlice):
-    """The slice could not be made as ordered; nothing further is tried without a new order."""
+    """The slice could not be brought up as ordered; the node does not retry it without a new order."""
 
     kind: Literal["slice.failed"] = "slice.failed"
     reason: Reason
 
 
 class SliceStopped(_OfSlice):
-    """A fresh look found that nothing of the slice runs or can be reached."""
+    """A fresh check found that nothing of the slice runs or can be reached."""
 
     kind: Literal["slice.stopped"] = "slice.stopped"
     forced: bool
-    """True where the guest did not shut down in the time that it was given, and was cut off."""
+    """True if the guest did not shut down within its timeout and was powered off."""
 
 
 class SliceRemoved(_OfSlice):
-    """A fresh survey found nothing of the slice; `absent` names the kinds of things looked for."""
+    """A fresh survey found nothing of the slice; `absent` lists the kinds of objects that were searched for."""
 
     kind: Literal["slice.removed"] = "slice.removed"
     absent: tuple[Line, ...] = Field(min_length=1, max_length=64)
     """`link`, `lease`, `port`, `translation` and `machine`."""
 
 
-class SliceRemains(_OfSlice):
-    """Removal, or a stop, was carried out, and yet a fresh look found `leftovers` of what was to be gone."""
+class SliceNotRemoved(_OfSlice):
+    """A removal or stop was executed, but a fresh check found `leftovers` of the slice."""
 
-    kind: Literal["slice.remains"] = "slice.remains"
+    kind: Literal["slice.removal_incomplete"] = "slice.removal_incomplete"
     leftovers: tuple[Line, ...] = Field(min_length=1, max_length=256)
-    """What is still there, in words."""
+    """Remaining objects, one sentence each."""
 
 
 class OrderRefused(Wire):
-    """The node would not touch the order; the codes are `tasks.reasons.RefusalCode`.
+    """The node refused the order; the codes are `tasks.reasons.RefusalCode`.
 
-    Of a copy that is not believed, `order_id` is what stood around it, which anybody may have chosen, and no slot is
-    named.
+    If the signature of a copy could not be verified, `order_id` comes from the unsigned message and is not trustworthy,
+    and `slot_id` is null.
     """
 
     kind: Literal["order.refused"] = "order.refused"
@@ -205,7 +206,7 @@ class OrderRefused(Wire):
 
 
 class OperationDone(Wire):
-    """The operation was carried out, perhaps again; the first result of an operation counts."""
+    """The operation succeeded. It may have been executed again; the first result counts."""
 
     kind: Literal["operation.done"] = "operation.done"
     operation_id: UUID
@@ -213,7 +214,7 @@ class OperationDone(Wire):
 
 
 class OperationFailed(Wire):
-    """The operation came to nothing: refused before it began, or failed after. The catalogue declares its codes."""
+    """The operation was refused before it began, or failed after it began. The catalogue declares its codes."""
 
     kind: Literal["operation.failed"] = "operation.failed"
     operation_id: UUID
@@ -222,16 +223,16 @@ class OperationFailed(Wire):
 
 ReportBody = Annotated[
     NodeSurveyed
-    | DriftMended
+    | DriftRepaired
     | SliceStarting
     | SliceAddress
     | SliceReady
-    | SliceExposed
+    | SliceIngressObserved
     | SliceInterrupted
     | SliceFailed
     | SliceStopped
     | SliceRemoved
-    | SliceRemains
+    | SliceNotRemoved
     | OrderRefused
     | OperationDone
     | OperationFailed,
@@ -240,14 +241,14 @@ ReportBody = Annotated[
 
 
 class Report(Wire):
-    """One report, at its place in its spool."""
+    """One report, with its position in its spool."""
 
     sequence: int = Field(ge=1, lt=2**63)
-    """The place; without gaps."""
+    """Position in the spool, without gaps."""
     observed_at: Moment
-    """When the node saw it, by the control plane's time as the node knew it."""
+    """When the node made the observation, on the control plane's clock as estimated by the node."""
     order_id: UUID | None = None
-    """The order or operation that this came of, where there was one."""
+    """The order or operation that caused the report; null if there was none."""
     trace_context: Word | None = None
     body: ReportBody
 
@@ -260,6 +261,6 @@ class ReportBatch(Wire):
 
 
 class ReportsTaken(Wire):
-    """Everything up to and including `sequence` is in the ledger; the spool may forget it."""
+    """All reports up to and including `sequence` are in the ledger; the spool may delete them."""
 
     sequence: int

@@ -1,11 +1,11 @@
 """Signed texts between the control plane and its nodes.
 
-An order is signed each time it is sent, together with the moment after which no node may begin it, so that a copy of a
-queue is worth nothing later. A node signs only to prove who it is. The two kinds never pass for each other: the header
-names the type, and a reader asks for the one it wants.
+An order is signed each time it is sent, together with the time until which a node may begin it, so that a copy taken
+from a queue is worthless later. A node signs only to prove its identity. The two kinds cannot be confused: the header
+contains the type, and a reader requires the expected one.
 
-Form: JWS compact serialization (RFC 7515) with Ed25519 (RFC 8037, named as in RFC 9864); a key's id is its thumbprint
-(RFC 7638).
+The form is JWS compact serialization (RFC 7515) with Ed25519 (RFC 8037, named as in RFC 9864); the id of a key is its
+thumbprint (RFC 7638).
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -26,40 +26,42 @@ Type = Literal["order+jws", "session+jws"]
 _ALGORITHM: Final = "Ed25519"
 _REGISTRY: Final = JWSRegistry(algorithms=[_ALGORITHM])
 MAX_SIGNED: Final = 160 * 1024
-"""Characters. A payload grows by a third (base64); nothing that we sign is longer than 80 KiB."""
+"""Maximum length of a signed text in characters. Base64 adds a third to a payload; no payload exceeds 80 KiB."""
 _MAX_HEADER: Final = 512
 
 
 class BadSignature(ValueError):
-    """A text that nobody we trust signed. Codes: `malformed`, `unknown_key`, `forged`."""
+    """A text without a valid signature of a trusted key. Codes: `malformed`, `unknown_key`, `forged`."""
 
-    def __init__(self, code: Literal["malformed", "unknown_key", "forged"], why: str) -> None:
-        super().__init__(why)
-        self.code, self.why = code, why
+    def __init__(self, code: Literal["malformed", "unknown_key", "forged"], reason: str) -> None:
+        super().__init__(reason)
+        self.code, self.reason = code, reason
 
 
 @dataclass(frozen=True)
 class Signer:
-    """Signs with one private key."""
+    """A signer with one private key."""
 
     key: OKPKey = field(repr=False)
 
     @classmethod
     def of_pem(cls, pem: bytes) -> "Signer":
-        """From a PKCS #8 file's content. Raises `BadSignature` for anything but an Ed25519 private key."""
+        """Return a signer for the content of a PKCS #8 file. Raises `BadSignature` unless it is an Ed25519 private
+        key.
+        """
         signer = cls(_imported(pem))
-        _ = signer._private  # another curve, or only the public half, is found out now
+        _ = signer._private  # detect another curve or a public key now
         return signer
 
     @cached_property
     def kid(self) -> str:
-        """The name under which readers know the key."""
+        """The key id, by which readers select the public key."""
         return self.key.thumbprint()
 
     @cached_property
     def _private(self) -> Ed25519PrivateKey:
         if not isinstance(self.key.raw_value, Ed25519PrivateKey):
-            raise BadSignature("malformed", "it is no Ed25519 private key")
+            raise BadSignature("malformed", "the key is not an Ed25519 private key")
         return self.key.raw_value
 
     @cached_property
@@ -72,60 +74,65 @@ class Signer:
 
     @cached_property
     def public(self) -> str:
-        """The public key, as `public_key` reads it: PEM."""
+        """The public key as PEM, as `public_key` reads it."""
         return self.key.as_pem(private=False).decode("ascii")
 
     def sign(self, type_: Type, payload: bytes) -> str:
-        """The payload as a compact JWS."""
-        # Put together here: every order is signed at each sending, and joserfc's checks of a header that is our own
+        """Return the payload as a compact JWS."""
+        # Assembled here, because every order is signed each time it is sent, and joserfc's checks of our own header
         # cost a third of the signature.
         text = self._headers[type_] + b"." + _segment(payload)
         return (text + b"." + _segment(self._private.sign(text))).decode("ascii")
 
 
 def verify(text: str, type_: Type, keys: Mapping[str, OKPKey]) -> bytes:
-    """The payload of a compact JWS of this type, signed by one of `keys` (by key id). Raises `BadSignature`."""
-    # Bounded before it is parsed: a deep header would end the parser by its recursion, and a long text is never ours.
+    """Return the payload of a compact JWS of this type that is signed with one of `keys` (by key id).
+
+    Raises `BadSignature`.
+    """
+    # Check the length before parsing: a deeply nested header would exceed the parser's recursion limit.
     if len(text) > MAX_SIGNED or not 0 < text.find(".") <= _MAX_HEADER:
-        raise BadSignature("malformed", f"it is no signed text of at most {MAX_SIGNED} characters")
+        raise BadSignature("malformed", f"the text is not a signed text of at most {MAX_SIGNED} characters")
     try:
         found = jws.extract_compact(text.encode("ascii"))
-        # Exactly these: `crit`, `jwk`, `alg: none` and the like have no meaning here, and so no effect.
+        # Exactly these fields: others, such as `crit` and `jwk`, have no meaning here and must have no effect.
         match found.headers():
             case {"alg": "Ed25519", "kid": str(kid), "typ": str(typ), **rest} if typ == type_ and not rest:
                 pass
             case _:
-                raise BadSignature("malformed", f"its header is not one of a {type_}")
+                raise BadSignature("malformed", f"the header is not that of a {type_} with Ed25519")
         if kid not in keys:
-            raise BadSignature("unknown_key", f"its key {kid[:64]!r} is not known here")
+            raise BadSignature("unknown_key", f"the key {kid[:64]!r} is not one of the trusted keys")
         if not jws.validate_compact(found, keys[kid], registry=_REGISTRY):
-            raise BadSignature("forged", "its signature does not fit its content")
+            raise BadSignature("forged", "the signature does not match the content")
     except (JoseError, UnicodeEncodeError, ValueError) as error:
         if isinstance(error, BadSignature):
             raise
         code: Literal["forged", "malformed"] = (
             "forged" if isinstance(error, BadSignatureError) else "malformed"
         )
-        raise BadSignature(code, f"it is no signed text: {error}") from None
+        raise BadSignature(code, f"the text is not a signed text: {error}") from None
     return found.payload
 
 
 def payload_of(verified: str) -> bytes:
-    """The payload of a compact JWS that was verified before."""
+    """Return the payload of a compact JWS that was verified before."""
     payload = verified.split(".")[1]
     return urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
 
 
 def public_key(pem: str) -> OKPKey:
-    """The key that `Signer.public` wrote. Raises `BadSignature`, for a private key too."""
+    """Return the public key in a PEM text, as written by `Signer.public`. Raises `BadSignature`, also for a private
+    key.
+    """
     key = _imported(pem.encode())
     if not isinstance(key.raw_value, Ed25519PublicKey):
-        raise BadSignature("malformed", "it is no Ed25519 public key")
+        raise BadSignature("malformed", "the key is not an Ed25519 public key")
     return key
 
 
 def new_private_key() -> bytes:
-    """A fresh Ed25519 key as the content of a PKCS #8 file (PEM, not encrypted)."""
+    """Return a new Ed25519 key as the content of a PKCS #8 file (PEM, not encrypted)."""
     key = Ed25519PrivateKey.generate()
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
@@ -138,4 +145,4 @@ def _imported(pem: bytes) -> OKPKey:
     try:
         return OKPKey.import_key(pem)
     except (JoseError, ValueError) as error:
-        raise BadSignature("malformed", f"it is no Ed25519 key: {error}") from None
+        raise BadSignature("malformed", f"the key is not an Ed25519 key: {error}") from None

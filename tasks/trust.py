@@ -1,8 +1,8 @@
-"""Whom a program believes when it connects over TLS, and why it did not, in one sentence.
+"""Verification of TLS servers: the trusted CA, and the reason of a failure in one sentence.
 
-A server is believed when its certificate leads to a CA that we were given, names the host or address that we called,
-and is valid by this machine's clock. A CA that was given counts alone; without one the system's count. Nothing below
-TLS 1.2, and no way to leave the check out.
+A server is trusted if its certificate is signed by the given CA, names the requested host or address, and is valid
+according to this machine's clock. With a given CA only that CA counts; without one the system's CAs count. TLS below
+1.2 is refused, and verification cannot be disabled.
 """
 
 import ssl
@@ -26,11 +26,11 @@ _OLD_TLS: Final = frozenset(
 
 
 class UnusableCa(ValueError):
-    """What was given as a CA holds no certificate that can be read."""
+    """The given CA contains no readable certificate."""
 
 
 def trust(ca: str | None) -> ssl.SSLContext:
-    """For a client that believes `ca` (PEM, one certificate or several). Raises `UnusableCa`."""
+    """Return the TLS context of a client that trusts `ca` (one or several PEM certificates). Raises `UnusableCa`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies the certificate, and the name in it
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if ca is None:
@@ -42,8 +42,8 @@ def trust(ca: str | None) -> ssl.SSLContext:
         ssl.SSLError,
         ValueError,
         TypeError,
-    ):  # PEM that is none, nothing at all, not ASCII
-        raise UnusableCa("it holds no certificate in PEM that can be read") from None
+    ):  # not PEM, empty, or not ASCII
+        raise UnusableCa("the CA contains no certificate in readable PEM format") from None
     return context
 
 
@@ -56,7 +56,7 @@ CaPem = Annotated[str, Field(max_length=_LIMIT), AfterValidator(_readable)]
 
 
 def why_untrusted(error: BaseException) -> str | None:
-    """What of TLS stands behind a failed connection; None when it failed by something else."""
+    """Return the TLS cause of a failed connection; None if the cause is not TLS."""
     for each in _causes(error):
         if isinstance(each, ssl.SSLCertVerificationError):
             return _unverified(each)
@@ -78,20 +78,20 @@ def _unverified(error: ssl.SSLCertVerificationError) -> str:
     code = error.verify_code
     if code in (_EXPIRED, _EARLY):
         what = "has expired" if code == _EXPIRED else "is not valid yet"
-        # The day and no closer: a reason that is the same is logged once.
+        # The date without the time, because a repeated reason is logged only once.
         return (
-            f"the certificate {what}, or this machine's clock is wrong: it says {datetime.now(UTC):%Y-%m-%d}"
+            f"the certificate {what}, or this machine's clock is wrong: it shows {datetime.now(UTC):%Y-%m-%d}"
         )
     if code in _SIGNATURE:
-        return "the certificate is not signed by a CA that is believed here"
+        return "the certificate is not signed by a trusted CA"
     if code in _OTHER_NAME:
-        return f"the certificate is another's: {error.verify_message}"
-    return f"the certificate is not good: {error.verify_message}"
+        return f"the certificate is for another host: {error.verify_message}"
+    return f"the certificate is invalid: {error.verify_message}"
 
 
 def _broken(error: ssl.SSLError) -> str:
     if error.reason in _NO_TLS:
-        return "what answers there does not speak TLS"
+        return "the server does not support TLS"
     if error.reason in _OLD_TLS:
-        return "what answers there speaks no TLS that is allowed here, which is 1.2 or newer"
+        return "the server does not support TLS 1.2 or newer, which is required"
     return f"TLS failed: {error.reason or error}"

@@ -1,10 +1,10 @@
-"""An order as the bytes that stand in a queue: Dramatiq's own message format, narrowed to what we send.
+"""The bytes of an order in a queue: Dramatiq's message format, restricted to the parts that are used.
 
-The order travels as one JSON string, its exact bytes kept, so that a signature over them can be checked. Everything
-around it is unsigned and read strictly: one argument, no keyword arguments, no options. An option would be a
-way to steer a worker from the queue (`eta` delays, `time_limit` stretches), past what the order itself says.
+The order is one JSON string. Its exact bytes are kept, so that a signature over them can be verified. Everything around
+it is unsigned and parsed strictly: one argument, no keyword arguments, no options. An option could control a worker
+from the queue (`eta` delays, `time_limit` extends) beyond the content of the order.
 
-Operations travel as orders do.
+Operations are encoded in the same way.
 """
 
 from dataclasses import dataclass
@@ -21,19 +21,19 @@ from tasks.catalogue import CATALOGUE, bounds_of
 from tasks.scripts import DEFAULT_QUEUE
 
 _SEAL_BYTES: Final = 1024
-"""More than a signed text has beside its order: header, signature, expiry."""
+"""Upper bound for the size of a signed text without its order: header, signature, expiry."""
 
 
 class OrderTooLarge(ValueError):
     """An order of more bytes than its type allows (TSK-1: payloads are bounded)."""
 
     def __init__(self, order_id: UUID, size: int, bound: int) -> None:
-        super().__init__(f"order {order_id} has {size} bytes, and at most {bound} are sent")
+        super().__init__(f"order {order_id} has {size} bytes; the maximum for its type is {bound}")
         self.order_id, self.size = order_id, size
 
 
 class MalformedMessage(ValueError):
-    """Bytes in a queue that are not one of our messages."""
+    """Bytes in a queue that are not a valid order message."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"not an order message: {reason}")
@@ -41,7 +41,7 @@ class MalformedMessage(ValueError):
 
 
 class _Message(msgspec.Struct, kw_only=True):
-    """Dramatiq's message, as its own encoder would write it."""
+    """A Dramatiq message, encoded as Dramatiq's own encoder does."""
 
     queue_name: str
     actor_name: str
@@ -54,7 +54,7 @@ class _Message(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class OrderMessage:
-    """An order on its way: its id, the actor it is for (the order's kind), and its signed text."""
+    """An order as it is sent: its id, its actor (the order's kind), and its signed text."""
 
     order_id: UUID
     actor: str
@@ -62,7 +62,7 @@ class OrderMessage:
 
 
 def encode_order(message: OrderMessage, *, sent_at: datetime, queue: str = DEFAULT_QUEUE) -> bytes:
-    """The bytes to enqueue; `sent_at` (the database's time) only informs. Raises `OrderTooLarge`."""
+    """Return the bytes to enqueue. `sent_at` (the database's time) is informative only. Raises `OrderTooLarge`."""
     if (size := len(message.order.encode())) > (bound := sealed_bytes(message.actor)):
         raise OrderTooLarge(message.order_id, size, bound)
     sent = _Message(
@@ -76,31 +76,31 @@ def encode_order(message: OrderMessage, *, sent_at: datetime, queue: str = DEFAU
 
 
 def refuse_too_large(order_id: UUID, kind: str, order: str) -> None:
-    """Raises `OrderTooLarge` for an order or operation, unsigned, that no node would take, and `NotInCatalogue`."""
+    """Raise `OrderTooLarge` if an unsigned order or operation exceeds its type's size, and `NotInCatalogue`."""
     if (size := len(order.encode())) > (bound := bounds_of(kind).payload_bytes):
         raise OrderTooLarge(order_id, size, bound)
 
 
-@lru_cache(maxsize=64)  # of kinds in the catalogue; of others a node may make up as many as it likes
+@lru_cache(maxsize=64)  # bounded, because a node may invent any number of unknown kinds
 def sealed_bytes(kind: str) -> int:
-    """How long the signed text of a task of this kind may be; of an unknown kind, what the longest may have."""
+    """Return the maximum length of the signed text of a task of this kind; for an unknown kind, that of any task."""
     types = (CATALOGUE[kind],) if kind in CATALOGUE else CATALOGUE.values()
-    # Base64 makes four characters of three bytes.
+    # Base64 encodes three bytes as four characters.
     return (max(type_.bounds.payload_bytes for type_ in types) + 2) // 3 * 4 + _SEAL_BYTES
 
 
 def decode_message(data: bytes) -> Message[Any]:
-    """The Dramatiq message in a queue's bytes, checked to be one of ours. Raises `MalformedMessage`."""
+    """Return the Dramatiq message in a queue's bytes if it is a valid order message. Raises `MalformedMessage`."""
     try:
         message: Message[Any] = Message.decode(data)
     except DecodeError:
-        raise MalformedMessage("its bytes are not a message's JSON") from None
+        raise MalformedMessage("its bytes are not the JSON of a message") from None
     order_of(message)
     return message
 
 
 def order_of(message: Message[Any]) -> OrderMessage:
-    """The order that a Dramatiq message carries. Raises `MalformedMessage`."""
+    """Return the order in a Dramatiq message. Raises `MalformedMessage`."""
     match message:
         case Message(args=(str(order),), kwargs={**kwargs}, options={**options}) if (
             not kwargs and not options

@@ -1,8 +1,8 @@
-"""Every failpoint: by the work in whose course it lies, and with the programs that do that work.
+"""Declarations of all failpoints, each with the work it belongs to and the programs that do this work.
 
-A name is written here once. The types are for mypy, at each call of `failpoint` and at each `Step`; the table made of
-them is for arming, and for the tests that kill each program at each of its failpoints. A work that grows a step adds
-its name to the work's type; a new work is a type and a line in `WORKS`.
+Each name is written once, here. mypy checks the types at each call of `failpoint` and at each `Step`; the table built
+from them serves arming and the tests that kill each program at each of its failpoints. A new step adds its name to the
+type of its work; a new work adds a type and a line in `WORKS`.
 """
 
 from collections.abc import Iterator
@@ -13,21 +13,21 @@ Process = Literal["api", "dispatcher", "projector", "agent"]
 Side = Literal["before", "after"]
 
 Commanding = Literal["handle.before_append", "handle.before_commit", "handle.committed"]
-"""A command on its way to facts."""
+"""Recording the facts of a command."""
 Granting = Literal["api.session_granted"]
-"""A node has a session: its facts, then its Redis user."""
+"""Granting a node session: its facts, then its Redis user."""
 Revoking = Literal["api.node_revoked"]
-FollowingSessions = Literal["queue_users.before", "queue_users.told"]
-"""Redis users to the sessions of nodes."""
+FollowingSessions = Literal["queue_users.before", "queue_users.applied"]
+"""Applying the sessions of nodes to Redis users."""
 TakingReports = Literal["intake.taken"]
 Dispatching = Literal["follow.before_commit", "follow.committed"]
-"""Facts to task rows, with the checkpoint."""
-Sending = Literal["sweeper.before_send", "relay.sending", "relay.sent", "sweeper.sent"]
-"""Task rows to queues."""
+"""Deriving task rows from facts, with the checkpoint."""
+Sending = Literal["task_sender.before_send", "relay.sending", "relay.sent", "task_sender.sent"]
+"""Sending task rows to queues."""
 Withdrawing = Literal["relay.withdrawing", "relay.withdrawn"]
-"""What dead workers hold of tasks that are at their end."""
+"""Removing ended tasks that dead workers still hold."""
 Restoring = Literal["redis.restored_users", "redis.refilled"]
-"""A Redis that lost its memory."""
+"""Restoring a Redis that lost its data."""
 Projecting = Literal["project.before_commit", "project.committed"]
 Rebuilding = Literal["rebuild.before_emptying", "rebuild.emptied", "rebuild.before_exchange"]
 
@@ -36,17 +36,17 @@ Joining = Literal[
     "agent.enrolled.before", "agent.enrolled.after",
     "agent.described.before", "agent.described.after",
 ]  # fmt: skip
-"""The agent's own end of its enrolment, and what it says of its host."""
+"""The agent's side of its enrolment, and the description of its node."""
 Fetching = Literal["queue.fetch.before", "queue.fetched"]
 Settling = Literal["queue.handled", "queue.settled"]
-PuttingBack = Literal["queue.put_back.before", "queue.put_back.after"]
-"""What was fetched and not begun, when an agent ends."""
+Requeueing = Literal["queue.requeue.before", "queue.requeue.after"]
+"""Requeueing orders that were fetched and not begun, when an agent ends."""
 Fencing = Literal["agent.fence.before", "agent.fence.after"]
-"""What a slot should hold, onto disk."""
-Concluding = Literal["agent.outcome.kept", "agent.outcome.told"]
-Operating = Literal["agent.operation.ended", "agent.operation.told"]
-"""What an admin asked of a node, to its end."""
-Interrupting = Literal["agent.interrupted.told"]
+"""Writing the desired state of a slot to disk."""
+Concluding = Literal["agent.outcome.kept", "agent.outcome.reported"]
+Operating = Literal["agent.operation.ended", "agent.operation.reported"]
+"""Executing an operation that an admin requested, and reporting its end."""
+Interrupting = Literal["agent.interrupted.reported"]
 Reporting = Literal[
     "agent.report.before", "agent.report.after",
     "agent.deliver.before", "agent.deliver.after",
@@ -69,28 +69,28 @@ StepName = Literal[
     "gateway.remove_foreign_ports",
     "gateway.set_routes", "gateway.delete_neighbours",
 ]  # fmt: skip
-"""Changes of a host: what one `Step` of a plan does, each with a failpoint before and after."""
+"""Changes of a host: the effects of `Step`s of a plan, each with a failpoint before and after."""
 
 Failpoint = (
     Commanding | Granting | Revoking | FollowingSessions | TakingReports
     | Dispatching | Sending | Withdrawing | Restoring | Projecting | Rebuilding
-    | Joining | Fetching | Settling | PuttingBack
+    | Joining | Fetching | Settling | Requeueing
     | Fencing | Concluding | Operating | Interrupting | Reporting | Compacting
 )  # fmt: skip
-"""Those that the code names one by one."""
+"""Failpoints that the code names one by one."""
 
 STEPS: Final[tuple[StepName, ...]] = get_args(StepName)
 SIDES: Final[tuple[Side, ...]] = get_args(Side)
 
 
 def step_point(step: StepName, side: Side) -> str:
-    """The name of a step's failpoint."""
+    """Return the name of a step's failpoint."""
     return f"agent.{step}.{side}"
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A failpoint: the work it lies in, and the programs that come by there."""
+    """A failpoint, the work it belongs to, and the programs that reach it."""
 
     name: str
     work: str
@@ -112,7 +112,7 @@ WORKS: Final[tuple[tuple[str, Any, tuple[Process, ...]], ...]] = (
     ("joining", Joining, ("agent",)),
     ("fetching", Fetching, ("agent",)),
     ("settling", Settling, ("agent",)),
-    ("putting back", PuttingBack, ("agent",)),
+    ("putting back", Requeueing, ("agent",)),
     ("fencing", Fencing, ("agent",)),
     ("concluding", Concluding, ("agent",)),
     ("operating", Operating, ("agent",)),
@@ -130,4 +130,4 @@ def _declared() -> Iterator[Declared]:
 
 
 FAILPOINTS: Final = {each.name: each for each in _declared()}
-"""All of them, by name."""
+"""All failpoints by name."""

@@ -1,4 +1,4 @@
-"""The HTTP application: routes, problems, a request id on everything."""
+"""The HTTP application: routes, problem responses and a request id for each request."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,13 @@ from fastapi_offline import FastAPIOffline
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from control_plane.api import (
+from control_plane.api.feed.feed import Feed
+from control_plane.api.requests import problems
+from control_plane.api.requests.body_limit import Bounded
+from control_plane.api.requests.parameters import known_parameters
+from control_plane.api.requests.report_gate import ReportGate
+from control_plane.api.requests.request_checks import HeadAsGet, storable
+from control_plane.api.routes import (
     agent,
     allocations,
     desired_state,
@@ -21,30 +27,27 @@ from control_plane.api import (
     nodes,
     parked,
     paths,
-    problems,
     progress,
     projections,
     status,
-    stories,
     tasks,
+    timelines,
 )
-from control_plane.api.bounded import Bounded
-from control_plane.api.edge import HeadAsGet, storable
-from control_plane.api.feed import Feed
-from control_plane.api.offers import Offering
-from control_plane.api.parameters import known_parameters
-from control_plane.api.report_gate import ReportGate
-from control_plane.sealing import OrderKeys
+from control_plane.api.views.offered_images import Offering
+from control_plane.identity.sealing import OrderKeys
 from control_plane.time_travel.travel import TimeTravel
 from control_plane.wiring import Plane
 from events.values import new_uuid
 
-DESCRIPTION = "Who gets which slot, MAC, IP and port of a GPU cloud, for how long, and what was true when."
+DESCRIPTION = (
+    "Allocate GPU slices with their slots, MAC and IP addresses and public ports, and query their state at any time in"
+    " the past."
+)
 
 
 def create_app(plane: Plane, feed: Feed, keys: OrderKeys) -> FastAPI:
-    """The application over one process's connections."""
-    # The documentation page is served with its own script and style sheet: it works without internet.
+    """Create the HTTP application on the connections of one process."""
+    # The documentation page serves its own script and style sheet, so that it works without internet access.
     app = FastAPIOffline(
         redoc_url=None,
         title="Sliceplane",
@@ -61,10 +64,10 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys) -> FastAPI:
     app.add_middleware(Offering, images=plane.settings.offered)
     app.add_middleware(Bounded)
     app.add_middleware(HeadAsGet)
-    app.add_middleware(_Named)
+    app.add_middleware(_RequestId)
     for router in (
         allocations.router,
-        stories.router,
+        timelines.router,
         nodes.router,
         drift.router,
         ingress.router,
@@ -86,21 +89,21 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys) -> FastAPI:
 
 
 def _openapi_of(app: FastAPI) -> Callable[[], dict[str, Any]]:
-    """A replacement of `FastAPI.openapi` that adds the schemas of problems, to which every route refers."""
-    made = app.openapi
+    """Return a replacement of `FastAPI.openapi` that adds the schemas of problems, to which every route refers."""
+    original = app.openapi
 
     def openapi() -> dict[str, Any]:
-        document = made()
+        document = original()
         document["components"]["schemas"].update(problems.schemas())
         return document
 
     return openapi
 
 
-class _Named:
-    """Names each request in its log lines, its events and its answer.
+class _RequestId:
+    """Middleware that puts a request id into the log lines, events and response headers of each request.
 
-    Plain ASGI: Starlette's own way would pass each part of a watch from one task to another.
+    Plain ASGI: Starlette's base class would pass each chunk of a watch from one asyncio task to another.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -110,13 +113,13 @@ class _Named:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        name = f"req-{new_uuid().hex}"
-        scope.setdefault("state", {})["request_id"] = name
+        request_id = f"req-{new_uuid().hex}"
+        scope.setdefault("state", {})["request_id"] = request_id
 
-        async def named(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["X-Request-Id"] = name
+                MutableHeaders(scope=message)["X-Request-Id"] = request_id
             await send(message)
 
-        with structlog.contextvars.bound_contextvars(request=name):
-            await self._app(scope, receive, named)
+        with structlog.contextvars.bound_contextvars(request=request_id):
+            await self._app(scope, receive, send_with_id)

@@ -1,4 +1,4 @@
-"""The API as a program: one process that serves on every address of the settings."""
+"""The API server: one process that listens on every address of the settings."""
 
 import asyncio
 import resource
@@ -9,29 +9,29 @@ import structlog
 import uvicorn
 
 from control_plane.api.app import create_app
-from control_plane.api.feed import Feed
+from control_plane.api.feed.feed import Feed
 from control_plane.certificates import server_context
-from control_plane.followers import ledger_dsn
-from control_plane.sealing import order_keys
-from control_plane.wake import Waiter, listen
+from control_plane.dispatcher.dispatcher_program import ledger_dsn
+from control_plane.following.wake import Waiter, listen
+from control_plane.identity.sealing import order_keys
 from control_plane.wiring import Plane
-from events.tail import Tail
+from events.ledger.tail import Tail
 
 log = structlog.get_logger()
 LAST_SECONDS: Final = 2
 KEEP_ALIVE_SECONDS: Final = 75
-"""Longer than a node rests between two heartbeats: over TLS, a new connection costs more than the heartbeat."""
+"""Longer than a node's heartbeat interval: over TLS, a new connection costs more than the heartbeat."""
 
 
 class CannotListen(Exception):
-    """An address of the settings that cannot be listened on; the message names it and the reason."""
+    """The server cannot listen on an address of the settings; the message has the address and the reason."""
 
     def __init__(self, address: str, error: OSError) -> None:
-        super().__init__(f"{address}: {error.strerror or error}")
+        super().__init__(f"cannot listen on {address}: {error.strerror or error}")
 
 
 async def serve(plane: Plane) -> None:
-    """Serve until cancelled; requests under way are then answered, for `LAST_SECONDS` at most.
+    """Serve until cancelled; requests in progress are then answered, for at most `LAST_SECONDS`.
 
     Raises `NoSigningKey`, `UnusableCertificate` and `CannotListen` before it serves a request.
     """
@@ -68,7 +68,7 @@ async def _until_cancelled(server: uvicorn.Server, sockets: list[socket.socket],
     try:
         await asyncio.shield(serving)
     except asyncio.CancelledError:
-        # Cancelled itself, it would drop its connections where they stand, answers of committed commands included.
+        # Cancelling the server's own task would close all connections at once and lose responses of committed commands.
         server.should_exit = True
         feed.end_watches()
         await serving
@@ -76,13 +76,15 @@ async def _until_cancelled(server: uvicorn.Server, sockets: list[socket.socket],
 
 
 def _allow_connections() -> None:
-    """As many as this process may have at all: each node keeps one, and the usual soft limit is 1,024."""
+    """Raise the limit of open files to the hard limit: each node keeps a connection, and the usual soft limit is
+    1,024.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _listener(address: str) -> socket.socket:
-    """Raises `CannotListen`."""
+    """Open a listening socket on `host:port`. Raises `CannotListen`."""
     host, _, port = address.rpartition(":")
     try:
         return socket.create_server((host, int(port)), reuse_port=False, backlog=1024)

@@ -1,7 +1,6 @@
-"""`sliceplane`, the command line: a client of the REST API that shares no code with the server.
+"""`sliceplane`, the command-line client of the REST API. It shares no code with the server.
 
-Ctrl-C ends it with 130 and without a traceback, also while its modules are still imported: from when Python itself has
-started, and `main` with it.
+Ctrl-C ends it with exit code 130 and without a traceback, also while modules are still being imported.
 """
 
 import os
@@ -13,25 +12,25 @@ _INTERRUPTED = 130
 
 
 def main() -> None:
-    # Ignored where whoever started us wants it so: a shell does for what it runs in the background.
-    heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if heard:
+    # The parent process may have set SIGINT to be ignored, as a shell does for background jobs; keep that.
+    interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if interruptible:
         signal.signal(signal.SIGINT, _end_at_once)
     from control_plane.cli.program import program
 
     try:
-        if heard:
+        if interruptible:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         program(prog_name="sliceplane")
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     finally:
-        if heard:
+        if interruptible:
             signal.signal(signal.SIGINT, _end_at_once)
 
 
 def _end_at_once(_number: int, _frame: FrameType | None) -> None:
-    # An exception would show as a traceback in an import or as the interpreter ends, or be lost in a callback.
+    # An exception would print a traceback during an import or at interpreter exit, or be lost in a callback.
     os._exit(_INTERRUPTED)
 
 

@@ -1,8 +1,8 @@
-"""Where the control plane is and with which key to ask: the only place that reads the environment.
+"""URL, API key and CA of the control plane. This is the only module of the client that reads the environment.
 
-Order, for each of the two: option, environment, configuration file. The key of a file goes to the URL of that
-file only, so that a mistyped --url never receives the secret of another installation. So it is with the CA in a file,
-which says for its URL who is believed there; --ca and SLICEPLANE_CA name a file (PEM) that says it for any.
+URL and key are taken from the option, else from the environment, else from the configuration file. The key in a file is
+sent only to the URL in that file, so that a mistyped --url never receives the secret of another installation. The CA in
+a file also applies only to its URL; the CA file (PEM) of --ca or SLICEPLANE_CA applies to any URL.
 """
 
 import os
@@ -18,8 +18,8 @@ from control_plane.cli.failures import NoAccess, WrongUsage
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`ca` (PEM) is whom to believe at the URL, None the system's CAs. `warnings` are shown to the user
-    and are not errors. `identity` and `namespaces` are for `sliceplane ssh`, which describes them.
+    """Access to a control plane. `ca` (PEM) verifies its certificate; None: the system's CAs. `warnings` are shown to
+    the user. `identity` and `namespaces` are used by `sliceplane ssh` (see `control_plane.cli.ssh`).
     """
 
     url: str
@@ -39,8 +39,10 @@ class _ClientFile(msgspec.Struct, frozen=True):
 
 
 def config_files(environ: Mapping[str, str], *, root: bool) -> tuple[Path, ...]:
-    """The file that SLICEPLANE_CONFIG names, else `client.json` in the state folders that `./dev up` and
-    `./dev up --simulated` use: the first of them that is there counts.
+    """Return the candidate configuration files, of which the first existing one is used.
+
+    These are the file that SLICEPLANE_CONFIG names, else `client.json` in the state folders of `./dev up` and
+    `./dev up --simulated`.
     """
     if named := environ.get("SLICEPLANE_CONFIG"):
         return (Path(named),)
@@ -51,20 +53,20 @@ def config_files(environ: Mapping[str, str], *, root: bool) -> tuple[Path, ...]:
     return tuple(state / name / "client.json" for name in ("sliceplane", "sliceplane-simulated"))
 
 
-def first_there(files: Sequence[Path]) -> Path:
-    """Or the first of all, for whoever is told that there is none."""
+def first_existing(files: Sequence[Path]) -> Path:
+    """Return the first existing file; if none exists, the first file, to be named in the error message."""
     return next((file for file in files if os.access(file, os.F_OK)), files[0])
 
 
 def find_access(url: str | None, api_key: str | None, ca: Path | None = None) -> Access:
-    """Raises `WrongUsage` when no control plane is known, `NoAccess` when no key is."""
+    """Find the URL, API key and CA to use. Raises `WrongUsage` if the URL is missing, `NoAccess` if the key is."""
     environ = os.environ
     url = _checked(url or environ.get("SLICEPLANE_URL") or None)
     api_key = api_key or environ.get("SLICEPLANE_API_KEY")
     if ca is None and (named := environ.get("SLICEPLANE_CA")):
         ca = Path(named)
     given = None if ca is None else _read_ca(ca)
-    path = first_there(config_files(environ, root=os.geteuid() == 0))
+    path = first_existing(config_files(environ, root=os.geteuid() == 0))
     if url and api_key:
         return _about(_file_about(url, path), url, api_key, given)
     return _completed(url, api_key, given, path)
@@ -72,7 +74,9 @@ def find_access(url: str | None, api_key: str | None, ca: Path | None = None) ->
 
 def _checked(url: str | None) -> str | None:
     if url is not None and not url.startswith(("http://", "https://")):
-        raise WrongUsage(f"{url} is no URL of a control plane", "it starts with http:// or https://")
+        raise WrongUsage(
+            f"{url} is not a URL of a control plane", "use a URL that starts with http:// or https://"
+        )
     return url
 
 
@@ -80,10 +84,10 @@ def _read_ca(path: Path) -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise WrongUsage(
-            f"cannot read the CA {path}: {why}",
-            "--ca and SLICEPLANE_CA name a file in PEM",
+            f"cannot read the CA file {path}: {reason}",
+            "set --ca or SLICEPLANE_CA to a PEM file",
         ) from error
 
 
@@ -110,16 +114,16 @@ def _completed(url: str | None, api_key: str | None, ca: str | None, path: Path)
     found = _read(path)
     if url is None and found is None:
         raise WrongUsage(
-            f"no control plane is known: there is no file {path}",
-            "start one here: ./dev up",
-            "or name one: --url and --api-key, or SLICEPLANE_URL and SLICEPLANE_API_KEY",
+            f"no control plane is configured: the file {path} does not exist",
+            "start a control plane on this machine: ./dev up",
+            "or specify one: --url and --api-key, or SLICEPLANE_URL and SLICEPLANE_API_KEY",
         )
     if found is not None and url in (None, found.url, found.url.rstrip("/")):
         return _about(found, found.url, api_key or found.api_key, ca, _open_to_others(path))
     if url is None or api_key is None:
         raise NoAccess(
-            f"no API key is known for {url}",
-            "give one: --api-key or SLICEPLANE_API_KEY",
+            f"no API key is configured for {url}",
+            "specify one: --api-key or SLICEPLANE_API_KEY",
         )
     return Access(url.rstrip("/"), api_key, ca)
 
@@ -132,16 +136,16 @@ def _read(path: Path) -> _ClientFile | None:
     except OSError as error:
         raise WrongUsage(
             f"cannot read {path}: {error.strerror}",
-            "name another with SLICEPLANE_CONFIG",
+            "set SLICEPLANE_CONFIG to another file",
         ) from error
     except msgspec.DecodeError as error:
         raise WrongUsage(
-            f"{path} is no configuration: {error}",
-            'it holds {"url": "...", "api_key": "..."}',
+            f"{path} is not a valid configuration file: {error}",
+            'expected content: {"url": "...", "api_key": "..."}',
         ) from error
 
 
 def _open_to_others(path: Path) -> tuple[str, ...]:
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
-        return (f"{path} holds an API key and others can read it; close it: chmod 600 {path}",)
+        return (f"{path} contains an API key and others can read it; run chmod 600 {path}",)
     return ()

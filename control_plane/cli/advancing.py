@@ -1,7 +1,7 @@
-"""How far things are on their way through the log, and how fast: bars on a terminal, now and then a line elsewhere.
+"""Progress of rebuilds and verifications through the ledger: bars on a terminal, a line every few seconds elsewhere.
 
-The rate is that of the last looks, counted in positions, nearly all of which are events. What is drawn goes to
-stderr and is gone afterwards; what stays is one line for each thing that arrived.
+The rate is that of the last polls, in positions, nearly all of which are events. Bars are drawn on stderr and removed
+afterwards; one line remains for each item that is complete.
 """
 
 import time
@@ -18,11 +18,11 @@ from control_plane.cli.screen import Screen
 
 _LINE_SECONDS: Final = 2.0
 _WIDE: Final = 80
-"""Columns; on fewer there is no room for a bar."""
+"""Minimum number of terminal columns for a bar."""
 
 
 class Advancing(Protocol):
-    """Is told where each thing is, and when one has arrived."""
+    """Display of the progress of named items. `at` updates the position of one, `arrived` completes it."""
 
     def at(self, name: str, position: int, last: int) -> None: ...
 
@@ -31,7 +31,7 @@ class Advancing(Protocol):
 
 @contextmanager
 def advancing(screen: Screen, what: str) -> Iterator[Advancing]:
-    """What fits the screen, for as long as the block lasts. `what` is done to each of the things."""
+    """Provide the display that fits the screen while the block runs. `what` is the activity, such as "rebuilding"."""
     if screen.json:
         yield Silence()
     elif screen.lively:
@@ -50,38 +50,38 @@ class Silence:
 
 
 class Bars:
-    """A line for each thing, redrawn by Rich's thread."""
+    """A progress bar for each item, redrawn by Rich's thread."""
 
-    def __init__(self, drawn: Progress, what: str) -> None:
-        self._drawn, self._what = drawn, what
+    def __init__(self, progress: Progress, what: str) -> None:
+        self._progress, self._what = progress, what
         self._tasks: dict[str, TaskID] = {}
         self._began = time.monotonic()
 
     def at(self, name: str, position: int, last: int) -> None:
         if name not in self._tasks:
-            self._tasks[name] = self._drawn.add_task(f"{self._what} {name}", total=last, name=name)
-        self._drawn.update(self._tasks[name], completed=position, total=last)
+            self._tasks[name] = self._progress.add_task(f"{self._what} {name}", total=last, name=name)
+        self._progress.update(self._tasks[name], completed=position, total=last)
 
     def arrived(self, name: str, last: int, how: str) -> None:
         if name in self._tasks:
-            self._drawn.remove_task(self._tasks.pop(name))
-        self._drawn.console.print(_arrival(name, last, how, time.monotonic() - self._began))
+            self._progress.remove_task(self._tasks.pop(name))
+        self._progress.console.print(_arrival(name, last, how, time.monotonic() - self._began))
 
 
 class Lines:
-    """A line every few seconds, for logs and pipes."""
+    """A line of text every few seconds, for logs and pipes."""
 
     def __init__(self, console: Console, what: str) -> None:
         self._console, self._what = console, what
-        self._told: dict[str, tuple[float, int]] = {}
+        self._printed: dict[str, tuple[float, int]] = {}
         self._began = time.monotonic()
 
     def at(self, name: str, position: int, last: int) -> None:
         now = time.monotonic()
-        then, before = self._told.setdefault(name, (now, position))
+        then, before = self._printed.setdefault(name, (now, position))
         if now - then < _LINE_SECONDS or position <= before:
             return
-        self._told[name] = now, position
+        self._printed[name] = now, position
         rate = f"{(position - before) / (now - then):,.0f} events/s"
         self._console.print(f"{self._what} {name}: {_share(position, last)}, {rate}")
 
@@ -116,7 +116,7 @@ class _Rate(ProgressColumn):
 
 def _share(position: int, last: int) -> str:
     if not last:
-        return "waiting for its turn"
+        return "waiting to start"
     return f"{position:,} of {last:,}"
 
 

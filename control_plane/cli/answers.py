@@ -1,7 +1,7 @@
-"""What the REST API answers, as far as people are shown it.
+"""Response types of the REST API, with the fields that the client displays.
 
-Fields that this release does not know are passed over, so that an older command line works with a newer
-control plane; `--json` prints the answer as it came and loses none of them.
+Unknown fields are ignored, so that an older client works with a newer control plane; `--json` prints the response
+unchanged, with all fields.
 """
 
 from datetime import datetime
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A part of an answer."""
+    """Base class of the parts of a response."""
 
 
 class Reason(Answer, frozen=True):
@@ -22,7 +22,7 @@ class Reason(Answer, frozen=True):
 
 
 class Objection(Answer, frozen=True):
-    """One reason of a refusal. `field` is a JSON pointer into the request body, `parameter` the name of a parameter."""
+    """One reason of a refusal. `field` is a JSON pointer into the request body, `parameter` is a parameter's name."""
 
     code: str
     message: str
@@ -31,7 +31,7 @@ class Objection(Answer, frozen=True):
 
 
 class Problem(Answer, frozen=True):
-    """RFC 9457, with our `reasons` and `request_id`."""
+    """Problem details (RFC 9457), extended by `reasons` and `request_id`."""
 
     title: str
     status: int
@@ -46,12 +46,12 @@ class Page(Answer, frozen=True):
 
 
 class Drift(Answer, frozen=True):
-    """What is otherwise on a host than it is wanted."""
+    """A difference between the desired and the observed state of a node."""
 
     node_id: str
     kind: str
-    wanted: str
-    found: str
+    desired: str
+    observed: str
     since: datetime
     slot_id: str | None = None
     ingress_id: str | None = None
@@ -100,7 +100,7 @@ class Node(Answer, frozen=True):
     blocked_by: str | None = None
 
 
-class ExpectedNode(Answer, frozen=True):
+class RegisteredNode(Answer, frozen=True):
     id: str
     subnet: str
     enrolment_token: str
@@ -177,7 +177,7 @@ class Replacement(Answer, frozen=True):
 
 
 class Ingress(Answer, frozen=True):
-    """A way in from outside."""
+    """An ingress rule."""
 
     id: str
     slot_id: str
@@ -206,7 +206,7 @@ class Allocation(Answer, frozen=True):
     image: str
     requested_at: datetime
     version: int
-    """How many of its events it tells."""
+    """Number of the allocation's events that this view includes."""
     reason: Reason | None = None
     slots: tuple[AllocatedSlot, ...] = ()
     lease: Lease | None = None
@@ -234,7 +234,7 @@ class DriftCount(Answer, frozen=True):
 
 
 class Status(Answer, frozen=True):
-    """The checks; the counts are there only while Postgres answers."""
+    """The checks, and the counts, which are present only if Postgres responds."""
 
     status: str
     checks: tuple[HealthCheck, ...]
@@ -244,7 +244,7 @@ class Status(Answer, frozen=True):
 
 
 class Event(Answer, frozen=True):
-    """One entry of the ledger. `data` is the fact, whose shape depends on `type`."""
+    """One event of the ledger. `data` is the fact; its shape depends on `type`."""
 
     position: int
     stream: str
@@ -253,13 +253,13 @@ class Event(Answer, frozen=True):
     actor: str
     data: dict[str, object]
     version: int
-    """Its number in its stream."""
+    """Number of the event in its stream."""
     project: str | None = None
-    why: str | None = None
+    reason: str | None = None
 
 
 class Step(Answer, frozen=True):
-    """How far a node is with a task."""
+    """Progress of a node with a task."""
 
     step: str
     number: int
@@ -298,11 +298,11 @@ class Task(Answer, frozen=True):
 
 
 class ReachPath(Answer, frozen=True):
-    """One way from a part to another."""
+    """A network path from one part of Sliceplane to another."""
 
-    who: str
-    reaches: str
-    at: str
+    client: str
+    server: str
+    address: str
     transport: str
     encrypted: bool
     credential: str
@@ -311,5 +311,5 @@ class ReachPath(Answer, frozen=True):
 
 
 def decode(raw: bytes | msgspec.Raw, kind: type[T]) -> T:
-    """Read one answer. Raises `msgspec.ValidationError` or `msgspec.DecodeError`."""
+    """Decode one response. Raises `msgspec.ValidationError` or `msgspec.DecodeError`."""
     return msgspec.json.decode(raw, type=kind)

@@ -1,8 +1,8 @@
-"""One conversation with the control plane over HTTP.
+"""HTTP client of the control plane.
 
-Requests are repeated, within a few seconds, while no answer came or the answer was "later" (429, 503, or the 409
-of a twin in progress, each with Retry-After). A POST carries an Idempotency-Key made once, so that repeating it
-after a lost connection cannot do the thing twice.
+A request is retried for a few seconds if the connection fails or the response is 429, 503, or 409 because a request
+with the same idempotency key is in progress, each with Retry-After. All attempts of a POST have the same
+Idempotency-Key, so that a retry after a lost connection cannot execute it twice.
 """
 
 import time
@@ -25,20 +25,20 @@ Params = Mapping[str, str | int | Sequence[str] | None]
 
 _TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
 _STREAM_TIMEOUT: Final = httpx.Timeout(60.0, connect=5.0)
-"""Between two reads of a stream; heartbeats come more often, so silence means a dead connection."""
+"""Timeout between two reads of a stream. Heartbeats are more frequent, so that a timeout means a dead connection."""
 _PROBE_TIMEOUT: Final = httpx.Timeout(10.0, connect=5.0)
-"""More than the longest that a check waits for a server."""
+"""Longer than the longest timeout of a readiness check."""
 _PAUSES: Final = (0.2, 0.5, 1.0)
 _LONGEST_PAUSE: Final = 5.0
 _LARGEST_PAGE: Final = 100
-_LATER: Final = frozenset({409, 429, 503})
+_RETRYABLE: Final = frozenset({409, 429, 503})
 
 
 class Client:
-    """Close it, or use it in a `with` block. Every method raises a `Failure`.
+    """Client of one control plane. Close it, or use it in a `with` block. Every method raises a `Failure`.
 
-    `asides` is what the answers said beside their content: of what moment they are, and that there is more. `recorded`
-    is the time of the last event up to that moment, once an answer of the past said so.
+    `asides` are notes for the user about responses: the position of a past state, and that more results are available.
+    `recorded` is the time of the last event included in a past state, once a response had it.
     """
 
     def __init__(self, access: Access) -> None:
@@ -50,7 +50,7 @@ class Client:
         try:
             self._http = httpx.Client(base_url=access.url, headers=headers, timeout=_TIMEOUT, verify=trusted)
         except (httpx.InvalidURL, UnicodeEncodeError) as error:
-            raise Unreachable(f"cannot use {access.url}: {error}", "look at the URL and the key") from error
+            raise Unreachable(f"cannot use {access.url}: {error}", "check the URL and the API key") from error
 
     def __enter__(self) -> Self:
         return self
@@ -67,7 +67,7 @@ class Client:
         return self._send("GET", path, params=params)
 
     def probe(self, path: str) -> bytes:
-        """The answer of one attempt, whatever its status. Raises `Unreachable`."""
+        """Return the response body of a single attempt, whatever its status. Raises `Unreachable`."""
         with self._lost_connections():
             return self._http.get(path, timeout=_PROBE_TIMEOUT).content
 
@@ -84,14 +84,14 @@ class Client:
         return self._send("DELETE", path)
 
     def items(self, path: str, params: Params | None = None, limit: int | None = None) -> "Listing":
-        """The items of a list, over all its pages, at most `limit` of them (one or more)."""
+        """Return the items of a list from all its pages, at most `limit` items (at least one)."""
         return Listing(self, path, params or {}, limit)
 
     @contextmanager
     def stream(
         self, path: str, params: Params | None = None, last_id: str | None = None
     ) -> Iterator[Iterator[str]]:
-        """Lines of a server-sent event stream, behind the id that was told last. Raises `Unreachable` when it
+        """Provide the lines of a server-sent event stream after `last_id`. Raises `Unreachable` if the connection
         breaks.
         """
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
@@ -129,22 +129,23 @@ class Client:
                 response = self._http.send(request)
             except httpx.TransportError as error:
                 if why_untrusted(error):
-                    break  # it will not be believed in a second either
+                    break  # a retry would fail the certificate verification again
                 time.sleep(pause)
                 continue
-            if response.status_code not in _LATER or "Retry-After" not in response.headers:
+            if response.status_code not in _RETRYABLE or "Retry-After" not in response.headers:
                 return self._answer(response)
-            time.sleep(_asked_pause(response))
+            time.sleep(_retry_pause(response))
         with self._lost_connections():
             return self._answer(self._http.send(request))
 
     def _answer(self, response: httpx.Response) -> bytes:
         if not response.is_success:
             raise self._failure(response)
-        if place := response.headers.get("Sliceplane-Position"):
+        if cursor := response.headers.get("Sliceplane-Position"):
             recorded = response.headers.get("Sliceplane-Time")
             self.recorded = None if recorded is None else datetime.fromisoformat(recorded)
-            self.asides[f"as of {place}, recorded {recorded or 'the beginning'}"] = None
+            when = f"recorded {recorded}" if recorded else "before the first event"
+            self.asides[f"as of cursor {cursor}, {when}"] = None
         return response.content
 
     def _failure(self, response: httpx.Response) -> Failure:
@@ -152,8 +153,8 @@ class Client:
             return from_problem(decode(response.content, Problem))
         except msgspec.DecodeError:
             return Unreachable(
-                f"{self.url} answered {response.status_code} in words that are not the control plane's",
-                "look at the URL: is something else listening there?",
+                f"{self.url} returned {response.status_code} with an unexpected body",
+                "check the URL: another server may be listening there",
             )
 
     @contextmanager
@@ -163,31 +164,33 @@ class Client:
         except httpx.TransportError as error:
             if untrusted := why_untrusted(error):
                 what, *advice = untrusted
-                raise Unreachable(f"{self.url} is not believed: {what}", *advice) from error
+                raise Unreachable(f"cannot verify the certificate of {self.url}: {what}", *advice) from error
             what = str(error) or type(error).__name__
             raise Unreachable(
                 f"cannot reach the control plane at {self.url}: {what}",
-                "is it running? start one here: ./dev up",
+                "check that it is running, or start one on this machine: ./dev up",
             ) from error
 
 
 class Listing:
-    """Items of a list. `next_cursor`, once they are all told, is where the API goes on behind them; None at the end."""
+    """The items of a list. After the iteration, `next_cursor` is the API's cursor after the last item; None at the
+    end.
+    """
 
     def __init__(self, client: Client, path: str, params: Params, limit: int | None) -> None:
         self._client, self._path, self._params, self._limit = client, path, params, limit
         self.next_cursor: str | None = None
 
     def __iter__(self) -> Iterator[msgspec.Raw]:
-        wanted, left = dict(self._params), self._limit
+        params, left = dict(self._params), self._limit
         while left is None or left > 0:
-            page = decode(self._client.get(self._path, {**wanted, "limit": _page_size(left)}), Page)
+            page = decode(self._client.get(self._path, {**params, "limit": _page_size(left)}), Page)
             yield from page.items[:left]
             left = None if left is None else left - len(page.items)
-            self.next_cursor = wanted["cursor"] = page.next_cursor
+            self.next_cursor = params["cursor"] = page.next_cursor
             if page.next_cursor is None:
                 return
-        self._client.asides["there is more than --limit lets through"] = None
+        self._client.asides["more results available; raise --limit"] = None
 
 
 def _given(params: Params | None) -> dict[str, str | int | Sequence[str]]:
@@ -198,6 +201,6 @@ def _page_size(limit: int | None) -> int | None:
     return None if limit is None else min(limit, _LARGEST_PAGE)
 
 
-def _asked_pause(response: httpx.Response) -> float:
-    asked = response.headers["Retry-After"]
-    return min(float(asked), _LONGEST_PAUSE) if asked.isdigit() else _LONGEST_PAUSE
+def _retry_pause(response: httpx.Response) -> float:
+    seconds = response.headers["Retry-After"]
+    return min(float(seconds), _LONGEST_PAUSE) if seconds.isdigit() else _LONGEST_PAUSE

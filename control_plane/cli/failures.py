@@ -1,7 +1,7 @@
-"""Everything that can end a command badly, and the exit code that scripts may rely on.
+"""Failures of a command, with the exit codes that scripts may rely on.
 
-A failure carries what the user needs: what happened, every reason the control plane gave, and what to do next.
-`session` is the one place that shows it.
+A failure has what the user needs: what happened, every reason that the control plane returned, and what to do next.
+`session` is the one place that prints it.
 """
 
 from enum import IntEnum
@@ -12,7 +12,7 @@ from control_plane.cli.answers import Objection, Problem
 
 
 class ExitCode(IntEnum):
-    """Stable: a code never changes its meaning."""
+    """Exit codes of the client. They are stable: a code never changes its meaning."""
 
     OK = 0
     REFUSED = 1
@@ -24,7 +24,7 @@ class ExitCode(IntEnum):
 
 
 class Failure(Exception):
-    """A command that did not do what was asked. `advice` says what to do next, one line each."""
+    """A command failed. `advice` is what to do next, one line each."""
 
     exit_code = ExitCode.REFUSED
 
@@ -36,7 +36,7 @@ class Failure(Exception):
 
 
 class Refused(Failure):
-    """The control plane understood and said no."""
+    """The control plane refused the request."""
 
 
 class WrongUsage(Failure):
@@ -44,37 +44,37 @@ class WrongUsage(Failure):
 
 
 class NoAccess(Failure):
-    """No key, a wrong key, or one whose role may not do this."""
+    """The API key is missing, invalid, or lacks the required role."""
 
     exit_code = ExitCode.NO_ACCESS
 
 
 class Unreachable(Failure):
-    """No answer, or one that only a broken control plane gives. Whether a change took place is not known."""
+    """The control plane did not respond, or returned an invalid response. The outcome of a change is unknown."""
 
     exit_code = ExitCode.UNREACHABLE
 
 
 class Interrupted(Failure):
-    """The user stopped waiting. What was asked for goes on."""
+    """The user interrupted the command. The requested operation continues."""
 
     exit_code = ExitCode.INTERRUPTED
 
 
 class NotReached(Failure):
-    """The request was taken, and the allocation ended without becoming what it was to be."""
+    """The request was accepted, but the allocation ended without reaching the requested state."""
 
     exit_code = ExitCode.NOT_DONE
 
 
 class TaskNotDone(Failure):
-    """The task was taken, and came to an end without a result."""
+    """The task was accepted, but ended without success."""
 
     exit_code = ExitCode.NOT_DONE
 
 
 class Stopped(Failure):
-    """What was asked for was taken, and an event of the log keeps it from its end until somebody decides."""
+    """The request was accepted, but an event of the ledger stops the operation until an operator intervenes."""
 
     exit_code = ExitCode.NOT_DONE
 
@@ -84,51 +84,51 @@ class NotReady(Failure):
 
 
 class Different(Failure):
-    """The live tables are not what the log says."""
+    """The live tables differ from the replayed ledger."""
 
 
 _ADVICE: Final = {
-    "unknown_sku": "see what is offered: sliceplane skus list",
-    "unknown_image": "see the images of each SKU: sliceplane skus list",
-    "no_capacity": "see which slots are free: sliceplane slots list; and what keeps slices from nodes: sliceplane nodes drift",
-    "unknown_allocation": "see the allocations there are: sliceplane allocations list",
-    "unknown_node": "see the nodes there are: sliceplane nodes list",
-    "unknown_slot": "see the slots there are: sliceplane slots list",
-    "unknown_projection": "see the projections there are: sliceplane projections list",
-    "not_stopped": "see how each stands: sliceplane projections list",
-    "not_stopped_there": "see where it stopped: sliceplane projections list",
-    "unknown_task": "see the tasks there are: sliceplane tasks list",
-    "unknown_parked": "see what is parked: sliceplane tasks parked",
-    "nothing_wanted": "see which slots have an allocation: sliceplane slots list",
-    "not_spoken": "see what runs on each node: sliceplane nodes list",
-    "not_retriable": "ask for another: sliceplane allocations create --sku SKU",
-    "only_simulated_nodes": "see the nodes and their kinds: sliceplane nodes list",
-    "node_exists": "see how it stands: sliceplane nodes list",
-    "fabric_only_refused": "ask for --network-mode private-nat",
-    "network_mode_not_offered": "ask for --network-mode private-nat",
+    "unknown_sku": "list the SKUs: sliceplane skus list",
+    "unknown_image": "list the images of each SKU: sliceplane skus list",
+    "no_capacity": "list the free slots: sliceplane slots list; and the drift that blocks placement: sliceplane nodes drift",
+    "unknown_allocation": "list the allocations: sliceplane allocations list",
+    "unknown_node": "list the nodes: sliceplane nodes list",
+    "unknown_slot": "list the slots: sliceplane slots list",
+    "unknown_projection": "list the projections: sliceplane projections list",
+    "projection_not_stopped": "show the state of each projection: sliceplane projections list",
+    "not_stopped_at_position": "show where it stopped: sliceplane projections list",
+    "unknown_task": "list the tasks: sliceplane tasks list",
+    "unknown_parked": "list the parked streams: sliceplane tasks parked",
+    "no_desired_state": "show which slots have an allocation: sliceplane slots list",
+    "unsupported_by_agent": "show the agent version of each node: sliceplane nodes list",
+    "not_retriable": "create another allocation: sliceplane allocations create --sku SKU",
+    "only_simulated_nodes": "list the nodes and their kinds: sliceplane nodes list",
+    "node_exists": "show its state: sliceplane nodes list",
+    "fabric_only_refused": "use --network-mode private-nat",
+    "network_mode_not_offered": "use --network-mode private-nat",
 }
-_NO_KEY: Final = "give a valid key: --api-key, SLICEPLANE_API_KEY, or api_key in the configuration file"
+_NO_KEY: Final = "specify a valid key: --api-key, SLICEPLANE_API_KEY, or api_key in the configuration file"
 
 
 def from_problem(problem: Problem) -> Failure:
-    """The failure that a problem document (RFC 9457) stands for."""
-    # The detail is the reasons over again, in one sentence.
+    """Return the failure for a problem document (RFC 9457)."""
+    # `detail` repeats the reasons in one sentence.
     what = problem.title if problem.reasons or not problem.detail else f"{problem.title}: {problem.detail}"
-    kind, *advice = _meant_by(problem)
+    kind, *advice = _kind_and_advice(problem)
     return kind(what, *advice, reasons=problem.reasons, request_id=problem.request_id or "")
 
 
-def _meant_by(problem: Problem) -> tuple[type[Failure], *tuple[str, ...]]:
-    """The kind of failure behind a status, and what to do about it."""
+def _kind_and_advice(problem: Problem) -> tuple[type[Failure], *tuple[str, ...]]:
+    """Return the class of the failure for a status, and the advice for the user."""
     match problem.status:
         case HTTPStatus.UNAUTHORIZED:
             return NoAccess, _NO_KEY
         case HTTPStatus.FORBIDDEN:
-            return NoAccess, "use a key whose role allows this"
+            return NoAccess, "use an API key with the required role"
         case HTTPStatus.GONE:
-            return Refused, "start again without --after, or with --after and a position that there is"
+            return Refused, "start again without --after, or with --after and an existing position"
         case status if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            return Unreachable, "try again; the control plane's log knows more"
+            return Unreachable, "retry; the control plane's log has the details"
         case _:
             return Refused, *dict.fromkeys(
                 _ADVICE[each.code] for each in problem.reasons if each.code in _ADVICE

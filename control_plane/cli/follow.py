@@ -1,8 +1,8 @@
-"""Server-sent events, followed over lost connections (WHATWG HTML, section 9.2).
+"""Server-sent events, followed across lost connections (WHATWG HTML, section 9.2).
 
-After a break the stream is asked for again behind the last id that was told, which also comes without an event, when
-a filter leaves much out; and what comes twice is passed over. Nothing is kept on disk: who is killed starts where they
-say with --after.
+After a lost connection the stream is requested again after the last id received. The server also sends ids without an
+event, if a filter skips many events. Repeated events are ignored. Nothing is stored on disk: a killed client resumes
+with --after.
 """
 
 import time
@@ -19,7 +19,7 @@ _PROGRESS: Final = "progress"
 
 
 class Message(NamedTuple):
-    """What stands between two empty lines, if it is more than comments (heartbeats)."""
+    """One message of an event stream: the lines between two empty lines, unless they are only comments (heartbeats)."""
 
     id: str | None
     data: bytes | None
@@ -27,43 +27,43 @@ class Message(NamedTuple):
 
     @property
     def position(self) -> int | None:
-        """The ledger's position in an id, which is `<epoch>.<position>`."""
+        """Ledger position in the id, which is `<epoch>.<position>`; None without one."""
         _, _, position = (self.id or "").rpartition(".")
         return int(position) if position.isascii() and position.isdigit() else None
 
 
 def messages(lines: Iterable[str]) -> Iterator[Message]:
-    """The messages of a stream; one that is cut off is none."""
-    told = event = None
+    """Parse the messages of a stream. An incomplete message at the end is ignored."""
+    id_ = event = None
     data: list[str] = []
     for line in lines:
         name, _, value = line.partition(":")
         if name == "id":
-            told = value.removeprefix(" ")
+            id_ = value.removeprefix(" ")
         elif name == "event":
             event = value.removeprefix(" ")
         elif name == "data":
             data.append(value.removeprefix(" "))
-        elif not line and (data or told is not None):
-            yield Message(told, "\n".join(data).encode() if data else None, event)
-            told, event, data = None, None, []
+        elif not line and (data or id_ is not None):
+            yield Message(id_, "\n".join(data).encode() if data else None, event)
+            id_, event, data = None, None, []
 
 
 @dataclass
 class Follower:
-    """Follows one stream of events: those that `params` pick, from a place that they may name as `after`.
+    """Iterator over one stream of events, filtered by `params`, which may contain the start position as `after`.
 
-    `on_lost` and `on_back` tell the user about the connection. `on_progress` is given the JSON of what comes between
-    events and is none: how far a node is.
+    `on_lost` and `on_back` report the state of the connection. `on_progress` gets the JSON of the progress messages
+    between events.
 
-    `patience` is how long, in seconds, a lost connection is tried again, the first included. With None that is for
-    ever, but for the first: a control plane that was never there should be said at once.
+    `retry_seconds` is how long a lost connection is retried, including the first one. With None it is retried without
+    a limit, except the first: a control plane that was never reachable is reported at once.
     """
 
     client: Client
     path: str
     params: Params | None = None
-    patience: float | None = None
+    retry_seconds: float | None = None
     on_lost: Callable[[Unreachable], None] = lambda _: None
     on_back: Callable[[], None] = lambda: None
     on_progress: Callable[[bytes], None] = lambda _: None
@@ -73,7 +73,7 @@ class Follower:
     _lost_at: float | None = field(default=None, init=False)
 
     def __iter__(self) -> Iterator[bytes]:
-        """The JSON of each event, in order, each once. Raises a `Failure`."""
+        """Yield the JSON of each event once, in order. Raises a `Failure`."""
         connected = False
         while True:
             try:
@@ -82,14 +82,14 @@ class Follower:
                     self._found()
                     yield from self._news(messages(lines))
             except Unreachable as lost:
-                if not connected and self.patience is None:
+                if not connected and self.retry_seconds is None:
                     raise
                 self._lost(lost)
             time.sleep(self._pause)
             self._pause = min(self._pause * 2, _LONGEST_PAUSE)
 
-    def _news(self, told: Iterable[Message]) -> Iterator[bytes]:
-        for message in told:
+    def _news(self, received: Iterable[Message]) -> Iterator[bytes]:
+        for message in received:
             position = message.position
             self._last_id = message.id if message.id is not None else self._last_id
             self._pause = _FIRST_PAUSE
@@ -103,7 +103,7 @@ class Follower:
         if self._lost_at is None:
             self._lost_at = time.monotonic()
             self.on_lost(lost)
-        elif self.patience is not None and time.monotonic() - self._lost_at > self.patience:
+        elif self.retry_seconds is not None and time.monotonic() - self._lost_at > self.retry_seconds:
             raise lost
 
     def _found(self) -> None:

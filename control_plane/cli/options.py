@@ -9,45 +9,58 @@ _CURSOR: Final = re.compile(r"(?:position:|[0-9]+\.)[0-9]+")
 
 
 def _place(given: str | None) -> str | None:
-    """A place in the ledger: an event's id, or a position."""
+    """Return a cursor in the format of the API from an event's id or a position. Raises `typer.BadParameter`."""
     if given is None or _CURSOR.fullmatch(given):
         return given
     if given.isascii() and given.isdigit():
         return f"position:{given}"
-    raise typer.BadParameter(f"{given!r} is neither a position nor the id of an event, such as 7 or 1.7")
+    raise typer.BadParameter(
+        f"{given!r} is neither a position, such as 7, nor the id of an event, such as 1.7"
+    )
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs: no colour, no progress.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, without colour and progress.")]
 After = Annotated[
     str | None,
     typer.Option(
         callback=_place,
         metavar="PLACE",
-        help="Only events behind this position, or this event's id.",
+        help="Only events after this position or this event id.",
         show_default=False,
     ),
 ]
 Streams = Annotated[
     list[str] | None,
     typer.Option(
-        "--stream", help="Only of this stream, such as slot-lab-a/0; repeatable.", show_default=False
+        "--stream", help="Only events of this stream, such as slot-lab-a/0; repeatable.", show_default=False
     ),
 ]
 Types = Annotated[
     list[str] | None,
-    typer.Option("--type", help="Only of this type, such as slot.claimed; repeatable.", show_default=False),
+    typer.Option(
+        "--type", help="Only events of this type, such as slot.claimed; repeatable.", show_default=False
+    ),
 ]
 Projects = Annotated[
-    list[str] | None, typer.Option("--project", help="Only of this project; repeatable.", show_default=False)
+    list[str] | None,
+    typer.Option("--project", help="Only events of this project; repeatable.", show_default=False),
 ]
 Actors = Annotated[
     list[str] | None,
-    typer.Option("--actor", help="Only caused by, such as node:lab-a; repeatable.", show_default=False),
+    typer.Option(
+        "--actor",
+        help="Only events caused by this actor, such as node:lab-a; repeatable.",
+        show_default=False,
+    ),
 ]
 Correlations = Annotated[
     list[str] | None,
-    typer.Option("--correlation", help="Only with this correlation id; repeatable.", show_default=False),
+    typer.Option(
+        "--correlation", help="Only events with this correlation id; repeatable.", show_default=False
+    ),
 ]
 AllocationId = Annotated[str, typer.Argument(metavar="ALLOCATION", help="Id of an allocation, alc-...")]
 NodeId = Annotated[str, typer.Argument(metavar="NODE", help="Id of a node, such as lab-a.")]
-Why = Annotated[str, typer.Option(help="The reason, for the record.", metavar="TEXT")]
+Why = Annotated[
+    str, typer.Option(help="Reason for the action; it is recorded in the ledger.", metavar="TEXT")
+]

@@ -1,7 +1,7 @@
-"""The user's own SSH keys in ~/.ssh, and a new one for a user who has none.
+"""The user's own SSH keys in ~/.ssh, and the creation of a key if there is none.
 
-An existing file is never replaced: a private key without its public half beside it is refused, with the command that
-derives it.
+An existing file is never replaced: a private key without its public key file is refused, with the command that derives
+the public key.
 """
 
 import os
@@ -14,26 +14,26 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from control_plane.cli.failures import WrongUsage
 
 _NAMES: Final = ("id_ed25519", "id_ed25519_sk", "id_ecdsa", "id_ecdsa_sk", "id_rsa")
-"""The names that ssh(1) tries by itself."""
+"""File names of the keys that ssh(1) tries by default."""
 
 
 def private_keys() -> list[Path]:
-    """The user's private keys, as ssh(1) finds them."""
+    """Return the user's private keys that ssh(1) tries by default."""
     return [found for name in _NAMES if (found := _folder() / name).is_file()]
 
 
 def public_keys() -> list[Path]:
-    """The public halves of the user's keys."""
+    """Return the user's public keys."""
     return [found for name in _NAMES if (found := _folder() / f"{name}.pub").is_file()]
 
 
 def make_own_key() -> Path:
-    """Make ~/.ssh/id_ed25519 for a user without public keys, and return its public half. Raises `WrongUsage`."""
-    if lonely := private_keys():
+    """Create ~/.ssh/id_ed25519 for a user without public keys; return the public key file. Raises `WrongUsage`."""
+    if existing := private_keys():
         raise WrongUsage(
-            f"an SSH key is needed to log in, and {lonely[0]} has no public half beside it",
-            f"derive it: ssh-keygen -y -f {lonely[0]} > {lonely[0]}.pub",
-            "or name another public key: --ssh-key FILE",
+            f"an SSH key is required to log in, but {existing[0]} has no public key file",
+            f"derive it: ssh-keygen -y -f {existing[0]} > {existing[0]}.pub",
+            "or specify another public key: --ssh-key FILE",
         )
     path = _folder() / "id_ed25519"
     try:
@@ -41,15 +41,15 @@ def make_own_key() -> Path:
         return make_key_pair(path, "sliceplane")
     except OSError as error:
         raise WrongUsage(
-            f"an SSH key is needed to log in, and {path} cannot be made: {error.strerror}",
-            "name a public key: --ssh-key FILE",
+            f"an SSH key is required to log in, but {path} cannot be created: {error.strerror}",
+            "specify a public key: --ssh-key FILE",
         ) from error
 
 
 def make_key_pair(path: Path, comment: str) -> Path:
-    """Make an OpenSSH Ed25519 key without a passphrase at `path` (0600), its public half beside it; returns that.
+    """Create an OpenSSH Ed25519 key pair without a passphrase at `path` (0600) and `path`.pub; return the latter.
 
-    Raises `OSError`, also when `path` exists.
+    Raises `OSError`, also if `path` exists.
     """
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())

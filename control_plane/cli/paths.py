@@ -1,7 +1,7 @@
-"""Paths of the API that hold a name somebody typed. Every name goes through `_part`, so that it stays one part.
+"""API paths that contain a name from the command line. Every name passes `_part`, so that it remains one path segment.
 
-Quoting alone does not do that: servers take `%2F` for a slash, and clients take `..` away with the part before it, so
-that another route would answer than the one that was asked.
+Quoting alone is not enough: servers treat `%2F` as a slash, and clients remove `..` with the segment before it, so that
+the request would reach a different route.
 """
 
 from typing import Final
@@ -10,13 +10,13 @@ from urllib.parse import quote
 from control_plane.cli.failures import WrongUsage
 
 _NO_NAMES: Final = frozenset({"", ".", ".."})
-_OF_TWO_PARTS: Final = frozenset({"slot", "mapping", "device"})
+_OF_TWO_PARTS: Final = frozenset({"slot", "ingress", "device"})
 
 
 def _part(name: str, what: str) -> str:
-    """Raises `WrongUsage` for what would be less or more than one part."""
+    """Quote a name as one path segment. Raises `WrongUsage` if it is not exactly one segment."""
     if name in _NO_NAMES or "/" in name:
-        raise WrongUsage(f"{name!r} is no name of {what}")
+        raise WrongUsage(f"{name!r} is not a valid name of {what}")
     return quote(name, safe="")
 
 
@@ -25,7 +25,7 @@ def allocation_path(allocation: str, *further: str) -> str:
 
 
 def ingress_path(allocation: str, ingress: str) -> str:
-    return allocation_path(allocation, "ingress", _part(ingress, "a way in"))
+    return allocation_path(allocation, "ingress", _part(ingress, "an ingress"))
 
 
 def node_path(node: str, *further: str) -> str:
@@ -33,15 +33,15 @@ def node_path(node: str, *further: str) -> str:
 
 
 def history_path(kind: str, name: str, *further: str) -> str:
-    """Of a thing of which some kinds have names of two parts."""
+    """Return the path of a resource's history. Names of slots, ingress rules and devices have two segments."""
     parts = name.split("/", 1) if kind in _OF_TWO_PARTS else [name]
     return "/".join(
-        ["/v1/history", kind, *(_part(part, f"a thing of kind {kind}") for part in parts), *further]
+        ["/v1/history", kind, *(_part(part, f"a resource of kind {kind}") for part in parts), *further]
     )
 
 
 def slot_path(slot: str, *further: str) -> str:
-    """Of a slot named `<node>/<index>`."""
+    """Return the path of a slot, which is named `<node>/<index>`."""
     node, _, index = slot.rpartition("/")
     return node_path(node, "slots", _part(index, "a slot"), *further)
 

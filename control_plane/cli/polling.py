@@ -1,7 +1,7 @@
-"""Asking again and again how something stands that goes its way whether or not somebody looks.
+"""Polling of an operation that continues independently of the client.
 
-A control plane that is away for a while is waited for: it is restarted in less time than `PATIENCE`, and what is waited
-for outlives it.
+A control plane that is temporarily unreachable is retried for `RETRY_SECONDS`: a restart takes less, and the operation
+survives it.
 """
 
 import time
@@ -13,37 +13,37 @@ import msgspec
 
 from control_plane.cli.failures import Interrupted, Unreachable
 from control_plane.cli.session import Session
-from control_plane.cli.waiting import PATIENCE
+from control_plane.cli.waiting import RETRY_SECONDS
 
-_LOOK_SECONDS: Final = 0.3
+_POLL_SECONDS: Final = 0.3
 
 
-def polled(here: Session, path: str) -> Iterator[msgspec.Raw]:
-    """The answers of a path, from now on. Raises a `Failure`."""
+def polled(current: Session, path: str) -> Iterator[msgspec.Raw]:
+    """Poll a path and yield each response. Raises a `Failure`."""
     lost_at: float | None = None
     while True:
         try:
-            raw = msgspec.Raw(here.client.get(path))
+            raw = msgspec.Raw(current.client.get(path))
         except Unreachable as lost:
             if lost_at is None:
                 lost_at = time.monotonic()
-                here.screen.note(f"connection lost, trying again: {lost.what}")
-            elif time.monotonic() - lost_at > PATIENCE:
+                current.screen.note(f"connection lost, retrying: {lost.what}")
+            elif time.monotonic() - lost_at > RETRY_SECONDS:
                 raise
         else:
             if lost_at is not None:
-                here.screen.note("connected again")
+                current.screen.note("reconnected")
             lost_at = None
             yield raw
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 @contextmanager
-def going_on(what: str, *advice: str) -> Iterator[None]:
-    """Says of a wait that ends early that only the wait ended."""
+def continuing(what: str, *advice: str) -> Iterator[None]:
+    """Report, if the wait in the block is interrupted, that `what` continues in the control plane."""
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted(f"stopped watching; {what} goes on", *advice) from None
+        raise Interrupted(f"stopped watching; {what} continues", *advice) from None
     except Unreachable as lost:
-        raise Unreachable(f"{lost.what}; {what} goes on", *advice) from lost
+        raise Unreachable(f"{lost.what}; {what} continues", *advice) from lost

@@ -1,4 +1,4 @@
-"""The whole command line, wired in one place."""
+"""The commands of the client, registered in one place."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,17 +18,17 @@ from control_plane.cli.commands import (
     status,
     tasks,
 )
-from control_plane.cli.session import Wanted
+from control_plane.cli.session import GlobalOptions
 from control_plane.version import release
 
 _EPILOG = """
-**Exit codes:** 0 done · 1 the control plane refused or is not ready, or tables differ from the ledger · 2 wrong usage · 3 no
-access · 4 the control plane cannot be reached or did not answer sensibly · 5 begun and not done: the allocation
-failed or did not become active, a task came to a bad end, or an event stopped a rebuild or a verification · 130 interrupted
+**Exit codes:** 0 success · 1 the control plane refused or is not ready, or tables differ from the ledger · 2 wrong usage · 3 no
+access · 4 the control plane is unreachable or returned an invalid response · 5 accepted but not completed: the allocation
+failed or did not become active, a task failed, or an event stopped a rebuild or a verification · 130 interrupted
 """
 
 program = typer.Typer(
-    help="Slices on GPU hosts: ask for them, watch them come up, give them back.",
+    help="Manage slices of GPU hosts: create, watch and release allocations.",
     epilog=_EPILOG,
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -38,32 +38,34 @@ program = typer.Typer(
 program.add_typer(
     allocations.commands,
     name="allocations",
-    help="Ask for slices, watch and release them.",
+    help="Create, watch, stop, start and release allocations.",
 )
 program.command()(ssh.ssh)
-program.add_typer(slots.commands, name="slots", help="Places for slices on nodes.")
-program.add_typer(nodes.commands, name="nodes", help="Hosts.")
+program.add_typer(
+    slots.commands, name="slots", help="List and approve slots, the places for slices on nodes."
+)
+program.add_typer(nodes.commands, name="nodes", help="Register, list and revoke nodes; show their drift.")
 program.add_typer(
     paths.commands,
     name="paths",
-    help="Who reaches what, over which transport and by which credential.",
+    help="List the network paths between the parts, with transport and credential.",
 )
-program.add_typer(skus.commands, name="skus", help="Sizes that can be asked for.")
-program.add_typer(events.commands, name="events", help="The ledger: everything that happened.")
+program.add_typer(skus.commands, name="skus", help="List the slice sizes that can be requested.")
+program.add_typer(events.commands, name="events", help="List and follow the events of the ledger.")
 program.add_typer(
     history.commands,
     name="history",
-    help="The past: what was true when, what changed, who and why.",
+    help="Show past states, and which events changed them.",
 )
 program.add_typer(
     tasks.commands,
     name="tasks",
-    help="What nodes are to do: look, ask, try again, stop.",
+    help="Inspect, request, retry and cancel node tasks.",
 )
 program.add_typer(
     projections.commands,
     name="projections",
-    help="Tables that follow from the ledger: rebuild and verify them.",
+    help="Rebuild and verify the tables derived from the ledger.",
 )
 program.command()(status.status)
 
@@ -79,19 +81,19 @@ def connect(
     context: typer.Context,
     url: Annotated[
         str | None,
-        typer.Option(help="Where the control plane is. Else SLICEPLANE_URL.", show_default=False),
+        typer.Option(help="URL of the control plane. Default: SLICEPLANE_URL.", show_default=False),
     ] = None,
     api_key: Annotated[
         str | None,
         typer.Option(
-            help="Else SLICEPLANE_API_KEY, which keeps it out of the process list.",
+            help="API key. Default: SLICEPLANE_API_KEY, which keeps the key out of the process list.",
             show_default=False,
         ),
     ] = None,
     ca: Annotated[
         Path | None,
         typer.Option(
-            help="CA (PEM) that the control plane is believed by. Else SLICEPLANE_CA.",
+            help="CA bundle (PEM) used to verify the control plane. Default: SLICEPLANE_CA.",
             show_default=False,
         ),
     ] = None,
@@ -100,9 +102,9 @@ def connect(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = None,
 ) -> None:
-    """Slices on GPU hosts: ask for them, watch them come up, give them back.
+    """Manage slices of GPU hosts: create, watch and release allocations.
 
-    Without --url and --api-key, and without SLICEPLANE_URL and SLICEPLANE_API_KEY, both come from the JSON file
-    named by SLICEPLANE_CONFIG, or the `client.json` that `./dev up` wrote. So does the CA of that URL.
+    Without --url and --api-key, and without SLICEPLANE_URL and SLICEPLANE_API_KEY, both are read from the JSON file
+    named by SLICEPLANE_CONFIG, else from the `client.json` that `./dev up` wrote. The same applies to the CA.
     """
-    context.obj = Wanted(url, api_key, ca)
+    context.obj = GlobalOptions(url, api_key, ca)

@@ -1,7 +1,7 @@
-"""What is seen while waiting for an allocation: a line that lives on a terminal, plain lines elsewhere.
+"""Progress display of the wait for an allocation: an animated line on a terminal, plain lines elsewhere.
 
-Times of states that ended are the ledger's; the running one counts on the local clock from when its news came.
-The line goes to stderr and is gone afterwards, so that stdout holds the result alone.
+Durations of past states are computed from ledger times; that of the current state runs on the local clock from when its
+event arrived. The line is written to stderr and removed afterwards, so that stdout contains only the result.
 """
 
 import time
@@ -20,13 +20,13 @@ from control_plane.cli.failures import Unreachable
 from control_plane.cli.pages import words
 from control_plane.cli.pages.event_line import gist
 from control_plane.cli.screen import Screen
-from control_plane.cli.story import Story
+from control_plane.cli.timeline import Timeline
 
 
 class Progress(Protocol):
-    """Is told of news about one allocation."""
+    """Display of the progress of one allocation."""
 
-    def tell(self, story: Story) -> None: ...
+    def update(self, timeline: Timeline) -> None: ...
 
     def step(self, step: Step) -> None: ...
 
@@ -36,13 +36,13 @@ class Progress(Protocol):
 
 
 @contextmanager
-def shown(screen: Screen, story: Story) -> Iterator[Progress]:
-    """The progress that fits the screen, for as long as the block lasts."""
+def shown(screen: Screen, timeline: Timeline) -> Iterator[Progress]:
+    """Provide the progress display that fits the screen while the block runs."""
     if screen.json:
         yield Silence()
     elif screen.lively:
-        line = LiveLine(story)
-        # Redirecting would have Rich write the result of a command to stderr with the line.
+        line = LiveLine(timeline)
+        # With redirection, Rich would write the command's result to stderr together with the line.
         with Live(
             line,
             console=screen.err,
@@ -52,13 +52,13 @@ def shown(screen: Screen, story: Story) -> Iterator[Progress]:
             redirect_stderr=False,
         ):
             yield line
-        screen.err.print(_summary(line.story))
+        screen.err.print(_summary(line.timeline))
     else:
         yield PlainLines(screen.err)
 
 
 class Silence:
-    def tell(self, story: Story) -> None:
+    def update(self, timeline: Timeline) -> None:
         pass
 
     def step(self, step: Step) -> None:
@@ -72,20 +72,20 @@ class Silence:
 
 
 class LiveLine:
-    """Redrawn ten times a second by Rich's thread, which reads what `tell` leaves."""
+    """A line that Rich's thread redraws ten times a second from the state that `update` stores."""
 
-    def __init__(self, story: Story) -> None:
-        self.story = story
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
         self._lost = False
         self._step: Step | None = None
         self._began = self._news = time.monotonic()
         self._spinner = Spinner("dots")
 
-    def tell(self, story: Story) -> None:
-        if story.state != self.story.state:
+    def update(self, timeline: Timeline) -> None:
+        if timeline.state != self.timeline.state:
             self._news = time.monotonic()
             self._step = None
-        self.story = story
+        self.timeline = timeline
 
     def step(self, step: Step) -> None:
         self._step = step
@@ -97,13 +97,13 @@ class LiveLine:
         self._lost = False
 
     def __rich__(self) -> Text:
-        now, story = time.monotonic(), self.story
+        now, timeline = time.monotonic(), self.timeline
         frame = int(now * 1000 / self._spinner.interval) % len(self._spinner.frames)
         return Text.assemble(
             (f"{self._spinner.frames[frame]} ", "cyan"),
-            words.state(story.state),
+            words.state(timeline.state),
             f" {words.span(now - self._news)}",
-            (f"  total {words.span(now - self._began)}  {_took(story)}", "dim"),
+            (f"  total {words.span(now - self._began)}  {_took(timeline)}", "dim"),
             self._note(),
             no_wrap=True,
             overflow="ellipsis",
@@ -111,31 +111,31 @@ class LiveLine:
 
     def _note(self) -> Text:
         if self._lost:
-            return Text("  connection lost, trying again", "red")
+            return Text("  connection lost, retrying", "red")
         if self._step is not None:
             return Text(f"  {_doing(self._step)}")
-        latest = self.story.latest
-        return Text(f"  {gist(latest, self.story.allocation)}" if latest else "")
+        latest = self.timeline.latest
+        return Text(f"  {gist(latest, self.timeline.allocation)}" if latest else "")
 
 
 class PlainLines:
-    """A line for each new state, for logs and pipes."""
+    """A line of text for each new state, for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._told = 0
+        self._printed = 0
         self._began: datetime | None = None
         self._steps: dict[str | None, str] = {}
 
-    def tell(self, story: Story) -> None:
-        for step in story.steps[self._told :]:
-            after = (step.since - story.steps[0].since).total_seconds()
+    def update(self, timeline: Timeline) -> None:
+        for step in timeline.steps[self._printed :]:
+            after = (step.since - timeline.steps[0].since).total_seconds()
             self._console.print(f"{words.span(after):>10}  {step.state}")
-        self._told = len(story.steps)
-        self._began = story.steps[0].since if story.steps else None
+        self._printed = len(timeline.steps)
+        self._began = timeline.steps[0].since if timeline.steps else None
 
     def step(self, step: Step) -> None:
-        """A line for each step, however often it is told."""
+        """Print a line for each step once, even if the step is reported several times."""
         if self._began is None or self._steps.get(step.task_id) == step.step:
             return
         self._steps[step.task_id] = step.step
@@ -143,10 +143,10 @@ class PlainLines:
         self._console.print(f"{words.span(after):>10}  {_doing(step)}")
 
     def lost(self, lost: Unreachable) -> None:
-        self._console.print(f"connection lost, trying again: {lost.what}")
+        self._console.print(f"connection lost, retrying: {lost.what}")
 
     def back(self) -> None:
-        self._console.print("connected again")
+        self._console.print("reconnected")
 
 
 def _doing(step: Step) -> str:
@@ -154,12 +154,12 @@ def _doing(step: Step) -> str:
     return f"{where}{words.step(step.step, step.number, step.of)}"
 
 
-def _took(story: Story) -> str:
-    return ", ".join(f"{state} {words.span(seconds)}" for state, seconds in story.durations())
+def _took(timeline: Timeline) -> str:
+    return ", ".join(f"{state} {words.span(seconds)}" for state, seconds in timeline.durations())
 
 
-def _summary(story: Story) -> Text:
-    total = sum(seconds for _, seconds in story.durations())
+def _summary(timeline: Timeline) -> Text:
+    total = sum(seconds for _, seconds in timeline.durations())
     return Text.assemble(
-        words.state(story.state), f" after {words.span(total)}", (f"  ({_took(story)})", "dim")
+        words.state(timeline.state), f" after {words.span(total)}", (f"  ({_took(timeline)})", "dim")
     )

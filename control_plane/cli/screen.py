@@ -1,7 +1,7 @@
-"""The two ways to speak: pages for people, JSON for programs. Results go to stdout, all else to stderr.
+"""The two output formats: pages for people and JSON for programs. Results go to stdout, everything else to stderr.
 
-Under --json stdout holds one document (or, for streams, one a line) and nothing else, and a failure is one JSON
-line on stderr in the shape of a problem document.
+With --json stdout contains one document (for streams, one document per line) and nothing else, and a failure is one
+JSON line on stderr in the shape of a problem document.
 """
 
 import sys
@@ -16,9 +16,11 @@ from rich.text import Text
 from control_plane.cli.client import Listing
 from control_plane.cli.failures import Failure
 
-_SAID_TO_TERMINALS: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+_CONTROL_CHARACTERS: Final = {
+    code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
+}
 _WIDE: Final = 240
-"""Columns of rows, and of everything when nobody is looking: enough that no id is cut in two."""
+"""Columns of rows, and of all output that is not to a terminal: enough that no id is wrapped."""
 
 
 class Screen:
@@ -29,18 +31,18 @@ class Screen:
 
     @property
     def lively(self) -> bool:
-        """Whether a line may be redrawn: a person is looking, and no program reads."""
+        """Whether a line may be redrawn: stderr is a terminal, and the output is not JSON."""
         return self.err.is_terminal and not self.json
 
     def page(self, page: RenderableType) -> None:
         self._out.print(page)
 
     def rows(self, rows: RenderableType) -> None:
-        """Lines as long as they need: on a narrow terminal they run over, and no id is cut in two."""
+        """Print lines at their full length: on a narrow terminal they wrap, but no id is split."""
         self._wide.print(rows, crop=False, soft_wrap=True)
 
     def note(self, text: str) -> None:
-        """An aside for a person; a program never sees it."""
+        """Print a note for the user on stderr; omitted with --json."""
         if not self.json:
             self.err.print(Text(text, style="dim"))
 
@@ -49,17 +51,17 @@ class Screen:
             self.err.print(Text.assemble(("warning: ", "yellow"), text))
 
     def document(self, raw: bytes) -> None:
-        """One JSON document, indented, as the control plane gave it."""
+        """Print one JSON document, indented, as the control plane returned it."""
         _write(msgspec.json.format(raw, indent=2))
 
     def documents(self, items: Iterable[msgspec.Raw]) -> None:
-        """One document of a whole list, in the shape of one page of the API; so it says if --limit cut it."""
-        told = list(items)
+        """Print a list as one document in the shape of an API page; its cursor shows whether --limit cut it."""
+        listed = list(items)
         cursor = items.next_cursor if isinstance(items, Listing) else None
-        self.document(msgspec.json.encode({"items": told, "next_cursor": cursor}))
+        self.document(msgspec.json.encode({"items": listed, "next_cursor": cursor}))
 
     def line(self, raw: bytes) -> None:
-        """One JSON document on a line of its own, visible at once."""
+        """Print one JSON document on one line, and flush it at once."""
         _write(msgspec.json.format(raw, indent=-1))
 
     def failure(self, failure: Failure) -> None:
@@ -69,16 +71,16 @@ class Screen:
             self.err.print(_block(failure))
 
 
-class _Harmless(Console):
-    """Leaves out control characters of what it is given: a node's words must not command a terminal."""
+class _SafeConsole(Console):
+    """Console that removes control characters: text from a node must not control the terminal."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else text.translate(_SAID_TO_TERMINALS), style, control)
+            yield Segment(text if control else text.translate(_CONTROL_CHARACTERS), style, control)
 
 
 def _console(*, stderr: bool, wide: bool = False) -> Console:
-    console = _Harmless(stderr=stderr, highlight=False, emoji=False, markup=False)
+    console = _SafeConsole(stderr=stderr, highlight=False, emoji=False, markup=False)
     if wide or not console.is_terminal:
         console.width = max(console.width, _WIDE)
     return console

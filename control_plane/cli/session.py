@@ -1,4 +1,6 @@
-"""The frame of every command: find the control plane, talk to it, and end with the right word and code."""
+"""Context of every command: find the control plane, connect to it, and turn failures into a message and an exit
+code.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +17,8 @@ from control_plane.cli.screen import Screen
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What was said before the command: `sliceplane --url ... --api-key ... COMMAND`."""
+class GlobalOptions:
+    """The options before the command: `sliceplane --url ... --api-key ... COMMAND`."""
 
     url: str | None
     api_key: str | None
@@ -32,11 +34,11 @@ class Session:
 
 @contextmanager
 def session(context: typer.Context, *, json: bool) -> Iterator[Session]:
-    """Shows a failure of its body and turns it into the exit code that belongs to it."""
+    """Provide the client and the screen; print a failure of the block and exit with its exit code."""
     screen = Screen(json=json)
     try:
-        wanted = context.find_object(Wanted) or Wanted(None, None)
-        access = find_access(wanted.url, wanted.api_key, wanted.ca)
+        options = context.find_object(GlobalOptions) or GlobalOptions(None, None)
+        access = find_access(options.url, options.api_key, options.ca)
         for warning in access.warnings:
             screen.warn(warning)
         with Client(access) as client:
@@ -46,8 +48,8 @@ def session(context: typer.Context, *, json: bool) -> Iterator[Session]:
     except Failure as failure:
         _end(screen, failure)
     except msgspec.DecodeError as error:
-        advice = "is this command line much older or newer than the control plane?"
-        _end(screen, Unreachable(f"the answer was not understood: {error}", advice))
+        advice = "check that the versions of this client and of the control plane are compatible"
+        _end(screen, Unreachable(f"the response is not valid: {error}", advice))
     except KeyboardInterrupt:
         raise typer.Exit(ExitCode.INTERRUPTED) from None
 

@@ -1,8 +1,8 @@
-"""How to log in to a slice with ssh(1): which address, from which network, with which options.
+"""Login to a slice with ssh(1): the address, the network namespace and the options.
 
-On the machine that runs `./dev up` with real nodes the addresses exist in network namespaces alone. `up` writes into
-its configuration file, for each of its nodes, a process in the namespace from which each kind of endpoint is reached
-(`namespaces`), and the private key of the allocation that it makes (`identity`). For every other node it is plain ssh.
+On a machine that runs `./dev up` with real nodes, the addresses exist only in network namespaces. `./dev up` writes to
+its configuration file, for each of its nodes, a process in the namespace from which each kind of endpoint is reachable
+(`namespaces`), and the private key of the allocation that it creates (`identity`). Other nodes need only plain ssh.
 """
 
 import os
@@ -15,20 +15,20 @@ from control_plane.cli.answers import AllocatedSlot, Allocation, Ingress
 from control_plane.cli.failures import Refused, WrongUsage
 
 SSH_PORT: Final = 22
-"""RFC 4253."""
+"""Default port of SSH (RFC 4253)."""
 NODE, PUBLIC = "node", "public"
 _OPTIONS: Final = (
-    # An address goes to one guest after another, and a guest makes its host key at boot: a remembered key would be
-    # another guest's, and ssh would refuse to go on.
+    # Addresses are reused by later guests, and a guest generates its host key at boot: a stored host key would be that
+    # of another guest, and ssh would refuse to connect.
     *("-o", "UserKnownHostsFile=/dev/null"),
     *("-o", "StrictHostKeyChecking=no"),
-    *("-o", "LogLevel=ERROR"),  # else it warns of the new host key each time
+    *("-o", "LogLevel=ERROR"),  # otherwise it warns about the new host key each time
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Where a slice's SSH server is reached. `via`: `node` is from its own node only, `public` from outside."""
+    """Address of a slice's SSH server. `via`: `node` is reachable only from its own node, `public` from outside."""
 
     node_id: str
     via: str
@@ -41,21 +41,21 @@ def login_of(found: Allocation, slot: int | None, via: str | None) -> Login:
     private address. Raises `Refused`, or `WrongUsage` if the user must choose another slot or `--via`.
     """
     if found.state != "active":
-        why = f": {found.reason.message}" if found.reason else ""
-        raise Refused(f"allocation {found.id} is {found.state}, not active{why}", *_advice(found))
+        reason = f": {found.reason.message}" if found.reason else ""
+        raise Refused(f"allocation {found.id} is {found.state}, not active{reason}", *_advice(found))
     chosen = _chosen(found, slot)
-    ways = [*_public(found, chosen), *_private(found, chosen)]
-    fitting = [way for way in ways if via in (None, way.via)]
+    logins = [*_public(found, chosen), *_private(found, chosen)]
+    fitting = [login for login in logins if via in (None, login.via)]
     if not fitting:
         by = {None: "", NODE: " at its private address", PUBLIC: " from outside"}[via]
         raise Refused(
-            f"slot {chosen.slot_id} of {found.id} has no SSH endpoint{by}", *_other_ways(found, ways)
+            f"slot {chosen.slot_id} of {found.id} has no SSH endpoint{by}", *_alternatives(found, logins)
         )
     return fitting[0]
 
 
 def can_log_in(found: Allocation, slot: int) -> bool:
-    """Whether a slot of the allocation can be logged in to."""
+    """Return whether a login to the slot of the allocation is possible."""
     try:
         login_of(found, slot, None)
     except (Refused, WrongUsage):
@@ -70,7 +70,7 @@ def _advice(found: Allocation) -> tuple[str, ...]:
         case "requested" | "placed" | "provisioning" | "starting" | "stopping":
             return (f"wait for it: sliceplane allocations watch {found.id}",)
         case _:
-            return ("see those that are active: sliceplane allocations list",)
+            return ("list the active allocations: sliceplane allocations list",)
 
 
 def _chosen(found: Allocation, slot: int | None) -> AllocatedSlot:
@@ -83,23 +83,23 @@ def _chosen(found: Allocation, slot: int | None) -> AllocatedSlot:
     if (slot or 0) >= count:
         raise WrongUsage(
             f"allocation {found.id} has no slot {slot or 0}",
-            "leave out --slot" if count == 1 else f"choose one of 0 to {count - 1}",
+            "omit --slot" if count == 1 else f"choose one of 0 to {count - 1}",
         )
     return found.slots[slot or 0]
 
 
 def _public(found: Allocation, slot: AllocatedSlot) -> list[Login]:
     return [
-        Login(slot.node_id, PUBLIC, way.public_address, way.public_port or SSH_PORT)
-        for way in found.ingress
-        if way.slot_id == slot.slot_id and _leads_to_ssh(way)
+        Login(slot.node_id, PUBLIC, ingress.public_address, ingress.public_port or SSH_PORT)
+        for ingress in found.ingress
+        if ingress.slot_id == slot.slot_id and _leads_to_ssh(ingress)
     ]
 
 
-def _leads_to_ssh(way: Ingress) -> bool:
-    """Whether it is published and leads to the guest's port 22, alone or with the whole address."""
-    return way.state == "published" and (
-        way.protocol is None or (way.protocol, way.port) == ("tcp", SSH_PORT)
+def _leads_to_ssh(ingress: Ingress) -> bool:
+    """Return whether an ingress rule is published and forwards port 22 or the whole address to the guest."""
+    return ingress.state == "published" and (
+        ingress.protocol is None or (ingress.protocol, ingress.port) == ("tcp", SSH_PORT)
     )
 
 
@@ -111,12 +111,12 @@ def _private(found: Allocation, slot: AllocatedSlot) -> list[Login]:
     ]
 
 
-def _other_ways(found: Allocation, ways: Sequence[Login]) -> tuple[str, ...]:
-    if ways:
-        return (f"leave out --via, or use --via {ways[0].via}",)
+def _alternatives(found: Allocation, logins: Sequence[Login]) -> tuple[str, ...]:
+    if logins:
+        return (f"omit --via, or use --via {logins[0].via}",)
     if found.network_mode == "public-nat":
-        return (f"open one: sliceplane allocations open {found.id} tcp/{SSH_PORT}",)
-    return (f"see how it is reached: sliceplane allocations show {found.id}",)
+        return (f"open an ingress: sliceplane allocations ingress add {found.id} tcp/{SSH_PORT}",)
+    return (f"show its endpoints: sliceplane allocations show {found.id}",)
 
 
 def ssh_arguments(
@@ -132,7 +132,7 @@ def ssh_arguments(
     given = (part for option in options for part in ("-o", option))
     # ssh expands % in a file's name.
     keys = (part for file in identities for part in ("-i", str(file).replace("%", "%%")))
-    # Behind `--` nothing is read as an option of ssh, whatever the command begins with.
+    # After `--` nothing is parsed as an option of ssh, even if the command begins with a dash.
     return ("ssh", *given, *_OPTIONS, *keys, "-p", str(login.port), "--", f"root@{login.address}", *command)
 
 

@@ -1,4 +1,4 @@
-"""Whom to believe behind https://, and why somebody was not believed, in one sentence and with what to do about it."""
+"""TLS verification of the control plane, and explanations of verification errors with advice."""
 
 import ssl
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _OTHER_NAME: Final = frozenset({62, 64})
 
 
 def trust(url: str, ca: str | None) -> ssl.SSLContext:
-    """TLS 1.2 at least; a CA that was given counts alone, and the system's without one. Raises `WrongUsage`."""
+    """Return a TLS context (1.2 or later) that trusts only the given CA, or the system's CAs. Raises `WrongUsage`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies the certificate, and the name in it
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if not url.startswith("https://"):
@@ -26,21 +26,21 @@ def trust(url: str, ca: str | None) -> ssl.SSLContext:
         context.load_verify_locations(cadata=ca)
     except (ssl.SSLError, ValueError, TypeError) as error:
         raise WrongUsage(
-            f"the CA given for {url} holds no certificate in PEM that can be read",
-            "it comes from --ca, SLICEPLANE_CA or the configuration file",
+            f"the CA for {url} contains no valid PEM certificate",
+            "check the file of --ca or SLICEPLANE_CA, or ca in the configuration file",
         ) from error
     return context
 
 
 def why_untrusted(error: BaseException) -> tuple[str, str] | None:
-    """What of TLS stands behind a failed connection, and advice; None when it failed by something else."""
+    """Return the TLS error that caused a failed connection, and advice; None if the cause is not TLS."""
     for each in _causes(error):
         if isinstance(each, ssl.SSLCertVerificationError):
             return _unverified(each)
         if isinstance(each, ssl.SSLError):
             return (
                 f"TLS failed ({each.reason or each})",
-                "is it https:// that is spoken there?",
+                "check that the server at this URL uses https://",
             )
     return None
 
@@ -55,22 +55,22 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _unverified(error: ssl.SSLCertVerificationError) -> tuple[str, str]:
     code = error.verify_code
     if code in _UNSIGNED:
-        known = (
-            "name its CA: --ca, SLICEPLANE_CA, or ca in the configuration file; `./dev up` writes it there"
+        advice = (
+            "specify its CA: --ca, SLICEPLANE_CA, or ca in the configuration file, which `./dev up` writes"
         )
-        return "the certificate is not signed by a CA that is known here", known
+        return "the certificate is not signed by a trusted CA", advice
     if code in _TIMES:
         what = f"the certificate {_TIMES[code]}"
         return (
             what,
-            f"by this machine's clock it is {datetime.now(UTC):%Y-%m-%d %H:%M} UTC: is that right?",
+            f"check this machine's clock, which shows {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         )
     if code in _OTHER_NAME:
         return (
-            f"the certificate is another's ({error.verify_message})",
-            "look at the URL",
+            f"the certificate is for another name ({error.verify_message})",
+            "check the URL",
         )
     return (
-        f"the certificate is not good ({error.verify_message})",
-        "ask who runs the control plane",
+        f"the certificate is not valid ({error.verify_message})",
+        "contact the operator of the control plane",
     )

@@ -1,6 +1,6 @@
-"""Waiting for an allocation to arrive somewhere, by following its events from the first.
+"""Waiting until an allocation reaches a state, by following its events from the first one.
 
-Nothing depends on the waiting: the allocation goes its way whether or not somebody looks.
+The allocation does not depend on the waiting client: it continues in any case.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,47 +13,48 @@ from control_plane.cli.follow import Follower
 from control_plane.cli.paths import allocation_path
 from control_plane.cli.progress import shown
 from control_plane.cli.session import Session
-from control_plane.cli.story import Story
+from control_plane.cli.timeline import Timeline
 
-PATIENCE: Final = 120.0
-"""Seconds for which a lost connection is tried again: a restart of the control plane takes less."""
+RETRY_SECONDS: Final = 120.0
+"""How long a lost connection is retried: longer than a restart of the control plane."""
 
 
 def wait(
     session: Session,
     allocation: str,
-    arrived: Callable[[Story], bool],
+    arrived: Callable[[Timeline], bool],
     *,
     since: int = 0,
     releasing: bool = False,
-) -> Story:
-    """The story when it first satisfies `arrived`, at its event `since` or after it; what was before is not shown.
+) -> Timeline:
+    """Return the timeline when it first satisfies `arrived`, at event version `since` or later. Earlier states are not
+    shown.
 
-    `releasing`: the release was already requested, and the advice does not name it. Raises `Interrupted` or
-    `Unreachable`; their messages name what continues.
+    `releasing`: the release was already requested, so the advice does not mention it. Raises `Interrupted` or
+    `Unreachable`, with a message that names the operation that continues.
     """
-    story = Story(allocation)
-    with _going_on(allocation, releasing=releasing), shown(session.screen, story) as progress:
+    timeline = Timeline(allocation)
+    with _continuing(allocation, releasing=releasing), shown(session.screen, timeline) as progress:
         follower = Follower(
             session.client,
             allocation_path(allocation, "watch"),
-            patience=PATIENCE,
+            retry_seconds=RETRY_SECONDS,
             on_lost=progress.lost,
             on_back=progress.back,
-            on_progress=lambda told: progress.step(decode(told, Step)),
+            on_progress=lambda raw: progress.step(decode(raw, Step)),
         )
         for message in follower:
-            story = story.then(decode(message, Event))
-            if story.version < since:
+            timeline = timeline.then(decode(message, Event))
+            if timeline.version < since:
                 continue
-            progress.tell(story.since(since))
-            if arrived(story):
+            progress.update(timeline.since(since))
+            if arrived(timeline):
                 break
-        return story
+        return timeline
 
 
 @contextmanager
-def _going_on(allocation: str, *, releasing: bool) -> Iterator[None]:
+def _continuing(allocation: str, *, releasing: bool) -> Iterator[None]:
     what = f"the release of {allocation}" if releasing else f"allocation {allocation}"
     watch = f"watch it: sliceplane allocations watch {allocation}"
     release = f"release it: sliceplane allocations release {allocation}"
@@ -61,6 +62,6 @@ def _going_on(allocation: str, *, releasing: bool) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted(f"stopped waiting; {what} goes on", *advice) from None
+        raise Interrupted(f"stopped waiting; {what} continues", *advice) from None
     except Unreachable as lost:
-        raise Unreachable(f"{lost.what}; {what} goes on", *advice) from lost
+        raise Unreachable(f"{lost.what}; {what} continues", *advice) from lost

@@ -1,90 +1,90 @@
-"""Commands about allocations that are: stop and start, release, and what time does to them."""
+"""Commands that stop, start and release an existing allocation, and those that a deadline or the lease triggers."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from control_plane.commands.bring_ups import failure_changes, joined
-from control_plane.commands.living import Living, check_spoken, load
+from control_plane.commands.bring_ups import failure_changes, merged_by_stream
+from control_plane.commands.loaded import LoadedAllocation, check_supported, load
 from control_plane.decisions import allocation as life
-from control_plane.decisions.ingress import give_up
+from control_plane.decisions.ingress import withdraw_overdue
 from control_plane.decisions.skus import SKUS, STOP_WITHIN
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
-from control_plane.processes.allocation import wanted_by
-from control_plane.telling import has_recent_heartbeat, is_telling
+from control_plane.processes.allocation import last_placement_fact
+from control_plane.work.spooled_reports import has_recent_heartbeat, has_spooled_reports
 from events.allocations import AllocationFact, AllocationFailed
-from events.append import Change
 from events.bring_ups import FailedBringUp
 from events.envelope import Recorded
 from events.facts import Reason
 from events.ingress import IngressReserved, IngressWithdrawn
+from events.ledger.append import Change
 from events.values import AllocationId, NodeId, node_of
 from tasks.catalogue import type_of
 
 
 def release_allocation(allocation: AllocationId, origin: Origin, reason: Reason) -> Command:
-    """Begin the release. Asked again, nothing new happens."""
+    """Begin the release of an allocation. A repeated command changes nothing."""
 
     async def command(transaction: Transaction) -> Decision:
-        living = await load(transaction.conn, allocation)
+        loaded = await load(transaction.conn, allocation)
         cause = origin.at(transaction.now)
-        return Decision(living.changes(life.release(living.state, reason)), cause)
+        return Decision(loaded.changes(life.release(loaded.state, reason)), cause)
 
     return command
 
 
 def stop_allocation(allocation: AllocationId, origin: Origin, reason: Reason) -> Command:
-    """Switch its slices off. Asked again, nothing new happens. Raises `Conflict` where a node's agent cannot."""
+    """Switch the allocation's slices off. A repeated command changes nothing. Raises `Conflict` if an agent cannot."""
 
     async def command(transaction: Transaction) -> Decision:
-        living = await load(transaction.conn, allocation)
-        facts = life.stop(living.state, reason, transaction.now + STOP_WITHIN)
+        loaded = await load(transaction.conn, allocation)
+        facts = life.stop(loaded.state, reason, transaction.now + STOP_WITHIN)
         if facts:
-            await check_spoken(transaction.conn, _nodes(living), type_of("slice.stop").announced)
-        return Decision(living.changes(facts), origin.at(transaction.now))
+            await check_supported(transaction.conn, _nodes(loaded), type_of("slice.stop").announced)
+        return Decision(loaded.changes(facts), origin.at(transaction.now))
 
     return command
 
 
 def start_allocation(allocation: AllocationId, origin: Origin, reason: Reason) -> Command:
-    """Switch its slices on again. Asked again, nothing new happens."""
+    """Switch the allocation's slices on again. A repeated command changes nothing."""
 
     async def command(transaction: Transaction) -> Decision:
-        living = await load(transaction.conn, allocation)
-        deadline = transaction.now + SKUS[living.state.request.sku].ready_within
+        loaded = await load(transaction.conn, allocation)
+        deadline = transaction.now + SKUS[loaded.state.request.sku].ready_within
         return Decision(
-            living.changes(life.start(living.state, reason, deadline)), origin.at(transaction.now)
+            loaded.changes(life.start(loaded.state, reason, deadline)), origin.at(transaction.now)
         )
 
     return command
 
 
 def expire_lease(allocation: AllocationId) -> Command:
-    """Release it, if its lease is over."""
+    """Release the allocation if its lease is over."""
 
     async def command(transaction: Transaction) -> Decision:
-        living = await load(transaction.conn, allocation)
-        expired = life.expire(living.state, transaction.now)
-        return _by_the_clock(living, expired, transaction.now, "end of lease")
+        loaded = await load(transaction.conn, allocation)
+        expired = life.expire(loaded.state, transaction.now)
+        return _timed_decision(loaded, expired, transaction.now, "end of lease")
 
     return command
 
 
-def miss_deadline(allocation: AllocationId, *, silent_after: timedelta) -> Command:
-    """Fail it, if its deadline is over, unless the news may be among reports that wait on a node that is not silent."""
+def miss_deadline(allocation: AllocationId, *, unreachable_after: timedelta) -> Command:
+    """Fail the allocation if its deadline is over and no reachable node still has reports to deliver."""
 
     async def command(transaction: Transaction) -> Decision:
-        living = await load(transaction.conn, allocation)
-        failed = life.miss_deadline(living.state, transaction.now)
-        late = failed or give_up(living.state, living.ways, transaction.now)
-        missed = _by_the_clock(living, late, transaction.now, "deadline")
-        if missed.changes and await is_telling(transaction.conn, _nodes(living), silent_after):
+        loaded = await load(transaction.conn, allocation)
+        failed = life.miss_deadline(loaded.state, transaction.now)
+        late = failed or withdraw_overdue(loaded.state, loaded.ingress_rules, transaction.now)
+        missed = _timed_decision(loaded, late, transaction.now, "deadline")
+        if missed.changes and await has_spooled_reports(transaction.conn, _nodes(loaded), unreachable_after):
             return replace(missed, changes=())
         match failed:
             case (AllocationFailed(reason=reason), *_):
-                counted = await _counted(transaction, living, reason, silent_after)
+                counted = await _counted(transaction, loaded, reason, unreachable_after)
                 own, *others = missed.changes
-                return replace(missed, changes=joined((own, *counted, *others)))
+                return replace(missed, changes=merged_by_stream((own, *counted, *others)))
             case _:
                 return missed
 
@@ -92,38 +92,42 @@ def miss_deadline(allocation: AllocationId, *, silent_after: timedelta) -> Comma
 
 
 async def _counted(
-    transaction: Transaction, living: Living, reason: Reason, silent_after: timedelta
+    transaction: Transaction, loaded: LoadedAllocation, reason: Reason, unreachable_after: timedelta
 ) -> tuple[Change, ...]:
     """Count a missed deadline as a node fault if the node accepted the order, sends heartbeats and reported no result.
 
     The agent's own deadline is shorter, so a working agent reports the failure first.
     """
-    slot = life.hung_slot(living.state)
-    if slot is None or not await has_recent_heartbeat(transaction.conn, node_of(slot), silent_after):
+    slot = life.hung_slot(loaded.state)
+    if slot is None or not await has_recent_heartbeat(transaction.conn, node_of(slot), unreachable_after):
         return ()
-    failure = FailedBringUp(slot, living.state.request.allocation_id, reason, transaction.now)
-    return await failure_changes(transaction.conn, living.rows[slot], failure)
+    failure = FailedBringUp(slot, loaded.state.request.allocation_id, reason, transaction.now)
+    return await failure_changes(transaction.conn, loaded.rows[slot], failure)
 
 
-def _nodes(living: Living) -> set[NodeId]:
+def _nodes(loaded: LoadedAllocation) -> set[NodeId]:
     """Return the nodes of the allocation's current slots."""
-    return {node_of(slot.slot_id) for slot in living.state.slots}
+    return {node_of(slot.slot_id) for slot in loaded.state.slots}
 
 
-def _by_the_clock(living: Living, decided: tuple[AllocationFact, ...], now: datetime, why: str) -> Decision:
-    """What the passing of time alone decided; its cause is the fact whose time is over."""
-    cause = _timed(living, decided).leads_to(actor="process:allocation", why=why, observed_at=now)
-    return Decision(living.changes(decided), cause)
+def _timed_decision(
+    loaded: LoadedAllocation, decided: tuple[AllocationFact, ...], now: datetime, reason: str
+) -> Decision:
+    """Return the decision that time alone triggered; its cause is the fact that set the time."""
+    cause = _deadline_fact(loaded, decided).leads_to(
+        actor="process:allocation", reason=reason, observed_at=now
+    )
+    return Decision(loaded.changes(decided), cause)
 
 
-def _timed(living: Living, decided: tuple[AllocationFact, ...]) -> Recorded[AllocationFact]:
-    """What asked for that of which the time is over."""
+def _deadline_fact(loaded: LoadedAllocation, decided: tuple[AllocationFact, ...]) -> Recorded[AllocationFact]:
+    """Return the fact that set the deadline of a decision that time alone triggered."""
     match decided:
         case (IngressWithdrawn(ingress_id=name), *_):
             return next(
                 each
-                for each in living.history
+                for each in loaded.history
                 if isinstance(each.fact, IngressReserved) and each.fact.ingress_id == name
             )
         case _:
-            return wanted_by(living.history)
+            return last_placement_fact(loaded.history)

@@ -1,10 +1,10 @@
-"""Count bring-ups that failed due to node faults, exclude slots and nodes from placement, and readmit them."""
+"""Commands that count bring-ups failed by node faults, and exclude or readmit slots and nodes."""
 
 from collections.abc import Iterable
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.commands.living import locked_node
+from control_plane.commands.loaded import locked_node
 from control_plane.decisions.exclusion import (
     node_failed,
     node_succeeded,
@@ -16,8 +16,8 @@ from control_plane.decisions.exclusion import (
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
-from events.append import Change
 from events.bring_ups import FailedBringUp
+from events.ledger.append import Change
 from events.nodes import NodeFact
 from events.values import AllocationId, NodeId, SlotId, StreamId, stream_of_node, stream_of_slot
 from read_models import nodes, slots
@@ -26,7 +26,7 @@ from read_models.slots import SlotRow
 
 
 async def failure_changes(conn: AsyncConnection, row: SlotRow, failure: FailedBringUp) -> tuple[Change, ...]:
-    """Count a failed bring-up against its slot, whose row is locked, and against its node."""
+    """Return the changes that count a failed bring-up against its slot and node. The slot's row must be locked."""
     node = await locked_node(conn, row.node_id)
     in_slot = slot_failed(failure, row.failures, row.excluded)
     on_node = node_failed(row.node_id, failure, node.failures, node.excluded)
@@ -36,13 +36,13 @@ async def failure_changes(conn: AsyncConnection, row: SlotRow, failure: FailedBr
 async def success_changes(
     conn: AsyncConnection, row: SlotRow, allocation: AllocationId
 ) -> tuple[Change, ...]:
-    """Reset the failure counts of a slot, whose row is locked, and of its node, if they are not 0."""
+    """Return the changes that reset nonzero failure counts of a slot and its node. The slot's row must be locked."""
     in_slot = slot_succeeded(row.slot_id, allocation, row.failures, row.excluded)
     own = (Change(stream_of_slot(row.slot_id), row.version, in_slot),) if in_slot else ()
     node = await nodes.find(conn, row.node_id)
-    assert node is not None, "a slot's node is known"
+    assert node is not None, "the node of a slot exists"
     if not node.failures and node.excluded is None:
-        # The usual case takes no lock: a failure on another slot at this moment counts as the later of the two.
+        # Usually no lock is needed: a concurrent failure on another slot counts as the later event of the two.
         return own
     node = await locked_node(conn, row.node_id)
     on_node = node_succeeded(row.slot_id, allocation, row.node_id, node.failures, node.excluded)
@@ -53,35 +53,37 @@ def _node_change(node: NodeRow, facts: tuple[NodeFact, ...]) -> tuple[Change, ..
     return (Change(stream_of_node(node.node_id), node.version, facts),) if facts else ()
 
 
-def joined(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """Return the facts merged into one change for each stream, in their order."""
-    of: dict[StreamId, Change] = {}
+def merged_by_stream(changes: Iterable[Change]) -> tuple[Change, ...]:
+    """Merge changes of the same stream into one, keeping the order of their facts."""
+    by_stream: dict[StreamId, Change] = {}
     for each in changes:
-        before = of.get(each.stream)
+        before = by_stream.get(each.stream)
         assert before is None or before.expected_version == each.expected_version
-        of[each.stream] = each if before is None else each._replace(facts=(*before.facts, *each.facts))
-    return tuple(of.values())
+        by_stream[each.stream] = each if before is None else each._replace(facts=(*before.facts, *each.facts))
+    return tuple(by_stream.values())
 
 
-def readmit_node_to_placement(node: NodeId, why: str, origin: Origin) -> Command:
+def readmit_node_to_placement(node: NodeId, reason: str, origin: Origin) -> Command:
     """Readmit an excluded node to placement. Raises `UnknownName`, and `Conflict` for a node that is not excluded."""
 
     async def command(transaction: Transaction) -> Decision:
         row = await locked_node(transaction.conn, node)
-        fact = readmit_node(node, row.excluded, why)
+        fact = readmit_node(node, row.excluded, reason)
         return Decision(_node_change(row, (fact,)), origin.at(transaction.now))
 
     return command
 
 
-def readmit_slot_to_placement(slot: SlotId, why: str, origin: Origin) -> Command:
+def readmit_slot_to_placement(slot: SlotId, reason: str, origin: Origin) -> Command:
     """Readmit an excluded slot to placement. Raises `UnknownName`, and `Conflict` for a slot that is not excluded."""
 
     async def command(transaction: Transaction) -> Decision:
         row = (await slots.locked(transaction.conn, [slot])).get(slot)
         if row is None:
-            raise UnknownName(Objection("unknown_slot", f"no slot {slot} was discovered"))
-        fact = readmit_slot(slot, row.excluded, why)
+            raise UnknownName(
+                Objection("unknown_slot", f"there is no slot {slot}: its node has not reported it")
+            )
+        fact = readmit_slot(slot, row.excluded, reason)
         return Decision((Change(stream_of_slot(slot), row.version, (fact,)),), origin.at(transaction.now))
 
     return command

@@ -1,7 +1,7 @@
-"""Commands about who a host is: enrol it, renew its session, revoke it, note that a copy of it was refused.
+"""Commands about node identity: enrol a node, renew its session, revoke it, record that a copy of it was refused.
 
-Enrolment and revocation are facts, with the session changed in the same transaction. A renewal is none: it happens
-every few minutes, and only its refusal is worth telling.
+Enrolment and revocation are facts, recorded in the transaction that also changes the session. A renewal is not a fact:
+it happens every few minutes, and only its refusal is worth recording.
 """
 
 import hmac
@@ -13,16 +13,16 @@ from hashlib import sha256
 from pydantic import ValidationError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane import sessions
-from control_plane.commands.living import locked_node
+from control_plane.commands.loaded import locked_node
 from control_plane.decisions.refusals import Objection, Unauthorised
 from control_plane.handle import Command, Decision, Transaction
+from control_plane.identity import sessions
+from control_plane.identity.sessions import Holder, PresentedSession, Secrets, SessionRequest, Superseded
 from control_plane.origin import Origin
-from control_plane.refused_before import Refusal, is_first
-from control_plane.report_budget import Limits, take_for_session
-from control_plane.sessions import Asked, Holder, Presented, Secrets, Superseded
-from events.append import Change
-from events.nodes import AgentSuperseded, NodeIdentified, NodeRevoked
+from control_plane.work.refusal_counts import Refusal, is_first
+from control_plane.work.report_budget import Limits, take_for_session
+from events.ledger.append import Change
+from events.nodes import AgentSuperseded, NodeEnrolled, NodeRevoked
 from events.values import Ipv4Subnet, NodeId, stream_of_node
 from read_models import nodes
 from read_models.nodes import NodeRow
@@ -31,8 +31,8 @@ from tasks.signing import BadSignature, public_key, verify
 
 
 @dataclass(frozen=True, slots=True)
-class Proven:
-    """An enrolment whose sender holds the private half of the key that it shows."""
+class VerifiedEnrolment:
+    """An enrolment with a verified proof that its sender has the private key of the public key it sent."""
 
     claims: EnrolmentClaims
     token_sha256: str
@@ -41,11 +41,12 @@ class Proven:
 
     @property
     def holder(self) -> Holder:
+        """The node and the key that the session belongs to."""
         return Holder(self.claims.node_id, self.thumbprint)
 
 
-def proven(enrolment: Enrolment) -> Proven:
-    """Raises `Unauthorised` unless the proof is by the key, and for this token."""
+def verify_enrolment(enrolment: Enrolment) -> VerifiedEnrolment:
+    """Verify an enrolment. Raises `Unauthorised` unless the proof is signed by the key and made for this token."""
     try:
         key = public_key(enrolment.public_key)
         pem = str(key.as_pem(private=False).decode("ascii"))
@@ -56,32 +57,32 @@ def proven(enrolment: Enrolment) -> Proven:
     token_sha256 = sha256(enrolment.token.encode()).hexdigest()
     if not hmac.compare_digest(claims.token_sha256, token_sha256):
         raise Unauthorised(Objection("wrong_proof", "the proof was made for another token"))
-    return Proven(claims, token_sha256, pem, key.thumbprint())
+    return VerifiedEnrolment(claims, token_sha256, pem, key.thumbprint())
 
 
 def _wrong_proof(error: BadSignature | ValidationError) -> Unauthorised:
-    why = error.why if isinstance(error, BadSignature) else "it does not say what it must"
-    return Unauthorised(Objection("wrong_proof", f"the proof does not hold: {why}"))
+    reason = error.reason if isinstance(error, BadSignature) else "its content is invalid"
+    return Unauthorised(Objection("wrong_proof", f"the proof cannot be verified: {reason}"))
 
 
-def enrol_node(asked: Proven, origin: Origin, lifetime: timedelta) -> Command:
-    """Trade the token for a session of the host's making. The same host asking again gets the same answer."""
+def enrol_node(asked: VerifiedEnrolment, origin: Origin, lifetime: timedelta) -> Command:
+    """Exchange a node's one-time token for a session. A repeated enrolment returns the same answer."""
 
     async def command(transaction: Transaction) -> Decision:
         claims = asked.claims
         node = await nodes.find(transaction.conn, claims.node_id, lock=True)
         if node is None or not hmac.compare_digest(node.token_sha256, asked.token_sha256):
-            raise Unauthorised(Objection("wrong_token", "no node waits for this token"))
-        wanted = _asked(claims, transaction.now + lifetime)
-        if node.state != "expected":
-            number = await _asked_again(transaction.conn, node, asked.holder, wanted)
+            raise Unauthorised(Objection("wrong_token", "no registered node has this one-time token"))
+        session_request = _session_request(claims, transaction.now + lifetime)
+        if node.state != "registered":
+            number = await _repeated_enrolment(transaction.conn, node, asked.holder, session_request)
             return Decision((), origin.at(transaction.now), granted(number, node.subnet))
         if node.token_expires_at <= transaction.now:
             raise Unauthorised(
-                Objection("token_expired", f"the token ended at {node.token_expires_at.isoformat()}")
+                Objection("token_expired", f"the token expired at {node.token_expires_at.isoformat()}")
             )
-        number = await sessions.begin(transaction.conn, asked.holder, wanted)
-        fact = NodeIdentified(
+        number = await sessions.begin(transaction.conn, asked.holder, session_request)
+        fact = NodeEnrolled(
             node_id=claims.node_id,
             public_key=asked.public_key,
             key_thumbprint=asked.thumbprint,
@@ -94,8 +95,10 @@ def enrol_node(asked: Proven, origin: Origin, lifetime: timedelta) -> Command:
     return command
 
 
-async def _asked_again(conn: AsyncConnection, node: NodeRow, holder: Holder, asked: Asked) -> int:
-    """Whoever asks again has the key and the secrets that are known; the holder of a copied token has not."""
+async def _repeated_enrolment(
+    conn: AsyncConnection, node: NodeRow, holder: Holder, asked: SessionRequest
+) -> int:
+    """Return the session of a repeated enrolment, which must have the same key and secrets. Raises `Unauthorised`."""
     if node.state == "revoked":
         raise Unauthorised(
             Objection("revoked", f"the access of node {node.node_id} was revoked: {node.revoked}")
@@ -104,35 +107,35 @@ async def _asked_again(conn: AsyncConnection, node: NodeRow, holder: Holder, ask
     if node.key_thumbprint == holder.key_thumbprint:
         number = await sessions.repeated(conn, holder, asked)
     if number is None:
-        raise Unauthorised(Objection("token_used", f"the token of node {node.node_id} was used before"))
+        raise Unauthorised(Objection("token_used", f"the token of node {node.node_id} was already used"))
     return number
 
 
-def _asked(claims: EnrolmentClaims | RenewalClaims, expires_at: datetime) -> Asked:
+def _session_request(claims: EnrolmentClaims | RenewalClaims, expires_at: datetime) -> SessionRequest:
     secrets = Secrets(claims.credential_sha256, claims.queue_password_sha256)
-    return Asked(secrets, claims.speaks, expires_at)
+    return SessionRequest(secrets, claims.capabilities, expires_at)
 
 
 def granted(number: int, subnet: Ipv4Subnet) -> str:
-    """The answer of an enrolment and a renewal, as a command keeps it."""
+    """Return the JSON answer of an enrolment or a renewal: session number and subnet."""
     return json.dumps({"number": number, "subnet": subnet})
 
 
 def renew_session(renewal: Renewal, origin: Origin, lifetime: timedelta, limits: Limits) -> Command:
-    """Go on from a session to the next. Raises `Unauthorised`, `Superseded` and `Throttled`; no fact comes of it."""
+    """Renew a node's session. Raises `Unauthorised`, `Superseded` and `Throttled`; a renewal adds no fact."""
 
     async def command(transaction: Transaction) -> Decision:
         node = await nodes.find(transaction.conn, renewal.node_id)
         if node is None or node.public_key is None or node.key_thumbprint is None:
-            # A revoked node has no key that its proof could be checked by, so whoever asks may be anybody: its reason
-            # is for admins.
-            raise Unauthorised(Objection("unknown_node", "no node is known by this key, or none any more"))
+            # A revoked node has no key to verify the proof with, so the caller may be anything: only administrators
+            # can read the reason of the revocation.
+            raise Unauthorised(Objection("unknown_node", "the node is unknown, not enrolled, or revoked"))
         claims = _renewal_claims(renewal, node.public_key)
         number = await sessions.renew(
             transaction.conn,
             Holder(node.node_id, node.key_thumbprint),
-            Presented(claims.number, claims.presented_sha256),
-            _asked(claims, transaction.now + lifetime),
+            PresentedSession(claims.number, claims.presented_sha256),
+            _session_request(claims, transaction.now + lifetime),
         )
         # Only a successful renewal is charged: a copy of the node's disk must not spend the node's budget.
         await take_for_session(transaction.conn, node.node_id, limits, transaction.now)
@@ -150,16 +153,16 @@ def _renewal_claims(renewal: Renewal, pem: str) -> RenewalClaims:
     except (BadSignature, ValidationError) as error:
         raise _wrong_proof(error) from None
     if claims.node_id != renewal.node_id:
-        raise Unauthorised(Objection("wrong_proof", "the proof was made by another node"))
+        raise Unauthorised(Objection("wrong_proof", "the proof names another node"))
     return claims
 
 
-def note_superseded(superseded: Superseded, origin: Origin) -> Command:
-    """Record, once for each session presented, that a copied or restored agent was refused, and turn it out.
+def record_superseded(superseded: Superseded, origin: Origin) -> Command:
+    """Record, once per presented session, that a copied or restored agent was refused, and end its queue access.
 
-    What it knows of the queue ends in the same transaction: the session before the newest. A session that the node
-    never had is recorded once and for all, since there are as many as a stranger can think of. The answer is empty when
-    it was recorded before.
+    Its queue password, that of the session before the newest, is invalidated in the same transaction. A session that
+    the node never had is recorded only once per node, because an attacker can invent any number. The answer is empty if
+    the refusal was recorded before.
     """
 
     async def command(transaction: Transaction) -> Decision:
@@ -178,7 +181,7 @@ def note_superseded(superseded: Superseded, origin: Origin) -> Command:
 
 
 def revoke_node(node_id: NodeId, reason: str, origin: Origin) -> Command:
-    """Take a host's access away, until an enrolment is opened for it and it enrols. Revoked twice is revoked."""
+    """Revoke a node's access until its enrolment is reopened and it enrols again. Revoking twice changes nothing."""
 
     async def command(transaction: Transaction) -> Decision:
         node = await locked_node(transaction.conn, node_id)

@@ -1,4 +1,4 @@
-"""Commands about ways in from outside: say what addresses a node has, ask for a way in, and close one."""
+"""Commands about ingress rules: set the public addresses of a node, reserve an ingress rule, and withdraw it."""
 
 from ipaddress import IPv4Network
 
@@ -7,18 +7,18 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.commands.free_ways import reserve
-from control_plane.commands.living import Living, check_spoken, load, locked_node
+from control_plane.commands.free_ingress import reserve
+from control_plane.commands.loaded import LoadedAllocation, check_supported, load, locked_node
 from control_plane.decisions import ingress
-from control_plane.decisions.public_addresses import WayWish, change, check_apart
+from control_plane.decisions.public_addresses import IngressRequest, change, refuse_slice_addresses
 from control_plane.decisions.refusals import Conflict, Malformed, Objection
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
-from events.append import Change
-from events.claims import ways_by
+from events.claims import address_claim_bounds
 from events.facts import Reason
+from events.ledger.append import Change
+from events.ledger.tables import claim
 from events.nodes import PublicAddress
-from events.tables import claim
 from events.values import AllocationId, IngressId, Ipv4Address, NodeId, SlotId, node_of, stream_of_node
 from read_models import nodes
 from tasks.catalogue import INGRESS
@@ -27,14 +27,14 @@ from tasks.catalogue import INGRESS
 def change_addresses(
     node: NodeId, wanted: tuple[PublicAddress, ...], origin: Origin, slice_networks: IPv4Network
 ) -> Command:
-    """Say which public addresses a node has.
+    """Set the public addresses of a node.
 
-    Raises `UnknownName`, and `Conflict` for one that is in use or one of the slices' own.
+    Raises `UnknownName`, and `Conflict` for an address that is in use or in the network of slices.
     """
 
     async def command(transaction: Transaction) -> Decision:
         row = await locked_node(transaction.conn, node)
-        check_apart(wanted, slice_networks)
+        refuse_slice_addresses(wanted, slice_networks)
         used = await _used(transaction.conn, [each.address for each in row.public_addresses])
         facts = change(node, row.public_addresses, wanted, used)
         own = (Change(stream_of_node(node), row.version, facts),) if facts else ()
@@ -44,51 +44,54 @@ def change_addresses(
 
 
 async def _used(conn: AsyncConnection, addresses: list[Ipv4Address]) -> set[Ipv4Address]:
-    """Those by which somebody comes in, or may still."""
+    """Return which of these public addresses have claimed ports."""
     address = sa.func.unnest(sa.cast(addresses, ARRAY(sa.Text))).column_valued("address")
     held = (
         sa.select(sa.true()).where(claim.c.kind == "port", claim.c.value.between(*span)).limit(1)
-        for span in ways_by(address)
+        for span in address_claim_bounds(address)
     )
     query = sa.select(address).where(sa.func.coalesce(*(each.scalar_subquery() for each in held), sa.false()))
     return {Ipv4Address(each) for each in await conn.scalars(query)}
 
 
-def open_way(allocation: AllocationId, name: IngressId, wish: WayWish, origin: Origin) -> Command:
-    """Reserve a way in to a slice, under this name. Raises `UnknownName`, `Malformed`, `Conflict`."""
+def open_ingress(
+    allocation: AllocationId, name: IngressId, request: IngressRequest, origin: Origin
+) -> Command:
+    """Reserve an ingress rule for a slice, under this id. Raises `UnknownName`, `Malformed`, `Conflict`."""
 
     async def command(transaction: Transaction) -> Decision:
-        living = await load(transaction.conn, allocation)
-        slot = _slot_of(living, wish)
-        if living.state.request.network_mode != "public-nat":
-            why = f"allocation {allocation} is {living.state.request.network_mode}: public-nat has ways in"
-            raise Conflict(Objection("ingress_needs_public_nat", why))
-        ingress.check_room(living.state, living.ways, slot)
-        await check_spoken(transaction.conn, [node_of(slot)], INGRESS)
+        loaded = await load(transaction.conn, allocation)
+        slot = _slot_of(loaded, request)
+        if loaded.state.request.network_mode != "public-nat":
+            mode = loaded.state.request.network_mode
+            message = f"allocation {allocation} has network mode {mode}; ingress rules need public-nat"
+            raise Conflict(Objection("ingress_needs_public_nat", message))
+        ingress.check_ingress_limit(loaded.state, loaded.ingress_rules, slot)
+        await check_supported(transaction.conn, [node_of(slot)], INGRESS)
         node = await nodes.held(transaction.conn, node_of(slot))
-        [reserved] = await reserve(transaction.conn, node, [(name, slot, wish)], allocation)
-        until = ingress.in_place_by(living.state, transaction.now)
+        [reserved] = await reserve(transaction.conn, node, [(name, slot, request)], allocation)
+        until = ingress.ingress_deadline(loaded.state, transaction.now)
         facts = (msgspec.structs.replace(reserved, deadline=until),)
-        cause = origin.within(living.history[0].cause).at(transaction.now)
-        return Decision(living.changes(facts), cause, answer=name)
+        cause = origin.within(loaded.history[0].cause).at(transaction.now)
+        return Decision(loaded.changes(facts), cause, answer=name)
 
     return command
 
 
-def _slot_of(living: Living, wish: WayWish) -> SlotId:
-    slots = living.state.slots
-    if wish.slot >= len(slots):
-        why = f"the allocation has {len(slots)} slots, and they are counted from 0"
-        raise Malformed(Objection("no_such_slot", why, "/slot"))
-    return slots[wish.slot].slot_id
+def _slot_of(loaded: LoadedAllocation, request: IngressRequest) -> SlotId:
+    slots = loaded.state.slots
+    if request.slot >= len(slots):
+        message = f"no slot {request.slot}: the allocation has {len(slots)} slots, counted from 0"
+        raise Malformed(Objection("unknown_slot_index", message, "/slot"))
+    return slots[request.slot].slot_id
 
 
-def close_way(allocation: AllocationId, name: IngressId, origin: Origin, reason: Reason) -> Command:
-    """Withdraw a way in. Asked again, nothing new happens. Raises `UnknownName`."""
+def close_ingress(allocation: AllocationId, name: IngressId, origin: Origin, reason: Reason) -> Command:
+    """Withdraw an ingress rule. A repeated command changes nothing. Raises `UnknownName`."""
 
     async def command(transaction: Transaction) -> Decision:
-        living = await load(transaction.conn, allocation)
-        facts = ingress.withdraw(living.state, living.ways, name, reason)
-        return Decision(living.changes(facts), origin.within(living.history[0].cause).at(transaction.now))
+        loaded = await load(transaction.conn, allocation)
+        facts = ingress.withdraw(loaded.state, loaded.ingress_rules, name, reason)
+        return Decision(loaded.changes(facts), origin.within(loaded.history[0].cause).at(transaction.now))
 
     return command

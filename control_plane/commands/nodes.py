@@ -1,4 +1,4 @@
-"""Commands about hosts: register one, remove its registration, reopen its enrolment, record its description and its
+"""Commands about nodes: register a node, remove its registration, reopen its enrolment, record its description and
 repairs.
 """
 
@@ -11,7 +11,7 @@ from hashlib import sha256
 from itertools import count
 from typing import Final
 
-from control_plane.commands.living import locked_node
+from control_plane.commands.loaded import locked_node
 from control_plane.decisions import drift
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.decisions.registration import Registration, check_repeatable, removal
@@ -19,27 +19,27 @@ from control_plane.decisions.slots import NOTHING_DESCRIBED, Described, describe
 from control_plane.decisions.subnets import free_subnet
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
-from events.append import Change
 from events.drift import OpenDrift
 from events.envelope import Cause
-from events.nodes import EnrolmentReopened, NodeExpected, NodeInspected, NodeMended
-from events.slots import SlotDevice, SlotFact, SlotHardware, SlotMended
+from events.ledger.append import Change
+from events.nodes import EnrolmentReopened, NodeInspected, NodeRegistered, NodeRepaired
+from events.slots import SlotDevice, SlotFact, SlotHardware, SlotRepaired
 from events.values import NodeId, SlotId, SlotIndex, index_of, slot_of, stream_of_node, stream_of_slot
 from read_models import nodes, slots
 from read_models.nodes import REMOVED, NodeRow
 from read_models.slots import SlotRow
-from tasks.drift import DriftSeen
-from tasks.reports import DriftMended, FoundSlot, NodeSurveyed
+from tasks.drift import LocatedEvidence
+from tasks.reports import DriftRepaired, FoundSlot, NodeSurveyed
 
 L2_DOMAIN: Final = "default"
 TOKEN_LIFETIME: Final = timedelta(hours=1)
 
 
-def expect_node(node: NodeId, token: str, origin: Origin, among: ipaddress.IPv4Network) -> Command:
-    """Admit a host by name: reserve a /24 of `among`, and open a one-time token, of which only the hash is kept.
+def register_node(node: NodeId, token: str, origin: Origin, among: ipaddress.IPv4Network) -> Command:
+    """Register a node by name: reserve a /24 of `among` and issue a one-time token, of which only the hash is stored.
 
-    A host that is already registered keeps its subnet, and this token replaces the earlier one. Raises `Conflict` for a
-    host that has enrolled.
+    A node that is already registered keeps its subnet, and this token replaces the earlier one. Raises `Conflict` for a
+    node that has enrolled.
     """
     attempts = count()
 
@@ -48,7 +48,7 @@ def expect_node(node: NodeId, token: str, origin: Origin, among: ipaddress.IPv4N
         if row is not None and row.state != REMOVED:
             check_repeatable(_registration(row))
             return _opened(row, token, origin, transaction.now)
-        fact = NodeExpected(
+        fact = NodeRegistered(
             node_id=node,
             subnet=free_subnet(node, among, await nodes.subnets(transaction.conn), next(attempts)),
             l2_domain=L2_DOMAIN,
@@ -63,7 +63,7 @@ def expect_node(node: NodeId, token: str, origin: Origin, among: ipaddress.IPv4N
 
 
 def reopen_enrolment(node: NodeId, token: str, origin: Origin) -> Command:
-    """Open another token for a host that lost the first, or its disk. What it has goes on working until it enrols."""
+    """Issue another token for a node that lost its token or its disk. Existing access stays valid until it enrols."""
 
     async def command(transaction: Transaction) -> Decision:
         return _opened(await locked_node(transaction.conn, node), token, origin, transaction.now)
@@ -83,8 +83,8 @@ def _opened(row: NodeRow, token: str, origin: Origin, now: datetime) -> Decision
 
 
 def remove_node(node: NodeId, origin: Origin) -> Command:
-    """Remove a registration whose host never enrolled, with the claims on its subnet and its public addresses. A
-    repeated removal changes nothing. Raises `UnknownName` and `Conflict`.
+    """Remove a registration that was never enrolled, with the claims on its subnet and its public addresses. A repeated
+    removal changes nothing. Raises `UnknownName` and `Conflict`.
     """
 
     async def command(transaction: Transaction) -> Decision:
@@ -100,13 +100,13 @@ def remove_node(node: NodeId, origin: Origin) -> Command:
 
 def _registration(row: NodeRow) -> Registration:
     addresses = tuple(each.address for each in row.public_addresses)
-    # A revocation and a reopened enrolment take the key away and leave the release of the agent that enrolled.
+    # A revocation and a reopened enrolment delete the key but keep the agent version of the enrolment.
     return Registration(row.node_id, row.subnet, addresses, has_enrolled=row.agent_version is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A host's description of itself, as reported, and what made it come."""
+    """A node's reported description of itself, and the cause of the report."""
 
     node_id: NodeId
     body: NodeSurveyed
@@ -114,32 +114,33 @@ class Survey:
 
 
 async def inspect_node(transaction: Transaction, survey: Survey) -> Decision:
-    """Record what is new about a host and its slots; what was known already is no event."""
+    """Record what is new about a node and its slots; known values are not recorded again."""
     found = await slots.of_node(transaction.conn, survey.node_id, lock=True)
     node, known = await locked_node(transaction.conn, survey.node_id), {slot.index: slot for slot in found}
     described = () if (inspected := _inspected(survey)) == _recorded(node) else (inspected,)
-    open_ = drift.opened(_told_of(survey, None), None)
+    open_ = drift.open_drift(_drift_in(survey, None), None)
     facts = (*described, *drift.of_node(node.node_id, node.drift, open_))
     own = (Change(stream_of_node(node.node_id), node.version, facts),) if facts else ()
     return Decision((*own, *_slot_changes(survey, known)), survey.cause)
 
 
 def _slot_changes(survey: Survey, known: dict[SlotIndex, SlotRow]) -> Iterator[Change]:
-    told = {SlotIndex(slot.index): slot for slot in survey.body.slots}
+    reported = {SlotIndex(slot.index): slot for slot in survey.body.slots}
     found = {
-        index: SlotHardware(slot.vcpus, slot.memory_mib, slot.network_device) for index, slot in told.items()
+        index: SlotHardware(slot.vcpus, slot.memory_mib, slot.network_device)
+        for index, slot in reported.items()
     }
     hardware = {index: slot.hardware for index, slot in known.items()}
     discovered = {index_of(fact.slot_id): fact for fact in discover(survey.node_id, hardware, found)}
     for index in sorted(found.keys() | known.keys()):
         slot, row = slot_of(survey.node_id, index), known.get(index)
         news: tuple[SlotFact, ...] = (discovered[index],) if index in discovered else ()
-        if index in told:
+        if index in reported:
             before = (row.devices, row.numa_node) if row else NOTHING_DESCRIBED
-            news += described(slot, before, _described(told[index]))
+            news += described(slot, before, _described(reported[index]))
             open_ = (
-                *drift.opened(_told_of(survey, index), index),
-                *_ungranted(slot, row, told[index], survey.cause.observed_at),
+                *drift.open_drift(_drift_in(survey, index), index),
+                *_ungranted(slot, row, reported[index], survey.cause.observed_at),
             )
         else:
             open_ = (drift.vanished(slot, survey.cause.observed_at),)
@@ -155,29 +156,33 @@ def _described(slot: FoundSlot) -> Described:
     return tuple(devices), slot.numa_node
 
 
-def _ungranted(slot: SlotId, row: SlotRow | None, told: FoundSlot, since: datetime) -> tuple[OpenDrift, ...]:
+def _ungranted(
+    slot: SlotId, row: SlotRow | None, reported: FoundSlot, since: datetime
+) -> tuple[OpenDrift, ...]:
     if row is None or row.state == "discovered":
         return ()
-    return drift.ungranted(slot, row.granted, _described(told)[0], since)
+    return drift.ungranted(slot, row.granted, _described(reported)[0], since)
 
 
-def _told_of(survey: Survey, slot: SlotIndex | None) -> Iterator[DriftSeen]:
+def _drift_in(survey: Survey, slot: SlotIndex | None) -> Iterator[LocatedEvidence]:
     return (each for each in survey.body.drift if each.slot == slot)
 
 
-async def take_mended(transaction: Transaction, node_id: NodeId, body: DriftMended, cause: Cause) -> Decision:
-    """Record what a host made good by itself. Of a slot that it never described, nothing."""
-    mended = drift.mended(body.drift, None if body.slot is None else SlotIndex(body.slot))
-    if not mended:
+async def take_repair(
+    transaction: Transaction, node_id: NodeId, body: DriftRepaired, cause: Cause
+) -> Decision:
+    """Record what a node repaired by itself. Nothing is recorded for a slot that the node never described."""
+    repaired = drift.repaired_drift(body.drift, None if body.slot is None else SlotIndex(body.slot))
+    if not repaired:
         return Decision((), cause)
     if body.slot is None:
         node = await locked_node(transaction.conn, node_id)
-        own = Change(stream_of_node(node_id), node.version, (NodeMended(node_id, mended),))
+        own = Change(stream_of_node(node_id), node.version, (NodeRepaired(node_id, repaired),))
         return Decision((own,), cause)
     slot = slot_of(node_id, SlotIndex(body.slot))
     rows = await slots.locked(transaction.conn, [slot])
     changes = (
-        Change(stream_of_slot(slot), row.version, (SlotMended(slot, mended),)) for row in rows.values()
+        Change(stream_of_slot(slot), row.version, (SlotRepaired(slot, repaired),)) for row in rows.values()
     )
     return Decision(tuple(changes), cause)
 

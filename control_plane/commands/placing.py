@@ -1,8 +1,9 @@
-"""The command that makes an allocation: find it a place and claim that.
+"""The command that creates an allocation: find a place for it and claim its slots.
 
-It takes its slots by row lock and skips rows that others hold, so that many callers pass each other. Rows skipped that
-way may come back when their holder rolls back: before a request is refused for lack of capacity, they are waited for.
-In another transaction: their holder may want next what this one took beside them, and neither would come on.
+It locks rows of free slots and skips rows that other transactions have locked, so that many callers do not wait for
+each other. A skipped row may become free again when its holder rolls back, so the command waits for such rows before it
+refuses a request for lack of capacity. It waits in another transaction, without locks of its own: the holder may need
+rows that this transaction has locked, which would be a deadlock.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,69 +14,69 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane import placeable, work
-from control_plane.commands.free_ways import have_free, reserve
+from control_plane.commands.free_ingress import has_free_ingress, reserve
 from control_plane.decisions.placement import choose, fits, node_blocked, only_simulated_left, unknown_node
-from control_plane.decisions.public_addresses import WayWish, nowhere_free
+from control_plane.decisions.public_addresses import IngressRequest, no_free_address_anywhere
 from control_plane.decisions.readiness import Check, named
 from control_plane.decisions.refusals import Conflict
 from control_plane.decisions.skus import SKUS
 from control_plane.decisions.slots import claim
-from control_plane.handle import Command, Decision, StartAgain, Transaction
+from control_plane.handle import Command, Decision, RetryWithoutLocks, Transaction
+from control_plane.identity.sessions import supports
 from control_plane.origin import Origin
-from control_plane.sessions import knows
+from control_plane.work import placeable, tables
 from events.allocations import AllocationFact, AllocationPlaced, AllocationRequested, PlacedSlot
-from events.append import Change
 from events.ingress import IngressReserved
+from events.ledger.append import Change
 from events.values import MAX_SLOTS, IngressId, NodeId, SlotId, node_of, stream_of_allocation, stream_of_slot
 from read_models import nodes, slots
 from read_models.slots import SlotRow
 from tasks.catalogue import INGRESS, RATE
 
 CANDIDATES: Final = MAX_SLOTS + 1
-"""Rows looked at for one request; more than the slots of any node."""
+"""Number of rows read for one request; more than the slots of any node."""
 _NAMED: Final = 5
-"""Excluded nodes and slots that a refusal names."""
+"""Number of excluded nodes and slots that a refusal names."""
 _FREE: Final[sa.ColumnClause[str]] = sa.literal_column("'free'")
-"""Not a parameter: the index of free slots is for this word alone, and a plan for any word cannot use it."""
+"""Not a parameter: the partial index of free slots is for this constant, and a generic plan could not use it."""
 
 
 def create_allocation(
     request: AllocationRequested,
     check: Check,
-    ways: Sequence[tuple[IngressId, WayWish]],
+    ingress_rules: Sequence[tuple[IngressId, IngressRequest]],
     origin: Origin,
     render: Callable[[tuple[AllocationFact, ...], datetime], str],
     *,
-    silent_after: timedelta,
+    unreachable_after: timedelta,
     simulated_allowed: bool,
 ) -> Command:
-    """Place a request and claim its slots, and its ways in. Raises `Conflict` when there is no room.
+    """Create an allocation: choose and claim its slots and ingress rules. Raises `Conflict` if there is no capacity.
 
-    `check` is by what its slices are to be found ready; `render` makes the caller's answer of the allocation's first
-    facts and their time. A node without a heartbeat for `silent_after` gets nothing new (PLT-3), and a simulated
-    one only requests that name it, unless `simulated_allowed`.
+    `check` is how its slices are found ready; `render` makes the caller's answer from the allocation's first facts and
+    their time. A node without heartbeat for `unreachable_after` gets nothing new (PLT-3), and a simulated node only
+    requests that name it, unless `simulated_allowed`.
     """
 
-    patient = False
-    wanted = Wanted(request, ways, silent_after, simulated_allowed=simulated_allowed)
+    wait_for_locked = False
+    wanted = PlacementRequest(request, ingress_rules, unreachable_after, simulated_allowed=simulated_allowed)
 
     async def command(transaction: Transaction) -> Decision:
-        nonlocal patient
+        nonlocal wait_for_locked
         try:
-            found = await find_place(transaction.conn, wanted, patient=patient)
+            found = await find_place(transaction.conn, wanted, wait_for_locked=wait_for_locked)
         except Conflict as nothing:
-            if patient:
+            if wait_for_locked:
                 raise await _with_exclusions(transaction.conn, request, nothing) from None
-            patient = True
-            raise StartAgain from nothing
+            wait_for_locked = True
+            raise RetryWithoutLocks from nothing
         placed = AllocationPlaced(
             allocation_id=request.allocation_id,
             slots=found.slots,
             deadline=transaction.now + SKUS[request.sku].ready_within,
         )
         stream = stream_of_allocation(request.allocation_id)
-        # Ways in before the placement: its position is the token of an order that has them.
+        # Ingress rules precede the placement, because its position becomes the token of an order that contains them.
         facts: tuple[AllocationFact, ...] = (
             request,
             *named(request.allocation_id, check),
@@ -89,49 +90,49 @@ def create_allocation(
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A request to be placed, with its ingress rules, on a node that is not in `besides`.
+class PlacementRequest:
+    """A request to be placed, with its ingress rules, on a node that is not in `except_nodes`.
 
-    A node without a heartbeat for `silent_after` is left out, and so is a simulated one that the request does not name,
-    unless `simulated_allowed`.
+    Nodes without heartbeat for `unreachable_after` are left out, and so are simulated ones that the request does not
+    name, unless `simulated_allowed`.
     """
 
     request: AllocationRequested
-    ways: Sequence[tuple[IngressId, WayWish]]
-    silent_after: timedelta
+    ingress_rules: Sequence[tuple[IngressId, IngressRequest]]
+    unreachable_after: timedelta
     simulated_allowed: bool
-    besides: frozenset[NodeId] = frozenset()
+    except_nodes: frozenset[NodeId] = frozenset()
 
     @property
-    def wishes(self) -> list[WayWish]:
-        """Return the requested ingress rules without their names."""
-        return [wish for _, wish in self.ways]
+    def ingress_requests(self) -> list[IngressRequest]:
+        """The requested ingress rules without their ids."""
+        return [rule for _, rule in self.ingress_rules]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Free slots of one node, whose rows are locked; the changes that claim them; and the ingress rules there."""
+    """Free slots of one node with locked rows, the changes that claim them, and the ingress rules on that node."""
 
     slots: tuple[PlacedSlot, ...]
     claims: tuple[Change, ...]
     reserved: tuple[IngressReserved, ...]
 
 
-async def find_place(conn: AsyncConnection, wanted: Wanted, *, patient: bool) -> Place:
-    """Find and lock slots for a request, all of one node. Raises `Conflict`.
+async def find_place(conn: AsyncConnection, wanted: PlacementRequest, *, wait_for_locked: bool) -> Place:
+    """Find and lock slots for a request, all on one node. Raises `Conflict`.
 
-    Rows that others hold are waited for where this is `patient`, else skipped.
+    With `wait_for_locked`, rows that other transactions have locked are waited for; else they are skipped.
     """
     request = wanted.request
     query = _candidates(wanted)
-    rows = await _free_slots(conn, query.with_for_update(skip_locked=not patient, of=slots.slot))
-    if patient and wanted.ways and not fits(rows, request.slot_count):
-        any_ways = await _free_slots(conn, _candidates(wanted, free_ways=False))
-        if fits(any_ways, request.slot_count):
-            raise nowhere_free()
-    if patient and not fits(rows, request.slot_count):
+    rows = await _free_slots(conn, query.with_for_update(skip_locked=not wait_for_locked, of=slots.slot))
+    if wait_for_locked and wanted.ingress_rules and not fits(rows, request.slot_count):
+        anywhere = await _free_slots(conn, _candidates(wanted, require_free_ingress=False))
+        if fits(anywhere, request.slot_count):
+            raise no_free_address_anywhere()
+    if wait_for_locked and not fits(rows, request.slot_count):
         await _refuse_for_its_node(conn, wanted)
-    chosen, reserved = await _chosen(conn, rows, request, wanted.ways)
+    chosen, reserved = await _chosen(conn, rows, request, wanted.ingress_rules)
     claims = (
         Change(stream_of_slot(slot), rows[slot].version, (claim(slot, request.allocation_id),))
         for slot in chosen
@@ -139,17 +140,19 @@ async def find_place(conn: AsyncConnection, wanted: Wanted, *, patient: bool) ->
     return Place(tuple(_placed(rows[slot]) for slot in chosen), tuple(claims), reserved)
 
 
-async def _refuse_for_its_node(conn: AsyncConnection, wanted: Wanted) -> None:
-    """Raise `Conflict` or `UnknownName` if the named node is the reason, or if only simulated nodes have room."""
+async def _refuse_for_its_node(conn: AsyncConnection, wanted: PlacementRequest) -> None:
+    """Raise `Conflict` or `UnknownName` if the named node is the reason, or if only simulated nodes have capacity."""
     request = wanted.request
     if request.node is None:
-        simulated = _candidates(replace(wanted, ways=(), simulated_allowed=True))
+        simulated = _candidates(replace(wanted, ingress_rules=(), simulated_allowed=True))
         if not wanted.simulated_allowed and fits(await _free_slots(conn, simulated), request.slot_count):
             raise only_simulated_left(request.slot_count, request.sku)
         return
     if await nodes.find(conn, request.node) is None:
         raise unknown_node(request.node)
-    blocked = await placeable.hosts_blocked(conn, [request.node], wanted.silent_after, simulated_allowed=True)
+    blocked = await placeable.hosts_blocked(
+        conn, [request.node], wanted.unreachable_after, simulated_allowed=True
+    )
     if request.node in blocked:
         raise node_blocked(request.node, blocked[request.node])
 
@@ -158,9 +161,12 @@ async def _chosen(
     conn: AsyncConnection,
     rows: Mapping[SlotId, SlotRow],
     request: AllocationRequested,
-    ways: Sequence[tuple[IngressId, WayWish]],
+    ingress_rules: Sequence[tuple[IngressId, IngressRequest]],
 ) -> tuple[tuple[SlotId, ...], tuple[IngressReserved, ...]]:
-    """Slots of the first node, in placement's order, that has what the ways in want too. Raises `Conflict`."""
+    """Choose slots on the first node, in placement order, that also has the requested ingress free.
+
+    Raises `Conflict`.
+    """
     left, refusal = dict(rows), None
     failures = {slot: len(row.failures) for slot, row in rows.items() if row.failures}
     while True:
@@ -169,12 +175,12 @@ async def _chosen(
         except Conflict as nothing:
             raise (refusal or nothing) from None
         host = node_of(chosen[0])
-        if not ways:
+        if not ingress_rules:
             return chosen, ()
         node = await nodes.held(conn, host)
-        wishes = [(name, chosen[wish.slot], wish) for name, wish in ways]
+        ingress_requests = [(name, chosen[rule.slot], rule) for name, rule in ingress_rules]
         try:
-            return chosen, await reserve(conn, node, wishes, request.allocation_id)
+            return chosen, await reserve(conn, node, ingress_requests, request.allocation_id)
         except Conflict as lacking:
             refusal = lacking
             left = {slot: row for slot, row in left.items() if row.node_id != host}
@@ -183,7 +189,7 @@ async def _chosen(
 async def _with_exclusions(
     conn: AsyncConnection, request: AllocationRequested, lacking: Conflict
 ) -> Conflict:
-    """Return the refusal with the free nodes and slots that are excluded after failed bring-ups in its message."""
+    """Return the refusal, extended by free nodes and slots that are excluded after failed bring-ups."""
     slot, node = slots.slot, nodes.node
     free = sa.and_(slot.c.state == _FREE, slot.c.sku == request.sku)
     has_free = sa.select(sa.true()).where(slot.c.node_id == node.c.node_id, free).limit(1).scalar_subquery()
@@ -195,8 +201,8 @@ async def _with_exclusions(
         return lacking
     named = ", ".join(found[:_NAMED]) + (", and more" if len(found) > _NAMED else "")
     first, *others = lacking.objections
-    why = f"{first.message}; excluded after failed bring-ups: {named}; readmit those that are repaired"
-    return Conflict(first._replace(message=why), *others)
+    reason = f"{first.message}; excluded after failed bring-ups: {named}; readmit those that are repaired"
+    return Conflict(first._replace(message=reason), *others)
 
 
 def _placed(row: SlotRow) -> PlacedSlot:
@@ -212,57 +218,59 @@ async def _free_slots(
 
 
 def _of_whole_nodes(found: list[SlotRow]) -> Iterator[SlotRow]:
-    """Without those of a node that the look ended in: it has more room than they tell."""
+    """Leave out the slots of the last node if the query's limit was reached: that node may have more of them."""
     cut = found[-1].node_id if len(found) == CANDIDATES else None
     return (row for row in found if row.node_id != cut)
 
 
-def _candidates(wanted: Wanted, *, free_ways: bool = True) -> sa.Select[tuple[object, ...]]:
-    """Free slots of nodes that are fit, heard of and have the image, and unless told otherwise the ways in free.
+def _candidates(
+    wanted: PlacementRequest, *, require_free_ingress: bool = True
+) -> sa.Select[tuple[object, ...]]:
+    """Select free slots of reachable nodes that are fit and have the image and, unless disabled, free ingress rules.
 
-    They come in their index's order, each with questions about its node: scalars, not `exists`, of which the
-    planner would make joins over all slots and nodes there are.
+    The rows come in the order of their index. Conditions on the node are scalar subqueries: the planner would turn an
+    `exists` into joins over all slots and nodes.
     """
-    slot, request, wishes = slots.slot, wanted.request, wanted.wishes
+    slot, request, ingress_requests = slots.slot, wanted.request, wanted.ingress_requests
     which = [
         slot.c.state == _FREE,
         placeable.all_hold(placeable.SLOT),
         slot.c.sku == request.sku,
-        _heard(wanted.silent_after),
-        _fit(wanted, wishes if free_ways else ()),
+        _reachable(wanted.unreachable_after),
+        _fit(wanted, ingress_requests if require_free_ingress else ()),
     ]
     if request.node is not None:
         which.append(slot.c.node_id == request.node)
-    # An agent that knows of no rate, or of no way in, refuses the order.
-    besides = {RATE: SKUS[request.sku].rate_mbit is not None, INGRESS: bool(wishes)}
-    which += (knows(slot.c.node_id, announced) for announced, needed in besides.items() if needed)
-    if wanted.besides:
-        which.append(slot.c.node_id.not_in(wanted.besides))
+    # An agent that does not support rates, or ingress rules, would refuse the order.
+    needed_support = {RATE: SKUS[request.sku].rate_mbit is not None, INGRESS: bool(ingress_requests)}
+    which += (supports(slot.c.node_id, announced) for announced, needed in needed_support.items() if needed)
+    if wanted.except_nodes:
+        which.append(slot.c.node_id.not_in(wanted.except_nodes))
     if request.slot_count > 1:
-        # Else the rows looked at could all be of nodes with too few, and one with enough come after them.
+        # Otherwise all rows within the limit could be of nodes with too few free slots, followed by a suitable node.
         which.append(_free_beside(request) >= request.slot_count)
     return sa.select(slot).where(*which).order_by(slot.c.node_id, slot.c.slot_index).limit(CANDIDATES)
 
 
-def _heard(silent_after: timedelta) -> sa.ScalarSelect[bool]:
-    seen = work.node_seen
-    heard = placeable.all_hold(placeable.heartbeat(silent_after))
-    return sa.select(heard).where(seen.c.node_id == slots.slot.c.node_id).scalar_subquery()
+def _reachable(unreachable_after: timedelta) -> sa.ScalarSelect[bool]:
+    seen = tables.node_seen
+    reachable = placeable.all_hold(placeable.heartbeat(unreachable_after))
+    return sa.select(reachable).where(seen.c.node_id == slots.slot.c.node_id).scalar_subquery()
 
 
-def _fit(wanted: Wanted, wishes: Sequence[WayWish]) -> sa.ScalarSelect[bool]:
+def _fit(wanted: PlacementRequest, ingress_requests: Sequence[IngressRequest]) -> sa.ScalarSelect[bool]:
     node, request = nodes.node, wanted.request
     simulated_allowed = wanted.simulated_allowed or request.node is not None
     fit = sa.and_(
         placeable.all_hold((*placeable.HOST, placeable.kind(simulated_allowed=simulated_allowed))),
         node.c.images.any_() == request.image,
-        *have_free(wishes),
+        *has_free_ingress(ingress_requests),
     )
     return sa.select(fit).where(node.c.node_id == slots.slot.c.node_id).scalar_subquery()
 
 
 def _free_beside(request: AllocationRequested) -> sa.ScalarSelect[int]:
-    """How many slots of the slot's node are free, itself included."""
+    """Return a subquery for the number of free slots on the slot's node, including the slot itself."""
     free = slots.slot.alias("free")
     alike = sa.and_(
         free.c.node_id == slots.slot.c.node_id,

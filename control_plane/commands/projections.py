@@ -1,4 +1,4 @@
-"""Commands about read models: rebuild one, and deal with what stopped it."""
+"""Commands about projections of read models: rebuild one, and skip or retry the event that stopped one."""
 
 from typing import cast
 
@@ -8,33 +8,35 @@ from control_plane.decisions import projections as keeping
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
-from events.append import Change
-from events.connection import ledger_connection
 from events.envelope import Recorded
+from events.ledger.append import Change
+from events.ledger.connection import ledger_connection
+from events.ledger.store import read_stream
 from events.projections import ProjectionFact
-from events.store import read_stream
 from events.values import Position, stream_of_projection
 from read_models import checkpoints
-from read_models.generations import IDLE, LIVE, turn_to
+from read_models.generations import IDLE, LIVE, use_table_set
 from read_models.projections import PROJECTIONS, Projection
 
 
 async def projection_history(conn: AsyncConnection, name: str) -> tuple[Recorded[ProjectionFact], ...]:
-    """Everything that was ordered of a read model, oldest first."""
+    """Return all orders given for a projection (rebuild, skip, retry) and their results, oldest first."""
     recorded = await read_stream(await ledger_connection(conn), stream_of_projection(name))
     return cast(tuple[Recorded[ProjectionFact], ...], recorded)
 
 
 async def stops(conn: AsyncConnection, name: str) -> dict[str, checkpoints.Checkpoint | None]:
-    """How far the live tables and those of a rebuild are, by the set's name."""
+    """Return the checkpoints of a projection's live and idle tables, by the name of the table set."""
     found = {}
     for generation in (IDLE, LIVE):
-        await turn_to(conn, generation)
+        await use_table_set(conn, generation)
         found[generation] = await checkpoints.find(conn, name)
     return found
 
 
 def order_rebuild(name: str, origin: Origin) -> Command:
+    """Return the command that orders a rebuild of a projection; a repeated order changes nothing."""
+
     async def command(transaction: Transaction) -> Decision:
         history = await _history(transaction.conn, name)
         facts = keeping.order_rebuild(name, keeping.fold(history))
@@ -44,7 +46,7 @@ def order_rebuild(name: str, origin: Origin) -> Command:
 
 
 def skip_event(name: str, position: Position, reason: str, origin: Origin) -> Command:
-    """Let a stopped read model pass over the event. Raises `Conflict` where it does not stop it."""
+    """Let a stopped projection skip the event. Raises `Conflict` if the projection is not stopped by it."""
 
     async def command(transaction: Transaction) -> Decision:
         history = await _history(transaction.conn, name)
@@ -55,7 +57,7 @@ def skip_event(name: str, position: Position, reason: str, origin: Origin) -> Co
 
 
 def retry(name: str, origin: Origin) -> Command:
-    """Have a stopped read model try again. Raises `Conflict` when it is not stopped."""
+    """Let a stopped projection retry the event. Raises `Conflict` if it is not stopped."""
 
     async def command(transaction: Transaction) -> Decision:
         history = await _history(transaction.conn, name)
@@ -66,11 +68,11 @@ def retry(name: str, origin: Origin) -> Command:
 
 
 def named(name: str) -> Projection:
-    """The read model of that name. Raises `UnknownName`."""
+    """Return the projection with this name. Raises `UnknownName`."""
     if name not in PROJECTIONS:
         known = ", ".join(PROJECTIONS)
         raise UnknownName(
-            Objection("unknown_projection", f"no projection is named {name!r}; there are {known}")
+            Objection("unknown_projection", f"no projection is named {name!r}; choose one of {known}")
         )
     return PROJECTIONS[name]
 

@@ -1,75 +1,82 @@
 """Place an allocation on another node after its bring-up failed due to a node fault.
 
-This is part of the transaction that stores the node's report: in it the allocation either gets other slots or fails.
-The old slots are emptied like those of any allocation that ends, and are free once their node proves them empty.
+This runs in the transaction that stores the node's report: the allocation gets other slots in it, or fails. The old
+slots are emptied like those of any allocation that ends, and become free once their node proves that they are empty.
 """
 
 from datetime import datetime, timedelta
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.commands.living import Living
-from control_plane.commands.placing import Place, Wanted, find_place
+from control_plane.commands.loaded import LoadedAllocation
+from control_plane.commands.placing import Place, PlacementRequest, find_place
 from control_plane.decisions import allocation as life
 from control_plane.decisions import ingress
 from control_plane.decisions.allocation_states import Provisioning
 from control_plane.decisions.exclusion import is_of_node
 from control_plane.decisions.refusals import Conflict
-from control_plane.handle import StartAgain
+from control_plane.handle import RetryWithoutLocks
 from events.allocations import AllocationFact
-from events.append import Change
 from events.facts import Reason
+from events.ledger.append import Change
 from events.values import SlotId, ingress_of, new_uuid, node_of
 
 
 class Replacing:
-    """One attempt to handle a failed bring-up; it may run again in another transaction.
+    """Handling of one failed bring-up: place its allocation on another node. It may run again in another transaction.
 
     The first run skips slots that other transactions have locked, the next waits for them (see `placing`).
     """
 
-    def __init__(self, silent_after: timedelta, *, simulated_allowed: bool) -> None:
-        self._silent_after, self._simulated_allowed = silent_after, simulated_allowed
-        self._patient = False
+    def __init__(self, unreachable_after: timedelta, *, simulated_allowed: bool) -> None:
+        self._silent_after, self._simulated_allowed = unreachable_after, simulated_allowed
+        self._wait_for_locked = False
 
     async def __call__(
-        self, conn: AsyncConnection, living: Living, slot: SlotId, reason: Reason, now: datetime
+        self, conn: AsyncConnection, loaded: LoadedAllocation, slot: SlotId, reason: Reason, now: datetime
     ) -> tuple[Change, ...]:
-        """Place the allocation on another node, or let it fail. Raises `StartAgain` to wait for slots."""
-        state = living.state
+        """Place the allocation on another node, or fail it. Raises `RetryWithoutLocks` to wait for locked slots."""
+        state = loaded.state
         if not (
             isinstance(state, Provisioning) and is_of_node(reason) and life.may_be_replaced(state, slot, now)
         ):
-            return living.changes(life.fail_slice(state, slot, reason))
+            return loaded.changes(life.fail_slice(state, slot, reason))
         try:
-            place = await find_place(conn, self._wanted(living, state), patient=self._patient)
+            place = await find_place(
+                conn, self._placement_request(loaded, state), wait_for_locked=self._wait_for_locked
+            )
         except Conflict as nowhere:
-            if not self._patient:
-                self._patient = True
-                raise StartAgain from nowhere
-            return living.changes(life.fail_slice(state, slot, _both(reason, nowhere)))
-        return living.changes(_facts(living, state, place, reason), *place.claims)
+            if not self._wait_for_locked:
+                self._wait_for_locked = True
+                raise RetryWithoutLocks from nowhere
+            return loaded.changes(life.fail_slice(state, slot, _both(reason, nowhere)))
+        return loaded.changes(_facts(loaded, state, place, reason), *place.claims)
 
-    def _wanted(self, living: Living, state: Provisioning) -> Wanted:
+    def _placement_request(self, loaded: LoadedAllocation, state: Provisioning) -> PlacementRequest:
         held = [each.slot_id for each in state.slots]
-        ways = [(ingress_of(new_uuid()), wish) for wish in ingress.wishes_of(living.ways, held)]
-        return Wanted(
+        ingress_rules = [
+            (ingress_of(new_uuid()), request)
+            for request in ingress.ingress_requests_of(loaded.ingress_rules, held)
+        ]
+        return PlacementRequest(
             state.request,
-            ways,
+            ingress_rules,
             self._silent_after,
             simulated_allowed=self._simulated_allowed,
-            besides=frozenset(map(node_of, held)),
+            except_nodes=frozenset(map(node_of, held)),
         )
 
 
-def _facts(living: Living, state: Provisioning, place: Place, reason: Reason) -> tuple[AllocationFact, ...]:
+def _facts(
+    loaded: LoadedAllocation, state: Provisioning, place: Place, reason: Reason
+) -> tuple[AllocationFact, ...]:
     replaced = life.replace_slots(state, place.slots, reason)
-    why = f"the allocation is placed on node {node_of(place.slots[0].slot_id)}: {reason.message}"
-    withdrawn = ingress.withdraw_all(living.ways, Reason("replaced", why))
-    # Ingress rules before the placement: its position is the token of an order that has them.
+    message = f"the allocation is placed on node {node_of(place.slots[0].slot_id)}: {reason.message}"
+    withdrawn = ingress.withdraw_all(loaded.ingress_rules, Reason("replaced", message))
+    # Ingress rules precede the placement, because its position becomes the token of an order that contains them.
     return *withdrawn, *place.reserved, replaced
 
 
 def _both(reason: Reason, nowhere: Conflict) -> Reason:
-    """Return the reason of the failed bring-up, extended by why the allocation is not placed on another node."""
+    """Return the failure reason, extended by the reason why the allocation is not placed on another node."""
     return Reason(reason.code, f"{reason.message}; not placed on another node: {nowhere}")

@@ -1,9 +1,9 @@
-"""Commands about slots: let one be used, and give one back that its node cannot prove empty."""
+"""Commands about slots: approve one for use, and force-release one that its node cannot prove empty."""
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.commands.living import load
+from control_plane.commands.loaded import load
 from control_plane.decisions import allocation as life
 from control_plane.decisions.drift import granted_now
 from control_plane.decisions.ingress import emptied
@@ -11,22 +11,22 @@ from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.decisions.slots import (
     approve,
     derived_macs,
-    free_unproved,
+    force_release_slot,
     grant,
     holder_awaiting_proof,
     network_of,
 )
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
-from events.append import Change
-from events.tables import claim
+from events.ledger.append import Change
+from events.ledger.tables import claim
 from events.values import SlotId, node_of, stream_of_slot
 from read_models import nodes, slots
 
 
 def approve_slot(slot: SlotId, origin: Origin) -> Command:
-    """Let a discovered slot be used: its MAC and IP are reserved for good (ALC-2 to ALC-4), and its PCI functions until
-    its node describes others. A free slot of which that is so is approved again, and has those from then on.
+    """Approve a discovered slot: its MAC and IP are reserved permanently (ALC-2 to ALC-4), and its PCI functions
+    until its node describes others. After that, a free slot can be approved again and gets the new functions.
     """
 
     async def command(transaction: Transaction) -> Decision:
@@ -48,9 +48,9 @@ def approve_slot(slot: SlotId, origin: Origin) -> Command:
     return command
 
 
-def break_glass(slot: SlotId, why: str, origin: Origin) -> Command:
-    """Free a slot that its node does not prove empty (ALC-11). The node is still told to empty it, until the slot is
-    claimed. Raises `UnknownName`, and `Conflict` for a slot that does not wait for proof.
+def force_release(slot: SlotId, reason: str, origin: Origin) -> Command:
+    """Force-release a slot that its node does not prove empty (ALC-11). The node is still ordered to empty it until
+    it is claimed again. Raises `UnknownName`, and `Conflict` for a slot that does not wait for proof.
     """
 
     async def command(transaction: Transaction) -> Decision:
@@ -58,24 +58,24 @@ def break_glass(slot: SlotId, why: str, origin: Origin) -> Command:
         if found is None:
             raise _unknown(slot)
         holder = holder_awaiting_proof(slot, found.allocation_id, found.state)
-        living = await load(transaction.conn, holder)
-        # Read again, for only now it is locked, with all of its allocation's in their order.
-        row = living.rows[slot]
-        freed = free_unproved(slot, row.allocation_id, row.state, why, living.leftovers(slot))
-        waived = life.waive_removal(living.state, slot, why)
-        gone = emptied(living.ways, slot)
-        changes = living.changes((*gone, *waived), *living.slot_change(slot, (freed,)))
-        return Decision(changes, origin.within(living.history[0].cause).at(transaction.now))
+        loaded = await load(transaction.conn, holder)
+        # Read the row again: only now it is locked, with all rows of its allocation and in lock order.
+        row = loaded.rows[slot]
+        freed = force_release_slot(slot, row.allocation_id, row.state, reason, loaded.leftovers(slot))
+        overridden = life.override_removal(loaded.state, slot, reason)
+        gone = emptied(loaded.ingress_rules, slot)
+        changes = loaded.changes((*gone, *overridden), *loaded.slot_change(slot, (freed,)))
+        return Decision(changes, origin.within(loaded.history[0].cause).at(transaction.now))
 
     return command
 
 
 def _unknown(slot: SlotId) -> UnknownName:
-    return UnknownName(Objection("unknown_slot", f"no slot {slot} was discovered"))
+    return UnknownName(Objection("unknown_slot", f"there is no slot {slot}: its node has not reported it"))
 
 
 async def _taken_macs(conn: AsyncConnection, slot: SlotId, l2_domain: str) -> set[str]:
-    """Of the slot's MACs those that others have. Who takes one meanwhile loses us the race, and we look again."""
+    """MACs derived for this slot that are already claimed. If one is taken concurrently, the command runs again."""
     values = [f"{l2_domain}/{mac}" for mac in derived_macs(slot)]
     query = sa.select(claim.c.value).where(claim.c.kind == "mac", claim.c.value.in_(values))
     return {value.rpartition("/")[2] for value in await conn.scalars(query)}

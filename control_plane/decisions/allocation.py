@@ -1,6 +1,6 @@
-"""What each command decides about an allocation: its state in, facts or a refusal out.
+"""Decisions about an allocation: each takes its state and returns facts, or raises a refusal.
 
-A slot is given back by a fact of its own stream, recorded in the same append as the allocation's.
+A slot is released by a fact of its own stream, recorded in the same append as the fact of the allocation.
 """
 
 from datetime import datetime, timedelta
@@ -42,9 +42,9 @@ from events.allocations import (
     SliceAddressObserved,
     SliceInterrupted,
     SliceReady,
+    SliceRemovalIncomplete,
+    SliceRemovalOverridden,
     SliceRemovalRetried,
-    SliceRemovalUnproved,
-    SliceRemovalWaived,
     SliceRemoved,
     SliceStarting,
     SliceStopped,
@@ -56,7 +56,7 @@ SECOND_PLACEMENT: Final = 2
 
 
 def release(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
-    """Asked twice, nothing new happens; a failed allocation has nothing left to release."""
+    """Release the allocation; a repeated request returns no facts. Raises `Conflict` if the allocation failed."""
     match state:
         case Provisioning() | Active() | Starting() | Stopping() | Stopped():
             return _ending(state, AllocationReleasing(state.request.allocation_id, reason))
@@ -65,7 +65,8 @@ def release(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
         case Failed():
             raise Conflict(
                 Objection(
-                    "already_failed", "the allocation failed and its slots are given back by themselves"
+                    "already_failed",
+                    "the allocation has failed already, and its slots are released automatically",
                 )
             )
         case Requested():
@@ -75,7 +76,7 @@ def release(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
 
 
 def expire(state: Allocation, now: datetime) -> tuple[AllocationFact, ...]:
-    """The lease ran out: the allocation is released. Anything but an overdue lease decides nothing."""
+    """Release the allocation if its lease has expired; otherwise return no facts."""
     match state:
         case (Active() | Starting() | Stopping() | Stopped()) as leased if end_of_lease(leased) <= now:
             allocation, end = leased.request.allocation_id, end_of_lease(leased)
@@ -86,7 +87,7 @@ def expire(state: Allocation, now: datetime) -> tuple[AllocationFact, ...]:
 
 
 def fail(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
-    """Only a living allocation can fail; for the others the news comes too late to matter."""
+    """Fail the allocation; an allocation that has ended or is being released returns no facts."""
     match state:
         case Provisioning() | Active() | Starting() | Stopping() | Stopped():
             return _ending(state, AllocationFailed(state.request.allocation_id, reason))
@@ -95,7 +96,7 @@ def fail(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
 
 
 def fail_slice(state: Allocation, slot: SlotId, reason: Reason) -> tuple[AllocationFact, ...]:
-    """Return the facts for a slice that could not be made; none if the slot is not the allocation's."""
+    """Return the facts for a slice that could not be created; none if the slot is not one of the allocation."""
     match state:
         case Provisioning() | Active() | Starting() | Stopping() | Stopped() if slot in slot_ids(state.slots):
             return fail(state, reason)
@@ -104,8 +105,8 @@ def fail_slice(state: Allocation, slot: SlotId, reason: Reason) -> tuple[Allocat
 
 
 def may_be_replaced(state: Allocation, slot: SlotId, now: datetime) -> bool:
-    """Whether it may be placed on another node after the bring-up in a slot failed due to a node fault: once, before
-    its deadline, and unless the request forbids it or names its node.
+    """Return whether the allocation may be placed on another node after the bring-up in a slot failed due to a node
+    fault: once, before its deadline, and unless the request forbids it or names its node.
     """
     match state:
         case Provisioning(request=request, deadline=deadline) if slot in slot_ids(state.slots):
@@ -128,23 +129,24 @@ def replace_slots(state: Provisioning, slots: tuple[PlacedSlot, ...], reason: Re
 
 
 def miss_deadline(state: Allocation, now: datetime) -> tuple[AllocationFact, ...]:
+    """Fail the allocation if slices are not ready, or not stopped, by its deadline; otherwise return no facts."""
     match state:
         case Provisioning(deadline=deadline, ready=up) if deadline <= now:
-            what, waited = "ready", slot_ids(state.slots) - up
-        case Starting(deadline=deadline, down=waited) if deadline <= now:
-            what = "ready"
-        case Stopping(deadline=deadline, on=waited) if deadline <= now:
-            what = "stopped"
+            expected, late = "ready", slot_ids(state.slots) - up
+        case Starting(deadline=deadline, down=late) if deadline <= now:
+            expected = "ready"
+        case Stopping(deadline=deadline, on=late) if deadline <= now:
+            expected = "stopped"
         case _:
             return ()
-    names = ", ".join(sorted(waited))
-    return fail(state, Reason("deadline_missed", f"not {what} by {deadline.isoformat()}: {names}"))
+    names = ", ".join(sorted(late))
+    return fail(state, Reason("deadline_missed", f"slices not {expected} by {deadline.isoformat()}: {names}"))
 
 
 def hung_slot(state: Allocation) -> SlotId | None:
-    """Return the first slot whose node accepted its first order and reported no result; None if there is none.
+    """Return the first slot for which the node accepted the first order but reported no result, or None.
 
-    A second placement has only what the first one left of the time, so a missed deadline proves nothing about its node.
+    A second placement has only the time that the first one left, so a missed deadline proves nothing about its node.
     """
     match state:
         case Provisioning(started=started, ready=up, former=former) if not former.slots:
@@ -154,34 +156,37 @@ def hung_slot(state: Allocation) -> SlotId | None:
 
 
 def stop(state: Allocation, reason: Reason, deadline: datetime) -> tuple[AllocationFact, ...]:
-    """Switch the slices off. Asked twice, nothing new happens. Raises `Conflict` where nothing is in use."""
+    """Stop the slices; a repeated request returns no facts. Raises `Conflict` unless the allocation is in use."""
     match state:
         case Active() | Starting():
             return (AllocationStopping(state.request.allocation_id, reason, deadline),)
         case Stopping() | Stopped():
             return ()
         case Requested() | Provisioning() | Releasing() | Released() | Failed():
-            raise Conflict(_not_in_use(state, "an active allocation can be stopped"))
+            raise Conflict(_wrong_state(state, "an active allocation can be stopped"))
         case _:
             assert_never(state)
 
 
 def start(state: Allocation, reason: Reason, deadline: datetime) -> tuple[AllocationFact, ...]:
-    """Switch the slices of a stopped allocation on again. One that runs, or is coming back, is left as it is."""
+    """Start the slices of a stopped allocation. An allocation that runs or is starting returns no facts.
+
+    Raises `Conflict` in every other state.
+    """
     match state:
         case Stopped():
             return (AllocationStarting(state.request.allocation_id, reason, deadline),)
         case Active() | Starting():
             return ()
         case Requested() | Provisioning() | Stopping() | Releasing() | Released() | Failed():
-            raise Conflict(_not_in_use(state, "a stopped allocation can be started"))
+            raise Conflict(_wrong_state(state, "a stopped allocation can be started"))
         case _:
             assert_never(state)
 
 
-def _not_in_use(state: Allocation, can: str) -> Objection:
-    why = f"allocation {state.request.allocation_id} is {state_name(state)}, and only {can}"
-    return Objection("wrong_state", why)
+def _wrong_state(state: Allocation, requirement: str) -> Objection:
+    reason = f"allocation {state.request.allocation_id} is {state_name(state)}; only {requirement}"
+    return Objection("wrong_state", reason)
 
 
 def _ending(state: Living, end: AllocationReleasing | AllocationFailed) -> tuple[AllocationFact, ...]:
@@ -200,7 +205,7 @@ def start_slice(state: Allocation, slot: SlotId) -> tuple[AllocationFact, ...]:
 
 
 def observe_address(state: Allocation, seen: SliceAddressObserved) -> tuple[AllocationFact, ...]:
-    """Evidence is kept while the allocation lives; the node sends it only when it changed."""
+    """Record an observed address while slices may run. The node reports an address only when it changed."""
     match state:
         case Provisioning() | Active() | Starting() if seen.slot_id in slot_ids(state.slots):
             return (seen,)
@@ -209,7 +214,9 @@ def observe_address(state: Allocation, seen: SliceAddressObserved) -> tuple[Allo
 
 
 def slice_ready(state: Allocation, ready: SliceReady, now: datetime) -> tuple[AllocationFact, ...]:
-    """The last slice to be ready makes the allocation active; the first time, that also grants the lease."""
+    """Record that a slice is ready. The last one makes the allocation active, and the first activation grants the
+    lease.
+    """
     allocation = ready.allocation_id
     match state:
         case Provisioning(request=request, ready=up) if ready.slot_id in slot_ids(state.slots) - up:
@@ -238,7 +245,7 @@ def interrupt_slice(state: Allocation, interrupted: SliceInterrupted) -> tuple[A
 
 
 def slice_stopped(state: Allocation, slot: SlotId, *, forced: bool) -> tuple[AllocationFact, ...]:
-    """The last slice to be off makes the allocation stopped."""
+    """Record that a slice is proved to be off. The last one makes the allocation stopped."""
     match state:
         case Stopping(on=on) if slot in on:
             allocation = state.request.allocation_id
@@ -249,47 +256,57 @@ def slice_stopped(state: Allocation, slot: SlotId, *, forced: bool) -> tuple[All
 
 
 def slice_removed(state: Allocation, slot: SlotId) -> tuple[AllocationFact, ...]:
-    """The last proof of absence ends a release. Reported twice, the second changes nothing."""
+    """Record the proof that a slot is empty. The last proof ends a release; a repeated report returns no facts."""
     if slot not in awaiting_proof(state):
         return ()
     return _emptied(state, SliceRemoved(state.request.allocation_id, slot))
 
 
-def _emptied(state: Allocation, how: SliceRemoved | SliceRemovalWaived) -> tuple[AllocationFact, ...]:
+def _emptied(state: Allocation, how: SliceRemoved | SliceRemovalOverridden) -> tuple[AllocationFact, ...]:
     last = isinstance(state, Releasing) and state.remaining == {how.slot_id}
     return (how, AllocationReleased(how.allocation_id)) if last else (how,)
 
 
-def slice_remains(state: Allocation, unproved: SliceRemovalUnproved) -> tuple[AllocationFact, ...]:
+def slice_removal_incomplete(
+    state: Allocation, unproved: SliceRemovalIncomplete
+) -> tuple[AllocationFact, ...]:
     return (unproved,) if unproved.slot_id in awaiting_proof(state) else ()
 
 
 def retry_removal(state: Allocation, slot: SlotId) -> tuple[AllocationFact, ...]:
-    """Have a slot emptied again. Raises `Conflict` unless it is still to be emptied."""
+    """Empty a slot again. Raises `Conflict` unless the slot awaits the proof that it is empty."""
     _check_awaiting_proof(state, slot)
     return (SliceRemovalRetried(state.request.allocation_id, slot),)
 
 
-def waive_removal(state: Allocation, slot: SlotId, why: str) -> tuple[AllocationFact, ...]:
-    """Go on as if the slot were proved empty. Raises `Conflict` unless it is still to be emptied."""
+def override_removal(state: Allocation, slot: SlotId, reason: str) -> tuple[AllocationFact, ...]:
+    """Continue as if the slot was proved empty. Raises `Conflict` unless the slot awaits that proof."""
     _check_awaiting_proof(state, slot)
-    return _emptied(state, SliceRemovalWaived(state.request.allocation_id, slot, why))
+    return _emptied(state, SliceRemovalOverridden(state.request.allocation_id, slot, reason))
 
 
 def _check_awaiting_proof(state: Allocation, slot: SlotId) -> None:
     if slot not in awaiting_proof(state):
-        why = f"allocation {state.request.allocation_id} does not wait for {slot} to be emptied"
-        raise Conflict(Objection("not_to_be_emptied", why))
+        reason = (
+            f"allocation {state.request.allocation_id} does not await the removal of a slice from slot {slot}"
+        )
+        raise Conflict(Objection("not_awaiting_removal", reason))
 
 
 def cancel(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
-    """Stop bringing slices up: the allocation fails. Raises `Conflict` for one that is over or on its way there."""
+    """Cancel the bring-up: the allocation fails. Raises `Conflict` if it has ended or is ending."""
     if facts := fail(state, reason):
         return facts
-    raise Conflict(Objection("already_ending", f"allocation {state.request.allocation_id} is ending already"))
+    raise Conflict(
+        Objection(
+            "already_ending", f"allocation {state.request.allocation_id} is {state_name(state)} already"
+        )
+    )
 
 
-def is_news(history: tuple[AllocationFact, ...], fact: SliceAddressObserved | SliceRemovalUnproved) -> bool:
-    """Whether a node's observation differs from the last of its kind that was recorded for the slot."""
-    before = (said for said in reversed(history) if type(said) is type(fact) and said.slot_id == fact.slot_id)
-    return next(before, None) != fact
+def is_new(history: tuple[AllocationFact, ...], fact: SliceAddressObserved | SliceRemovalIncomplete) -> bool:
+    """Return whether an observation differs from the last one of its type that was recorded for the slot."""
+    previous = (
+        each for each in reversed(history) if type(each) is type(fact) and each.slot_id == fact.slot_id
+    )
+    return next(previous, None) != fact

@@ -1,16 +1,16 @@
-"""The life of an allocation: its states, and how facts change them.
+"""The states of an allocation, and the transitions that facts cause.
 
     placed -> provisioning -> active -> stopping -> stopped
                                 | ^  ^                 |
                                 v |  |                 |
-                              starting  <--------------+     (interrupted, or stopped, and comes back)
+                              starting  <--------------+     (interrupted or stopped, and starting again)
 
     placed or provisioning -> placed                         (on another node, once; see `Former`)
     any of these -> releasing -> released
     any of these -> failed                                   (slots are emptied; the allocation stays failed)
 
-Only `evolve` reads facts and only the decisions of `allocation` make them, so what is stored and what is believed
-cannot part.
+Only `evolve` interprets facts and only the decisions in `allocation` create them, so the stored facts and the derived
+state cannot diverge.
 """
 
 from dataclasses import dataclass, replace
@@ -33,13 +33,13 @@ from events.allocations import (
     LeaseExpired,
     LeaseGranted,
     PlacedSlot,
-    ReadinessNamed,
+    ReadinessCheckSet,
     SliceAddressObserved,
     SliceInterrupted,
     SliceReady,
+    SliceRemovalIncomplete,
+    SliceRemovalOverridden,
     SliceRemovalRetried,
-    SliceRemovalUnproved,
-    SliceRemovalWaived,
     SliceRemoved,
     SliceStarting,
     SliceStopped,
@@ -57,7 +57,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """Slots of earlier placements, whose bring-up failed; those `remaining` are not proved empty yet."""
+    """Slots of earlier placements that failed to come up; those in `remaining` are not proved empty yet."""
 
     slots: tuple[PlacedSlot, ...] = ()
     remaining: frozenset[SlotId] = frozenset()
@@ -71,14 +71,14 @@ _NONE: Final = Former()
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """Lasts only within the append that also places it."""
+    """Requested and not placed yet. Exists only within the append that also places the allocation."""
 
     request: AllocationRequested
 
 
 @dataclass(frozen=True, slots=True)
 class Provisioning:
-    """Slots are claimed and being made; `started` and `ready` say how far each is."""
+    """Slots are claimed and slices are being created; `started` and `ready` are the slots that got so far."""
 
     request: AllocationRequested
     slots: tuple[PlacedSlot, ...]
@@ -93,13 +93,13 @@ class Active:
     request: AllocationRequested
     slots: tuple[PlacedSlot, ...]
     lease: Lease | None = None
-    """None only between activation and the grant that follows it in the same append."""
+    """None only between the activation and the grant of the lease in the same append."""
     former: Former = _NONE
 
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """Was active, and was interrupted or stopped; `down` are the slots whose slice is not back yet."""
+    """The allocation was active and then interrupted or stopped; slices in the `down` slots do not run again yet."""
 
     request: AllocationRequested
     slots: tuple[PlacedSlot, ...]
@@ -111,7 +111,7 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """Is being switched off; of the slots in `on` that is not proved yet."""
+    """The slices are being stopped; those in the `on` slots are not proved to be off yet."""
 
     request: AllocationRequested
     slots: tuple[PlacedSlot, ...]
@@ -123,7 +123,7 @@ class Stopping:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """Keeps its slots and addresses until it is started or ends."""
+    """All slices are off. The allocation keeps its slots and addresses until it is started or ends."""
 
     request: AllocationRequested
     slots: tuple[PlacedSlot, ...]
@@ -167,7 +167,7 @@ class Released:
 Living = Provisioning | Active | Starting | Stopping | Stopped
 Placed = Living | Releasing | Failed | Released
 Allocation = Requested | Placed
-Wish = (
+DesiredStateFact = (
     AllocationPlaced
     | AllocationReplaced
     | AllocationStopping
@@ -175,22 +175,22 @@ Wish = (
     | AllocationReleasing
     | AllocationFailed
 )
-"""The facts that change what all of an allocation's slots should carry."""
-SlotWish = SliceRemovalRetried | IngressReserved | IngressWithdrawn
-"""Those that change what one of them should carry."""
-AnyWish = Wish | SlotWish
-"""Those that orders are named after."""
+"""Facts that change the desired state of all slots of an allocation."""
+SlotDesiredStateFact = SliceRemovalRetried | IngressReserved | IngressWithdrawn
+"""Facts that change the desired state of one slot."""
+AnyDesiredStateFact = DesiredStateFact | SlotDesiredStateFact
+"""Facts that change desired state. The position of such a fact identifies the orders that result from it."""
 _NOTES: Final = (
-    ReadinessNamed,
+    ReadinessCheckSet,
     SliceStarting,
     SliceAddressObserved,
-    SliceRemovalUnproved,
+    SliceRemovalIncomplete,
     SliceRemovalRetried,
     LeaseExpired,
     LeaseEnded,
     *get_args(IngressFact),
 )
-"""Facts that tell something and move nothing."""
+"""Facts that do not change the state."""
 
 
 def slot_ids(slots: tuple[PlacedSlot, ...]) -> frozenset[SlotId]:
@@ -198,7 +198,7 @@ def slot_ids(slots: tuple[PlacedSlot, ...]) -> frozenset[SlotId]:
 
 
 def evolve(state: Allocation | None, fact: AllocationFact) -> Allocation:
-    """The state after a fact. Raises `AssertionError` on a history that no decision could have made."""
+    """Return the state after a fact. Raises `AssertionError` on a history that no decision can create."""
     following = _after(state, fact)
     if following is None and state is not None and isinstance(fact, _NOTES):
         return state
@@ -207,7 +207,7 @@ def evolve(state: Allocation | None, fact: AllocationFact) -> Allocation:
 
 
 def _after(state: Allocation | None, fact: AllocationFact) -> Allocation | None:
-    """The next state, or None when the fact moves nothing."""
+    """Return the next state, or None if the fact does not change the state."""
     match state:
         case None:
             return Requested(fact) if isinstance(fact, AllocationRequested) else None
@@ -303,14 +303,16 @@ def _after_stopped(state: Stopped, fact: AllocationFact) -> Allocation | None:
 
 
 def _after_end(state: Living, fact: AllocationFact) -> Allocation | None:
-    """Apply a fact that any living allocation may get: its end, or the proof that a former slot is empty."""
+    """Apply a fact that is possible in every living state: the end, or the proof that a former slot is empty."""
     remaining, former = slot_ids(state.slots) | state.former.remaining, Former(state.former.slots)
     match fact:
         case AllocationReleasing(reason=reason):
             return Releasing(state.request, state.slots, lease_of(state), reason, remaining, former)
         case AllocationFailed(reason=reason):
             return Failed(state.request, state.slots, lease_of(state), reason, remaining, former)
-        case SliceRemoved(slot_id=slot) | SliceRemovalWaived(slot_id=slot) if slot in state.former.remaining:
+        case SliceRemoved(slot_id=slot) | SliceRemovalOverridden(slot_id=slot) if (
+            slot in state.former.remaining
+        ):
             return replace(state, former=state.former.without(slot))
         case _:
             return None
@@ -318,7 +320,7 @@ def _after_end(state: Living, fact: AllocationFact) -> Allocation | None:
 
 def _after_removal(state: Releasing | Failed, fact: AllocationFact) -> Allocation | None:
     match state, fact:
-        case _, SliceRemoved(slot_id=slot) | SliceRemovalWaived(slot_id=slot):
+        case _, SliceRemoved(slot_id=slot) | SliceRemovalOverridden(slot_id=slot):
             return replace(state, remaining=state.remaining - {slot})
         case Releasing(request, slots, lease, reason), AllocationReleased():
             return Released(request, slots, lease, reason, state.former)
@@ -327,7 +329,7 @@ def _after_removal(state: Releasing | Failed, fact: AllocationFact) -> Allocatio
 
 
 def awaiting_proof(state: Allocation) -> frozenset[SlotId]:
-    """The slots that wait for their node's proof that they are empty."""
+    """Return the slots that await the proof by their node that they are empty."""
     match state:
         case Provisioning() | Active() | Starting() | Stopping() | Stopped():
             return state.former.remaining
@@ -340,12 +342,12 @@ def awaiting_proof(state: Allocation) -> frozenset[SlotId]:
 
 
 def lease_of(state: Placed) -> Lease | None:
-    """None before the first activation."""
+    """Return the lease, or None before the first activation."""
     return None if isinstance(state, Provisioning) else state.lease
 
 
 def end_of_lease(state: Active | Starting | Stopping | Stopped) -> datetime:
-    """When it is released, whatever it is doing then."""
+    """Return when the lease expires and the allocation is released, in whichever of these states it is then."""
     assert state.lease is not None, "the grant is recorded with the activation"
     return state.lease.expires_at
 
@@ -358,7 +360,7 @@ def fold(facts: tuple[AllocationFact, ...]) -> Allocation | None:
 
 
 def state_name(state: Allocation) -> str:
-    """The word of ALC-8 for a state."""
+    """Return the name of a state as defined by ALC-8."""
     match state:
         case Requested():
             return "requested"
@@ -383,7 +385,7 @@ def state_name(state: Allocation) -> str:
 
 
 def ready_slots(state: Placed) -> frozenset[SlotId]:
-    """Slots whose slice can be used now."""
+    """Return the slots with a slice that can be used now."""
     match state:
         case Provisioning(ready=ready):
             return ready

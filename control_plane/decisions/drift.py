@@ -1,7 +1,7 @@
-"""What a node's word about drift means for the ledger: what is open now against what was recorded as open.
+"""Decisions about reported drift: compare the drift that is open now with the drift that was recorded as open.
 
-Kinds, what is wanted and of which way in are compared, not what was found: the words of one drift may change from look
-to look, and it stays the same drift.
+Two drifts are the same if kind, desired state and ingress are equal. The observed state is not compared, because its
+description may change from survey to survey while the drift stays the same.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -12,43 +12,45 @@ from events.drift import DriftFound, OpenDrift
 from events.nodes import NodeDegraded, NodeFact, NodeRecovered
 from events.slots import SlotDegraded, SlotDevice, SlotFact, SlotRecovered
 from events.values import IngressId, NodeId, PciAddress, SlotId, SlotIndex
-from tasks.drift import CATALOGUE, Scope, Sighting
+from tasks.drift import CATALOGUE, Scope, TimedEvidence
 
 UNGRANTED: Final = "slot.ungranted"
 
 
 def of_node(node: NodeId, recorded: Sequence[OpenDrift], found: Sequence[OpenDrift]) -> tuple[NodeFact, ...]:
-    """Facts about what concerns all of the node's slots; none where nothing is new."""
+    """Return the facts about drift that concerns all slots of the node; none if nothing changed."""
     if _subjects(recorded) == _subjects(found):
         return ()
     return (NodeDegraded(node, tuple(found)) if found else NodeRecovered(node),)
 
 
 def of_slot(slot: SlotId, recorded: Sequence[OpenDrift], found: Sequence[OpenDrift]) -> tuple[SlotFact, ...]:
-    """Facts about what concerns one slot; none where nothing is new."""
+    """Return the facts about drift that concerns one slot; none if nothing changed."""
     if _subjects(recorded) == _subjects(found):
         return ()
     return (SlotDegraded(slot, tuple(found)) if found else SlotRecovered(slot),)
 
 
-def opened(sightings: Iterable[Sighting], slot: SlotIndex | None) -> tuple[OpenDrift, ...]:
-    """What a node says is open in a place, as it is recorded."""
+def open_drift(reported: Iterable[TimedEvidence], slot: SlotIndex | None) -> tuple[OpenDrift, ...]:
+    """Return the open drift that a node reported for a slot, or for itself if `slot` is None, as it is recorded."""
     return tuple(
-        OpenDrift(each.kind, each.wanted, each.found, each.since, each.ingress_id, blocks=_blocks(each))
-        for each in _of_place(sightings, slot)
+        OpenDrift(each.kind, each.desired, each.observed, each.since, each.ingress_id, blocks=_blocks(each))
+        for each in _of_place(reported, slot)
     )
 
 
-def mended(sightings: Iterable[Sighting], slot: SlotIndex | None) -> tuple[DriftFound, ...]:
-    """What a node says it made good in a place, as it is recorded."""
+def repaired_drift(reported: Iterable[TimedEvidence], slot: SlotIndex | None) -> tuple[DriftFound, ...]:
+    """Return the repaired drift that a node reported for a slot, or for itself if `slot` is None, as it is recorded."""
     return tuple(
-        DriftFound(each.kind, each.wanted, each.found, each.since, each.ingress_id)
-        for each in _of_place(sightings, slot)
+        DriftFound(each.kind, each.desired, each.observed, each.since, each.ingress_id)
+        for each in _of_place(reported, slot)
     )
 
 
 def vanished(slot: SlotId, since: datetime) -> OpenDrift:
-    """That a node does not describe a slot any more: nobody looks there, so nothing else is known of it."""
+    """Return the drift of a slot that its node no longer describes. The node does not survey it, so no other is
+    known.
+    """
     type_ = CATALOGUE["slot.absent"]
     return OpenDrift(
         type_.kind, f"slot {slot}", "the node describes no such slot", since, blocks=type_.blocks
@@ -58,7 +60,7 @@ def vanished(slot: SlotId, since: datetime) -> OpenDrift:
 def ungranted(
     slot: SlotId, granted: Collection[PciAddress], devices: Collection[SlotDevice], since: datetime
 ) -> tuple[OpenDrift, ...]:
-    """That a node gives an approved slot other PCI functions than it was approved with."""
+    """Return the drift if the node describes PCI functions for a slot that differ from the approved ones."""
     found = sorted(each.address for each in devices)
     if found == sorted(granted):
         return ()
@@ -68,32 +70,37 @@ def ungranted(
 
 
 def granted_now(slot: SlotId, recorded: Sequence[OpenDrift]) -> tuple[SlotFact, ...]:
-    """An admin let the slot have what its node describes: that much is no drift any more."""
+    """Return the facts after an admin granted the described PCI functions: the drift of kind `UNGRANTED` ends."""
     return of_slot(slot, recorded, [each for each in recorded if each.kind != UNGRANTED])
 
 
 def scope_of(drift: DriftFound, slot: SlotId | None) -> Scope:
-    """For whom it speaks; of a kind that this release does not know, for the place where it was told."""
+    """Return the scope of a drift. For a kind that this release does not have, it follows from where it was
+    reported.
+    """
     if (type_ := CATALOGUE.get(drift.kind)) is not None:
         return type_.scope
     if drift.ingress_id is not None:
-        return "exposure"
+        return "ingress"
     return "node" if slot is None else "slot"
 
 
-def _of_place(sightings: Iterable[Sighting], slot: SlotIndex | None) -> Iterator[Sighting]:
-    """What speaks for one slot says nothing of the node, whatever the node says (NOD-8), nor the reverse."""
-    for each in sightings:
+def _of_place(reported: Iterable[TimedEvidence], slot: SlotIndex | None) -> Iterator[TimedEvidence]:
+    """Select the drift of one slot, or of the node if `slot` is None.
+
+    A kind that concerns one slot is never counted as drift of the node (NOD-8), and the reverse.
+    """
+    for each in reported:
         type_ = CATALOGUE.get(each.kind)
         if type_ is None or type_.is_of(slot):
             yield each
 
 
-def _blocks(sighting: Sighting) -> bool:
-    """A kind that this release does not know is of a newer node, and blocks."""
-    type_ = CATALOGUE.get(sighting.kind)
+def _blocks(drift: TimedEvidence) -> bool:
+    """Return whether a drift blocks placement. A kind that this release does not have, of a newer agent, does."""
+    type_ = CATALOGUE.get(drift.kind)
     return type_ is None or type_.blocks
 
 
 def _subjects(drift: Iterable[DriftFound]) -> frozenset[tuple[str, str, IngressId | None]]:
-    return frozenset((each.kind, each.wanted, each.ingress_id) for each in drift)
+    return frozenset((each.kind, each.desired, each.ingress_id) for each in drift)

@@ -1,26 +1,26 @@
-"""Which failed bring-ups are node faults, and when they exclude a slot or a node from placement.
+"""Classification of failed bring-ups as node faults, and exclusion of a slot or a node from placement.
 
-A bring-up has failed when a node reports that a slice of a living allocation could not be made as ordered. The code of
-that report decides whether it counts:
+A bring-up has failed when a node reports that a slice of a living allocation could not be created as ordered. The code
+of that report decides whether it counts:
 
-    code             counted  why
-    step_refused     yes      the host refused a step: a machine, port, link, rule or file could not be made
-    host_unreadable  yes      the host did not answer in time: its hypervisor, switch or packet filter hangs
+    code             counted  reason
+    step_refused     yes      the host refused a step: it could not create a machine, port, link, rule or file
+    host_unreadable  yes      the host timed out: its hypervisor, switch or packet filter hangs
     lease_mismatch   yes      another card holds the slice's reservation: another program interferes
-    no_lease         no       the guest did not ask for an address: the image may not boot
-    not_reachable    no       the guest has its address and does not answer: the image, or what the caller put in it
+    no_lease         no       the guest did not request an address: the image may not boot
+    not_reachable    no       the guest has its address but does not respond: due to its image or the caller's content
     any other        no       a newer agent reports it, and this release cannot attribute it
 
 A missed deadline (`deadline_missed`) is counted if the node accepted the order, sends heartbeats, has no reports to
-deliver, and reported no result: its agent hangs, or crashes repeatedly on the order. An agent that works
-reports a failure before that deadline. Otherwise it is not counted: the order may not have reached the node, and a node
-that sends no heartbeats is not placed on anyway. There is no time left then for another node.
+deliver, and reported no result: its agent hangs, or crashes repeatedly on the order. An agent that works reports a
+failure before that deadline. Otherwise it is not counted: the order may not have reached the node, and a node without
+heartbeats gets no placements anyway. No time is left then for a placement on another node.
 
 A refused order (`order.refused`) is not counted: nothing was tried on the host. Its allocation waits for the deadline.
 
-Counts are of consecutive failures: a slice that comes up sets them to 0, for its slot and for its node. A slot with
-`LIMIT` of them is excluded. A node is excluded at `LIMIT` failures in its other slots: those of a slot that is itself
-excluded do not count against the node.
+Only consecutive failures count: a slice that comes up resets the counts of its slot and its node to 0. A slot with
+`LIMIT` failures is excluded. A node is excluded at `LIMIT` failures in its other slots: failures in a slot that is
+itself excluded do not count against the node.
 """
 
 from collections import Counter
@@ -36,9 +36,9 @@ from events.values import AllocationId, NodeId, SlotId
 from tasks.reasons import SliceFailureCode
 
 LIMIT: Final = 3
-"""Consecutive failures that exclude."""
+"""Number of consecutive failures after which a slot or a node is excluded."""
 KEPT: Final = 16
-"""Failures that a fact names at most, the newest."""
+"""Maximum number of failures in a fact; the newest are kept."""
 EXCLUDED: Final = "bring_ups_failed"
 SUCCEEDED: Final = "bring_up_succeeded"
 READMITTED: Final = "readmitted_by_admin"
@@ -48,14 +48,16 @@ _OF_NODE: Final[frozenset[SliceFailureCode]] = frozenset(
 
 
 def is_of_node(reason: Reason) -> bool:
-    """Whether a failed bring-up with this reason is the node's fault."""
+    """Return whether a failed bring-up with this reason is a node fault."""
     return reason.code in _OF_NODE
 
 
 def slot_failed(
     failure: FailedBringUp, before: Sequence[FailedBringUp], excluded: Reason | None
 ) -> tuple[SlotFact, ...]:
-    """Facts about the slot in which a bring-up failed; `before` are the consecutive failures before this one."""
+    """Return the facts about the slot in which a bring-up failed; `before` are the consecutive failures before this
+    one.
+    """
     failures = (*before, failure)[-KEPT:]
     failed = SlotBringUpFailed(failure.slot_id, failures)
     if excluded is not None or len(failures) < LIMIT:
@@ -66,7 +68,9 @@ def slot_failed(
 def node_failed(
     node: NodeId, failure: FailedBringUp, before: Sequence[FailedBringUp], excluded: Reason | None
 ) -> tuple[NodeFact, ...]:
-    """Facts about the node on which a bring-up failed; `before` are the consecutive failures before this one."""
+    """Return the facts about the node on which a bring-up failed; `before` are the consecutive failures before this
+    one.
+    """
     failures = (*before, failure)[-KEPT:]
     failed = NodeBringUpFailed(node, failures)
     counted = _against_node(failures)
@@ -83,14 +87,14 @@ def _against_node(failures: Sequence[FailedBringUp]) -> tuple[FailedBringUp, ...
 def _exclusion(failures: Sequence[FailedBringUp]) -> Reason:
     last = failures[-1]
     slots = ", ".join(sorted({each.slot_id for each in failures}))
-    why = f"{len(failures)} consecutive bring-ups failed ({slots}); the last: {last.reason.message}"
-    return Reason(EXCLUDED, f"{why} [{last.reason.code}]")
+    reason = f"{len(failures)} consecutive bring-ups failed ({slots}); the last: {last.reason.message}"
+    return Reason(EXCLUDED, f"{reason} [{last.reason.code}]")
 
 
 def slot_succeeded(
     slot: SlotId, allocation: AllocationId, before: Sequence[FailedBringUp], excluded: Reason | None
 ) -> tuple[SlotFact, ...]:
-    """Facts about a slot in which a slice came up; none if no failure preceded it."""
+    """Return the facts about a slot in which a slice came up; none if no failure preceded it."""
     if not before and excluded is None:
         return ()
     succeeded = SlotBringUpSucceeded(slot, allocation)
@@ -106,7 +110,7 @@ def node_succeeded(
     before: Sequence[FailedBringUp],
     excluded: Reason | None,
 ) -> tuple[NodeFact, ...]:
-    """Facts about a node on which a slice came up; none if no failure preceded it."""
+    """Return the facts about a node on which a slice came up; none if no failure preceded it."""
     if not before and excluded is None:
         return ()
     succeeded = NodeBringUpSucceeded(node, slot, allocation)
@@ -119,18 +123,18 @@ def _came_up(slot: SlotId, allocation: AllocationId) -> Reason:
     return Reason(SUCCEEDED, f"the slice of {allocation} came up in slot {slot}")
 
 
-def readmit_node(node: NodeId, excluded: Reason | None, why: str) -> NodeReadmitted:
+def readmit_node(node: NodeId, excluded: Reason | None, reason: str) -> NodeReadmitted:
     """Return the fact that readmits the node to placement. Raises `Conflict` unless it is excluded."""
     if excluded is None:
         raise Conflict(_not_excluded(f"node {node}"))
-    return NodeReadmitted(node, Reason(READMITTED, why))
+    return NodeReadmitted(node, Reason(READMITTED, reason))
 
 
-def readmit_slot(slot: SlotId, excluded: Reason | None, why: str) -> SlotReadmitted:
+def readmit_slot(slot: SlotId, excluded: Reason | None, reason: str) -> SlotReadmitted:
     """Return the fact that readmits the slot to placement. Raises `Conflict` unless it is excluded."""
     if excluded is None:
         raise Conflict(_not_excluded(f"slot {slot}"))
-    return SlotReadmitted(slot, Reason(READMITTED, why))
+    return SlotReadmitted(slot, Reason(READMITTED, reason))
 
 
 def _not_excluded(what: str) -> Objection:

@@ -1,13 +1,13 @@
-"""The life of a way in from outside: reserved -> published (<-> lost) -> withdrawn -> removed (ING-1).
+"""The states of an ingress rule: reserved -> published (<-> lost) -> withdrawn -> removed (ING-1).
 
-    reserved    its address and port are claimed, and its slot's order has it
+    reserved    its address and port are claimed, and the slot's order contains it
     published   the node found it in place: it is shown as an endpoint while its slice runs
-    lost        the node found it gone, and could not mend that
-    withdrawn   its slot's order has it no more
-    removed     the node found nothing of it, nor of anything that nobody ordered: the claim is free
+    lost        the node found it missing and could not repair it
+    withdrawn   the slot's order no longer contains it
+    removed     the node found nothing of it, and no rule that was not ordered: the claim is released
 
-The proof that its slice is off leaves it reserved, and the word that that is ready again has it where it was.
-Ways in stand in their allocation's stream, and are folded from it beside the allocation itself: none of them moves it.
+The proof that its slice is off makes a rule reserved; when the slice is ready again, the rule has its former state. The
+facts of ingress rules are in the allocation's stream and are folded separately: none changes the allocation's state.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from control_plane.decisions.allocation_states import (
     Stopping,
     state_name,
 )
-from control_plane.decisions.public_addresses import AddressWish, PortWish, WayWish
+from control_plane.decisions.public_addresses import AddressRequest, IngressRequest, PortRequest
 from control_plane.decisions.refusals import Conflict, Objection, UnknownName
 from events.allocations import (
     AllocationFact,
@@ -43,26 +43,26 @@ from events.facts import Reason
 from events.ingress import (
     IngressFact,
     IngressLost,
-    IngressMapping,
     IngressPublished,
     IngressRemoved,
     IngressReserved,
+    IngressRule,
     IngressWithdrawn,
 )
 from events.values import IngressId, SlotId
 from tasks.orders import MOST_MAPPINGS
 
 IN_PLACE_WITHIN: Final = timedelta(minutes=2)
-"""How long a way in may take to lead to its slice, from when that runs or is to run at the latest."""
+"""Time within which an ingress rule must be in place, from when its slice runs or from the slice's deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
     asked: IngressReserved
     until: datetime | None
-    """When it is given up, should its allocation be active; None while its slice is not wanted on."""
-    led: bool = False
-    """It was published when its slice was switched off, and is again once that is ready."""
+    """When the rule is withdrawn if its allocation is active; None while the desired state of its slice is off."""
+    was_published: bool = False
+    """The rule was published when its slice was stopped, and is published again once the slice is ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,91 +87,108 @@ class Removed:
 
 
 Wanted = Reserved | Published | Lost
-Way = Wanted | Withdrawn | Removed
-Ways = Mapping[IngressId, Way]
+IngressState = Wanted | Withdrawn | Removed
+IngressStates = Mapping[IngressId, IngressState]
 
 
-def ways_of(facts: Iterable[AllocationFact]) -> Ways:
-    """Every way in that an allocation has or had, in the order in which they were asked for."""
-    ways: dict[IngressId, Way] = {}
+def ingress_states_of(facts: Iterable[AllocationFact]) -> IngressStates:
+    """Return the state of every ingress rule that the allocation has or had, in the order of their requests."""
+    ingresses: dict[IngressId, IngressState] = {}
     for fact in facts:
         match fact:
             case IngressReserved(ingress_id=name):
-                ways[name] = Reserved(fact, fact.deadline)
+                ingresses[name] = Reserved(fact, fact.deadline)
             case IngressPublished(ingress_id=name):
-                ways[name] = Published(ways[name].asked)
+                ingresses[name] = Published(ingresses[name].asked)
             case IngressLost(ingress_id=name):
-                ways[name] = Lost(ways[name].asked)
+                ingresses[name] = Lost(ingresses[name].asked)
             case IngressWithdrawn(ingress_id=name, reason=reason):
-                ways[name] = Withdrawn(ways[name].asked, reason)
+                ingresses[name] = Withdrawn(ingresses[name].asked, reason)
             case IngressRemoved(ingress_id=name):
-                ways[name] = Removed(ways[name].asked)
+                ingresses[name] = Removed(ingresses[name].asked)
             case _:
-                ways |= _with_its_slice(ways, fact)
-    return ways
+                ingresses |= _with_its_slice(ingresses, fact)
+    return ingresses
 
 
-def _with_its_slice(ways: Ways, fact: AllocationFact) -> Ways:
-    """Those that what happened to their slices moves, as they are then."""
+def _with_its_slice(ingresses: IngressStates, fact: AllocationFact) -> IngressStates:
+    """Return the rules that a fact about their slice changes, in their new state."""
     match fact:
         case (
             AllocationPlaced(deadline=up) | AllocationReplaced(deadline=up) | AllocationStarting(deadline=up)
         ):
-            return _waiting(ways, up + IN_PLACE_WITHIN)
+            return _waiting(ingresses, up + IN_PLACE_WITHIN)
         case SliceInterrupted(slot_id=slot, deadline=up):
-            return _waiting(_of_slot(ways, slot), up + IN_PLACE_WITHIN)
+            return _waiting(_of_slot(ingresses, slot), up + IN_PLACE_WITHIN)
         case SliceStopped(slot_id=slot):
-            return _switched_off(ways, slot)
+            return _switched_off(ingresses, slot)
         case SliceReady(slot_id=slot):
-            return _back(ways, slot)
+            return _published_again(ingresses, slot)
         case _:
             return {}
 
 
-def _of_slot(ways: Ways, slot: SlotId) -> Ways:
-    return {name: way for name, way in ways.items() if way.asked.slot_id == slot}
+def _of_slot(ingresses: IngressStates, slot: SlotId) -> IngressStates:
+    return {name: ingress for name, ingress in ingresses.items() if ingress.asked.slot_id == slot}
 
 
-def _waiting(ways: Ways, until: datetime) -> Ways:
-    """Those that wait for their slices, and are waited for until then."""
-    return {name: replace(way, until=until) for name, way in ways.items() if isinstance(way, Reserved)}
-
-
-def _switched_off(ways: Ways, slot: SlotId) -> Ways:
-    """Those of a slice that is proved off: none leads there, and all are kept for its start."""
+def _waiting(ingresses: IngressStates, until: datetime) -> IngressStates:
+    """Return the reserved rules with a new deadline."""
     return {
-        name: Reserved(way.asked, None, led=not isinstance(way, Reserved) or way.led)
-        for name, way in ways.items()
-        if isinstance(way, Wanted) and way.asked.slot_id == slot
+        name: replace(ingress, until=until)
+        for name, ingress in ingresses.items()
+        if isinstance(ingress, Reserved)
     }
 
 
-def _back(ways: Ways, slot: SlotId) -> Ways:
-    """Those that led to a slice that was switched off, and is ready: every order since has them."""
+def _switched_off(ingresses: IngressStates, slot: SlotId) -> IngressStates:
+    """Return the rules of a slice that is proved to be off: reserved, so that they are kept for its next start."""
     return {
-        name: Published(way.asked)
-        for name, way in ways.items()
-        if isinstance(way, Reserved) and way.led and way.asked.slot_id == slot
+        name: Reserved(
+            ingress.asked, None, was_published=not isinstance(ingress, Reserved) or ingress.was_published
+        )
+        for name, ingress in ingresses.items()
+        if isinstance(ingress, Wanted) and ingress.asked.slot_id == slot
     }
 
 
-def wanted_in(ways: Ways, slot: SlotId) -> tuple[IngressReserved, ...]:
-    """Those that the slot's order has."""
-    return tuple(way.asked for way in ways.values() if isinstance(way, Wanted) and way.asked.slot_id == slot)
+def _published_again(ingresses: IngressStates, slot: SlotId) -> IngressStates:
+    """Return the rules that were published before their slice was stopped: published, because every order since has
+    them.
+    """
+    return {
+        name: Published(ingress.asked)
+        for name, ingress in ingresses.items()
+        if isinstance(ingress, Reserved) and ingress.was_published and ingress.asked.slot_id == slot
+    }
 
 
-def waiting_in(ways: Ways) -> frozenset[SlotId]:
-    """Slots whose node has not said yet that it did what is wanted of a way in."""
-    return frozenset(way.asked.slot_id for way in ways.values() if isinstance(way, Reserved | Withdrawn))
+def ordered_ingress_of(ingresses: IngressStates, slot: SlotId) -> tuple[IngressReserved, ...]:
+    """Return the rules that the order of a slot contains."""
+    return tuple(
+        ingress.asked
+        for ingress in ingresses.values()
+        if isinstance(ingress, Wanted) and ingress.asked.slot_id == slot
+    )
 
 
-def first_deadline(ways: Ways) -> datetime | None:
-    """When the next of those that do not lead anywhere yet is given up."""
-    return min((way.until for way in ways.values() if isinstance(way, Reserved) and way.until), default=None)
+def slots_with_unconfirmed_ingress(ingresses: IngressStates) -> frozenset[SlotId]:
+    """Return the slots with a rule for which the node has not confirmed the desired state yet."""
+    return frozenset(
+        ingress.asked.slot_id for ingress in ingresses.values() if isinstance(ingress, Reserved | Withdrawn)
+    )
 
 
-def in_place_by(state: Allocation, now: datetime) -> datetime | None:
-    """When one that is asked for now is given up; None where that is known when its slice is started."""
+def first_deadline(ingresses: IngressStates) -> datetime | None:
+    """Return the earliest deadline of the reserved rules, or None."""
+    return min(
+        (ingress.until for ingress in ingresses.values() if isinstance(ingress, Reserved) and ingress.until),
+        default=None,
+    )
+
+
+def ingress_deadline(state: Allocation, now: datetime) -> datetime | None:
+    """Return the deadline of a rule that is requested now; None if it is set later, when its slice is started."""
     match state:
         case Provisioning(deadline=up) | Starting(deadline=up):
             return up + IN_PLACE_WITHIN
@@ -181,30 +198,34 @@ def in_place_by(state: Allocation, now: datetime) -> datetime | None:
             return None
 
 
-def check_room(state: Allocation, ways: Ways, slot: SlotId) -> None:
-    """Raises `Conflict` unless another way in can be asked for."""
+def check_ingress_limit(state: Allocation, ingresses: IngressStates, slot: SlotId) -> None:
+    """Check that another ingress rule can be requested for a slot. Raises `Conflict`."""
     match state:
         case Provisioning() | Active() | Starting() | Stopping() | Stopped():
             pass
         case Requested() | Releasing() | Released() | Failed():
-            why = f"allocation {state.request.allocation_id} is {state_name(state)}"
-            raise Conflict(Objection("wrong_state", why))
+            reason = (
+                f"allocation {state.request.allocation_id} is {state_name(state)}; no ingress can be added"
+            )
+            raise Conflict(Objection("wrong_state", reason))
         case _:
             assert_never(state)
-    if len(wanted_in(ways, slot)) >= MOST_MAPPINGS:
-        why = f"slot {slot} has {MOST_MAPPINGS} ways in already, and no more fit into an order"
-        raise Conflict(Objection("too_many_ingresses", why))
+    if len(ordered_ingress_of(ingresses, slot)) >= MOST_MAPPINGS:
+        reason = f"slot {slot} has {MOST_MAPPINGS} ingress rules already, the maximum; close one first"
+        raise Conflict(Objection("too_many_ingresses", reason))
 
 
-def withdraw(state: Allocation, ways: Ways, name: IngressId, reason: Reason) -> tuple[IngressFact, ...]:
-    """Close one. Asked twice, nothing new happens. Of a slice that is off nothing leads anywhere: it is gone at once.
+def withdraw(
+    state: Allocation, ingresses: IngressStates, name: IngressId, reason: Reason
+) -> tuple[IngressFact, ...]:
+    """Withdraw a rule; a repeated request returns no facts. If its slice is off, the rule is removed at once.
 
     Raises `UnknownName`.
     """
-    match ways.get(name):
+    match ingresses.get(name):
         case None:
-            why = f"allocation {state.request.allocation_id} has no ingress {name}"
-            raise UnknownName(Objection("unknown_ingress", why))
+            message = f"allocation {state.request.allocation_id} has no ingress {name}"
+            raise UnknownName(Objection("unknown_ingress", message))
         case Withdrawn() | Removed():
             return ()
         case Reserved(asked=asked) | Published(asked) | Lost(asked):
@@ -212,34 +233,42 @@ def withdraw(state: Allocation, ways: Ways, name: IngressId, reason: Reason) -> 
             return (IngressWithdrawn(asked.allocation_id, asked.slot_id, name, reason), *gone)
 
 
-def withdraw_all(ways: Ways, reason: Reason) -> tuple[IngressFact, ...]:
+def withdraw_all(ingresses: IngressStates, reason: Reason) -> tuple[IngressFact, ...]:
     """Withdraw all open ingress rules, because their slots are replaced by slots on another node."""
     return tuple(
-        IngressWithdrawn(way.asked.allocation_id, way.asked.slot_id, name, reason)
-        for name, way in ways.items()
-        if isinstance(way, Wanted)
+        IngressWithdrawn(ingress.asked.allocation_id, ingress.asked.slot_id, name, reason)
+        for name, ingress in ingresses.items()
+        if isinstance(ingress, Wanted)
     )
 
 
-def wishes_of(ways: Ways, slots: Sequence[SlotId]) -> tuple[WayWish, ...]:
-    """Return requests for the same ingress rules on another node, whose slots have the same order.
+def ingress_requests_of(ingresses: IngressStates, slots: Sequence[SlotId]) -> tuple[IngressRequest, ...]:
+    """Return requests for the same ingress rules on another node, on which the slots have the same order.
 
     The public address is one of the other node. The public port is kept, because the caller may have chosen it.
     """
     return tuple(
-        WayWish(slots.index(way.asked.slot_id), _wish_to(way.asked.mapping), way.asked.mapping.sources)
-        for way in ways.values()
-        if isinstance(way, Wanted)
+        IngressRequest(
+            slots.index(ingress.asked.slot_id),
+            _target_of(ingress.asked.rule),
+            ingress.asked.rule.sources,
+        )
+        for ingress in ingresses.values()
+        if isinstance(ingress, Wanted)
     )
 
 
-def _wish_to(mapping: IngressMapping) -> PortWish | AddressWish:
+def _target_of(mapping: IngressRule) -> PortRequest | AddressRequest:
     service = mapping.service
-    return AddressWish() if service is None else PortWish(service.protocol, service.port, service.public_port)
+    return (
+        AddressRequest()
+        if service is None
+        else PortRequest(service.protocol, service.port, service.public_port)
+    )
 
 
 def _is_off(state: Allocation, slot: SlotId) -> bool:
-    """Whether its slice is proved to be off, and not wanted on again."""
+    """Return whether the slice of a slot is proved to be off, and its desired state is off."""
     match state:
         case Stopping(on=on):
             return slot not in on
@@ -247,8 +276,8 @@ def _is_off(state: Allocation, slot: SlotId) -> bool:
             return isinstance(state, Stopped)
 
 
-def give_up(state: Allocation, ways: Ways, now: datetime) -> tuple[IngressFact, ...]:
-    """Withdraw what did not come to lead in time to a slice that runs; of one that does not, nothing is waited for."""
+def withdraw_overdue(state: Allocation, ingresses: IngressStates, now: datetime) -> tuple[IngressFact, ...]:
+    """Withdraw the rules of an active allocation that were not in place by their deadline."""
     if not isinstance(state, Active):
         return ()
     return tuple(
@@ -256,24 +285,24 @@ def give_up(state: Allocation, ways: Ways, now: datetime) -> tuple[IngressFact, 
             asked.allocation_id,
             asked.slot_id,
             asked.ingress_id,
-            Reason("deadline_missed", f"not in place on the node by {until.isoformat()}"),
+            Reason("deadline_missed", f"the ingress was not in place on the node by {until.isoformat()}"),
         )
-        for asked, until in _late(ways, now)
+        for asked, until in _overdue(ingresses, now)
     )
 
 
-def _late(ways: Ways, now: datetime) -> Iterator[tuple[IngressReserved, datetime]]:
-    for way in ways.values():
-        if isinstance(way, Reserved) and way.until is not None and way.until <= now:
-            yield way.asked, way.until
+def _overdue(ingresses: IngressStates, now: datetime) -> Iterator[tuple[IngressReserved, datetime]]:
+    for ingress in ingresses.values():
+        if isinstance(ingress, Reserved) and ingress.until is not None and ingress.until <= now:
+            yield ingress.asked, ingress.until
 
 
-def applied(ways: Ways, slot: SlotId) -> tuple[IngressFact, ...]:
-    """The node carried the slot's newest order out: what it has leads to the slice, and nothing else does."""
+def applied(ingresses: IngressStates, slot: SlotId) -> tuple[IngressFact, ...]:
+    """Record that the node applied the slot's newest order: exactly the rules in this order are in place."""
     facts: list[IngressFact] = []
-    for name, way in ways.items():
-        match way:
-            case Reserved(asked=asked, led=False) | Lost(asked) if asked.slot_id == slot:
+    for name, ingress in ingresses.items():
+        match ingress:
+            case Reserved(asked=asked, was_published=False) | Lost(asked) if asked.slot_id == slot:
                 facts.append(IngressPublished(asked.allocation_id, name))
             case Withdrawn(asked) if asked.slot_id == slot:
                 facts.append(_removed(asked))
@@ -282,16 +311,17 @@ def applied(ways: Ways, slot: SlotId) -> tuple[IngressFact, ...]:
     return tuple(facts)
 
 
-def seen(
-    ways: Ways, slot: SlotId, lost: Sequence[IngressId], *, newest: bool, others: bool
+def observe(
+    ingresses: IngressStates, slot: SlotId, lost: Sequence[IngressId], *, newest: bool, others: bool
 ) -> tuple[IngressFact, ...]:
-    """Of the ways in to the slice in the slot the node says that these do not lead there, and the rest do: those that
-    did so once, or all where it speaks of the slot's newest order. Unless `others` may lead there than that order's,
-    what was withdrawn is gone.
+    """Record a node's observation of the ingress rules of a slot: those in `lost` are missing, the others are in place.
+
+    `newest`: the observation refers to the slot's newest order; otherwise it applies only to rules that were published
+    before. `others`: rules that are not in that order may still exist; otherwise withdrawn rules are removed.
     """
     facts: list[IngressFact] = []
-    for name, way in ways.items():
-        match way:
+    for name, ingress in ingresses.items():
+        match ingress:
             case Published(asked) if asked.slot_id == slot and name in lost:
                 facts.append(IngressLost(asked.allocation_id, name))
             case Lost(asked) if asked.slot_id == slot and name not in lost:
@@ -305,23 +335,23 @@ def seen(
     return tuple(facts)
 
 
-def closed(ways: Ways, slot: SlotId) -> tuple[IngressFact, ...]:
-    """The slice of the slot is proved off: what was withdrawn is gone."""
+def closed(ingresses: IngressStates, slot: SlotId) -> tuple[IngressFact, ...]:
+    """Record that the slice of a slot is proved to be off: its withdrawn rules are removed."""
     return tuple(
-        _removed(way.asked)
-        for way in ways.values()
-        if isinstance(way, Withdrawn) and way.asked.slot_id == slot
+        _removed(ingress.asked)
+        for ingress in ingresses.values()
+        if isinstance(ingress, Withdrawn) and ingress.asked.slot_id == slot
     )
 
 
-def emptied(ways: Ways, slot: SlotId) -> tuple[IngressFact, ...]:
-    """The slot is proved empty, or given back without proof: all of its ways in are gone."""
+def emptied(ingresses: IngressStates, slot: SlotId) -> tuple[IngressFact, ...]:
+    """Record that a slot is proved empty or was force-released: all of its rules are removed."""
     return tuple(
-        _removed(way.asked)
-        for way in ways.values()
-        if not isinstance(way, Removed) and way.asked.slot_id == slot
+        _removed(ingress.asked)
+        for ingress in ingresses.values()
+        if not isinstance(ingress, Removed) and ingress.asked.slot_id == slot
     )
 
 
 def _removed(asked: IngressReserved) -> IngressRemoved:
-    return IngressRemoved(asked.allocation_id, asked.ingress_id, asked.mapping)
+    return IngressRemoved(asked.allocation_id, asked.ingress_id, asked.rule)

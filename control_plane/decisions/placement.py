@@ -1,8 +1,8 @@
-"""Which slots an allocation gets: all of one node, and the fullest node that still has enough.
+"""Choice of the slots of an allocation: all on one node, the fullest one that still has enough free slots.
 
-Filling a node before opening the next keeps whole nodes free for requests of many slots. On a node, slots with
-failed bring-ups come last: a node that is broken as a whole fails in several slots, and is recognised by that. The
-choice is a function of the candidates alone, so it can be replayed and explained.
+Filling a node before using the next keeps whole nodes free for requests of many slots. On a node, slots with failed
+bring-ups are used last: this way a node that is broken as a whole fails in several slots, and is recognised as broken.
+The choice is a function of the candidates alone, so it can be replayed and explained.
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ _NO_FAILURES: Final[Mapping[SlotId, int]] = MappingProxyType({})
 
 
 def fits(candidates: Iterable[SlotId], count: int) -> bool:
-    """Whether some node has `count` of the candidates."""
+    """Return whether at least one node has `count` of the candidates."""
     return max(map(len, _by_node(candidates)), default=0) >= count
 
 
@@ -29,10 +29,11 @@ def choose(
     *,
     node: NodeId | None = None,
 ) -> tuple[SlotId, ...]:
-    """`count` of the candidates, free slots of that SKU, of one node. Raises `Conflict` when no node has so many.
+    """Choose `count` of the candidates, which are free slots of the SKU, on one node. Raises `Conflict` if none has
+    enough.
 
-    `failures` counts the consecutive failed bring-ups of slots that have any. `node` is the one that the request names;
-    then all candidates are slots of it.
+    `failures` counts the consecutive failed bring-ups of slots that have any. `node` is the node that the request
+    names; then all candidates are slots of that node.
     """
     enough = [slots for slots in _by_node(candidates) if len(slots) >= count]
     if not enough:
@@ -44,25 +45,25 @@ def choose(
 
 
 def only_simulated_left(count: int, sku: SkuName) -> Conflict:
-    """Return the refusal where only simulated nodes have room and this deployment requires naming them."""
+    """Return the refusal if only simulated nodes have free slots and the deployment requires naming such a node."""
     what = "a free slot" if count == 1 else f"{count} free slots"
-    why = (
+    reason = (
         f"only simulated nodes have {what} of SKU {sku}, and this deployment does not place slices on them; "
         "name one as the request's node, or set SLICEPLANE_PLACE_ON_SIMULATED_NODES=true for the API"
     )
-    return Conflict(Objection("only_simulated_nodes", why, "/node"))
+    return Conflict(Objection("only_simulated_nodes", reason, "/node"))
 
 
 def node_blocked(node: NodeId, blocked_by: str) -> Conflict:
-    """Return the refusal where nothing is placed on the node that the request names."""
-    why = f"nothing is placed on node {node} now: {blocked_by}; see sliceplane nodes show {node}, or name another node"
-    return Conflict(Objection("node_blocked", why, "/node"))
+    """Return the refusal if the node that the request names is blocked for placement."""
+    reason = f"node {node} is not schedulable now: {blocked_by}; see sliceplane nodes show {node}, or name another node"
+    return Conflict(Objection("node_blocked", reason, "/node"))
 
 
 def unknown_node(node: NodeId) -> UnknownName:
-    """Return the refusal where the node that the request names is not registered."""
-    why = f"no node is named {node}; see sliceplane nodes list"
-    return UnknownName(Objection("unknown_node", why, "/node"))
+    """Return the refusal if the node that the request names is not registered."""
+    reason = f"no node is named {node}; see sliceplane nodes list"
+    return UnknownName(Objection("unknown_node", reason, "/node"))
 
 
 def _by_node(candidates: Iterable[SlotId]) -> list[list[SlotId]]:

@@ -1,4 +1,4 @@
-"""The keeping of read models: what may be ordered of one, and what its stream says is still to be done."""
+"""Decisions about the maintenance of read models: rebuild, skip and retry."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -17,14 +17,14 @@ from events.values import Position
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A read model as its stream tells: events it passes over, and the order of a rebuild that is still to be done."""
+class MaintenanceState:
+    """Maintenance state of a read model: events to skip, and the requested rebuild that is not finished yet."""
 
     skipped: frozenset[Position] = frozenset()
     rebuild_order: Recorded[ProjectionFact] | None = None
 
 
-def evolve(kept: Kept, recorded: Recorded[ProjectionFact]) -> Kept:
+def evolve(kept: MaintenanceState, recorded: Recorded[ProjectionFact]) -> MaintenanceState:
     match recorded.fact:
         case ProjectionEventSkipped(position=position):
             return replace(kept, skipped=kept.skipped | {position})
@@ -38,30 +38,32 @@ def evolve(kept: Kept, recorded: Recorded[ProjectionFact]) -> Kept:
             assert_never(recorded.fact)
 
 
-def fold(history: Iterable[Recorded[ProjectionFact]]) -> Kept:
-    kept = Kept()
+def fold(history: Iterable[Recorded[ProjectionFact]]) -> MaintenanceState:
+    kept = MaintenanceState()
     for recorded in history:
         kept = evolve(kept, recorded)
     return kept
 
 
-def order_rebuild(projection: str, kept: Kept) -> tuple[ProjectionFact, ...]:
-    """Ordered twice, it is done once."""
+def order_rebuild(projection: str, kept: MaintenanceState) -> tuple[ProjectionFact, ...]:
+    """Request a rebuild; while a requested rebuild is unfinished, return no facts."""
     return () if kept.rebuild_order else (ProjectionRebuildOrdered(projection),)
 
 
 def skip(
     projection: str, position: Position, reason: str, stopped_at: frozenset[Position]
 ) -> ProjectionEventSkipped:
-    """Only what stops a read model may be passed over. Raises `Conflict`."""
+    """Skip an event. Raises `Conflict` unless this event stops the read model."""
     _refuse_unless_stopped(projection, position, stopped_at)
     return ProjectionEventSkipped(projection, position, reason)
 
 
 def retry(projection: str, stopped_at: frozenset[Position]) -> tuple[ProjectionRetried, ...]:
-    """Try again whatever stops the live tables or a rebuild. Raises `Conflict`."""
+    """Retry the events that stop the live tables or a rebuild. Raises `Conflict` if the read model is not stopped."""
     if not stopped_at:
-        raise Conflict(Objection("not_stopped", f"projection {projection} is not stopped"))
+        raise Conflict(
+            Objection("projection_not_stopped", f"read model {projection} is not stopped; nothing to retry")
+        )
     return tuple(ProjectionRetried(projection, position) for position in sorted(stopped_at))
 
 
@@ -71,5 +73,9 @@ def _refuse_unless_stopped(projection: str, position: Position, stopped_at: froz
     where = ", ".join(map(str, sorted(stopped_at)))
     state = f"stopped at position {where}" if stopped_at else "not stopped"
     raise Conflict(
-        Objection("not_stopped_there", f"projection {projection} is {state}; nothing is skipped", "/position")
+        Objection(
+            "not_stopped_at_position",
+            f"read model {projection} is {state}, not at position {position}; no event was skipped",
+            "/position",
+        )
     )

@@ -1,7 +1,7 @@
-"""Which public address and port a way in may have, of those that its node has (ING-2, ING-3).
+"""Choice of the public address and port of an ingress rule, among those of its node (ING-2, ING-3).
 
-An address is given out as a whole or port by port, as an admin said of it, so that a claim of the whole can never meet
-a claim of one of its ports. What is free is for the ledger's claims to say.
+An address is assigned as a whole or port by port, as an admin configured it, so that a claim of the whole address can
+never collide with a claim of one of its ports. The claims in the ledger decide which addresses and ports are free.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,19 +10,19 @@ from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 from typing import Final, assert_never
 
 from control_plane.decisions.refusals import Conflict, Malformed, Objection
-from events.ingress import IngressMapping, Service
+from events.ingress import IngressRule, Service
 from events.nodes import NodeAddressesChanged, PublicAddress
 from events.values import Ipv4Address, Ipv4Subnet, NodeId
 
 FIRST_PORT: Final = 20000
 LAST_PORT: Final = 29999
-"""Of what is given port by port unless an admin says otherwise: below the ports that hosts use by themselves."""
+"""Default port range of an address that is assigned port by port: below the ephemeral ports of hosts."""
 _THIS_NETWORK: Final = IPv4Network("0.0.0.0/8")
 
 
 @dataclass(frozen=True, slots=True)
-class PortWish:
-    """One port, any that is free where `public_port` is None."""
+class PortRequest:
+    """Request for one public port: `public_port`, or any free one if it is None."""
 
     protocol: str
     port: int
@@ -30,41 +30,43 @@ class PortWish:
 
 
 @dataclass(frozen=True, slots=True)
-class AddressWish:
-    """A whole address."""
+class AddressRequest:
+    """Request for a whole public address."""
 
 
 @dataclass(frozen=True, slots=True)
-class WayWish:
-    """What somebody asks for: a way in to the slice in the allocation's `slot`-th slot, for these sources."""
+class IngressRequest:
+    """Request for an ingress rule from these sources to the slice in slot number `slot` of the allocation."""
 
     slot: int
-    to: PortWish | AddressWish
+    to: PortRequest | AddressRequest
     sources: tuple[Ipv4Subnet, ...]
 
 
-def normal(sources: Iterable[Ipv4Subnet]) -> tuple[Ipv4Subnet, ...]:
-    """The same sources in the fewest networks, in order."""
+def normalized_sources(sources: Iterable[Ipv4Subnet]) -> tuple[Ipv4Subnet, ...]:
+    """Return the source networks in canonical form: merged into as few networks as possible, in order."""
     return tuple(Ipv4Subnet(str(each)) for each in collapse_addresses(map(IPv4Network, sources)))
 
 
-def candidates(wish: WayWish, addresses: Sequence[PublicAddress], start: int) -> Iterator[IngressMapping]:
-    """Everything that would do, each once, the ports from the `start`-th on."""
-    match wish.to:
-        case AddressWish():
+def candidates(
+    request: IngressRequest, addresses: Sequence[PublicAddress], start: int
+) -> Iterator[IngressRule]:
+    """Yield every mapping that satisfies the request, once each. Ports begin with number `start` of the range."""
+    match request.to:
+        case AddressRequest():
             for each in addresses:
                 if each.use == "whole":
-                    yield IngressMapping(each.address, None, wish.sources)
-        case PortWish() as to:
+                    yield IngressRule(each.address, None, request.sources)
+        case PortRequest() as to:
             for each in addresses:
                 if each.use == "ports":
                     for port in _ports(to, each, start):
-                        yield IngressMapping(each.address, Service(to.protocol, port, to.port), wish.sources)
+                        yield IngressRule(each.address, Service(to.protocol, port, to.port), request.sources)
         case _:
-            assert_never(wish.to)
+            assert_never(request.to)
 
 
-def _ports(to: PortWish, address: PublicAddress, start: int) -> Iterator[int]:
+def _ports(to: PortRequest, address: PublicAddress, start: int) -> Iterator[int]:
     span = range(address.first_port, address.last_port + 1)
     if to.public_port is None:
         yield from (span[(start + number) % len(span)] for number in range(len(span)))
@@ -72,50 +74,57 @@ def _ports(to: PortWish, address: PublicAddress, start: int) -> Iterator[int]:
         yield to.public_port
 
 
-def none_is_free(wish: WayWish, node: NodeId) -> Conflict:
-    """That the node has nothing that would do."""
-    match wish.to:
-        case AddressWish():
-            what = "public address to give as a whole"
-        case PortWish(public_port=None):
-            what = "public port"
-        case PortWish(protocol=protocol, public_port=port):
-            what = f"public address with {protocol} port {port}"
+def no_free_address_on_node(request: IngressRequest, node: NodeId) -> Conflict:
+    """Return the refusal if the node has no free address or port that satisfies the request."""
+    match request.to:
+        case AddressRequest():
+            what = "free public address that can be assigned as a whole"
+        case PortRequest(public_port=None):
+            what = "free public port"
+        case PortRequest(protocol=protocol, public_port=port):
+            what = f"public address with free {protocol} port {port}"
         case _:
-            assert_never(wish.to)
-    return Conflict(Objection("no_public_address", f"node {node} has no free {what}", "/ingress"))
+            assert_never(request.to)
+    return Conflict(Objection("no_public_address", f"node {node} has no {what}", "/ingress"))
 
 
-def nowhere_free() -> Conflict:
-    """That no node with room has what would do."""
-    why = "no node with free slots has the public addresses or ports free that are asked for"
-    return Conflict(Objection("no_public_address", why, "/ingress"))
+def no_free_address_anywhere() -> Conflict:
+    """Return the refusal if no node with enough free slots has the requested public addresses or ports free."""
+    reason = "no node with enough free slots has the requested public addresses or ports free"
+    return Conflict(Objection("no_public_address", reason, "/ingress"))
 
 
-def of_a_host(raw: str) -> str:
-    """The address, if a host can be reached by it. Raises `Malformed`."""
+def host_address(raw: str) -> str:
+    """Return the address if it can be the address of a host. Raises `Malformed`."""
     address = IPv4Address(raw)
     local = address in _THIS_NETWORK or address.is_loopback or address.is_link_local
-    # The last /4 is reserved, and the broadcast address the last of it.
+    # The last /4 is reserved; it includes the broadcast address.
     if local or address.is_multicast or address.is_reserved:
-        raise Malformed(Objection("no_host_address", f"no host is reached from outside by {raw}"))
+        raise Malformed(
+            Objection(
+                "no_host_address", f"{raw} is not an address by which a host can be reached from outside"
+            )
+        )
     return raw
 
 
-def check_apart(wanted: Iterable[PublicAddress], slice_networks: IPv4Network) -> None:
-    """Raises `Conflict` for addresses of slices and their gateways: what comes to them would be led astray."""
+def refuse_slice_addresses(wanted: Iterable[PublicAddress], slice_networks: IPv4Network) -> None:
+    """Check that no public address is in the networks of the slices, where its traffic would be misrouted.
+
+    Raises `Conflict`.
+    """
     inside = [each.address for each in wanted if IPv4Address(each.address) in slice_networks]
     if inside:
-        why = f"{', '.join(inside)}: the slices have all of {slice_networks}"
-        raise Conflict(Objection("address_of_slices", why, "/addresses"))
+        reason = f"{', '.join(inside)}: inside {slice_networks}, which is reserved for the networks of slices"
+        raise Conflict(Objection("address_of_slices", reason, "/addresses"))
 
 
 def change(
     node: NodeId, known: Sequence[PublicAddress], wanted: Sequence[PublicAddress], used: Iterable[Ipv4Address]
 ) -> tuple[NodeAddressesChanged, ...]:
-    """From the addresses that a node has to those that it is to have; nothing where they are the same.
+    """Replace the public addresses `known` of a node by `wanted`; return no facts if they are equal.
 
-    Raises `Conflict` for one that is `used` and would go, or be given out otherwise.
+    Raises `Conflict` if an address in `used` would be removed or assigned in another way.
     """
     ordered = tuple(sorted(wanted, key=lambda each: IPv4Address(each.address)))
     if ordered == tuple(known):
@@ -127,7 +136,11 @@ def change(
     if lost:
         raise Conflict(
             *(
-                Objection("address_in_use", f"ways in by {each.address} are still claimed", "/addresses")
+                Objection(
+                    "address_in_use",
+                    f"address {each.address} is used by ingress rules; close them before you change it",
+                    "/addresses",
+                )
                 for each in lost
             )
         )

@@ -1,41 +1,45 @@
-"""When a slice counts as usable (ALC-9): by its SSH banner, unless its image names another sign.
+"""The readiness check of a slice (ALC-9): its SSH banner, unless its image defines another check.
 
-What an image names is fixed for an allocation at its creation, by a fact of its own. Orders are derived anew from
-facts, and a node refuses another content under the same token: what is said of an image later is for later allocations.
+The check of the image is fixed for an allocation at its creation, by a fact of its own. Orders are derived from facts
+again and again, and a node refuses different content under the same token: a later change of the image's check applies
+to later allocations only.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from events.allocations import AllocationFact, ReadinessNamed
+from events.allocations import AllocationFact, ReadinessCheckSet
 from events.values import AllocationId
 
 _SSH_VERSION: Final = "SSH-"
-"""How the first line of an SSH server begins (RFC 4253, section 4.2)."""
+"""First characters that an SSH server sends (RFC 4253, section 4.2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The guest's TCP `port` answers with a line that begins with `banner`, or answers at all where that is empty."""
+    """A readiness check: the guest's TCP `port` accepts a connection and sends a line that begins with `banner`.
+
+    If `banner` is empty, an accepted connection is enough.
+    """
 
     port: int
     banner: str
 
     @property
     def kind(self) -> Literal["ssh", "tcp"]:
-        """What is proved to answer there."""
+        """Kind of service that a successful check proves."""
         return "ssh" if self.banner.startswith(_SSH_VERSION) else "tcp"
 
 
 SSH: Final = Check(22, _SSH_VERSION)
 
 
-def named(allocation: AllocationId, check: Check) -> tuple[ReadinessNamed, ...]:
-    """What there is to record of it: nothing where it is SSH's own, which an allocation has that says nothing."""
-    return () if check == SSH else (ReadinessNamed(allocation, check.port, check.banner),)
+def named(allocation: AllocationId, check: Check) -> tuple[ReadinessCheckSet, ...]:
+    """Return the fact that sets the readiness check; none for `SSH`, the default of an allocation without the fact."""
+    return () if check == SSH else (ReadinessCheckSet(allocation, check.port, check.banner),)
 
 
 def check_of(facts: Iterable[AllocationFact]) -> Check:
-    """By what the slices of an allocation are found ready."""
-    return next((Check(fact.port, fact.banner) for fact in facts if isinstance(fact, ReadinessNamed)), SSH)
+    """Return the readiness check of an allocation's slices."""
+    return next((Check(fact.port, fact.banner) for fact in facts if isinstance(fact, ReadinessCheckSet)), SSH)

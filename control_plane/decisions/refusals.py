@@ -1,6 +1,6 @@
-"""How a decision says no: with every reason at once, and changing nothing.
+"""Refusals: the exceptions with which a decision refuses a request, with all reasons at once and without any change.
 
-One small tree; `control_plane.api.problems` is the one table from it to HTTP.
+`control_plane.api.requests.problems` is the one table from these classes to HTTP responses.
 """
 
 from typing import NamedTuple
@@ -9,8 +9,8 @@ from typing import NamedTuple
 class Objection(NamedTuple):
     """One reason against a request.
 
-    `field` is a JSON pointer into the request body, such as `/sku`; `parameter` names a parameter of the query, the
-    path or the header. At most one of them is set.
+    `field` is a JSON pointer into the request body, such as `/sku`; `parameter` names a query parameter, a path
+    parameter or a header. At most one of them is set.
     """
 
     code: str
@@ -20,7 +20,7 @@ class Objection(NamedTuple):
 
 
 class Refused(Exception):
-    """The base of all refusals."""
+    """Base class of all refusals."""
 
     def __init__(self, *objections: Objection) -> None:
         super().__init__("; ".join(objection.message for objection in objections))
@@ -28,35 +28,35 @@ class Refused(Exception):
 
 
 class BadRequest(Refused):
-    """The body is not JSON."""
+    """The request body is not valid JSON."""
 
 
 class UnsupportedMediaType(Refused):
-    """The body has another media type than JSON."""
+    """The media type of the request body is not JSON."""
 
 
 class Malformed(Refused):
-    """The request is not one that could ever be granted: its schema forbids it."""
+    """The request violates the schema and cannot succeed in any state."""
 
 
 class UnknownName(Refused):
-    """The request names something that does not exist."""
+    """The request names a resource that does not exist."""
 
 
 class Conflict(Refused):
-    """The state of things forbids it now: no capacity, a taken address, a wrong moment."""
+    """The request conflicts with the current state: no capacity, an address in use, a wrong state of the resource."""
 
 
 class Gone(Refused):
-    """What the request wants to go on from is no longer there, and never will be again."""
+    """The cursor in the request is permanently invalid."""
 
 
 class NotYetKnown(Refused):
-    """What is asked for cannot be told yet, and can in a moment."""
+    """The answer is not available yet, but will be soon."""
 
 
 class Throttled(Refused):
-    """The caller sends more than its budget allows; it may send the same again in `retry_after` seconds."""
+    """The caller exceeded its budget; it may repeat the request after `retry_after` seconds."""
 
     def __init__(self, retry_after: int, *objections: Objection) -> None:
         super().__init__(*objections)
@@ -64,8 +64,8 @@ class Throttled(Refused):
 
 
 class Unauthorised(Refused):
-    """Nobody knows who is asking."""
+    """The caller is not authenticated."""
 
 
 class Forbidden(Refused):
-    """It is known who asks, and they may not."""
+    """The caller is authenticated, but lacks the permission."""

@@ -2,7 +2,7 @@
 
 A node that never enrolled has no key, no slots and no orders, so its registration is a name, a token and a subnet, and
 can be removed without a trace on any host. After the enrolment slots have addresses of the subnet and a host may carry
-slices, so the registration stays and only the access can be revoked.
+slices, so the registration is kept and only the access can be revoked.
 """
 
 from typing import NamedTuple
@@ -22,23 +22,23 @@ class Registration(NamedTuple):
 
 
 def check_repeatable(node: Registration) -> None:
-    """Raises `Conflict` if the node has enrolled; otherwise its token may be replaced."""
+    """Check that the registration can be repeated with a new token. Raises `Conflict` if the node has enrolled."""
     if node.has_enrolled:
-        why = (
+        reason = (
             f"node {node.node_id} is registered and has enrolled; to let a host that lost its disk enrol again, "
-            f"request another token: POST /v1/nodes/{node.node_id}/enrolment"
+            f"request a new token: POST /v1/nodes/{node.node_id}/enrolment"
         )
-        raise Conflict(Objection("node_exists", why, "/id"))
+        raise Conflict(Objection("node_exists", reason, "/id"))
 
 
 def removal(node: Registration) -> tuple[NodeFact, ...]:
     """Return the facts that remove the registration with its claims. Raises `Conflict` if the node has enrolled."""
     if node.has_enrolled:
-        why = (
+        reason = (
             f"node {node.node_id} has enrolled, and its host may carry slices with addresses of {node.subnet}; "
-            f"take its access away instead: sliceplane nodes revoke {node.node_id} --why TEXT"
+            f"revoke its access instead: sliceplane nodes revoke {node.node_id} --reason TEXT"
         )
-        raise Conflict(Objection("node_enrolled", why))
+        raise Conflict(Objection("node_enrolled", reason))
     removed = NodeRemoved(node_id=node.node_id, subnet=node.subnet)
     if not node.addresses:
         return (removed,)

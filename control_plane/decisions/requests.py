@@ -1,4 +1,4 @@
-"""What can be said against a request for an allocation before looking at capacity. Each check speaks of one field."""
+"""Checks of an allocation request before capacity is considered. Each check concerns one field."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -12,31 +12,37 @@ OFFERED: Final = ("private-nat", "public-nat")
 
 
 def sku_offered(raw: str) -> SkuName:
-    """Raises `UnknownName`."""
+    """Return the SKU name if this release offers it. Raises `UnknownName`."""
     if raw not in SKUS:
-        raise UnknownName(Objection("unknown_sku", f"no SKU is named {raw!r}; there is {_list(SKUS)}"))
+        raise UnknownName(Objection("unknown_sku", f"unknown SKU {raw!r}; choose one of {_list(SKUS)}"))
     return SkuName(raw)
 
 
 def image_offered(raw: str, images: Images) -> ImageName:
-    """Raises `UnknownName`."""
+    """Return the image name if it is one of the images. Raises `UnknownName`."""
     if (name := ImageName(raw)) not in images:
-        raise UnknownName(Objection("unknown_image", f"no image is named {raw!r}; there is {_list(images)}"))
+        raise UnknownName(Objection("unknown_image", f"unknown image {raw!r}; choose one of {_list(images)}"))
     return name
 
 
 def network_mode_offered(raw: str) -> str:
-    """Raises `Malformed` for no mode at all, `Conflict` for one that is refused (ALC-7)."""
+    """Return the network mode if it is offered.
+
+    Raises `Malformed` for an unknown mode, and `Conflict` for a mode that is refused (ALC-7).
+    """
     if raw == "fabric-only":
-        why = "without a management path a slice can be neither reached nor proved ready, and the fabric is none"
-        raise Conflict(Objection("fabric_only_refused", why))
+        reason = (
+            "network mode fabric-only is not supported: without a management network, a slice cannot be reached and its"
+            f" readiness cannot be checked; choose one of {_list(OFFERED)}"
+        )
+        raise Conflict(Objection("fabric_only_refused", reason))
     if raw not in MODES:
         raise Malformed(
-            Objection("unknown_network_mode", f"{raw!r} is no network mode; there is {_list(MODES)}")
+            Objection("unknown_network_mode", f"unknown network mode {raw!r}; choose one of {_list(OFFERED)}")
         )
     if raw not in OFFERED:
-        why = f"{raw} is not offered yet; there is {_list(OFFERED)}"
-        raise Conflict(Objection("network_mode_not_offered", why))
+        reason = f"network mode {raw} is not supported yet; choose one of {_list(OFFERED)}"
+        raise Conflict(Objection("network_mode_not_offered", reason))
     return raw
 
 

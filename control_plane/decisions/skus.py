@@ -1,5 +1,7 @@
-"""What can be bought: sizes, and how long they may take. They belong to the release. One that was sold stays as it is:
-orders are derived anew from it, and a node refuses another content under the same token.
+"""The SKUs that can be requested: slice sizes and their time limits. They are part of the release.
+
+An SKU that was ever allocated must not change: orders are derived from it again and again, and a node refuses different
+content under the same token.
 """
 
 from collections.abc import Mapping
@@ -14,8 +16,8 @@ from events.values import ImageName, SkuName
 
 @dataclass(frozen=True, slots=True)
 class Sku:
-    """A size of slice. `provisioning` is how long a node waits for its readiness; `rate_mbit` limits its traffic each
-    way, in Mbit/s (NOD-3), where it is given.
+    """A size of slice. `provisioning` is how long a node waits until the slice is ready; `rate_mbit` limits its traffic
+    in each direction, in Mbit/s (NOD-3), None means no limit.
     """
 
     name: SkuName
@@ -26,19 +28,21 @@ class Sku:
 
     @property
     def ready_within(self) -> timedelta:
-        """How long its allocation waits: so much longer that a node's own word of why it is not ready comes first."""
-        return self.provisioning + HEARD_WITHIN
+        """How long the allocation waits: longer than the node, so that the node's report of the failure arrives
+        first.
+        """
+        return self.provisioning + DELIVERY_LIMIT
 
     def fits(self, hardware: SlotHardware) -> bool:
         return hardware.vcpus >= self.vcpus and hardware.memory_mib >= self.memory_mib
 
 
-HEARD_WITHIN: Final = timedelta(seconds=30)
-"""How long an order's way to its node and the way of a report back may take together."""
+DELIVERY_LIMIT: Final = timedelta(seconds=30)
+"""Maximum total time of the delivery of an order to its node and of the report back."""
 GRACE: Final = timedelta(seconds=30)
-"""How long a guest that is to stop may take to shut down by itself."""
+"""Time that a guest gets to shut down by itself before it is switched off."""
 STOP_WITHIN: Final = timedelta(minutes=10)
-"""How long it may take until all slices are proved off: a node that reboots meanwhile is waited for."""
+"""Time until all slices must be proved to be off. Long enough for a node that reboots in the meantime."""
 
 SKUS: Final = {
     sku.name: sku
@@ -48,12 +52,12 @@ SKUS: Final = {
     )
 }
 Images = Mapping[ImageName, Check]
-"""By what the guest of each is found ready (ALC-9)."""
+"""Images by name, with the readiness check of each (ALC-9)."""
 IMAGES: Final[Images] = {ImageName("lab-guest"): SSH}
-"""The release's own. Others are a deployment's, and stand in its settings."""
+"""Images of the release itself. A deployment defines further images in its settings."""
 
 
 def best_fit(hardware: SlotHardware) -> Sku | None:
-    """The largest SKU that the hardware can carry."""
+    """Return the largest SKU that fits the hardware, or None if none does."""
     fitting = [sku for sku in SKUS.values() if sku.fits(hardware)]
     return max(fitting, key=lambda sku: (sku.memory_mib, sku.vcpus), default=None)

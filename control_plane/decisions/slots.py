@@ -1,8 +1,9 @@
-"""The life of a slot: discovered -> free -> claimed -> releasing (-> withheld) -> free.
+"""The states of a slot: discovered -> free -> claimed -> releasing (-> quarantined) -> free.
 
-A slot's state stands in its row, which changes in the append that records why; here is what each change
-may follow. Its MAC is derived from its name (ALC-3) and its address is its place in the node's subnet, so
-both are the same for ever. Of tens of thousands of slots some derive the same MAC: who is approved later goes one on.
+The state of a slot is in its row, which changes in the append that records the reason; this module decides which change
+is allowed in which state. The MAC is derived from the slot's id (ALC-3) and the IP address from its index in the node's
+subnet, so both are permanent. Among tens of thousands of slots some derive the same MAC: the slot that is approved
+later uses its next derived MAC.
 """
 
 import hashlib
@@ -21,12 +22,12 @@ from events.slots import (
     SlotDevicesGranted,
     SlotDiscovered,
     SlotFact,
-    SlotFreedUnproved,
+    SlotForceReleased,
     SlotHardware,
     SlotNetwork,
+    SlotQuarantined,
     SlotReleased,
     SlotReleasing,
-    SlotWithheld,
 )
 from events.values import (
     AllocationId,
@@ -48,14 +49,14 @@ Described = tuple[tuple[SlotDevice, ...], int | None]
 NOTHING_DESCRIBED: Final[Described] = ((), None)
 BRIDGE: Final = "br-slice"
 FIRST_HOST: Final = 10
-"""Slot 0 gets the subnet's tenth host address: the ones below are the gateway's and the operator's."""
+"""Slot 0 gets the tenth host address of the subnet: the gateway and the operator use the addresses below."""
 _TAIL: Final = 3
 
 
 def discover(
     node: NodeId, known: dict[SlotIndex, SlotHardware], found: dict[SlotIndex, SlotHardware]
 ) -> tuple[SlotDiscovered, ...]:
-    """Slots the node reports and nobody knew, or knew otherwise; a vanished one is drift, not a discovery."""
+    """Return the discovery of slots that are new or have different hardware. A slot that vanished is drift instead."""
     return tuple(
         SlotDiscovered(slot_of(node, index), node, hardware)
         for index, hardware in sorted(found.items())
@@ -64,7 +65,9 @@ def discover(
 
 
 def approve(slot: SlotId, state: str, hardware: SlotHardware, network: SlotNetwork) -> SlotApproved:
-    """Fix the slot's identity. Raises `Conflict` unless it waits for approval and fits a SKU."""
+    """Approve a slot, which fixes its SKU and addresses. Raises `Conflict` unless it awaits approval and fits an
+    SKU.
+    """
     if state != "discovered":
         raise Conflict(Objection("not_awaiting_approval", f"slot {slot} is {state}, not awaiting approval"))
     sku = best_fit(hardware)
@@ -78,14 +81,14 @@ def described(
     known: Described,
     found: Described,
 ) -> tuple[SlotDevicesDescribed, ...]:
-    """What a node says of a slot's PCI functions, where it is news."""
+    """Return the described PCI functions of a slot as a fact; none if they did not change."""
     return () if known == found else (SlotDevicesDescribed(slot, *found),)
 
 
 def grant(
     slot: SlotId, granted: Collection[PciAddress], devices: Collection[SlotDevice]
 ) -> tuple[SlotFact, ...]:
-    """Let the slot have what its node describes; none where it has just that."""
+    """Grant the slot the PCI functions that its node describes; return no facts if it has exactly those."""
     wanted = tuple(sorted(each.address for each in devices))
     added = tuple(each for each in wanted if each not in granted)
     withdrawn = tuple(sorted(each for each in granted if each not in wanted))
@@ -95,10 +98,15 @@ def grant(
 
 
 def network_of(slot: SlotId, subnet: Ipv4Subnet, l2_domain: str, taken: Collection[str] = ()) -> SlotNetwork:
-    """The slot's place in its networks, with the first MAC that is not `taken` in its domain. Raises `Conflict`."""
+    """Return the network identity of a slot, with its first derived MAC that is not in `taken`.
+
+    Raises `Conflict` if all derived MACs are taken.
+    """
     mac = next((each for each in derived_macs(slot) if each not in taken), None)
     if mac is None:
-        raise Conflict(Objection("mac_taken", f"every MAC that can be derived for slot {slot} is taken"))
+        raise Conflict(
+            Objection("mac_taken", f"every MAC derived for slot {slot} is in use in L2 domain {l2_domain}")
+        )
     hosts = ipaddress.IPv4Network(subnet)
     return SlotNetwork(
         l2_domain=l2_domain,
@@ -111,7 +119,7 @@ def network_of(slot: SlotId, subnet: Ipv4Subnet, l2_domain: str, taken: Collecti
 
 
 def derived_macs(slot: SlotId) -> tuple[MacAddress, ...]:
-    """52:54:00 and three bytes of SHA-256 over the slot's id (ALC-3): the first three, then the next, and so on."""
+    """Return the candidate MACs of a slot: 52:54:00 and each successive three bytes of SHA-256 over its id (ALC-3)."""
     digest = hashlib.sha256(slot.encode()).digest()
     return tuple(
         mac_address("52:54:00:" + digest[start : start + _TAIL].hex(":"))
@@ -123,42 +131,46 @@ def claim(slot: SlotId, allocation: AllocationId) -> SlotFact:
     return SlotClaimed(slot, allocation)
 
 
-def give_back(
+def begin_release(
     slot: SlotId, holder: AllocationId | None, state: str, by: AllocationId
 ) -> tuple[SlotFact, ...]:
-    """The allocation is done with the slot: it is wanted empty."""
+    """Start the release of a slot by its allocation: its desired state becomes empty."""
     return (SlotReleasing(slot, by),) if holder == by and state == "claimed" else ()
 
 
-def withhold(
+def quarantine(
     slot: SlotId, holder: AllocationId | None, state: str, by: AllocationId, leftovers: tuple[str, ...]
 ) -> tuple[SlotFact, ...]:
-    if holder != by or state not in ("releasing", "withheld"):
+    """Quarantine a slot because its node still finds parts of the slice."""
+    if holder != by or state not in ("releasing", "quarantined"):
         return ()
     reason = Reason(
-        "absence_not_proved", f"node {node_of(slot)} still finds {len(leftovers)} things of the slice"
+        "absence_not_proved", f"node {node_of(slot)} still finds {len(leftovers)} leftovers of the slice"
     )
-    return (SlotWithheld(slot, by, reason, leftovers),)
+    return (SlotQuarantined(slot, by, reason, leftovers),)
 
 
 def free(
     slot: SlotId, holder: AllocationId | None, state: str, by: AllocationId, absent: tuple[str, ...]
 ) -> tuple[SlotFact, ...]:
-    if holder != by or state not in ("releasing", "withheld"):
+    """Free a slot because its node proved it empty; `absent` is what the node did not find."""
+    if holder != by or state not in ("releasing", "quarantined"):
         return ()
     return (SlotReleased(slot, by, absent),)
 
 
-def free_unproved(
-    slot: SlotId, holder: AllocationId | None, state: str, why: str, leftovers: tuple[str, ...]
-) -> SlotFreedUnproved:
-    """Free the slot although nobody proved it empty (ALC-11). Raises `Conflict` unless that is all it waits for."""
-    return SlotFreedUnproved(slot, holder_awaiting_proof(slot, holder, state), why, leftovers)
+def force_release_slot(
+    slot: SlotId, holder: AllocationId | None, state: str, reason: str, leftovers: tuple[str, ...]
+) -> SlotForceReleased:
+    """Force-release a slot that is not proved empty (ALC-11). Raises `Conflict` unless it awaits only that proof."""
+    return SlotForceReleased(slot, holder_awaiting_proof(slot, holder, state), reason, leftovers)
 
 
 def holder_awaiting_proof(slot: SlotId, holder: AllocationId | None, state: str) -> AllocationId:
-    """Whose slice the node has yet to prove gone. Raises `Conflict` when there is none."""
-    if holder is None or state not in ("releasing", "withheld"):
-        why = f"slot {slot} is {state}, and does not wait for its node to prove it empty"
-        raise Conflict(Objection("not_awaiting_proof", why))
+    """Return the allocation of the slice that the node has not proved removed yet. Raises `Conflict` if there is
+    none.
+    """
+    if holder is None or state not in ("releasing", "quarantined"):
+        reason = f"slot {slot} is {state} and does not await the proof that it is empty"
+        raise Conflict(Objection("not_awaiting_proof", reason))
     return holder

@@ -1,13 +1,13 @@
-"""The life of a task that an admin asked for: its states, and what each command decides about it.
+"""The states of a task that an admin requested, and the decisions about it.
 
     trying -> succeeded
       |  \\
-      |   -> failed            (after its last try; a try that failed in passing is followed by another)
+      |   -> failed            (after its last attempt; after a transient failure, another attempt follows)
       v
-    cancelling -> cancelled    (or succeeded or failed, when the node was done before it heard)
+    cancelling -> cancelled    (or succeeded or failed, if the node finished before it got the cancellation)
 
-An admin may have a task tried again that failed or was cancelled: that begins a new round of tries. A try is known by
-its number; what a node says of another than the present one comes too late, and decides nothing.
+An admin may retry a task that failed or was cancelled: that begins a new round of attempts. Attempts are numbered; a
+report about an attempt that is not the current one is too late and has no effect.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,11 +22,11 @@ from control_plane.decisions.refusals import Conflict, Malformed, Objection
 from events.envelope import Recorded
 from events.facts import Reason
 from events.tasks import (
-    TaskAsked,
-    TaskCancelAsked,
     TaskCancelled,
+    TaskCancelRequested,
     TaskFact,
     TaskFailed,
+    TaskRequested,
     TaskRetried,
     TaskSucceeded,
 )
@@ -36,39 +36,39 @@ from tasks.operations import OperationBody, OperationCancel
 from tasks.orders import Order, RemoveSlice
 
 _BODIES: Final[tuple[type[BaseModel], ...]] = get_args(get_args(OperationBody)[0])
-ASKABLE: Final[Mapping[str, bool]] = MappingProxyType(
+REQUESTABLE: Final[Mapping[str, bool]] = MappingProxyType(
     {
-        body.model_fields["kind"].default: "wish" in body.model_fields
+        body.model_fields["kind"].default: "order" in body.model_fields
         for body in _BODIES
         if body is not OperationCancel
     }
 )
-"""Every kind that may be asked for, and whether it is about a slot."""
-_WISHES: Final = ("slice.apply", "slice.stop", "slice.remove")
+"""Every kind of task that may be requested, and whether it concerns a slot (True) or a whole node (False)."""
+_ORDER_KINDS: Final = ("slice.apply", "slice.stop", "slice.remove")
 NO_ANSWER: Final = "no_answer"
 CANCELLED: Final = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
 class Trying:
-    """`attempt` is under way since `since`, or soon will be; `first` was the first of its round."""
+    """Attempt number `attempt` is due or in progress since `since`; `first` is the first attempt of its round."""
 
-    asked: TaskAsked
+    asked: TaskRequested
     attempt: int
     first: int
     since: datetime
     failure: Reason | None = None
-    """Why the try before failed."""
+    """Reason of the failure of the previous attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelling:
-    """Its node is being told to stop the try."""
+    """The cancellation of the current attempt is being sent to the node."""
 
     of: Trying
 
     @property
-    def asked(self) -> TaskAsked:
+    def asked(self) -> TaskRequested:
         return self.of.asked
 
     @property
@@ -78,21 +78,21 @@ class Cancelling:
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    asked: TaskAsked
+    asked: TaskRequested
     attempt: int
     result: str
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    asked: TaskAsked
+    asked: TaskRequested
     attempt: int
     reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    asked: TaskAsked
+    asked: TaskRequested
     attempt: int
     reason: Reason
 
@@ -101,7 +101,7 @@ Task = Trying | Cancelling | Succeeded | Failed | Cancelled
 
 
 def evolve(state: Task | None, recorded: Recorded[TaskFact]) -> Task:
-    """The state after a fact. Raises `AssertionError` on a history that no decision could have made."""
+    """Return the state after a fact. Raises `AssertionError` on a history that no decision can create."""
     following = _after(state, recorded)
     assert following is not None, f"{type(recorded.fact).__name__} cannot follow {type(state).__name__}"
     return following
@@ -110,7 +110,7 @@ def evolve(state: Task | None, recorded: Recorded[TaskFact]) -> Task:
 def _after(state: Task | None, recorded: Recorded[TaskFact]) -> Task | None:
     fact, then = recorded.fact, recorded.recorded_at
     match state, fact:
-        case None, TaskAsked():
+        case None, TaskRequested():
             return Trying(fact, 1, 1, then)
         case ((Trying() | Cancelling()), TaskSucceeded(attempt=attempt, result=result)):
             return Succeeded(state.asked, attempt, result)
@@ -118,7 +118,7 @@ def _after(state: Task | None, recorded: Recorded[TaskFact]) -> Task | None:
             return replace(state, attempt=attempt + 1, since=then, failure=reason)
         case ((Trying() | Cancelling()), TaskFailed(attempt=attempt, reason=reason, final=True)):
             return Failed(state.asked, attempt, reason)
-        case Trying(), TaskCancelAsked():
+        case Trying(), TaskCancelRequested():
             return Cancelling(state)
         case Cancelling(), TaskCancelled(reason=reason):
             return Cancelled(state.asked, state.attempt, reason)
@@ -151,50 +151,62 @@ def state_name(state: Task) -> str:
             assert_never(state)
 
 
-def kind_askable(kind: str) -> str:
-    """The same, if it may be asked for. Raises `Malformed`."""
-    if kind in ASKABLE:
+def kind_requestable(kind: str) -> str:
+    """Return the kind if tasks of this kind may be requested. Raises `Malformed`."""
+    if kind in REQUESTABLE:
         return kind
-    if kind in _WISHES:
-        why = "slices come and go with their allocations; create, stop, start or release one"
-        raise Malformed(Objection("not_askable", why, "/kind"))
+    if kind in _ORDER_KINDS:
+        reason = f"tasks of kind {kind!r} cannot be requested; create, stop, start or release an allocation instead"
+        raise Malformed(Objection("not_requestable", reason, "/kind"))
     raise Malformed(
-        Objection("unknown_kind", f"no task is of kind {kind!r}; there are {', '.join(ASKABLE)}", "/kind")
+        Objection(
+            "unknown_kind", f"unknown task kind {kind!r}; choose one of {', '.join(REQUESTABLE)}", "/kind"
+        )
     )
 
 
-def ask(asked: TaskAsked, wish: Order | None, spoken: frozenset[str] | None, type_: TaskType) -> TaskAsked:
-    """The fact that the task was asked for. Raises `Conflict` with every reason against it.
+def ask(
+    requested: TaskRequested, newest: Order | None, supported: frozenset[str] | None, type_: TaskType
+) -> TaskRequested:
+    """Return the fact that the task was requested. Raises `Conflict` with all reasons against it.
 
-    `wish` is the slot's newest order, `spoken` what the node said it speaks; None means that it has said nothing yet.
+    `newest` is the slot's newest order, `supported` the features that the agent supports; None if it has not reported
+    them yet.
     """
-    against = [*_against_slot(asked, wish), *not_spoken(asked.node_id, spoken, type_.announced, "/kind")]
-    if against:
-        raise Conflict(*against)
-    return asked
+    objections = [
+        *_objections_to_slot(requested, newest),
+        *unsupported_by_agent(requested.node_id, supported, type_.announced, "/kind"),
+    ]
+    if objections:
+        raise Conflict(*objections)
+    return requested
 
 
-def _against_slot(asked: TaskAsked, wish: Order | None) -> Iterable[Objection]:
-    if asked.slot_id is None:
+def _objections_to_slot(requested: TaskRequested, newest: Order | None) -> Iterable[Objection]:
+    if requested.slot_id is None:
         return
-    if wish is None:
-        why = f"slot {asked.slot_id} belongs to no allocation, so nothing is wanted of it"
-        yield Objection("nothing_wanted", why, "/slot_id")
-    elif asked.kind == "exposure.remove" and not isinstance(wish.body, RemoveSlice):
-        why = f"slot {asked.slot_id} is kept for {wish.allocation_id}, and its reservation with it"
-        yield Objection("not_wanted", why, "/slot_id")
+    if newest is None:
+        reason = f"slot {requested.slot_id} has no desired state, because it belongs to no allocation"
+        yield Objection("no_desired_state", reason, "/slot_id")
+    elif requested.kind == "ingress.remove" and not isinstance(newest.body, RemoveSlice):
+        reason = (
+            f"slot {requested.slot_id} is allocated to {newest.allocation_id}, so its addresses and ports stay reserved;"
+            " release the allocation first"
+        )
+        yield Objection("order_contradicts_task", reason, "/slot_id")
 
 
-def not_spoken(
-    node: NodeId, spoken: frozenset[str] | None, announced: str, field: str | None = None
+def unsupported_by_agent(
+    node: NodeId, supported: frozenset[str] | None, announced: str, field: str | None = None
 ) -> Iterable[Objection]:
-    """The objection to asking a task of a node whose agent is too old for it; none while it has said nothing yet."""
-    if spoken is not None and announced not in spoken:
-        yield Objection("not_spoken", f"the agent of node {node} does not speak {announced}", field)
+    """Yield an objection if the node's agent is too old for a task; none while the supported features are unknown."""
+    if supported is not None and announced not in supported:
+        reason = f"the agent on node {node} does not support {announced}; upgrade it"
+        yield Objection("unsupported_by_agent", reason, field)
 
 
 def done(state: Task, attempt: int, result: str) -> tuple[TaskFact, ...]:
-    """The node carried a try out, be it asked to stop or not."""
+    """Record that the node completed an attempt, even if its cancellation was requested."""
     match state:
         case Trying() | Cancelling() if state.attempt == attempt:
             return (TaskSucceeded(state.asked.task_id, attempt, result),)
@@ -203,11 +215,11 @@ def done(state: Task, attempt: int, result: str) -> tuple[TaskFact, ...]:
 
 
 def failed(state: Task, attempt: int, reason: Reason, type_: TaskType) -> tuple[TaskFact, ...]:
-    """A try failed; another follows when that may help and the type's bound allows it."""
+    """Record a failed attempt. Another follows if the failure is transient and the type's retry limit allows it."""
     match state:
         case Trying(asked=asked, first=first) if state.attempt == attempt:
-            again = reason.code in type_.passing and attempt - first < type_.bounds.retries
-            return (TaskFailed(asked.task_id, attempt, reason, final=not again),)
+            retried = reason.code in type_.retryable and attempt - first < type_.bounds.retries
+            return (TaskFailed(asked.task_id, attempt, reason, final=not retried),)
         case Cancelling(asked=asked) if state.attempt == attempt:
             if reason.code == CANCELLED:
                 return (TaskCancelled(asked.task_id, reason),)
@@ -217,17 +229,21 @@ def failed(state: Task, attempt: int, reason: Reason, type_: TaskType) -> tuple[
 
 
 def stopped(state: Task, attempt: int, *, was_running: bool) -> tuple[TaskFact, ...]:
-    """The node heard that it is to stop a try. What it had begun ends with a report of its own."""
+    """Record that the node received a cancellation. An attempt that was running ends with a report of its own."""
     match state:
         case Cancelling(asked=asked) if state.attempt == attempt and not was_running:
-            return (TaskCancelled(asked.task_id, Reason(CANCELLED, "it was stopped before it began")),)
+            return (
+                TaskCancelled(
+                    asked.task_id, Reason(CANCELLED, "the task was cancelled before the node started it")
+                ),
+            )
         case _:
             return ()
 
 
-def give_up(state: Task, deadline: datetime, now: datetime) -> tuple[TaskFact, ...]:
-    """The node said nothing of a try for as long as it can be under way."""
-    reason = Reason(NO_ANSWER, f"the node told no end of it by {deadline.isoformat()}")
+def time_out(state: Task, deadline: datetime, now: datetime) -> tuple[TaskFact, ...]:
+    """End a task if the node reported no result of an attempt within the longest time that it can take."""
+    reason = Reason(NO_ANSWER, f"the node reported no result by {deadline.isoformat()}")
     match state:
         case Trying(asked=asked, attempt=attempt) if deadline <= now:
             return (TaskFailed(asked.task_id, attempt, reason, final=True),)
@@ -238,39 +254,43 @@ def give_up(state: Task, deadline: datetime, now: datetime) -> tuple[TaskFact, .
 
 
 def cancel(state: Task, *, never_sent: bool) -> tuple[TaskFact, ...]:
-    """Stop a task; one of which no node can know is stopped at once. Raises `Conflict` when it is over."""
+    """Cancel a task; a task that was never sent is cancelled at once. Raises `Conflict` if the task has finished."""
     match state:
         case Trying(asked=asked):
-            begun = TaskCancelAsked(asked.task_id)
-            reason = Reason(CANCELLED, "it was stopped before its node is known to have got it")
-            return (begun, TaskCancelled(asked.task_id, reason)) if never_sent else (begun,)
+            requested = TaskCancelRequested(asked.task_id)
+            reason = Reason(CANCELLED, "the task was cancelled before it was sent to the node")
+            return (requested, TaskCancelled(asked.task_id, reason)) if never_sent else (requested,)
         case Cancelling():
             return ()
         case Succeeded() | Failed() | Cancelled():
-            raise Conflict(Objection("task_over", f"the task is {state_name(state)}, and nothing of it runs"))
+            raise Conflict(
+                Objection("task_finished", f"the task is {state_name(state)} already; nothing to cancel")
+            )
         case _:
             assert_never(state)
 
 
 def withdrawn(state: Task, attempt: int) -> tuple[TaskFact, ...]:
-    """The try was taken back out of the node's queue, before anybody fetched it."""
+    """Record that the attempt was removed from the node's queue before the node fetched it."""
     match state:
         case Cancelling(asked=asked) if state.attempt == attempt:
             return (
-                TaskCancelled(asked.task_id, Reason(CANCELLED, "it was taken back out of the node's queue")),
+                TaskCancelled(asked.task_id, Reason(CANCELLED, "the task was removed from the node's queue")),
             )
         case _:
             return ()
 
 
 def retry(state: Task) -> tuple[TaskFact, ...]:
-    """Begin a new round of tries. Raises `Conflict` unless the last one is over without success."""
+    """Begin a new round of attempts. Raises `Conflict` unless the task failed or was cancelled."""
     match state:
         case Failed(asked=asked) | Cancelled(asked=asked):
             return (TaskRetried(asked.task_id),)
         case Trying() | Cancelling():
-            raise Conflict(Objection("task_under_way", f"the task is {state_name(state)}; wait for its end"))
+            raise Conflict(
+                Objection("task_in_progress", f"the task is {state_name(state)}; wait until it ends")
+            )
         case Succeeded():
-            raise Conflict(Objection("task_done", "the task is done; ask for another"))
+            raise Conflict(Objection("task_succeeded", "the task is done; request a new one"))
         case _:
             assert_never(state)

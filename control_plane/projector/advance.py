@@ -1,9 +1,9 @@
-"""Bringing a set of tables up with the log, each event exactly once.
+"""Advancing the tables of projections along the ledger, applying each event exactly once.
 
-A batch's rows and the checkpoints commit together. A batch that fails is taken again in smaller parts, down to the one
-event that cannot be dealt with: everything before it is in, nothing of it is, and the stop stands at its
-checkpoint for people to see until one of them has it tried again, or passed over. The same steps fill live tables
-and those of a rebuild; a long stretch of final events is streamed.
+A batch's rows and the checkpoints commit together. A batch that fails is processed again in smaller parts, down to the
+one event that cannot be processed: everything before it is applied, nothing of it is, and the stop is stored with its
+checkpoint until an operator orders a retry or a skip. The same steps fill live tables and those of a rebuild; a long
+range of final events is streamed.
 """
 
 import asyncio
@@ -17,31 +17,31 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control_plane.database import reading
-from control_plane.projector.gathering import Gathering, Skips, Stopped, of_no_concern, skips_of
-from events.connection import ledger_connection
+from control_plane.projector.gathering import Gathering, Skips, Stopped, irrelevant_types, skips_of
 from events.envelope import Recorded
 from events.facts import Fact
-from events.replay import replay
-from events.tail import Tail
+from events.ledger.connection import ledger_connection
+from events.ledger.replay import replay
+from events.ledger.tail import Tail
 from events.values import Position
 from read_models import checkpoints
-from read_models.generations import IDLE, turn_to
+from read_models.generations import IDLE, use_table_set
 from read_models.projections import Projection
 from read_models.rows import Span
 from tasks.failpoints import failpoint
 
 log = structlog.get_logger()
 SMALLER: Final = 8
-STRETCH: Final = 20_000
-"""Positions that one statement reads. For as long as it runs, the server keeps every version of the rows that are
-written beside it: read at once, a million events made a table of two thousand rows hold a hundred thousand, and each
-batch took longer than the one before."""
+RANGE_POSITIONS: Final = 20_000
+"""Number of positions that one statement reads. While it runs, the server keeps every version of rows that are written
+meanwhile: reading a million events with one statement made a table of two thousand rows hold a hundred thousand, and
+each batch took longer than the one before."""
 
 
 class Advance:
-    """Projections that go through the log together, in one set of tables, from one position on.
+    """Projections that process the ledger together, in one table set, starting at one position.
 
-    `batch` is how many events share a commit.
+    `batch` is the number of events per commit.
     """
 
     def __init__(
@@ -54,31 +54,29 @@ class Advance:
         self.position = Position(0)
 
     async def begin(self) -> None:
-        """Find out where to go on, and what to pass over."""
+        """Load the checkpoint to continue from, and the positions to skip."""
         async with self._engine.begin() as conn:
             self._skips = await skips_of(conn, self._projections)
-            await turn_to(conn, self._generation)
+            await use_table_set(conn, self._generation)
             self.position = min([await checkpoints.load(conn, each.name) for each in self._projections])
 
     async def stream(self) -> None:
-        """Deal with what is final by now, up to an event that stops it: that is for `step` to find."""
+        """Process all events that are final now, up to one that fails; `step` then isolates that one."""
         final = await self._tail.final()
-        if final <= self.position:  # unknown, or older than what was dealt with, while an appender hangs
+        if final <= self.position:  # unknown, or older than the processed position, while an appender hangs
             return
         async with reading(self._engine) as conn:
             reader = await ledger_connection(conn)
-            async with aclosing(
-                in_stretches(reader, self._projections, Span(self.position, final))
-            ) as stretches:
+            async with aclosing(in_ranges(reader, self._projections, Span(self.position, final))) as ranges:
                 with suppress(Stopped):
-                    await self._stream(stretches, final)
+                    await self._stream(ranges, final)
 
-    async def _stream(self, stretches: AsyncIterator[list[Recorded[Fact]]], final: Position) -> None:
+    async def _stream(self, ranges: AsyncIterator[list[Recorded[Fact]]], final: Position) -> None:
         gathering = self._gathering()
-        # One part is written while the next is gathered: the server and this process share the work. Rows that have
-        # arrived already are no wait, so that the writing is let on by hand.
-        async with _OneBehind() as writing:
-            async for events in stretches:
+        # One part is written while the next is gathered, so that the server and this process work at the same time.
+        # Reading rows that have already arrived never yields to the event loop, so `sleep(0)` lets the writing go on.
+        async with _Background() as writing:
+            async for events in ranges:
                 gathering.add(events)
                 await asyncio.sleep(0)
                 if gathering.events >= self._whole:
@@ -87,7 +85,10 @@ class Advance:
             await writing.then(self._commit(gathering, final))
 
     async def step(self) -> bool:
-        """Deal with the next batch; whether there was one. Raises `Stopped`, `Overtaken` and what an outage raises."""
+        """Process the next batch of events; return whether there was one.
+
+        Raises `Stopped`, `CheckpointSuperseded` and outage errors.
+        """
         batch = await self._tail.batch(self.position, self._size)
         if batch.final == self.position:
             return False
@@ -107,7 +108,7 @@ class Advance:
 
     @property
     def searching(self) -> bool:
-        """Whether a batch failed, and the event that it failed for was not yet found or passed."""
+        """Whether a batch failed and its failing event is not yet found or passed."""
         return self._size < self._whole
 
     def _gathering(self) -> Gathering:
@@ -115,12 +116,13 @@ class Advance:
 
     async def _commit(self, gathering: Gathering, now: Position) -> None:
         async with self._engine.begin() as conn:
-            await turn_to(conn, self._generation)
+            await use_table_set(conn, self._generation)
             if self._generation == IDLE:
-                # A crash begins a rebuild anew, and its swap makes all before it durable.
+                # A rebuild begins again after a crash, and its swap makes everything before it durable.
                 await conn.execute(sa.text("set local synchronous_commit = off"))
-            # First, because it locks the rows: a twin at the same place waits here and learns that it was
-            # overtaken, where it would otherwise run into the rows that were written meanwhile.
+            # Advance the checkpoint first, because this locks its row: a second runner at the same position waits here
+            # and fails with `CheckpointSuperseded`. Otherwise it would conflict with the rows that were written
+            # meanwhile.
             for each in self._projections:
                 await checkpoints.advance(conn, each.name, was=self.position, now=now)
             await gathering.write(conn, Span(self.position, now))
@@ -132,28 +134,28 @@ class Advance:
         named = {"projection": stopped.projection, "position": stopped.at, "error": stopped.error}
         log.error("projection_stopped", generation=self._generation, **named)
         async with self._engine.begin() as conn:
-            await turn_to(conn, self._generation)
+            await use_table_set(conn, self._generation)
             await checkpoints.stop(
                 conn, stopped.projection, was=self.position, at=stopped.at, error=stopped.error
             )
 
 
-async def in_stretches(
+async def in_ranges(
     reader: psycopg.AsyncConnection, projections: Sequence[Projection], span: Span
 ) -> AsyncGenerator[list[Recorded[Fact]], None]:
-    """What concerns projections of a span that is final, in order."""
-    without = of_no_concern(projections)
+    """Yield the events that concern these projections, from a range of final positions and in their order."""
+    without = irrelevant_types(projections)
     after, upto = span
     while after < upto:
-        end = Position(min(after + STRETCH, upto))
-        async with aclosing(replay(reader, after, end, without=without)) as stretch:
-            async for events in stretch:
+        end = Position(min(after + RANGE_POSITIONS, upto))
+        async with aclosing(replay(reader, after, end, without=without)) as range_events:
+            async for events in range_events:
                 yield events
         after = end
 
 
-class _OneBehind:
-    """Runs one thing after the other in the background, at most one at a time."""
+class _Background:
+    """Runs coroutines in the background, one after the other and at most one at a time."""
 
     def __init__(self) -> None:
         self._running: asyncio.Future[None] | None = None
@@ -162,7 +164,7 @@ class _OneBehind:
         return self
 
     async def then(self, work: Coroutine[None, None, None]) -> None:
-        """Wait for what runs, and begin with the next. Raises what the one before raised."""
+        """Wait for the running coroutine, then start `work`. Raises what the running one raised."""
         before, self._running = self._running, None
         if before is not None:
             try:

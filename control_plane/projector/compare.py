@@ -1,6 +1,6 @@
-"""What is different between a table and its replay, and where first, in the order of the table's key.
+"""Comparison of a table with its replay: the first difference in the order of the table's key.
 
-Compared in the database, within the caller's snapshot: only a row that differs leaves it.
+The comparison runs in the database, within the caller's snapshot; only a row that differs is returned.
 """
 
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from events.tables import claim
+from events.ledger.tables import claim
 from events.values import Position
 from read_models.checkpoints import checkpoint
 from read_models.generations import idle_metadata
@@ -20,8 +20,8 @@ LEDGER, READ_MODEL = "ledger", "read_model"
 
 
 class Difference(NamedTuple):
-    """The first row of a table that differs: its key, and what is there (`live`) and should be (`replayed`); None for
-    a row that is missing. `columns` names what differs in it.
+    """The first row of a table that differs: its key, the stored row (`live`) and the expected row (`replayed`), of
+    which one is None if the row is missing or superfluous. `columns` names the differing columns.
 
     `kind` is LEDGER for tables that only append writes, so the ledger cannot be trusted, and READ_MODEL for tables
     that a rebuild derives again from the ledger.
@@ -36,7 +36,7 @@ class Difference(NamedTuple):
 
 
 async def compare_tables(conn: AsyncConnection, table: sa.Table, upto: Position | None) -> Difference | None:
-    """A live table against the idle one, or against that part of it that a follower should have come up to."""
+    """Compare a live table with the idle one, up to position `upto` if the live table has a checkpoint of its own."""
     idle = _idle(table)
     replayed = sa.select(idle) if upto is None else sa.select(idle).where(idle.c.position <= upto)
     return await first_difference(conn, table, sa.select(table), replayed, READ_MODEL)
@@ -55,7 +55,7 @@ async def compare_checkpoints(conn: AsyncConnection) -> Difference | None:
 
 
 async def compare_claims(conn: AsyncConnection) -> Difference | None:
-    """The claims that append keeps, against the last word on each in the idle holdings."""
+    """Compare the claims that append keeps with the last holder of each claim in the idle holdings."""
     held = _idle(holding)
     names = [held.c.kind.collate("C").label("kind"), held.c.value.collate("C").label("value")]
     last = (
@@ -75,7 +75,7 @@ def _idle(table: sa.Table) -> sa.Table:
 async def first_difference(
     conn: AsyncConnection, table: sa.Table, live: sa.Select[Any], replayed: sa.Select[Any], kind: str
 ) -> Difference | None:
-    """The first row, by the table's key, that is not the same in both."""
+    """Return the first row, by the table's key, that differs between two queries."""
     left, right = live.subquery("live"), replayed.subquery("replayed")
     key = [column.name for column in table.primary_key.columns]
     columns = [column.name for column in table.columns]
@@ -91,7 +91,7 @@ async def first_difference(
     row = (await conn.execute(query)).one_or_none()
     if row is None:
         return None
-    there, then = row[0] or {}, row[1] or {}
-    differing = tuple(name for name in columns if there.get(name) != then.get(name))
-    named = {name: (there or then)[name] for name in key}
+    stored, expected = row[0] or {}, row[1] or {}
+    differing = tuple(name for name in columns if stored.get(name) != expected.get(name))
+    named = {name: (stored or expected)[name] for name in key}
     return Difference(str(table), named, differing, row[0], row[1], kind)

@@ -1,10 +1,10 @@
-"""Find contradictions between the ledger's own tables, and the first row of each kind.
+"""Search for contradictions between the ledger's own tables: the first row of each kind.
 
-Nothing is replayed, so that a ledger that cannot be replayed is compared too. The comparison runs in the database,
-within the caller's snapshot; only rows that differ are returned.
+The search needs no replay, so it also works for a ledger that cannot be replayed. It runs in the database, within the
+caller's snapshot; only rows that differ are returned.
 
-A change that also adjusts every dependent row is not found here; that requires tree heads that are stored elsewhere
-(LED-7).
+It cannot find a change that also adjusts every dependent row; finding that requires tree heads that are stored
+elsewhere (LED-7).
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.projector.compare import LEDGER, Difference, first_difference
-from events.tables import command_key, dead_position, event, head
+from events.ledger.tables import command_key, dead_position, event, head
 from read_models.checkpoints import checkpoint
 
 READS_IN_BATCHES: Final = "dispatcher"
@@ -29,7 +29,7 @@ select position, encode(kept, 'hex') as kept, encode(made, 'hex') as made
                sha256('\\x0001{kind}'::bytea || record_send((select h from (select {hashed}) h))) as made
           from {table} e offset 0) leaves
  where made <> kept order by position limit 1
-"""  # noqa: S608 (made of the tables' columns); events.merkle says what is hashed
+"""  # noqa: S608 (made of the tables' columns); events.ledger.merkle defines what is hashed
 
 
 _LEAVES: Final = {event: _leaves(event, "01"), dead_position: _leaves(dead_position, "02")}
@@ -55,7 +55,7 @@ select position from ledger.event join ledger.dead_position using (position) ord
 
 
 async def ledger_differences(conn: AsyncConnection) -> list[Difference]:
-    """The first difference of each kind."""
+    """Return the first contradiction of each kind between the ledger's tables."""
     found = [
         *[await _altered(conn, table) for table in _LEAVES],
         await _missing(conn, _VERSIONS, {}),
@@ -69,7 +69,7 @@ async def ledger_differences(conn: AsyncConnection) -> list[Difference]:
 
 
 async def _altered(conn: AsyncConnection, table: sa.Table) -> Difference | None:
-    """Return the first row that differs from when it was hashed."""
+    """Return the first row that was altered after its hash was stored."""
     row = (await conn.execute(sa.text(_LEAVES[table]))).one_or_none()
     if row is None:
         return None
@@ -79,8 +79,8 @@ async def _altered(conn: AsyncConnection, table: sa.Table) -> Difference | None:
 
 
 async def _missing(conn: AsyncConnection, query: str, values: dict[str, str]) -> Difference | None:
-    """Return the first missing event: a version that its stream lacks, or a position that the follower that reads every
-    position has passed, and that is neither an event nor recorded as dead.
+    """Return the first missing event: a gap in the versions of a stream, or a position before the reader's checkpoint
+    that is neither an event nor recorded as dead.
     """
     row = (await conn.execute(sa.text(query), values)).mappings().one_or_none()
     if row is None:
@@ -106,7 +106,7 @@ async def _heads(conn: AsyncConnection) -> Difference | None:
 
 
 async def _keys(conn: AsyncConnection) -> Difference | None:
-    """Return an idempotency key whose events are not in the ledger. (An event does not store its key.)"""
+    """Return an idempotency key with events that are not in the ledger. (An event does not store its key.)"""
     first, last = command_key.c.first_position, command_key.c.last_position
     there = [sa.exists().where(event.c.position == column) for column in (first, last)]
     stray = sa.and_(first.is_not(None), sa.or_(last < first, last.is_(None), *(~each for each in there)))
@@ -120,9 +120,9 @@ async def _keys(conn: AsyncConnection) -> Difference | None:
 
 
 async def _checkpoints(conn: AsyncConnection) -> Difference | None:
-    """A checkpoint after the ledger's last position, at one that was drawn: the event that was read there is missing.
+    """Return a checkpoint at an assigned position after the ledger's last event: the event at that position is missing.
 
-    (`compare.compare_checkpoints` finds one at a position that was never drawn.)
+    (`compare.compare_checkpoints` finds a checkpoint at a position that was never assigned.)
     """
     drawn = sa.text("(select last from ledger.fence())")
     query = (
@@ -139,7 +139,7 @@ async def _checkpoints(conn: AsyncConnection) -> Difference | None:
 
 
 def last_known() -> sa.ColumnElement[int]:
-    """The last position that is an event or recorded as dead."""
+    """Return an SQL expression for the last position that is an event or recorded as dead."""
     end = sa.select(sa.func.max(event.c.position)).scalar_subquery()
     dead = sa.select(sa.func.max(dead_position.c.position)).scalar_subquery()
     return sa.func.greatest(end, dead, 0)

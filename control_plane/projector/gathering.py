@@ -1,4 +1,4 @@
-"""What a part of the log does to some projections, gathered and then written at once; and what stops one of them."""
+"""Gathering of events for projections, which then write them at once; and the error that stops a projection."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -6,52 +6,53 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.commands.projections import projection_history
 from control_plane.decisions.projections import fold
-from control_plane.outage import DATABASE_AWAY
+from control_plane.outage import DATABASE_UNAVAILABLE
 from events.catalog import CATALOG
 from events.envelope import Recorded
 from events.facts import Fact, Unreadable
-from events.store import refuse_unreadable
+from events.ledger.store import refuse_unreadable
 from events.values import Position
 from read_models.projections import Projection
 from read_models.rows import Patched, Span
 
 Skips = Mapping[str, frozenset[Position]]
-"""By projection, the positions that it passes over."""
+"""The positions that each projection skips, by its name."""
 Add = Callable[[Recorded[Fact]], None]
 
 
 class Stopped(Exception):
-    """A projection cannot deal with the event at `at`, or with one behind it that the database found wrong."""
+    """A projection cannot process the event at `at`, or the database rejected a row of that event or a later one."""
 
     def __init__(self, projection: str, at: Position, error: str) -> None:
-        super().__init__(f"projection {projection} stops at {at}: {error}")
+        super().__init__(f"projection {projection} stopped at position {at}: {error}")
         self.projection, self.at, self.error = projection, at, error
 
 
 class Gathering:
-    """Events for some projections, in the log's order."""
+    """Events gathered for some projections, in ledger order."""
 
     def __init__(self, projections: Sequence[Projection], skips: Skips) -> None:
         self._parts = [(each, part, part.gather()) for each in projections for part in each.parts]
         self._projections, self._skips = projections, skips
-        self._concerned = _Concerned(self._of_type)
+        self._consumers = _Consumers(self._consumers_of)
         self.events = 0
 
     def add(self, events: Sequence[Recorded[Fact]]) -> None:
-        """Take in more events. Raises `Stopped`."""
+        """Gather more events for the projections. Raises `Stopped`."""
         self.events += len(events)
-        concerned = self._concerned
+        consumers = self._consumers
         for each in events:
-            for projection, add in concerned[type(each.fact)]:
+            for projection, add in consumers[type(each.fact)]:
                 try:
                     add(each)
-                except Exception as error:  # one wrong event must stop its projection alone, and visibly
+                except Exception as error:  # a defective event stops only its own projection, visibly
                     raise _stopped(projection, each.position, error) from error
 
     async def write(self, conn: AsyncConnection, span: Span, *, patches: bool = True) -> None:
-        """Bring the tables that the connection is turned to up to the span that the events stood in.
+        """Write the gathered events to the connection's table set, which reaches the end of `span`.
 
-        Without `patches`, these go on being gathered: they merge, however many there are. Raises `Stopped`.
+        Without `patches`, patches are not written and go on being gathered: they merge, however many there are. Raises
+        `Stopped`.
         """
         self.events = 0
         for projection, part, gathered in self._parts:
@@ -59,13 +60,13 @@ class Gathering:
                 continue
             try:
                 await gathered.write(conn, span)
-            except DATABASE_AWAY:
+            except DATABASE_UNAVAILABLE:
                 raise
-            except Exception as error:  # as above
+            except Exception as error:  # a defective event stops only its own projection, visibly
                 raise _stopped(projection, Position(span.after + 1), error) from error
 
-    def _of_type(self, fact: type[Fact]) -> tuple[tuple[Projection, Add], ...]:
-        """What takes in events with a fact of a type."""
+    def _consumers_of(self, fact: type[Fact]) -> tuple[tuple[Projection, Add], ...]:
+        """Return the tables (with their projections) that consume events with this type of fact."""
         if fact is Unreadable:
             return tuple((each, self._unless_skipped(each, refuse)) for each in self._projections)
         return tuple(
@@ -88,30 +89,30 @@ def _stopped(projection: Projection, at: Position, error: Exception) -> Stopped:
     return Stopped(projection.name, at, f"{type(error).__name__}: {error}")
 
 
-class _Concerned(dict[type[Fact], tuple[tuple[Projection, Add], ...]]):
-    """Worked out once for each type of fact: most facts concern few tables."""
+class _Consumers(dict[type[Fact], tuple[tuple[Projection, Add], ...]]):
+    """Cache of the consumers of each type of fact: most types concern few tables."""
 
     def __init__(self, of_type: Callable[[type[Fact]], tuple[tuple[Projection, Add], ...]]) -> None:
         super().__init__()
-        self._of_type = of_type
+        self._consumers_of = of_type
 
     def __missing__(self, fact: type[Fact]) -> tuple[tuple[Projection, Add], ...]:
-        self[fact] = found = self._of_type(fact)
+        self[fact] = found = self._consumers_of(fact)
         return found
 
 
 def refuse(recorded: Recorded[Fact]) -> None:
-    """Raises `UnreadableEvent`."""
+    """Refuse an unreadable event. Raises `UnreadableEvent`."""
     refuse_unreadable([recorded])
 
 
 async def skips_of(conn: AsyncConnection, projections: Sequence[Projection]) -> Skips:
-    """What somebody let each of them pass over."""
+    """Return the positions that operators let each projection skip."""
     return {each.name: fold(await projection_history(conn, each.name)).skipped for each in projections}
 
 
-def of_no_concern(projections: Sequence[Projection]) -> tuple[str, ...]:
-    """Types of event that need not be read for them. One that this release does not know is never among these."""
+def irrelevant_types(projections: Sequence[Projection]) -> tuple[str, ...]:
+    """Return the event types that these projections need not read. A type unknown to this release must be read."""
     return tuple(
         name
         for name, shape in CATALOG.items()

@@ -1,8 +1,9 @@
-"""Keeping one read model's live tables up with the log, until cancelled.
+"""Keeping the live tables of one read model up to date with the ledger, until cancelled.
 
-It waits for a wake-up from whoever appended and polls behind that. Overtaken by another runner, or with its database
-gone, it starts again from the stored checkpoint. Stopped by an event, it waits for somebody to say what to do,
-and tries again by itself only when its process starts: another release may know better.
+It waits for a wake-up from the process that appended and polls in addition. When another process advanced its
+checkpoint, or its database is unavailable, it starts again from the stored checkpoint. When an event stops it, it waits
+for an operator's order (retry or skip). Without one, it tries again only when its process starts, since another release
+may be able to process the event.
 """
 
 from collections.abc import Awaitable, Callable
@@ -12,13 +13,13 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control_plane.commands.projections import projection_history
-from control_plane.follow import RECONNECT_SECONDS
-from control_plane.outage import DATABASE_AWAY, rest
+from control_plane.following.follow import RECONNECT_SECONDS
+from control_plane.following.wake import Waiter
+from control_plane.outage import DATABASE_UNAVAILABLE, rest
 from control_plane.projector.advance import Advance
 from control_plane.projector.gathering import Stopped
-from control_plane.wake import Waiter
-from events.tail import Tail
-from read_models.checkpoints import Overtaken
+from events.ledger.tail import Tail
+from read_models.checkpoints import CheckpointSuperseded
 from read_models.generations import LIVE
 from read_models.projections import Projection
 
@@ -28,17 +29,17 @@ LOOK_SECONDS: Final = 0.5
 
 
 async def keep_live(engine: AsyncEngine, tail: Tail, waiter: Waiter, projection: Projection) -> None:
-    """Run until cancelled."""
+    """Keep the projection's live tables up to date until cancelled."""
     while True:
         known = 0
         try:
-            known = await orders_given(engine, projection.name)
+            known = await count_orders(engine, projection.name)
             await _follow(engine, tail, waiter, projection)
-        except (Overtaken, *DATABASE_AWAY) as error:
-            log.warning("projection_restarts", projection=projection.name, error=str(error))
+        except (CheckpointSuperseded, *DATABASE_UNAVAILABLE) as error:
+            log.warning("projection_restarted", projection=projection.name, error=str(error))
             await rest(RECONNECT_SECONDS)
         except Stopped:
-            await until_ordered(engine, projection.name, known)
+            await wait_for_order(engine, projection.name, known)
 
 
 async def _follow(engine: AsyncEngine, tail: Tail, waiter: Waiter, projection: Projection) -> None:
@@ -48,22 +49,22 @@ async def _follow(engine: AsyncEngine, tail: Tail, waiter: Waiter, projection: P
         await waiter.wait(busy=await advance.step())
 
 
-async def until_ordered(
-    engine: AsyncEngine, name: str, known: int, meanwhile: Callable[[], Awaitable[None]] | None = None
+async def wait_for_order(
+    engine: AsyncEngine, name: str, known: int, between: Callable[[], Awaitable[None]] | None = None
 ) -> None:
-    """Wait until more than the `known` orders were given for a read model, doing `meanwhile` again and again."""
+    """Wait until a projection has more than `known` orders, and run `between` after each check."""
     while True:
         try:
-            if await orders_given(engine, name) > known:
+            if await count_orders(engine, name) > known:
                 return
-            if meanwhile is not None:
-                await meanwhile()
-        except DATABASE_AWAY as error:
+            if between is not None:
+                await between()
+        except DATABASE_UNAVAILABLE as error:
             log.warning("projection_waits_for_database", projection=name, error=str(error))
         await rest(LOOK_SECONDS)
 
 
-async def orders_given(engine: AsyncEngine, name: str) -> int:
-    """How often somebody ordered something of a read model."""
+async def count_orders(engine: AsyncEngine, name: str) -> int:
+    """Return the number of orders that were given for a projection."""
     async with engine.connect() as conn:
         return len(await projection_history(conn, name))

@@ -1,8 +1,8 @@
-"""The projector: read models kept up with the log, and what is asked for of them: rebuilds and verifications.
+"""The projector program: keep read models up to date with the ledger, and run requested rebuilds and verifications.
 
-One projector of a control plane leads, by a lock that its session holds; another waits for it to go. Two that both
-believe they lead harm nothing: their checkpoints are compared and set. What is asked for is carried out one after
-the other, because there is one idle set of tables: first every rebuild that is ordered, in one pass over the log.
+One projector process leads, by a lock that its session holds; another one waits for the lock. Two that act as leader at
+the same time do no damage, because checkpoints are advanced by compare-and-set. Requests run one after the other,
+because there is only one idle table set: first all ordered rebuilds, in one pass over the ledger.
 """
 
 import asyncio
@@ -13,24 +13,24 @@ import structlog
 
 from control_plane.commands.projections import projection_history
 from control_plane.decisions.projections import fold
-from control_plane.followers import ledger_dsn
-from control_plane.leading import lead
-from control_plane.outage import DATABASE_AWAY, rest
+from control_plane.dispatcher.dispatcher_program import ledger_dsn
+from control_plane.following.leading import lead
+from control_plane.following.wake import Waiter, listen
+from control_plane.outage import DATABASE_UNAVAILABLE, rest
 from control_plane.projector.live import keep_live
 from control_plane.projector.rebuild import Rebuild
 from control_plane.projector.verifications import Verifications
-from control_plane.wake import Waiter, listen
 from control_plane.wiring import Plane
-from events.tail import Tail
-from read_models.checkpoints import Overtaken
+from events.ledger.tail import Tail
+from read_models.checkpoints import CheckpointSuperseded
 from read_models.projections import PROJECTIONS, Projection
 
 log = structlog.get_logger()
-ASKED_SECONDS: Final = 0.5
+POLL_SECONDS: Final = 0.5
 
 
 async def run_projector(plane: Plane) -> None:
-    """Run until cancelled."""
+    """Run the projector until cancelled."""
     await lead(ledger_dsn(plane), "projector", lambda: _project(plane))
 
 
@@ -45,10 +45,10 @@ async def _project(plane: Plane) -> None:
         group.create_task(listen(plane.redis, tuple(waiters.values())))
         for each in live:
             group.create_task(keep_live(plane.engine, tails[each.name], waiters[each.name], each))
-        group.create_task(_carry_out(plane, tails["rebuild"]))
+        group.create_task(_run_requests(plane, tails["rebuild"]))
 
 
-async def _carry_out(plane: Plane, tail: Tail) -> None:
+async def _run_requests(plane: Plane, tail: Tail) -> None:
     verifications = Verifications(plane.engine)
     rebuild = Rebuild(plane.handle, tail, verifications.carry_out_one)
     while True:
@@ -56,9 +56,9 @@ async def _carry_out(plane: Plane, tail: Tail) -> None:
             if ordered := await _rebuilds_ordered(plane):
                 await rebuild(ordered)
             await verifications.carry_out_one()
-        except (Overtaken, *DATABASE_AWAY) as error:
-            log.warning("orders_put_off", error=str(error))
-        await rest(ASKED_SECONDS)
+        except (CheckpointSuperseded, *DATABASE_UNAVAILABLE) as error:
+            log.warning("requests_postponed", error=str(error))
+        await rest(POLL_SECONDS)
 
 
 async def _rebuilds_ordered(plane: Plane) -> list[Projection]:

@@ -1,13 +1,13 @@
-"""Comparing the live tables with a replay from position zero, row for row, while everybody goes on working.
+"""Comparison of the live tables with a replay from position zero, row by row, while the system keeps working.
 
-One snapshot holds it all: a snapshot has exactly the events and exactly the rows of the transactions that were
-committed by then, so that rows which append itself writes must equal the replay of all events in it, whatever
-is under way beside it. (A follower of the log may never read that way: it would not see what commits later. Here
-nothing comes later.) Read models that the projector brings up are compared up to their checkpoint. The replay
-fills the idle set in a transaction that is rolled back, so that a crash leaves nothing.
+Everything is read in one snapshot, which has exactly the events and rows of the transactions that had committed by
+then. So the rows that append itself writes must equal the replay of all events in it, whatever runs concurrently. (A
+follower of the ledger must never read in this way: it would miss events that commit later. Here no later events
+matter.) Read models that the projector advances are compared up to their checkpoint. The replay fills the idle set in a
+transaction that is rolled back, so that a crash leaves nothing behind.
 
-The ledger is compared with itself first, because a ledger that was changed may not be replayable, and advice to skip
-the event that stops the replay, or to rebuild from it, would then destroy evidence.
+The ledger is compared with itself first: a ledger that was altered may not be replayable, and skipping the event that
+stops the replay, or rebuilding from it, would then destroy evidence.
 """
 
 from collections.abc import Awaitable, Callable
@@ -18,97 +18,99 @@ import sqlalchemy as sa
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from control_plane.outage import DATABASE_AWAY
-from control_plane.projector.advance import in_stretches
+from control_plane.outage import DATABASE_UNAVAILABLE
+from control_plane.projector.advance import in_ranges
 from control_plane.projector.compare import Difference, compare_checkpoints, compare_claims, compare_tables
 from control_plane.projector.compare_ledger import ledger_differences
 from control_plane.projector.gathering import Gathering, Skips, skips_of
 from control_plane.projector.rebuild import empty
-from events.connection import ledger_connection
-from events.tables import event
+from events.ledger.connection import ledger_connection
+from events.ledger.tables import event
 from events.values import Position
 from read_models import checkpoints
-from read_models.generations import IDLE, LIVE, turn_to
+from read_models.generations import IDLE, LIVE, use_table_set
 from read_models.projections import PROJECTIONS
 from read_models.rows import Span
 
 log = structlog.get_logger()
 BATCH: Final = 10_000
-Told = Callable[[Position, Position], Awaitable[None]]
-"""Told the position that the replay has reached, and the one it will end at."""
+Report = Callable[[Position, Position], Awaitable[None]]
+"""Receives the position that the replay has reached, and the position at which it will end."""
 
 
-async def verify(engine: AsyncEngine, told: Told) -> tuple[Position, tuple[Difference, ...]]:
-    """The position that was compared, and each table's first difference. Raises `Stopped` for an event that no
-    projection passes over and that cannot be replayed, unless the ledger itself differs.
+async def verify(engine: AsyncEngine, report: Report) -> tuple[Position, tuple[Difference, ...]]:
+    """Verify the live tables; return the compared position and the first difference of each table.
+
+    Raises `Stopped` for an event that cannot be replayed and is not skipped, unless the ledger itself differs.
     """
     async with engine.connect() as conn, engine.connect() as reader:
         for each in (conn, reader):
             await each.execution_options(isolation_level="REPEATABLE READ")
-        # Before the snapshot is taken: whoever fills the idle set, or swaps it, is waited for and then kept out.
+        # Before taking the snapshot, wait for a process that fills or swaps the idle set, and lock others out.
         await empty(conn, list(PROJECTIONS.values()))
         try:
-            # One writes while the other reads, and both see the same.
+            # One connection writes while the other reads, in the same snapshot.
             snapshot = await conn.scalar(sa.select(sa.func.pg_export_snapshot()))
             await reader.execute(sa.text(f"set transaction snapshot '{snapshot}'"))
-            # It is idle while the other connection compares the ledger and the tables, which may take minutes, and it
-            # holds no lock: the limit of the role, which keeps an appender from delaying readers, would end it.
+            # The reader is idle while the other connection compares the ledger and the tables, which may take minutes.
+            # It holds no lock, so the role's timeout, which keeps an appender from delaying readers, is not needed.
             await reader.execute(sa.text("set local idle_in_transaction_session_timeout = 0"))
             upto = await conn.scalar(sa.select(sa.func.max(event.c.position)))
             end = Position(upto or 0)
             found = await ledger_differences(conn)
             try:
-                found += await _compared_with_replay(conn, reader, told, end)
-            except DATABASE_AWAY:
+                found += await _compared_with_replay(conn, reader, report, end)
+            except DATABASE_UNAVAILABLE:
                 raise
             except Exception as error:
                 if not found:
                     raise
-                log.warning("changed_ledger_cannot_be_replayed", error=str(error))
+                log.warning("altered_ledger_cannot_be_replayed", error=str(error))
             return end, tuple(found)
         finally:
             await conn.rollback()
 
 
 async def _compared_with_replay(
-    conn: AsyncConnection, reader: AsyncConnection, told: Told, end: Position
+    conn: AsyncConnection, reader: AsyncConnection, report: Report, end: Position
 ) -> list[Difference]:
     skips = await skips_of(conn, list(PROJECTIONS.values()))
-    await _Replay(conn, reader, told, end).run(skips)
+    await _Replay(conn, reader, report, end).run(skips)
     return await _differences(conn, skips)
 
 
 class _Replay:
-    """Fills the idle set from the whole log, in the transactions of its connections."""
+    """A replay of the whole ledger into the idle set, in the transactions of its connections."""
 
-    def __init__(self, conn: AsyncConnection, reader: AsyncConnection, told: Told, end: Position) -> None:
-        self._conn, self._reader, self._told, self._end = conn, reader, told, end
+    def __init__(self, conn: AsyncConnection, reader: AsyncConnection, report: Report, end: Position) -> None:
+        self._conn, self._reader, self._report, self._end = conn, reader, report, end
         self._projections = list(PROJECTIONS.values())
         self._position = Position(0)
 
     async def run(self, skips: Skips) -> None:
-        await turn_to(self._conn, IDLE)
-        await self._told(self._position, self._end)
+        """Replay every event, without those that operators let projections skip."""
+        await use_table_set(self._conn, IDLE)
+        await self._report(self._position, self._end)
         everything = Span(self._position, self._end)
         reader = await ledger_connection(self._reader)
-        async with aclosing(in_stretches(reader, self._projections, everything)) as stretches:
+        async with aclosing(in_ranges(reader, self._projections, everything)) as ranges:
             gathering = Gathering(self._projections, skips)
-            async for events in stretches:
+            async for events in ranges:
                 gathering.add(events)
                 if gathering.events >= BATCH:
                     await self._write(gathering, events[-1].position)
             await self._write(gathering, self._end)
 
     async def _write(self, gathering: Gathering, upto: Position) -> None:
-        # Patches last, all at once: written again and again, a row would leave a version behind each time, and none of
-        # them can go before this transaction ends.
+        # Write patches last and only once: each write would leave an old version of its row behind, and old versions
+        # cannot be removed before this transaction ends.
         await gathering.write(self._conn, Span(self._position, upto), patches=upto == self._end)
         self._position = upto
-        await self._told(upto, self._end)
+        await self._report(upto, self._end)
 
 
 async def _differences(conn: AsyncConnection, skips: Skips) -> list[Difference]:
-    await turn_to(conn, LIVE)
+    await use_table_set(conn, LIVE)
     found: list[Difference | None] = [await compare_checkpoints(conn)]
     for each in PROJECTIONS.values():
         reached: Any = None
@@ -116,6 +118,6 @@ async def _differences(conn: AsyncConnection, skips: Skips) -> list[Difference]:
             checkpoint = await checkpoints.find(conn, each.name)
             reached = Position(0) if checkpoint is None else checkpoint.position
         found += [await compare_tables(conn, table, reached) for table in each.tables]
-    if not skips["holdings"]:  # else the replay lacks what append took in
+    if not skips["holdings"]:  # a replay with skipped events lacks claims that append has recorded
         found.append(await compare_claims(conn))
     return [difference for difference in found if difference is not None]

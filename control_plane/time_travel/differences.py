@@ -1,4 +1,4 @@
-"""What differs between two JSON values, field by field."""
+"""Differences between two JSON values, field by field."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
@@ -8,7 +8,7 @@ Json: TypeAlias = Scalar | Sequence["Json"] | Mapping[str, "Json"]
 
 
 class Difference(NamedTuple):
-    """`path` is a JSON pointer (RFC 6901); a field that is not there is None."""
+    """A differing field. `path` is a JSON pointer (RFC 6901); a value is None if the field is missing on that side."""
 
     path: str
     before: Scalar
@@ -16,7 +16,7 @@ class Difference(NamedTuple):
 
 
 def differences(before: Json, after: Json) -> list[Difference]:
-    """Every field whose value differs, in the order in which the fields stand. Empty lists and objects have none."""
+    """Return every field with different values, in field order. Empty lists and objects have no fields."""
     was, became = dict(_fields("", before)), dict(_fields("", after))
     return [
         Difference(path, was.get(path), became.get(path))

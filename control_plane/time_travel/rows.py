@@ -1,9 +1,9 @@
-"""Rows of read models as they were: the fold of a stream up to a position, by the patches that make the live row.
+"""Past rows of read models: a stream is folded up to a position, by the patches that also make the live row.
 
-A stream grows without end, and its row follows from little of it. Every fact of a type assigns the same columns, so the
-last of each type tells what the others left; the first fact of the stream makes the row. Those few are picked in the
-database, for a page of streams in one statement: the version that a stream had is found by halving, because versions
-and positions ascend together, and up to there only types are looked at. docs/decisions/0012 has what that costs.
+A stream grows without limit, but its row follows from few of its facts. Every fact of a type assigns the same columns,
+so the last fact of each type is enough; the first fact of the stream creates the row. The database selects those few
+facts, for a page of streams in one statement. It finds the version that a stream had by binary search, because versions
+and positions ascend together, and up to that version it reads only types. docs/decisions/0012 has the costs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,9 +13,9 @@ import psycopg
 
 from events.envelope import Recorded
 from events.facts import Fact
-from events.store import COLUMNS, recorded, refuse_unreadable
+from events.ledger.store import COLUMNS, recorded, refuse_unreadable
+from events.ledger.versions import VERSION_AT
 from events.values import Position, StreamId
-from events.versions import VERSION_AT
 from read_models.rows import Patched, folded
 
 Row = dict[str, Any]
@@ -50,18 +50,18 @@ select {COLUMNS} from ledger.event where stream_id = any(%(streams)s) and versio
 async def rows_at(
     conn: psycopg.AsyncConnection, model: Patched, streams: Sequence[StreamId], upto: Position
 ) -> dict[StreamId, Row]:
-    """The row that each stream made up to a position; streams that had not begun are left out."""
+    """Return the read model row of each stream at a position; streams that had not begun are left out."""
     found = await _read(conn, _DECISIVE, {"streams": list(streams), "upto": upto})
     return {stream: made for stream, facts in _by_stream(found) if (made := row_of(model, facts)) is not None}
 
 
 def row_of(model: Patched, history: Iterable[Recorded[Fact]]) -> Row | None:
-    """The row that these facts of one stream make; None when there are none."""
+    """Return the read model row that these facts of one stream make; None if there are none."""
     return folded(model.table, model.patches((each.version, each.fact) for each in history))
 
 
 def advanced(model: Patched, row: Row | None, fact: Recorded[Fact]) -> Row | None:
-    """The row after one more fact of its stream."""
+    """Return a read model row after one more fact of its stream."""
     patches = model.patches([(fact.version, fact.fact)])
     if row is None:
         return folded(model.table, patches)
@@ -71,19 +71,19 @@ def advanced(model: Patched, row: Row | None, fact: Recorded[Fact]) -> Row | Non
 async def since(
     conn: psycopg.AsyncConnection, stream: StreamId, after: Position, to: Position, limit: int
 ) -> list[Recorded[Fact]]:
-    """The first so many facts of a stream behind one position and up to another."""
+    """Return up to `limit` facts of a stream after one position and up to another, oldest first."""
     return await _read(conn, _SINCE, {"stream": stream, "upto": after, "to": to, "limit": limit})
 
 
 async def streams_up_to(
     conn: psycopg.AsyncConnection, streams: Sequence[StreamId], upto: Position
 ) -> dict[StreamId, list[Recorded[Fact]]]:
-    """All facts of streams up to a position; streams that had not begun are left out."""
+    """Return all facts of streams up to a position; streams that had not begun are left out."""
     return dict(_by_stream(await _read(conn, _WHOLE, {"streams": list(streams), "upto": upto})))
 
 
 async def firsts(conn: psycopg.AsyncConnection, streams: Sequence[StreamId]) -> list[Recorded[Fact]]:
-    """The first fact of each stream."""
+    """Return the first fact of each stream."""
     return await _read(conn, _FIRST, {"streams": list(streams)})
 
 

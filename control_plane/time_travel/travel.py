@@ -1,9 +1,9 @@
-"""The way to a place in the past: wait until the log up to it is final, and read there without being in anybody's way.
+"""Reading the past: wait until the ledger is final up to a position, and read there without delaying other requests.
 
-What is final never changes, so an answer about the past is the same whenever it is asked for. Who waits holds no
-connection, one looks for all who wait for the same thing, and few read at a time: however much of the past is asked
-for, the present keeps most of the connections. Only a place that is not final yet is waited for, and an appender that
-hangs delays nobody who asks for what was before.
+Final events never change, so an answer about the past is the same at any time. A waiting request holds no connection;
+one request polls on behalf of all that wait for the same thing; and few read at a time. So however many requests read
+the past, requests about the present keep most of the connections. Only positions that are not final yet are waited for,
+and a hanging appender does not delay requests about earlier positions.
 """
 
 import asyncio
@@ -17,78 +17,82 @@ import psycopg
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from control_plane.decisions.refusals import Conflict, NotYetKnown, Objection
-from control_plane.patience import PATIENCE_SECONDS, patience
-from control_plane.time_travel.asked import Asked
-from events import cursors
-from events.connection import ledger_connection
-from events.cursors import Last, last_up_to
-from events.moments import position_at, settled
+from control_plane.time_travel.moment import Moment
+from control_plane.time_travel.time_limit import TIME_LIMIT_SECONDS, time_limit
+from events.ledger import cursors
+from events.ledger.connection import ledger_connection
+from events.ledger.cursors import Last, last_up_to
+from events.ledger.moments import position_at, settled
 from events.values import Position
 from read_models import checkpoints
 
 READERS: Final = 3
-"""So many connections at a time, those of short looks included."""
+"""Number of connections used at a time, including those of polls."""
 _POLL_SECONDS: Final = 0.02
 
 
 class End(Protocol):
-    """The end of the log, as somebody follows it."""
+    """The end of the ledger, as a follower reads it."""
 
     @property
-    def final(self) -> Position: ...
+    def final(self) -> Position:
+        """The position up to which the ledger is final."""
+        ...
 
-    async def grows_past(self, place: Position, seconds: float) -> bool: ...
+    async def grows_past(self, place: Position, seconds: float) -> bool:
+        """Wait until the ledger is final after `place`; return whether it is within `seconds`."""
+        ...
 
 
 class Place(NamedTuple):
-    """A place in the log that is final: right behind `position`. `last` is the last event up to there, if there is
-    one.
-    """
+    """A final place in the ledger: directly after `position`. `last` is the last event up to there, if there is one."""
 
     position: Position
     last: Last | None
 
 
 class TimeTravel:
-    """Reads the past; one for each process."""
+    """Reads past states of the ledger and of read models; each process has one."""
 
     def __init__(self, engine: AsyncEngine, end: End) -> None:
         self._engine, self._end = engine, end
         self._readers = asyncio.Semaphore(READERS)
-        self._look, self._look_at = asyncio.Lock(), defaultdict[str, asyncio.Lock](asyncio.Lock)
+        self._poll, self._poll_of = asyncio.Lock(), defaultdict[str, asyncio.Lock](asyncio.Lock)
         self._settled_before: datetime | None = None
         self._known: dict[str, Position] = {}
 
     @property
     def final(self) -> Position:
-        """How far the log is known to be final, without waiting."""
+        """The position up to which the ledger was last found to be final; it is returned without waiting."""
         return self._end.final
 
     @asynccontextmanager
     async def to(
-        self, *wanted: Asked | None, known_to: str | None = None
+        self, *wanted: Moment | None, known_to: str | None = None
     ) -> AsyncIterator[tuple[AsyncConnection, tuple[Place, ...]]]:
-        """Places, and a connection to read them with; None means now. `known_to` names a projection that must have come
-        so far. Raises `Conflict` for what is still to come, and `NotYetKnown`.
+        """Yield a connection for reading, and the requested places (None means now). `known_to` names a projection that
+        must have reached them. Raises `Conflict` for a place in the future, and `NotYetKnown` on a timeout.
         """
         positions = await self.positions(*wanted)
         if known_to is not None:
-            async with patience("not_yet_listed", f"the projection {known_to} is not there yet; ask again"):
+            async with time_limit(
+                "not_yet_listed", f"the projection {known_to} has not reached this position yet; retry"
+            ):
                 await self._known_to(known_to, max(positions))
         async with AsyncExitStack() as stack:
-            async with patience("too_many_readers", "others read the past, one after the other; ask again"):
+            async with time_limit("too_many_readers", "too many requests read the past at once; retry"):
                 conn = await stack.enter_async_context(self._connection())
             ledger = await ledger_connection(conn)
             yield conn, tuple([Place(each, await last_up_to(ledger, each)) for each in positions])
 
-    async def positions(self, *wanted: Asked | None) -> tuple[Position, ...]:
-        """The positions of places, once the log is final up to each. Raises as `to`."""
-        async with patience("not_yet_final", "what belongs to there is still being written; ask again"):
+    async def positions(self, *wanted: Moment | None) -> tuple[Position, ...]:
+        """Return the positions of the requested moments, once the ledger is final up to each. Raises as `to` does."""
+        async with time_limit("not_yet_final", "events at this position are still being written; retry"):
             found = tuple([await self._position(each) for each in wanted])
             await self._final_to(max(found))
             return found
 
-    async def _position(self, wanted: Asked | None) -> Position:
+    async def _position(self, wanted: Moment | None) -> Position:
         if isinstance(wanted, datetime):
             await self._settle(wanted)
             async with self._ledger() as ledger:
@@ -98,22 +102,22 @@ class TimeTravel:
         async with self._ledger() as ledger:
             drawn = await cursors.drawn(ledger)
         if wanted is not None and wanted > drawn:
-            why = f"the ledger has not come to position {wanted}: its last is {drawn}"
-            raise Conflict(Objection("not_reached", why))
+            message = f"position {wanted} does not exist yet: the last position of the ledger is {drawn}"
+            raise Conflict(Objection("position_not_reached", message))
         return drawn if wanted is None else wanted
 
     async def _settle(self, moment: datetime) -> None:
         while not self._is_settled(moment):
-            # One looks for all who wait, and each look begins with a transaction of its own.
-            async with self._look:
+            # One request polls on behalf of all that wait, and each poll begins with a transaction of its own.
+            async with self._poll:
                 if self._is_settled(moment):
                     return
                 async with self._ledger() as ledger:
                     found = await settled(ledger)
                 if moment > found.now:
-                    why = f"{moment.isoformat()} is still to come: it is {found.now.isoformat()} by the ledger's clock"
-                    raise Conflict(Objection("in_the_future", why))
-                # What was settled once stays so, though somebody who began before may come to append only now.
+                    message = f"{moment.isoformat()} is in the future: the ledger's clock is at {found.now.isoformat()}"
+                    raise Conflict(Objection("in_the_future", message))
+                # A moment that was settled once stays settled, even if an older transaction only now begins to append.
                 self._settled_before = max(filter(None, (self._settled_before, found.before)), default=None)
                 if not self._is_settled(moment):
                     await asyncio.sleep(_POLL_SECONDS)
@@ -123,12 +127,12 @@ class TimeTravel:
 
     async def _final_to(self, position: Position) -> None:
         while self._end.final < position:
-            await self._end.grows_past(Position(position - 1), PATIENCE_SECONDS)
+            await self._end.grows_past(Position(position - 1), TIME_LIMIT_SECONDS)
 
     async def _known_to(self, projection: str, position: Position) -> None:
         while not self._is_known(projection, position):
-            # As in `_settle`, one looks for all.
-            async with self._look_at[projection]:
+            # As in `_settle`, one request polls on behalf of all.
+            async with self._poll_of[projection]:
                 if self._is_known(projection, position):
                     return
                 self._known[projection] = await self._checkpoint(projection, position)
@@ -144,11 +148,11 @@ class TimeTravel:
         if found is None:
             return Position(0)
         if found.stop is not None and found.position < wanted:
-            why = (
-                f"the projection {projection}, which lists what there was, stopped at position"
+            message = (
+                f"the projection {projection}, which this answer needs, is stopped at position"
                 f" {found.stop.at}: {found.stop.error}"
             )
-            raise NotYetKnown(Objection("projection_stopped", why))
+            raise NotYetKnown(Objection("projection_stopped", message))
         return found.position
 
     @asynccontextmanager

@@ -1,8 +1,8 @@
-"""Calls that may hang, such as those into C libraries, each under a deadline.
+"""Deadlines for calls that may hang, such as calls into C libraries.
 
-Nothing can interrupt a C call, so a call runs on a thread of its own, and whoever asked stops waiting at the
-deadline. The call itself goes on, and may still take effect. Calls that hang keep their places: once
-`at_once` do, further ones are not even begun, so that a dead daemon costs a bounded number of threads.
+A C call cannot be interrupted, so each call runs in its own thread, and the caller stops waiting at the deadline. The
+call itself continues and may still take effect. A hung call keeps its slot. When all slots are taken by hung calls, no
+further call is started, so that an unresponsive daemon occupies a bounded number of threads.
 """
 
 import threading
@@ -15,64 +15,68 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Overdue(Exception):
-    """No answer within the deadline; whether the call has had, or will have, its effect is not known."""
+class DeadlineExceeded(Exception):
+    """The call did not return within the deadline; it may have taken effect or may still take effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One that was begun; `ends` is its deadline in monotonic time, `seconds` what it was given."""
+    """A call that was started. `ends` is its deadline in monotonic time, `seconds` the time it was given."""
 
     outcome: Future[T]
     seconds: float
     ends: float
 
     def result(self) -> T:
-        """What it returns or raises; `Overdue` once its deadline is past."""
+        """Return the result of the call or raise its exception. Raises `DeadlineExceeded` if the deadline passes
+        first."""
         try:
             return self.outcome.result(timeout=max(0.0, self.ends - monotonic()))
         except TimeoutError:
-            # The call's own, or the deadline's: by then it may have ended after all.
+            # Either the call itself raised it, or the deadline passed; in both cases the call may have returned
+            # meanwhile.
             if self.outcome.done():
                 return self.outcome.result()
-            raise Overdue(f"no answer within {self.seconds:g} s") from None
+            raise DeadlineExceeded(f"no answer within {self.seconds:g} s") from None
 
 
 class Deadlines:
-    def __init__(self, at_once: int = 16) -> None:
-        self._room = threading.BoundedSemaphore(at_once)
+    """A bounded set of threads for calls with a deadline. At most `max_concurrent` calls run concurrently."""
+
+    def __init__(self, max_concurrent: int = 16) -> None:
+        self._slots = threading.BoundedSemaphore(max_concurrent)
 
     def within(self, seconds: float, call: Callable[[], T]) -> T:
-        """The call's result, or its own exception; `Overdue` after `seconds`."""
-        return self._begun(seconds, call, room=seconds).result()
+        """Return the result of the call or raise its exception. Raises `DeadlineExceeded` after `seconds`."""
+        return self._start_call(seconds, call, slot_timeout=seconds).result()
 
     def begin(self, seconds: float, call: Callable[[], T]) -> Call[T]:
-        """Have it run while whoever asks does something else. Raises `Overdue` where it would have to wait to begin."""
-        return self._begun(seconds, call, room=0)
+        """Start the call and return at once. Raises `DeadlineExceeded` if no slot is free."""
+        return self._start_call(seconds, call, slot_timeout=0)
 
-    def _begun(self, seconds: float, call: Callable[[], T], room: float) -> Call[T]:
-        """`room`: so many seconds a place is waited for."""
+    def _start_call(self, seconds: float, call: Callable[[], T], slot_timeout: float) -> Call[T]:
+        """Start the call; wait at most `slot_timeout` seconds for a free slot."""
         ends = monotonic() + seconds
-        if not self._room.acquire(timeout=room):
-            raise Overdue("too many earlier calls hang")
+        if not self._slots.acquire(timeout=slot_timeout):
+            raise DeadlineExceeded("too many earlier calls hang; restart the daemon that does not answer")
         outcome: Future[T] = Future()
         self._start(call, outcome)
         return Call(outcome, seconds, ends)
 
     def _start(self, call: Callable[[], T], outcome: Future[T]) -> None:
-        # Daemonic: a call that never returns must not keep the agent from ending.
+        # A daemon thread, so that a call that never returns does not keep the agent from exiting.
         thread = threading.Thread(target=self._run, args=(call, outcome), name="deadline", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
-            # The system has no thread left. Nobody else gives the place back.
-            self._room.release()
-            raise Overdue(f"not begun: {error}") from error
+            # The system cannot start another thread, so `_run` will not release the slot.
+            self._slots.release()
+            raise DeadlineExceeded(f"call not started: {error}") from error
 
     def _run(self, call: Callable[[], T], outcome: Future[T]) -> None:
         try:
             outcome.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - handed over, not handled: the thread that asked raises it
+        except BaseException as error:  # noqa: BLE001 - the exception is raised in the caller's thread
             outcome.set_exception(error)
         finally:
-            self._room.release()
+            self._slots.release()

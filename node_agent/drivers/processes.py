@@ -1,7 +1,7 @@
-"""The host's processes, from /proc and not from whoever started them: they may outlive what their starter knows.
+"""The host's processes, read from /proc, because processes may outlive the records of the program that started them.
 
-Only this process's own PID namespace counts as the host. A machine that carries lab nodes shows their processes in
-its /proc as well, under the same names and options, and they are none of its agent's business.
+Only the PID namespace of this process counts as the host. The /proc of a machine that runs lab nodes also contains the
+processes of the nodes, with the same names and options, and those processes must be ignored.
 """
 
 import os
@@ -14,36 +14,36 @@ PROC: Final = Path("/proc")
 
 
 def own_processes(host: int | Literal["self"] = "self") -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Id and command line of every process of this host that has one (kernel threads and zombies have none).
+    """Yield id and command line of every process of a host. Kernel threads and zombies have no command line.
 
-    The host is that of the process `host`, which has the ids that it has here.
+    The host is the PID namespace of the process `host`. Ids are those of this process's namespace.
     """
     own = _pid_namespace(PROC / str(host))
     for folder in PROC.iterdir():
-        if folder.name.isdigit() and (words := _command_line(folder, own)):
-            yield int(folder.name), words
+        if folder.name.isdigit() and (arguments := _command_line(folder, own)):
+            yield int(folder.name), arguments
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What /proc/PID/stat shows of a process: its state, a letter, and its start in clock ticks since boot."""
+    """State of a process in /proc/PID/stat: the state letter, and the start time in clock ticks since boot."""
 
     state: str
     started: int
 
     @property
     def is_frozen(self) -> bool:
-        """Whether a signal or a tracer has stopped it."""
+        """Whether a signal or a tracer has stopped the process."""
         return self.state in {"T", "t"}
 
 
 def moment_of(pid: int) -> Moment | None:
-    """Return None once the process is gone."""
+    """Return the current state of a process, or None if it has exited."""
     try:
         stat = (PROC / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The second field is the program's name in brackets and may hold anything, blanks and brackets included.
+    # The second field is the program name in parentheses; it may itself contain blanks and parentheses.
     fields = stat.rpartition(")")[2].split()
     return Moment(fields[0], int(fields[19]))
 
@@ -55,7 +55,7 @@ def is_frozen(pid: int) -> bool:
 
 
 def is_still(pid: int) -> bool:
-    """Return whether the process does nothing: it is stopped, or has ended."""
+    """Return whether the process executes nothing: it is stopped or has exited."""
     moment = moment_of(pid)
     return moment is None or moment.is_frozen or moment.state in {"Z", "X"}
 
@@ -66,7 +66,7 @@ def _command_line(folder: Path, own: int) -> tuple[str, ...]:
             return ()
         return tuple(os.fsdecode((folder / "cmdline").read_bytes()).split("\0")[:-1])
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return ()  # ended while we looked, or not ours to look at
+        return ()  # the process has exited, or this user may not read it
 
 
 def _pid_namespace(process: Path) -> int:

@@ -1,5 +1,5 @@
-"""Programs that answer a question about the host, begun side by side: most of what they take is their start. And
-programs that change it, one after another.
+"""Programs that read the host, started concurrently because starting them takes most of their time, and programs that
+change the host, run one after another.
 """
 
 import subprocess
@@ -8,89 +8,92 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final, Generic, TypeVar
 
-from node_agent.slices import HostRefused, HostUnreadable
+from node_agent.host.slices import HostRefused, HostUnreadable
 
 T = TypeVar("T")
-_MOMENT: Final = 0.05
+_MIN_TIMEOUT: Final = 0.05
 Command = Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(Generic[T]):
-    """A question that programs were begun for. `deadline` in seconds is how long all of them are waited for."""
+class PendingQuery(Generic[T]):
+    """A query of the host that is answered by running programs. `deadline` is in seconds and applies to all of them."""
 
-    what: str
+    operation: str
     programs: Sequence[subprocess.Popen[str]]
     read: Callable[..., T]
-    """What their outputs, one argument each, mean. Raises `ValueError`."""
+    """Combine the outputs of the programs, one argument each, into the result. Raises `ValueError`."""
     deadline: float
 
     def answer(self) -> T:
-        """Raises `HostUnreadable`."""
+        """Wait for the programs and return the result. Raises `HostUnreadable`."""
         try:
             ends = monotonic() + self.deadline
             return self.read(*[_output(program, ends) for program in self.programs])
         except (OSError, subprocess.SubprocessError, ValueError) as error:
-            raise HostUnreadable(f"{self.what}: {reason(error)}") from error
+            raise HostUnreadable(f"{self.operation}: {reason(error)}") from error
         finally:
             self.end()
 
     def end(self) -> None:
-        """Nobody wants to know any more; after the answer this does nothing."""
+        """Kill programs that are still running. After `answer` this has no effect."""
         for program in self.programs:
             with program:
                 program.kill()
 
 
-def ask(what: str, commands: Sequence[Command], read: Callable[..., T], deadline: float) -> Asked[T]:
-    """Begin them all. Raises `HostUnreadable`."""
-    asked = Asked(what, begun := list[subprocess.Popen[str]](), read, deadline)
+def start_query(
+    operation: str, commands: Sequence[Command], read: Callable[..., T], deadline: float
+) -> PendingQuery[T]:
+    """Start all programs of a query. Raises `HostUnreadable`."""
+    query = PendingQuery(operation, programs := list[subprocess.Popen[str]](), read, deadline)
     try:
-        begun += map(_begun, commands)
+        programs += map(_start, commands)
     except OSError as error:
-        asked.end()
-        raise HostUnreadable(f"{what}: {error}") from error
-    return asked
+        query.end()
+        raise HostUnreadable(f"{operation}: {error}") from error
+    return query
 
 
-def tell(
-    what: str,
+def run_change(
+    operation: str,
     command: Command,
     stdin: str,
     deadline: float,
     is_no_answer: Callable[[str], bool] = lambda _: False,
 ) -> None:
-    """Run a program that changes the host. A complaint is the host's answer, or says that there was none.
+    """Run a program that changes the host.
 
-    Raises `HostRefused`, `HostUnreadable`.
+    A failed program raises `HostRefused`. If `is_no_answer` accepts its error output, or if it was killed or timed out,
+    `HostUnreadable` is raised instead, because the change may have taken effect.
     """
     try:
         subprocess.run(command, input=stdin, capture_output=True, check=True, text=True, timeout=deadline)
     except subprocess.CalledProcessError as error:
-        # Below zero: a signal ended it before it could say.
+        # A negative code means that a signal ended the program, so its outcome is unknown.
         unanswered = error.returncode < 0 or is_no_answer(reason(error))
-        verdict = HostUnreadable if unanswered else HostRefused
-        raise verdict(f"{what}: {reason(error)}") from error
+        error_type = HostUnreadable if unanswered else HostRefused
+        raise error_type(f"{operation}: {reason(error)}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise HostUnreadable(f"{what}: {error}") from error
+        raise HostUnreadable(f"{operation}: {error}") from error
 
 
 def reason(error: Exception) -> str:
-    """Why there is no output, in the program's own words where it has any."""
+    """Return why a program failed: its error output if there is any."""
     if isinstance(error, subprocess.CalledProcessError):
         return str(error.stderr).strip() or str(error)
     return str(error)
 
 
-def _begun(command: Command) -> subprocess.Popen[str]:
+def _start(command: Command) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
 def _output(program: subprocess.Popen[str], ends: float) -> str:
-    # One that has long ended needs a moment all the same, to be read.
-    printed, complaint = program.communicate(timeout=max(_MOMENT, ends - monotonic()))
+    # Even a program that has already exited needs a positive timeout for reading its output.
+    stdout, stderr = program.communicate(timeout=max(_MIN_TIMEOUT, ends - monotonic()))
     if program.returncode:
-        raise subprocess.CalledProcessError(program.returncode, program.args, printed, complaint)
-    return printed
+        raise subprocess.CalledProcessError(program.returncode, program.args, stdout, stderr)
+    return stdout

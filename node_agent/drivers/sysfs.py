@@ -1,8 +1,9 @@
-"""PCI functions out of sysfs, and their reset (kernel: Documentation/ABI/testing/sysfs-bus-pci).
+"""PCI functions from sysfs, and their reset (kernel: Documentation/ABI/testing/sysfs-bus-pci).
 
-What vanishes while it is read, as VFs do when their number is set, is not there. One that cannot be read is told as
-such, since it says nothing of the others, but for its IOMMU group, on which theirs depend. Links are those of the
-network namespace that sysfs was mounted in.
+A function that disappears during the read, as virtual functions do when their number is set, counts as absent. A
+function that cannot be read is listed as unreadable and does not affect the others. Its IOMMU group must be readable,
+because the isolation of other functions depends on it. Network links are those of the namespace in which sysfs was
+mounted.
 """
 
 import os
@@ -13,19 +14,20 @@ from pathlib import Path
 from typing import Final
 
 from events.values import InvalidValue, PciAddress, pci_address
-from node_agent.drivers.deadlines import Deadlines, Overdue
-from node_agent.looks import look, look_again
-from node_agent.pci import Netdev, PciDevice, PciDevices
-from node_agent.slices import HostRefused, HostUnreadable
+from node_agent.drivers.deadlines import DeadlineExceeded, Deadlines
+from node_agent.host.pci import Netdev, PciDevice, PciDevices
+from node_agent.host.slices import HostRefused, HostUnreadable
+from node_agent.host.snapshots import invalidate_reads, look
 
 RESET_SECONDS: Final = 10.0
-"""A function's own reset takes a tenth of one, a bus's takes one, and the kernel waits a minute for what is dead."""
+"""Deadline of a reset. A function-level reset takes 0.1 s, a bus reset 1 s; the kernel waits 60 s for a dead device."""
 
 
 class SysfsPci:
-    """`node_agent.passthrough.PciBus`. `root` is where sysfs is mounted; a host without a PCI bus has no devices.
+    """Implementation of `node_agent.aspects.passthrough.PciBus` by sysfs, which is mounted at `root`.
 
-    `reset_seconds` is the deadline of a reset, which may take effect after it.
+    A host without a PCI bus has no devices. `reset_seconds` is the deadline of a reset, which may still take effect
+    later.
     """
 
     def __init__(self, root: Path, reset_seconds: float = RESET_SECONDS) -> None:
@@ -36,13 +38,13 @@ class SysfsPci:
         return look((self, "PCI devices"), lambda: PciDevices(self._found()))
 
     def reset(self, address: PciAddress) -> None:
-        look_again()
+        invalidate_reads()
         try:
-            # The kernel takes the first of the function's `reset_method` that works.
+            # The kernel uses the first method in the function's `reset_method` that works.
             self._deadlines.within(
                 self._reset_seconds, lambda: _write(self._folder / address / "reset", b"1")
             )
-        except Overdue as overdue:
+        except DeadlineExceeded as overdue:
             raise HostUnreadable(f"reset PCI device {address}: {overdue}") from overdue
         except OSError as error:
             raise HostRefused(f"reset PCI device {address}: {error.strerror}") from error
@@ -53,20 +55,20 @@ class SysfsPci:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise HostUnreadable(f"PCI devices: {error}") from error
+            raise HostUnreadable(f"list PCI devices: {error}") from error
         for folder in folders:
             try:
                 yield _device(folder)
             except (OSError, ValueError) as error:
                 if isinstance(error, OSError) and error.errno in {ENOENT, ENODEV}:
                     continue
-                yield _unread(folder, error)
+                yield _unreadable(folder, error)
 
 
 def _device(folder: Path) -> PciDevice:
     node = int(_text(folder / "numa_node") or -1)
-    group, driver = _linked(folder / "iommu_group"), _linked(folder / "driver")
-    parent = _linked(folder / "physfn")
+    group, driver = _link_target(folder / "iommu_group"), _link_target(folder / "driver")
+    parent = _link_target(folder / "physfn")
     return PciDevice(
         address=pci_address(folder.name),
         vendor=int((folder / "vendor").read_text(), 16),
@@ -84,26 +86,26 @@ def _device(folder: Path) -> PciDevice:
     )
 
 
-def _unread(folder: Path, why: Exception) -> PciDevice:
+def _unreadable(folder: Path, reason: Exception) -> PciDevice:
     try:
-        address, group = pci_address(folder.name), _linked(folder / "iommu_group")
+        address, group = pci_address(folder.name), _link_target(folder / "iommu_group")
     except (OSError, ValueError):
-        raise HostUnreadable(f"PCI device {folder.name}: {why}") from why
-    return PciDevice(address, vendor=0, device=0, class_code=0, iommu_group=group, unread=str(why))
+        raise HostUnreadable(f"read PCI device {folder.name}: {reason}") from reason
+    return PciDevice(address, vendor=0, device=0, class_code=0, iommu_group=group, unread=str(reason))
 
 
 def _virtual_functions(folder: Path) -> Iterator[PciAddress]:
     links = (int(link.name.removeprefix("virtfn")) for link in folder.glob("virtfn*"))
     for number in sorted(links):
         with suppress(InvalidValue):
-            yield pci_address(_linked(folder / f"virtfn{number}") or "")
+            yield pci_address(_link_target(folder / f"virtfn{number}") or "")
 
 
 def _reset_methods(folder: Path) -> tuple[str, ...]:
     methods = _text(folder / "reset_method")
     if methods is not None:
         return tuple(methods.split())
-    # Kernels before 5.15 say only that there is one.
+    # Kernels before 5.15 show only whether a reset method exists.
     return ("unnamed",) if (folder / "reset").exists() else ()
 
 
@@ -124,7 +126,8 @@ def _entries(folder: Path, *patterns: str) -> Iterator[Path]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    # Write only: the kernel refuses to open such a file for reading, and nothing makes one that is not there.
+    # Write-only, because the kernel refuses to open such a file for reading. Without O_CREAT, a missing file is an
+    # error.
     file = os.open(path, os.O_WRONLY)
     try:
         os.write(file, content)
@@ -132,7 +135,7 @@ def _write(path: Path, content: bytes) -> None:
         os.close(file)
 
 
-def _linked(path: Path) -> str | None:
+def _link_target(path: Path) -> str | None:
     try:
         return path.readlink().name
     except FileNotFoundError:
@@ -140,7 +143,10 @@ def _linked(path: Path) -> str | None:
 
 
 def _text(path: Path) -> str | None:
-    """None where the kernel has no such file, or none for this device (a link that is no port of a switch)."""
+    """Return the content of a file, or None if it is missing, unreadable or empty.
+
+    A file may be unreadable for some devices only, for example for a link that is not a port of a switch.
+    """
     try:
         return path.read_text().strip() or None
     except OSError:

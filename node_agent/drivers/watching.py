@@ -1,9 +1,9 @@
-"""Who tells at once that something on the host may have changed: the kernel and the daemons, heard by one thread.
+"""A watch for changes of the host: one thread receives events of the kernel and of the daemons.
 
-Nothing that they say is read: it is a hint that a look is worth while, and the look reads the host afresh. A hint too
-many costs a look, and one that was lost the wait until the next survey. A source that ends is opened again, and that
-counts as a hint, since nobody knows what it would have said meanwhile; one that cannot be opened, or ends at once, is
-tried again once a second.
+The content of the events is not read: an event is only a hint that a survey should read the host. A superfluous event
+costs one survey, and a lost event delays the reaction until the next periodic survey. A source that ends is opened
+again, which also counts as an event, because events may have been lost meanwhile. A source that cannot be opened, or
+that ends immediately, is opened again once per second.
 """
 
 import selectors
@@ -17,31 +17,34 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-_AGAIN_SECONDS: Final = 1.0
+_REOPEN_SECONDS: Final = 1.0
 
 
-class Listening(Protocol):
-    """A source that is open."""
+class OpenSource(Protocol):
+    """An open event source."""
 
     def fileno(self) -> int: ...
 
     def drain(self) -> bool:
-        """Take what has come, without waiting; False when it has ended. Raises `OSError`."""
+        """Discard received data without waiting; return False if the source has ended. Raises `OSError`."""
         ...
 
     def close(self) -> None: ...
 
 
-Source = Callable[[], Listening]
-"""Opens it, and does not wait long. Raises `OSError`."""
+Source = Callable[[], OpenSource]
+"""A function that opens an event source quickly. Raises `OSError`."""
 
 
 class HostWatch:
-    """Calls `changed`, which must return at once, when a source says something, ends, or is open again."""
+    """A watch that calls `changed` when a source reports an event, ends, or is opened.
+
+    `changed` must return at once.
+    """
 
     def __init__(self, sources: Mapping[str, Source], changed: Callable[[], None]) -> None:
         self._sources, self._changed = sources, changed
-        self._opened: dict[str, Listening] = {}
+        self._opened: dict[str, OpenSource] = {}
         self._tried: dict[str, float] = {}
         self._stopping, self._stop = socket.socketpair()
         self._selector = selectors.DefaultSelector()
@@ -50,54 +53,54 @@ class HostWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when nothing is heard any more."""
+        """Stop the thread; after the return `changed` is not called again."""
         self._stop.close()
         self._thread.join()
 
     def _watch(self) -> None:
         try:
-            while self._listen():
+            while self._poll():
                 pass
         finally:
-            for listening in self._opened.values():
-                listening.close()
+            for source in self._opened.values():
+                source.close()
             self._selector.close()
             self._stopping.close()
 
-    def _listen(self) -> bool:
-        """Open what is closed and hear what there is; False when it is to stop."""
+    def _poll(self) -> bool:
+        """Open closed sources and handle pending events; return False if the watch must stop."""
         self._open()
         closed = self._sources.keys() - self._opened.keys()
-        patience = min((self._tried[name] + _AGAIN_SECONDS - monotonic() for name in closed), default=None)
-        for key, _ in self._selector.select(None if patience is None else max(0.0, patience)):
+        timeout = min((self._tried[name] + _REOPEN_SECONDS - monotonic() for name in closed), default=None)
+        for key, _ in self._selector.select(None if timeout is None else max(0.0, timeout)):
             if key.data is None:
                 return False
-            self._hear(key.data)
+            self._handle(key.data)
         return True
 
     def _open(self) -> None:
         for name in self._sources.keys() - self._opened.keys():
-            if monotonic() < self._tried.get(name, 0.0) + _AGAIN_SECONDS:
+            if monotonic() < self._tried.get(name, 0.0) + _REOPEN_SECONDS:
                 continue
             self._tried[name] = monotonic()
             try:
-                listening = self._sources[name]()
-            except OSError as why:
-                log.debug("source_not_there", source=name, reason=str(why))
+                source = self._sources[name]()
+            except OSError as error:
+                log.debug("watch_source_open_failed", source=name, reason=str(error))
                 continue
-            self._opened[name] = listening
-            self._selector.register(listening, selectors.EVENT_READ, name)
+            self._opened[name] = source
+            self._selector.register(source, selectors.EVENT_READ, name)
             self._changed()
 
-    def _hear(self, name: str) -> None:
-        listening = self._opened[name]
+    def _handle(self, name: str) -> None:
+        source = self._opened[name]
         try:
-            goes_on = listening.drain()
+            is_open = source.drain()
         except OSError:
-            goes_on = False
-        if not goes_on:
-            log.info("source_ended", source=name)
-            self._selector.unregister(listening)
-            listening.close()
+            is_open = False
+        if not is_open:
+            log.info("watch_source_ended", source=name)
+            self._selector.unregister(source)
+            source.close()
             del self._opened[name]
         self._changed()

@@ -1,8 +1,8 @@
-"""What left a node: every frame that came out of its uplink, recorded at the site's end of the cable.
+"""Capture of every frame that leaves a node through its uplink, recorded at the site's end of the link.
 
-The recorder runs in the site's namespaces, out of the node's reach, and writes a pcap file (tcpdump and scapy read
-it). It ends when its stdin does, after the frames that had arrived by then; a crash leaves a file whose last
-record may be cut short, which reading ignores.
+The recorder runs in the site's namespaces, to which the node has no access, and writes a pcap file (readable by tcpdump
+and scapy). When its stdin is closed, it records the frames that have already arrived and exits. After a crash the last
+record of the file may be incomplete; reading ignores it.
 """
 
 import select
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final, Self
 
-from node_agent.lab.namespaces import HostFailed, LittleHost
+from node_agent.lab.namespaces import HostFailed, LabHost
 
 _ALL_PROTOCOLS: Final = 0x0003
 _RECEIVE_BUFFER: Final = 8 << 20
@@ -28,9 +28,12 @@ _ETHERNET: Final = 1
 
 
 class Capture:
-    """`with Capture(site, "n1", path) as capture:` records; `frames` gives what was there at the end."""
+    """A recording of the frames on one interface of the site.
 
-    def __init__(self, site: LittleHost, interface: str, path: Path) -> None:
+    `with Capture(site, "n1", path) as capture:` records inside the context; `frames` returns the frames afterwards.
+    """
+
+    def __init__(self, site: LabHost, interface: str, path: Path) -> None:
         self._site, self._interface, self.path = site, interface, path
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -43,9 +46,9 @@ class Capture:
             stdout=subprocess.PIPE,
         )
         assert self._process.stdout is not None
-        # The first byte says that the socket is open: what is sent from now on is seen.
+        # The first byte signals that the socket is open, so frames that are sent from now on are recorded.
         if not self._process.stdout.read(1):
-            raise HostFailed(self._site.name, f"records nothing on {self._interface}", "")
+            raise HostFailed(self._site.name, f"could not start a capture on {self._interface}", "")
         return self
 
     def __exit__(
@@ -55,7 +58,7 @@ class Capture:
         self._process.communicate(timeout=10)
 
     def frames(self) -> list[bytes]:
-        """Ethernet frames in the order of their arrival."""
+        """Return the recorded Ethernet frames in the order of their arrival."""
         with self.path.open("rb") as recorded:
             return list(_frames(recorded))
 
@@ -71,25 +74,26 @@ def _frames(recorded: BinaryIO) -> Iterator[bytes]:
 
 def main() -> None:
     interface, path = sys.argv[1:]
-    # Deaf until it is bound, or it would begin with frames of other cables (packet(7)).
-    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as cable:
-        cable.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
-        cable.bind((interface, _ALL_PROTOCOLS))
+    # Protocol 0 receives nothing until the socket is bound; otherwise it would receive frames of other interfaces
+    # (packet(7)).
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as link:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
+        link.bind((interface, _ALL_PROTOCOLS))
         with Path(path).open("wb", buffering=0) as record:
             record.write(_HEADER.pack(_MAGIC, 2, 4, 0, 0, _SNAP_LENGTH, _ETHERNET))
             sys.stdout.write(".")
             sys.stdout.flush()
-            while cable.fileno() in _what_speaks(cable):
-                _record(cable, record)
+            while link.fileno() in _readable(link):
+                _record(link, record)
 
 
-def _what_speaks(cable: socket.socket) -> list[int]:
-    """The cable, for as long as there is a frame; else the end of stdin."""
-    return select.select([cable.fileno(), 0], [], [])[0]
+def _readable(link: socket.socket) -> list[int]:
+    """Wait for a frame or for the end of stdin, and return the readable file descriptors."""
+    return select.select([link.fileno(), 0], [], [])[0]
 
 
-def _record(cable: socket.socket, record: BinaryIO) -> None:
-    frame, (_, _, direction, *_) = cable.recvfrom(_SNAP_LENGTH)
+def _record(link: socket.socket, record: BinaryIO) -> None:
+    frame, (_, _, direction, *_) = link.recvfrom(_SNAP_LENGTH)
     if direction != socket.PACKET_OUTGOING:
         seconds, fraction = divmod(time.time(), 1)
         record.write(_RECORD.pack(int(seconds), int(fraction * 1e6), len(frame), len(frame)) + frame)

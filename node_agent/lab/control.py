@@ -1,4 +1,4 @@
-"""What a lab says to its little hosts over their stdin, and what they answer on stdout: JSON, a line each."""
+"""Protocol between a lab and its hosts: commands on stdin and events on stdout, one JSON object per line."""
 
 from typing import Literal
 
@@ -6,9 +6,9 @@ import msgspec
 
 
 class Daemon(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A program that runs for as long as its host, started once those named in `after` answer.
+    """A program that runs as long as its host. It is started when the daemons named in `after` are ready.
 
-    `probe` is a command that exits 0 once the program serves; without one it counts as serving at once.
+    `probe` is a command that exits 0 when the program is ready. A program without a probe is ready immediately.
     """
 
     name: str
@@ -19,16 +19,18 @@ class Daemon(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LinksAttached(msgspec.Struct, frozen=True, tag="links_attached"):
-    """The host's network cards are plugged in: give them their addresses."""
+    """Configure the addresses of the host's network cards, which are attached now."""
 
 
 class StartDaemon(msgspec.Struct, frozen=True, tag="start_daemon"):
-    """Run this too; one of the same name is stopped first."""
+    """Start a daemon, after stopping any daemon with the same name."""
 
     daemon: Daemon
 
 
 class StopDaemon(msgspec.Struct, frozen=True, tag="stop_daemon"):
+    """Stop a daemon."""
+
     name: str
 
 
@@ -36,7 +38,7 @@ Command = LinksAttached | StartDaemon | StopDaemon
 
 
 class Event(msgspec.Struct, frozen=True):
-    """`born`: the namespaces exist. `ready`: every daemon answers."""
+    """A state change of a host. `born`: its namespaces exist. `ready`: all of its daemons are ready."""
 
     kind: Literal["born", "ready"]
 

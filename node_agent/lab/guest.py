@@ -1,9 +1,9 @@
-"""The image of the lab's guest: a Debian cloud kernel and a first root file system that is all there is.
+"""The image of the lab's guest: a Debian cloud kernel, and an initramfs that is its only root file system.
 
-Made on this machine from downloaded packages, and never committed. An image lies in a folder named after the
-stamp of what it was made of (package versions as apt resolves them are not asked for again: a made image stays
-until its recipe changes or its folder goes). It is made in a folder beside it and renamed, so that a crash leaves
-only a `making-*` folder, which the next making removes.
+The image is built on this machine from downloaded packages and is never committed. Its folder is named after a hash of
+its recipe. Package versions are not part of the hash, so a built image is used until its recipe changes or its folder
+is deleted. The image is built in a temporary folder beside it and renamed, so that a crash leaves only a `making-*`
+folder, which the next build removes.
 """
 
 import gzip
@@ -26,7 +26,7 @@ _KERNEL: Final = "linux-image-cloud-amd64"
 _SSH: Final = ("dropbear", "dropbearkey")
 _LIBRARIES: Final = ("lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu")
 _LOADER: Final = "lib64/ld-linux-x86-64.so.2"
-_PLACES: Final = {
+_TARGETS: Final = {
     "init": "init",
     "inittab": "etc/inittab",
     "dhcp-client": "etc/dhcp-client",
@@ -45,7 +45,10 @@ _TEXTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class GuestImage:
-    """What a domain boots directly: needs 96 MiB, a virtio disk as seed, a virtio network card and virtio-rng."""
+    """Kernel and initramfs for the direct boot of a domain.
+
+    The domain needs 96 MiB of memory, a virtio disk with the seed, a virtio network card and virtio-rng.
+    """
 
     kernel: Path
     initrd: Path
@@ -53,21 +56,21 @@ class GuestImage:
 
 
 def ensure_guest(folder: Path, progress: Callable[[str], None], tools: tuple[str, ...] = ()) -> GuestImage:
-    """The image below `folder`, made first if it is not there (about ten seconds, of which most is download).
+    """Return the image below `folder`, and build it first if it is missing (about ten seconds, mostly download).
 
-    `progress` is told each long step before it starts. `tools` are programs more, each of a Debian package of its
-    name: the guest that is offered stays small, as it boots in seconds. Raises `PackagesUnavailable`.
+    `progress` is called with a description before each long step. `tools` are additional programs, each from the Debian
+    package of the same name. They are optional, because a small guest boots in seconds. Raises `PackagesUnavailable`.
     """
-    made = folder / _stamp(tools)
-    if not made.is_dir():
+    built = folder / _recipe_hash(tools)
+    if not built.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob("making-*"):
             shutil.rmtree(left, ignore_errors=True)
-        _make(folder, made, progress, tools)
-    return GuestImage(made / "vmlinuz", made / "initrd.gz")
+        _build(folder, built, progress, tools)
+    return GuestImage(built / "vmlinuz", built / "initrd.gz")
 
 
-def _make(folder: Path, made: Path, progress: Callable[[str], None], tools: tuple[str, ...]) -> None:
+def _build(folder: Path, built: Path, progress: Callable[[str], None], tools: tuple[str, ...]) -> None:
     with tempfile.TemporaryDirectory(prefix="making-", dir=folder) as name:
         work = Path(name)
         progress("downloading the guest's kernel, busybox and dropbear")
@@ -78,9 +81,9 @@ def _make(folder: Path, made: Path, progress: Callable[[str], None], tools: tupl
         image.mkdir()
         shutil.copyfile(next((root / "boot").glob("vmlinuz-*")), image / "vmlinuz")
         (image / "initrd.gz").write_bytes(gzip.compress(newc.archive(_entries(root, tools)), 6, mtime=0))
-        # A maker that was faster has put the same image there: keep it.
-        if not made.exists():
-            os.rename(image, made)
+        # A concurrent build may have finished first; its image is identical.
+        if not built.exists():
+            os.rename(image, built)
 
 
 def _fetch(apt: Apt, root: Path, tools: tuple[str, ...]) -> None:
@@ -102,12 +105,12 @@ def _entries(root: Path, tools: tuple[str, ...]) -> Iterator[newc.Entry]:
     yield newc.folder("tmp", 0o1777)
     yield from (newc.folder(path, 0o700) for path in ("root", "root/.ssh"))
     yield newc.file("root/.ssh/authorized_keys", b"", 0o600)
-    # The kernel opens it for the first process before anything is mounted.
+    # The kernel opens /dev/console for the first process before any file system is mounted.
     yield newc.character_device("dev/console", 5, 1)
     yield from (newc.file(path, text.encode()) for path, text in _TEXTS.items())
-    for name, place in _PLACES.items():
+    for name, target in _TARGETS.items():
         permissions = 0o644 if name == "inittab" else 0o755
-        yield newc.file(place, (_RECIPE / "files" / name).read_bytes(), permissions)
+        yield newc.file(target, (_RECIPE / "files" / name).read_bytes(), permissions)
     yield from _busybox(root)
     yield from _programs(root, (*_SSH, *tools))
     yield from _modules(root)
@@ -127,14 +130,14 @@ def _programs(root: Path, names: tuple[str, ...]) -> Iterator[newc.Entry]:
         yield newc.file(f"usr/bin/{program}", binary.read_bytes(), 0o755)
         needed |= set(_libraries(root, binary))
     for library in sorted(needed):
-        place = _LOADER if library.name in _LOADER else f"lib/x86_64-linux-gnu/{library.name}"
-        yield newc.file(place, library.read_bytes(), 0o755)
+        target = _LOADER if library.name in _LOADER else f"lib/x86_64-linux-gnu/{library.name}"
+        yield newc.file(target, library.read_bytes(), 0o755)
 
 
 def _libraries(root: Path, binary: Path) -> Iterator[Path]:
-    """What the unpacked dynamic loader would load for `binary` (ld.so(8), `--list`)."""
-    places = ":".join(str(root / place) for place in _LIBRARIES)
-    command = [str(root / _LOADER), "--library-path", places, "--list", str(binary)]
+    """Yield the libraries that the unpacked dynamic loader would load for `binary` (ld.so(8), `--list`)."""
+    folders = ":".join(str(root / target) for target in _LIBRARIES)
+    command = [str(root / _LOADER), "--library-path", folders, "--list", str(binary)]
     listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     for line in listing.splitlines():
         path = line.partition("=> ")[2].partition(" (")[0]
@@ -149,8 +152,8 @@ def _modules(root: Path) -> Iterator[newc.Entry]:
     yield newc.file("lib/modules/order", "".join(f"{path.name}\n" for path in files).encode())
 
 
-def _stamp(tools: tuple[str, ...]) -> str:
-    """Sixteen hex digits of a hash over this recipe: its files, its code and what it is to hold more."""
+def _recipe_hash(tools: tuple[str, ...]) -> str:
+    """Return 16 hex digits of a hash of the recipe: its files, its code and the additional programs."""
     recipe = hashlib.sha256(" ".join(tools).encode())
     for path in sorted([Path(__file__), *_RECIPE.rglob("*.py"), *(_RECIPE / "files").iterdir()]):
         recipe.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")

@@ -1,9 +1,10 @@
-"""A lab node's first process: it makes the mounts that give every daemon its usual paths, then supervises them.
+"""The first process of a lab node: it mounts the usual paths of the daemons and then supervises the daemons.
 
-Started by `unshare --net --mount --uts --pid --fork --kill-child --mount-proc python -m node_agent.lab.host CONFIG`.
-Order: mounts, libvirt's configuration, OVS's database, daemons; addresses when the lab has plugged the cards in.
-What a reboot of a real host loses lies on tmpfs here (OVS's database too: the agent rebuilds it), what it keeps
-lies in the node's folder. A crash leaves that folder and nothing else.
+It is started by `unshare --net --mount --uts --pid --fork --kill-child --mount-proc python -m node_agent.lab.host
+CONFIG`. It prepares mounts, libvirt's configuration, the database of Open vSwitch and the daemons, in this order. It
+configures addresses when the lab has attached the network cards. Files that a reboot of a real host would lose are on a
+tmpfs (including the database of Open vSwitch, which the agent rebuilds); files that survive a reboot are in the node's
+folder. After a crash only that folder remains.
 """
 
 import fcntl
@@ -19,7 +20,7 @@ import structlog
 
 from node_agent.lab.control import Daemon
 from node_agent.lab.netlink import index_of, open_links
-from node_agent.lab.supervisor import Supervisor, take_voice
+from node_agent.lab.supervisor import Supervisor, reserve_stdout
 
 log = structlog.get_logger()
 
@@ -33,11 +34,11 @@ VOLATILE: Final = (
     "/var/lib/openvswitch",
     "/var/lib/misc",
 )
-"""Hidden from the machine's own daemons and empty at every start, as after a reboot."""
+"""Folders that are hidden behind a tmpfs: separate from those of the machine, and empty at every start."""
 _DATABASE: Final = "/etc/openvswitch/conf.db"
 _SOCKET: Final = "unix:/run/openvswitch/db.sock"
 
-# Root without cgroups, labels and mount namespaces: the namespaces around this host are its fence.
+# QEMU runs as root without cgroups, security labels and mount namespaces, because the lab node is already isolated.
 _QEMU_CONF: Final = """\
 user = "root"
 group = "root"
@@ -50,7 +51,10 @@ _LIBVIRTD_CONF: Final = 'auth_unix_rw = "none"\nauth_unix_ro = "none"\n'
 
 
 class HostConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`management` and `uplink` are addresses with their prefix lengths; `gateway` is the default route."""
+    """Configuration of a lab node.
+
+    `management` and `uplink` are addresses with prefix lengths; `gateway` is the next hop of the default route.
+    """
 
     name: str
     folder: str
@@ -60,23 +64,23 @@ class HostConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def main() -> None:
-    voice = take_voice()
+    event_output = reserve_stdout()
     config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=HostConfig)
     folder = Path(config.folder)
-    held = _hold(folder)
-    log.info("host_starting", node=config.name, lock=held)
+    lock = _lock_folder(folder)
+    log.info("host_starting", node=config.name, lock=lock)
     _mount(folder)
-    _name(config.name, folder)
+    _set_host_name(config.name, folder)
     _configure_libvirt()
     subprocess.run(
         ["ovsdb-tool", "create", _DATABASE, "/usr/share/openvswitch/vswitch.ovsschema"], check=True
     )
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
-    Supervisor(voice, folder, _daemons(), lambda: _configure_links(config)).run()
+    Supervisor(event_output, folder, _daemons(), lambda: _configure_links(config)).run()
 
 
-def _hold(folder: Path) -> int:
-    """Own the folder until this process is gone; a predecessor that is just dying is waited for."""
+def _lock_folder(folder: Path) -> int:
+    """Lock the folder until this process exits. Wait for a previous owner that is still exiting."""
     descriptor = os.open(folder / "host.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     return descriptor
@@ -88,37 +92,37 @@ def _mount(folder: Path) -> None:
         _run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", path)
     for path in ("/run/lock", "/run/openvswitch", "/run/libvirt", "/etc/libvirt/qemu"):
         Path(path).mkdir()
-    # The machine's sysfs shows the machine's network cards.
+    # The sysfs of the machine would show the network cards of the machine.
     _run("mount", "-t", "sysfs", "sysfs", "/sys")
-    kept = {
+    bind_mounts = {
         folder / "log" / "openvswitch": "/var/log/openvswitch",
         folder / "log" / "libvirt": "/var/log/libvirt",
-        # libvirt's first probe of QEMU takes seconds; its answer is good until QEMU or the kernel changes.
+        # libvirt's first probe of QEMU takes seconds; its result is valid until QEMU or the kernel changes.
         folder / "cache": "/var/cache/libvirt",
     }
-    for source, path in kept.items():
+    for source, path in bind_mounts.items():
         source.mkdir(parents=True, exist_ok=True)
         Path(path).mkdir(parents=True, exist_ok=True)
         _run("mount", "--bind", str(source), path)
 
 
-def _name(name: str, folder: Path) -> None:
-    """Know the host's own name, and ask nobody about others.
+def _set_host_name(name: str, folder: Path) -> None:
+    """Set the host name, and make it resolvable without a DNS server.
 
-    The machine's resolver is out of reach here, and libvirt looks this name up at every domain's start: ten
-    seconds of silence each.
+    The machine's resolver is not reachable from the node, and libvirt resolves the host name at the start of every
+    domain, which would time out after ten seconds each time.
     """
     socket.sethostname(name)
     texts = {"hosts": f"127.0.0.1 localhost\n127.0.1.1 {name}\n", "resolv.conf": ""}
     for file, text in texts.items():
         (folder / file).write_text(text)
-        place = Path("/etc", file).resolve()
-        if place.is_relative_to("/run"):
-            # A link into the machine's /run, which is hidden here.
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.touch()
-        if place.exists():
-            _run("mount", "--bind", str(folder / file), str(place))
+        target = Path("/etc", file).resolve()
+        if target.is_relative_to("/run"):
+            # The file is a link into the machine's /run, which is hidden in this node.
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.touch()
+        if target.exists():
+            _run("mount", "--bind", str(folder / file), str(target))
 
 
 def _configure_libvirt() -> None:

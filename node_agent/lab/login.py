@@ -1,8 +1,7 @@
-"""Logging in to a guest from its node, or from outside, as a check that a slice can be used: the system's ssh(1), and
-only the key given.
+"""SSH login to a guest from a lab host, as a check that a slice is usable, with the system's ssh(1) and only one key.
 
-It enters that host's network namespace alone, so that the key file and the program are those of the machine. Nothing
-of the user's own SSH set-up takes part: no agent, no configuration, no other key, no known hosts.
+Only the network namespace of the lab host is entered, so that the key file and the program are those of the machine.
+The user's SSH configuration, agent, other keys and known hosts are ignored.
 """
 
 import subprocess
@@ -10,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from node_agent.lab.namespaces import LittleHost
+from node_agent.lab.namespaces import LabHost
 
 OPTIONS: Final = {
     "BatchMode": "yes",
@@ -20,7 +19,7 @@ OPTIONS: Final = {
     "IdentityAgent": "none",
     "LogLevel": "ERROR",
     "PreferredAuthentications": "publickey",
-    # A guest makes its host key at boot: there is nothing to compare it with.
+    # A guest generates its host key at boot, so there is no known key to compare it with.
     "StrictHostKeyChecking": "no",
     "UserKnownHostsFile": "/dev/null",
 }
@@ -28,16 +27,16 @@ _SSH_FAILED: Final = 255
 
 
 class LoginFailed(Exception):
-    """No session came about; `refused` tells a key that the guest does not take from all other reasons."""
+    """The login failed. `refused` is true if the guest refused the key, and false for any other cause."""
 
-    def __init__(self, address: str, said: str) -> None:
-        super().__init__(f"no login at {address}: {said.strip()}")
+    def __init__(self, address: str, output: str) -> None:
+        super().__init__(f"login at {address} failed: {output.strip()}")
         self.address = address
-        self.refused = "Permission denied" in said
+        self.refused = "Permission denied" in output
 
 
 def login(
-    host: LittleHost,
+    host: LabHost,
     address: str,
     private_key: Path,
     command: Sequence[str],
@@ -45,9 +44,9 @@ def login(
     seconds: float = 20.0,
     port: int = 22,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `command` as root in the guest that `host` finds at `address`; returns its exit code and output.
+    """Run `command` as root in the guest that `host` reaches at `address`; return its exit code and output.
 
-    The words of `command` are joined and read by the guest's shell, as ssh(1) does. Raises `LoginFailed`.
+    The guest's shell parses the joined words of `command`, as usual for ssh(1). Raises `LoginFailed`.
     """
     options = [*(f"-o{name}={value}" for name, value in OPTIONS.items()), "-p", str(port)]
     ssh = ["ssh", "-F", "none", "-n", "-T", *options, "-i", str(private_key), f"root@{address}", *command]

@@ -1,8 +1,8 @@
-"""A little host as its maker sees it: start it, speak to it, run programs inside it, kill parts of it, end it.
+"""Handle of a lab host in the process that created it: start it, send commands, run or kill programs inside, stop it.
 
-Its first process belongs to whoever holds the other end of its stdin: when the maker dies, by `kill -9` too, the
-kernel closes that pipe, the first process leaves, and the kernel kills the rest. A host is started in a
-session of its own, so that Ctrl-C at a terminal reaches the maker alone, which then ends its hosts in order.
+The first process of the host exits when its stdin is closed. If the creator dies, even by `kill -9`, the kernel closes
+that pipe, the first process exits, and the kernel kills all other processes of the host. A host is started in a
+separate session, so that Ctrl-C at a terminal reaches only the creator, which then stops its hosts in order.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ import msgspec
 
 import node_agent
 from node_agent.lab.control import Command, Daemon, Event, StartDaemon, StopDaemon, decode_event, encode
-from node_agent.lab.inside import enter, number_inside, processes_in
+from node_agent.lab.namespace_access import enter, number_inside, processes_in
 
 _UNSHARE: Final = ("unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
 _IMPORT_ROOT: Final = Path(node_agent.__path__[0]).parent
@@ -31,31 +31,32 @@ _ENVIRONMENT: Final = {
     "HOME": "/root",
     "LC_ALL": "C.UTF-8",
 }
-"""All that a host inherits: what its maker has in the environment is none of its business."""
+"""The complete environment of a host. The environment of the creator is not inherited."""
 STOP_SECONDS: Final = 5.0
 
 
 class HostFailed(Exception):
-    """A little host did not come up, or went away; `log` is the end of what it wrote."""
+    """A lab host did not start or has exited; `log` is the end of its log."""
 
-    def __init__(self, name: str, what: str, log: str) -> None:
-        super().__init__(f"lab host {name} {what}:\n{log}")
-        self.name, self.what, self.log = name, what, log
+    def __init__(self, name: str, problem: str, log: str) -> None:
+        super().__init__(f"lab host {name} {problem}:\n{log}")
+        self.name, self.problem, self.log = name, problem, log
 
 
 class CommandFailed(Exception):
-    """A program inside a little host did not exit 0."""
+    """A program in a lab host exited with a code other than 0."""
 
     def __init__(self, name: str, argv: Sequence[str], done: subprocess.CompletedProcess[str]) -> None:
-        said = (done.stderr or done.stdout).strip()
-        super().__init__(f"on lab host {name}, {' '.join(argv)} exited {done.returncode}: {said}")
+        output = (done.stderr or done.stdout).strip()
+        super().__init__(f"on lab host {name}, {' '.join(argv)} exited with code {done.returncode}: {output}")
         self.code, self.stderr = done.returncode, done.stderr
 
 
-class LittleHost:
-    """Namespaces around the program `module`, which is told the path of its configuration.
+class LabHost:
+    """A lab host: separate namespaces in which the program `module` runs.
 
-    `folder` holds its configuration, logs and `host.pid`: the first process as this machine numbers it.
+    The program receives the path of its configuration as its argument. `folder` contains the configuration, the logs
+    and `host.pid`, the id of the first process in the PID namespace of this machine.
     """
 
     def __init__(self, name: str, module: str, folder: Path, config: msgspec.Struct) -> None:
@@ -66,17 +67,17 @@ class LittleHost:
         self._argv = (*_UNSHARE, sys.executable, "-m", module, str(self._config))
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = 0
-        self._heard = b""
-        self._speaking = threading.Lock()
+        self._received = b""
+        self._send_lock = threading.Lock()
 
     @property
     def pid(self) -> int:
-        """The first process, as this machine numbers it."""
+        """Id of the first process in the PID namespace of this machine."""
         return self._pid
 
     @property
     def pid_file(self) -> Path:
-        """Holds the same, for other programs, while the host runs."""
+        """Path of the file that contains `pid` for other programs while the host runs."""
         return self.folder / "host.pid"
 
     @property
@@ -84,9 +85,9 @@ class LittleHost:
         return self._process is not None and self._process.poll() is None
 
     def launch(self) -> None:
-        """Start the first process; `await_birth` must follow."""
-        self._heard = b""
-        # Process ids of an earlier life belong to others by now.
+        """Start the first process; `await_namespaces` must follow."""
+        self._received = b""
+        # Process ids of an earlier start may belong to other processes by now.
         (self.folder / "daemons.json").unlink(missing_ok=True)
         with (self.folder / "log" / "host.log").open("ab") as output:
             self._process = subprocess.Popen(
@@ -99,47 +100,48 @@ class LittleHost:
                 env=_ENVIRONMENT,
             )
 
-    def await_birth(self, seconds: float = 10.0) -> None:
-        """Wait until the namespaces exist and the host listens. Raises `HostFailed`."""
+    def await_namespaces(self, seconds: float = 10.0) -> None:
+        """Wait until the namespaces exist and the host accepts commands. Raises `HostFailed`."""
         self.await_event("born", seconds)
-        maker = self._living().pid
-        self._pid = int(Path(f"/proc/{maker}/task/{maker}/children").read_text().split()[0])
+        unshare_pid = self._running_process().pid
+        self._pid = int(Path(f"/proc/{unshare_pid}/task/{unshare_pid}/children").read_text().split()[0])
         self.pid_file.write_text(str(self._pid))
 
-    def tell(self, command: Command) -> None:
-        process = self._living()
+    def send(self, command: Command) -> None:
+        """Send a command to the first process. Raises `HostFailed` if the host is not running."""
+        process = self._running_process()
         assert process.stdin is not None
-        with self._speaking:
+        with self._send_lock:
             process.stdin.write(encode(command))
             process.stdin.flush()
 
     def await_event(self, kind: str, seconds: float) -> None:
-        """Wait until the host has said `kind`. Raises `HostFailed` at the deadline or if it ended."""
+        """Wait until the host sends an event of this kind. Raises `HostFailed` on timeout or if the host exits."""
         deadline = time.monotonic() + seconds
         while self._next_event(deadline).kind != kind:
             pass
 
     def _next_event(self, deadline: float) -> Event:
-        stdout = self._living().stdout
+        stdout = self._running_process().stdout
         assert stdout is not None
-        while b"\n" not in self._heard:
+        while b"\n" not in self._received:
             readable, _, _ = select.select([stdout], [], [], max(0.0, deadline - time.monotonic()))
             received = os.read(stdout.fileno(), 65536) if readable else b""
             if not received:
-                raise self._failure("ended" if readable else "is late")
-            self._heard += received
-        line, _, self._heard = self._heard.partition(b"\n")
+                raise self._failure("exited" if readable else "timed out")
+            self._received += received
+        line, _, self._received = self._received.partition(b"\n")
         return decode_event(line)
 
     def start_daemon(
         self, name: str, argv: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> None:
-        """Run `argv` under the host's supervision, in place of an earlier daemon of that name."""
-        self.tell(StartDaemon(Daemon(name=name, argv=tuple(argv), environment=dict(environment or {}))))
+        """Run `argv` as a supervised daemon of the host, replacing any daemon with the same name."""
+        self.send(StartDaemon(Daemon(name=name, argv=tuple(argv), environment=dict(environment or {}))))
 
     def stop_daemon(self, name: str, seconds: float = STOP_SECONDS) -> None:
-        """Let `name` end (SIGTERM) and stay ended; one that does not end in time is killed."""
-        self.tell(StopDaemon(name))
+        """Stop a daemon by SIGTERM, without a restart. Kill it if it does not exit in time."""
+        self.send(StopDaemon(name))
         deadline = time.monotonic() + seconds
         while name in self.daemons():
             if time.monotonic() > deadline:
@@ -148,7 +150,7 @@ class LittleHost:
             time.sleep(0.01)
 
     def daemons(self) -> dict[str, int]:
-        """Supervised programs that live, with process ids as the host itself numbers them."""
+        """Return the running supervised daemons, with process ids of the host's PID namespace."""
         try:
             pids: dict[str, int] = json.loads((self.folder / "daemons.json").read_text())
         except FileNotFoundError:
@@ -164,7 +166,7 @@ class LittleHost:
         seconds: float = 30.0,
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program inside the host to its end, its output as text.
+        """Run a program inside the host, wait for its exit, and return its output as text.
 
         With `check`, raises `CommandFailed` unless it exits 0.
         """
@@ -183,16 +185,16 @@ class LittleHost:
         return done
 
     def inside(self, argv: Sequence[str]) -> list[str]:
-        """The command line that runs `argv` inside, for whoever wants to start it in another way."""
-        self._living()
+        """Return the command line that runs `argv` inside the host, for callers that start it themselves."""
+        self._running_process()
         return [*enter(self._pid), *argv]
 
     def processes(self) -> dict[int, tuple[str, ...]]:
-        """All that runs inside: process id on this machine, and command line."""
+        """Return the processes inside the host: id on this machine, and command line."""
         return processes_in(self._pid)
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """Signal a supervised daemon by its name, or else every program called so (`dnsmasq`).
+        """Send a signal to the supervised daemon `name`, or else to every program with that name (`dnsmasq`).
 
         Raises `ProcessLookupError` if there is none.
         """
@@ -203,12 +205,12 @@ class LittleHost:
             if (supervised == number_inside(pid) if supervised else Path(argv[0]).name == name)
         ]
         if not targets:
-            raise ProcessLookupError(f"nothing called {name} runs in lab host {self.name}")
+            raise ProcessLookupError(f"no process with the name {name} runs in lab host {self.name}")
         for pid in targets:
             os.kill(pid, number)
 
     def stop(self) -> None:
-        """End the host and all in it; returns when the kernel has taken it down. Idempotent."""
+        """Stop the host and all of its processes; return when the kernel has removed them. Idempotent."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -223,11 +225,11 @@ class LittleHost:
             process.wait()
         self.pid_file.unlink(missing_ok=True)
 
-    def _living(self) -> subprocess.Popen[bytes]:
+    def _running_process(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             raise self._failure("is not running")
         return self._process
 
-    def _failure(self, what: str) -> HostFailed:
+    def _failure(self, problem: str) -> HostFailed:
         log = (self.folder / "log" / "host.log").read_text(errors="replace")
-        return HostFailed(self.name, what, log[-2000:])
+        return HostFailed(self.name, problem, log[-2000:])

@@ -1,5 +1,7 @@
-"""Netlink for the lab. pyroute2 comes with the host's drivers only, so it is imported where a socket is opened: what
-merely names a lab can be imported anywhere.
+"""Netlink for the lab.
+
+pyroute2 is installed only with the host drivers. It is imported where a socket is opened, so that modules that only
+refer to a lab can be imported on any machine.
 """
 
 import errno
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_links() -> Iterator["IPRoute"]:
-    """A netlink socket in the network namespace of this process."""
+    """Open a netlink socket in the network namespace of this process."""
     from pyroute2 import IPRoute
 
     with IPRoute() as links:
@@ -21,15 +23,15 @@ def open_links() -> Iterator["IPRoute"]:
 
 
 def index_of(links: "IPRoute", name: str) -> int:
-    """The number of the link called `name`. Raises `LookupError`."""
+    """Return the interface index of the link `name`. Raises `LookupError`."""
     found: list[int] = links.link_lookup(ifname=name)
     if not found:
-        raise LookupError(f"no link is called {name}")
+        raise LookupError(f"link {name} does not exist")
     return found[0]
 
 
 def remove(links: "IPRoute", index: int) -> None:
-    """Delete a link; one that the kernel has just removed counts as deleted."""
+    """Delete a link. A link that the kernel has already removed is ignored."""
     from pyroute2.netlink.exceptions import NetlinkError
 
     try:

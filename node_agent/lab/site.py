@@ -1,8 +1,8 @@
-"""The network that a lab's nodes hang off: its bridge, its gateway, and listeners that answer from outside.
+"""The upstream network of a lab: a bridge, the gateway, and servers that represent hosts outside the lab.
 
-A little host of its own, so that nothing of it touches the machine. On the gateway's address it echoes TCP and UDP
-on port 7 (RFC 862) and tells an HTTP client on port 80 which source address it came from, which is what a test of
-address translation asks. Every node's uplink ends here as `n<index>`: the place to capture what left that node.
+The site runs in separate namespaces, so it does not affect the machine. On the gateway's address it echoes TCP and UDP
+on port 7 (RFC 862), and an HTTP server on port 80 returns the source address of the client, which tests of address
+translation compare. Each node's uplink is connected to the link `n<index>` of the site, where its frames are captured.
 """
 
 import socketserver
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from node_agent.lab.netlink import index_of, open_links
-from node_agent.lab.supervisor import Supervisor, take_voice
+from node_agent.lab.supervisor import Supervisor, reserve_stdout
 
 if TYPE_CHECKING:
     from pyroute2 import IPRoute
@@ -27,7 +27,7 @@ HTTP_PORT: Final = 80
 
 
 class SiteConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`gateway` is the address of the upstream network's router with its prefix length."""
+    """Configuration of the site. `gateway` is the address of the upstream router with its prefix length."""
 
     folder: str
     gateway: str
@@ -44,8 +44,8 @@ class _EchoDatagram(socketserver.DatagramRequestHandler):
         self.wfile.write(self.rfile.read())
 
 
-class _WhoAmI(BaseHTTPRequestHandler):
-    """Answers every GET with the address and port that the request came from."""
+class _ClientAddress(BaseHTTPRequestHandler):
+    """HTTP handler that answers every GET with the source address and port of the request."""
 
     def do_GET(self) -> None:
         host, port = self.client_address[:2]
@@ -62,7 +62,7 @@ class _TcpEcho(socketserver.ThreadingTCPServer):
 
 
 def main() -> None:
-    voice = take_voice()
+    event_output = reserve_stdout()
     config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=SiteConfig)
     address, _, length = config.gateway.partition("/")
     with open_links() as links:
@@ -70,10 +70,10 @@ def main() -> None:
     for server in (
         _TcpEcho((address, ECHO_PORT), _EchoStream),
         socketserver.ThreadingUDPServer((address, ECHO_PORT), _EchoDatagram),
-        ThreadingHTTPServer((address, HTTP_PORT), _WhoAmI),
+        ThreadingHTTPServer((address, HTTP_PORT), _ClientAddress),
     ):
         threading.Thread(target=server.serve_forever, daemon=True).start()
-    Supervisor(voice, Path(config.folder), (), _join_ports).run()
+    Supervisor(event_output, Path(config.folder), (), _attach_ports).run()
 
 
 def _make_bridge(links: "IPRoute", address: str, length: int) -> None:
@@ -84,7 +84,7 @@ def _make_bridge(links: "IPRoute", address: str, length: int) -> None:
     links.link("set", index=index, state="up")
 
 
-def _join_ports() -> None:
+def _attach_ports() -> None:
     with open_links() as links:
         bridge = index_of(links, BRIDGE)
         for link in links.get_links():

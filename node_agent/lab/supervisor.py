@@ -1,10 +1,10 @@
-"""The first process of a little host: it starts daemons, restarts them, and reaps whatever is orphaned.
+"""The first process of a lab host: it starts and restarts daemons, and reaps orphaned processes.
 
-One thread, one loop, three inputs: the control pipe (stdin), signals, and time. Daemons are foreground children, so
-that their death is seen here and nowhere else; a dead one is started again after a pause that doubles from 0.1 s
-to 5 s while it keeps dying young. The control pipe is also the lifeline: its end of file means that whoever made this
-host is gone, and then this process leaves. When it leaves, by whatever road, the kernel kills all that lived in its
-namespaces: nothing here cleans up, because nothing could after `kill -9`.
+One thread runs one loop with three inputs: the control pipe (stdin), signals and time. Daemons are foreground children,
+so this process detects their exit. A daemon that exits is started again after a pause that doubles from 0.1 s to 5 s
+while the daemon keeps exiting early. End of file on the control pipe means that the creator of the host is gone, and
+then this process exits. When it exits for any reason, the kernel kills all processes in its namespaces. This process
+performs no cleanup, because it could not do so after `kill -9`.
 """
 
 import contextlib
@@ -25,12 +25,12 @@ log = structlog.get_logger()
 
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
-LIVED_LONG: Final = 10.0
+STABLE_SECONDS: Final = 10.0
 PROBE_PAUSE: Final = 0.03
 
 
-class _Wanted:
-    """A daemon that shall run, whether or not it lives at this moment."""
+class _Supervised:
+    """A daemon that must run, with its current state."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
@@ -43,75 +43,88 @@ class _Wanted:
 
 
 class Supervisor:
-    """Runs `daemons`. `on_links` is called when the network cards are plugged in; `folder` takes one log
-    file a daemon (`log/`) and `daemons.json`, the process ids as this host sees them; `voice` is what
-    `take_voice` gave.
+    """Supervisor of the daemons of a lab host.
+
+    `on_links` is called when the network cards are attached. `folder` receives one log file per daemon (in `log/`) and
+    `daemons.json`, the process ids in the namespace of this host. `event_output` is the result of `reserve_stdout`.
     """
 
     def __init__(
-        self, voice: int, folder: Path, daemons: Sequence[Daemon], on_links: Callable[[], None]
+        self, event_output: int, folder: Path, daemons: Sequence[Daemon], on_links: Callable[[], None]
     ) -> None:
-        self._voice = voice
+        self._event_output = event_output
         self._folder = folder
-        self._wanted = {daemon.name: _Wanted(daemon) for daemon in daemons}
-        # Told to stop, not yet dead: a second one of that name must not start beside it.
-        self._leaving: dict[int, str] = {}
+        self._supervised = {daemon.name: _Supervised(daemon) for daemon in daemons}
+        # Daemons that were stopped and have not exited yet; a daemon with the same name must not start meanwhile.
+        self._stopping: dict[int, str] = {}
         self._on_links = on_links
         self._linked = self._announced = False
         self._commands = b""
 
     def run(self) -> None:
-        """Serve until the control pipe ends or SIGTERM comes."""
+        """Supervise until the control pipe is closed or SIGTERM arrives."""
         wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-        # A handler of Python's is what makes the wake-up descriptor speak.
+        # The wake-up descriptor is written only for signals that have a Python handler.
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        signal.signal(signal.SIGTERM, _leave)
+        signal.signal(signal.SIGTERM, _exit)
         self._announce(Event(kind="born"))
-        serving = True
-        while serving:
-            self._start_what_is_due()
+        is_running = True
+        while is_running:
+            self._start_due_daemons()
             readable, _, _ = select.select([0, wake], [], [], self._idle_seconds())
             if wake in readable:
                 os.read(wake, 4096)
             self._reap()
-            serving = 0 not in readable or self._obey()
+            is_running = 0 not in readable or self._execute_commands()
 
     def _announce(self, event: Event) -> None:
-        # A listener that is gone is noticed at the lifeline, which ends at the same moment.
+        # If the creator is gone, the control pipe is closed at the same time, which ends the loop.
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._voice, event.encoded())
+            os.write(self._event_output, event.encoded())
 
-    def _start_what_is_due(self) -> None:
+    def _start_due_daemons(self) -> None:
         now = time.monotonic()
-        for name, wanted in self._wanted.items():
-            if wanted.due > now or name in self._leaving.values() or not self._may_start(wanted.daemon):
+        for name, supervised in self._supervised.items():
+            if (
+                supervised.due > now
+                or name in self._stopping.values()
+                or not self._may_start(supervised.daemon)
+            ):
                 continue
-            if wanted.pid is None:
-                self._start(wanted, now)
-            elif not wanted.ready and wanted.prober is None:
-                wanted.prober = _spawn(wanted.daemon.probe, {}, os.devnull)
-        if self._linked and not self._announced and all(wanted.ready for wanted in self._wanted.values()):
+            if supervised.pid is None:
+                self._start(supervised, now)
+            elif not supervised.ready and supervised.prober is None:
+                supervised.prober = _spawn(supervised.daemon.probe, {}, os.devnull)
+        if (
+            self._linked
+            and not self._announced
+            and all(supervised.ready for supervised in self._supervised.values())
+        ):
             self._announced = True
             self._announce(Event(kind="ready"))
 
     def _may_start(self, daemon: Daemon) -> bool:
-        return all(name in self._wanted and self._wanted[name].ready for name in daemon.after)
+        return all(name in self._supervised and self._supervised[name].ready for name in daemon.after)
 
-    def _start(self, wanted: _Wanted, now: float) -> None:
-        daemon = wanted.daemon
+    def _start(self, supervised: _Supervised, now: float) -> None:
+        daemon = supervised.daemon
         output = str(self._folder / "log" / f"{daemon.name}.log")
-        wanted.pid = _spawn(daemon.argv, daemon.environment, output)
-        wanted.started, wanted.due = now, now + PROBE_PAUSE
-        wanted.ready = wanted.ready or not daemon.probe
-        log.info("daemon_started", daemon=daemon.name, pid=wanted.pid)
-        self._record()
+        supervised.pid = _spawn(daemon.argv, daemon.environment, output)
+        supervised.started, supervised.due = now, now + PROBE_PAUSE
+        supervised.ready = supervised.ready or not daemon.probe
+        log.info("daemon_started", daemon=daemon.name, pid=supervised.pid)
+        self._write_process_ids()
 
     def _idle_seconds(self) -> float | None:
-        """How long nothing can fall due but by a signal or a command; None for ever."""
+        """Return the seconds until the next start or probe is due, or None if none is pending."""
         now = time.monotonic()
-        unsettled = [wanted for wanted in self._wanted.values() if wanted.pid is None or not wanted.ready]
-        pending = [wanted.due - now for wanted in unsettled if self._may_start(wanted.daemon)]
+        unsettled = [
+            supervised
+            for supervised in self._supervised.values()
+            if supervised.pid is None or not supervised.ready
+        ]
+        pending = [supervised.due - now for supervised in unsettled if self._may_start(supervised.daemon)]
         return max(0.001, min(pending)) if pending else None
 
     def _reap(self) -> None:
@@ -122,71 +135,82 @@ class Supervisor:
                 return
             if pid == 0:
                 return
-            self._bury(pid, os.waitstatus_to_exitcode(status))
+            self._handle_exit(pid, os.waitstatus_to_exitcode(status))
 
-    def _bury(self, pid: int, code: int) -> None:
-        """`pid` was a daemon, a probe, one that was told to leave, or an orphan that nobody asks about."""
+    def _handle_exit(self, pid: int, code: int) -> None:
+        """Handle the exit of a child: a daemon, a probe, a stopped daemon, or an orphan, which is ignored."""
         now = time.monotonic()
-        if self._leaving.pop(pid, None):
-            self._record()
-        for wanted in self._wanted.values():
-            if wanted.prober == pid:
-                wanted.prober, wanted.ready, wanted.due = None, code == 0, now + PROBE_PAUSE
-            elif wanted.pid == pid:
-                lived = now - wanted.started
-                wanted.pause = FIRST_PAUSE if lived > LIVED_LONG else min(wanted.pause * 2, LONGEST_PAUSE)
-                wanted.pid, wanted.due = None, now + wanted.pause
-                log.warning("daemon_died", daemon=wanted.daemon.name, code=code, lived=round(lived, 2))
-                self._record()
+        if self._stopping.pop(pid, None):
+            self._write_process_ids()
+        for supervised in self._supervised.values():
+            if supervised.prober == pid:
+                supervised.prober, supervised.ready, supervised.due = None, code == 0, now + PROBE_PAUSE
+            elif supervised.pid == pid:
+                uptime = now - supervised.started
+                supervised.pause = (
+                    FIRST_PAUSE if uptime > STABLE_SECONDS else min(supervised.pause * 2, LONGEST_PAUSE)
+                )
+                supervised.pid, supervised.due = None, now + supervised.pause
+                log.warning(
+                    "daemon_exited", daemon=supervised.daemon.name, code=code, uptime_seconds=round(uptime, 2)
+                )
+                self._write_process_ids()
 
-    def _obey(self) -> bool:
-        """Carry out the commands that stand in the pipe; False at its end."""
+    def _execute_commands(self) -> bool:
+        """Execute the commands in the control pipe; return False at its end."""
         received = os.read(0, 65536)
         *lines, self._commands = (self._commands + received).split(b"\n")
         for line in lines:
-            self._carry_out(decode(line))
+            self._execute(decode(line))
         return bool(received)
 
-    def _carry_out(self, command: Command) -> None:
+    def _execute(self, command: Command) -> None:
         match command:
             case LinksAttached():
                 self._on_links()
                 self._linked = True
             case StartDaemon(daemon=daemon):
-                self._forget(daemon.name)
-                self._wanted[daemon.name] = _Wanted(daemon)
+                self._stop_daemon(daemon.name)
+                self._supervised[daemon.name] = _Supervised(daemon)
             case StopDaemon(name=name):
-                self._forget(name)
+                self._stop_daemon(name)
 
-    def _forget(self, name: str) -> None:
-        wanted = self._wanted.pop(name, None)
-        if wanted and wanted.pid:
-            self._leaving[wanted.pid] = name
-            os.kill(wanted.pid, signal.SIGTERM)
-            log.info("daemon_stopping", daemon=name, pid=wanted.pid)
-        self._record()
+    def _stop_daemon(self, name: str) -> None:
+        supervised = self._supervised.pop(name, None)
+        if supervised and supervised.pid:
+            self._stopping[supervised.pid] = name
+            os.kill(supervised.pid, signal.SIGTERM)
+            log.info("daemon_stopping", daemon=name, pid=supervised.pid)
+        self._write_process_ids()
 
-    def _record(self) -> None:
-        pids = {wanted.daemon.name: wanted.pid for wanted in self._wanted.values() if wanted.pid}
-        pids |= {name: pid for pid, name in self._leaving.items()}
+    def _write_process_ids(self) -> None:
+        pids = {
+            supervised.daemon.name: supervised.pid
+            for supervised in self._supervised.values()
+            if supervised.pid
+        }
+        pids |= {name: pid for pid, name in self._stopping.items()}
         fresh = self._folder / "daemons.json.new"
         fresh.write_text(json.dumps(pids))
         fresh.rename(self._folder / "daemons.json")
 
 
-def take_voice() -> int:
-    """Keep stdout for events alone: whatever else prints, in this process or a child, goes to the log."""
-    voice = os.dup(1)
+def reserve_stdout() -> int:
+    """Reserve stdout for events and return its descriptor.
+
+    Other output of this process and its children goes to the log.
+    """
+    event_output = os.dup(1)
     os.dup2(2, 1)
-    return voice
+    return event_output
 
 
-def _leave(_number: int, _frame: object) -> None:
+def _exit(_number: int, _frame: object) -> None:
     raise SystemExit(0)
 
 
 def _spawn(argv: Sequence[str], environment: Mapping[str, str], output: str) -> int:
-    """Start a child with no input, its output appended to a file, signals as at a fresh start."""
+    """Start a child process without input and with default signal handlers; append its output to a file."""
     null, stdin, stdout, stderr = os.devnull, 0, 1, 2
     files = (
         (os.POSIX_SPAWN_OPEN, stdin, null, os.O_RDONLY, 0),

@@ -9,17 +9,17 @@ import typer
 from control_plane.cli.answers import Event, decode
 from control_plane.cli.client import Params
 from control_plane.cli.follow import Follower
-from control_plane.cli.moments import From, To
 from control_plane.cli.options import Actors, After, AsJson, Correlations, Projects, Streams, Types
 from control_plane.cli.pages import event_line
 from control_plane.cli.screen import Screen
 from control_plane.cli.session import session
+from control_plane.cli.times import From, To
 
 commands = typer.Typer(no_args_is_help=True)
 
 
 def show_events(screen: Screen, items: Iterable[msgspec.Raw], of: str = "") -> None:
-    """A finished list of events, all of them about `of` where that is given."""
+    """Print a complete list of events. `of` is the subject of all of them, if they have one."""
     if screen.json:
         screen.documents(items)
         return
@@ -28,7 +28,7 @@ def show_events(screen: Screen, items: Iterable[msgspec.Raw], of: str = "") -> N
         none = False
         screen.rows(event_line.line(decode(item, Event), of))
     if none:
-        screen.note("no such events")
+        screen.note("no matching events")
 
 
 @commands.command("list")
@@ -43,13 +43,15 @@ def list_events(
     correlation: Correlations = None,
     since: From = None,
     to: To = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the oldest first.")] = 200,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of events, oldest first.")] = 200,
     as_json: AsJson = False,
 ) -> None:
-    """A part of the ledger, in order: all of it, what happened between two times, or what the options pick."""
+    """List events of the ledger in order, optionally between two times and filtered."""
     picked = _picked(after, stream=stream, type=type_, project=project, actor=actor, correlation=correlation)
-    with session(context, json=as_json) as here:
-        show_events(here.screen, here.client.items("/v1/events", {**picked, "from": since, "to": to}, limit))
+    with session(context, json=as_json) as current:
+        show_events(
+            current.screen, current.client.items("/v1/events", {**picked, "from": since, "to": to}, limit)
+        )
 
 
 @commands.command()
@@ -64,19 +66,19 @@ def follow(
     correlation: Correlations = None,
     as_json: AsJson = False,
 ) -> None:
-    """The ledger as it grows, from its beginning or from --after; goes on over lost connections until Ctrl-C.
+    """Follow the ledger from its beginning or from --after, across lost connections, until Ctrl-C.
 
-    Ends with code 1 when the control plane can no longer go on from where it was: after a restore from a backup.
+    Exit code 1 if the ledger no longer contains the last event received, after a restore from a backup.
     """
     picked = _picked(after, stream=stream, type=type_, project=project, actor=actor, correlation=correlation)
-    with session(context, json=as_json) as here:
-        screen = here.screen
+    with session(context, json=as_json) as current:
+        screen = current.screen
         follower = Follower(
-            here.client,
+            current.client,
             "/v1/events/watch",
             picked,
-            on_lost=lambda lost: screen.note(f"connection lost, trying again: {lost.what}"),
-            on_back=lambda: screen.note("connected again"),
+            on_lost=lambda lost: screen.note(f"connection lost, retrying: {lost.what}"),
+            on_back=lambda: screen.note("reconnected"),
         )
         for raw in follower:
             if as_json:
@@ -86,5 +88,5 @@ def follow(
 
 
 def _picked(after: str | None, **traits: list[str] | None) -> Params:
-    """The query that asks for events with one of the values of each trait that has some."""
+    """Return the query parameters that filter events by the given traits."""
     return {"after": after, **{name: values or None for name, values in traits.items()}}

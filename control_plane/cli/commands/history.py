@@ -5,54 +5,58 @@ from typing import Annotated
 import typer
 
 from control_plane.cli.answers import decode
-from control_plane.cli.moments import At, From, To, counted_from
+from control_plane.cli.history_answers import Changes, History, Kind
 from control_plane.cli.options import AsJson
 from control_plane.cli.pages import history as pages
-from control_plane.cli.pasts import Changes, History, Kind
 from control_plane.cli.paths import history_path
 from control_plane.cli.session import session
+from control_plane.cli.times import At, From, To, counted_from
 
 commands = typer.Typer(no_args_is_help=True)
-Of = Annotated[Kind, typer.Argument(metavar="KIND", help="allocation, slot, node, address or mapping.")]
+KindArgument = Annotated[
+    Kind, typer.Argument(metavar="KIND", help="allocation, slot, node, address, ingress or device.")
+]
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="Such as alc-..., lab-a/0, lab-a, 10.100.1.10 or 52:54:00:...")
 ]
 
 
 @commands.command()
-def show(context: typer.Context, kind: Of, name: Name, *, at: At = None, as_json: AsJson = False) -> None:
-    """What was true of something: at a time, at a position of the ledger, or now by the ledger alone."""
-    with session(context, json=as_json) as here:
-        raw = here.client.get(history_path(kind, name), {"at": at})
+def show(
+    context: typer.Context, kind: KindArgument, name: Name, *, at: At = None, as_json: AsJson = False
+) -> None:
+    """Show the state of a resource at a time or a ledger position, or now, from the ledger alone."""
+    with session(context, json=as_json) as current:
+        raw = current.client.get(history_path(kind, name), {"at": at})
         if as_json:
-            here.screen.document(raw)
+            current.screen.document(raw)
         else:
-            here.screen.rows(pages.history(decode(raw, History), counted_from(at, here.client.recorded)))
-            # The page begins with the moment that it is of.
-            here.client.asides.clear()
+            current.screen.rows(
+                pages.history(decode(raw, History), counted_from(at, current.client.recorded))
+            )
+            # The heading of the page already names the position of the state.
+            current.client.asides.clear()
 
 
 @commands.command()
 def diff(
     context: typer.Context,
-    kind: Of,
+    kind: KindArgument,
     name: Name,
     *,
     since: From = None,
     to: To = None,
-    limit: Annotated[
-        int, typer.Option(min=1, max=500, help="At most so many events, the oldest first.")
-    ] = 200,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="Maximum number of events, oldest first.")] = 200,
     as_json: AsJson = False,
 ) -> None:
-    """What changed between two places in the past: each event, who caused it and why, and what it changed."""
-    with session(context, json=as_json) as here:
+    """Show what changed between two times or positions: each event with its actor, reason and changed fields."""
+    with session(context, json=as_json) as current:
         params = {"from": since, "to": to, "limit": limit}
-        raw = here.client.get(history_path(kind, name, "changes"), params)
+        raw = current.client.get(history_path(kind, name, "changes"), params)
         if as_json:
-            here.screen.document(raw)
+            current.screen.document(raw)
             return
         found = decode(raw, Changes)
-        here.screen.rows(pages.changes(found))
+        current.screen.rows(pages.changes(found))
         if found.next_from:
-            here.screen.note(f"there is more: --from {found.next_from}")
+            current.screen.note(f"more results available: --from {found.next_from}")

@@ -12,18 +12,18 @@ commands = typer.Typer(no_args_is_help=True)
 
 @commands.callback()
 def group() -> None:
-    """Who reaches what, and how."""
+    """List the network paths between the parts."""
 
 
 @commands.command("list")
 def list_paths(context: typer.Context, *, as_json: AsJson = False) -> None:
-    """Every path between the parts: its transport, its credential, and what of it should be mended."""
-    with session(context, json=as_json) as here:
-        items = list(here.client.items("/v1/paths"))
+    """List every network path between the parts: its transport, its credential, and security warnings."""
+    with session(context, json=as_json) as current:
+        items = list(current.client.items("/v1/paths"))
         if as_json:
-            here.screen.documents(items)
+            current.screen.documents(items)
             return
         found = [decode(item, ReachPath) for item in items]
-        here.screen.rows(pages.paths(found))
+        current.screen.rows(pages.paths(found))
         for warning, concerned in pages.warnings(found).items():
-            here.screen.warn(f"{warning}  [{', '.join(concerned)}]")
+            current.screen.warn(f"{warning}  [{', '.join(concerned)}]")

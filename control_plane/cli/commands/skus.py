@@ -12,15 +12,15 @@ commands = typer.Typer(no_args_is_help=True)
 
 @commands.callback()
 def group() -> None:
-    """Sizes that can be asked for."""
+    """List the slice sizes that can be requested."""
 
 
 @commands.command("list")
 def list_skus(context: typer.Context, *, as_json: AsJson = False) -> None:
-    """What can be asked for."""
-    with session(context, json=as_json) as here:
-        items = here.client.items("/v1/skus")
+    """List the slice sizes that can be requested, with their images."""
+    with session(context, json=as_json) as current:
+        items = current.client.items("/v1/skus")
         if as_json:
-            here.screen.documents(items)
+            current.screen.documents(items)
         else:
-            here.screen.rows(tables.skus(decode(item, Sku) for item in items))
+            current.screen.rows(tables.skus(decode(item, Sku) for item in items))

@@ -6,18 +6,18 @@ import msgspec
 import typer
 
 from control_plane.cli.answers import Slot, decode
-from control_plane.cli.moments import At
 from control_plane.cli.options import AsJson, Why
 from control_plane.cli.pages import tables
 from control_plane.cli.paths import slot_path
 from control_plane.cli.session import Session, session
+from control_plane.cli.times import At
 
 commands = typer.Typer(no_args_is_help=True)
 
 
 def _slot(given: str) -> str:
     if not given.rpartition("/")[0]:
-        raise typer.BadParameter(f"{given!r} is no slot; a slot is NODE/INDEX, such as lab-a/0")
+        raise typer.BadParameter(f"{given!r} is not a slot; use NODE/INDEX, such as lab-a/0")
     return given
 
 
@@ -29,65 +29,75 @@ def _slots(given: list[str]) -> list[str]:
 def list_slots(
     context: typer.Context,
     *,
-    node: Annotated[str | None, typer.Option(help="Only those of one node.", show_default=False)] = None,
+    node: Annotated[str | None, typer.Option(help="Only slots of this node.", show_default=False)] = None,
     at: At = None,
     as_json: AsJson = False,
 ) -> None:
-    """Places for slices: what each is, and who has it."""
-    with session(context, json=as_json) as here:
-        items = here.client.items("/v1/slots", {"node": node, "at": at})
+    """List slots with their state, size, addresses and allocation."""
+    with session(context, json=as_json) as current:
+        items = current.client.items("/v1/slots", {"node": node, "at": at})
         if as_json:
-            here.screen.documents(items)
+            current.screen.documents(items)
         else:
-            here.screen.rows(tables.slots(decode(item, Slot) for item in items))
+            current.screen.rows(tables.slots(decode(item, Slot) for item in items))
 
 
 @commands.command()
 def approve(
     context: typer.Context,
     *,
-    slots: Annotated[list[str], typer.Argument(metavar="SLOT...", help="Such as lab-a/0.", callback=_slots)],
+    slots: Annotated[
+        list[str], typer.Argument(metavar="SLOT...", help="Ids of slots, such as lab-a/0.", callback=_slots)
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """Let discovered slots be used. Reserves a MAC and an IP for each, for good."""
-    with session(context, json=as_json) as here:
+    """Approve discovered slots for use. Reserves a MAC and an IP address for each permanently."""
+    with session(context, json=as_json) as current:
         approved: list[msgspec.Raw] = []
         try:
             for slot in slots:
-                approved += [msgspec.Raw(here.client.post(slot_path(slot, "approve")))]
+                approved += [msgspec.Raw(current.client.post(slot_path(slot, "approve")))]
         finally:
-            # Also after a refusal: the slots approved before it stay approved.
-            _show(here, approved)
+            # Also after a refusal: the slots that were approved before it remain approved.
+            _show(current, approved)
 
 
-@commands.command("break-glass")
-def break_glass(
+@commands.command("force-release")
+def force_release(
     context: typer.Context,
     *,
-    slot: Annotated[str, typer.Argument(metavar="SLOT", help="Such as lab-a/0.", callback=_slot)],
-    why: Why,
+    slot: Annotated[
+        str, typer.Argument(metavar="SLOT", help="Id of a slot, such as lab-a/0.", callback=_slot)
+    ],
+    reason: Why,
     as_json: AsJson = False,
 ) -> None:
-    """Free a slot that its node does not prove empty. Somebody else may get it at once; the record keeps who did it."""
-    with session(context, json=as_json) as here:
-        _show(here, [msgspec.Raw(here.client.post(slot_path(slot, "break-glass"), {"why": why}))])
+    """Force-release a slot that its node has not proved empty. It can be claimed again at once; the ledger records
+    you.
+    """
+    with session(context, json=as_json) as current:
+        _show(
+            current, [msgspec.Raw(current.client.post(slot_path(slot, "force-release"), {"reason": reason}))]
+        )
 
 
 @commands.command()
 def readmit(
     context: typer.Context,
     *,
-    slot: Annotated[str, typer.Argument(metavar="SLOT", help="Such as lab-a/0.", callback=_slot)],
-    why: Why,
+    slot: Annotated[
+        str, typer.Argument(metavar="SLOT", help="Id of a slot, such as lab-a/0.", callback=_slot)
+    ],
+    reason: Why,
     as_json: AsJson = False,
 ) -> None:
     """Readmit a slot that was excluded from placement after failed bring-ups."""
-    with session(context, json=as_json) as here:
-        _show(here, [msgspec.Raw(here.client.post(slot_path(slot, "readmit"), {"why": why}))])
+    with session(context, json=as_json) as current:
+        _show(current, [msgspec.Raw(current.client.post(slot_path(slot, "readmit"), {"reason": reason}))])
 
 
-def _show(here: Session, slots: list[msgspec.Raw]) -> None:
-    if here.screen.json:
-        here.screen.documents(slots)
+def _show(current: Session, slots: list[msgspec.Raw]) -> None:
+    if current.screen.json:
+        current.screen.documents(slots)
     elif slots:
-        here.screen.rows(tables.slots(decode(item, Slot) for item in slots))
+        current.screen.rows(tables.slots(decode(item, Slot) for item in slots))

@@ -40,7 +40,7 @@ def ssh(
     via: Annotated[
         Literal["public", "node"] | None,
         typer.Option(
-            help="Connect by an ingress rule, or to the private address.",
+            help="Connect through an ingress rule (public), or to the private address (node).",
             show_default="an ingress rule, if one is published",
         ),
     ] = None,
@@ -57,17 +57,17 @@ def ssh(
 ) -> None:
     """Log in to a slice as root, or run a command there. The exit code is that of ssh.
 
-    The guest's host key is neither verified nor remembered, unless --option names another StrictHostKeyChecking.
+    The guest's host key is neither verified nor stored, unless --option sets another StrictHostKeyChecking.
     """
-    with session(context, json=False) as here:
-        found = decode(here.client.get(allocation_path(allocation)), Allocation)
+    with session(context, json=False) as current:
+        found = decode(current.client.get(allocation_path(allocation)), Allocation)
         login = login_of(found, slot, via)
-        _refuse_simulated(here, login)
+        _refuse_simulated(current, login)
         line = (
-            *entered(login, here.access.namespaces),
+            *entered(login, current.access.namespaces),
             *ssh_arguments(
                 login,
-                identities=identity or _identities(here.access),
+                identities=identity or _identities(current.access),
                 options=option or (),
                 command=command or (),
             ),
@@ -76,13 +76,13 @@ def ssh(
     _become(line)
 
 
-def _refuse_simulated(here: Session, login: Login) -> None:
-    if decode(here.client.get(node_path(login.node_id)), Node).simulated:
+def _refuse_simulated(current: Session, login: Login) -> None:
+    if decode(current.client.get(node_path(login.node_id)), Node).simulated:
         raise Refused(f"node {login.node_id} is simulated: its slices have no guest to log in to")
 
 
 def _identities(access: Access) -> list[Path]:
-    """Return the key of `./dev up` and the user's own, which ssh(1) omits if any key is given; else none."""
+    """Return the key of `./dev up` with the user's own keys, which ssh(1) omits if any key is given; else none."""
     if access.identity is None or not os.access(access.identity, os.R_OK):
         return []
     return [access.identity, *private_keys()]
@@ -101,6 +101,6 @@ def _become(line: tuple[str, ...]) -> None:
     """Replace this process, so that the terminal, signals and the exit code are those of ssh."""
     sys.stdout.flush()
     sys.stderr.flush()
-    # Python ignores SIGPIPE, and a program inherits what is ignored.
+    # Python ignores SIGPIPE, and the new program would inherit that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.execvp(line[0], line)

@@ -14,19 +14,19 @@ def status(context: typer.Context, *, as_json: AsJson = False) -> None:
 
     The exit code is 0 only if every check is ok.
     """
-    with session(context, json=as_json) as here:
-        raw = _status(here)
+    with session(context, json=as_json) as current:
+        raw = _status(current)
         found = decode(raw, Status)
         if as_json:
-            here.screen.document(raw)
+            current.screen.document(raw)
         else:
-            here.screen.page(pages.status(found, here.client.url))
+            current.screen.page(pages.status(found, current.client.url))
         if failed := [each.name for each in found.checks if each.status != "ok"]:
             raise NotReady(f"the control plane is not ready: {', '.join(failed)}")
 
 
-def _status(here: Session) -> bytes:
-    """Return the status, or only the checks if Postgres, which stores API keys, does not answer."""
-    raw = here.client.probe("/readyz")
+def _status(current: Session) -> bytes:
+    """Return the status, or only the checks if Postgres, which stores API keys, does not respond."""
+    raw = current.client.probe("/readyz")
     postgres = (each.status for each in decode(raw, Status).checks if each.name == "postgres")
-    return here.client.get("/v1/status") if "ok" in postgres else raw
+    return current.client.get("/v1/status") if "ok" in postgres else raw

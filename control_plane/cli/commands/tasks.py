@@ -12,21 +12,21 @@ from control_plane.cli.follow import Follower
 from control_plane.cli.options import AsJson
 from control_plane.cli.pages import event_line, tasks, words
 from control_plane.cli.paths import parked_path, task_path
-from control_plane.cli.polling import going_on
+from control_plane.cli.polling import continuing
 from control_plane.cli.session import Session, session
-from control_plane.cli.waiting import PATIENCE
+from control_plane.cli.waiting import RETRY_SECONDS
 
 commands = typer.Typer(no_args_is_help=True)
 _STILL_OPEN: Final = frozenset({"due", "sent", "waiting"})
 _STREAMS: Final = ("allocation-", "task-")
 TaskId = Annotated[
-    str, typer.Argument(metavar="TASK", help="Id of a task, as `sliceplane tasks list` shows it.")
+    str, typer.Argument(metavar="TASK", help="Id of a task, as listed by `sliceplane tasks list`.")
 ]
 
 
 def _only(what: str) -> typer.models.OptionInfo:
-    told: typer.models.OptionInfo = typer.Option(help=f"Only of this {what}.", show_default=False)
-    return told
+    option: typer.models.OptionInfo = typer.Option(help=f"Only tasks of this {what}.", show_default=False)
+    return option
 
 
 @commands.command("list")
@@ -38,49 +38,53 @@ def list_tasks(
     allocation: Annotated[str | None, _only("allocation")] = None,
     state: Annotated[
         list[str] | None,
-        typer.Option(help="Only in this state, such as failed; repeatable.", show_default=False),
+        typer.Option(help="Only tasks in this state, such as failed; repeatable.", show_default=False),
     ] = None,
     kind: Annotated[
         list[str] | None,
-        typer.Option(help="Only of this kind, such as slice.apply; repeatable.", show_default=False),
+        typer.Option(help="Only tasks of this kind, such as slice.apply; repeatable.", show_default=False),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest first.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of tasks, newest first.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """What nodes are to do, did, or would not do."""
+    """List the tasks of nodes with their state."""
     picked: Params = {"node": node, "slot": slot, "allocation": allocation, "state": state, "kind": kind}
-    with session(context, json=as_json) as here:
-        items = here.client.items("/v1/tasks", picked, limit)
+    with session(context, json=as_json) as current:
+        items = current.client.items("/v1/tasks", picked, limit)
         if as_json:
-            here.screen.documents(items)
+            current.screen.documents(items)
         else:
-            here.screen.rows(tasks.tasks(decode(item, Task) for item in items))
+            current.screen.rows(tasks.tasks(decode(item, Task) for item in items))
 
 
 @commands.command()
 def show(context: typer.Context, *, task: TaskId, as_json: AsJson = False) -> None:
-    """One task: how it stands, and what came of it."""
-    with session(context, json=as_json) as here:
-        _show(here, here.client.get(task_path(task)))
+    """Show a task: its state, progress and result."""
+    with session(context, json=as_json) as current:
+        _show(current, current.client.get(task_path(task)))
 
 
 @commands.command()
-def ask(
+def create(
     context: typer.Context,
     *,
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="Such as node.verify or drift.report.")],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="Kind of task, such as node.verify or drift.report.")
+    ],
     place: Annotated[str, typer.Argument(metavar="PLACE", help="A slot such as lab-a/0, or a node.")],
-    wait_for_it: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is done.")] = True,
+    wait_for_it: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until the task is done.")
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Have a node look at something or mend it, once. Ends with code 5 if it cannot."""
+    """Request an inspection or repair by a node. Exit code 5 if the task fails."""
     named = "slot_id" if "/" in place else "node_id"
-    with session(context, json=as_json) as here:
-        raw = here.client.post("/v1/tasks", {"kind": kind, named: place})
+    with session(context, json=as_json) as current:
+        raw = current.client.post("/v1/tasks", {"kind": kind, named: place})
         if wait_for_it:
-            _wait(here, decode(raw, Task).id)
+            _wait(current, decode(raw, Task).id)
         else:
-            _show(here, raw)
+            _show(current, raw)
 
 
 @commands.command()
@@ -92,82 +96,86 @@ def retry(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Have a task tried again that came to a bad end, or a parked stream looked at again at once."""
-    with session(context, json=as_json) as here:
+    """Retry a failed task, or a parked stream at once."""
+    with session(context, json=as_json) as current:
         if not task.startswith(_STREAMS):
-            _show(here, here.client.post(task_path(task, "retry")))
+            _show(current, current.client.post(task_path(task, "retry")))
             return
-        raw = msgspec.Raw(here.client.post(parked_path(task, "retry")))
+        raw = msgspec.Raw(current.client.post(parked_path(task, "retry")))
         if as_json:
-            here.screen.document(raw)
+            current.screen.document(raw)
         else:
-            here.screen.rows(tasks.parked([decode(raw, Parked)]))
+            current.screen.rows(tasks.parked([decode(raw, Parked)]))
 
 
 @commands.command()
 def cancel(context: typer.Context, *, task: TaskId, as_json: AsJson = False) -> None:
-    """Stop a task. Of an allocation that is coming up: the allocation fails, and is taken away."""
-    with session(context, json=as_json) as here:
-        _show(here, here.client.post(task_path(task, "cancel")))
+    """Cancel a task. If it is the bring-up of a slice, its allocation fails and the slice is removed."""
+    with session(context, json=as_json) as current:
+        _show(current, current.client.post(task_path(task, "cancel")))
 
 
 @commands.command()
 def watch(context: typer.Context, *, task: TaskId, as_json: AsJson = False) -> None:
-    """What happens to a task, with its steps, until it is over. Ends with code 5 if it was not done."""
-    with session(context, json=as_json) as here:
-        _wait(here, task)
+    """Follow the events and steps of a task until it ends. Exit code 5 if it failed."""
+    with session(context, json=as_json) as current:
+        _wait(current, task)
 
 
 @commands.command()
 def parked(context: typer.Context, *, as_json: AsJson = False) -> None:
-    """Streams that the control plane cannot go on with, and why. It looks again by itself; `retry` makes it at once."""
-    with session(context, json=as_json) as here:
-        items = here.client.items("/v1/parked")
+    """List event streams that the control plane cannot process, with the error. They are retried automatically."""
+    with session(context, json=as_json) as current:
+        items = current.client.items("/v1/parked")
         if as_json:
-            here.screen.documents(items)
+            current.screen.documents(items)
         else:
-            here.screen.rows(tasks.parked(decode(item, Parked) for item in items))
+            current.screen.rows(tasks.parked(decode(item, Parked) for item in items))
 
 
-def _wait(here: Session, task: str) -> None:
-    """Show what happens until the task is over. Raises `TaskNotDone`."""
-    with going_on(
-        f"task {task}", f"watch it: sliceplane tasks watch {task}", f"stop it: sliceplane tasks cancel {task}"
+def _wait(current: Session, task: str) -> None:
+    """Follow a task until it ends, and show it. Raises `TaskNotDone` if it did not succeed."""
+    with continuing(
+        f"task {task}",
+        f"watch it: sliceplane tasks watch {task}",
+        f"cancel it: sliceplane tasks cancel {task}",
     ):
-        raw = _until_over(here, task)
-    _show(here, raw)
+        raw = _until_over(current, task)
+    _show(current, raw)
     found = decode(raw, Task)
     if found.state != "done":
-        why = f": {found.reason.message} [{found.reason.code}]" if found.reason else ""
-        # A slice is brought up once, and what a slot was told otherwise since is over.
+        reason = f": {found.reason.message} [{found.reason.code}]" if found.reason else ""
+        # The bring-up of a slice is not retried, and a superseded task is obsolete.
         is_final = found.kind == "slice.apply" or found.state == "superseded"
-        advice = () if is_final else (f"try again: sliceplane tasks retry {task}",)
-        raise TaskNotDone(f"task {task} is {found.state}{why}", *advice)
+        advice = () if is_final else (f"retry: sliceplane tasks retry {task}",)
+        raise TaskNotDone(f"task {task} is {found.state}{reason}", *advice)
 
 
-def _until_over(here: Session, task: str) -> bytes:
-    told: set[str] = set()
+def _until_over(current: Session, task: str) -> bytes:
+    shown: set[str] = set()
 
     def step(raw: bytes) -> None:
         now = decode(raw, Step)
-        if now.step not in told:
-            told.add(now.step)
-            here.screen.note(words.step(now.step, now.number, now.of))
+        if now.step not in shown:
+            shown.add(now.step)
+            current.screen.note(words.step(now.step, now.number, now.of))
 
     path = task_path(task)
-    raw = here.client.get(path)
+    raw = current.client.get(path)
     if decode(raw, Task).state not in _STILL_OPEN:
         return raw
-    for event in Follower(here.client, task_path(task, "watch"), patience=PATIENCE, on_progress=step):
-        here.screen.note(event_line.line(decode(event, Event), of=task).plain)
-        raw = here.client.get(path)
+    for event in Follower(
+        current.client, task_path(task, "watch"), retry_seconds=RETRY_SECONDS, on_progress=step
+    ):
+        current.screen.note(event_line.line(decode(event, Event), of=task).plain)
+        raw = current.client.get(path)
         if decode(raw, Task).state not in _STILL_OPEN:
             return raw
-    raise AssertionError("a stream is followed for ever")
+    raise AssertionError("the follower ends only with a failure")
 
 
-def _show(here: Session, raw: bytes) -> None:
-    if here.screen.json:
-        here.screen.document(raw)
+def _show(current: Session, raw: bytes) -> None:
+    if current.screen.json:
+        current.screen.document(raw)
     else:
-        here.screen.page(tasks.task(decode(raw, Task)))
+        current.screen.page(tasks.task(decode(raw, Task)))

@@ -1,4 +1,4 @@
-"""One thing on a page of its own: what it is, how it stands, and how to use it."""
+"""Pages of single resources: identity, state, and how to use the resource."""
 
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
@@ -15,12 +15,12 @@ from control_plane.cli.answers import (
     Condition,
     Drift,
     Endpoint,
-    ExpectedNode,
     Failure,
     Ingress,
     Node,
     PublicAddress,
     Reason,
+    RegisteredNode,
     Slot,
     SlotDevice,
 )
@@ -28,7 +28,7 @@ from control_plane.cli.pages import words
 from control_plane.cli.ssh import can_log_in
 
 Row = tuple[str, RenderableType]
-_OVER: Final = frozenset({"failed", "released"})
+_ENDED: Final = frozenset({"failed", "released"})
 
 
 def page(rows: Iterator[Row]) -> Table:
@@ -47,8 +47,10 @@ def allocation(
     drift: Iterable[Drift] = (),
     now: datetime | None = None,
 ) -> Table:
-    """`simulated` names the nodes that are, and have no guests to log in to; of `drift` that of its slots is shown. As
-    of the past ages are counted from then, `now`; here and below.
+    """Return the page of an allocation, with the part of `drift` that concerns its slots.
+
+    `simulated` are the simulated nodes, which have no guests to log in to. `now` is the time to which ages are
+    relative, for a past state the time of that state; this holds for all functions of this module.
     """
     slots = {slot.slot_id for slot in item.slots}
     own = [each for each in drift if each.slot_id in slots]
@@ -62,38 +64,40 @@ def _allocation(item: Allocation, simulated: Collection[str], now: datetime | No
         yield "reason", Text.assemble(item.reason.message, (f"  [{item.reason.code}]", "dim"))
     for condition in item.conditions or ():
         yield "condition", _condition(condition, now)
-    yield "asked for", f"{item.sku}, {item.network_mode}, {item.image}, project {item.project}"
+    yield "requested", f"{item.sku}, {item.network_mode}, {item.image}, project {item.project}"
     yield "at", f"{words.clock(item.requested_at)} ({words.since(item.requested_at, now)})"
     if item.labels:
         yield "labels", ", ".join(f"{name}={value}" for name, value in sorted(item.labels.items()))
     yield "slot" if len(item.slots) == 1 else "slots", _slots(item)
     if item.replaced:
-        why = f"{', '.join(item.replaced.vacated)}, where its bring-up failed: {item.replaced.reason.message}"
-        yield "before", Text.assemble(why, (f"  [{item.replaced.reason.code}]", "dim"))
-    if item.lease and item.state not in _OVER:
+        reason = (
+            f"{', '.join(item.replaced.vacated)}, where its bring-up failed: {item.replaced.reason.message}"
+        )
+        yield "former", Text.assemble(reason, (f"  [{item.replaced.reason.code}]", "dim"))
+    if item.lease and item.state not in _ENDED:
         yield (
             "lease",
             f"until {words.clock(item.lease.expires_at)} ({words.until(item.lease.expires_at, now)})",
         )
     yield from _reached(item, simulated)
-    if now is None:  # nothing of the past can be logged in to
+    if now is None:  # a login is possible only in the present
         yield from _logins(item, simulated)
 
 
 def _reached(item: Allocation, simulated: Collection[str]) -> Iterator[Row]:
-    """Its endpoints and ingress rules."""
+    """Yield the endpoints and ingress rules of an allocation."""
     for endpoint in item.endpoints:
         if endpoint.node_id in simulated:
             yield endpoint.kind, f"no guest to log in to: node {endpoint.node_id} is simulated"
         else:
             yield endpoint.kind, _endpoint(endpoint)
-    for way in item.ingress:
-        if way.state != "removed":
-            yield "ingress", _ingress(way)
+    for each in item.ingress:
+        if each.state != "removed":
+            yield "ingress", _ingress(each)
 
 
 def _logins(item: Allocation, simulated: Collection[str]) -> Iterator[Row]:
-    """What to type to log in to each of its slots."""
+    """Yield the command with which to log in to each slot of an allocation."""
     for index, slot in enumerate(item.slots):
         if slot.node_id in simulated or not can_log_in(item, index):
             continue
@@ -106,45 +110,45 @@ def _condition(condition: Condition, now: datetime | None) -> Text:
     return Text.assemble((condition.message, "red"), since, (f"  [{condition.code}]", "dim"))
 
 
-def ingress(way: Ingress) -> Table:
-    return page(iter([("ingress", _ingress(way))]))
+def ingress(item: Ingress) -> Table:
+    return page(iter([("ingress", _ingress(item))]))
 
 
-def _ingress(way: Ingress) -> Text:
-    to = "" if way.port is None else f":{way.port}"
-    leads = Text.assemble(
-        words.state(way.state), f"  {way_in(way)} to {way.slot_id}{to}", ("  " + way.id, "dim")
+def _ingress(item: Ingress) -> Text:
+    to = "" if item.port is None else f":{item.port}"
+    text = Text.assemble(
+        words.state(item.state), f"  {_public_side(item)} to {item.slot_id}{to}", ("  " + item.id, "dim")
     )
-    if way.sources:
-        leads.append(f"\nfrom {', '.join(way.sources)} only")
-    if way.reason:
-        leads.append(f"\n{way.reason.message}")
-    return leads
+    if item.sources:
+        text.append(f"\nfrom {', '.join(item.sources)} only")
+    if item.reason:
+        text.append(f"\n{item.reason.message}")
+    return text
 
 
-def way_in(way: Ingress) -> str:
-    """Its public side."""
-    if way.protocol is None:
-        return way.public_address
-    return f"{way.protocol}/{way.public_address}:{way.public_port}"
+def _public_side(item: Ingress) -> str:
+    """Return the public address of an ingress rule, with protocol and port if it has them."""
+    if item.protocol is None:
+        return item.public_address
+    return f"{item.protocol}/{item.public_address}:{item.public_port}"
 
 
 def _slots(item: Allocation) -> Text:
-    lines = (Text("  ").join(_slot(slot, over=item.state in _OVER)) for slot in item.slots)
+    lines = (Text("  ").join(_slot(slot, ended=item.state in _ENDED)) for slot in item.slots)
     return Text("\n").join(lines) if item.slots else Text("-")
 
 
-def _slot(slot: AllocatedSlot, *, over: bool) -> list[Text]:
-    """Its identity, and what was seen of it; that says nothing any more once the allocation is over."""
+def _slot(slot: AllocatedSlot, *, ended: bool) -> list[Text]:
+    """Return the identity of a slot, and its observed state unless the allocation has ended."""
     parts = [Text(slot.slot_id), Text(slot.mac_address or "-"), Text(slot.private_ip or "-")]
-    if over:
+    if ended:
         return parts
     if slot.ready:
         parts.append(Text("ready", "green"))
     if slot.lease_state:
         parts.append(Text.assemble("DHCP ", words.state(slot.lease_state)))
     if slot.actual_ip and slot.actual_ip != slot.private_ip:
-        parts.append(Text(f"seen at {slot.actual_ip}", "red"))
+        parts.append(Text(f"observed at {slot.actual_ip}", "red"))
     return parts
 
 
@@ -156,7 +160,9 @@ def _endpoint(endpoint: Endpoint) -> Text:
 
 
 def node(item: Node, *, then: bool = False, now: datetime | None = None) -> Table:
-    """As of the past, `then`, nobody knows when it was heard of."""
+    """Return the page of a node. With `then`, for a past state, the last heartbeat is omitted, because it is
+    unknown.
+    """
     return page(_node(item, then=then, now=now))
 
 
@@ -164,16 +170,16 @@ def _node(item: Node, *, then: bool, now: datetime | None) -> Iterator[Row]:
     yield "node", Text(item.id, "bold")
     yield "state", words.node_state(item.state, item.blocked_by)
     if not then:
-        yield "heard of", words.since(item.seen_at)
+        yield "heartbeat", words.since(item.seen_at)
     if item.spooled_reports:
         yield "reports", Text(f"{item.spooled_reports} not delivered yet", "yellow")
     if item.reports_throttled_at:
         first = words.since(item.reports_throttled_at, now)
-        yield "throttled", Text(f"its reports exceed their budget, first {first}", "yellow")
+        yield "throttled", Text(f"the node exceeds its report budget since {first}", "yellow")
     if item.revoked:
         yield "revoked", Text(item.revoked, "red")
     if item.superseded_at:
-        yield "refused", Text.assemble(("a copy of its disk", "red"), f", {_copy(item, now)}")
+        yield "refused", Text.assemble(("an agent on a copy of its disk", "red"), f", {_copy(item, now)}")
     if item.key_thumbprint:
         yield "key", item.key_thumbprint
     yield "subnet", item.subnet
@@ -190,7 +196,7 @@ def _node(item: Node, *, then: bool, now: datetime | None) -> Iterator[Row]:
 
 
 def _exclusion(excluded: Reason | None, failures: Iterable[Failure], now: datetime | None) -> Iterator[Row]:
-    """Why nothing is placed there after failed bring-ups, and the evidence."""
+    """Yield the reason of an exclusion from placement, and the failed bring-ups."""
     if excluded:
         yield "excluded", Text.assemble((excluded.message, "red"), (f"  [{excluded.code}]", "dim"))
     for each in failures:
@@ -204,9 +210,9 @@ def _public(address: PublicAddress) -> str:
 
 
 def addresses(item: Node) -> Table:
-    """Its public addresses, and nothing else of a node."""
-    told = "\n".join(map(_public, item.public_addresses))
-    return page(iter([("node", Text(item.id, "bold")), ("public", told or "none")]))
+    """Return the page with only the public addresses of a node."""
+    listed = "\n".join(map(_public, item.public_addresses))
+    return page(iter([("node", Text(item.id, "bold")), ("public", listed or "none")]))
 
 
 def _copy(item: Node, now: datetime | None) -> str:
@@ -234,25 +240,25 @@ def _slot_rows(item: Slot, now: datetime | None) -> Iterator[Row]:
 
 
 def _device(device: SlotDevice) -> str:
-    what = f"{device.number} ({device.kind})" if device.number else "not there"
+    what = f"{device.number} ({device.kind})" if device.number else "not present"
     near = "" if device.numa_node is None else f", NUMA node {device.numa_node}"
     return f"{device.address}  {what}{near}{'' if device.granted else ', not approved'}"
 
 
 def _drift(found: Iterable[Drift], shown: str, now: datetime | None) -> Iterator[Row]:
-    """On the page of the thing that is `shown`: what speaks for less than it says for what."""
+    """Yield the drift for the page of `shown`. Drift of a part of it, such as a slot of a node, names that part."""
     for each in found:
-        less = " ".join(name for name in (each.slot_id, each.ingress_id) if name and name != shown)
+        part = " ".join(name for name in (each.slot_id, each.ingress_id) if name and name != shown)
         what = Text(each.kind, "red" if each.blocks else "")
-        yield "drift", Text.assemble(what, f" of {less}" if less else "", f", {words.since(each.since, now)}")
-        yield "", f"wanted  {each.wanted}\nfound   {each.found}"
+        yield "drift", Text.assemble(what, f" of {part}" if part else "", f", {words.since(each.since, now)}")
+        yield "", f"desired   {each.desired}\nobserved  {each.observed}"
 
 
-def expected(item: ExpectedNode) -> Table:
-    return page(_expected(item))
+def registered(item: RegisteredNode) -> Table:
+    return page(_registered(item))
 
 
-def _expected(item: ExpectedNode) -> Iterator[Row]:
+def _registered(item: RegisteredNode) -> Iterator[Row]:
     yield "node", Text(item.id, "bold")
     yield "subnet", item.subnet
     yield "token", Text(item.enrolment_token, "bold")

@@ -13,17 +13,19 @@ _LONGEST: Final = 48
 
 
 def line(event: Event, of: str = "") -> Text:
-    """`of` is what the reader knows all of this is about."""
+    """Return the line of an event. Values equal to `of`, the subject of all lines, are omitted."""
     return Text.assemble(
         (f"{event.position:>6}  {words.instant(event.recorded_at)}  ", "dim"),
         (f"{event.type:<{_TYPE_WIDTH}}", "bold"),
         f"  {gist(event, of)}",
-        (f"  by {event.actor}" + (f" ({event.why})" if event.why else ""), "dim"),
+        (f"  by {event.actor}" + (f" ({event.reason})" if event.reason else ""), "dim"),
     )
 
 
 def gist(event: Event, of: str = "") -> str:
-    """What the fact says, in few words; knows no type of event, so that a new one is shown too."""
+    """Return a short summary of an event's data. It does not depend on the event type, so it also works for new
+    types.
+    """
     shown = {name: value for name, value in event.data.items() if value not in (None, "", [], of)}
     return " ".join(_parts(shown))
 
@@ -33,7 +35,7 @@ def _parts(data: Mapping[str, object]) -> Iterator[str]:
         match name, value:
             case "reason", {"message": str(message)}:
                 yield message
-            case (("reason" | "why"), str()):
+            case (("reason" | "reason"), str()):
                 yield value
             case "slots", [*slots]:
                 yield ", ".join(str(slot["slot_id"]) for slot in slots if isinstance(slot, dict))
@@ -52,7 +54,7 @@ def _parts(data: Mapping[str, object]) -> Iterator[str]:
 
 
 def _evidence(drift: Mapping[str, object]) -> str:
-    return f"{drift.get('kind')}: wanted {drift.get('wanted')}, found {drift.get('found')}"
+    return f"{drift.get('kind')}: desired {drift.get('desired')}, observed {drift.get('observed')}"
 
 
 def _short(value: str) -> str:

@@ -1,4 +1,4 @@
-"""The past on the screen: how something stood, and what changed it, step by step and altogether."""
+"""Pages of the past: the state of a resource at a position, and the changes between two positions."""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -9,15 +9,25 @@ from rich.table import Table
 from rich.text import Text
 
 from control_plane.cli.answers import Allocation, Node, Slot, decode
+from control_plane.cli.history_answers import (
+    Change,
+    Changes,
+    Field,
+    History,
+    Holder,
+    Holders,
+    Kind,
+    Place,
+    Value,
+)
 from control_plane.cli.pages import details, fields, words
-from control_plane.cli.pasts import Change, Changes, Field, History, Holder, Holders, Kind, Place, Value
 
 
 def history(item: History, now: datetime | None = None) -> RenderableType:
-    """Ages in what was true are counted from then, `now`."""
+    """Return the page of a past state. Ages are relative to `now`, the time of that state."""
     heading = Text.assemble("as of ", _place(item.at), style="dim")
     if _is_null(item.state):
-        return Group(heading, Text.assemble((f"{item.kind} {item.name}", "bold"), " was not there yet"))
+        return Group(heading, Text.assemble((f"{item.kind} {item.name}", "bold"), " did not exist yet"))
     return Group(heading, _state(item.kind, item.state, now))
 
 
@@ -42,13 +52,13 @@ def _state(kind: Kind, state: msgspec.Raw, now: datetime | None) -> RenderableTy
             return details.node(decode(state, Node), then=True, now=now)
         case Kind.SLOT:
             return details.slot(decode(state, Slot), now=now)
-        case Kind.ADDRESS | Kind.MAPPING | Kind.DEVICE:
+        case Kind.ADDRESS | Kind.INGRESS | Kind.DEVICE:
             return _holders(decode(state, Holders))
 
 
 def _holders(item: Holders) -> RenderableType:
     if not item.holders:
-        return Text("nobody held it")
+        return Text("not held by any stream")
     return Group(*(details.page(_holder(holder)) for holder in item.holders))
 
 
@@ -59,7 +69,7 @@ def _holder(holder: Holder) -> Iterator[details.Row]:
         yield "slot", Text.assemble(holder.slot.id, "  ", words.state(holder.slot.state))
     if tenant := holder.allocation:
         yield "allocation", f"{tenant.id}, project {tenant.project}"
-        yield "asked for", f"{words.clock(tenant.requested_at)} by {tenant.requested_by}"
+        yield "requested", f"{words.clock(tenant.requested_at)} by {tenant.requested_by}"
     elif holder.slot:
         yield "allocation", "none"
 
@@ -71,12 +81,12 @@ def changes(item: Changes) -> RenderableType:
         Text(f"to    {_place(item.to)}", "dim"),
     ]
     if not item.changes:
-        return Group(*parts, Text(), Text("nothing happened to it in between"))
+        return Group(*parts, Text(), Text("no events in this range"))
     for change in item.changes:
         parts += [Text(), _heading(change), _fields(change.fields)]
-    # What is told in part has no sum yet, and of what was not there before the sum is how it stands.
+    # The net change is omitted if the list is incomplete, and for a new resource, where it would be the whole state.
     if len(item.changes) > 1 and item.next_from is None and not _is_null(item.before):
-        parts += [Text(), Text("altogether", "bold"), _fields(tuple(_net(item.changes)))]
+        parts += [Text(), Text("net change", "bold"), _fields(tuple(_net(item.changes)))]
     return Group(*parts)
 
 
@@ -85,7 +95,7 @@ def _heading(change: Change) -> Text:
         (f"{change.position:>6}  {words.instant(change.time)}  ", "dim"),
         (change.type, "bold"),
         f"  by {change.actor}",
-        (f"  ({change.why})", "dim"),
+        (f"  ({change.reason})", "dim"),
     )
 
 
@@ -97,11 +107,11 @@ def _fields(changed: tuple[Field, ...]) -> RenderableType:
         if (name := fields.name(field.path)) is not None:
             before, after = fields.value(field.path, field.before), fields.value(field.path, field.after)
             table.add_row(f"        {name}", before, "→", after)
-    return table if table.row_count else Text("        nothing that is shown changed", "dim")
+    return table if table.row_count else Text("        no displayed field changed", "dim")
 
 
 def _net(steps: Iterable[Change]) -> Iterator[Field]:
-    """The first value of each field and its last, where they differ."""
+    """Yield the net change of each field: its first and its last value, if they differ."""
     first: dict[str, Value] = {}
     last: dict[str, Value] = {}
     for field in (field for step in steps for field in step.fields):

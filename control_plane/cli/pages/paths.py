@@ -1,4 +1,4 @@
-"""Who reaches what: one line a path, and each warning once."""
+"""Table of the network paths, and the warnings, each listed once."""
 
 from collections.abc import Iterable
 
@@ -11,22 +11,22 @@ from control_plane.cli.answers import ReachPath
 def paths(items: Iterable[ReachPath]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in (
-        "WHO",
-        "REACHES",
-        "AT",
-        "OVER",
+        "FROM",
+        "TO",
+        "ADDRESS",
+        "TRANSPORT",
         "ENCRYPTED",
         "WITH A PRIVATE REDIS",
-        "BY",
+        "CREDENTIAL",
     ):
         table.add_column(name, no_wrap=True)
     for item in items:
         encrypted = Text("yes", "green") if item.encrypted else Text("no", "yellow" if item.warnings else "")
-        kept = Text("goes on") if item.survives_private_redis else Text("ends", "yellow")
+        kept = Text("works") if item.survives_private_redis else Text("fails", "yellow")
         table.add_row(
-            item.who,
-            item.reaches,
-            item.at,
+            item.client,
+            item.server,
+            item.address,
             item.transport,
             encrypted,
             kept,
@@ -36,9 +36,9 @@ def paths(items: Iterable[ReachPath]) -> Table:
 
 
 def warnings(items: Iterable[ReachPath]) -> dict[str, list[str]]:
-    """Each, and the paths that it is about."""
+    """Return each warning with the paths that it concerns."""
     found: dict[str, list[str]] = {}
     for item in items:
         for warning in item.warnings:
-            found.setdefault(warning, []).append(f"{item.who} to {item.reaches}")
+            found.setdefault(warning, []).append(f"{item.client} to {item.server}")
     return found

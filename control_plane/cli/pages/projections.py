@@ -1,4 +1,4 @@
-"""Tables that follow from the log: how each stands, and where one is not what the log says."""
+"""Pages of read models: the state of each, and the differences between their tables and the replayed ledger."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from control_plane.cli.replays import Difference, Projection
+from control_plane.cli.projection_answers import Difference, Projection
 
 _COLOURS: Final = {"live": "green", "rebuilding": "yellow", "stopped": "red"}
 
@@ -26,7 +26,7 @@ def projections(items: Iterable[Projection]) -> Table:
 
 
 def _where(item: Projection) -> str:
-    """One that changes in the append is where the log is."""
+    """Return the position of a read model; one that the append itself updates is always at the end of the ledger."""
     if item.inline:
         return f"{item.last_position} (in the append)"
     position = item.position or 0
@@ -45,11 +45,11 @@ def _notes(item: Projection) -> Iterator[Text]:
         if item.rebuild.waits_for:
             yield Text(item.rebuild.waits_for, "yellow")
     if item.skipped:
-        yield Text(f"passes over {', '.join(map(str, item.skipped))}")
+        yield Text(f"skips events {', '.join(map(str, item.skipped))}")
 
 
 def differences(items: Iterable[Difference]) -> RenderableType:
-    """The first difference of each table: the row, and what stands in it beside what the log says."""
+    """Return the first difference of each table: the row with its live and its replayed values."""
     return Group(*(part for item in items for part in _difference(item)))
 
 
@@ -62,7 +62,7 @@ def _difference(item: Difference) -> Iterator[RenderableType]:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("COLUMN", no_wrap=True)
     table.add_column("LIVE", overflow="fold")
-    table.add_column("THE LOG SAYS", overflow="fold")
+    table.add_column("REPLAYED", overflow="fold")
     for name in item.columns:
         table.add_row(name, _cell(item.live, name), _cell(item.replayed, name))
     yield Padding(table, (0, 0, 1, 2))
@@ -71,7 +71,7 @@ def _difference(item: Difference) -> Iterator[RenderableType]:
 def _what(item: Difference) -> str:
     if item.live is None:
         return ": this row is missing"
-    return ": no such row follows from the log" if item.replayed is None else ""
+    return ": the replayed ledger does not have this row" if item.replayed is None else ""
 
 
 def _cell(row: dict[str, object] | None, name: str) -> str:

@@ -1,4 +1,4 @@
-"""The control plane on one page: each check, and what needs attention with the command that shows it."""
+"""Page of the control plane's status: each check, and counts of what needs attention with the command that lists it."""
 
 from collections.abc import Iterator, Mapping
 
@@ -38,7 +38,7 @@ def _check(check: HealthCheck) -> Text:
 
 def _figures(check: HealthCheck) -> Iterator[str]:
     if check.latency_ms is not None:
-        yield f"answers in {check.latency_ms} ms"
+        yield f"responds in {check.latency_ms} ms"
     if check.leads:
         yield "a process leads"
     if check.behind:

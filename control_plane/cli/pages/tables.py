@@ -1,4 +1,4 @@
-"""Lists as tables: plain columns, no lines, so that they read well and paste well."""
+"""Tables of lists: plain columns without lines, so that they can be copied as text."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -20,14 +20,16 @@ def _table(*columns: str) -> Table:
 
 
 def allocations(items: Iterable[Allocation], now: datetime | None = None) -> RenderableType:
-    """As of the past ages are counted from then, `now`; here and below."""
-    table = _table("ID", "STATE", "SKU", "SLOTS", "ADDRESS", "PROJECT", "ASKED FOR")
+    """Return the table of allocations. Ages are relative to `now`, for a past state the time of that state; this holds
+    for all functions of this module.
+    """
+    table = _table("ID", "STATE", "SKU", "SLOTS", "ADDRESS", "PROJECT", "REQUESTED")
     for item in items:
         slots = ", ".join(slot.slot_id for slot in item.slots)
         addresses = ", ".join(slot.private_ip or "-" for slot in item.slots)
-        asked = words.since(item.requested_at, now)
+        requested = words.since(item.requested_at, now)
         state = words.allocation_state(item.state, {each.code for each in item.conditions or ()})
-        table.add_row(item.id, state, item.sku, slots, addresses, item.project, asked)
+        table.add_row(item.id, state, item.sku, slots, addresses, item.project, requested)
     return table if table.row_count else _nothing("no allocations", "sliceplane allocations create --sku SKU")
 
 
@@ -41,42 +43,42 @@ def slots(items: Iterable[Slot]) -> RenderableType:
     return (
         table
         if table.row_count
-        else _nothing("no slots", "they come from enrolled nodes: sliceplane nodes list")
+        else _nothing("no slots", "enrolled nodes report slots: sliceplane nodes list")
     )
 
 
 def _devices(item: Slot) -> str:
-    """How many PCI functions, by what they are for."""
+    """Return the number of PCI functions of a slot for each use."""
     counted = Counter(device.use for device in item.devices)
     return "".join(f", {number} {use}" for use, number in counted.items())
 
 
 def _slot_state(item: Slot) -> Text:
     state = words.slot_state(item.state, item.blocked_by)
-    further = [each for each in item.drift if item.state != "free" or each.kind != item.blocked_by]
-    return Text.assemble(state, (", drift", "red")) if further else state
+    other_drift = [each for each in item.drift if item.state != "free" or each.kind != item.blocked_by]
+    return Text.assemble(state, (", drift", "red")) if other_drift else state
 
 
 def nodes(items: Iterable[Node], *, then: bool = False) -> RenderableType:
-    """As of the past, `then`, nobody knows when they were heard of."""
-    table = _table("ID", "STATE", "SUBNET", "KIND", "AGENT", "HEARD OF", "MISSING")
+    """Return the table of nodes. With `then`, for a past state, the last heartbeats are omitted: they are unknown."""
+    table = _table("ID", "STATE", "SUBNET", "KIND", "AGENT", "HEARTBEAT", "MISSING")
     for item in items:
         kind = {True: "simulated", False: "host", None: "-"}[item.simulated]
-        heard = "-" if then else words.since(item.seen_at)
+        heartbeat = "-" if then else words.since(item.seen_at)
         state, missing = words.node_state(item.state, item.blocked_by), ", ".join(item.missing or ())
-        table.add_row(item.id, state, item.subnet, kind, item.agent_version or "-", heard, missing)
-    return table if table.row_count else _nothing("no nodes", "admit one: sliceplane nodes expect NODE")
+        table.add_row(item.id, state, item.subnet, kind, item.agent_version or "-", heartbeat, missing)
+    return table if table.row_count else _nothing("no nodes", "register one: sliceplane nodes register NODE")
 
 
 def drift(items: Iterable[Drift], now: datetime | None = None) -> RenderableType:
     table = _table("WHERE", "SCOPE", "KIND", "PLACEMENT", "SINCE")
-    table.add_column("WANTED")
-    table.add_column("FOUND")
+    table.add_column("DESIRED")
+    table.add_column("OBSERVED")
     for item in items:
         placement = Text("blocked", "red") if item.blocks else Text("-")
         where = " ".join(name for name in (item.slot_id or item.node_id, item.ingress_id) if name)
-        told = (item.kind, placement, words.since(item.since, now), item.wanted, item.found)
-        table.add_row(where, item.scope or "-", *told)
+        evidence = (item.kind, placement, words.since(item.since, now), item.desired, item.observed)
+        table.add_row(where, item.scope or "-", *evidence)
     return table if table.row_count else Text("no drift", "green")
 
 

@@ -1,4 +1,4 @@
-"""Tasks: what nodes are to do, how each stands, and why one is not done."""
+"""Pages of node tasks: state, progress, result and reason of failure."""
 
 from collections.abc import Iterable, Iterator
 
@@ -13,10 +13,10 @@ from control_plane.cli.pages.details import Row, page
 
 
 def tasks(items: Iterable[Task]) -> RenderableType:
-    table = _table("ID", "KIND", "STATE", "PLACE", "ASKED FOR", "NOTES")
+    table = _table("ID", "KIND", "STATE", "PLACE", "REQUESTED", "NOTES")
     for item in items:
-        place, asked = item.slot_id or item.node_id, words.since(item.created_at)
-        table.add_row(item.id, item.kind, _state(item), place, asked, Text("; ").join(_notes(item)))
+        place, requested = item.slot_id or item.node_id, words.since(item.created_at)
+        table.add_row(item.id, item.kind, _state(item), place, requested, Text("; ").join(_notes(item)))
     return table if table.row_count else Text("no tasks")
 
 
@@ -32,7 +32,7 @@ def _notes(item: Task) -> Iterator[Text]:
     if item.progress:
         yield Text(words.step(item.progress.step, item.progress.number, item.progress.of))
     if item.attempt is not None and item.attempt > 1:
-        yield Text(f"try {item.attempt}")
+        yield Text(f"attempt {item.attempt}")
 
 
 def task(item: Task) -> Table:
@@ -53,8 +53,8 @@ def _task(item: Task) -> Iterator[Row]:
     yield "at", f"{words.clock(item.created_at)} ({words.since(item.created_at)})"
     yield "sent", _sent(item)
     if item.progress:
-        told = words.step(item.progress.step, item.progress.number, item.progress.of)
-        yield "progress", f"{told}, {words.since(item.progress.at)}"
+        step = words.step(item.progress.step, item.progress.number, item.progress.of)
+        yield "progress", f"{step}, {words.since(item.progress.at)}"
     if item.ended_at:
         yield "ended", f"{words.clock(item.ended_at)} ({words.since(item.ended_at)})"
     yield from _result(item)
@@ -63,20 +63,25 @@ def _task(item: Task) -> Iterator[Row]:
 def _sent(item: Task) -> str:
     if not item.sends:
         return "not yet"
-    told = "once" if item.sends == 1 else f"{item.sends} times"
-    fetched = "" if item.deliveries is None else f", fetched {item.deliveries} times"
-    attempt = "" if item.attempt is None else f", try {item.attempt}"
-    return f"{told}{fetched}{attempt}"
+    fetched = "" if item.deliveries is None else f", fetched {_times(item.deliveries)}"
+    attempt = "" if item.attempt is None else f", attempt {item.attempt}"
+    return f"{_times(item.sends)}{fetched}{attempt}"
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def _result(item: Task) -> Iterator[Row]:
-    """A line for each part of it; lists of records a line each. Knows no kind, so that a new one is shown too."""
+    """Yield a row for each field of the result. It does not depend on the task's kind, so it also works for new
+    kinds.
+    """
     for name, value in (item.result or {}).items():
         if name != "kind":
-            yield name.replace("_", " "), _told(value)
+            yield name.replace("_", " "), _formatted(value)
 
 
-def _told(value: object) -> str:
+def _formatted(value: object) -> str:
     match value:
         case [dict(), *_]:
             return "\n".join(_record(each) for each in value)
@@ -93,12 +98,12 @@ def _told(value: object) -> str:
 
 
 def _record(record: object) -> str:
-    assert isinstance(record, dict), "a list of the API is of one kind"
+    assert isinstance(record, dict), "all items of a list in the API have the same type"
     return "  ".join(_part(each) for each in record.values() if each != [])
 
 
 def _part(value: object) -> str:
-    """A record within a record stands on lines of its own."""
+    """Format a field of a record; records inside it are put on separate lines."""
     match value:
         case [dict(), *_]:
             return "".join(f"\n    {_record(each)}" for each in value)
@@ -113,11 +118,11 @@ def _plain(value: object) -> str:
 
 
 def parked(items: Iterable[Parked]) -> RenderableType:
-    table = _table("STREAM", "PARKED", "LOOKED AT AGAIN", "ERROR")
+    table = _table("STREAM", "PARKED", "NEXT RETRY", "ERROR")
     for item in items:
-        again = "-" if item.next_look_at is None else words.until(item.next_look_at)
-        table.add_row(item.stream, words.since(item.since), again, Text(item.error, "red"))
-    return table if table.row_count else Text("nothing is parked")
+        retry = "-" if item.next_look_at is None else words.until(item.next_look_at)
+        table.add_row(item.stream, words.since(item.since), retry, Text(item.error, "red"))
+    return table if table.row_count else Text("no parked streams")
 
 
 def _table(*columns: str) -> Table:

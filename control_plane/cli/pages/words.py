@@ -1,4 +1,4 @@
-"""Times, amounts and states in the words and colours of the screen."""
+"""Display format of times, amounts and states."""
 
 from collections.abc import Collection
 from datetime import UTC, datetime
@@ -11,11 +11,11 @@ _COLOURS: Final = {
     "active": "green", "free": "green", "enrolled": "green", "bound": "green",
     "placed": "yellow", "provisioning": "yellow", "starting": "yellow", "releasing": "yellow",
     "stopping": "yellow", "stopped": "dim",
-    "expected": "yellow", "discovered": "yellow",
+    "registered": "yellow", "discovered": "yellow",
     "claimed": "cyan",
     "done": "green", "due": "yellow", "sent": "yellow", "waiting": "yellow", "cancelling": "yellow",
     "refused": "red", "poisoned": "red", "expired": "red", "cancelled": "dim", "superseded": "dim",
-    "failed": "red", "silent": "red", "revoked": "red", "withheld": "red",
+    "failed": "red", "unreachable": "red", "revoked": "red", "quarantined": "red",
     "released": "dim", "removed": "dim",
 }  # fmt: skip
 
@@ -25,7 +25,7 @@ def state(name: str) -> Text:
 
 
 def allocation_state(name: str, conditions: Collection[str]) -> Text:
-    """The state, with the conditions that qualify it."""
+    """Return the state of an allocation, with the present conditions."""
     shown = state(name)
     for code in sorted(conditions):
         shown.append(f", {code.removeprefix('node_')}", "red")
@@ -33,12 +33,12 @@ def allocation_state(name: str, conditions: Collection[str]) -> Text:
 
 
 def node_state(name: str, blocked_by: str | None) -> Text:
-    """What keeps slices from a node tells more than that it is enrolled."""
+    """Return the state of a node, or the reason why it is blocked for placement, which is more specific."""
     return state(name) if blocked_by in (None, name) else _blocked(blocked_by)
 
 
 def slot_state(name: str, blocked_by: str | None) -> Text:
-    """Free is a slot that something new may be placed in."""
+    """Return the state of a slot. A free slot that is blocked for placement is shown as blocked."""
     return _blocked(blocked_by) if name == "free" and blocked_by else state(name)
 
 
@@ -47,7 +47,7 @@ def _blocked(blocked_by: str | None) -> Text:
 
 
 def span(seconds: float) -> str:
-    """A length of time with the precision that matters: `0.34 s`, `12.5 s`, `3 min 20 s`, `2 h 5 min`, `4 d 3 h`."""
+    """Format a duration with two units at most: `0.34 s`, `12.5 s`, `3 min 20 s`, `2 h 5 min`, `4 d 3 h`."""
     if seconds < 1:
         return f"{max(seconds, 0):.2f} s"
     if seconds < _UNITS[-1][0]:
@@ -56,16 +56,16 @@ def span(seconds: float) -> str:
         if seconds >= unit:
             rest = int(seconds % unit // part)
             return f"{int(seconds // unit)} {name}" + (f" {rest} {part_name}" if rest else "")
-    raise AssertionError("a minute is the smallest unit, and seconds were shorter")
+    raise AssertionError("durations below a minute are formatted above")
 
 
 def since(moment: datetime | None, now: datetime | None = None) -> str:
-    """Counted from `now`, or else from this machine's clock."""
+    """Format the time since a moment, relative to `now` or to this machine's clock; None is "never"."""
     return "never" if moment is None else f"{span(_timestamp(now) - moment.timestamp())} ago"
 
 
 def until(moment: datetime, now: datetime | None = None) -> str:
-    """Counted likewise."""
+    """Format the time until a moment, relative to `now` or to this machine's clock."""
     left = moment.timestamp() - _timestamp(now)
     return f"in {span(left)}" if left > 0 else f"{span(-left)} ago"
 
@@ -75,12 +75,12 @@ def _timestamp(now: datetime | None) -> float:
 
 
 def clock(moment: datetime) -> str:
-    """Local time of day, to the second, with its date and zone."""
+    """Format a moment as local date and time, to the second, with the zone."""
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def instant(moment: datetime) -> str:
-    """Local time to the millisecond, with its date and zone, for lines that are compared with each other."""
+    """Format a moment as local date and time, to the millisecond, with the zone, for lines that users compare."""
     local = moment.astimezone()
     return f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03d} {local:%Z}"
 
@@ -96,5 +96,5 @@ def rate(mbit: int | None) -> str:
 
 
 def step(name: str, number: int, of: int | None) -> str:
-    """`port (3 of 7)`, or `boot (4)` while nobody knows how many steps there are."""
+    """Format a step as `port (3 of 7)`, or as `boot (4)` while the number of steps is unknown."""
     return f"{name} ({number} of {of})" if of else f"{name} ({number})"

@@ -1,7 +1,7 @@
-"""Which kernel modules a guest needs, in an order in which each finds what it depends on already loaded.
+"""The kernel modules that a guest needs, in an order that loads each module after its dependencies.
 
-The package holds no `modules.dep` (depmod(8) makes it at installation, and we do not install), so the
-dependencies are read where depmod finds them: the `depends=` note inside each module.
+The kernel package does not contain `modules.dep`, because depmod(8) creates that file during an installation. The
+dependencies are therefore read from the `depends=` field inside each module, as depmod does.
 """
 
 import re
@@ -9,20 +9,23 @@ from pathlib import Path
 from typing import Final
 
 WANTED: Final = ("virtio_pci", "virtio_rng", "virtio_net", "virtio_blk", "isofs", "button", "evdev")
-"""Bus and entropy first: the host keys of the guest's SSH server wait for randomness."""
+"""Modules in load order. Bus and entropy come first, because the guest's SSH server needs entropy for its host keys."""
 _DEPENDS: Final = re.compile(rb"\0depends=([^\0]*)\0")
 
 
 class ModuleMissing(Exception):
-    """The kernel package neither holds a module nor says that it is built in."""
+    """The kernel package neither contains a module nor lists it as built in."""
 
     def __init__(self, name: str, tree: Path) -> None:
-        super().__init__(f"the kernel modules in {tree} hold no {name}")
+        super().__init__(f"kernel module {name} is not in {tree}; check the kernel package")
         self.name = name
 
 
 def in_load_order(tree: Path, wanted: tuple[str, ...] = WANTED) -> tuple[Path, ...]:
-    """The module files of `wanted` and of all they depend on; `tree` is `lib/modules/<release>`."""
+    """Return the files of the modules `wanted` and of their dependencies in load order. Raises `ModuleMissing`.
+
+    `tree` is `lib/modules/<release>`.
+    """
     files = {_name(path): path for path in tree.rglob("*.ko")}
     built_in = {_name(Path(line)) for line in (tree / "modules.builtin").read_text().splitlines()}
     order: dict[str, Path] = {}
@@ -52,5 +55,5 @@ def _name(path: Path) -> str:
 
 
 def _canonical(name: str) -> str:
-    # The kernel treats '-' and '_' in module names as one (virtio-rng.ko is virtio_rng).
+    # The kernel treats '-' and '_' in module names as equal (virtio-rng.ko is virtio_rng).
     return name.replace("-", "_")

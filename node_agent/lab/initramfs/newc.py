@@ -1,7 +1,7 @@
-"""Archives of the kind that Linux unpacks into its first root file system (initramfs-buffer-format.rst, "newc").
+"""Encoder for initramfs archives in the "newc" format (initramfs-buffer-format.rst).
 
-Written here and not by cpio(1): a fresh Debian has none, and only an archive can hold a device node without
-root. Everything is owned by root and dated to the epoch, so that equal content gives equal bytes.
+cpio(1) is not used, because a fresh Debian does not have it and because it needs root to create device nodes as its
+input. All entries are owned by root and have the time stamp 0, so that equal content results in equal bytes.
 """
 
 import stat
@@ -14,7 +14,7 @@ _END: Final = "TRAILER!!!"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One name in the archive. `mode` holds the file type and the permissions, as in stat(2)."""
+    """One entry of an archive. `mode` contains the file type and the permissions, as in stat(2)."""
 
     path: str
     mode: int
@@ -39,7 +39,7 @@ def character_device(path: str, major: int, minor: int) -> Entry:
 
 
 def archive(entries: Iterable[Entry]) -> bytes:
-    """The archive of `entries`, folders first created for every path that needs them."""
+    """Encode an archive of `entries`, and add the missing parent folders of all paths."""
     named = {entry.path: entry for entry in entries}
     parents = {parent: folder(parent) for path in named for parent in _parents(path)}
     ordered = [entry for _, entry in sorted((parents | named).items())]
@@ -54,7 +54,7 @@ def _parents(path: str) -> list[str]:
 
 def _record(number: int, entry: Entry) -> bytes:
     name = entry.path.encode() + b"\0"
-    links, time, holder = 1, 0, (0, 0)
+    links, time, owner = 1, 0, (0, 0)
     numbers = (
         number,
         entry.mode,
@@ -63,7 +63,7 @@ def _record(number: int, entry: Entry) -> bytes:
         links,
         time,
         len(entry.content),
-        *holder,
+        *owner,
         *entry.device,
         len(name),
         0,

@@ -1,9 +1,9 @@
 """Debian packages fetched and unpacked into a folder, never installed.
 
-Installing a kernel would change what the host boots. `apt-get download` checks signatures as an installation
-would; it needs no root, since its state may live anywhere. The host's own package lists are used when they
-answer, private ones are fetched when they do not (a fresh machine, an outdated mirror state). A crash leaves
-files in `folder` only, and the caller throws that away.
+Installing a kernel would change what the host boots. `apt-get download` verifies signatures like an installation, and
+needs no root, because its state may be stored anywhere. The package lists of the host are used first. If they cannot
+resolve a package (on a fresh machine, or with outdated lists), separate lists are downloaded. A crash leaves files only
+in `folder`, which the caller deletes.
 """
 
 import os
@@ -19,41 +19,46 @@ FETCH_SECONDS: Final = 300
 
 
 class PackagesUnavailable(Exception):
-    """apt could not resolve or fetch a package; `output` is what it said."""
+    """apt could not resolve or download a package; `output` is the error output of apt."""
 
     def __init__(self, names: tuple[str, ...], output: str) -> None:
-        super().__init__(f"apt could not fetch {', '.join(names)}: {output.strip()}")
+        super().__init__(f"apt could not download {', '.join(names)}: {output.strip()}")
         self.names, self.output = names, output
 
 
 class Apt:
-    """apt with all it writes below `folder`."""
+    """An apt client that writes all of its files below `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._options = _private_cache(folder)
 
     def refresh(self) -> None:
-        """Fetch package lists of our own, leaving the host's as they are."""
+        """Download separate package lists, without changing those of the host."""
         state = self._folder / "state"
         (state / "lists" / "partial").mkdir(parents=True, exist_ok=True)
         self._options = (*self._options, "-o", f"Dir::State::lists={state / 'lists'}")
         self._apt("apt-get", "update", "-q", about=("package lists",))
 
     def direct_dependency(self, package: str, prefix: str) -> str:
-        """The one package named `prefix`... that `package` depends on (a metapackage's versioned target)."""
+        """Return the direct dependency of `package` with this prefix, for example the versioned target of a
+        metapackage.
+
+        Raises `PackagesUnavailable`.
+        """
         for line in self._apt("apt-cache", "depends", package, about=(package,)).splitlines():
             relation, _, name = line.strip().partition(": ")
             if relation == "Depends" and name.startswith(prefix):
                 return name
-        raise PackagesUnavailable((package,), f"it depends on no {prefix}...")
+        raise PackagesUnavailable((package,), f"the package has no dependency with the prefix {prefix}")
 
     def with_dependencies(self, package: str) -> tuple[str, ...]:
+        """Return a package and its direct and indirect dependencies."""
         listing = self._apt("apt-cache", "depends", "--recurse", *_NO_OPTIONAL, package, about=(package,))
         return tuple(line for line in listing.splitlines() if line[:1].isalnum())
 
     def unpack(self, names: tuple[str, ...], root: Path) -> None:
-        """Fetch `names` at the versions apt would install, and unpack them all into `root`."""
+        """Download packages in the versions that apt would install, and unpack them into `root`."""
         archives = self._folder / "archives"
         archives.mkdir(parents=True, exist_ok=True)
         self._apt("apt-get", "download", "-q", *names, about=names, cwd=archives)
@@ -84,6 +89,6 @@ def _private_cache(folder: Path) -> tuple[str, ...]:
     (cache / "archives" / "partial").mkdir(parents=True, exist_ok=True)
     options = ["-o", f"Dir::Cache={cache}"]
     if os.geteuid() == 0:
-        # apt drops to a user that may not write below a root-only folder.
+        # By default apt switches to a user that cannot write below a folder of root.
         options += ["-o", "APT::Sandbox::User=root"]
     return tuple(options)

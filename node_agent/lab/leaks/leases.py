@@ -1,4 +1,4 @@
-"""dnsmasq's files: reservations a line each in its hosts folder, and leases (dnsmasq(8), --dhcp-hostsdir)."""
+"""Reservations and leases in dnsmasq's files (dnsmasq(8), --dhcp-hostsdir). A reservation is one line of a file."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -9,6 +9,7 @@ _LEASE_FIELDS: Final = 5
 
 
 def reservations(host: HostTarget) -> Iterator[str]:
+    """Yield the reservations in all files of the hosts folder."""
     for name, file in host.files(host.dhcp_hosts).items():
         for line in file.read_text(errors="replace").splitlines():
             if line.strip():
@@ -16,7 +17,7 @@ def reservations(host: HostTarget) -> Iterator[str]:
 
 
 def leases(host: HostTarget) -> Iterator[str]:
-    """MAC, address and name of every lease; when it ends is left out. No file means no lease."""
+    """Yield MAC address, IP address and name of every lease, without its expiry. A missing file means no leases."""
     file = host.path(host.dhcp_leases)
     if not file.exists():
         return

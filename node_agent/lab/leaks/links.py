@@ -7,11 +7,11 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 
-from node_agent.lab.leaks.target import CouldNotLook, HostTarget
+from node_agent.lab.leaks.target import HostTarget, TargetUnreadable
 
 _DEFAULT_QDISCS: Final = frozenset({"noqueue", "fq_codel", "pfifo_fast", "mq", "fq"})
 _OWN_ROUTES: Final = frozenset({"local", "broadcast", "multicast", "anycast"})
-"""Kinds that the kernel makes and removes together with an address."""
+"""Kinds of routes that the kernel adds and removes together with an address."""
 
 
 class _Kind(msgspec.Struct):
@@ -70,18 +70,19 @@ class _Qdisc(msgspec.Struct):
 
 
 def links(host: HostTarget) -> Iterator[str]:
-    """All but taps, which are a kind of their own."""
+    """Yield all links except taps, which are a separate kind of object."""
     for link in _links(host):
         if link.linkinfo.info_kind != "tun":
             yield f"{link.ifname} {link.linkinfo.info_kind or 'device'} mtu={link.mtu} master={link.master or '-'}"
 
 
 def taps(host: HostTarget) -> Iterator[str]:
+    """Return the names of all taps."""
     return (link.ifname for link in _links(host) if link.linkinfo.info_kind == "tun")
 
 
 def addresses(host: HostTarget) -> Iterator[str]:
-    """Without link-local IPv6, which the kernel gives and takes with the link."""
+    """Yield all addresses except link-local IPv6, which the kernel adds and removes with the link."""
     for link in msgspec.json.decode(host.read("ip", "-j", "address"), type=list[_Addressed]):
         for found in link.addr_info:
             if not (found.family == "inet6" and found.scope == "link"):
@@ -89,7 +90,7 @@ def addresses(host: HostTarget) -> Iterator[str]:
 
 
 def routes(host: HostTarget) -> Iterator[str]:
-    """Routes, policy rules and permanent neighbours."""
+    """Yield routes, policy rules and permanent neighbours."""
     listing = host.read("ip", "-j", "-4", "route", "show", "table", "all")
     for route in msgspec.json.decode(listing or "[]", type=list[_Route]):
         if route.type not in _OWN_ROUTES:
@@ -103,13 +104,14 @@ def routes(host: HostTarget) -> Iterator[str]:
 
 
 def disciplines(host: HostTarget) -> Iterator[str]:
+    """Yield the queueing disciplines that are not a default of the kernel."""
     for found in msgspec.json.decode(host.read("tc", "-j", "qdisc", "show") or "[]", type=list[_Qdisc]):
         if found.kind not in _DEFAULT_QDISCS:
             yield f"{found.dev} {found.kind} parent={found.parent}"
 
 
 def connections(host: HostTarget) -> Iterator[str]:
-    """Tracked connections of slices: protocol, and both directions' addresses and ports."""
+    """Yield the tracked connections of slices: protocol, and addresses and ports of both directions."""
     slices = ipaddress.ip_network(host.slices)
     listing = host.read("conntrack", "-L", "-o", "xml").strip()
     if not listing:
@@ -117,7 +119,7 @@ def connections(host: HostTarget) -> Iterator[str]:
     try:
         root = ET.fromstring(listing)
     except ET.ParseError as error:
-        raise CouldNotLook(f"conntrack: {error}") from error
+        raise TargetUnreadable(f"parse the output of conntrack: {error}") from error
     for flow in root.iter("flow"):
         ends = [ipaddress.ip_address(end.text or "") for name in ("src", "dst") for end in flow.iter(name)]
         if any(end in slices for end in ends):
@@ -125,14 +127,14 @@ def connections(host: HostTarget) -> Iterator[str]:
 
 
 def _described(flow: ET.Element) -> str:
-    ways = [way for way in flow.findall("meta") if way.get("direction") in {"original", "reply"}]
-    return " ".join(f"{way.get('direction')} {_way(way)}" for way in ways)
+    directions = [each for each in flow.findall("meta") if each.get("direction") in {"original", "reply"}]
+    return " ".join(f"{each.get('direction')} {_direction(each)}" for each in directions)
 
 
-def _way(way: ET.Element) -> str:
-    protocol = next(layer.get("protoname", "?") for layer in way.iter("layer4"))
+def _direction(meta: ET.Element) -> str:
+    protocol = next(layer.get("protoname", "?") for layer in meta.iter("layer4"))
     ends = {
-        end: next((found.text for found in way.iter(end)), "") for end in ("src", "sport", "dst", "dport")
+        end: next((found.text for found in meta.iter(end)), "") for end in ("src", "sport", "dst", "dport")
     }
     return f"{protocol} {ends['src']}:{ends['sport']} > {ends['dst']}:{ends['dport']}"
 

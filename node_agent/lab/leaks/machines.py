@@ -1,33 +1,34 @@
-"""Domains, disks, and the programs that serve slices: virsh(1), files, proc(5)."""
+"""Domains, disks and processes that serve slices, read by virsh(1), from files and from proc(5)."""
 
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from node_agent.lab.inside import processes_in
-from node_agent.lab.leaks.target import CouldNotLook, HostTarget
+from node_agent.lab.leaks.target import HostTarget, TargetUnreadable
+from node_agent.lab.namespace_access import processes_in
 
 _SERVING: Final = ("qemu-system-", "dnsmasq", "swtpm")
 _NAME_OPTION: Final = "-name"
 
 
 def domains(host: HostTarget) -> Iterator[str]:
+    """Return the names of all domains."""
     listing = host.read("virsh", "--connect", "qemu:///system", "list", "--all", "--name")
     return (name for name in listing.splitlines() if name)
 
 
 def disks(host: HostTarget) -> Iterator[str]:
-    """Every file below the folder of disks and seeds."""
+    """Return every file below the folder of disks and seeds."""
     return iter(host.files(host.disks))
 
 
 def processes(host: HostTarget) -> Iterator[str]:
-    """Emulators by the guest they run, and DHCP servers."""
+    """Yield emulators with the name of their guest, and DHCP servers."""
     try:
         running = processes_in(host.pid)
     except OSError as error:
-        raise CouldNotLook(f"process {host.pid}: {error}") from error
+        raise TargetUnreadable(f"read the PID namespace of process {host.pid}: {error}") from error
     for argv in running.values():
         program = Path(argv[0]).name
         if program.startswith(_SERVING):

@@ -1,4 +1,4 @@
-"""The node's keys in Redis, member by member; who is alive there is no leak."""
+"""The node's keys in Redis with their members. Keys of live workers are not leaks and are omitted."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -6,13 +6,13 @@ from typing import Final
 
 import redis
 
-from node_agent.lab.leaks.target import CouldNotLook, HostTarget
+from node_agent.lab.leaks.target import HostTarget, TargetUnreadable
 
 _LIVE_WORKERS: Final = ":workers"
 
 
 def keys(host: HostTarget) -> Iterator[str]:
-    """Every key of the namespace, with what it holds: ids of orders, never their content."""
+    """Yield every key of the node's namespace with its members: ids of tasks, never their content."""
     try:
         url = Path(host.redis_url_file).read_text().strip()
         with redis.Redis.from_url(url, decode_responses=True, socket_timeout=10) as client:
@@ -20,7 +20,7 @@ def keys(host: HostTarget) -> Iterator[str]:
                 if not key.endswith(_LIVE_WORKERS):
                     yield from _members(client, key)
     except (OSError, redis.RedisError) as error:
-        raise CouldNotLook(f"Redis: {error}") from error
+        raise TargetUnreadable(f"read keys in Redis: {error}") from error
 
 
 def _members(client: "redis.Redis", key: str) -> Iterator[str]:

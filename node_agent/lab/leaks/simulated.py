@@ -1,15 +1,15 @@
-"""A simulated host, read from the file that it keeps itself in."""
+"""Objects on a simulated host, read from its state file."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from node_agent.lab.leaks.target import CouldNotLook, SimulatedTarget
+from node_agent.lab.leaks.target import SimulatedTarget, TargetUnreadable
 
 
 class SimulatedState(msgspec.Struct, frozen=True):
-    """The parts of the file that slices leave traces in, each object as JSON of any shape."""
+    """The parts of the state file that contain objects of slices. Each object is arbitrary JSON."""
 
     ports: list[msgspec.Raw]
     flows: list[msgspec.Raw]
@@ -24,10 +24,11 @@ class SimulatedState(msgspec.Struct, frozen=True):
 
 
 def objects(target: SimulatedTarget, kind: str) -> Iterator[str]:
+    """Yield the objects of one kind. Raises `TargetUnreadable`."""
     try:
         state = msgspec.json.decode(Path(target.state).read_bytes(), type=SimulatedState)
     except (OSError, msgspec.DecodeError) as error:
-        raise CouldNotLook(f"{target.state}: {error}") from error
+        raise TargetUnreadable(f"read {target.state}: {error}") from error
     found: list[msgspec.Raw] = getattr(state, kind)
     for item in found:
         value = msgspec.json.decode(item)

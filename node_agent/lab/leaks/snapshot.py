@@ -1,7 +1,8 @@
-"""What a host holds that slices could leave behind, kind by kind, and the difference of two such looks.
+"""Snapshots of all objects that slices could leave behind on a host, by kind, and the differences of two snapshots.
 
-A look at one kind that fails spoils that kind alone, and is named: a check that could not look says so and never
-says "clean". Objects are compared as multisets of their descriptions, from which all that counts or ages is gone.
+If one kind of object cannot be read, the snapshot records the reason for that kind and reads the others, so that an
+incomplete check is never reported as clean. Objects are compared as multisets of descriptions, which contain no
+counters and no ages.
 """
 
 from collections import Counter
@@ -13,7 +14,7 @@ from typing import Final, Literal
 import msgspec
 
 from node_agent.lab.leaks import leases, links, machines, queue, simulated, switches, translations
-from node_agent.lab.leaks.target import CouldNotLook, HostTarget, SimulatedTarget, Target
+from node_agent.lab.leaks.target import HostTarget, SimulatedTarget, Target, TargetUnreadable
 
 HOST_KINDS: Final[dict[str, Callable[[HostTarget], Iterable[str]]]] = {
     "ovs port": switches.ports,
@@ -47,20 +48,23 @@ SIMULATED_KINDS: Final = {
     "tracked connection": "connections",
 }
 _EXPIRING: Final = frozenset({"tracked connection"})
-"""Kinds whose objects end by themselves: that one of the baseline is gone says nothing."""
+"""Kinds of objects that expire by themselves, so that their disappearance is not a difference."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`kinds` maps a kind to its objects, `unseen` a kind that could not be read to the reason."""
+    """The objects on one host.
+
+    `kinds` maps a kind to its objects, and the second mapping maps a kind that could not be read to the reason.
+    """
 
     target: Target
     kinds: dict[str, list[str]]
-    unseen: dict[str, str]
+    unreadable: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One object that one look had and the other had not."""
+    """An object that is in only one of two snapshots."""
 
     change: Literal["appeared", "disappeared"]
     kind: str
@@ -68,19 +72,19 @@ class Difference:
 
 
 def take(target: Target) -> Snapshot:
-    """Look at everything there is to see of `target`, now."""
+    """Take a snapshot of `target`."""
     kinds: dict[str, list[str]] = {}
-    unseen: dict[str, str] = {}
-    for kind, look in _looks(target).items():
+    unreadable: dict[str, str] = {}
+    for kind, read in _readers(target).items():
         try:
-            kinds[kind] = sorted(look())
-        except CouldNotLook as error:
-            unseen[kind] = str(error)
-    return Snapshot(target, kinds, unseen)
+            kinds[kind] = sorted(read())
+        except TargetUnreadable as error:
+            unreadable[kind] = str(error)
+    return Snapshot(target, kinds, unreadable)
 
 
 def differences(before: Snapshot, after: Snapshot) -> list[Difference]:
-    """All differences in the kinds that both looks could read."""
+    """Return all differences in the kinds that are readable in both snapshots."""
     found: list[Difference] = []
     for kind in before.kinds.keys() & after.kinds.keys():
         old, new = Counter(before.kinds[kind]), Counter(after.kinds[kind])
@@ -90,9 +94,9 @@ def differences(before: Snapshot, after: Snapshot) -> list[Difference]:
     return sorted(found, key=lambda difference: (difference.kind, difference.object))
 
 
-def _looks(target: Target) -> dict[str, Callable[[], Iterable[str]]]:
+def _readers(target: Target) -> dict[str, Callable[[], Iterable[str]]]:
     match target:
         case HostTarget():
-            return {kind: partial(look, target) for kind, look in HOST_KINDS.items()}
+            return {kind: partial(read, target) for kind, read in HOST_KINDS.items()}
         case SimulatedTarget():
             return {kind: partial(simulated.objects, target, part) for kind, part in SIMULATED_KINDS.items()}

@@ -11,33 +11,35 @@ _PROTOCOLS: Final = "--protocols=OpenFlow10,OpenFlow13,OpenFlow15"
 
 
 class _Table(msgspec.Struct):
-    """`--format=json` of ovs-vsctl: column values are strings, numbers, or tagged lists (RFC 7047, 5.1)."""
+    """Output of `ovs-vsctl --format=json`: column values are strings, numbers, or tagged lists (RFC 7047, 5.1)."""
 
     headings: list[str]
     data: list[list[object]]
 
 
 def ports(host: HostTarget) -> Iterator[str]:
+    """Yield all bridges and their ports."""
     for bridge in _bridges(host):
         yield bridge
         yield from (f"{bridge}/{port}" for port in _vsctl(host, "list-ports", bridge).split())
 
 
 def flows(host: HostTarget) -> Iterator[str]:
-    """Flows by match and actions; ages and counters are left out, ports stand with their names."""
+    """Yield flows with match and actions, without ages and counters, and with the names of ports."""
     for bridge in _bridges(host):
         listing = _ofctl(host, "--names", "--no-stats", "dump-flows", bridge)
         yield from (f"{bridge}: {flow.strip()}" for flow in listing.splitlines() if "actions=" in flow)
 
 
 def meters(host: HostTarget) -> Iterator[str]:
+    """Yield the meters of all bridges."""
     for bridge in _bridges(host):
         listing = _ofctl(host, "dump-meters", bridge)
         yield from (f"{bridge}: {line.strip()}" for line in listing.splitlines() if line.startswith("meter="))
 
 
 def rates(host: HostTarget) -> Iterator[str]:
-    """QoS records and queues, which outlive the port that used them, and policing rates of interfaces."""
+    """Yield QoS records and queues, which outlive the port that used them, and policing rates of interfaces."""
     for table in ("QoS", "Queue"):
         yield from (f"{table} {row}" for row in _rows(host, table, "_uuid", "other_config"))
     policed = _rows(host, "Interface", "name", "ingress_policing_rate", "ingress_policing_burst")

@@ -1,7 +1,7 @@
-"""What a leak check looks at: a host in its namespaces, or the file of a simulated one.
+"""The target of a leak check: a host in its namespaces, or the state file of a simulated host.
 
-A target is kept in its snapshot, so that the comparison looks at the same things; no secret is in it (the address of
-Redis with its password stays in a file of its own).
+A snapshot contains its target, so that a comparison reads the same objects. A target contains no secret: the URL of
+Redis with its password is stored in a separate file.
 """
 
 import subprocess
@@ -10,20 +10,20 @@ from typing import Final
 
 import msgspec
 
-from node_agent.lab.inside import enter
+from node_agent.lab.namespace_access import enter
 
-LOOK_SECONDS: Final = 20.0
+COMMAND_SECONDS: Final = 20.0
 
 
-class CouldNotLook(Exception):
-    """A kind of object could not be read; nothing may be said about leaks of that kind."""
+class TargetUnreadable(Exception):
+    """Objects of one kind could not be read, so that leaks of that kind are unknown."""
 
 
 class HostTarget(msgspec.Struct, frozen=True, tag="host", forbid_unknown_fields=True):
-    """`pid` is a process in the host's namespaces; paths are as that process sees them.
+    """A host in namespaces. `pid` is a process in them, and paths are relative to the root of that process.
 
-    `slices` is the range of the slices' addresses: only tracked connections with one of them are slices' own.
-    `namespace` is the prefix of the node's keys in the Redis whose URL stands in `redis_url_file`.
+    `slices` is the subnet of the slices' addresses, which selects the tracked connections of slices. `namespace` is the
+    prefix of the node's Redis keys. `redis_url_file` contains the URL of that Redis.
     """
 
     pid: int
@@ -35,7 +35,7 @@ class HostTarget(msgspec.Struct, frozen=True, tag="host", forbid_unknown_fields=
     namespace: str
 
     def read(self, *argv: str) -> str:
-        """What a command prints inside the host. Raises `CouldNotLook`."""
+        """Run a command inside the host and return its output. Raises `TargetUnreadable`."""
         command = [*enter(self.pid), *argv]
         try:
             done = subprocess.run(
@@ -43,33 +43,33 @@ class HostTarget(msgspec.Struct, frozen=True, tag="host", forbid_unknown_fields=
                 capture_output=True,
                 check=False,
                 text=True,
-                timeout=LOOK_SECONDS,
+                timeout=COMMAND_SECONDS,
                 stdin=subprocess.DEVNULL,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise CouldNotLook(f"{argv[0]}: {error}") from error
+            raise TargetUnreadable(f"{argv[0]}: {error}") from error
         if done.returncode:
-            raise CouldNotLook(f"{argv[0]} exited {done.returncode}: {done.stderr.strip()}")
+            raise TargetUnreadable(f"{argv[0]} exited with code {done.returncode}: {done.stderr.strip()}")
         return done.stdout
 
     def path(self, inside: str) -> Path:
-        """A path of the host's as this machine reaches it (proc(5), /proc/pid/root)."""
+        """Convert a path of the host to a path of this machine (proc(5), /proc/pid/root)."""
         return Path(f"/proc/{self.pid}/root") / inside.lstrip("/")
 
     def files(self, inside: str) -> dict[str, Path]:
-        """Every file below a folder of the host's, by its name there.
+        """Return the files below a folder of the host by relative name. Raises `TargetUnreadable`.
 
-        An agent makes the folder when it has something to put in: none means no files, but where not even
-        the folder above exists, the path is wrong, and that must not pass for "clean". Raises `CouldNotLook`.
+        The agent creates the folder when it writes the first file, so a missing folder means no files. If the parent
+        folder is also missing, the path is wrong, which must not be reported as clean.
         """
         folder = self.path(inside)
         if not folder.parent.is_dir():
-            raise CouldNotLook(f"neither {inside} nor the folder above it exists")
+            raise TargetUnreadable(f"neither {inside} nor its parent folder exists; check the path")
         return {str(path.relative_to(folder)): path for path in folder.rglob("*") if not path.is_dir()}
 
 
 class SimulatedTarget(msgspec.Struct, frozen=True, tag="simulated", forbid_unknown_fields=True):
-    """`state` is the file in which a simulated host keeps itself."""
+    """A simulated host. `state` is the path of its state file."""
 
     state: str
 

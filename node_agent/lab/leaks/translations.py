@@ -1,4 +1,4 @@
-"""nftables, object by object, without what counts or numbers (libnftables-json(5))."""
+"""Objects of nftables, without counters and handles (libnftables-json(5))."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -9,12 +9,12 @@ from node_agent.lab.leaks.target import HostTarget
 
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 
-_PASSING: Final = frozenset({"handle", "packets", "bytes", "expires", "used"})
-"""Numbers that the kernel gives or counts up; two rulesets that differ only in them are equal."""
+_VOLATILE: Final = frozenset({"handle", "packets", "bytes", "expires", "used"})
+"""Fields that the kernel assigns or counts. Rulesets that differ only in these fields are equal."""
 
 
 def objects(host: HostTarget) -> Iterator[str]:
-    """Tables, chains, rules, sets with one entry an element, counters, meters."""
+    """Yield tables, chains, rules, counters, meters, and sets with each of their elements."""
     listing: dict[str, list[dict[str, Json]]] = msgspec.json.decode(host.read("nft", "-j", "list", "ruleset"))
     for entry in listing["nftables"]:
         for kind, body in entry.items():
@@ -23,21 +23,21 @@ def objects(host: HostTarget) -> Iterator[str]:
 
 
 def _described(kind: str, body: dict[str, Json]) -> Iterator[str]:
-    lasting = _lasting(body)
-    assert isinstance(lasting, dict)
-    elements = lasting.pop("elem", None)
-    place = " ".join(str(lasting.pop(key)) for key in ("family", "table", "chain", "name") if key in lasting)
-    yield f"{kind} {place} {_text(lasting)}"
+    stable = _stable(body)
+    assert isinstance(stable, dict)
+    elements = stable.pop("elem", None)
+    place = " ".join(str(stable.pop(key)) for key in ("family", "table", "chain", "name") if key in stable)
+    yield f"{kind} {place} {_text(stable)}"
     if isinstance(elements, list):
         yield from (f"element {place} {_text(element)}" for element in elements)
 
 
-def _lasting(value: Json) -> Json:
+def _stable(value: Json) -> Json:
     match value:
         case dict():
-            return {key: _lasting(inner) for key, inner in value.items() if key not in _PASSING}
+            return {key: _stable(inner) for key, inner in value.items() if key not in _VOLATILE}
         case list():
-            return [_lasting(inner) for inner in value]
+            return [_stable(inner) for inner in value]
         case _:
             return value
 

@@ -1,14 +1,16 @@
-"""The DHCP server of the simulated host, and what a simulated guest gets when it asks."""
+"""The DHCP server of the simulated host, and the DHCP requests of simulated guests."""
 
 from events.values import Ipv4Address, MacAddress
-from node_agent.gateway import NodeNetwork
+from node_agent.aspects.gateway import NodeNetwork
+from node_agent.aspects.leases import ObservedLease, Reservation
+from node_agent.host.slices import HostRefused
+from node_agent.host.snapshots import look
 from node_agent.lab.simulated.host import SimulatedHost
-from node_agent.leases import LeaseSeen, Reservation
-from node_agent.looks import look
-from node_agent.slices import HostRefused
 
 
 class SimulatedLeases:
+    """Reservations and leases of the simulated host."""
+
     def __init__(self, host: SimulatedHost) -> None:
         self._host = host
 
@@ -22,7 +24,7 @@ class SimulatedLeases:
     def serve(self, network: NodeNetwork) -> None:
         with self._host.change("gateway.dhcp") as state:
             if network.bridge not in state.links:
-                raise HostRefused(f"serve DHCP: no link {network.bridge}")
+                raise HostRefused(f"serve DHCP: link {network.bridge} does not exist")
             state.dhcp = network
 
     def foreign_files(self) -> tuple[str, ...]:
@@ -44,8 +46,8 @@ class SimulatedLeases:
 
         return look((self, "reservations"), read)
 
-    def leases(self) -> frozenset[LeaseSeen]:
-        def read() -> frozenset[LeaseSeen]:
+    def leases(self) -> frozenset[ObservedLease]:
+        def read() -> frozenset[ObservedLease]:
             with self._host.look() as state:
                 return frozenset(state.leases)
 
@@ -55,28 +57,30 @@ class SimulatedLeases:
         with self._host.change("lease.reserve", reservation.name) as state:
             held = {value for r in state.reservations for value in (r.name, r.mac, r.ip)}
             if held & {reservation.name, reservation.mac, reservation.ip}:
-                raise HostRefused(f"reserve {reservation.ip} for {reservation.mac}: reserved already")
+                raise HostRefused(
+                    f"reserve {reservation.ip} for {reservation.mac}: reserved already; withdraw that reservation first"
+                )
             state.reservations.append(reservation)
 
     def withdraw(self, reservation: Reservation) -> None:
         with self._host.change("lease.withdraw", reservation.name) as state:
             state.reservations = [each for each in state.reservations if each.name != reservation.name]
 
-    def clear(self, lease: LeaseSeen) -> None:
+    def clear(self, lease: ObservedLease) -> None:
         with self._host.change("lease.clear", lease.mac) as state:
             state.leases = [each for each in state.leases if (each.mac, each.ip) != (lease.mac, lease.ip)]
 
 
 def ask_for_lease(host: SimulatedHost, mac: MacAddress) -> Ipv4Address | None:
-    """What a guest with this card gets: its reserved address, or no answer.
+    """Request a lease for a guest with this MAC address; return its reserved address, or None if it gets no answer.
 
-    As on a real host, it is heard only if DHCP is served and the slot's rules let its request through.
+    As on a real host, a request is answered only if DHCP is served and the rules of the slot accept the request.
     """
     with host.change() as state:
         reserved = next((r for r in state.reservations if r.mac == mac), None)
-        heard = reserved and reserved.name in {found.rule.owner for found in state.nat}
-        if reserved is None or not heard or state.dhcp is None:
+        is_accepted = reserved and reserved.name in {found.rule.owner for found in state.nat}
+        if reserved is None or not is_accepted or state.dhcp is None:
             return None
         others = [lease for lease in state.leases if lease.mac != mac]
-        state.leases = [*others, LeaseSeen(mac, reserved.ip, expired=False)]
+        state.leases = [*others, ObservedLease(mac, reserved.ip, expired=False)]
         return reserved.ip

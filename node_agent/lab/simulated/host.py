@@ -1,8 +1,8 @@
-"""A host that exists in memory: what the simulated drivers change, and what outlives the agent when given a file.
+"""A simulated host in memory: the state that the simulated drivers change, optionally stored in a file.
 
-One lock for all of it, as a kernel has for its tables. With a path, every change is written out before the driver
-returns (a draft that is then renamed), so that an agent killed at any moment leaves a host as real ones do, and
-the next agent, or a leak checker, finds it. It holds what is there, never what is wanted.
+A single lock protects the whole state. With a path, every change is written to the file before the driver returns (as a
+draft that is then renamed). An agent that is killed at any moment therefore leaves a host as a real host would be, and
+the next agent or a leak checker reads it. The state contains only observed objects, never desired state.
 """
 
 import threading
@@ -14,20 +14,20 @@ from typing import Final
 import msgspec
 
 from events.values import Ipv4Address
-from node_agent.flows import Flow
-from node_agent.foreign_rules import ForeignTable
-from node_agent.gateway import Bridge, GatewayLink, NodeNetwork, Uplink
-from node_agent.leases import LeaseSeen, Reservation
-from node_agent.links import DEFAULT_MTU, OtherLink, Representor, Tap
-from node_agent.looks import look_again
-from node_agent.machine_plans import FoundDomain, FoundProcess
-from node_agent.mappings import Connection
-from node_agent.meters import Meter
-from node_agent.pci import PciDevice
-from node_agent.ports import Port, Switching
-from node_agent.routing import ANYWHERE, DEFAULT, LOCAL, MAIN, Neighbour, PolicyRule, Route
-from node_agent.rules import Chain, FoundRule
-from node_agent.xfrm import XfrmPolicy
+from node_agent.aspects.flows import Flow
+from node_agent.aspects.gateway import Bridge, GatewayLink, NodeNetwork, Uplink
+from node_agent.aspects.ingress_rules import Connection
+from node_agent.aspects.leases import ObservedLease, Reservation
+from node_agent.aspects.links import DEFAULT_MTU, OtherLink, Representor, Tap
+from node_agent.aspects.machine_plans import FoundDomain, FoundProcess
+from node_agent.aspects.meters import Meter
+from node_agent.aspects.ports import Port, Switching
+from node_agent.host.pci import PciDevice
+from node_agent.host.snapshots import invalidate_reads
+from node_agent.packets.foreign_rules import ForeignTable
+from node_agent.packets.routing import ANYWHERE, DEFAULT, LOCAL, MAIN, Neighbour, PolicyRule, Route
+from node_agent.packets.rules import Chain, FoundRule
+from node_agent.packets.xfrm import XfrmPolicy
 
 GATEWAY_OF_UPLINK: Final = Ipv4Address("198.51.100.1")
 USUAL_RULES: Final = (
@@ -38,7 +38,7 @@ USUAL_RULES: Final = (
 
 
 class HeldFlow(msgspec.Struct, frozen=True):
-    """A flow on a bridge under a cookie."""
+    """A flow of a bridge with its cookie."""
 
     bridge: str
     cookie: int
@@ -54,27 +54,28 @@ class HeldMeter(msgspec.Struct, frozen=True):
 
 
 class HeldRepresentor(msgspec.Struct, frozen=True):
-    """A representor under the kernel's number of it."""
+    """A representor with its interface index."""
 
     number: int
     link: Representor
 
 
 class HeldNeighbour(msgspec.Struct, frozen=True):
-    """A neighbour that a program set on a link."""
+    """A static neighbour entry of a link."""
 
     link: str
     neighbour: Neighbour
 
 
 class State(msgspec.Struct):
-    """Everything on the host, in lists, as the file holds it. `disks` are files by their names below all slots.
+    """The complete state of the host, in the form in which the file stores it.
 
-    `carried` are taps that a machine holds; one that is deleted and made anew is held by nobody. `strays` are QEMU
-    processes without a domain; `frozen` are domains whose process a signal stopped, and `foreign` is what a domain's
-    process has that the domain does not show. `starts` counts the machines ever started in each place: no thing that a
-    slice leaves behind, and what a double start shows in. `refuses_starts` is a fault of the host: the reason with
-    which its hypervisor refuses to start any machine; None where it starts them.
+    `disks` are the names of the files in all slots. `carried` are the taps that a machine has open; a tap that is
+    deleted and created again is not open. `strays` are QEMU processes without a domain. `frozen` are the domains with a
+    process that is stopped by a signal. `foreign` lists devices of a domain's process that the domain does not show.
+
+    `starts` counts all machine starts per name, so that tests can detect a double start; it is not a leftover of a
+    slice. `refuses_starts` is an injected fault: the reason with which the hypervisor refuses every start, or None.
     """
 
     taps: list[Tap] = []
@@ -85,7 +86,7 @@ class State(msgspec.Struct):
     flows: list[HeldFlow] = []
     meters: list[HeldMeter] = []
     reservations: list[Reservation] = []
-    leases: list[LeaseSeen] = []
+    leases: list[ObservedLease] = []
     nat: list[FoundRule] = []
     nat_others: list[str] = []
     domains: list[FoundDomain] = []
@@ -124,37 +125,39 @@ def links_of(state: State) -> list[Tap | OtherLink]:
     return [*state.taps, *state.others, *representors]
 
 
-Noted = Callable[[str, str], None]
-"""Hears each effect of a driver (`machine.start`) and whose it was; called under the host's lock."""
+EffectListener = Callable[[str, str], None]
+"""Called under the host's lock with each effect of a driver (`machine.start`) and the object that it concerns."""
 
 
-def unnoted(_effect: str, _of: str) -> None:
-    """Nobody counts."""
+def ignore_effect(_effect: str, _of: str) -> None:
+    """Ignore an effect."""
 
 
 class SimulatedHost:
-    """`with host.look() as state` reads, `with host.change(effect, of) as state` changes and writes out.
+    """A simulated host: `with host.look() as state` reads it, `with host.change(effect, of) as state` changes it.
 
-    A change that raises is not undone: a driver refuses before it touches anything. `uplink` has a default route. What
-    others than drivers do to the host is no effect.
+    A change that raises is not rolled back, so a driver must refuse before it changes anything. `uplink` has a default
+    route. Changes by tests instead of drivers have no effect name and are not passed to the listener.
     """
 
-    def __init__(self, path: Path | None = None, uplink: str = "uplink0", noted: Noted = unnoted) -> None:
-        self._path, self._turn, self._noted = path, threading.RLock(), noted
-        world = Route("unicast", ANYWHERE, links=(uplink,), gateways=(GATEWAY_OF_UPLINK,))
-        self._state = State(uplinks=[uplink], routes=[world])
+    def __init__(
+        self, path: Path | None = None, uplink: str = "uplink0", on_effect: EffectListener = ignore_effect
+    ) -> None:
+        self._path, self._lock, self._noted = path, threading.RLock(), on_effect
+        default_route = Route("unicast", ANYWHERE, links=(uplink,), gateways=(GATEWAY_OF_UPLINK,))
+        self._state = State(uplinks=[uplink], routes=[default_route])
         if path is not None and path.exists():
             self._state = msgspec.json.decode(path.read_bytes(), type=State)
 
     @contextmanager
     def look(self) -> Iterator[State]:
-        with self._turn:
+        with self._lock:
             yield self._state
 
     @contextmanager
     def change(self, effect: str | None = None, of: str = "") -> Iterator[State]:
-        look_again()
-        with self._turn:
+        invalidate_reads()
+        with self._lock:
             yield self._state
             self._write()
             if effect is not None:
@@ -164,7 +167,6 @@ class SimulatedHost:
         if self._path is None:
             return
         draft = self._path.with_suffix(".draft")
-        # Sets in an order of their own, or two agents would write the same host differently, and that looks like a
-        # leak.
+        # Deterministic order of sets, or two agents would write the same state differently, which looks like a leak.
         draft.write_bytes(msgspec.json.encode(self._state, order="deterministic"))
         draft.rename(self._path)

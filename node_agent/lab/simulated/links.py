@@ -1,16 +1,18 @@
-"""Links of the simulated host."""
+"""Network links of the simulated host and their addresses."""
 
 from dataclasses import replace
 
 from events.values import Ipv4Address
-from node_agent.gateway import GatewayLink, Uplink
+from node_agent.aspects.gateway import GatewayLink, Uplink
+from node_agent.aspects.links import OtherLink, Representor, Tap
+from node_agent.host.slices import HostRefused
 from node_agent.lab.simulated.host import HeldRepresentor, SimulatedHost, links_of
 from node_agent.lab.simulated.routing import routes_after
-from node_agent.links import OtherLink, Representor, Tap
-from node_agent.slices import HostRefused
 
 
 class SimulatedLinks:
+    """Links, addresses and forwarding of the simulated host."""
+
     def __init__(self, host: SimulatedHost) -> None:
         self._host = host
 
@@ -18,20 +20,20 @@ class SimulatedLinks:
         with self._host.look() as state:
             return next((link for link in links_of(state) if link.name == name), None)
 
-    def is_carried(self, name: str) -> bool:
+    def is_in_use(self, name: str) -> bool:
         with self._host.look() as state:
             return name in state.carried and name in [tap.name for tap in state.taps]
 
     def add_tap(self, tap: Tap) -> None:
         with self._host.change("link.add", tap.name) as state:
             if self.link(tap.name) is not None:
-                raise HostRefused(f"add tap {tap.name}: a link of that name exists")
+                raise HostRefused(f"add tap {tap.name}: a link with that name exists")
             state.taps.append(tap)
 
     def set_tap(self, tap: Tap) -> None:
         with self._host.change("link.set", tap.name) as state:
             if tap.name not in [each.name for each in state.taps]:
-                raise HostRefused(f"set tap {tap.name}: no link {tap.name}")
+                raise HostRefused(f"set tap {tap.name}: link {tap.name} does not exist")
             state.taps = [tap if each.name == tap.name else each for each in state.taps]
 
     def delete_link(self, name: str) -> None:
@@ -68,7 +70,7 @@ class SimulatedLinks:
     def set_gateway_link(self, name: str, link: GatewayLink) -> None:
         with self._host.change("gateway.link", name) as state:
             if name not in state.links:
-                raise HostRefused(f"set addresses of {name}: no link {name}")
+                raise HostRefused(f"set addresses of {name}: link {name} does not exist")
             found = state.links[name]
             set_ = replace(link, mac=link.mac or found.mac, mtu=link.mtu or found.mtu)
             state.links[name] = set_

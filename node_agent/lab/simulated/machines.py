@@ -1,8 +1,8 @@
-"""The hypervisor and the disks of the simulated host, and guests that answer once they have booted.
+"""The hypervisor and the disks of the simulated host, and guests that answer after their boot time.
 
-A guest boots by being looked at: when its time has come, a probe has it ask for its address and answer, so that
-a fleet of thousands needs no thread or timer of its own. A guest that an earlier agent started is taken to
-have booted meanwhile; the host's file does not hold when it was born.
+A guest has no thread or timer, so that thousands of guests can be simulated. Instead, a probe that arrives after the
+boot time makes the guest request its address and answer. A guest that a previous agent started counts as booted,
+because the state file does not contain start times.
 """
 
 from collections.abc import Callable
@@ -12,25 +12,26 @@ from time import monotonic
 from uuid import UUID
 
 from events.values import Ipv4Address
-from node_agent.guests import Guest, Hosting
-from node_agent.host import Answered, NotYet
+from node_agent.aspects.machine_plans import DomainState, FoundDomain, FoundProcess
+from node_agent.host.guests import Guest, Hosting
+from node_agent.host.host import Answered, NotYet
+from node_agent.host.slices import HostRefused, HostUnreadable
+from node_agent.host.snapshots import look
 from node_agent.lab.simulated.dhcp import ask_for_lease
 from node_agent.lab.simulated.host import SimulatedHost, State
-from node_agent.looks import look
-from node_agent.machine_plans import DomainState, FoundDomain, FoundProcess
 from node_agent.settings import SimulatedImage
-from node_agent.slices import HostRefused, HostUnreadable
 
 
 class SimulatedHypervisor:
-    """`node_agent.hypervisors.Hypervisor`. A domain's process is as real as the domain, and dies with it.
+    """Simulated implementation of `node_agent.aspects.hypervisors.Hypervisor`.
 
-    `changed` is called when a domain ended, was pinned, or was altered by another program.
+    Every running domain has a simulated process, which ends with the domain. `changed` is called when a domain ended,
+    was pinned, or was altered by another program.
     """
 
     def __init__(self, host: SimulatedHost, changed: Callable[[], None], boot_seconds: float) -> None:
         self._host, self._changed, self._boot_seconds = host, changed, boot_seconds
-        self._born: dict[UUID, float] = {}
+        self._started_at: dict[UUID, float] = {}
 
     def domains(self) -> tuple[FoundDomain, ...]:
         with self._host.look() as state:
@@ -52,8 +53,10 @@ class SimulatedHypervisor:
         with self._host.change("machine.resume", process.name) as state:
             state.frozen = [each for each in state.frozen if each != process.name]
 
-    def extend(self, domain: UUID, foreign: str) -> None:
-        """Add something to the domain's process that the domain does not show, as an operator can by the monitor."""
+    def add_foreign_device(self, domain: UUID, foreign: str) -> None:
+        """Add a foreign device to the process of a domain that its XML does not contain, as an operator can by the
+        monitor.
+        """
         with self._host.change() as state:
             state.foreign |= {each.name: [foreign] for each in state.domains if each.uuid == domain}
 
@@ -70,26 +73,26 @@ class SimulatedHypervisor:
             state.disks = sorted({*state.disks, str(hosting.console)})
             state.carried = sorted({*state.carried, *taps})
             state.starts[guest.name] = state.starts.get(guest.name, 0) + 1
-            self._born[guest.uuid] = monotonic()
+            self._started_at[guest.uuid] = monotonic()
 
     def resume(self, domain: UUID) -> None:
         if not any(each.uuid == domain and each.state == "paused" for each in self.domains()):
-            raise HostUnreadable(f"resume {domain}: it is not paused any more")
+            raise HostUnreadable(f"resume {domain}: the domain is no longer paused")
         self._set_state(domain, "running")
 
     def pause(self, domain: UUID) -> None:
-        """As an operator may, behind the agent's back."""
+        """Pause a domain without the agent, as an operator can."""
         self._set_state(domain, "paused")
 
     def freeze(self, domain: UUID, *, frozen: bool = True) -> None:
-        """Stop the domain's process by a signal, or have it go on, as an operator may."""
+        """Stop or continue the process of a domain by a signal, as an operator can."""
         with self._host.change() as state:
             names = {each.name for each in state.domains if each.uuid == domain}
             state.frozen = sorted({*state.frozen} | names if frozen else {*state.frozen} - names)
         self._changed()
 
     def alter(self, domain: UUID, *strange: str) -> None:
-        """As an operator may, too: from now on it is or has that beside what was written for it."""
+        """Alter a domain without the agent, as an operator can; `strange` describes the alterations."""
         with self._host.change() as state:
             state.domains = [
                 _altered(each, strange) if each.uuid == domain else each for each in state.domains
@@ -99,7 +102,7 @@ class SimulatedHypervisor:
     def pin(self, domain: UUID, pins: tuple[str, ...]) -> None:
         with self._host.change("machine.pin", str(domain)) as state:
             if domain not in [each.uuid for each in state.domains]:
-                raise HostUnreadable(f"pin {domain}: it runs no more")
+                raise HostUnreadable(f"pin {domain}: the domain no longer runs")
             state.domains = [_pinned(each, pins) if each.uuid == domain else each for each in state.domains]
         self._changed()
 
@@ -117,31 +120,33 @@ class SimulatedHypervisor:
                 self.destroy(domain.uuid)
 
     def has_booted(self, domain: FoundDomain) -> bool:
-        born = self._born.get(domain.uuid)
-        return domain.state == "running" and (born is None or monotonic() >= born + self._boot_seconds)
+        started_at = self._started_at.get(domain.uuid)
+        return domain.state == "running" and (
+            started_at is None or monotonic() >= started_at + self._boot_seconds
+        )
 
     def _end(self, effect: str, uuid: UUID, found: set[DomainState]) -> None:
         with self._host.change(effect, str(uuid)) as state:
             ended = [each for each in state.domains if each.uuid == uuid and each.state in found]
             state.domains = [each for each in state.domains if each not in ended]
             state.frozen = [name for name in state.frozen if name not in {each.name for each in ended}]
-            let_go = {name for each in ended for name in each.interfaces}
-            state.carried = [each for each in state.carried if each not in let_go]
+            released = {name for each in ended for name in each.interfaces}
+            state.carried = [each for each in state.carried if each not in released]
             for each in ended:
                 state.foreign.pop(each.name, None)
         if uuid not in [each.uuid for each in self.domains()]:
-            self._born.pop(uuid, None)
+            self._started_at.pop(uuid, None)
         self._changed()
 
     def _set_state(self, uuid: UUID, to: DomainState) -> None:
         with self._host.change("machine.set", str(uuid)) as state:
             if uuid not in [each.uuid for each in state.domains]:
-                raise HostRefused(f"no domain {uuid}")
+                raise HostRefused(f"domain {uuid} does not exist")
             state.domains = [replace(each, state=to) if each.uuid == uuid else each for each in state.domains]
 
 
 class SimulatedDisks:
-    """`node_agent.hypervisors.Disks`. Only names: what a file holds matters to nobody here."""
+    """Simulated implementation of `node_agent.aspects.hypervisors.Disks`, which stores only the names of files."""
 
     def __init__(self, host: SimulatedHost) -> None:
         self._host = host
@@ -156,7 +161,7 @@ class SimulatedDisks:
     def write(self, name: str, content: bytes) -> None:
         with self._host.change("disk.write", name) as state:
             if not content:
-                raise HostRefused(f"file {name}: it would be empty")
+                raise HostRefused(f"write file {name}: the content is empty")
             state.disks = sorted({*state.disks, name})
 
     def _by_slot(self) -> dict[str, list[str]]:
@@ -172,7 +177,10 @@ class SimulatedDisks:
 
 
 class SimulatedProbe:
-    """`node_agent.host.Probe`. A booted guest answers as its image does, at the address that DHCP gave it."""
+    """Simulated implementation of `node_agent.host.host.Probe`.
+
+    A booted guest answers as configured for its image, at the address that it received by DHCP.
+    """
 
     def __init__(
         self, host: SimulatedHost, hypervisor: SimulatedHypervisor, images: tuple[SimulatedImage, ...]
@@ -190,9 +198,9 @@ class SimulatedProbe:
             return NotYet(f"port {port} did not answer")
         if image.port != port:
             return NotYet(f"port {port}: Connection refused")
-        if not image.says.startswith(banner):
-            return NotYet(f"the port answered {image.says!r}, not {banner!r}")
-        return Answered(image.says if banner else "")
+        if not image.banner.startswith(banner):
+            return NotYet(f"the port answered {image.banner!r}, not {banner!r}")
+        return Answered(image.banner if banner else "")
 
 
 def _refusal(state: State, guest: Guest, hosting: Hosting) -> str | None:
@@ -201,9 +209,9 @@ def _refusal(state: State, guest: Guest, hosting: Hosting) -> str | None:
     if guest.name in [each.name for each in state.domains]:
         return f"domain {guest.name} exists already"
     if guest.uuid in [each.uuid for each in state.domains]:
-        return f"UUID {guest.uuid} is another domain's"
+        return f"UUID {guest.uuid} belongs to another domain"
     if str(hosting.seed) not in state.disks:
-        return f"there is no file {hosting.seed}"
+        return f"file {hosting.seed} does not exist"
     return _tap_refused(state, guest) or _devices_refused(state, guest)
 
 
@@ -212,19 +220,22 @@ def _tap_refused(state: State, guest: Guest) -> str | None:
     if guest.place.vf is not None:
         return None
     if tap is None:
-        return f"there is no link {guest.tap}"
+        return f"link {guest.tap} does not exist"
     if tap.many != (guest.place.queues > 1):
-        return f"link {guest.tap} is of another mode"
+        return f"link {guest.tap} has a different queue mode than the guest"
     if any(guest.tap in each.interfaces for each in state.domains):
         return f"link {guest.tap} is busy"
     return None
 
 
 def _devices_refused(state: State, guest: Guest) -> str | None:
-    there, running = {each.address for each in state.pci}, [d for d in state.domains if d.state != "stopped"]
+    present, running = (
+        {each.address for each in state.pci},
+        [d for d in state.domains if d.state != "stopped"],
+    )
     for address in sorted(guest.place.addresses):
-        if address not in there:
-            return f"PCI device {address} is not there"
+        if address not in present:
+            return f"PCI device {address} does not exist"
         if any(address in each.devices for each in running):
             return f"PCI device {address} is in use"
     return None

@@ -1,17 +1,19 @@
-"""The packet filter of the simulated host: a transaction is refused whole, and handles are never used again."""
+"""The packet filter of the simulated host. A transaction is refused as a whole, and handles are never reused."""
 
 from collections.abc import Callable, Iterable
 
 from events.values import Ipv4Address
-from node_agent.foreign_rules import ForeignTables
+from node_agent.aspects.ingress_rules import Connection
+from node_agent.host.slices import HostRefused
 from node_agent.lab.simulated.host import SimulatedHost, State
-from node_agent.mappings import Connection
-from node_agent.rules import Change, FoundRule, Rule, Ruleset
-from node_agent.slices import HostRefused
-from node_agent.xfrm import XfrmPolicy
+from node_agent.packets.foreign_rules import ForeignTables
+from node_agent.packets.rules import Change, FoundRule, Rule, Ruleset
+from node_agent.packets.xfrm import XfrmPolicy
 
 
 class SimulatedFilter:
+    """Packet filter and connection tracking of the simulated host."""
+
     def __init__(self, host: SimulatedHost) -> None:
         self._host = host
 
@@ -56,14 +58,14 @@ def _handled(rules: Iterable[Rule], last: int) -> list[FoundRule]:
 
 
 def _check(state: State, change: Change) -> None:
-    for gone in change.delete:
-        if gone.handle not in [each.handle for each in state.nat]:
-            raise HostRefused(f"nft: no rule with handle {gone.handle}")
+    for deleted in change.delete:
+        if deleted.handle not in [each.handle for each in state.nat]:
+            raise HostRefused(f"nft: rule with handle {deleted.handle} does not exist")
     for chain in change.chains:
         if chain.device is not None and chain.device not in state.links:
-            raise HostRefused(f"nft: no device {chain.device}")
-    standing = () if change.afresh else state.chains
-    names = {(chain.family, chain.name) for chain in (*standing, *change.chains)}
+            raise HostRefused(f"nft: device {chain.device} does not exist")
+    existing = () if change.afresh else state.chains
+    names = {(chain.family, chain.name) for chain in (*existing, *change.chains)}
     for rule in (*change.insert, *change.append):
         if (rule.family, rule.chain) not in names:
-            raise HostRefused(f"nft: no chain {rule.chain} in family {rule.family}")
+            raise HostRefused(f"nft: chain {rule.chain} does not exist in family {rule.family}")

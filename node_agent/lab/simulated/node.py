@@ -1,7 +1,7 @@
-"""A node without a host: the same agent over drivers that hold a host in memory (NOD-13).
+"""A node without a host: the same agent with drivers that simulate a host in memory (NOD-13).
 
-`python -m node_agent CONFIG` is one when its configuration says `simulated`; `node_agent.wiring.run` runs as many of
-them in one process as it has threads for.
+`sliceplane-agent CONFIG` runs a simulated node if its configuration contains `simulated`. `node_agent.wiring.run`
+can run several simulated nodes in one process, limited by its number of threads.
 """
 
 from collections.abc import Callable
@@ -9,41 +9,43 @@ from pathlib import Path
 from typing import Final
 
 from events.values import Ipv4Subnet, image_name
-from node_agent.devices import absent_devices_of, devices_of, pci_devices_of
-from node_agent.gateway import Gateway, node_network
-from node_agent.host import Host
-from node_agent.images import FixedImages, Image
+from node_agent.aspects.devices import absent_devices_of, devices_of, pci_devices_of
+from node_agent.aspects.gateway import Gateway, node_network
+from node_agent.aspects.leases import LeaseAspect
+from node_agent.aspects.links import LinkAspect
+from node_agent.aspects.machines import Machines
+from node_agent.aspects.ports import PortAspect
+from node_agent.aspects.translations import TranslationAspect
+from node_agent.host.host import Host
+from node_agent.host.host_resources import Places
+from node_agent.host.images import FixedImages, Image
 from node_agent.lab.simulated.dhcp import SimulatedLeases
 from node_agent.lab.simulated.host import SimulatedHost
 from node_agent.lab.simulated.links import SimulatedLinks
 from node_agent.lab.simulated.machines import SimulatedDisks, SimulatedHypervisor, SimulatedProbe
 from node_agent.lab.simulated.nat import SimulatedFilter
 from node_agent.lab.simulated.ovs import SimulatedSwitch
-from node_agent.lab.simulated.pci import SimulatedPci, plug_in
+from node_agent.lab.simulated.pci import SimulatedPci, add_pci_devices
 from node_agent.lab.simulated.reaching import SimulatedReachability
 from node_agent.lab.simulated.routing import SimulatedRouting
-from node_agent.leases import LeaseAspect
-from node_agent.links import LinkAspect
-from node_agent.machines import Machines
-from node_agent.places import Places
-from node_agent.ports import PortAspect
 from node_agent.settings import Settings, SimulatedHostSettings, SimulatedImage
-from node_agent.translations import TranslationAspect
 
 LAB_GUEST: Final = SimulatedImage(name=image_name("lab-guest"))
-"""The image of every simulated node, called as the lab's guest is."""
+"""The image that every simulated node has, with the same name as the image of the lab's guest."""
 
 
 def simulated_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callable[[], None]) -> Host:
-    """A host of its own in memory, or the one that its file remembers."""
+    """Create the host of a simulated node: a new one in memory, or the one that its state file contains."""
     simulated = settings.simulated or SimulatedHostSettings()
-    return host_over(SimulatedHost(simulated.host_file, settings.uplink), settings, subnet, something_changed)
+    return assemble_simulated_host(
+        SimulatedHost(simulated.host_file, settings.uplink), settings, subnet, something_changed
+    )
 
 
-def host_over(
+def assemble_simulated_host(
     host: SimulatedHost, settings: Settings, subnet: Ipv4Subnet, something_changed: Callable[[], None]
 ) -> Host:
-    """What an agent sees of this host."""
+    """Combine the simulated drivers of a host into the interface that an agent uses."""
     simulated = settings.simulated or SimulatedHostSettings()
     switch, links, filter_, dhcp = (
         SimulatedSwitch(host),
@@ -56,7 +58,7 @@ def host_over(
     described = (LAB_GUEST, *simulated.images)
     images = FixedImages(tuple(Image(each.name, Path("kernel"), Path("initrd"), "") for each in described))
     bus, places = SimulatedPci(host), settings.places
-    plug_in(host, places.values())
+    add_pci_devices(host, places.values())
     machines = _machines(host, hypervisor, images, links, places)
     return Host(
         aspects=(
@@ -80,7 +82,7 @@ def host_over(
         inspect_machine=machines.inspect,
         runs=machines.runs,
         to_shut_down=machines.to_shut_down,
-        look_ahead=lambda: None,
+        start_reading=lambda: None,
         listen=lambda: None,
         close=lambda: None,
     )
@@ -99,7 +101,7 @@ def _machines(
         images,
         "qemu",
         offload=True,
-        is_plugged=links.is_carried,
+        is_plugged=links.is_in_use,
         bus=SimulatedPci(host),
         places=places,
     )

@@ -1,32 +1,36 @@
-"""The virtual switch of the simulated host: refuses a port without a device, flows and meters without a bridge, flows
-without their meter, and a meter's number twice.
+"""The virtual switch of the simulated host.
+
+It refuses a port without a device, flows and meters without a bridge, flows without their meter, and a duplicate meter
+number.
 """
 
 import re
 from dataclasses import replace
 from typing import Final
 
-from node_agent.flows import LOCAL_NUMBER, Flow
-from node_agent.gateway import Bridge, GatewayLink
+from node_agent.aspects.flows import LOCAL_NUMBER, Flow
+from node_agent.aspects.gateway import Bridge, GatewayLink
+from node_agent.aspects.links import DEFAULT_MTU
+from node_agent.aspects.meters import Meter
+from node_agent.aspects.ports import Port, Switching
+from node_agent.host.slices import HostRefused, HostUnreadable
+from node_agent.host.snapshots import look
 from node_agent.lab.simulated.host import HeldFlow, HeldMeter, SimulatedHost, State, links_of
-from node_agent.links import DEFAULT_MTU
-from node_agent.looks import look
-from node_agent.meters import Meter
-from node_agent.ports import Port, Switching
-from node_agent.slices import HostRefused, HostUnreadable
 
 _METER: Final = re.compile(r"meter:(\d+),")
 
 
 class SimulatedSwitch:
+    """Bridges, ports, flows and meters of the simulated host."""
+
     def __init__(self, host: SimulatedHost) -> None:
         self._host = host
 
     def missing(self, datapath_type: str) -> tuple[str, ...]:
-        lacks = self._lacks(datapath_type)
-        return () if lacks is None else (lacks,)
+        missing = self._missing_for_datapath(datapath_type)
+        return () if missing is None else (missing,)
 
-    def _lacks(self, datapath_type: str) -> str | None:
+    def _missing_for_datapath(self, datapath_type: str) -> str | None:
         with self._host.look() as state:
             is_there = datapath_type not in state.datapaths_missing
         return None if is_there else f"datapath type {datapath_type}"
@@ -36,12 +40,12 @@ class SimulatedSwitch:
             return next((bridge for bridge in state.bridges if bridge.name == name), None)
 
     def set_bridge(self, bridge: Bridge) -> None:
-        if (lacks := self._lacks(bridge.datapath_type)) is not None:
-            raise HostRefused(f"set bridge {bridge.name}: {lacks} is missing")
+        if (missing := self._missing_for_datapath(bridge.datapath_type)) is not None:
+            raise HostRefused(f"set bridge {bridge.name}: {missing} is missing")
         with self._host.change("gateway.bridge", bridge.name) as state:
             state.bridges = [*(each for each in state.bridges if each.name != bridge.name), bridge]
-            made = GatewayLink(frozenset(), up=False, mac=bridge.mac, mtu=DEFAULT_MTU)
-            state.links.setdefault(bridge.name, made)
+            link = GatewayLink(frozenset(), up=False, mac=bridge.mac, mtu=DEFAULT_MTU)
+            state.links.setdefault(bridge.name, link)
 
     def ports(self, bridge: str) -> frozenset[str]:
         with self._host.look() as state:
@@ -58,7 +62,7 @@ class SimulatedSwitch:
     def reset_switching(self, bridge: str) -> None:
         with self._host.change("gateway.bridge", bridge) as state:
             if bridge not in [each.name for each in state.bridges]:
-                raise HostRefused(f"set fragments of {bridge}: no bridge {bridge}")
+                raise HostRefused(f"set fragments of {bridge}: bridge {bridge} does not exist")
             ports = dict(state.switching.pop(bridge, Switching()).ports)
             ports.pop(LOCAL_NUMBER, None)
             if ports:
@@ -67,7 +71,7 @@ class SimulatedSwitch:
     def port(self, name: str) -> Port | None:
         with self._host.look() as state:
             found = next((port for port in state.ports if port.name == name), None)
-            # A port stays in the database when its device goes, and has no number.
+            # When the device of a port is deleted, the port stays in the database and has no number.
             return found if found is None or _has_device(state, name) else replace(found, number=None)
 
     def add_port(self, port: Port) -> None:
@@ -79,10 +83,10 @@ class SimulatedSwitch:
 
     def delete_port(self, name: str) -> None:
         with self._host.change("port.delete", name) as state:
-            gone = [each for each in state.ports if each.name == name]
-            state.ports = [each for each in state.ports if each not in gone]
-            # What its OpenFlow switch was set to do with it goes with it.
-            for port in gone:
+            deleted = [each for each in state.ports if each.name == name]
+            state.ports = [each for each in state.ports if each not in deleted]
+            # The OpenFlow settings of a port are deleted with the port.
+            for port in deleted:
                 _forget_settings(state, port)
 
     def flows(self, bridge: str) -> dict[int, frozenset[Flow]]:
@@ -100,9 +104,9 @@ class SimulatedSwitch:
     def set_flows(self, bridge: str, cookie: int, flows: frozenset[Flow]) -> None:
         with self._host.change("port.flows", str(cookie)) as state:
             if bridge not in [each.name for each in state.bridges]:
-                raise HostRefused(f"set flows of {bridge}: no bridge {bridge}")
-            if lacking := {*map(_meter_of, flows)} - {None, *_numbers(state, bridge)}:
-                raise HostRefused(f"set flows of {bridge}: no meter {lacking}")
+                raise HostRefused(f"set flows of {bridge}: bridge {bridge} does not exist")
+            if missing := {*map(_meter_of, flows)} - {None, *_numbers(state, bridge)}:
+                raise HostRefused(f"set flows of {bridge}: meters {missing} do not exist")
             others = [each for each in state.flows if (each.bridge, each.cookie) != (bridge, cookie)]
             ordered = sorted(flows, key=lambda flow: (flow.priority, sorted(flow.match)))
             state.flows = [*others, *(HeldFlow(bridge, cookie, flow) for flow in ordered)]
@@ -118,15 +122,15 @@ class SimulatedSwitch:
     def add_meter(self, bridge: str, number: int, meter: Meter) -> None:
         with self._host.change("port.meter", str(number)) as state:
             if bridge not in [each.name for each in state.bridges]:
-                raise HostRefused(f"add meter {number} to {bridge}: no bridge {bridge}")
+                raise HostRefused(f"add meter {number} to {bridge}: bridge {bridge} does not exist")
             if number in _numbers(state, bridge):
-                raise HostRefused(f"add meter {number} to {bridge}: it exists")
+                raise HostRefused(f"add meter {number} to {bridge}: the meter already exists")
             state.meters.append(HeldMeter(bridge, number, meter))
 
     def change_meter(self, bridge: str, number: int, meter: Meter) -> None:
         with self._host.change("port.meter", str(number)) as state:
             if number not in _numbers(state, bridge):
-                raise HostRefused(f"change meter {number} of {bridge}: there is none")
+                raise HostRefused(f"change meter {number} of {bridge}: the meter does not exist")
             state.meters = [
                 HeldMeter(bridge, number, meter) if (each.bridge, each.number) == (bridge, number) else each
                 for each in state.meters
@@ -135,7 +139,7 @@ class SimulatedSwitch:
     def delete_meter(self, bridge: str, number: int) -> None:
         with self._host.change("port.meter", str(number)) as state:
             if bridge not in [each.name for each in state.bridges]:
-                raise HostRefused(f"delete meter {number} of {bridge}: no bridge {bridge}")
+                raise HostRefused(f"delete meter {number} of {bridge}: bridge {bridge} does not exist")
             state.meters = [each for each in state.meters if (each.bridge, each.number) != (bridge, number)]
             state.flows = [
                 each for each in state.flows if (each.bridge, _meter_of(each.flow)) != (bridge, number)
@@ -145,13 +149,13 @@ class SimulatedSwitch:
 def _forget_settings(state: State, port: Port) -> None:
     switching = state.switching.get(port.bridge)
     if switching is not None:
-        kept = {number: words for number, words in switching.ports.items() if number != port.number}
+        kept = {number: flags for number, flags in switching.ports.items() if number != port.number}
         state.switching[port.bridge] = replace(switching, ports=kept)
 
 
 def _check_datapath(state: State, bridge: str) -> None:
     if any(each.name == bridge and not each.has_datapath for each in state.bridges):
-        raise HostUnreadable(f"{bridge}: it has no datapath")
+        raise HostUnreadable(f"bridge {bridge} has no datapath")
 
 
 def _numbers(state: State, bridge: str) -> list[int]:
@@ -169,11 +173,11 @@ def _has_device(state: State, name: str) -> bool:
 
 def _refusal(state: State, port: Port) -> str | None:
     if port.bridge not in [each.name for each in state.bridges]:
-        return f"no bridge {port.bridge}"
+        return f"bridge {port.bridge} does not exist"
     if port.name in [each.name for each in state.ports]:
-        return "a port of that name exists"
+        return "a port with that name exists"
     if not _has_device(state, port.name):
         return f"could not open network device {port.name}"
     if (port.bridge, port.number) in [(each.bridge, each.number) for each in state.ports]:
-        return f"its OpenFlow port is not {port.number}"
+        return f"OpenFlow port number {port.number} is in use"
     return None

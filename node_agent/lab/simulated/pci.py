@@ -1,18 +1,18 @@
-"""The PCI bus of a simulated host, and what a host has on it whose slots' settings name functions."""
+"""The PCI bus of a simulated host, with the devices that the settings of its slots name."""
 
 from collections.abc import Iterable
 from typing import Final
 
 from events.values import PciAddress
+from node_agent.aspects.links import Representor
+from node_agent.host.host_resources import HostDevice, Place
+from node_agent.host.pci import Netdev, PciDevice, PciDevices
+from node_agent.host.slices import HostRefused
 from node_agent.lab.simulated.host import HeldRepresentor, SimulatedHost
-from node_agent.links import Representor
-from node_agent.pci import Netdev, PciDevice, PciDevices
-from node_agent.places import HostDevice, Place
-from node_agent.slices import HostRefused
 
 _SWITCH: Final = PciAddress("0000:ff:00.0")
 _LINKS: Final = 1000
-"""The kernel's number of the first representor."""
+"""Interface index of the first representor."""
 _NUMBERS: Final[dict[str, tuple[int, int, int]]] = {
     "gpu": (0x10DE, 0x2330, 0x030200),
     "fabric": (0x15B3, 0x1021, 0x020700),
@@ -21,7 +21,7 @@ _NUMBERS: Final[dict[str, tuple[int, int, int]]] = {
 
 
 class SimulatedPci:
-    """`node_agent.passthrough.PciBus`."""
+    """Simulated implementation of `node_agent.aspects.passthrough.PciBus`."""
 
     def __init__(self, host: SimulatedHost) -> None:
         self._host = host
@@ -36,23 +36,23 @@ class SimulatedPci:
                 raise HostRefused(f"reset PCI device {address}: No such file or directory")
 
 
-def plug_in(host: SimulatedHost, places: Iterable[Place]) -> None:
-    """Have the host have what the places name, each in an IOMMU group of its own, kept for guests."""
+def add_pci_devices(host: SimulatedHost, places: Iterable[Place]) -> None:
+    """Add the PCI devices of all places to the host, each in a separate IOMMU group and bound to vfio-pci."""
     places = tuple(places)
     named = [_device(each, place) for place in places for each in place.devices]
     cards = tuple(place.vf for place in places if place.vf is not None)
     with host.change() as state:
-        there = {device.address for device in state.pci}
-        state.pci += [device for device in named if device.address not in there]
+        present = {device.address for device in state.pci}
+        state.pci += [device for device in named if device.address not in present]
         if cards:
             state.pci = [_switching(cards), *(each for each in state.pci if each.address != _SWITCH)]
-        known = {each.number for each in state.representors}
-        new = (number for number, _ in enumerate(cards) if _LINKS + number not in known)
+        existing = {each.number for each in state.representors}
+        new = (number for number, _ in enumerate(cards) if _LINKS + number not in existing)
         state.representors += [_representor(number) for number in new]
 
 
 def _switching(functions: tuple[PciAddress, ...]) -> PciDevice:
-    """The one card whose virtual functions all of them are."""
+    """Return the network card that provides all of these virtual functions."""
     ports = (
         Netdev(f"eth{number}", _LINKS + number, "switch", f"pf0vf{number}")
         for number, _ in enumerate(functions)

@@ -1,24 +1,24 @@
-"""Whether slices of the simulated host can be reached, computed from its state when it is asked: no probe runs.
+"""Reachability of slices of the simulated host, computed from its state on request instead of by probes.
 
-A slice answers while its machine runs and is not frozen, and while its link, its port, its rules and the gateway's
-address are there. Another table's translation that takes what comes to an ingress makes that one unreachable.
+A slice is reachable if its machine runs and is not frozen, and if its link, its port, its rules and the gateway's
+address are present. A foreign table that translates the traffic of an ingress makes that ingress unreachable.
 """
 
 import json
 from dataclasses import dataclass, field
 
 from events.values import SlotIndex
-from node_agent.foreign_rules import ForeignRule
+from node_agent.host.reachability import Findings, Path, paths_of, unreachable
+from node_agent.host.slices import Difference, Slice, SliceNetwork
+from node_agent.host.snapshots import look
 from node_agent.lab.simulated.host import SimulatedHost, State, links_of
-from node_agent.looks import look
-from node_agent.reaching import Findings, Path, paths_of, unreachable
-from node_agent.slices import Difference, Slice, SliceNetwork
-from node_agent.traffic import port_ranges
+from node_agent.packets.foreign_rules import ForeignRule
+from node_agent.packets.traffic import port_ranges
 
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """Names of what the host has, of all slots."""
+    """Names of the objects of all slots on which reachability depends."""
 
     running: frozenset[str]
     links: frozenset[str]
@@ -30,7 +30,7 @@ class _Carried:
 
 @dataclass(eq=False)
 class SimulatedReachability:
-    """`node_agent.host.Reachability`."""
+    """Simulated implementation of `node_agent.host.host.Reachability`."""
 
     host: SimulatedHost
     _watched: set[SlotIndex] = field(default_factory=set)
@@ -70,7 +70,7 @@ def _carried(state: State) -> _Carried:
 
 
 def _taken(rule: ForeignRule) -> list[tuple[int, int]]:
-    """The destination ports of which the rule translates the packets."""
+    """Return the ranges of destination ports that a rule translates."""
     body = json.loads(rule.body)
     if not any("dnat" in statement for statement in body):
         return []

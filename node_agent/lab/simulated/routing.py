@@ -1,16 +1,21 @@
-"""Routes, policy rules and neighbours of the simulated host: refuses a route by a link that is not there or down."""
+"""Routes, policy rules and neighbours of the simulated host.
+
+A route over a missing link or a link that is down is refused.
+"""
 
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Interface
 
 from events.values import Ipv4Address, Ipv4Subnet
-from node_agent.gateway import GatewayLink
+from node_agent.aspects.gateway import GatewayLink
+from node_agent.host.slices import HostRefused
 from node_agent.lab.simulated.host import SimulatedHost
-from node_agent.routing import Neighbour, PolicyRule, Route, own_routes
-from node_agent.slices import HostRefused
+from node_agent.packets.routing import Neighbour, PolicyRule, Route, own_routes
 
 
 class SimulatedRouting:
+    """Routing of the simulated host."""
+
     def __init__(self, host: SimulatedHost) -> None:
         self._host = host
 
@@ -34,10 +39,10 @@ class SimulatedRouting:
             return tuple(each.neighbour for each in state.neighbours if each.link == link)
 
     def delete_neighbours(self, link: str, neighbours: Iterable[Neighbour]) -> None:
-        gone = {*neighbours}
+        removed = {*neighbours}
         with self._host.change("gateway.neighbours", link) as state:
             state.neighbours = [
-                each for each in state.neighbours if each.link != link or each.neighbour not in gone
+                each for each in state.neighbours if each.link != link or each.neighbour not in removed
             ]
 
     def silent(self, link: str, gateways: frozenset[Ipv4Address]) -> frozenset[Ipv4Address]:
@@ -48,13 +53,13 @@ class SimulatedRouting:
 def routes_after(
     name: str, before: GatewayLink, link: GatewayLink, routes: Iterable[Route]
 ) -> Iterator[Route]:
-    """Yield the routes after a change of a link: the kernel adds and removes those of its addresses."""
-    was, is_ = (each.addresses if each.up else frozenset() for each in (before, link))
-    gone = {route for address in was - is_ for route in _of(name, address)}
-    yield from (each for each in routes if each not in gone)
-    yield from (route for address in sorted(is_ - was) for route in _of(name, address))
+    """Yield the routes after a change of a link: the kernel adds and removes the routes of the link's addresses."""
+    old, new = (each.addresses if each.up else frozenset() for each in (before, link))
+    removed = {route for address in old - new for route in _routes_of(name, address)}
+    yield from (each for each in routes if each not in removed)
+    yield from (route for address in sorted(new - old) for route in _routes_of(name, address))
 
 
-def _of(name: str, address: str) -> tuple[Route, ...]:
+def _routes_of(name: str, address: str) -> tuple[Route, ...]:
     interface = IPv4Interface(address)
     return own_routes(name, Ipv4Subnet(str(interface.network)), Ipv4Address(str(interface.ip)))

@@ -1,0 +1,151 @@
+"""One tailer of the ledger for all watchers of a process.
+
+Only the tailer reads how far the ledger is final, reads the new events and encodes them. It wakes the watchers, and
+each reads from the ring at its own position. After each poll it pauses briefly, so that a busy ledger arrives in small
+batches and fifty watchers are woken fifty times a second and not at every commit. A slow watcher delays no other.
+
+A crash leaves nothing behind: the tailer begins at the end of the ledger, and older events are read from the database.
+After an outage, the database may be a different one, restored from a backup. Then all watches end, and a cursor that
+no longer exists is refused.
+"""
+
+import asyncio
+from typing import Final
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from control_plane.api.feed.ledger_pages import Past
+from control_plane.api.feed.ring import Ring, ledger_range
+from control_plane.following.follow import RECONNECT_SECONDS
+from control_plane.following.wake import Waiter
+from control_plane.outage import DATABASE_UNAVAILABLE
+from control_plane.time_travel.time_limit import time_limit
+from events.ledger.connection import ledger_connection
+from events.ledger.cursors import Cursor, holds, last_up_to
+from events.ledger.tail import Tail
+from events.values import Epoch, Position
+
+log = structlog.get_logger()
+BATCH: Final = 500
+GATHER_SECONDS: Final = 0.02
+_BEGIN_POLL_SECONDS: Final = 0.05
+
+
+class Feed:
+    """The newest events of the ledger, and waiting for more. `incarnation` changes when all watches must end."""
+
+    def __init__(self, engine: AsyncEngine, tail: Tail, waiter: Waiter) -> None:
+        self._engine, self._tail, self._waiter = engine, tail, waiter
+        self._begun = self._may_differ = False
+        self._epoch: Epoch | None = None
+        self._grown = asyncio.Event()
+        self._waiting: set[asyncio.Event] = set()
+        self.past = Past(engine)
+        self.ring = Ring(Position(0))
+        self.incarnation = 0
+
+    @property
+    def final(self) -> Position:
+        """Position up to which the ledger was final at the last poll; 0 before the first."""
+        return self.ring.final
+
+    async def run(self) -> None:
+        """Follow the end of the ledger until cancelled; watchers wait while the database is unavailable."""
+        while True:
+            try:
+                grew = await self._poll()
+            except DATABASE_UNAVAILABLE as error:
+                log.warning("feed_connection_lost", error=str(error))
+                self._may_differ = True
+                await asyncio.sleep(RECONNECT_SECONDS)
+            else:
+                if grew:
+                    await asyncio.sleep(GATHER_SECONDS)
+                await self._waiter.wait(busy=grew)
+
+    async def up_to_date(self) -> Position:
+        """Return the position up to which the ledger is final, by a poll that begins now. Raises `NotYetKnown`."""
+        polled = asyncio.Event()
+        self._waiting.add(polled)
+        self._waiter.wake()
+        try:
+            async with time_limit(
+                "ledger_end_unknown", "the end of the ledger could not be read in time; retry"
+            ):
+                await polled.wait()
+        finally:
+            self._waiting.discard(polled)
+        return self.final
+
+    async def grows_past(self, position: Position, seconds: float) -> bool:
+        """Wait for events after a position, or for all watches to end; return False if neither happens in time."""
+        incarnation = self.incarnation
+        try:
+            async with asyncio.timeout(seconds):
+                while self.final <= position and self.incarnation == incarnation:
+                    await self._grown.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def end_watches(self) -> None:
+        """End every watch; its client reconnects, to this process or another."""
+        self.incarnation += 1
+        self._wake_watchers()
+
+    async def _poll(self) -> bool:
+        waiting = tuple(self._waiting)
+        if not self._begun or (self._may_differ and not await self._is_same_ledger()):
+            await self._begin()
+        self._may_differ = False
+        before = self.final
+        batch = await self._tail.batch(before, BATCH)
+        if batch.final > before:
+            self.ring.add(ledger_range(before, batch.final, batch.events))
+            if batch.events:
+                self._epoch = batch.events[-1].epoch
+            self._wake_watchers()
+        if len(batch.events) < BATCH:
+            for polled in waiting:
+                polled.set()
+        return batch.final > before
+
+    async def _is_same_ledger(self) -> bool:
+        """Return whether the ledger is the one that was followed. A wrong False only makes watchers reconnect.
+
+        The position itself is checked, and not the last event before it: after a restored event, positions that were
+        dead hold events of a later epoch, and those would be skipped.
+        """
+        if self.final == 0:
+            return True
+        cursor = Cursor(self.final, self._epoch)
+        async with self._engine.connect() as conn:
+            if self._epoch is not None and await holds(await ledger_connection(conn), cursor):
+                return True
+        log.warning("feed_restarted_at_end", after=str(cursor))
+        return False
+
+    async def _begin(self) -> None:
+        """Start at the current end of the ledger."""
+        final = await self._end()
+        async with self._engine.connect() as conn:
+            last = await last_up_to(await ledger_connection(conn), final)
+        if self._begun:
+            self.incarnation += 1
+        self.ring, self._epoch, self._begun = Ring(final), last and last.epoch, True
+        self._wake_watchers()
+
+    async def _end(self) -> Position:
+        while not (final := await self._tail.final()):
+            # 0 means that the bound is unknown because an append is running, or that the ledger has no event. In the
+            # latter case its beginning is close enough. Dead positions there are recorded only by reading them.
+            first = await self._tail.batch(Position(0), 1)
+            if not first.events:
+                return first.final
+            await asyncio.sleep(_BEGIN_POLL_SECONDS)
+        return final
+
+    def _wake_watchers(self) -> None:
+        grown, self._grown = self._grown, asyncio.Event()
+        grown.set()

@@ -1,0 +1,93 @@
+"""Pages of the ledger, for lists and for watchers that are behind the events that the feed keeps in memory.
+
+Events with a correlation id are found through the timeline of the allocation (`read_models.allocations`), up to the
+checkpoint of its projector: the ledger has no index on correlation ids, and for an old allocation a scan would read
+everything since its request. After the checkpoint, the ledger itself is scanned.
+
+The number of concurrent readers is limited, so that watchers that catch up leave connections to other requests.
+"""
+
+import asyncio
+from typing import Final, NamedTuple
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from events.envelope import Recorded
+from events.facts import Fact
+from events.ledger.connection import ledger_connection
+from events.ledger.cursors import Cursor, last_up_to
+from events.ledger.search import EventFilter, Found, find, find_at
+from events.ledger.store import read_range
+from events.values import Position, allocation_of
+from read_models import allocations, checkpoints
+
+PAGE: Final = 200
+READERS: Final = 2
+WINDOWS: Final = 50
+"""Maximum number of windows of the ledger that are scanned for one page of a list, however few events match."""
+
+
+class Section(NamedTuple):
+    """Events in order, the position up to which the ledger was scanned, and the cursor there; None before any event."""
+
+    events: tuple[Recorded[Fact], ...]
+    reached: Position
+    cursor: Cursor | None
+
+
+class Past:
+    """Reader of final events. The caller passes the position up to which the ledger is final."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine, self._turns = engine, asyncio.Semaphore(READERS)
+
+    async def page(self, pick: EventFilter, after: Position, upto: Position, limit: int = PAGE) -> Section:
+        """Return the next events that match a filter, possibly none, and the position up to which it scanned."""
+        async with self._turns, self._engine.connect() as conn:
+            events, reached = await _page(conn, pick, after, upto, limit)
+            if events and (pick.everything or events[-1].position == reached):
+                return Section(events, reached, Cursor(events[-1].position, events[-1].epoch))
+            last = await last_up_to(await ledger_connection(conn), reached)
+            return Section(events, reached, last and last.cursor)
+
+    async def full_page(self, pick: EventFilter, after: Position, upto: Position, limit: int) -> Section:
+        """Like `page`, but the page is short only at the end of the ledger, or if very few events match."""
+        section = await self.page(pick, after, upto, limit)
+        for _ in range(WINDOWS):
+            if section.reached >= upto or len(section.events) == limit:
+                break
+            more = await self.page(pick, section.reached, upto, limit - len(section.events))
+            section = more._replace(events=section.events + more.events)
+        return section
+
+
+async def _page(
+    conn: AsyncConnection, pick: EventFilter, after: Position, upto: Position, limit: int
+) -> Found:
+    if pick.everything:
+        events = await read_range(await ledger_connection(conn), after, upto, limit=limit)
+        return Found(events, events[-1].position if len(events) == limit else upto)
+    if pick.correlations and not pick.streams:
+        found = await _from_timelines(conn, pick, after, upto, limit)
+        if found.reached > after:
+            return found
+    return await find(conn, pick, after=after, upto=upto, limit=limit)
+
+
+async def _from_timelines(
+    conn: AsyncConnection, pick: EventFilter, after: Position, upto: Position, limit: int
+) -> Found:
+    """Return the matching events of the allocations' timelines, up to the checkpoint of their projector.
+
+    The timelines are read after the checkpoint, so they are complete up to it.
+    """
+    checkpoint = await checkpoints.find(conn, "allocations")
+    reached = min(upto, checkpoint.position if checkpoint else Position(0))
+    if reached <= after:
+        return Found((), after)
+    listed: set[Position] = set()
+    for correlation in pick.correlations:
+        listed.update(await allocations.positions(conn, allocation_of(correlation), after=after, limit=limit))
+    positions = sorted(position for position in listed if after < position <= reached)[:limit]
+    events = await find_at(conn, pick, positions)
+    return Found(events, positions[-1] if len(positions) == limit else reached)

@@ -1,0 +1,85 @@
+"""The newest part of the ledger in memory, as the bytes sent to watchers: each event is encoded once for all of them.
+
+The ledger is added in consecutive ranges without a gap, and the oldest ranges are dropped when a limit is exceeded. A
+range also has its joined bytes: watchers of everything that are at its start, which are nearly all of them most of the
+time, are sent those same bytes. One loop writes, and all readers run in the thread of that loop.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from control_plane.api.views.views import event_view
+from events.envelope import Recorded
+from events.facts import Fact
+from events.ledger.cursors import Cursor
+from events.ledger.search import EventAttributes, EventFilter, attributes_of
+from events.values import Position
+
+EVENTS: Final = 10_000
+BYTES: Final = 16 * 2**20
+
+
+class Message(NamedTuple):
+    """An encoded event, and the traits by which a watcher can filter it."""
+
+    cursor: Cursor
+    traits: EventAttributes
+    wire: bytes
+
+
+def message(recorded: Recorded[Fact]) -> Message:
+    """Encode an event as a server-sent event (WHATWG HTML, section 9.2): `id` is the cursor, `event` the event type."""
+    cursor, traits = Cursor(recorded.position, recorded.epoch), attributes_of(recorded)
+    view = event_view(recorded).model_dump_json()
+    return Message(cursor, traits, f"id: {cursor}\nevent: {traits.type}\ndata: {view}\n\n".encode())
+
+
+class LedgerRange(NamedTuple):
+    """All events after position `after` up to `upto`; `wire` is their joined bytes."""
+
+    after: Position
+    upto: Position
+    messages: tuple[Message, ...]
+    wire: bytes
+
+    def picked(self, pick: EventFilter, after: Position) -> bytes:
+        """Return the bytes of the events after a position that match the filter."""
+        if pick.everything and after <= self.after:
+            return self.wire
+        return b"".join(
+            [each.wire for each in self.messages if each.cursor.position > after and pick.takes(each.traits)]
+        )
+
+
+def ledger_range(after: Position, upto: Position, events: Iterable[Recorded[Fact]]) -> LedgerRange:
+    messages = tuple(map(message, events))
+    return LedgerRange(after, upto, messages, b"".join([each.wire for each in messages]))
+
+
+class Ring:
+    """The ranges from position `reach` to `final`; events before `reach` must be read from the database."""
+
+    def __init__(self, final: Position, *, events: int = EVENTS, size: int = BYTES) -> None:
+        self.reach = self.final = final
+        self._ranges: deque[LedgerRange] = deque()
+        self._events, self._size = events, size
+
+    def add(self, added: LedgerRange) -> None:
+        """Append the range that begins where the last one ended."""
+        assert added.after == self.final, "ranges are added without a gap"
+        self._ranges.append(added)
+        self.final = added.upto
+        self._events -= len(added.messages)
+        self._size -= len(added.wire)
+        while self._ranges and (self._events < 0 or self._size < 0):
+            dropped = self._ranges.popleft()
+            self._events += len(dropped.messages)
+            self._size += len(dropped.wire)
+            self.reach = dropped.upto
+
+    def behind(self, position: Position) -> LedgerRange | None:
+        """Return the range that has the events after a position, which must be at least `reach`; None at the end."""
+        index = bisect_right(self._ranges, position, key=lambda each: each.upto)
+        return self._ranges[index] if index < len(self._ranges) else None

@@ -1,0 +1,230 @@
+"""Request bodies. Closed and strict: unknown fields and wrong types are refused, all reasons in one response."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from control_plane.api.views.offered_images import image_offered_here
+from control_plane.decisions.public_addresses import (
+    FIRST_PORT,
+    LAST_PORT,
+    AddressRequest,
+    IngressRequest,
+    PortRequest,
+    host_address,
+    normalized_sources,
+)
+from control_plane.decisions.refusals import Refused
+from control_plane.decisions.requests import network_mode_offered, sku_offered
+from control_plane.decisions.tasks import REQUESTABLE, kind_requestable
+from events import values
+from events.ssh_keys import ssh_public_key
+from events.values import InvalidValue
+from tasks.catalogue import bounds_of
+from tasks.orders import MOST_MAPPINGS
+
+MAX_KEYS_BYTES: Final = bounds_of("slice.apply").payload_bytes * 3 // 8
+"""Upper limit of all SSH keys of a request together, so that they fit into an order: JSON may escape each byte as
+two.
+"""
+MAX_LEASE_SECONDS: Final = 365 * 24 * 3600
+
+
+def _decided_by(decide: Callable[[str], str]) -> AfterValidator:
+    """Return a validator that runs a decision on a field, so that its objections are reported with the schema's."""
+
+    def check(value: str) -> str:
+        try:
+            return decide(value)
+        except Refused as refused:
+            [objection] = refused.objections
+            context: dict[str, Any] = {"reason": objection.message, "refusal": type(refused).__name__}
+            raise PydanticCustomError(objection.code, "{reason}", context) from None
+
+    return AfterValidator(check)
+
+
+def _fit_into_an_order(keys: list[str]) -> list[str]:
+    # An order is one message of bounded size (TSK-1), and the caller controls only the size of the keys.
+    if sum(len(key.encode()) for key in keys) > MAX_KEYS_BYTES:
+        raise InvalidValue("list of SSH public keys", len(keys), f"at most {MAX_KEYS_BYTES} bytes together")
+    return keys
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+Source = Annotated[str, AfterValidator(values.ipv4_subnet)]
+
+
+class _Ingress(Body):
+    slot: int = Field(default=0, ge=0, lt=values.MAX_SLOTS)
+    """Index of the slot within the allocation, counted from 0."""
+    sources: list[Source] = Field(default=[], max_length=16)
+    """Networks from which connections are allowed; empty: all."""
+
+    @property
+    def allowed(self) -> tuple[values.Ipv4Subnet, ...]:
+        return normalized_sources(values.Ipv4Subnet(each) for each in self.sources)
+
+
+class OpenPort(_Ingress):
+    """An ingress rule from a port of a public address to a port of the slice. Without `public_port`, any free one."""
+
+    kind: Literal["port"] = "port"
+    protocol: Literal["tcp", "udp"] = "tcp"
+    port: Port
+    public_port: Port | None = None
+
+    @property
+    def requested(self) -> IngressRequest:
+        return IngressRequest(
+            self.slot, PortRequest(self.protocol, self.port, self.public_port), self.allowed
+        )
+
+
+class OpenAddress(_Ingress):
+    """An ingress rule from a whole public address to the slice: all protocols and ports."""
+
+    kind: Literal["address"] = "address"
+
+    @property
+    def requested(self) -> IngressRequest:
+        return IngressRequest(self.slot, AddressRequest(), self.allowed)
+
+
+def _kind(body: Any) -> Any:
+    return body.get("kind", "port") if isinstance(body, dict) else getattr(body, "kind", None)
+
+
+OpenIngress = Annotated[
+    Annotated[OpenPort, Tag("port")] | Annotated[OpenAddress, Tag("address")], Discriminator(_kind)
+]
+"""Request body of `POST /v1/allocations/{allocation}/ingress`."""
+
+
+class NodeAddress(Body):
+    """A public address of a node: assigned to one slice as a `whole`, or to several slices port by port (`ports`)."""
+
+    address: Annotated[str, AfterValidator(values.ipv4_address), _decided_by(host_address)]
+    use: Literal["whole", "ports"]
+    first_port: Port = FIRST_PORT
+    last_port: Port = LAST_PORT
+
+    @model_validator(mode="after")
+    def _has_ports(self) -> Self:
+        if self.first_port > self.last_port:
+            reason = f"first_port {self.first_port} is greater than last_port {self.last_port}; swap them"
+            raise PydanticCustomError("no_ports", "{reason}", {"reason": reason})
+        return self
+
+
+class NodeAddresses(Body):
+    """Request body of `PUT /v1/nodes/{node}/public-addresses`: the complete list of the node's public addresses."""
+
+    addresses: list[NodeAddress] = Field(max_length=256)
+
+    @model_validator(mode="after")
+    def _names_each_once(self) -> Self:
+        listed = [each.address for each in self.addresses]
+        if repeated := sorted({each for each in listed if listed.count(each) > 1}):
+            reason = f"{', '.join(repeated)}: listed more than once; list each address once"
+            raise PydanticCustomError("duplicate_address", "{reason}", {"reason": reason})
+        return self
+
+
+class CreateAllocation(Body):
+    """Request body of `POST /v1/allocations`."""
+
+    project: Annotated[str, AfterValidator(values.project_id)] = "default"
+    sku: Annotated[str, _decided_by(sku_offered)]
+    network_mode: Annotated[str, _decided_by(network_mode_offered)] = "private-nat"
+    image: Annotated[str, _decided_by(image_offered_here)] = "lab-guest"
+    ssh_authorized_keys: Annotated[
+        list[Annotated[str, AfterValidator(ssh_public_key)]],
+        Field(min_length=1, max_length=16),
+        AfterValidator(_fit_into_an_order),
+    ]
+    lease_seconds: int = Field(default=3600, ge=60, le=MAX_LEASE_SECONDS)
+    slot_count: int = Field(default=1, ge=1, le=values.MAX_SLOTS)
+    node: Annotated[str, AfterValidator(values.node_id)] | None = None
+    """The node to place all slots on, real or simulated; if null, placement chooses one."""
+    ingress: list[OpenIngress] = Field(default=[], max_length=MOST_MAPPINGS)
+    replace_on_failure: bool = True
+    """Whether the allocation is placed on another node, once, if its bring-up fails due to a node fault."""
+    labels: dict[Annotated[str, Field(max_length=63)], Annotated[str, Field(max_length=255)]] = Field(
+        default={}, max_length=32
+    )
+
+    @model_validator(mode="after")
+    def _has_ingress_for_its_own_slots_only(self) -> Self:
+        if self.ingress and self.network_mode != "public-nat":
+            reason = f"network mode {self.network_mode} does not support ingress; use public-nat"
+            raise PydanticCustomError("ingress_needs_public_nat", "{reason}", {"reason": reason})
+        if beyond := [each.slot for each in self.ingress if each.slot >= self.slot_count]:
+            reason = f"slot {max(beyond)} is out of range: slot_count is {self.slot_count}, and slots are counted from 0"
+            raise PydanticCustomError("unknown_slot_index", "{reason}", {"reason": reason})
+        return self
+
+
+Why = Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[^\x00]*$")]
+"""The admin's reason for the action. It is recorded in the ledger."""
+
+
+class RevokeNode(Body):
+    """Request body of `POST /v1/nodes/{node}/revoke`."""
+
+    reason: Why
+
+
+class ForceRelease(Body):
+    """Request body of `POST /v1/nodes/{node}/slots/{index}/force-release`."""
+
+    reason: Why
+
+
+class Readmit(Body):
+    """Request body of `POST /v1/nodes/{node}/readmit` and `POST /v1/nodes/{node}/slots/{index}/readmit`."""
+
+    reason: Why
+
+
+class RegisterNode(Body):
+    """Request body of `POST /v1/nodes`."""
+
+    id: Annotated[str, AfterValidator(values.node_id)]
+
+
+class RequestTask(Body):
+    """Request body of `POST /v1/tasks`: `slot_id` for a task that concerns one slot, `node_id` for one of a whole
+    node.
+    """
+
+    kind: Annotated[str, _decided_by(kind_requestable)]
+    node_id: Annotated[str, AfterValidator(values.node_id)] | None = None
+    slot_id: Annotated[str, AfterValidator(values.slot_id)] | None = None
+
+    @model_validator(mode="after")
+    def _names_either_a_slot_or_a_node(self) -> Self:
+        of_slot = REQUESTABLE[self.kind]
+        target, other = (self.slot_id, self.node_id) if of_slot else (self.node_id, self.slot_id)
+        if target is None or other is not None:
+            required, excess = ("slot_id", "node_id") if of_slot else ("node_id", "slot_id")
+            raise PydanticCustomError(
+                "invalid_target",
+                "{reason}",
+                {"reason": f"a task of kind {self.kind} requires {required}, and not {excess}"},
+            )
+        return self

@@ -1,0 +1,225 @@
+"""The one table from refusals to HTTP responses: RFC 9457 `application/problem+json`, with every reason at once."""
+
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+
+from control_plane.api.requests.invalid import refusal_of
+from control_plane.api.requests.request_checks import escaped_text
+from control_plane.decisions.refusals import (
+    BadRequest,
+    Conflict,
+    Forbidden,
+    Gone,
+    Malformed,
+    NotYetKnown,
+    Objection,
+    Refused,
+    Throttled,
+    Unauthorised,
+    UnknownName,
+    UnsupportedMediaType,
+)
+from control_plane.outage import DATABASE_UNAVAILABLE
+from control_plane.queues.redis_nodes import RedisUnavailable
+from events.ledger.errors import KeyBusy, KeyReused, UnreadableEvent
+
+log = structlog.get_logger()
+MEDIA_TYPE: Final = "application/problem+json"
+URN: Final = "urn:sliceplane:problem:"
+_METHODS: Final = ("DELETE", "GET", "PATCH", "POST", "PUT")
+
+
+class Kind(NamedTuple):
+    """A problem type: the last part of its URN, its HTTP status and its title."""
+
+    name: str
+    status: int
+    title: str
+
+
+KINDS: Final[dict[type[Refused], Kind]] = {
+    BadRequest: Kind("bad-request", 400, "The body is not valid JSON"),
+    UnsupportedMediaType: Kind("unsupported-media-type", 415, "The media type of the body is not supported"),
+    Malformed: Kind("malformed", 422, "The request is malformed"),
+    UnknownName: Kind("unknown-name", 404, "The named resource does not exist"),
+    Gone: Kind("gone", 410, "The cursor is no longer valid"),
+    Conflict: Kind("conflict", 409, "The request conflicts with the current state"),
+    NotYetKnown: Kind("not-yet-known", 503, "The answer is not available yet; retry"),
+    Throttled: Kind("throttled", 429, "Too many requests"),
+    Unauthorised: Kind("unauthorised", 401, "Invalid or unknown credentials"),
+    Forbidden: Kind("forbidden", 403, "The caller lacks the required permission"),
+}
+BROKEN: Final = Kind("internal-error", 500, "Internal error in Sliceplane")
+DATABASE: Final = Kind("database-unavailable", 503, "The database does not respond")
+REDIS: Final = Kind("queues-unavailable", 503, "The task queues do not respond")
+UNREADABLE: Final = Kind("unreadable-event", 503, "An event required for this answer cannot be read")
+OTHERS: Final = (BROKEN, DATABASE, REDIS, UNREADABLE)
+"""Problems that are failures of the service, not refusals."""
+
+
+class ReasonBody(BaseModel):
+    """One reason for a problem. `field` is a JSON pointer (RFC 6901) into the request body; `parameter` names a query
+    parameter, a path parameter or a header.
+    """
+
+    code: str
+    message: str
+    field: str | None = None
+    parameter: str | None = None
+
+
+class Problem(BaseModel):
+    """Problem details (RFC 9457), extended by `reasons` and `request_id`."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    reasons: list[ReasonBody]
+    request_id: str
+
+
+def _response(kinds: Iterable[Kind]) -> dict[str, Any]:
+    description = "; ".join(f"{URN}{kind.name}: {kind.title}" for kind in kinds)
+    schema = {"$ref": f"#/components/schemas/{Problem.__name__}"}
+    return {"description": description, "content": {MEDIA_TYPE: {"schema": schema}}}
+
+
+def schemas() -> dict[str, Any]:
+    """Return the schemas that the problem responses of the OpenAPI document refer to, by name."""
+    _, found = models_json_schema([(Problem, "serialization")], ref_template="#/components/schemas/{model}")
+    return dict(found["$defs"])
+
+
+_ALL: Final = (*KINDS.values(), *OTHERS)
+PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
+    status: _response(kind for kind in _ALL if kind.status == status)
+    for status in sorted({kind.status for kind in _ALL})
+}
+
+
+def problem(request: Request, kind: Kind, objections: Iterable[Objection], **headers: str) -> JSONResponse:
+    """Build the problem response of a refused or failed request, and log it."""
+    reasons = [ReasonBody(**objection._asdict()) for objection in objections]
+    body = Problem(
+        type=f"{URN}{kind.name}",
+        title=kind.title,
+        status=kind.status,
+        detail="; ".join(_with_field(reason) for reason in reasons),
+        reasons=reasons,
+        request_id=request.state.request_id,
+    )
+    if kind is KINDS[Unauthorised]:
+        headers["WWW-Authenticate"] = "Bearer"
+    if kind.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers["Retry-After"] = "1"
+    log.info("request_refused", status=kind.status, reasons=[reason.code for reason in reasons])
+    return JSONResponse(body.model_dump(), kind.status, headers, MEDIA_TYPE)
+
+
+def _with_field(reason: ReasonBody) -> str:
+    return f"{reason.field}: {reason.message}" if reason.field else reason.message
+
+
+def install(app: FastAPI) -> None:
+    """Install the exception handlers that turn every refusal and failure of the application into a problem."""
+    _install_outages(app)
+
+    @app.exception_handler(Refused)
+    async def refused(request: Request, error: Refused) -> JSONResponse:
+        return _refusal(request, [error])
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(request: Request, error: RequestValidationError) -> JSONResponse:
+        return _refusal(request, [refusal_of(one, error.body) for one in error.errors()])
+
+    @app.exception_handler(KeyReused)
+    async def reused(request: Request, _error: KeyReused) -> JSONResponse:
+        reason = (
+            "this Idempotency-Key was used with a different request body; use a new key for a new request"
+        )
+        return problem(request, KINDS[Conflict], [Objection("idempotency_key_reused", reason)])
+
+    @app.exception_handler(KeyBusy)
+    async def busy(request: Request, _error: KeyBusy) -> JSONResponse:
+        reason = (
+            "the first request with this Idempotency-Key is still in progress; retry later with the same key"
+        )
+        objection = Objection("idempotency_key_in_use", reason)
+        return problem(request, KINDS[Conflict], [objection], **{"Retry-After": "1"})
+
+    @app.exception_handler(Exception)
+    async def broken(request: Request, error: Exception) -> JSONResponse:
+        log.error("request_failed", path=request.url.path, exc_info=error)
+        reason = (
+            "the request failed; the control plane's log has the cause under the request id of this response"
+        )
+        return problem(request, BROKEN, [Objection("internal_error", reason)])
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        if error.status_code == HTTPStatus.BAD_REQUEST:
+            reason = "the body is not valid JSON in UTF-8, or is nested too deeply"
+            return problem(request, KINDS[BadRequest], [Objection("invalid_json", reason)])
+        kind = Kind(error.detail.lower().replace(" ", "-"), error.status_code, error.detail)
+        reason = f"{request.method} {escaped_text(request.url.path)}: {error.detail}"
+        headers = (
+            {"Allow": _allowed(app, request)} if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else {}
+        )
+        return problem(request, kind, [Objection(kind.name.replace("-", "_"), reason)], **headers)
+
+
+def _allowed(app: FastAPI, request: Request) -> str:
+    """Return the methods that a path supports, in the form of the `Allow` header (RFC 9110, section 10.2.1)."""
+    found = {
+        method
+        for method in _METHODS
+        for route in app.routes
+        if route.matches({**request.scope, "method": method})[0] is Match.FULL
+    }
+    return ", ".join(sorted(found | ({"HEAD"} if "GET" in found else set())))
+
+
+def _install_outages(app: FastAPI) -> None:
+    """Install the handlers of outages: an unreadable event, Redis down, the database down."""
+
+    @app.exception_handler(UnreadableEvent)
+    async def unreadable(request: Request, error: UnreadableEvent) -> JSONResponse:
+        log.error("event_unreadable", position=error.position, error=str(error))
+        return problem(request, UNREADABLE, [Objection("unreadable_event", str(error))])
+
+    @app.exception_handler(RedisUnavailable)
+    async def without_queues(request: Request, error: RedisUnavailable) -> JSONResponse:
+        log.warning("redis_away", error=str(error))
+        reason = "Redis, which stores the nodes' task queues, does not respond; retry"
+        return problem(request, REDIS, [Objection("queues_unavailable", reason)])
+
+    async def without_database(request: Request, error: Exception) -> JSONResponse:
+        log.warning("database_unavailable", error=str(error))
+        reason = (
+            "Postgres timed out, closed the connection or has no connection available, so the outcome of the request is"
+            " unknown; retry with the same Idempotency-Key"
+        )
+        return problem(request, DATABASE, [Objection("database_unavailable", reason)])
+
+    for away in DATABASE_UNAVAILABLE:
+        app.add_exception_handler(away, without_database)
+
+
+def _refusal(request: Request, refusals: list[Refused]) -> JSONResponse:
+    """Return all objections in one response. Its status is that of the refusal that ranks first in `KINDS`."""
+    worst = min((type(refusal) for refusal in refusals), key=list(KINDS).index)
+    objections = [objection for refusal in refusals for objection in refusal.objections]
+    waits = [refusal.retry_after for refusal in refusals if isinstance(refusal, Throttled)]
+    headers = {"Retry-After": str(max(waits))} if waits else {}
+    return problem(request, KINDS[worst], objections, **headers)

@@ -1,0 +1,80 @@
+"""Refusal of a throttled node's requests before they reach the database, in one process.
+
+The budget in Postgres decides. This gate stores its refusal until the node may retry, and bounds the concurrent report
+requests of one node in this process. A node that sends as fast as it can therefore costs one credential look-up per
+request, and cannot occupy the database connections of other requests.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from control_plane.decisions.refusals import Objection, Throttled
+from events.values import NodeId
+
+IN_PROGRESS: Final = 4
+"""Concurrent requests of one node. An agent sends one at a time, and may send another after a timeout."""
+_REMEMBERED_SECONDS: Final = 120.0
+_MANY: Final = 1024
+
+
+@dataclass(slots=True)
+class _Refusal:
+    """The last refusal of a node by the budget, and the requests that were refused because of it since."""
+
+    at: float
+    until: float
+    since: int = 0
+
+
+class ReportGate:
+    """Gate for the report requests of all nodes. Not thread-safe: used by one event loop."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._in_progress = Counter[NodeId]()
+        self._refusals: dict[NodeId, _Refusal] = {}
+
+    @contextmanager
+    def entered(self, node: NodeId) -> Iterator[None]:
+        """Count a request of the node as in progress while the body runs. Raises `Throttled`."""
+        refusal = self._refusals.get(node)
+        left = 0.0 if refusal is None else refusal.until - self._now()
+        if left > 0 or self._in_progress[node] >= IN_PROGRESS:
+            if refusal is not None:
+                refusal.since += 1
+            wait = max(1, round(left))
+            raise Throttled(
+                wait,
+                Objection("reports_throttled", f"node {node} exceeded its report budget; retry in {wait} s"),
+            )
+        self._in_progress[node] += 1
+        try:
+            yield
+        finally:
+            self._in_progress[node] -= 1
+            if not self._in_progress[node]:
+                del self._in_progress[node]
+
+    def is_throttled(self, node: NodeId) -> bool:
+        """Return whether the budget refused reports of the node in this process within the last minutes."""
+        return node in self._refusals
+
+    def refused(self, node: NodeId, seconds: int) -> int:
+        """Store a refusal by the budget; return how many requests it accounts for."""
+        now, before = self._now(), self._refusals.get(node)
+        if len(self._refusals) >= _MANY:
+            self._refusals = {
+                name: each for name, each in self._refusals.items() if now - each.at < _REMEMBERED_SECONDS
+            }
+        self._refusals[node] = _Refusal(now, now + seconds)
+        return 1 + (0 if before is None else before.since)
+
+    def taken(self, node: NodeId) -> None:
+        """Forget an old refusal, because reports of the node are taken again."""
+        refusal = self._refusals.get(node)
+        if refusal is not None and self._now() - refusal.at >= _REMEMBERED_SECONDS:
+            del self._refusals[node]

@@ -1,0 +1,148 @@
+"""Checks of every request before its route runs: values that cannot be stored, and the media type. Support for HEAD.
+
+A value that Postgres cannot store in a column or a JSON document (a zero byte or a lone surrogate in a text, a number
+outside 64 bits) is refused here, wherever it occurs in the path, the query or the body. Routes need no such check.
+"""
+
+import asyncio
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from fastapi import Request
+from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from control_plane.decisions.refusals import Malformed, Objection, UnsupportedMediaType
+
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
+_NUMBER: Final = re.compile(r"[+-]?[0-9]+")
+_CHARACTER: Final = "has a character that cannot be stored (U+0000 or a surrogate)"
+_DIGITS: Final = 19
+"""Digits of the largest 64-bit integer. Python refuses to convert digit strings of more than 4,300."""
+_SMALLEST, _LARGEST = -(2**63), 2**63 - 1
+_JSON: Final = "application/json"
+_STREAM: Final = "text/event-stream"
+
+
+async def storable(request: Request) -> None:
+    """Check that the database can store every value of the request.
+
+    Raises `Malformed` with all values that it cannot store, and `UnsupportedMediaType` for a body that is not JSON.
+    """
+    route = request.scope["route"]
+    assert isinstance(route, APIRoute), "the application has no other kind of route with dependencies"
+    given = [*request.path_params.items(), *request.query_params.multi_items()]
+    objections = [
+        Objection(reason[0], f"{name}: {reason[1]}", parameter=name)
+        for name, value in given
+        for reason in _of_text(str(value))
+    ]
+    if route.body_field is not None and await request.body():
+        _require_json(request)
+        objections += _of_body(await request.json())
+    if objections:
+        raise Malformed(*objections)
+
+
+def _require_json(request: Request) -> None:
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != _JSON:
+        given = f"{media_type[:64]!r}" if media_type else "missing"
+        reason = f"the media type of the body is {given}; send {_JSON!r} in the Content-Type header"
+        raise UnsupportedMediaType(Objection("unsupported_media_type", reason, parameter="Content-Type"))
+
+
+def _of_text(value: str) -> Iterator[tuple[str, str]]:
+    if _UNSTORABLE.search(value):
+        yield "unstorable_character", _CHARACTER
+    elif _NUMBER.fullmatch(value):
+        digits = value.lstrip("+-").lstrip("0")
+        if len(digits) > _DIGITS or not _SMALLEST <= int(value) <= _LARGEST:
+            yield "number_out_of_range", f"{value[:64]} is outside the range of 64-bit integers"
+
+
+def _of_body(body: Any) -> Iterator[Objection]:
+    """Return the objections to the values of a JSON document, each with its JSON pointer (RFC 6901)."""
+    # A stack instead of recursion: the document may be nested as deeply as Python's recursion limit allows.
+    left: list[tuple[str, Any]] = [("", body)]
+    while left:
+        pointer, value = left.pop()
+        match value:
+            case dict():
+                below = [(f"{pointer}/{escaped(key)}", key, each) for key, each in value.items()]
+                left += [(there, each) for there, key, each in below]
+                left += [(there, key) for there, key, each in below if _UNSTORABLE.search(key)]
+            case list():
+                left += [(f"{pointer}/{index}", each) for index, each in enumerate(value)]
+            case _:
+                yield from _of_scalar(pointer, value)
+
+
+def _of_scalar(pointer: str, value: Any) -> Iterator[Objection]:
+    match value:
+        case str() if _UNSTORABLE.search(value):
+            yield Objection("unstorable_character", _CHARACTER, escaped_text(pointer))
+        case bool():
+            pass
+        case int() if not _SMALLEST <= value <= _LARGEST:
+            yield Objection(
+                "number_out_of_range", "the number is outside the range of 64-bit integers", pointer
+            )
+        case float() if not math.isfinite(value):
+            yield Objection(
+                "number_out_of_range", "the number is outside the range of 64-bit floats", pointer
+            )
+        case _:
+            pass
+
+
+def escaped(key: object) -> str:
+    """Return a key escaped for a JSON pointer (RFC 6901, section 3)."""
+    return str(key).replace("~", "~0").replace("/", "~1")
+
+
+def escaped_text(text: str) -> str:
+    """Return the text with lone surrogates escaped, because UTF-8 cannot encode them."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+class HeadAsGet:
+    """Middleware that answers HEAD like GET without a body (RFC 9110, section 9.3.2). A stream ends after its
+    headers.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+        streams = asyncio.Event()
+
+        async def without_body(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await send(message)
+                if Headers(raw=message["headers"]).get("content-type", "").startswith(_STREAM):
+                    streams.set()
+            elif not message.get("more_body", False):
+                await send({"type": "http.response.body", "body": b""})
+
+        async def answer() -> None:
+            await self._app({**scope, "method": "GET"}, receive, without_body)
+
+        answering = asyncio.create_task(answer())
+        streaming = asyncio.create_task(streams.wait())
+        try:
+            await asyncio.wait({answering, streaming}, return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                await answering
+            else:
+                await send({"type": "http.response.body", "body": b""})
+        finally:
+            streaming.cancel()
+            answering.cancel()
+            await asyncio.gather(streaming, answering, return_exceptions=True)

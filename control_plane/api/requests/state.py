@@ -1,0 +1,74 @@
+"""Accessors of a request's context: the process's connections and feed, the command's origin and idempotency key."""
+
+import re
+from hashlib import sha256
+from typing import Final, cast
+from uuid import UUID
+
+from fastapi import Request
+
+from control_plane.api.feed.feed import Feed
+from control_plane.api.requests.report_gate import ReportGate
+from control_plane.decisions.refusals import Malformed, Objection
+from control_plane.identity.sealing import OrderKeys
+from control_plane.origin import Origin
+from control_plane.queues.queue_users import QueueUsers
+from control_plane.wiring import Plane
+from events.ledger.append import CommandKey
+from events.values import ProjectId, new_uuid
+from read_models.keys import Principal
+
+MAX_KEY: Final = 255
+_TRACE_PARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+"""Format of `traceparent` (W3C Trace Context, section 3.2). A malformed header must be ignored (section 4.3)."""
+
+
+def plane_of(request: Request) -> Plane:
+    return cast(Plane, request.app.state.plane)
+
+
+def keys_of(request: Request) -> OrderKeys:
+    return cast(OrderKeys, request.app.state.keys)
+
+
+def users_of(request: Request) -> QueueUsers:
+    plane = plane_of(request)
+    return QueueUsers(plane.engine, plane.redis)
+
+
+def gate_of(request: Request) -> ReportGate:
+    return cast(ReportGate, request.app.state.report_gate)
+
+
+def feed_of(request: Request) -> Feed:
+    return cast(Feed, request.app.state.feed)
+
+
+def origin_of(
+    request: Request,
+    principal: Principal,
+    *,
+    correlation_id: UUID | None = None,
+    project: ProjectId | None = None,
+) -> Origin:
+    """Return the origin of a caller's command: actor, request, correlation id and trace context."""
+    trace = request.headers.get("traceparent", "")
+    return Origin(
+        actor=principal.actor,
+        reason=f"{request.method} {request.url.path} {request.state.request_id}",
+        correlation_id=correlation_id or new_uuid(),
+        project=project,
+        trace_context=trace if _TRACE_PARENT.fullmatch(trace) else None,
+    )
+
+
+async def key_of(request: Request, principal: Principal) -> CommandKey | None:
+    """Return the request's `Idempotency-Key`, scoped by caller and route and bound to the body. Raises `Malformed`."""
+    raw = request.headers.get("idempotency-key")
+    if raw is None:
+        return None
+    if not 0 < len(raw) <= MAX_KEY:
+        reason = f"the Idempotency-Key has {len(raw)} characters; use 1 to {MAX_KEY}"
+        raise Malformed(Objection("invalid_idempotency_key", reason))
+    digest = sha256(await request.body()).digest()
+    return CommandKey(principal.actor, f"{request.method} {request.url.path}", raw, digest)

@@ -1,0 +1,226 @@
+"""`/v1/allocations`: create, list, show, stop, start and release allocations."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from control_plane.api.requests.access import Admin
+from control_plane.api.requests.as_of import At, set_headers, travel_of
+from control_plane.api.requests.bodies import CreateAllocation
+from control_plane.api.requests.pages import Cursor, Limit, Page, position_of
+from control_plane.api.requests.problems import PROBLEMS
+from control_plane.api.requests.state import key_of, origin_of, plane_of
+from control_plane.api.views.allocation_views import AllocationView, allocation_view
+from control_plane.api.views.conditions import with_conditions
+from control_plane.api.views.past_views import allocations_then, view_of_history
+from control_plane.commands.allocations import release_allocation, start_allocation, stop_allocation
+from control_plane.commands.placing import create_allocation
+from control_plane.decisions.refusals import Malformed, Objection, UnknownName
+from control_plane.handle import Command
+from control_plane.histories import allocation_history, histories
+from control_plane.origin import Origin
+from events.allocations import AllocationFact, AllocationRequested
+from events.envelope import Recorded
+from events.facts import Reason
+from events.ledger.store import refuse_unreadable
+from events.values import (
+    AllocationId,
+    ImageName,
+    InvalidValue,
+    NodeId,
+    Position,
+    ProjectId,
+    SkuName,
+    SshPublicKey,
+    allocation_id,
+    allocation_of,
+    correlation_of,
+    ingress_of,
+    new_uuid,
+    project_id,
+    stream_of_allocation,
+)
+from read_models import allocations
+from read_models.keys import Principal
+
+router = APIRouter(prefix="/v1/allocations", tags=["allocations"], responses=PROBLEMS)
+JSON = "application/json"
+
+
+@router.post("", status_code=202, response_model=AllocationView)
+async def create(request: Request, principal: Admin, body: CreateAllocation) -> Response:
+    """Create an allocation. The response is immediate and has the claimed slots; watch the allocation until it is
+    active.
+    """
+    correlation = new_uuid()
+    requested = _request(allocation_of(correlation), body)
+    origin = origin_of(request, principal, correlation_id=correlation, project=requested.project)
+    plane = plane_of(request)
+    ingresses = [(ingress_of(new_uuid()), each.requested) for each in body.ingress]
+    settings = plane.settings
+    check = settings.offered[requested.image]
+    command = create_allocation(
+        requested,
+        check,
+        ingresses,
+        origin,
+        _render,
+        unreachable_after=settings.unreachable_after,
+        simulated_allowed=settings.place_on_simulated_nodes,
+    )
+    answer = await plane.handle(command, await key_of(request, principal))
+    created = AllocationView.model_validate_json(answer)
+    return Response(answer, 202, {"Location": f"/v1/allocations/{created.id}"}, JSON)
+
+
+def _request(allocation: AllocationId, body: CreateAllocation) -> AllocationRequested:
+    return AllocationRequested(
+        allocation_id=allocation,
+        project=ProjectId(body.project),
+        sku=SkuName(body.sku),
+        network_mode=body.network_mode,
+        image=ImageName(body.image),
+        ssh_authorized_keys=tuple(SshPublicKey(key) for key in body.ssh_authorized_keys),
+        lease_seconds=body.lease_seconds,
+        slot_count=body.slot_count,
+        labels=dict(body.labels),
+        node=None if body.node is None else NodeId(body.node),
+        replace_on_failure=body.replace_on_failure,
+    )
+
+
+def _render(facts: tuple[AllocationFact, ...], now: datetime) -> str:
+    # It was placed just now, so the heartbeat of its node is not overdue.
+    return allocation_view(facts, now).model_copy(update={"conditions": []}).model_dump_json()
+
+
+@router.get("")
+async def list_allocations(
+    request: Request,
+    response: Response,
+    _principal: Admin,
+    *,
+    project: Annotated[str | None, Query(max_length=63)] = None,
+    at: At = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[AllocationView]:
+    """List allocations, newest first: all in their present state, or with `at` those requested by then, in that
+    state.
+    """
+    before = position_of(cursor)
+    only = None if project is None else _project(project)
+    if at is not None:
+        async with travel_of(request).to(at, known_to="allocations") as (conn, [place]):
+            end = Position(place.position + 1)
+            before = end if before is None else min(before, end)
+            found = await allocations.page(conn, project=only, before=before, limit=limit)
+            views = await allocations_then(conn, [each for _position, each in found], place.position)
+        set_headers(response, place)
+        return _page(views, found, limit)
+    async with plane_of(request).engine.connect() as conn:
+        found = await allocations.page(conn, project=only, before=before, limit=limit)
+        streams = [stream_of_allocation(each) for _position, each in found]
+        by_stream = await histories(conn, streams)
+        without_conditions = [view_of_history(refuse_unreadable(by_stream[stream])) for stream in streams]
+        views = await with_conditions(conn, without_conditions, plane_of(request).settings.unreachable_after)
+    return _page(views, found, limit)
+
+
+def _page(
+    views: list[AllocationView], found: list[tuple[Position, AllocationId]], limit: int
+) -> Page[AllocationView]:
+    return Page(items=views, next_cursor=str(found[-1][0]) if len(found) == limit else None)
+
+
+def _project(raw: str) -> ProjectId:
+    try:
+        return project_id(raw)
+    except InvalidValue as invalid:
+        raise Malformed(Objection("invalid_project", str(invalid))) from None
+
+
+@router.get("/{allocation}")
+async def show(
+    request: Request, response: Response, _principal: Admin, allocation: str, at: At = None
+) -> AllocationView:
+    """Return one allocation, now or as of the past."""
+    if at is None:
+        return await shown(request, allocation)
+    name = allocation_named(allocation)
+    async with travel_of(request).to(at) as (conn, [place]):
+        then = await allocations_then(conn, [name], place.position)
+    if not then:
+        reason = f"no allocation with the id {name!r} existed at position {place.position}"
+        raise UnknownName(Objection("unknown_allocation", reason))
+    set_headers(response, place)
+    return then[0]
+
+
+def allocation_named(raw: str) -> AllocationId:
+    """Parse an allocation id. Raises `UnknownName` if it is not valid."""
+    try:
+        return allocation_id(raw)
+    except InvalidValue:
+        raise _unknown(raw) from None
+
+
+def _unknown(raw: str) -> UnknownName:
+    return UnknownName(Objection("unknown_allocation", f"no allocation has the id {raw!r}"))
+
+
+async def shown(request: Request, allocation: str) -> AllocationView:
+    """Return the present view of an allocation. Raises `UnknownName`."""
+    view = view_of_history(await _history(request, allocation))
+    plane = plane_of(request)
+    async with plane.engine.connect() as conn:
+        [conditioned] = await with_conditions(conn, [view], plane.settings.unreachable_after)
+    return conditioned
+
+
+async def _history(request: Request, raw: str) -> tuple[Recorded[AllocationFact], ...]:
+    name = allocation_named(raw)
+    async with plane_of(request).engine.connect() as conn:
+        history = await allocation_history(conn, name)
+    if not history:
+        raise _unknown(raw)
+    return history
+
+
+@router.post("/{allocation}/stop", status_code=202)
+async def stop(request: Request, principal: Admin, allocation: str) -> AllocationView:
+    """Stop the slices: they become unreachable; slots, addresses and the lease are kept."""
+    reason = Reason("stopped_by_caller", f"a stop was requested by {principal.actor}")
+    return await _execute(stop_allocation, request, principal, allocation, reason)
+
+
+@router.post("/{allocation}/start", status_code=202)
+async def start(request: Request, principal: Admin, allocation: str) -> AllocationView:
+    """Start the slices of a stopped allocation in the same slots. Watch the allocation until it is active."""
+    reason = Reason("started_by_caller", f"a start was requested by {principal.actor}")
+    return await _execute(start_allocation, request, principal, allocation, reason)
+
+
+@router.delete("/{allocation}", status_code=202)
+async def release(request: Request, principal: Admin, allocation: str) -> AllocationView:
+    """Release the allocation. Its slots can be claimed again once their node has proved them empty."""
+    reason = Reason("released_by_caller", f"release was requested by {principal.actor}")
+    return await _execute(release_allocation, request, principal, allocation, reason)
+
+
+async def _execute(
+    command: Callable[[AllocationId, Origin, Reason], Command],
+    request: Request,
+    principal: Principal,
+    allocation: str,
+    reason: Reason,
+) -> AllocationView:
+    """Execute a command on an allocation and return its view afterwards."""
+    requested = (await _history(request, allocation))[0].fact
+    assert isinstance(requested, AllocationRequested)
+    name = requested.allocation_id
+    origin = origin_of(request, principal, correlation_id=correlation_of(name), project=requested.project)
+    await plane_of(request).handle(command(name, origin, reason), await key_of(request, principal))
+    return await shown(request, allocation)

@@ -1,0 +1,40 @@
+"""`POST /v1/agent/desired-state`: a node sends the orders that its slots hold, and gets those that differ.
+
+A node sends this request when its agent starts and after it was disconnected. Often all nodes do so at once, and then
+very little differs. The orders in the response are signed like every order. Slots that the node holds but the ledger
+does not have are reported to an operator, and nothing is done about them automatically.
+"""
+
+from datetime import datetime
+
+import structlog
+from fastapi import APIRouter, Request
+
+from control_plane.api.requests.access import CallingNode
+from control_plane.api.requests.problems import PROBLEMS
+from control_plane.api.requests.state import keys_of, plane_of
+from control_plane.database import reading
+from control_plane.work.desired_state import differences
+from tasks.agent_api import DesiredState, HeldOrders
+from tasks.catalogue import bounds_of
+
+log = structlog.get_logger()
+router = APIRouter(prefix="/v1/agent", tags=["agent"], responses=PROBLEMS)
+
+
+@router.post("/desired-state")
+async def desired_state(request: Request, node: CallingNode, body: HeldOrders) -> DesiredState:
+    """Compare the orders that the node's slots hold with the desired state; return signed orders for the slots that
+    differ.
+    """
+    plane, seal = plane_of(request), keys_of(request).seal
+    async with reading(plane.engine) as conn:
+        found = await differences(conn, node, body.held)
+        if found.unknown:
+            log.error("node_holds_unknown_slots", node=node, slots=found.unknown, count=len(found.unknown))
+        if not found.wanted:
+            return DesiredState(orders=(), unknown=found.unknown)
+        now: datetime = await plane.handle.clock(conn)
+    orders = tuple(seal(each.text, now + bounds_of(each.kind).maximum_age) for each in found.wanted)
+    log.info("desired_state_compared", node=node, held=len(body.held), differing=len(orders))
+    return DesiredState(orders=orders, unknown=found.unknown)

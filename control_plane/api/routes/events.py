@@ -1,0 +1,57 @@
+"""`/v1/events`: list and watch the events of the ledger."""
+
+from fastapi import APIRouter, Request
+from fastapi.responses import StreamingResponse
+
+from control_plane.api.requests.access import Admin
+from control_plane.api.requests.as_of import From, To, range_of, refuse_reversed_range, travel_of
+from control_plane.api.requests.event_filters import After, LastEventId, Picked, held
+from control_plane.api.requests.pages import Limit, Page, event_page
+from control_plane.api.requests.problems import PROBLEMS
+from control_plane.api.requests.state import feed_of
+from control_plane.api.routes.watch import STREAMED, event_stream, watch
+from control_plane.api.views.views import EventView
+from events.values import Position
+
+router = APIRouter(prefix="/v1/events", tags=["events"], responses=PROBLEMS)
+
+
+@router.get("")
+async def list_events(
+    request: Request,
+    _principal: Admin,
+    pick: Picked,
+    *,
+    after: After = None,
+    cursor: After = None,
+    from_: From = None,
+    to: To = None,
+    limit: Limit = 200,
+) -> Page[EventView]:
+    """List final events in ledger order, after a position or between two positions, optionally filtered.
+
+    If a filter matches few events, a page may be short or empty without being the last.
+    """
+    feed = feed_of(request)
+    held_at = await held(request, cursor or after)
+    begin, end = await _range(request, from_, to)
+    found = await feed.past.full_page(pick, max(held_at.position, begin), end, limit)
+    return event_page(found, end)
+
+
+async def _range(request: Request, from_: str | None, to: str | None) -> tuple[Position, Position]:
+    """Return the position after which a list begins, and the position up to which it goes."""
+    if from_ is None and to is None:
+        return Position(0), await feed_of(request).up_to_date()
+    begin, end = await travel_of(request).positions(*range_of(from_, to))
+    refuse_reversed_range(begin, end)
+    return begin, end
+
+
+@router.get("/watch", response_class=StreamingResponse, responses=STREAMED)
+async def watch_events(
+    request: Request, _principal: Admin, pick: Picked, after: After = None, last_event_id: LastEventId = None
+) -> StreamingResponse:
+    """Stream events as they become final, after `Last-Event-ID` or `after`, optionally filtered."""
+    start = await held(request, last_event_id or after)
+    return event_stream(watch(feed_of(request), start.position, pick))

@@ -1,0 +1,170 @@
+"""`/healthz`, `/readyz` and `/v1/status`: whether the control plane works, and a summary of what needs attention.
+
+`/healthz` concerns the process alone. `/readyz` runs all checks and returns 503 unless each is ok: it is for operators,
+monitoring, and scripts that wait for a deployment to start. `/readyz/postgres` is for a load balancer in front of
+several API replicas: only Postgres is essential to a replica. The other dependencies are shared by all replicas, and
+without Redis or a leader nodes must still deliver heartbeats and renew sessions, so a replica stays in service.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from http import HTTPStatus
+from typing import Final
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_plane.api import health
+from control_plane.api.health import Check
+from control_plane.api.requests.access import Admin
+from control_plane.api.requests.problems import PROBLEMS
+from control_plane.api.requests.state import plane_of
+from control_plane.api.views.task_views import SHOWN
+from control_plane.decisions.refusals import Objection, UnknownName
+from control_plane.work.tables import parked, task
+
+router = APIRouter(tags=["health"])
+_ENDED_BADLY: Final = ("failed", "poisoned", "refused", "expired")
+# The same states as in a node's view (`api.views.NodeView`).
+_NODES: Final = sa.text("""
+select case when node.state <> 'enrolled' then node.state
+            when coalesce(seen.seen_at < clock_timestamp() - cast(:unreachable_after as interval), true) then 'unreachable'
+            when not seen.resynced or seen.spooled_reports > 0 then 'resyncing'
+            else 'enrolled' end as state, count(*) as number
+  from read.node as node left join work.node_seen as seen using (node_id)
+ where node.state <> 'removed' group by 1 order by 1
+""")
+_DRIFT: Final = sa.text("""
+select count(*) as open, count(*) filter (where (each -> 'blocks')::bool) as blocking
+  from (select node_id, drift from read.node where drift is not null
+        union all select node_id, drift from read.slot where drift is not null) as drifting
+  join read.node as node using (node_id) cross join jsonb_array_elements(drifting.drift) as each
+ where node.state <> 'revoked'
+""")
+
+
+class CheckView(BaseModel):
+    """A check of one part of the control plane. `status`: ok, failed, or unknown if Postgres does not respond.
+
+    `latency_ms` is the response time of a server. For a follower of the ledger, `leads` is whether one of its
+    processes leads, `behind` the number of positions after its checkpoint, and `lag_seconds` the age of the oldest
+    event among them.
+    """
+
+    name: str
+    status: str
+    message: str
+    latency_ms: float | None
+    leads: bool | None
+    behind: int | None
+    lag_seconds: float | None
+
+
+class ReadinessView(BaseModel):
+    """All checks. `status`: ready, or not_ready if a check is not ok."""
+
+    status: str
+    checks: list[CheckView]
+
+
+class DriftCount(BaseModel):
+    """Number of open drifts of nodes and slots, and of those that block placement."""
+
+    open: int
+    blocking: int
+
+
+class TaskCount(BaseModel):
+    """Listed tasks that failed, by state, and streams that are parked because the dispatcher cannot process them."""
+
+    failed: int
+    poisoned: int
+    refused: int
+    expired: int
+    parked: int
+
+
+class StatusView(ReadinessView):
+    """The checks, and counts of what needs attention. `nodes` counts nodes by the state in their views."""
+
+    nodes: dict[str, int]
+    drift: DriftCount
+    tasks: TaskCount
+
+
+@router.get("/healthz")
+async def alive() -> dict[str, str]:
+    """Return 200 while the process answers requests."""
+    return {"status": "alive"}
+
+
+@router.get("/readyz", responses={503: {"model": ReadinessView}})
+async def ready(request: Request, response: Response) -> ReadinessView:
+    """Run every check: 200 if all are ok, else 503."""
+    plane = plane_of(request)
+    return _answer(response, await health.check_all(plane.engine, plane.redis))
+
+
+@router.get("/readyz/{check}", responses={503: {"model": ReadinessView}, 404: PROBLEMS[404]})
+async def ready_in(request: Request, response: Response, check: str) -> ReadinessView:
+    """Run one check: postgres, redis, dispatcher or projector."""
+    plane = plane_of(request)
+    checks = health.checks(plane.engine, plane.redis)
+    if check not in checks:
+        reason = f"unknown check {check[:64]!r}; choose one of {', '.join(checks)}"
+        raise UnknownName(Objection("unknown_check", reason))
+    return _answer(response, [await checks[check]()])
+
+
+@router.get("/v1/status", responses=PROBLEMS)
+async def status(request: Request, _principal: Admin) -> StatusView:
+    """Return the checks, and counts of nodes, open drift and tasks that need attention. 200 even if a check failed."""
+    plane = plane_of(request)
+    found = await health.check_all(plane.engine, plane.redis)
+    async with plane.engine.connect() as conn:
+        return StatusView(
+            **dict(_readiness(found)),
+            nodes=await _nodes(conn, plane.settings.unreachable_after.total_seconds()),
+            drift=await _drift(conn),
+            tasks=await _tasks(conn),
+        )
+
+
+def _answer(response: Response, found: Sequence[Check]) -> ReadinessView:
+    view = _readiness(found)
+    if view.status != "ready":
+        response.status_code = HTTPStatus.SERVICE_UNAVAILABLE
+    return view
+
+
+def _readiness(found: Sequence[Check]) -> ReadinessView:
+    checks = [_check(each) for each in found]
+    status = "ready" if all(each.ok for each in found) else "not_ready"
+    return ReadinessView(status=status, checks=checks)
+
+
+def _check(found: Check) -> CheckView:
+    words = {True: "ok", False: "failed", None: "unknown"}
+    fields = asdict(found)
+    return CheckView(status=words[fields.pop("ok")], **fields)
+
+
+async def _nodes(conn: AsyncConnection, unreachable_after: float) -> dict[str, int]:
+    found = await conn.execute(_NODES, {"unreachable_after": f"{unreachable_after} seconds"})
+    return {row.state: row.number for row in found}
+
+
+async def _drift(conn: AsyncConnection) -> DriftCount:
+    row = (await conn.execute(_DRIFT)).one()
+    return DriftCount(open=row.open, blocking=row.blocking)
+
+
+async def _tasks(conn: AsyncConnection) -> TaskCount:
+    query = sa.select(task.c.state, sa.func.count().label("number")).where(
+        SHOWN, task.c.state.in_(_ENDED_BADLY)
+    )
+    numbers = {row.state: row.number for row in await conn.execute(query.group_by(task.c.state))}
+    waiting = await conn.scalar(sa.select(sa.func.count()).select_from(parked))
+    return TaskCount(**{name: numbers.get(name, 0) for name in _ENDED_BADLY}, parked=waiting or 0)

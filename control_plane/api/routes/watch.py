@@ -1,0 +1,103 @@
+"""Watches of the ledger: new events, all or filtered, as server-sent events (WHATWG HTML, section 9.2).
+
+A watcher reads older events from the database page by page, then newer ones from the ring range by range, and waits at
+the end of the ledger. It sends each event once, and continues only after its client has read what was sent: a client
+that does not read keeps one chunk in memory and delays no other client. A watch with a filter that matches few events
+sends its position from time to time, as a message with an id and no data: it sets the `Last-Event-ID` of the next
+connection without dispatching an event. If nothing was sent for a while, a comment shows that the watch is alive.
+"""
+
+from collections.abc import AsyncIterator
+from time import monotonic
+from typing import Any, Final
+
+import structlog
+from fastapi.responses import StreamingResponse
+
+from control_plane.api.feed.feed import Feed
+from control_plane.api.feed.ring import message
+from control_plane.outage import DATABASE_UNAVAILABLE
+from events.ledger.cursors import Cursor
+from events.ledger.search import EventFilter
+from events.values import Position
+
+log = structlog.get_logger()
+HEARTBEAT_SECONDS: Final = 15.0
+PIECE: Final = 2**18
+"""Bytes of one chunk: the memory that a client that does not read occupies."""
+POSITION_EVERY: Final = 1_000
+"""Number of events that a watch skips before it sends its position to the client."""
+WELCOME: Final = b": welcome\n\n"
+ALIVE: Final = b": alive\n\n"
+EVENT_STREAM: Final = "text/event-stream"
+STREAMED: Final[dict[int | str, dict[str, Any]]] = {200: {"content": {EVENT_STREAM: {}}}}
+
+
+def event_stream(chunks: AsyncIterator[bytes]) -> StreamingResponse:
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(chunks, media_type=EVENT_STREAM, headers=headers)
+
+
+async def watch(
+    feed: Feed, after: Position, pick: EventFilter, heartbeat: float = HEARTBEAT_SECONDS
+) -> AsyncIterator[bytes]:
+    """Yield the chunks of a watch until the feed ends all watches or older events cannot be read."""
+    watcher, incarnation = _Watcher(feed, pick, after), feed.incarnation
+    yield WELCOME
+    last_sent = monotonic()
+    while feed.incarnation == incarnation:
+        try:
+            news = await watcher.step(last_sent + heartbeat - monotonic())
+        except DATABASE_UNAVAILABLE as error:
+            log.warning("watch_ended", after=watcher.position, error=str(error))
+            return
+        if not news and monotonic() >= last_sent + heartbeat:
+            news = watcher.whereabouts() or ALIVE
+        for start in range(0, len(news), PIECE):
+            yield news[start : start + PIECE]
+            last_sent = monotonic()
+
+
+class _Watcher:
+    """The reading side of one watch: every event up to `position` was sent or skipped."""
+
+    def __init__(self, feed: Feed, pick: EventFilter, after: Position) -> None:
+        self._feed, self._pick, self.position = feed, pick, after
+        self._skipped = 0
+        self._unsent: Cursor | None = None
+
+    async def step(self, wait_seconds: float) -> bytes:
+        """Read the next page or range, or wait up to `wait_seconds` for one; return the bytes to send, if any."""
+        ring = self._feed.ring
+        if self.position < ring.reach:
+            return await self._read()
+        if (next_range := ring.behind(self.position)) is None:
+            await self._feed.grows_past(self.position, wait_seconds)
+            return b""
+        news = next_range.picked(self._pick, self.position)
+        self.position = next_range.upto
+        if next_range.messages:
+            self._skip(len(next_range.messages), next_range.messages[-1].cursor)
+        return self._with_position(news)
+
+    async def _read(self) -> bytes:
+        found = await self._feed.past.page(self._pick, self.position, self._feed.final)
+        self._skip(found.reached - self.position, found.cursor)
+        self.position = found.reached
+        return self._with_position(b"".join([message(each).wire for each in found.events]))
+
+    def _skip(self, count: int, cursor: Cursor | None) -> None:
+        self._skipped += count
+        self._unsent = cursor or self._unsent
+
+    def _with_position(self, news: bytes) -> bytes:
+        """Return the news, the last id of which is also the position; without news, the position alone if it is due."""
+        if news:
+            self._skipped, self._unsent = 0, None
+            return news
+        return self.whereabouts() if self._skipped >= POSITION_EVERY else b""
+
+    def whereabouts(self) -> bytes:
+        """Return a message with the position of this watch, or nothing if the client already has it."""
+        cursor, self._unsent, self._skipped = self._unsent, None, 0
+        return b"" if cursor is None else f"id: {cursor}\n\n".encode()

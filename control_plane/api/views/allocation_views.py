@@ -1,0 +1,299 @@
+"""The view of an allocation in the API: a pure function of its facts."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import assert_never
+
+from pydantic import BaseModel
+
+from control_plane.api.views.views import ReasonView, reason_view
+from control_plane.decisions.allocation_states import (
+    Active,
+    Allocation,
+    AnyDesiredStateFact,
+    Failed,
+    Placed,
+    Released,
+    Releasing,
+    Requested,
+    Stopped,
+    Stopping,
+    fold,
+    lease_of,
+    ready_slots,
+    state_name,
+)
+from control_plane.decisions.ingress import (
+    IngressState,
+    Lost,
+    Published,
+    Removed,
+    Reserved,
+    Withdrawn,
+    ingress_states_of,
+)
+from control_plane.decisions.readiness import check_of
+from events.allocations import (
+    AllocationFact,
+    AllocationReplaced,
+    SliceAddressObserved,
+    SliceInterrupted,
+    SliceReady,
+    SliceRemovalOverridden,
+    SliceRemoved,
+    SliceStopped,
+)
+from events.ingress import IngressReserved
+from events.values import SlotId, index_of, node_of
+
+
+class AllocatedSlot(BaseModel):
+    """A slot of an allocation. `ready`: whether its slice runs and passed the readiness check. `actual_ip` and
+    `lease_state` are what the node last observed of the slice (NOD-5); null while the slice is proved to be off or is
+    interrupted, and after its removal.
+    """
+
+    slot_id: str
+    node_id: str
+    slot_index: int
+    mac_address: str
+    private_ip: str
+    ready: bool
+    actual_ip: str | None
+    lease_state: str | None
+
+
+class LeaseView(BaseModel):
+    granted_at: datetime
+    expires_at: datetime
+
+
+class Endpoint(BaseModel):
+    """An address at which a slice is reachable. `via`: `node` if only from its own node, `public` if from every network
+    that its ingress allows.
+
+    `kind` of an endpoint via the node is what the readiness check found: `ssh`, or `tcp` if the image defines another
+    check. Of a public endpoint it is what the ingress forwards: `tcp`, `udp` or a whole `address`.
+    """
+
+    kind: str
+    address: str
+    port: int | None
+    """Null if all ports of the address lead to the slice."""
+    node_id: str
+    via: str
+
+
+class IngressView(BaseModel):
+    """An ingress rule. `state`: reserved, published, lost (the node found it missing), withdrawn or removed. If
+    `protocol` is null, all traffic to the public address goes to the slice. If `sources` is empty, all are allowed.
+
+    The state is reserved while the allocation stops or is stopped, and withdrawn once the allocation is released or
+    failed: an ingress that the node has been ordered to close is never shown as published.
+    """
+
+    id: str
+    slot_id: str
+    state: str
+    reason: ReasonView | None
+    public_address: str
+    protocol: str | None
+    public_port: int | None
+    port: int | None
+    sources: list[str]
+
+
+class ConditionView(BaseModel):
+    """A present condition due to which the view may be outdated. `code` is `node_unreachable`: the heartbeat of
+    `node_id` is overdue, so its slices are shown as last reported; `since` is the last heartbeat, null if none.
+    """
+
+    code: str
+    message: str
+    node_id: str
+    since: datetime | None
+
+
+class ReplacementView(BaseModel):
+    """The placement of an allocation on another node: the former slots (`vacated`) and the reason. `attempt` is the
+    number of this placement, counted from 1.
+    """
+
+    vacated: list[str]
+    reason: ReasonView
+    attempt: int
+
+
+class AllocationView(BaseModel):
+    """An allocation. `slots` are the current ones. If the bring-up failed due to a node fault and the allocation was
+    placed on another node, `replaced` has its former slots. This happens at most once, and never if
+    `replace_on_failure` is false.
+
+    `version` counts the facts of the allocation in this view, `generation` those up to the last that changed the
+    desired state of its slots. `generation` is 0 before the placement, which occurs only in views of the past: a
+    request is placed when it is recorded.
+    """
+
+    id: str
+    project: str
+    sku: str
+    state: str
+    reason: ReasonView | None
+    network_mode: str
+    image: str
+    slots: list[AllocatedSlot]
+    lease: LeaseView | None
+    endpoints: list[Endpoint]
+    ingress: list[IngressView]
+    replace_on_failure: bool
+    replaced: ReplacementView | None
+    labels: dict[str, str]
+    conditions: list[ConditionView] | None = None
+    """Empty if no condition applies; null in views of the past, because heartbeats are not events."""
+    version: int
+    generation: int
+    requested_at: datetime
+
+
+def allocation_view(facts: tuple[AllocationFact, ...], requested_at: datetime) -> AllocationView:
+    state = fold(facts)
+    assert state is not None, "an allocation has facts"
+    request = state.request
+    return AllocationView(
+        id=request.allocation_id,
+        project=request.project,
+        sku=request.sku,
+        state=state_name(state),
+        reason=reason_view(state.reason if isinstance(state, Releasing | Released | Failed) else None),
+        network_mode=request.network_mode,
+        image=request.image,
+        slots=[] if isinstance(state, Requested) else _slots(state, facts),
+        lease=None if isinstance(state, Requested) else _lease(state),
+        endpoints=_endpoints(facts) if isinstance(state, Active) else [],
+        ingress=[_ingress_view(each, state) for each in ingress_states_of(facts).values()],
+        replace_on_failure=request.replace_on_failure,
+        replaced=_replacement(facts),
+        labels=request.labels,
+        version=len(facts),
+        generation=_generation(facts),
+        requested_at=requested_at,
+    )
+
+
+def _replacement(facts: Sequence[AllocationFact]) -> ReplacementView | None:
+    for fact in reversed(facts):
+        if isinstance(fact, AllocationReplaced):
+            reason = ReasonView(code=fact.reason.code, message=fact.reason.message)
+            return ReplacementView(vacated=list(fact.vacated), reason=reason, attempt=fact.attempt)
+    return None
+
+
+def _slots(state: Placed, facts: Sequence[AllocationFact]) -> list[AllocatedSlot]:
+    seen = _observed(facts)
+    up = ready_slots(state)
+    return [
+        AllocatedSlot(
+            slot_id=slot.slot_id,
+            node_id=node_of(slot.slot_id),
+            slot_index=index_of(slot.slot_id),
+            mac_address=slot.network.mac_address,
+            private_ip=slot.network.private_ip,
+            ready=slot.slot_id in up,
+            actual_ip=seen[slot.slot_id].actual_ip if slot.slot_id in seen else None,
+            lease_state=seen[slot.slot_id].lease_state if slot.slot_id in seen else None,
+        )
+        for slot in state.slots
+    ]
+
+
+def _observed(facts: Sequence[AllocationFact]) -> dict[SlotId, SliceAddressObserved]:
+    """Return the last observation of each slot that has a slice that may hold an address.
+
+    A slice that becomes ready again has the address observed before: an equal observation is not recorded twice.
+    """
+    last: dict[SlotId, SliceAddressObserved] = {}
+    ended: set[SlotId] = set()
+    for fact in facts:
+        match fact:
+            case SliceAddressObserved(slot_id=slot):
+                last[slot] = fact
+                ended.discard(slot)
+            case SliceReady(slot_id=slot):
+                ended.discard(slot)
+            case SliceInterrupted(slot_id=slot) | SliceStopped(slot_id=slot):
+                ended.add(slot)
+            case SliceRemoved(slot_id=slot) | SliceRemovalOverridden(slot_id=slot):
+                ended.add(slot)
+            case _:
+                pass
+    return {slot: fact for slot, fact in last.items() if slot not in ended}
+
+
+def _lease(state: Placed) -> LeaseView | None:
+    lease = lease_of(state)
+    return None if lease is None else LeaseView(granted_at=lease.granted_at, expires_at=lease.expires_at)
+
+
+def _endpoints(facts: Sequence[AllocationFact]) -> list[Endpoint]:
+    ready = {fact.slot_id: fact for fact in facts if isinstance(fact, SliceReady)}
+    kind = check_of(facts).kind
+    by_node = (
+        Endpoint(kind=kind, address=fact.address, port=fact.port, node_id=node_of(slot), via="node")
+        for slot, fact in sorted(ready.items())
+    )
+    public = (
+        _public(each.asked) for each in ingress_states_of(facts).values() if isinstance(each, Published)
+    )
+    return [*by_node, *public]
+
+
+def _public(ingress: IngressReserved) -> Endpoint:
+    service = ingress.rule.service
+    return Endpoint(
+        kind=service.protocol if service else "address",
+        address=ingress.rule.public_address,
+        port=service.public_port if service else None,
+        node_id=node_of(ingress.slot_id),
+        via="public",
+    )
+
+
+def _ingress_view(ingress: IngressState, allocation: Allocation) -> IngressView:
+    reserved, service = ingress.asked, ingress.asked.rule.service
+    return IngressView(
+        id=reserved.ingress_id,
+        slot_id=reserved.slot_id,
+        state=_ingress_state(ingress, allocation),
+        reason=reason_view(ingress.reason if isinstance(ingress, Withdrawn) else None),
+        public_address=reserved.rule.public_address,
+        protocol=service.protocol if service else None,
+        public_port=service.public_port if service else None,
+        port=service.port if service else None,
+        sources=list(reserved.rule.sources),
+    )
+
+
+def _ingress_state(ingress: IngressState, allocation: Allocation) -> str:
+    match ingress:
+        case Reserved() | Published() | Lost() if isinstance(allocation, Releasing | Failed | Released):
+            return "withdrawn"
+        case Reserved():
+            return "reserved"
+        case Published() | Lost() if isinstance(allocation, Stopping | Stopped):
+            return "reserved"
+        case Published():
+            return "published"
+        case Lost():
+            return "lost"
+        case Withdrawn():
+            return "withdrawn"
+        case Removed():
+            return "removed"
+        case _:
+            assert_never(ingress)
+
+
+def _generation(facts: Sequence[AllocationFact]) -> int:
+    return max(
+        (version for version, fact in enumerate(facts, 1) if isinstance(fact, AnyDesiredStateFact)), default=0
+    )

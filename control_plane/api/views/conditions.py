@@ -1,0 +1,57 @@
+"""Present conditions of an allocation that are not facts: whether the nodes that report its slices are reachable.
+
+Heartbeats are not recorded as facts, so only views of the present have conditions; views of the past and the events
+of a watch do not.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_plane.api.views.allocation_views import AllocationView, ConditionView
+from control_plane.work import tables
+
+_OVER: Final = frozenset({"released", "failed"})
+"""States in which the allocation no longer has its slots, so that the state of their node is irrelevant."""
+
+
+async def with_conditions(
+    conn: AsyncConnection, views: Sequence[AllocationView], unreachable_after: timedelta
+) -> list[AllocationView]:
+    """Return the views with present conditions. A node without a heartbeat for `unreachable_after` is unreachable."""
+    names = {slot.node_id for view in views for slot in view.slots if view.state not in _OVER}
+    seen = await _last_heartbeats(conn, names, unreachable_after)
+    unreachable = {name: seen.get(name) for name in names if name not in seen or seen[name] is not None}
+    return [view.model_copy(update={"conditions": _conditions(view, unreachable)}) for view in views]
+
+
+async def _last_heartbeats(
+    conn: AsyncConnection, names: set[str], unreachable_after: timedelta
+) -> dict[str, datetime | None]:
+    """Return, for nodes that ever sent a heartbeat, the time of the last one if it is overdue, else None."""
+    if not names:
+        return {}
+    seen = tables.node_seen
+    overdue = seen.c.seen_at < sa.func.clock_timestamp() - unreachable_after
+    query = sa.select(seen.c.node_id, sa.case((overdue, seen.c.seen_at)).label("since")).where(
+        seen.c.node_id.in_(names)
+    )
+    return {row.node_id: row.since for row in await conn.execute(query)}
+
+
+def _conditions(view: AllocationView, unreachable: dict[str, datetime | None]) -> list[ConditionView]:
+    nodes = sorted({slot.node_id for slot in view.slots}) if view.state not in _OVER else []
+    return [_unreachable(name, unreachable[name]) for name in nodes if name in unreachable]
+
+
+def _unreachable(node: str, since: datetime | None) -> ConditionView:
+    last = (
+        "it has not sent a heartbeat yet"
+        if since is None
+        else f"its last heartbeat came at {since.isoformat()}"
+    )
+    reason = f"node {node} is unreachable: {last}; its slices are shown as it last reported them"
+    return ConditionView(code="node_unreachable", message=reason, node_id=node, since=since)

@@ -1,0 +1,177 @@
+"""Views of tasks: one row of `work.task` each, with its progress and the reason why its stream is parked.
+
+A requested task is shown by its newest attempt; an order to stop a task is shown as `cancelling` of that task.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+from pydantic import BaseModel
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_plane.api.views.views import ReasonView
+from control_plane.decisions.tasks import Trying, fold, state_name
+from control_plane.work.tables import OPEN, parked, progress, task, unsent
+from control_plane.work.task_rows import CANCEL
+from events.envelope import Recorded
+from events.tasks import TaskFact
+
+
+class ProgressView(BaseModel):
+    """The newest step that the node reported; `number` counts from 1, and `of` is null while the total is unknown."""
+
+    step: str
+    number: int
+    of: int | None
+    at: datetime
+
+
+class ParkedView(BaseModel):
+    """A stream that the dispatcher cannot process. It is retried automatically, and at once on request."""
+
+    stream: str
+    since: datetime
+    error: str
+    next_look_at: datetime | None
+
+
+class TaskView(BaseModel):
+    """A task. `state`: due (not sent yet), sent, waiting (for its next attempt), done, refused, failed, poisoned (it
+    killed its node's agent repeatedly), superseded, cancelled or expired (the node reported no result in time).
+
+    `sends` counts how often it was put on the node's queue, `deliveries` how often it was fetched from there, null if
+    the queue has no count. `result` has the type that the task catalogue defines for the kind.
+    """
+
+    id: str
+    kind: str
+    state: str
+    node_id: str
+    slot_id: str | None
+    allocation_id: str | None
+    attempt: int | None
+    cancelling: bool
+    sends: int
+    deliveries: int | None = None
+    created_at: datetime
+    sent_at: datetime | None
+    due_at: datetime | None
+    ended_at: datetime | None
+    reason: ReasonView | None
+    result: dict[str, Any] | None
+    progress: ProgressView | None
+    parked: ParkedView | None
+
+
+_STOP: Final = task.alias("stop")
+_STREAM: Final = sa.func.coalesce(
+    "task-" + sa.cast(task.c.task_id, sa.Text), "allocation-" + task.c.allocation_id
+)
+SHOWN: Final = sa.or_(task.c.task_id.is_(None), sa.and_(task.c.kind != CANCEL, task.c.state != "superseded"))
+_NEVER_SENT: Final = sa.and_(unsent.c.order_id.is_not(None), task.c.state.in_(OPEN))
+_DISPLAYED: Final[Mapping[str, sa.ColumnElement[Any]]] = {
+    "state": sa.case((_NEVER_SENT, "due"), else_=task.c.state),
+    "sends": sa.case((_NEVER_SENT, 0), else_=task.c.sends),
+    "sent_at": sa.case((_NEVER_SENT, None), else_=task.c.sent_at),
+}
+"""Columns that are stored as if the task was sent already, corrected for tasks that were not sent yet."""
+STATE: Final = _DISPLAYED["state"]
+_COLUMNS: Final[Sequence[sa.ColumnElement[Any]]] = [
+    _DISPLAYED.get(column.name, column).label(column.name) for column in task.c
+]
+ROWS: Final[sa.Select[Any]] = (
+    sa.select(
+        *_COLUMNS,
+        *(progress.c[name].label(f"progress_{name}") for name in ("step", "number", "of", "at")),
+        *(parked.c[name].label(f"parked_{name}") for name in ("stream_id", "since", "error")),
+        sa.exists()
+        .where(_STOP.c.task_id == task.c.task_id, _STOP.c.kind == CANCEL, _STOP.c.state.in_(OPEN))
+        .label("cancelling"),
+    )
+    .join(progress, progress.c.order_id == task.c.order_id, isouter=True)
+    .join(unsent, unsent.c.order_id == task.c.order_id, isouter=True)
+    .join(parked, parked.c.stream_id == _STREAM, isouter=True)
+)
+"""Query of task rows, to be filtered by `SHOWN` and other conditions. `STATE` is the state that it displays."""
+
+
+async def one(conn: AsyncConnection, task_id: UUID) -> sa.Row[Any] | None:
+    """Return the row of a task, or None if it has no row (yet)."""
+    has_id = sa.or_(task.c.order_id == task_id, task.c.task_id == task_id)
+    has_id = sa.and_(has_id, sa.func.coalesce(task.c.task_id, task.c.order_id) == task_id)
+    row: sa.Row[Any] | None = (await conn.execute(ROWS.where(has_id, SHOWN))).one_or_none()
+    return row
+
+
+def task_view(row: sa.Row[Any]) -> TaskView:
+    return TaskView(
+        id=str(row.task_id or row.order_id),
+        **{name: getattr(row, name) for name in _COPIED_COLUMNS},
+        due_at=row.due_at if row.state in OPEN else None,
+        reason=row.reason and ReasonView(**row.reason),
+        result=row.result and json.loads(row.result),
+        progress=_progress(row),
+        parked=None
+        if row.parked_error is None
+        else ParkedView(
+            stream=row.parked_stream_id, since=row.parked_since, error=row.parked_error, next_look_at=None
+        ),
+    )
+
+
+_COPIED_COLUMNS: Final = (
+    *("kind", "state", "node_id", "slot_id", "allocation_id", "attempt", "cancelling", "sends"),
+    *("created_at", "sent_at", "ended_at"),
+)
+
+
+def _progress(row: sa.Row[Any]) -> ProgressView | None:
+    if row.progress_step is None or row.state not in OPEN:
+        return None
+    return ProgressView(
+        step=row.progress_step, number=row.progress_number, of=row.progress_of, at=row.progress_at
+    )
+
+
+def unsent_view(history: Sequence[Recorded[TaskFact]]) -> TaskView:
+    """Return the view of a task that the dispatcher has not processed yet."""
+    state = fold(history)
+    assert state is not None, "a task's stream begins with its request"
+    asked = state.asked
+    return TaskView(
+        id=str(asked.task_id),
+        kind=asked.kind,
+        state="due" if isinstance(state, Trying) else state_name(state),
+        node_id=asked.node_id,
+        slot_id=asked.slot_id,
+        allocation_id=asked.allocation_id,
+        attempt=state.attempt,
+        cancelling=False,
+        sends=0,
+        created_at=history[0].recorded_at,
+        sent_at=None,
+        due_at=None,
+        ended_at=None,
+        reason=None,
+        result=None,
+        progress=None,
+        parked=None,
+    )
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def cursor_of(row: sa.Row[Any]) -> str:
+    """Return the list cursor of a row: its creation time in microseconds, and the id of its order."""
+    return f"{(row.created_at - _EPOCH) // timedelta(microseconds=1)}.{row.order_id}"
+
+
+def place_of(cursor: str) -> tuple[datetime, UUID]:
+    """Parse a list cursor, the inverse of `cursor_of`. Raises `ValueError` and `OverflowError`."""
+    moment, _, order = cursor.partition(".")
+    return _EPOCH + timedelta(microseconds=int(moment)), UUID(order)

@@ -1,0 +1,330 @@
+"""Response bodies of the API. Pure functions from facts and rows to bodies."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+from pydantic import BaseModel
+
+from control_plane.decisions.drift import scope_of
+from events.bring_ups import FailedBringUp
+from events.catalog import name_of
+from events.drift import OpenDrift
+from events.envelope import Recorded
+from events.facts import Fact, Reason
+from events.nodes import PublicAddress
+from events.slots import SlotDevice
+from events.values import NodeId, PciAddress, SlotId
+from read_models.nodes import NodeRow
+from read_models.slots import SlotRow
+from tasks.drift import Scope
+
+
+class ReasonView(BaseModel):
+    code: str
+    message: str
+
+
+class DriftView(BaseModel):
+    """A difference between desired and observed state of a node, with the evidence. docs/drift.md lists the kinds.
+
+    `scope` is what the drift concerns: the node with all its slots, one slot, or one of its ingress rules (exposure).
+    `slot_id` is null if it concerns all slots of the node, and `ingress_id` if it concerns more than one ingress rule.
+    While a drift with `blocks` is open, nothing is placed there.
+    """
+
+    node_id: str
+    slot_id: str | None
+    ingress_id: str | None
+    scope: Scope
+    kind: str
+    desired: str
+    observed: str
+    since: datetime
+    blocks: bool
+
+
+class FailureView(BaseModel):
+    """A bring-up that failed due to a node fault."""
+
+    slot_id: str
+    allocation_id: str
+    reason: ReasonView
+    failed_at: datetime
+
+
+class PublicAddressView(BaseModel):
+    """A public address of a node. `use`: assigned to one slice as a `whole`, or port by port (`ports`). Only `ports`
+    has `first_port` and `last_port`.
+    """
+
+    address: str
+    use: str
+    first_port: int | None
+    last_port: int | None
+
+
+class NodeView(BaseModel):
+    """A node. `state`: registered, enrolled, revoked, unreachable (the heartbeat of an enrolled node is overdue), or
+    resyncing (its agent started and has not yet compared every slot with its desired state, or not yet
+    delivered the results).
+
+    Heartbeats are not events: in views of the past a node is registered, enrolled or revoked, and `seen_at` is null.
+    `removed` is returned by the removal of a registration; such a node is not listed, and its history is kept.
+
+    `key_thumbprint` (RFC 7638) identifies the node's key, and is null while the node has no access. At `superseded_at`,
+    an agent with this key that ran from a copied or restored disk was refused; `superseded_session` is the session it
+    presented. `revoked` is the reason why its access was revoked.
+
+    `excluded` is the reason why the node is excluded from placement after failed bring-ups. It stays excluded until a
+    slice comes up there or an admin readmits it. `failures` are the consecutive failed bring-ups, oldest first.
+
+    `blocked_by` is the reason why nothing new is placed there: the kind of a drift, `missing`, `resyncing`,
+    `unreachable`, the code of an exclusion (`bring_ups_failed`), the state of a node without access, or `simulated`
+    if only requests that name the node are placed on it; null if slices are placed there, and in views of the past.
+
+    `reports_throttled_at` is when the node exceeded its report budget, null if it does not exceed it now. While it
+    does, its host descriptions are merged and its other reports are delayed.
+    """
+
+    id: str
+    state: str
+    subnet: str
+    l2_domain: str
+    hostname: str | None
+    agent_version: str | None
+    simulated: bool | None
+    images: list[str]
+    missing: list[str]
+    drift: list[DriftView]
+    """Drift that concerns all slots of the node. Drift of one slot is in the view of the slot and in `slot_drift`."""
+    public_addresses: list[PublicAddressView]
+    """Public addresses at which slices of the node can be reached."""
+    seen_at: datetime | None
+    spooled_reports: int | None
+    """Reports not yet delivered at the time of the last heartbeat. A node with a full spool accepts no orders."""
+    reports_throttled_at: datetime | None
+    key_thumbprint: str | None
+    superseded_session: int | None
+    superseded_at: datetime | None
+    revoked: str | None
+    excluded: ReasonView | None
+    failures: list[FailureView]
+    blocked_by: str | None
+
+
+class NodeDetail(NodeView):
+    """A node with the drift of its slots."""
+
+    slot_drift: list[DriftView]
+    """Drift that concerns one slot or one of its ingress rules, slot by slot."""
+
+
+class Seen(NamedTuple):
+    """A node's last heartbeat."""
+
+    at: datetime
+    resynced: bool
+    spooled_reports: int
+
+
+class SlotDeviceView(BaseModel):
+    """A PCI function that is assigned to the slice in this slot; `granted` once the slot was approved with it."""
+
+    address: str
+    use: str
+    number: str | None
+    kind: str | None
+    numa_node: int | None
+    granted: bool
+
+
+class SlotView(BaseModel):
+    """A slot. `excluded` and `failures` are as for a node, but concern this slot only.
+
+    `blocked_by` is the reason why nothing new is placed there, in any state: `blocked_by` of its node, the kind of its
+    own drift, or the code of its own exclusion; null if nothing blocks it, and in views of the past.
+    """
+
+    id: str
+    node_id: str
+    index: int
+    state: str
+    sku: str | None
+    vcpus: int
+    memory_mib: int
+    network_device: str
+    devices: list[SlotDeviceView]
+    numa_node: int | None
+    mac_address: str | None
+    private_ip: str | None
+    allocation_id: str | None
+    reason: ReasonView | None
+    drift: list[DriftView]
+    excluded: ReasonView | None
+    failures: list[FailureView]
+    blocked_by: str | None
+
+
+class EventView(BaseModel):
+    """An event of the ledger with its whole envelope; `data` is the fact."""
+
+    position: int
+    id: str
+    stream: str
+    version: int
+    type: str
+    project: str | None
+    actor: str
+    reason: str
+    correlation_id: str
+    causation_id: str | None
+    trace_context: str | None
+    observed_at: datetime
+    recorded_at: datetime
+    epoch: int
+    data: dict[str, Any]
+
+
+def reason_view(reason: Reason | None) -> ReasonView | None:
+    return None if reason is None else ReasonView(code=reason.code, message=reason.message)
+
+
+def node_view(
+    node: NodeRow, seen: Seen | None, unreachable_before: datetime, blocked_by: str | None
+) -> NodeView:
+    """Return the present view of a node: unreachable if its last heartbeat is older than `unreachable_before`."""
+    state = _node_state(seen, unreachable_before) if node.state == "enrolled" else node.state
+    live: dict[str, object] = {"state": state, "blocked_by": blocked_by}
+    if seen is not None:
+        live |= {"seen_at": seen.at, "spooled_reports": seen.spooled_reports}
+    return past_node_view(node).model_copy(update=live)
+
+
+def past_node_view(node: NodeRow) -> NodeView:
+    """Return the view of a node derived from events alone."""
+    return NodeView(
+        id=node.node_id,
+        state=node.state,
+        subnet=node.subnet,
+        l2_domain=node.l2_domain,
+        hostname=node.hostname,
+        agent_version=node.agent_version,
+        simulated=node.simulated,
+        images=list(node.images or ()),
+        missing=list(node.missing or ()),
+        drift=[drift_view(node.node_id, None, each) for each in node.drift],
+        public_addresses=[_address_view(each) for each in node.public_addresses],
+        seen_at=None,
+        spooled_reports=None,
+        reports_throttled_at=node.throttled_at,
+        key_thumbprint=node.key_thumbprint,
+        superseded_session=node.superseded_session,
+        superseded_at=node.superseded_at,
+        revoked=node.revoked,
+        excluded=reason_view(node.excluded),
+        failures=[_failure_view(each) for each in node.failures],
+        blocked_by=None,
+    )
+
+
+def in_detail(nodes: Iterable[NodeView], slots: Iterable[SlotView]) -> list[NodeDetail]:
+    """Return each node with the drift of its slots. `slots` contains the slots of all these nodes."""
+    drift_by_node: defaultdict[str, list[DriftView]] = defaultdict(list)
+    for slot in slots:
+        drift_by_node[slot.node_id] += slot.drift
+    return [NodeDetail(**dict(node), slot_drift=drift_by_node[node.id]) for node in nodes]
+
+
+def _address_view(address: PublicAddress) -> PublicAddressView:
+    ports = (address.first_port, address.last_port) if address.use == "ports" else (None, None)
+    return PublicAddressView(
+        address=address.address, use=address.use, first_port=ports[0], last_port=ports[1]
+    )
+
+
+def _node_state(seen: Seen | None, unreachable_before: datetime) -> str:
+    if seen is None or seen.at < unreachable_before:
+        return "unreachable"
+    return "enrolled" if seen.resynced and seen.spooled_reports == 0 else "resyncing"
+
+
+def slot_view(slot: SlotRow, blocked_by: str | None = None) -> SlotView:
+    """Return the view of a slot derived from its events; pass `blocked_by` for the present view."""
+    return SlotView(
+        id=slot.slot_id,
+        node_id=slot.node_id,
+        index=slot.index,
+        state=slot.state,
+        sku=slot.sku,
+        vcpus=slot.hardware.vcpus,
+        memory_mib=slot.hardware.memory_mib,
+        network_device=slot.hardware.network_device,
+        devices=[_device_view(each, slot.granted) for each in slot.devices],
+        numa_node=slot.numa_node,
+        mac_address=slot.network.mac_address if slot.network else None,
+        private_ip=slot.network.private_ip if slot.network else None,
+        allocation_id=slot.allocation_id,
+        reason=reason_view(slot.reason),
+        drift=[drift_view(slot.node_id, slot.slot_id, each) for each in slot.drift],
+        excluded=reason_view(slot.excluded),
+        failures=[_failure_view(each) for each in slot.failures],
+        blocked_by=blocked_by,
+    )
+
+
+def _failure_view(failure: FailedBringUp) -> FailureView:
+    return FailureView(
+        slot_id=failure.slot_id,
+        allocation_id=failure.allocation_id,
+        reason=ReasonView(code=failure.reason.code, message=failure.reason.message),
+        failed_at=failure.failed_at,
+    )
+
+
+def _device_view(device: SlotDevice, granted: Collection[PciAddress]) -> SlotDeviceView:
+    return SlotDeviceView(
+        address=device.address,
+        use=device.use,
+        number=device.number,
+        kind=device.kind,
+        numa_node=device.numa_node,
+        granted=device.address in granted,
+    )
+
+
+def drift_view(node: NodeId, slot: SlotId | None, drift: OpenDrift) -> DriftView:
+    return DriftView(
+        node_id=node,
+        slot_id=slot,
+        ingress_id=drift.ingress_id,
+        scope=scope_of(drift, slot),
+        kind=drift.kind,
+        desired=drift.desired,
+        observed=drift.observed,
+        since=drift.since,
+        blocks=drift.blocks,
+    )
+
+
+def event_view(recorded: Recorded[Fact]) -> EventView:
+    cause = recorded.cause
+    return EventView(
+        position=recorded.position,
+        id=str(recorded.event_id),
+        stream=recorded.stream,
+        version=recorded.version,
+        type=name_of(recorded.fact),
+        project=cause.project,
+        actor=cause.actor,
+        reason=cause.reason,
+        correlation_id=str(cause.correlation_id),
+        causation_id=None if cause.causation_id is None else str(cause.causation_id),
+        trace_context=cause.trace_context,
+        observed_at=cause.observed_at,
+        recorded_at=recorded.recorded_at,
+        epoch=recorded.epoch,
+        data=msgspec.to_builtins(recorded.fact),
+    )

@@ -1,0 +1,79 @@
+"""Response types of `/v1/history`, with the fields that the client displays."""
+
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+from control_plane.cli.answers import Answer, Slot
+
+
+class Kind(StrEnum):
+    ALLOCATION = "allocation"
+    SLOT = "slot"
+    NODE = "node"
+    ADDRESS = "address"
+    INGRESS = "ingress"
+    DEVICE = "device"
+
+
+class Place(Answer, frozen=True):
+    """A position in the ledger; `time` is that of the last event up to it."""
+
+    position: int
+    time: datetime | None = None
+
+
+class History(Answer, frozen=True):
+    kind: Kind
+    name: str
+    at: Place
+    state: msgspec.Raw
+
+
+class Tenant(Answer, frozen=True):
+    id: str
+    project: str
+    requested_by: str
+    requested_at: datetime
+
+
+class Holder(Answer, frozen=True):
+    kind: str
+    value: str
+    since: int
+    stream: str
+    slot: Slot | None = None
+    allocation: Tenant | None = None
+
+
+class Holders(Answer, frozen=True):
+    holders: tuple[Holder, ...] = ()
+
+
+Value = str | int | float | bool | None
+
+
+class Field(Answer, frozen=True):
+    path: str
+    before: Value = None
+    after: Value = None
+
+
+class Change(Answer, frozen=True):
+    position: int
+    time: datetime
+    type: str
+    actor: str
+    reason: str
+    fields: tuple[Field, ...] = ()
+
+
+class Changes(Answer, frozen=True, rename={"since": "from"}):
+    kind: Kind
+    name: str
+    since: Place
+    to: Place
+    before: msgspec.Raw
+    changes: tuple[Change, ...] = ()
+    next_from: str | None = None

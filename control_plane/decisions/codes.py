@@ -1,0 +1,157 @@
+"""Every code with which the API refuses a request, its class and its meaning; docs/codes.md is made from this table.
+
+A code belongs to one class. The class states what a program can do: change the request (impossible), use other
+credentials (not permitted), repeat the request later or after another resource changed (not available now), or call an
+operator (unhealthy).
+"""
+
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+
+class RefusalClass(StrEnum):
+    """What kind of reason a code is."""
+
+    IMPOSSIBLE = "impossible anywhere"
+    NOT_PERMITTED = "not permitted for this caller"
+    UNAVAILABLE = "not available now"
+    UNHEALTHY = "unhealthy"
+
+
+class CodeMeaning(NamedTuple):
+    """The class of a code, and one sentence that describes it."""
+
+    refusal_class: RefusalClass
+    meaning: str
+
+
+_IMPOSSIBLE: Final = {
+    "address_of_slices": "The public address lies in the networks of slices.",
+    "duplicate_address": "The list names an address twice.",
+    "fabric_only_refused": "The network mode gives a slice no management access, so that its readiness cannot be checked.",
+    "idempotency_key_reused": "The idempotency key was used with a different request.",
+    "in_the_future": "The time lies in the future.",
+    "ingress_needs_public_nat": "The network mode of the request permits no ingress rules.",
+    "invalid_cursor": "The cursor or position cannot be read.",
+    "invalid_idempotency_key": "The idempotency key is too long or has characters that are not permitted.",
+    "invalid_json": "The body is not valid JSON.",
+    "invalid_project": "The project is not a valid name.",
+    "invalid_target": "The task kind requires a slot and the request names a node, or the reverse.",
+    "invalid_value": "The value does not have the required form.",
+    "method_not_allowed": "The path does not support this method; the header Allow lists those it supports.",
+    "network_mode_not_offered": "This installation does not offer the network mode.",
+    "not_found": "The path does not exist.",
+    "no_host_address": "The address cannot be the public address of a host.",
+    "no_ports": "The range of ports is empty.",
+    "not_requestable": "Tasks of this kind are created by the control plane only.",
+    "number_out_of_range": "The number does not fit into 64 bits.",
+    "out_of_range": "The number is outside the permitted range.",
+    "range_reversed": "The end of the range lies before its beginning.",
+    "required": "A required field or parameter is missing.",
+    "content_too_large": "The body is larger than any request needs.",
+    "too_long": "The text or list is too long.",
+    "too_short": "The text or list is too short.",
+    "unknown_address": "No slot has or had this address up to the position.",
+    "unknown_allocation": "No allocation has this id.",
+    "unknown_check": "No health check has this name.",
+    "unknown_device": "No slot has or had this device up to the position.",
+    "unknown_field": "The request has a field that does not exist.",
+    "unknown_image": "No image has this name.",
+    "unknown_ingress": "The allocation has no ingress rule with this id.",
+    "unknown_kind": "No task kind has this name.",
+    "unknown_network_mode": "No network mode has this name.",
+    "unknown_node": "No node has this name.",
+    "unknown_parameter": "The route has no query parameter with this name.",
+    "unknown_parked": "No stream with this name is parked.",
+    "unknown_projection": "No read model has this name.",
+    "unknown_sku": "No SKU has this name.",
+    "unknown_slot": "No slot has this id.",
+    "unknown_slot_index": "The allocation has no slot with this index.",
+    "unknown_task": "No task has this id.",
+    "unknown_value": "The value is not one of the permitted values.",
+    "unknown_verification": "No verification has this id.",
+    "unstorable_character": "The text has a character that cannot be stored.",
+    "unsupported_media_type": "The media type of the body is not JSON.",
+    "wrong_type": "The value has the wrong JSON type.",
+}
+_NOT_PERMITTED: Final = {
+    "no_credentials": "The request has no credentials.",
+    "revoked": "The access of the node was revoked.",
+    "role_missing": "The API key does not have the required role.",
+    "session_expired": "The session of the node has expired.",
+    "superseded": "Another agent continues this session of the node.",
+    "token_expired": "The enrolment token has expired.",
+    "token_used": "The enrolment token was already used.",
+    "unknown_key": "The API key is unknown.",
+    "wrong_proof": "The signature of the node cannot be verified.",
+    "wrong_token": "No registered node has this enrolment token.",
+}
+_UNAVAILABLE: Final = {
+    "address_in_use": "The public address is in use by an ingress rule.",
+    "already_failed": "The allocation has failed; only its release is possible.",
+    "already_ending": "The allocation is being released, or has ended.",
+    "cursor_expired": "The cursor is permanently invalid, because the ledger was restored; begin again without it.",
+    "idempotency_key_in_use": "Another request with this idempotency key is in progress.",
+    "ip_taken": "The address is claimed by another slot.",
+    "mac_taken": "Every MAC address that is derived for the slot is in use.",
+    "no_capacity": "No schedulable node has enough free slots of the SKU.",
+    "no_desired_state": "The slot has no order, so that there is nothing to inspect or repair.",
+    "no_fitting_sku": "The hardware of the slot fits no SKU.",
+    "no_public_address": "No public address or port is free for the ingress rule.",
+    "no_subnet": "Every subnet of the slice network belongs to a node.",
+    "node_blocked": "Nothing is placed on the requested node now; the message names the reason.",
+    "node_enrolled": "The node has enrolled already.",
+    "node_exists": "The node is registered already.",
+    "not_awaiting_approval": "The slot is not waiting for approval.",
+    "not_awaiting_proof": "The slot is not waiting for the proof that it is empty.",
+    "not_awaiting_removal": "The slot is not waiting for the removal of a slice.",
+    "not_excluded": "The node or slot is not excluded from placement.",
+    "ledger_end_unknown": "The end of the ledger is not known yet; repeat the request.",
+    "not_retriable": "The task cannot be retried; the message names the alternative.",
+    "not_stopped_at_position": "The read model is not stopped at this position.",
+    "not_yet_final": "The end of the ledger is not final yet; repeat the request.",
+    "not_yet_listed": "The newest events are not listed yet; repeat the request.",
+    "only_simulated_nodes": "Only simulated nodes have capacity, and placement on them is not enabled.",
+    "order_contradicts_task": "The task contradicts the order that the slot has.",
+    "pci_taken": "The PCI function is granted to another slot.",
+    "port_taken": "The public port is claimed by another ingress rule.",
+    "position_not_reached": "The ledger has not reached this position.",
+    "projection_not_stopped": "The read model is not stopped.",
+    "public_taken": "The public address belongs to another node.",
+    "removal_not_cancellable": "A removal cannot be cancelled: the slot has to be emptied.",
+    "report_missing": "The report before this one is not recorded; send that one first.",
+    "reports_throttled": "The node exceeded the budget of its reports.",
+    "sessions_throttled": "The node requests new sessions too often.",
+    "slot_taken": "Another request claimed the slot at the same time.",
+    "stop_not_cancellable": "A stop cannot be cancelled; start the allocation again when it has stopped.",
+    "subnet_taken": "Another node claimed the subnet at the same time.",
+    "task_finished": "The task has ended.",
+    "task_in_progress": "The task is in progress.",
+    "task_succeeded": "The task has succeeded.",
+    "task_superseded": "The slot has a newer order.",
+    "too_many_ingresses": "The slot has the maximum number of ingress rules.",
+    "too_many_readers": "Too many requests for the past are in progress; repeat the request.",
+    "unsupported_by_agent": "The agent on the node does not support the task type.",
+    "wrong_state": "The state of the resource does not permit the request.",
+}
+_UNHEALTHY: Final = {
+    "database_unavailable": "The database does not respond.",
+    "internal_error": "The control plane has a defect.",
+    "projection_stopped": "A read model is stopped at an event that it cannot apply.",
+    "queues_unavailable": "Redis does not respond.",
+    "unreadable_event": "An event that the answer needs cannot be read.",
+}
+_TABLES: Final = {
+    RefusalClass.IMPOSSIBLE: _IMPOSSIBLE,
+    RefusalClass.NOT_PERMITTED: _NOT_PERMITTED,
+    RefusalClass.UNAVAILABLE: _UNAVAILABLE,
+    RefusalClass.UNHEALTHY: _UNHEALTHY,
+}
+CODES: Final = MappingProxyType(
+    {
+        code: CodeMeaning(refusal_class, meaning)
+        for refusal_class, table in _TABLES.items()
+        for code, meaning in table.items()
+    }
+)

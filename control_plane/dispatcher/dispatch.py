@@ -1,0 +1,148 @@
+"""The dispatcher: derive what is due from facts and write it, in the transaction of the checkpoint.
+
+For every stream with new facts in a batch of the ledger, its process (`control_plane.dispatcher.derive`) returns what
+is due: orders become task rows, and due times become timers. The rows state what is to be sent, so a crash between
+commit and queue loses nothing; only the task sender sends, the first time and every other time.
+
+Decisions that time alone triggers wait for their timer, even if it is long past: the ledger reports what happened while
+the dispatcher was down, and more facts may be on the way. When a timer fires, the stream is evaluated with all facts
+that are recorded by then, and its command goes through `Handle` while the dispatcher has no transaction open, so that
+it never waits for a transaction that waits for the dispatcher.
+
+Each batch is read and written as a whole. The writes do not wait for the disk: if a crash of the server loses rows, it
+loses the checkpoint with them, and both are derived again with the same ids.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final, NamedTuple
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from control_plane.database import reading
+from control_plane.dispatcher import outbox
+from control_plane.dispatcher.derive import Evaluation, evaluate, facts_by_stream, parked, second_stream
+from control_plane.handle import Handle
+from control_plane.histories import History, histories
+from control_plane.outage import DATABASE_UNAVAILABLE
+from events.envelope import Recorded
+from events.facts import Fact
+from events.ledger.connection import ledger_connection
+from events.values import StreamId
+
+log = structlog.get_logger()
+TIMERS: Final = 100
+# The generic plan suits every batch: planning for a single order takes four times as long as writing it.
+_SETTINGS: Final = """
+select set_config('synchronous_commit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true)
+"""
+RETRY_AFTER: Final = timedelta(seconds=5)
+"""Time after which a timer fires again if its command changed nothing."""
+
+
+Read = Callable[[Sequence[StreamId]], Awaitable[dict[StreamId, History]]]
+"""Reads the whole history of each stream, in ledger order."""
+
+
+class Evaluations(NamedTuple):
+    """The results of evaluating streams at one moment."""
+
+    now: datetime
+    found: list[Evaluation]
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatcher:
+    """Derives and writes what is due for streams. A node without heartbeat for `unreachable_after` is unreachable."""
+
+    handle: Handle
+    unreachable_after: timedelta
+
+    async def evaluate(self, batch: Sequence[Recorded[Fact]], now: datetime) -> Evaluations | None:
+        """Return what is due for the streams with facts in this batch of the ledger; None if there are none."""
+        if not (new_facts := facts_by_stream(batch)):
+            return None
+        # A stream that begins in this batch is complete in it: its later facts come in a later batch.
+        older = await self._read_histories(
+            [stream for stream, facts in new_facts.items() if facts[0].version > 1]
+        )
+        whole = {stream: older.get(stream) or tuple(facts) for stream, facts in new_facts.items()}
+        return Evaluations(now, await self._evaluate(whole, now, self._read_histories))
+
+    async def write(self, conn: AsyncConnection, evaluations: Evaluations | None) -> None:
+        """Write the evaluations as rows, in the caller's transaction."""
+        ledger = await ledger_connection(conn)
+        async with ledger.pipeline():
+            await ledger.execute(_SETTINGS)
+            if evaluations is not None:
+                await outbox.write(ledger, evaluations.found, evaluations.now)
+
+    async def fire_due_timers(self, engine: AsyncEngine) -> None:
+        """Fire every timer that is due, the oldest first; several dispatchers may do so at the same time."""
+        async with engine.connect() as conn:
+            now = await self.handle.clock(conn)
+        full = True
+        while full:
+            async with engine.connect() as conn:
+                overdue = await outbox.overdue(await ledger_connection(conn), now, TIMERS)
+            for stream in overdue:
+                await self.fire_timer(engine, stream)
+            # A timer that fired is now set to a later time, or deleted.
+            full = len(overdue) == TIMERS
+
+    async def fire_timer(self, engine: AsyncEngine, stream: StreamId) -> None:
+        """Fire a stream's timer: do what is due, with all facts that are recorded by now.
+
+        Do nothing if another dispatcher or the follower holds the timer: the follower sets it again.
+        """
+        async with engine.begin() as conn:
+            ledger = await ledger_connection(conn)
+            # Lock the timer before reading the history. Otherwise the follower, with a newer history, could set the
+            # timer first, and this transaction would restore the older due time.
+            if not await outbox.hold_timer(ledger, stream):
+                return
+            history = (await histories(conn, [stream])).get(stream, ())
+            now = await self.handle.clock(conn)
+            [evaluation] = await self._evaluate({stream: history}, now, partial(histories, conn))
+            if evaluation.command is not None:
+                evaluation = replace(evaluation, due_at=now + RETRY_AFTER)
+            await self.write(conn, Evaluations(now, [evaluation]))
+        if evaluation.command is None:
+            return
+        try:
+            await self.handle(evaluation.command)
+        except DATABASE_UNAVAILABLE:
+            raise
+        except Exception as error:  # a defect of one stream must not stop the others
+            log.exception("stream_parked", stream=stream)
+            async with engine.begin() as conn:
+                now = await self.handle.clock(conn)
+                await outbox.write(await ledger_connection(conn), [parked(stream, now, error)], now)
+
+    async def _evaluate(
+        self, found: Mapping[StreamId, History], now: datetime, read: Read
+    ) -> list[Evaluation]:
+        """Evaluate what is due for streams, given the history of each."""
+        second_streams = {stream: second_stream(stream, history) for stream, history in found.items()}
+        others = await read([other for other in second_streams.values() if other is not None])
+        nothing: History = ()
+        return [
+            evaluate(
+                stream,
+                history,
+                others.get(second, nothing) if (second := second_streams[stream]) else nothing,
+                now,
+                unreachable_after=self.unreachable_after,
+            )
+            for stream, history in found.items()
+        ]
+
+    async def _read_histories(self, streams: Sequence[StreamId]) -> dict[StreamId, History]:
+        """Return the histories of streams, read on a separate connection."""
+        if not streams:
+            return {}
+        async with reading(self.handle.engine) as conn:
+            return await histories(conn, streams)

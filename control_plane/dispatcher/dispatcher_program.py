@@ -1,0 +1,146 @@
+"""The dispatcher program: follow the ledger and send orders to nodes.
+
+Besides following the ledger, it runs one loop for each of these jobs: sending tasks (also woken by every commit of new
+tasks), timers (deadlines, ends of leases), waiting tasks of nodes with new credit, orders that dead workers
+hold although their task ended, the nodes' Redis users, nodes that flood their queues, exceeded report budgets, a Redis
+that lost its data, and rows and progress that are no longer needed. Each loop may be late or run twice without losing
+anything. Of several dispatchers one follows the ledger and one (the same or another) watches the queues; all other
+loops run in each of them. Unavailable servers are waited for. An unexpected error ends all loops and the process:
+its supervisor restarts it, whereas a partly running dispatcher would look healthy.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from control_plane.dispatcher.credit import wake_waiting
+from control_plane.dispatcher.dispatch import Dispatcher, Evaluations
+from control_plane.dispatcher.pruning import Kept, prune
+from control_plane.dispatcher.task_sender import TaskSender
+from control_plane.following.follow import Follower, follow
+from control_plane.following.leading import lead
+from control_plane.following.wake import DUE, RedisWake, Waiter, listen
+from control_plane.identity.sealing import order_keys
+from control_plane.outage import DATABASE_UNAVAILABLE, rest
+from control_plane.queues.progress import forget
+from control_plane.queues.queue_users import QueueUsers
+from control_plane.queues.queue_watch import QueueWatch
+from control_plane.queues.relay import Relay
+from control_plane.reports.intake import settle
+from control_plane.settings import Settings
+from control_plane.wiring import Plane
+from events.ledger.tail import Tail
+from events.values import new_uuid
+
+log = structlog.get_logger()
+TICK_SECONDS: Final = 1.0
+TIDY_SECONDS: Final = 5.0
+FORGET_SECONDS: Final = 60.0
+PRUNE_SECONDS: Final = 600.0
+
+
+async def run_dispatcher(plane: Plane) -> None:
+    """Run the dispatcher until cancelled."""
+    appended, due = Waiter(), Waiter()
+    dispatcher = Dispatcher(plane.handle, plane.settings.unreachable_after)
+    task_sender = _task_sender(plane)
+    users = QueueUsers(plane.engine, plane.redis)
+    watch = QueueWatch(plane.engine, plane.redis, plane.handle)
+    own_name = str(new_uuid())
+    wake_others = RedisWake(plane.redis, DUE, own_name)
+
+    backlog = asyncio.Event()
+
+    async def committed(*, more: bool) -> None:
+        if more:
+            backlog.set()
+            await wake_others()
+        else:
+            backlog.clear()
+            due.wake()
+
+    follower = Follower("dispatcher", dispatcher.evaluate, dispatcher.write, committed)
+    turns = itertools.count()
+    grace = plane.settings.deadline_grace_seconds
+    log.info("dispatcher_started")
+    async with asyncio.TaskGroup() as group:
+        group.create_task(listen(plane.redis, (appended,)))
+        group.create_task(listen(plane.redis, (due,), DUE, ignored_sender=own_name))
+        group.create_task(
+            lead(ledger_dsn(plane), "dispatcher", lambda: _follow(plane, appended, follower, backlog))
+        )
+        group.create_task(lead(ledger_dsn(plane), "queue_watch", lambda: _every(TICK_SECONDS, watch.look)))
+        group.create_task(_send_due(task_sender, due, backlog))
+        group.create_task(_every(TICK_SECONDS, task_sender.restore_redis))
+        group.create_task(
+            _every(TICK_SECONDS, lambda: wake_waiting(plane.engine, plane.settings.unreachable_after))
+        )
+        group.create_task(_every(TICK_SECONDS, users.follow_all))
+        group.create_task(_every(TIDY_SECONDS, lambda: task_sender.withdraw_stranded(next(turns))))
+        group.create_task(
+            _every(TICK_SECONDS, lambda: settle(plane.engine, plane.handle, plane.settings.report_limits))
+        )
+        group.create_task(_every(FORGET_SECONDS, lambda: forget(plane.engine)))
+        group.create_task(_every(PRUNE_SECONDS, lambda: prune(plane.engine, _kept(plane.settings))))
+        group.create_task(_every(TICK_SECONDS, lambda: dispatcher.fire_due_timers(plane.engine), after=grace))
+
+
+def _task_sender(plane: Plane) -> TaskSender:
+    return TaskSender(
+        plane.engine,
+        plane.redis,
+        Relay(plane.redis),
+        order_keys(plane.settings).seal,
+        unreachable_after=plane.settings.unreachable_after,
+        session_lifetime=timedelta(seconds=plane.settings.session_seconds),
+    )
+
+
+def _kept(settings: Settings) -> Kept:
+    return Kept(timedelta(days=settings.tasks_kept_days), timedelta(days=settings.failed_tasks_kept_days))
+
+
+async def _follow(
+    plane: Plane, appended: Waiter, follower: Follower[Evaluations | None], backlog: asyncio.Event
+) -> None:
+    tail = Tail(ledger_dsn(plane), follower.name)
+    try:
+        await follow(plane.engine, tail, appended, follower)
+    finally:
+        backlog.clear()  # the backlog belongs to the next leader
+        await tail.close()
+
+
+async def _send_due(task_sender: TaskSender, due: Waiter, backlog: asyncio.Event) -> None:
+    """Send due tasks: at once after this or another dispatcher wrote them, and all others once per second.
+
+    While the leader has a backlog of facts, it sends only once per second and leaves the rest to other dispatchers:
+    they can send what it wrote, but cannot follow the ledger for it.
+    """
+    while True:
+        sent = 0
+        try:
+            sent = await task_sender.send_due()
+        except DATABASE_UNAVAILABLE as error:
+            log.warning("database_unavailable", error=str(error))
+        await due.wait(busy=bool(sent), spare=backlog.is_set())
+
+
+async def _every(seconds: float, work: Callable[[], Awaitable[object]], *, after: float = 0.0) -> None:
+    """Run `work` every `seconds`; an unavailable database is waited for."""
+    await asyncio.sleep(after)
+    while True:
+        try:
+            await work()
+        except DATABASE_UNAVAILABLE as error:
+            log.warning("database_unavailable", error=str(error))
+        await rest(seconds)
+
+
+def ledger_dsn(plane: Plane) -> str:
+    """Return the connection string for direct connections to the ledger's database (readers and leader sessions)."""
+    return plane.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)

@@ -1,0 +1,307 @@
+"""The task sender: send every unfinished task to its node's queue, and re-send it until the node reports a result.
+
+A task is sent as soon as it is written, and checked again every `RESEND` until the node reports its end. Sending is
+idempotent: a task that waits in the queue or is in flight stays as it is, and a task that was lost with Redis, or with
+the worker that held it, is requeued. There is no other recovery path.
+
+Two kinds of tasks have no due time (`due_at` is null) and cost nothing, however many there are:
+- `due` tasks beyond their node's credit: they are scheduled as tasks before them end;
+- `sent` tasks of an unreachable node: they lie in its queue, and are checked as soon as the node is reachable again.
+  `control_plane.dispatcher.credit` schedules both every second. After Redis lost its data, all sent tasks are due at
+  once, even those of unreachable nodes.
+
+Each copy of a task is signed when it is sent, so a copy in a queue is valid for its type's maximum age only.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, LiteralString, NamedTuple, assert_never
+from uuid import UUID
+from zlib import crc32
+
+import psycopg
+import sqlalchemy as sa
+import structlog
+from redis.asyncio import Redis
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from control_plane.dispatcher.restarted_agents import newcomers
+from control_plane.queues import redis_nodes
+from control_plane.queues.queue_users import QueueUsers
+from control_plane.queues.redis_nodes import RedisUnavailable
+from control_plane.queues.relay import (
+    AlreadyQueued,
+    Enqueued,
+    Outcome,
+    Outgoing,
+    QueueFull,
+    Rejected,
+    Relay,
+    Requeued,
+)
+from control_plane.work import tables
+from control_plane.work.tables import RESEND
+from events.ledger.connection import ledger_connection
+from events.values import NodeId
+from read_models import nodes
+from tasks.catalogue import CATALOGUE, NotInCatalogue, bounds_of
+from tasks.failpoints import failpoint
+from tasks.wire import OrderMessage, OrderTooLarge, encode_order
+
+log = structlog.get_logger()
+Seal = Callable[[str, datetime], str]
+"""Signs a task's text, given the time until which a node may begin it; returns the text to send."""
+BACK_OFF: Final = timedelta(seconds=1)
+COPY: Final = min(type_.bounds.maximum_age for type_ in CATALOGUE.values()) / 2
+"""Age after which a copy that still waits is replaced by a newly signed one."""
+_AT_ONCE: Final = timedelta(milliseconds=50)
+BATCH: Final = 500
+TIDY_ROUND: Final = 12
+"""One in this many nodes is checked for stranded orders per turn, so that the queries do not load Redis noticeably."""
+
+# A crash of the server can only lose the fact that a task was sent: it is sent again, without any effect. With the
+# other scan and join methods off, the index returns due tasks in their order and nothing else is read, whatever row
+# counts the planner estimates.
+_SETTINGS: Final = """
+select set_config(name, 'off', true) from unnest(array[
+  'synchronous_commit', 'enable_bitmapscan', 'enable_seqscan', 'enable_hashjoin', 'enable_mergejoin']) as name
+union all select set_config('plan_cache_mode', 'force_generic_plan', true)
+"""
+# Tasks that were never sent. Their rows claim that they were sent, and are corrected before the commit if the queue did
+# not accept them. Tasks that are over by now are skipped.
+_UNSENT: Final = """
+with taken as (
+  delete from work.unsent u using (
+    select ctid as place from work.unsent order by unsent.place limit %(batch)s for update skip locked
+  ) as first
+  where u.ctid = first.place
+  returning u.place, u.order_id
+)
+select taken.order_id, t.*, statement_timestamp(), false, false, 'due', null::timestamptz, 0
+from taken, lateral (
+  select node_id, kind, "order" from work.task t where t.order_id = taken.order_id and t.state in ('due', 'sent')
+  offset 0  -- one row after the other, whatever row counts the planner estimates
+) as t
+order by taken.place
+"""
+# Rows are updated as if each queue accepted its task, and corrected before the commit where one did not.
+_DUE: Final = """
+with due as (
+  select t.ctid as place, t.state as was, t.sent_at, t.sends,
+    t.state = 'sent' and t.sent_at > statement_timestamp() - %(copy)s as fresh,
+    coalesce((
+      select seen_at < statement_timestamp() - %(unreachable)s from work.node_seen seen where seen.node_id = t.node_id
+    ), false) as silent
+  from work.task t
+  where t.state in ('due', 'sent') and t.due_at <= statement_timestamp()
+  order by t.due_at limit %(batch)s for update skip locked
+)
+update work.task t set state = 'sent',
+  due_at = case when not due.silent then clock_timestamp() + %(resend)s end,
+  sent_at = case when due.fresh then t.sent_at else clock_timestamp() end,
+  sends = t.sends + (not due.fresh)::int
+from due where t.ctid = due.place
+returning t.order_id, t.node_id, t.kind, t."order", statement_timestamp(), due.silent, due.fresh, due.was, due.sent_at,
+  due.sends
+"""
+_CORRECT: Final = """
+update work.task t set state = r.state, due_at = clock_timestamp() + r.pause, sent_at = r.sent_at, sends = r.sends
+from unnest(%b::uuid[], %b::text[], %b::interval[], %b::timestamptz[], %b::int4[])
+  as r(order_id, state, pause, sent_at, sends)
+where t.order_id = r.order_id and t.state in ('due', 'sent')
+"""
+
+
+class _Due(NamedTuple):
+    order_id: UUID
+    node_id: NodeId
+    kind: str
+    text: str
+    now: datetime
+    silent: bool
+    fresh: bool
+    was: str
+    sent_at: datetime | None
+    sends: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSender:
+    """The task sender. Any number may run: each locks the rows that it sends, and skips rows locked by others."""
+
+    engine: AsyncEngine
+    redis: Redis
+    relay: Relay
+    seal: Seal
+    unreachable_after: timedelta
+    """Time without heartbeat after which a node is unreachable."""
+    session_lifetime: timedelta = timedelta(minutes=15)
+
+    async def send_due(self) -> int:
+        """Send every due task; return their number. While Redis is unavailable the tasks stay due."""
+        sent = 0
+        while True:
+            try:
+                async with self.engine.begin() as conn:
+                    ledger = await ledger_connection(conn)
+                    if not (rows := await self._claim(ledger, _UNSENT) or await self._claim(ledger, _DUE)):
+                        return sent
+                    await self._send(ledger, rows)
+            except RedisUnavailable as error:
+                log.warning("redis_away", error=error.reason)
+                return sent
+            failpoint("task_sender.sent")
+            sent += len(rows)
+
+    async def _claim(self, conn: psycopg.AsyncConnection, query: LiteralString) -> list[_Due]:
+        """Return tasks to send, with their rows locked until the transaction ends."""
+        values = {"copy": COPY, "unreachable": self.unreachable_after, "resend": RESEND, "batch": BATCH}
+        async with conn.pipeline():
+            await conn.execute(_SETTINGS)
+            cursor = await conn.cursor(binary=True).execute(query, values, prepare=True)
+        return [_Due(*row) for row in await cursor.fetchall()]
+
+    async def _send(self, conn: psycopg.AsyncConnection, rows: Sequence[_Due]) -> None:
+        queued = await self._already_queued(rows)
+        sealed = [queued.get(row.order_id) or self._sealed(row) for row in rows]
+        failpoint("task_sender.before_send")
+        answers = iter(await self.relay.enqueue_many([each for each in sealed if isinstance(each, Outgoing)]))
+        outcomes = [next(answers) if isinstance(each, Outgoing) else each for each in sealed]
+        _log_outcomes(rows, outcomes)
+        other = [pair for pair in zip(rows, outcomes, strict=True) if not _as_written(*pair)]
+        if other:
+            columns = zip(*[_corrected(row, outcome) for row, outcome in other], strict=True)
+            await conn.execute(_CORRECT, [list(column) for column in columns], prepare=True)
+
+    async def _already_queued(self, rows: Sequence[_Due]) -> dict[UUID, AlreadyQueued]:
+        """Return the tasks that are still queued or in flight as copies that are valid for long enough."""
+        sent = [(row.node_id, row.order_id) for row in rows if row.fresh]
+        found = zip(sent, await self.relay.look(sent), strict=True)
+        return {order_id: where for (_, order_id), where in found if isinstance(where, AlreadyQueued)}
+
+    def _sealed(self, row: _Due) -> Outgoing | Rejected:
+        """Return the signed message of a task, or `Rejected`: one that cannot be encoded must not stop the others."""
+        try:
+            text = self.seal(row.text, row.now + bounds_of(row.kind).maximum_age)
+            message = encode_order(OrderMessage(row.order_id, row.kind, text), sent_at=row.now)
+        except (NotInCatalogue, OrderTooLarge) as error:
+            return Rejected(str(error))
+        return Outgoing(row.node_id, row.order_id, message)
+
+    async def withdraw_stranded(self, turn: int) -> None:
+        """Remove ended tasks that dead workers still hold; other tasks of dead workers are sent again anyway.
+
+        Each turn covers one in `TIDY_ROUND` nodes, and nodes with a restarted agent. The queue of a node that flooded
+        it is deleted: tasks that were sent to it are found missing when they are due again, and re-sent.
+        """
+        try:
+            async with self.engine.connect() as conn:
+                names = await nodes.enrolled(conn)
+                new = await newcomers(conn, self.session_lifetime)
+                asked = [name for name in names if name in new or _has_its_turn(name, turn)]
+                stranded = await self.relay.stranded(asked)
+                wanted = await _open(conn, [order for orders in stranded.orders.values() for order in orders])
+            for node, orders in stranded.orders.items():
+                for order in orders:
+                    if order not in wanted:
+                        await self.relay.withdraw(node, order)
+            if stranded.flooded:
+                log.warning("queue_flooded", nodes=stranded.flooded)
+                await redis_nodes.forget_queues(self.redis, stranded.flooded)
+        except RedisUnavailable as error:
+            log.warning("redis_away", error=error.reason)
+
+    async def restore_redis(self) -> None:
+        """Restore users, scripts and open tasks in a Redis that lost its data."""
+        try:
+            if await redis_nodes.inspect(self.redis) is not None:
+                users = QueueUsers(self.engine, self.redis)
+                await redis_nodes.restore(self.redis, users.restore, self._refill)
+        except RedisUnavailable as error:
+            log.warning("redis_away", error=error.reason)
+
+    async def _refill(self) -> None:
+        async with self.engine.begin() as conn:
+            sent = sa.update(tables.task).where(tables.task.c.state == "sent")
+            await conn.execute(sent.values(due_at=sa.func.clock_timestamp()))
+        await self.send_due()
+
+
+def _as_written(row: _Due, outcome: Outcome) -> bool:
+    """Return whether a task's row already states the outcome of the send."""
+    match outcome:
+        case Enqueued() | Requeued():
+            return not row.fresh
+        case AlreadyQueued(worker=None):
+            return row.fresh
+        case AlreadyQueued() | QueueFull() | Rejected():
+            return False
+        case _:
+            assert_never(outcome)
+
+
+def _corrected(row: _Due, outcome: Outcome) -> tuple[UUID, str, timedelta | None, datetime | None, int]:
+    """Return the corrected values of a task's row: id, state, pause, time of the last send, and number of sends."""
+    pause = _pause(row, outcome)
+    if isinstance(outcome, QueueFull | Rejected):
+        return row.order_id, row.was, pause, row.sent_at, row.sends
+    enqueued = isinstance(outcome, Enqueued | Requeued)
+    sent_at = row.now if enqueued or not row.fresh else row.sent_at
+    # A task that is in the queue was sent, even if the process that sent it died before it could record that.
+    return row.order_id, "sent", pause, sent_at, max(1, row.sends + enqueued)
+
+
+def _pause(row: _Due, outcome: Outcome) -> timedelta | None:
+    """Return the time until the task is checked again, or None to wait until its node is reachable."""
+    match outcome:
+        case AlreadyQueued(worker=str(), seconds_left=seconds_left):
+            return min(RESEND, timedelta(seconds=seconds_left) + _AT_ONCE)
+        case Enqueued() | Requeued() | AlreadyQueued():
+            return None if row.silent else RESEND
+        case QueueFull():
+            return None if row.silent else BACK_OFF
+        case Rejected():
+            # Usually Redis as a whole refuses all due tasks: signing and offering them every second would leave the
+            # task sender no time for anything else.
+            return RESEND
+        case _:
+            assert_never(outcome)
+
+
+def _log_outcomes(rows: Sequence[_Due], outcomes: Sequence[Outcome]) -> None:
+    """Log one line per requeued order, one for all newly enqueued ones, and one for all that were not accepted."""
+    sent, refused = 0, list[tuple[_Due, Outcome]]()
+    for row, outcome in zip(rows, outcomes, strict=True):
+        match outcome:
+            case Enqueued():
+                sent += 1
+            case Requeued(worker=worker):
+                log.info("task_requeued", order=str(row.order_id), node=row.node_id, worker=worker)
+            case QueueFull() | Rejected():
+                refused.append((row, outcome))
+            case AlreadyQueued():
+                pass
+            case _:
+                assert_never(outcome)
+    if sent:
+        log.info("tasks_sent", count=sent, first=str(rows[0].order_id), node=rows[0].node_id)
+    if refused:
+        [(row, reason), *_] = refused
+        first = {"first": str(row.order_id), "node": row.node_id, "outcome": str(reason)}
+        log.warning("tasks_not_enqueued", count=len(refused), **first)
+
+
+def _has_its_turn(node: NodeId, turn: int) -> bool:
+    return crc32(node.encode()) % TIDY_ROUND == turn % TIDY_ROUND
+
+
+async def _open(conn: AsyncConnection, order_ids: list[UUID]) -> set[UUID]:
+    task = tables.task
+    # One array parameter: one parameter per id would be too many when many nodes hold many orders.
+    named = sa.literal(order_ids, ARRAY(sa.Uuid()))
+    query = sa.select(task.c.order_id).where(
+        task.c.order_id == sa.func.any(named), task.c.state.in_(tables.OPEN)
+    )
+    return set(await conn.scalars(query))

@@ -1,0 +1,89 @@
+"""Wake-ups for followers of the ledger through Redis, which may be lost.
+
+Appenders publish after their commit; each process that follows the ledger holds one subscription. While Redis is
+unavailable followers poll, so a lost wake-up delays them by `IDLE_POLL` seconds at most.
+"""
+
+import asyncio
+from typing import Final
+
+import redis.asyncio
+import structlog
+
+from control_plane.outage import REDIS_UNAVAILABLE, raise_if_cancelled, rest
+
+log = structlog.get_logger()
+CHANNEL: Final = "ledger:appended"
+DUE: Final = "work:due"
+"""The channel on which a dispatcher with a backlog wakes other dispatchers, which can send the tasks that it wrote."""
+BUSY_POLL: Final = 0.01
+IDLE_POLL: Final = 1.0
+WAKE_SECONDS: Final = 0.5
+
+
+class RedisWake:
+    """Publishes wake-ups to followers of the ledger, or on another channel. `name` identifies the sender."""
+
+    def __init__(self, client: redis.asyncio.Redis, channel: str = CHANNEL, name: str = "") -> None:
+        self._client, self._channel, self._name = client, channel, name
+
+    async def __call__(self) -> None:
+        try:
+            # The caller's response waits for this, so a hanging Redis must not delay it for long.
+            async with asyncio.timeout(WAKE_SECONDS):
+                await self._client.publish(self._channel, self._name)
+        except REDIS_UNAVAILABLE as error:
+            log.info("wake_lost", error=str(error))
+
+
+class Waiter:
+    """Waits for a wake-up or the next poll. The poll interval is short after traffic, then doubles up to `IDLE_POLL`.
+
+    `spare` makes it wait for the longest interval at once, for a caller with other work.
+    """
+
+    def __init__(self) -> None:
+        self._grown = asyncio.Event()
+        self._pause = BUSY_POLL
+
+    async def wait(self, *, busy: bool, spare: bool = False) -> None:
+        """Wait for a wake-up or the next poll. `busy` is whether the caller just found something to do."""
+        raise_if_cancelled()
+        self._pause = BUSY_POLL if busy else min(self._pause * 2, IDLE_POLL)
+        if spare:
+            self._pause = IDLE_POLL
+        try:
+            async with asyncio.timeout(self._pause):
+                await self._grown.wait()
+        except TimeoutError:
+            return
+        self._grown.clear()
+        self._pause = BUSY_POLL  # an event that is not final yet will be soon
+
+    def wake(self) -> None:
+        """End the current wait, or the next one if none is in progress."""
+        self._grown.set()
+
+
+async def listen(
+    client: redis.asyncio.Redis,
+    waiters: tuple[Waiter, ...],
+    channel: str = CHANNEL,
+    *,
+    ignored_sender: str | None = None,
+) -> None:
+    """Wake the waiters for each message, except those of `ignored_sender`.
+
+    Runs until cancelled, also while Redis is down.
+    """
+    while True:
+        try:
+            async with client.pubsub(ignore_subscribe_messages=True) as subscription:
+                await subscription.subscribe(channel)
+                async for message in subscription.listen():
+                    if ignored_sender is None or message["data"] != ignored_sender.encode():
+                        for waiter in waiters:
+                            waiter.wake()
+        except REDIS_UNAVAILABLE as error:
+            log.info("wake_subscription_lost", error=str(error))
+        await rest(IDLE_POLL)

@@ -1,0 +1,68 @@
+"""Signing of orders, and the keys used for it.
+
+One key signs; nodes trust it and the retired keys. A node receives the trusted keys when it enrols and at each renewal
+of its session, so a key change never causes a valid order to be refused: a node that meets an unknown key first renews
+its session.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from control_plane.settings import Settings
+from tasks.sealed import seal
+from tasks.signing import BadSignature, Signer, public_key
+
+
+class NoSigningKey(Exception):
+    """No usable key to sign orders with; the message is a sentence for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrderKeys:
+    """The signing key, and the public keys (PEM) that nodes are to trust, beginning with that of the signing key."""
+
+    signer: Signer
+    trusted: tuple[str, ...]
+
+    def seal(self, order: str, expires_at: datetime) -> str:
+        """Return the order's JSON as a signed text that a node may begin to apply until `expires_at`."""
+        return seal(self.signer, order, expires_at)
+
+
+def order_keys(settings: Settings) -> OrderKeys:
+    """Read the signing key and the retired keys that the settings name. Raises `NoSigningKey`."""
+    path = settings.signing_key_file
+    if path is None:
+        raise NoSigningKey(
+            "SLICEPLANE_SIGNING_KEY_FILE is not set: name a file with an Ed25519 private key (PKCS #8, PEM)"
+        )
+    signer = _signer(path)
+    others = () if settings.retired_keys is None else _folder(settings.retired_keys)
+    return OrderKeys(signer, tuple(dict.fromkeys((signer.public, *others))))
+
+
+def _folder(path: Path) -> list[str]:
+    if not path.is_dir():
+        raise NoSigningKey(
+            f"the folder of retired keys {path} does not exist; create it or correct the setting"
+        )
+    return [_public(found) for found in sorted(path.glob("*.pem"))]
+
+
+def _signer(path: Path) -> Signer:
+    try:
+        return Signer.of_pem(path.read_bytes())
+    except OSError as error:
+        raise NoSigningKey(f"the signing key {path} cannot be read: {error.strerror}") from error
+    except BadSignature as bad:
+        raise NoSigningKey(f"the signing key {path} cannot be used: {bad.reason}") from bad
+
+
+def _public(path: Path) -> str:
+    try:
+        return str(public_key(path.read_text()).as_pem(private=False).decode("ascii"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise NoSigningKey(f"the retired key {path} cannot be read: {error}") from error
+    except BadSignature as bad:
+        raise NoSigningKey(f"the retired key {path} cannot be used: {bad.reason}") from bad

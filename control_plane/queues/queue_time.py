@@ -1,0 +1,193 @@
+"""Redis' time by node: samples of the commands that it executes.
+
+Redis does not count time by user. While it is busy, its slow log records every command for a moment: up to 1,024
+commands with what each took. A command belongs to the node of the first key that it names, since Redis refuses a node
+other keys, and one without a key to the user of the connection that sent it. Commands that a node may not run are
+counted in the log of denied commands. Functions that query Redis raise `RedisUnavailable`.
+"""
+
+import asyncio
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from control_plane.queues.redis_nodes import Command, RedisUnavailable, answers, node_of_user
+from events.values import NodeId
+from tasks.scripts import NODE_COMMANDS, NODE_SCRIPTS
+
+log = structlog.get_logger()
+BUSY: Final = 0.05
+"""Share of a processor above which Redis' commands are sampled; a lower usage does not delay other nodes for long."""
+KEPT: Final = 0.9
+"""Share of a node's usage that is carried over to the next turn."""
+FLOOD_SECONDS: Final = 1.0
+"""Seconds of Redis time, older ones counting less, that make a flood: about 10 % all the time. Agents use under 1 %."""
+DENIED: Final = 100
+"""Number of denied commands within one turn that make a flood; an agent sends none."""
+_SAMPLE: Final = 1024
+_SAMPLE_SECONDS: Final = 0.02
+_TURN_SECONDS: Final = 0.9
+_FORGOTTEN_SECONDS: Final = 0.01
+_OVERHEAD_USEC: Final = 1
+"""Minimum time for reading a command and writing its answer, in addition to its execution."""
+_OWN_SCRIPTS: Final = frozenset(script.sha.encode() for script in NODE_SCRIPTS)
+_COMMANDS: Final = frozenset(name.partition("|")[0].encode() for name in NODE_COMMANDS)
+_NODE_KEY: Final = re.compile(rb"ctl:([^:]+):")
+_CLIENT: Final = re.compile(rb"^id=\d+ addr=(\S+) .*? user=(\S+)", re.MULTILINE)
+_USUAL: Final = (b"10000", b"128")
+"""Redis' default settings of the slow log: its threshold and its length."""
+
+
+class Sample(NamedTuple):
+    """The share of a period in which Redis executed commands, and each node's share of that time."""
+
+    busy: float
+    shares: Mapping[NodeId, float]
+
+
+@dataclass(slots=True)
+class TimeWatch:
+    """Redis time used by each node. `look` is called once per turn, and evaluates at most once per second."""
+
+    redis: Redis
+    _cpu: float = math.inf
+    _at: float = 0.0
+    _judging: bool = False
+    _usual: tuple[bytes, bytes] | None = None
+    _used: dict[NodeId, float] = field(default_factory=dict)
+
+    async def look(self, cpu_seconds: float) -> Mapping[NodeId, str]:
+        """Return the nodes that use far more Redis time than their work needs, each with the reason.
+
+        `cpu_seconds` is the processor time that Redis used since it started.
+        """
+        now = asyncio.get_running_loop().time()
+        spent, seconds = cpu_seconds - self._cpu, now - self._at
+        if 0 <= seconds < _TURN_SECONDS and spent >= 0:
+            return {}
+        self._cpu, self._at = cpu_seconds, now
+        self._used = {
+            node: used for node, each in self._used.items() if (used := each * KEPT) > _FORGOTTEN_SECONDS
+        }
+        if not BUSY * seconds <= spent <= seconds + 1.0:
+            # Redis is not busy, or it restarted since the previous turn.
+            self._judging = False
+            return {}
+        floods = dict(await self._denied())
+        sample = await self._sample()
+        for node, share in sample.shares.items():
+            self._used[node] = self._used.get(node, 0.0) + share * min(spent, sample.busy * seconds)
+            if self._used[node] > FLOOD_SECONDS:
+                floods[node] = f"{self._used[node]:.1f} s of Redis time within some seconds"
+                self._used[node] = 0.0
+        return floods
+
+    async def _denied(self) -> Mapping[NodeId, str]:
+        """Return nodes with many denied commands in the last turn, if Redis was busy in it too: others may be old."""
+        denied, _ = await answers(self.redis, [("ACL", "LOG", 128), ("ACL", "LOG", "RESET")])
+        judging, self._judging = self._judging, True
+        if not judging or isinstance(denied, ResponseError):
+            return {}
+        counts = denied_of([_pairs(each) for each in denied])
+        return {node: f"{times} denied commands" for node, times in counts.items() if times > DENIED}
+
+    async def _sample(self) -> Sample:
+        if self._usual is None:
+            self._usual = await self._settings()
+        everything: list[Command] = [
+            ("CONFIG", "SET", "slowlog-max-len", _SAMPLE),
+            ("CONFIG", "SET", "slowlog-log-slower-than", 0),
+        ]
+        threshold, length = self._usual
+        as_before: list[Command] = [
+            ("CONFIG", "SET", "slowlog-log-slower-than", threshold),
+            ("SLOWLOG", "GET", _SAMPLE),
+            ("SLOWLOG", "RESET"),
+            ("CONFIG", "SET", "slowlog-max-len", length),
+        ]
+        refusals = [each for each in await answers(self.redis, everything) if isinstance(each, ResponseError)]
+        if refusals:
+            log.warning("redis_time_sampling_refused", reason=str(refusals[0]))
+            return Sample(0.0, {})
+        began = time.monotonic()
+        try:
+            await asyncio.sleep(_SAMPLE_SECONDS)
+        finally:
+            [_, entries, *_] = await answers(self.redis, as_before)
+        if isinstance(entries, ResponseError):
+            raise RedisUnavailable(str(entries))
+        # Only commands without a key need the users of connections, a list of up to ten thousand entries.
+        keyless = sum(bytes(entry[3][0]).lower() in _COMMANDS and not _node(entry, {}) for entry in entries)
+        users = await self._users() if keyless > len(entries) * BUSY else {}
+        return sample_of(entries, users, time.monotonic() - began)
+
+    async def _settings(self) -> tuple[bytes, bytes]:
+        """Return the settings of the slow log; the defaults for a threshold of 0, which a crash in a sample leaves."""
+        [answer] = await answers(self.redis, [("CONFIG", "GET", "slowlog-*")])
+        found = {} if isinstance(answer, ResponseError) else dict(_pairs(answer))
+        usual_threshold, usual_length = _USUAL
+        threshold = found.get(b"slowlog-log-slower-than", usual_threshold)
+        return (
+            usual_threshold if threshold == b"0" else threshold,
+            found.get(b"slowlog-max-len", usual_length),
+        )
+
+    async def _users(self) -> Mapping[bytes, NodeId]:
+        """Return the node of each connected client address."""
+        [listed] = await answers(self.redis, [("CLIENT", "LIST")])
+        if isinstance(listed, ResponseError):
+            raise RedisUnavailable(str(listed))
+        found = ((address, node_of_user(user.decode())) for address, user in _CLIENT.findall(listed))
+        return {address: node for address, node in found if node is not None}
+
+
+def sample_of(entries: Sequence[Sequence[Any]], users: Mapping[bytes, NodeId], seconds: float) -> Sample:
+    """Evaluate slow log entries of the last `seconds`; `users` maps client addresses to nodes."""
+    spent = Counter[NodeId | None]()
+    for entry in entries:
+        spent[_node(entry, users)] += int(entry[2]) + _OVERHEAD_USEC
+    total = max(1, spent.total())
+    # A full log holds only the last commands: they took less time than `seconds`, and Redis was busy throughout.
+    busy = 1.0 if len(entries) >= _SAMPLE else min(1.0, total / 1e6 / seconds)
+    return Sample(busy, {node: used / total for node, used in spent.items() if node is not None})
+
+
+def _node(entry: Sequence[Any], users: Mapping[bytes, NodeId]) -> NodeId | None:
+    """Return the node that sent the command of an entry; the control plane's own commands name nodes' keys too."""
+    words: Sequence[bytes] = entry[3]
+    name = words[0].lower()
+    if name == b"evalsha":
+        key = b"".join(words[3:4]) if words[1] in _OWN_SCRIPTS else b""
+    else:
+        key = b"".join(words[1:2]) if name in _COMMANDS else b""
+    found = _NODE_KEY.match(key)
+    return NodeId(found[1].decode()) if found else users.get(entry[4])
+
+
+def denied_of(entries: Sequence[Mapping[bytes, Any]]) -> Mapping[NodeId, int]:
+    """Count the denied commands and keys of each node. Wrong passwords are not counted: any client can send one."""
+    found = Counter[NodeId]()
+    for entry in entries:
+        node = node_of_user(bytes(entry[b"username"]).decode(errors="replace"))
+        if node is not None and entry[b"reason"] != b"auth":
+            found[node] += int(entry[b"count"])
+    return found
+
+
+def _pairs(flat: Any) -> dict[bytes, Any]:
+    """Return a flat list of names and values as a dictionary; some clients return a dictionary already."""
+    if isinstance(flat, Mapping):
+        return {_bytes(name): value for name, value in flat.items()}
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _bytes(name: str | bytes) -> bytes:
+    return name.encode() if isinstance(name, str) else name

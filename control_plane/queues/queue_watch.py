@@ -1,0 +1,150 @@
+"""Keep one node from exhausting Redis: a node that writes, holds or uses far more than its work requires is revoked.
+
+What a node writes under its own keys cannot be checked beforehand, and Redis' memory, time and connections are shared
+by all nodes. So each queue is measured once in two minutes, in turns, and all queues are measured at once when the data
+in Redis grew by a small part of a flood; connections are counted by the same two rules. The limits are above all that a
+node can be sent or needs. Redis itself limits what a single connection can make it hold (`deploy.embedded.redis`). A
+command of a million words leaves no data behind and delays every client for seconds: the product's scripts refuse it,
+and the slow log names its sender. An endless stream of short commands is found by sampling commands while Redis is busy
+(`control_plane.queues.queue_time`).
+
+A flooding node is revoked as by an administrator: one event, whichever process found the flood first, then its Redis
+user, its connections and its keys are removed. After a crash in between, `QueueUsers.follow_all` does the rest. Tasks
+of other nodes that Redis had no memory for are still due, and are sent again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+from redis.asyncio import Redis
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from control_plane.commands.identity import revoke_node
+from control_plane.decisions.refusals import UnknownName
+from control_plane.handle import Handle
+from control_plane.origin import Origin
+from control_plane.queues import redis_nodes
+from control_plane.queues.queue_time import TimeWatch
+from control_plane.queues.queue_users import QueueUsers
+from control_plane.queues.queue_weights import (
+    FLOOD,
+    NEARLY_FLOODED,
+    Weight,
+    connections,
+    requires_password,
+    review_connections,
+    senders_of_long_commands,
+    weights,
+)
+from control_plane.queues.redis_nodes import RedisUnavailable
+from events.values import NodeId, new_uuid
+from read_models import nodes
+
+log = structlog.get_logger()
+GROWN_BYTES: Final = 2 << 20
+GROWN_CONNECTIONS: Final = 64
+ROUND: Final = 120
+"""Number of turns in which each queue is measured once."""
+
+
+@dataclass(slots=True)
+class Growth:
+    """Detects that a value grew by `step` since its lowest."""
+
+    step: int
+    lowest: int | None = None
+
+    def has_grown(self, now: int) -> bool:
+        """Return whether the value grew by `step` since its lowest; each step is detected once."""
+        if self.lowest is None or now - self.lowest >= self.step:
+            self.lowest = now
+            return True
+        self.lowest = min(self.lowest, now)
+        return False
+
+
+@dataclass(slots=True)
+class QueueWatch:
+    """Measures queues in rounds and remembers usual values. Two instances may run at the same time."""
+
+    engine: AsyncEngine
+    redis: Redis
+    handle: Handle
+    _turn: int = -1
+    _nodes: list[NodeId] = field(default_factory=list)
+    _kept: Growth = field(default_factory=lambda: Growth(GROWN_BYTES))
+    _in_buffers: Growth = field(default_factory=lambda: Growth(GROWN_BYTES))
+    _connected: Growth = field(default_factory=lambda: Growth(GROWN_CONNECTIONS))
+    _swelling: set[NodeId] = field(default_factory=set)
+
+    _time: TimeWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._time = TimeWatch(self.redis)
+
+    async def look(self) -> None:
+        """Measure the queues of one turn, of which there is one per second.
+
+        An unavailable Redis is queried again at the next turn.
+        """
+        self._turn = (self._turn + 1) % ROUND
+        try:
+            usage = await redis_nodes.usage(self.redis)
+            for name, words in (await senders_of_long_commands(self.redis)).items():
+                await self._revoke(name, f"{words} words in one command")
+            for name, reason in (await self._time.look(usage.cpu_seconds)).items():
+                await self._revoke(name, reason)
+            grown = self._kept.has_grown(usage.kept_bytes)
+            connections_grew = (
+                self._connected.has_grown(usage.connections),
+                self._in_buffers.has_grown(usage.connection_bytes),
+            )
+            if grown or self._turn == 0:
+                self._nodes = await self._enrolled()
+            await self._weigh(self._nodes if grown else self._nodes[self._turn :: ROUND])
+            if any(connections_grew) or self._turn == 0:
+                await self._count()
+        except RedisUnavailable as error:
+            log.warning("redis_away", error=error.reason)
+
+    async def _enrolled(self) -> list[NodeId]:
+        """Return every node with a queue."""
+        async with self.engine.connect() as conn:
+            return await nodes.enrolled(conn)
+
+    async def _weigh(self, names: Sequence[NodeId]) -> None:
+        for name, weight in (await weights(self.redis, names)).items():
+            await self._judge(name, weight)
+
+    async def _judge(self, name: NodeId, weight: Weight) -> None:
+        """Revoke a node with a flooded queue; log once when a queue grows to half of a flood."""
+        if weight.exceeds(FLOOD):
+            await self._revoke(name, f"{weight.bytes} bytes and {weight.entries} entries in its queue")
+        elif not weight.exceeds(NEARLY_FLOODED):
+            self._swelling.discard(name)
+        elif name not in self._swelling:
+            self._swelling.add(name)
+            log.warning("queue_nearly_flooded", node=name, bytes=weight.bytes, entries=weight.entries)
+
+    async def _count(self) -> None:
+        asked = await requires_password(self.redis)
+        review = review_connections(await connections(self.redis), password_required=asked)
+        # Connections that are too new to be ended do not count as usual: they are checked again at the next turn.
+        self._connected.lowest = review.usual
+        if review.ended:
+            log.warning("connections_ended", count=len(review.ended))
+            await redis_nodes.end_connections_by_number(self.redis, review.ended)
+        for name, reason in review.floods.items():
+            await self._revoke(name, reason)
+
+    async def _revoke(self, name: NodeId, reason: str) -> None:
+        log.warning("queue_flooded", node=name, reason=reason)
+        origin = Origin(actor="process:queue_watch", reason="queue flooded", correlation_id=new_uuid())
+        try:
+            await self.handle(revoke_node(name, f"queue_flooded: {reason}", origin))
+        except UnknownName:
+            # The user belongs to no node of the ledger, which may have been restored from a backup: remove it.
+            await redis_nodes.delete_node_users(self.redis, [name])
+        await QueueUsers(self.engine, self.redis).follow(name)

@@ -1,0 +1,80 @@
+"""Migration of the database schema, with Alembic, as a superuser of the database server.
+
+`sliceplane-server migrate`, `./dev up` and the tests all use `migrate`. The migrations are in the repository's folder
+`alembic`, which is installed as `control_plane/migrations`: as a top-level folder of an installation it would
+be mixed up with the library of the same name.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import psycopg
+import sqlalchemy as sa
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from psycopg.conninfo import conninfo_to_dict
+
+from alembic import command
+
+_INSTALLED: Final = Path(__file__).with_name("migrations")
+MIGRATIONS: Final = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "alembic"
+
+
+class MigrationFailed(Exception):
+    """The database cannot be migrated; the message names the database and the reason."""
+
+
+def migrate(admin_dsn: str) -> None:
+    """Apply all missing migrations. Run this before any service starts; a service never runs it.
+
+    Raises `MigrationFailed`; the migrations before the failed one stay applied.
+    """
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    engine = admin_engine(admin_dsn)
+    try:
+        with engine.connect() as connection:
+            _refuse_unknown_revision(config, connection)
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+    except sa.exc.DBAPIError as error:
+        raise MigrationFailed(f"{_database(admin_dsn)}: {_first_line(error.orig)}") from error
+    except (psycopg.Error, CommandError) as error:
+        raise MigrationFailed(f"{_database(admin_dsn)}: {_first_line(error)}") from error
+    finally:
+        engine.dispose()
+
+
+def admin_engine(admin_dsn: str) -> sa.Engine:
+    return sa.create_engine(
+        "postgresql+psycopg://", creator=lambda: psycopg.connect(admin_dsn), poolclass=sa.NullPool
+    )
+
+
+def _refuse_unknown_revision(config: Config, connection: sa.Connection) -> None:
+    """Raise `CommandError` if the database was migrated by a release that has migrations which this one lacks."""
+    applied = MigrationContext.configure(
+        connection, opts={"version_table_schema": "ledger"}
+    ).get_current_heads()
+    contained = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if unknown := sorted({*applied} - contained):
+        raise CommandError(
+            f"its schema has the revision {', '.join(unknown)}, which this release does not contain; "
+            "use the release that migrated it"
+        )
+    # Reading the version began a transaction, and each migration has a transaction of its own.
+    connection.rollback()
+
+
+def _database(admin_dsn: str) -> str:
+    """Return the database of a connection string, without its password."""
+    options = conninfo_to_dict(admin_dsn)
+    host, port = options.get("host", "the default host"), options.get("port", 5432)
+    return f"database {options.get('dbname', options.get('user', 'of the default name'))} at {host}:{port}"
+
+
+def _first_line(error: BaseException | None) -> str:
+    """Return the first line of an error; hints and further addresses follow on the other lines."""
+    return str(error).partition("\n")[0].rstrip(". ")

@@ -1,0 +1,28 @@
+"""The time that a request waits for data before it fails with a refusal that lets the caller retry.
+
+A hanging appender delays readers for at most this long (P29), so a request that waits longer waits for something else:
+an unavailable database, or other requests. It is refused and holds no resources until it is sent again.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from control_plane.decisions.refusals import NotYetKnown, Objection
+
+TIME_LIMIT_SECONDS: Final = 5.0
+
+
+@asynccontextmanager
+async def time_limit(code: str, reason: str) -> AsyncIterator[None]:
+    """Limit the time of a `with` block to `TIME_LIMIT_SECONDS`. Raises `NotYetKnown` when the time is up."""
+    allowed = asyncio.timeout(TIME_LIMIT_SECONDS)
+    try:
+        async with allowed:
+            yield
+    except TimeoutError:
+        # A library's own timeout (of a pool or a socket) means something else and is passed on.
+        if not allowed.expired():
+            raise
+        raise NotYetKnown(Objection(code, reason)) from None

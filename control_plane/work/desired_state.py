@@ -1,0 +1,69 @@
+"""Comparison of the orders that a node holds with the orders it should hold, in one database query.
+
+The newest order of each slot is at the end of the index `task_of_slot`, however many orders preceded it. The query
+compares digests inside the database, so a node on which nothing changed costs neither a transferred row nor a
+signature. Orders of emptied slots count too: their tokens are the fence of a node that lost its disk.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from events.values import NodeId, SlotIndex
+from tasks.agent_api import HeldOrder
+
+DIFFERENCES: Final = sa.text("""
+with held as (
+  select * from unnest(cast(:indexes as int4[]), cast(:epochs as int4[]), cast(:positions as int8[]),
+    cast(:digests as text[])) as h(slot_index, epoch, position, sha256)
+), newest as (
+  select s.slot_index, t.kind, t.epoch, t.position, t."order"
+  from read.slot s cross join lateral (
+    select kind, epoch, position, "order" from work.task
+    where node_id = s.node_id and slot_id = s.slot_id and epoch is not null
+    order by epoch desc, position desc limit 1
+  ) t
+  where s.node_id = :node
+)
+select slot_index, n.kind, n."order", n.epoch is null or (h.epoch, h.position) > (n.epoch, n.position) as unknown
+from newest n full join held h using (slot_index)
+where h.sha256 is distinct from encode(sha256(convert_to(n."order", 'UTF8')), 'hex')
+order by slot_index
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class MissingOrder:
+    """The newest order of a slot, which the node does not hold."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """The slots with different orders on the node and here.
+
+    `unknown` lists slots with an order that is newer than any here.
+    """
+
+    wanted: tuple[MissingOrder, ...]
+    unknown: tuple[SlotIndex, ...]
+
+
+async def differences(conn: AsyncConnection, node: NodeId, held: Sequence[HeldOrder]) -> Differences:
+    """Return the slots of a node that do not hold their newest order."""
+    digests = {
+        "indexes": [each.index for each in held],
+        "epochs": [each.epoch for each in held],
+        "positions": [each.position for each in held],
+        "digests": [each.sha256 for each in held],
+    }
+    rows = (await conn.execute(DIFFERENCES, {"node": node, **digests})).all()
+    return Differences(
+        wanted=tuple(MissingOrder(row.kind, row.order) for row in rows if not row.unknown),
+        unknown=tuple(SlotIndex(row.slot_index) for row in rows if row.unknown),
+    )

@@ -1,0 +1,109 @@
+"""Conditions for placing a new slice in a slot, each with the reason code that is reported if it does not hold.
+
+Placement checks all of them and lists report the first that fails, from one definition: what is listed as free is what
+placement takes. In addition, placement checks the request itself: its image, its ingress rules, and that the agent
+supports these and the rate of its SKU.
+"""
+
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONPATH
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_plane.work import tables
+from events.values import NodeId, SlotId, node_of
+from read_models import nodes, slots
+
+_BLOCKING: Final = "$[*] ? (@.blocks == true).kind"
+
+
+class Need(NamedTuple):
+    """An SQL condition for placement and its reason code.
+
+    `holds` may be null while it is unknown; it then counts as false.
+    """
+
+    holds: sa.ColumnElement[bool]
+    reason: sa.ColumnElement[str]
+
+
+def _kind_of_blocking(drift: sa.ColumnElement[object]) -> sa.ColumnElement[str]:
+    found = sa.func.jsonb_path_query_first(drift, sa.cast(_BLOCKING, JSONPATH))
+    return found.op("#>>")(sa.literal_column("'{}'"))
+
+
+def _code(excluded: sa.ColumnElement[object]) -> sa.ColumnElement[str]:
+    return excluded.op("->>")(sa.literal_column("'code'"))
+
+
+HOST: Final = (
+    Need(nodes.node.c.key_thumbprint.is_not(None), nodes.node.c.state),
+    Need(sa.func.cardinality(nodes.node.c.missing) == 0, sa.literal("missing")),
+    Need(sa.not_(nodes.node.c.blocked), _kind_of_blocking(nodes.node.c.drift)),
+    Need(nodes.node.c.excluded.is_(None), _code(nodes.node.c.excluded)),
+)
+"""Conditions on a node's row: it has access, lacks no capability, has no drift that concerns all of its slots, and is
+not excluded after failed bring-ups.
+"""
+SLOT: Final = (
+    Need(sa.not_(slots.slot.c.blocked), _kind_of_blocking(slots.slot.c.drift)),
+    Need(slots.slot.c.excluded.is_(None), _code(slots.slot.c.excluded)),
+)
+"""Conditions on a slot's row, in addition to being free."""
+
+
+def heartbeat(unreachable_after: timedelta) -> tuple[Need, ...]:
+    """Return the conditions on a node's last heartbeat: it is recent, and the agent has compared all of its slots."""
+    seen = tables.node_seen
+    on_time = seen.c.seen_at > sa.func.clock_timestamp() - unreachable_after
+    return Need(on_time, sa.literal("unreachable")), Need(seen.c.resynced, sa.literal("resyncing"))
+
+
+def kind(*, simulated_allowed: bool) -> Need:
+    """Return the condition that a node is real.
+
+    A deployment can switch it off, and a request that names the node skips it. A simulated node accepts every order but
+    runs no guest, so its slices are of no use to callers.
+    """
+    real = nodes.node.c.simulated.is_not(sa.true())
+    return Need(sa.true() if simulated_allowed else real, sa.literal("simulated"))
+
+
+def all_hold(needs: Sequence[Need]) -> sa.ColumnElement[bool]:
+    """Return an SQL expression that is true if every condition holds."""
+    return sa.and_(*(need.holds for need in needs))
+
+
+async def hosts_blocked(
+    conn: AsyncConnection, names: Collection[NodeId], unreachable_after: timedelta, *, simulated_allowed: bool
+) -> dict[NodeId, str]:
+    """Return the nodes among `names` on which nothing new is placed now, each with the reason code.
+
+    `simulated` comes last: a request that names the node checks every other condition.
+    """
+    node, (access, *sound) = nodes.node, HOST
+    needs = (access, *heartbeat(unreachable_after), *sound, kind(simulated_allowed=simulated_allowed))
+    reason = _first_reason(needs)
+    with_heartbeat = node.outerjoin(tables.node_seen, tables.node_seen.c.node_id == node.c.node_id)
+    query = sa.select(node.c.node_id, reason).select_from(with_heartbeat).where(node.c.node_id.in_(names))
+    found = await conn.execute(query)
+    return {NodeId(name): code for name, code in found if code is not None}
+
+
+async def slots_blocked(
+    conn: AsyncConnection, names: Collection[SlotId], unreachable_after: timedelta, *, simulated_allowed: bool
+) -> dict[SlotId, str]:
+    """Return the slots among `names` in which nothing new is placed now, free or not, each with the reason code."""
+    node_names = {node_of(name) for name in names}
+    hosts = await hosts_blocked(conn, node_names, unreachable_after, simulated_allowed=simulated_allowed)
+    query = sa.select(slots.slot.c.slot_id, _first_reason(SLOT)).where(slots.slot.c.slot_id.in_(names))
+    own = {SlotId(name): code for name, code in await conn.execute(query)}
+    found = ((name, hosts.get(node_of(name)) or code) for name, code in own.items())
+    return {name: code for name, code in found if code is not None}
+
+
+def _first_reason(needs: Sequence[Need]) -> sa.ColumnElement[str | None]:
+    return sa.case(*((need.holds.is_not(sa.true()), need.reason) for need in needs), else_=None)

@@ -1,0 +1,178 @@
+"""The schema `work`: operational state of work in progress, outside the ledger; a rebuild does not restore it.
+
+A task is one order on its way to a node. Its state is `due` until it was put into the node's queue, `sent` until the
+node reported its end (the final states are listed by `GET /v1/tasks`), or `waiting` for the next try after one that
+failed temporarily. A row is inserted as `sent` so that it need not be written twice; its task is due as long as it is
+listed in `unsent`. `due_at` is when the task sender looks at the task next.
+
+Rows commit with the dispatcher's checkpoint, so rows that a server crash loses are derived again from the ledger.
+Rows that are deleted while the checkpoint stays are not: the order of an active slot is derived when it is placed and
+never after that. So `control_plane.dispatcher.pruning` keeps the newest order of each slot, and every open task.
+
+A task is an order of an allocation, with its fence token (`epoch`, `position`), or an operation: one try (`attempt`) of
+a task that an administrator requested (`task_id`), or the cancellation of such a try.
+"""
+
+from datetime import timedelta
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, UUID
+
+from events.ledger.tables import metadata
+
+task = sa.Table(
+    "task",
+    metadata,
+    sa.Column("order_id", UUID(as_uuid=True), primary_key=True),
+    sa.Column("node_id", sa.Text, nullable=False),
+    sa.Column("slot_id", sa.Text),
+    sa.Column("allocation_id", sa.Text),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("epoch", sa.Integer),
+    sa.Column("position", sa.BigInteger),
+    sa.Column("order", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("due_at", sa.DateTime(timezone=True)),
+    sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("sent_at", sa.DateTime(timezone=True)),
+    sa.Column("ended_at", sa.DateTime(timezone=True)),
+    sa.Column("sends", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("task_id", UUID(as_uuid=True)),
+    sa.Column("attempt", sa.Integer),
+    # Not jsonb, which cannot store the NUL character: a node's report may contain it.
+    sa.Column("reason", sa.JSON(none_as_null=True)),
+    sa.Column("result", sa.Text),
+    sa.Column("lane", sa.Text, nullable=False),
+    sa.Index(
+        "task_due", "due_at", postgresql_where=sa.text("state in ('due', 'sent') and due_at is not null")
+    ),
+    sa.Index(
+        *("task_waiting", "node_id", "lane", "state", "created_at"),
+        postgresql_where=sa.text("due_at is null and state in ('due', 'sent')"),
+    ),
+    sa.Index(
+        *("task_on_the_way", "node_id", "lane"),
+        postgresql_where=sa.text("state = 'sent' or state = 'due' and due_at is not null"),
+    ),
+    sa.Index("task_of_slot", "node_id", "slot_id", "epoch", "position"),
+    sa.Index("task_of_asked", "task_id", postgresql_where=sa.text("task_id is not null")),
+    sa.Index("task_by_age", "created_at", "order_id"),
+    sa.Index(
+        "task_ended_badly",
+        "created_at",
+        "order_id",
+        postgresql_where=sa.text(
+            "state in ('refused', 'failed', 'poisoned', 'cancelled', 'expired', 'waiting')"
+        ),
+    ),
+    schema="work",
+)
+OPEN: Final = ("due", "sent")
+RESEND: Final = timedelta(seconds=10)
+"""Time after which a sent task is sent again, unless its node has reported its end."""
+unsent = sa.Table(
+    "unsent",
+    metadata,
+    sa.Column("place", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column("order_id", UUID(as_uuid=True), nullable=False),
+    schema="work",
+)
+progress = sa.Table(
+    "progress",
+    metadata,
+    sa.Column("order_id", UUID(as_uuid=True), primary_key=True),
+    sa.Column("step", sa.Text, nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("of", sa.Integer),
+    sa.Column("at", sa.DateTime(timezone=True), nullable=False),
+    schema="work",
+)
+timer = sa.Table(
+    "timer",
+    metadata,
+    sa.Column("stream_id", sa.Text, primary_key=True),
+    sa.Column("due_at", sa.DateTime(timezone=True), nullable=False, index=True),
+    schema="work",
+)
+parked = sa.Table(
+    "parked",
+    metadata,
+    sa.Column("stream_id", sa.Text, primary_key=True),
+    sa.Column("since", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("error", sa.Text, nullable=False),
+    schema="work",
+)
+node_seen = sa.Table(
+    "node_seen",
+    metadata,
+    sa.Column("node_id", sa.Text, primary_key=True),
+    sa.Column("seen_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("agent_version", sa.Text, nullable=False),
+    sa.Column("spooled_reports", sa.Integer, nullable=False),
+    sa.Column("resynced", sa.Boolean, nullable=False),
+    schema="work",
+)
+report_cursor = sa.Table(
+    "report_cursor",
+    metadata,
+    sa.Column("node_id", sa.Text, primary_key=True),
+    sa.Column("incarnation", UUID(as_uuid=True), primary_key=True),
+    sa.Column("sequence", sa.BigInteger, nullable=False),
+    sa.Column(
+        "moved_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.clock_timestamp()
+    ),
+    schema="work",
+)
+report_budget = sa.Table(
+    "report_budget",
+    metadata,
+    sa.Column("node_id", sa.Text, primary_key=True),
+    sa.Column("spent_until", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("throttled_at", sa.DateTime(timezone=True)),
+    sa.Column("exceeded_at", sa.DateTime(timezone=True)),
+    sa.Column("refused", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("merged", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("held", sa.Text),
+    sa.Column("held_at", sa.DateTime(timezone=True)),
+    sa.Index("report_budget_exceeded", "node_id", postgresql_where=sa.text("throttled_at is not null")),
+    schema="work",
+)
+verification = sa.Table(
+    "verification",
+    metadata,
+    sa.Column("verification_id", UUID(as_uuid=True), primary_key=True),
+    sa.Column("requested_by", sa.Text, nullable=False),
+    sa.Column("requested_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("position", sa.BigInteger),
+    sa.Column("upto", sa.BigInteger),
+    sa.Column("differences", JSONB(none_as_null=True)),
+    sa.Column("ended_at", sa.DateTime(timezone=True)),
+    schema="work",
+)
+node_session = sa.Table(
+    "node_session",
+    metadata,
+    sa.Column("node_id", sa.Text, primary_key=True),
+    sa.Column("number", sa.BigInteger, nullable=False),
+    sa.Column("key_thumbprint", sa.Text, nullable=False),
+    sa.Column("credential_sha256", sa.Text, nullable=False),
+    sa.Column("queue_password_sha256", sa.Text, nullable=False),
+    sa.Column("prior_queue_password_sha256", sa.Text),
+    sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("queue_number", sa.BigInteger),
+    sa.Column("capabilities", ARRAY(sa.Text)),
+    schema="work",
+)
+refusal = sa.Table(
+    "refusal",
+    metadata,
+    sa.Column("node_id", sa.Text, primary_key=True),
+    sa.Column("about", sa.Text, primary_key=True),
+    sa.Column("code", sa.Text, primary_key=True),
+    sa.Column("first_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("last_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("times", sa.Integer, nullable=False),
+    schema="work",
+)

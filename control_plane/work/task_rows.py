@@ -1,0 +1,145 @@
+"""Changes of rows in `work.task` by commands and reports, each in the transaction of the facts that cause it.
+
+Order ids can be guessed, so a node's report only changes rows of that node.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final, assert_never
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_plane.decisions.tasks import NO_ANSWER
+from control_plane.work.tables import OPEN, progress, task, unsent
+from events.facts import Reason
+from events.tasks import (
+    TaskCancelled,
+    TaskCancelRequested,
+    TaskFact,
+    TaskFailed,
+    TaskRequested,
+    TaskRetried,
+    TaskSucceeded,
+)
+from events.values import NodeId
+from tasks.operations import OperationCancel
+
+CANCEL: Final[str] = OperationCancel.model_fields["kind"].default
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of an order: the new state of its row, with the reason or the result (JSON)."""
+
+    state: str
+    reason: Reason | None = None
+    result: str | None = None
+
+
+POISONED: Final = "poisoned"
+SUPERSEDED: Final = End("superseded")
+
+
+def failure(reason: Reason) -> End:
+    """Return the end of an order that failed for this reason; the code decides the state."""
+    return End({POISONED: POISONED, NO_ANSWER: "expired"}.get(reason.code, "failed"), reason)
+
+
+def refusal(reason: Reason) -> End:
+    """Return the end of an order that the node refused; one that repeatedly killed its agent is poisoned."""
+    return End(POISONED if reason.code == POISONED else "refused", reason)
+
+
+def end_of(fact: TaskFact) -> End | None:
+    """Return how the fact ends the row of its try, or None if it does not end it."""
+    match fact:
+        case TaskSucceeded(result=result):
+            return End("done", result=result)
+        case TaskFailed(reason=reason, final=True):
+            return failure(reason)
+        case TaskFailed(reason=reason):
+            return End("waiting", reason)
+        case TaskCancelled(reason=reason):
+            return End("cancelled", reason)
+        case TaskRequested() | TaskCancelRequested() | TaskRetried():
+            return None
+        case _:
+            assert_never(fact)
+
+
+@dataclass(frozen=True, slots=True)
+class TryRow:
+    """The row of an operation: the try of a task that it is, or that it cancels."""
+
+    operation_id: UUID
+    node_id: NodeId
+    task_id: UUID
+    attempt: int
+    kind: str
+    state: str
+    sends: int
+
+
+async def find_try(conn: AsyncConnection, operation_id: UUID, node: NodeId) -> TryRow | None:
+    """Return the operation with this id, if it belongs to the node."""
+    row = (
+        await conn.execute(_TRIED.where(task.c.order_id == operation_id, task.c.node_id == node))
+    ).one_or_none()
+    return None if row is None else TryRow(*row)
+
+
+async def newest_try(conn: AsyncConnection, task_id: UUID) -> TryRow | None:
+    """Return the newest try of a task, with its row locked so that the task sender skips it; None if it has no row."""
+    # Lock the unsent row first, and wait for it: a task sender that is about to send it locks this row, then the other.
+    unsent_too = _UNSENT.where(task.c.task_id == task_id).with_for_update(of=unsent)
+    never_sent = set(await conn.scalars(unsent_too))
+    query = _TRIED.where(task.c.task_id == task_id, task.c.kind != CANCEL)
+    row = (await conn.execute(query.order_by(task.c.attempt.desc()).limit(1).with_for_update())).one_or_none()
+    if row is None:
+        return None
+    newest = TryRow(*row)
+    return replace(newest, sends=0) if newest.operation_id in never_sent else newest
+
+
+_UNSENT: Final = sa.select(unsent.c.order_id).join(task, task.c.order_id == unsent.c.order_id)
+_TRIED: Final = sa.select(
+    task.c.order_id, task.c.node_id, task.c.task_id, task.c.attempt, task.c.kind, task.c.state, task.c.sends
+).where(task.c.task_id.is_not(None))
+
+
+async def end(conn: AsyncConnection, node: NodeId, order_id: UUID, how: End, now: datetime) -> bool:
+    """End an order of the node and delete its progress; return whether it was still open."""
+    mine = task.c.order_id == order_id, task.c.node_id == node
+    return await _end(conn, sa.and_(*mine), how, now)
+
+
+async def end_tries(conn: AsyncConnection, task_id: UUID, how: End, now: datetime) -> None:
+    """End all open rows of a task: its try, and the operation that cancels it."""
+    await _end(conn, sa.and_(task.c.task_id == task_id, task.c.kind != CANCEL), how, now)
+    await _end(conn, sa.and_(task.c.task_id == task_id, task.c.kind == CANCEL), SUPERSEDED, now)
+
+
+async def set_reason(conn: AsyncConnection, node: NodeId, order_id: UUID, reason: Reason) -> None:
+    """Store the reason why an open order has not ended yet."""
+    mine = task.c.order_id == order_id, task.c.node_id == node, task.c.state.in_(OPEN)
+    await conn.execute(sa.update(task).where(*mine).values(reason=_json(reason)))
+
+
+async def _end(conn: AsyncConnection, which: sa.ColumnElement[bool], how: End, now: datetime) -> bool:
+    ended = (
+        sa.update(task)
+        .where(which, task.c.state.in_(OPEN))
+        .values(state=how.state, ended_at=now, reason=_json(how.reason), result=how.result)
+        .returning(task.c.order_id)
+        .cte("ended")
+    )
+    past = sa.delete(progress).where(progress.c.order_id.in_(sa.select(ended.c.order_id)))
+    count = sa.select(sa.func.count()).select_from(ended).add_cte(past.cte("past"))
+    return bool((await conn.execute(count)).scalar_one())
+
+
+def _json(reason: Reason | None) -> Mapping[str, str] | None:
+    return None if reason is None else {"code": reason.code, "message": reason.message}

@@ -1,0 +1,85 @@
+"""Append one command to the ledger, as the control plane calls it.
+
+Order within one transaction: `take_key` first, then all reads and locks of the command, `append` last. The caller
+owns the connection and the transaction and commits it. A refusal (`events.ledger.errors`) leaves the transaction
+aborted and stores nothing. A crash leaves at most a gap in the positions, which readers mark as dead.
+
+All checks and locks are in the SQL function `ledger.append` (`alembic/sql/0001_baseline/append.sql`). This module
+encodes the arguments, derives the claims that the facts take and free, and types the result.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import psycopg
+
+from events.envelope import Cause, Recorded
+from events.facts import Fact
+from events.ledger.append_wire import (
+    Change,
+    CommandKey,
+    LedgerCommand,
+    Stamp,
+    encoded,
+    recorded,
+    wire_command,
+    wire_key,
+)
+from events.ledger.errors import refusal
+
+__all__ = ["Change", "CommandKey", "LedgerCommand", "StoredAnswer", "append", "take_key"]
+
+# The call is in a subquery and not in FROM, where PostgreSQL would put its one row through a tuple store.
+_APPEND: Final = (
+    "select (called.stamp).positions, (called.stamp).recorded_at, (called.stamp).epoch"
+    " from (select ledger.append(%s::jsonb, %s::jsonb, %s::jsonb, %s::jsonb) as stamp offset 0) called"
+)
+_TAKE_KEY: Final = "select ledger.take_key(%s::jsonb)"
+
+
+class StoredAnswer(NamedTuple):
+    """The stored response of the first request with an idempotency key."""
+
+    answer: str
+
+
+async def take_key(conn: psycopg.AsyncConnection, key: CommandKey) -> StoredAnswer | None:
+    """Take the key for this transaction, as its first statement; or return the stored response of an earlier request.
+
+    Waits for a concurrent request with the same key. Raises `KeyReused` if the key was used with another body, and
+    `KeyBusy` after five seconds of waiting.
+    """
+    try:
+        cursor = await conn.execute(_TAKE_KEY, [encoded(wire_key(key, None))])
+    except psycopg.Error as error:
+        raise (refusal(error) or error) from error
+    row = await cursor.fetchone()
+    return StoredAnswer(row[0]) if row and row[0] is not None else None
+
+
+async def append(
+    conn: psycopg.AsyncConnection,
+    changes: Sequence[Change],
+    cause: Cause,
+    *,
+    key: CommandKey | None = None,
+    answer: str | None = None,
+) -> tuple[Recorded[Fact], ...]:
+    """Record the facts of all changes or none of them, in the given order, and return them as recorded.
+
+    With a `key`, `answer` is the response stored for later requests with this key; `changes` may then be empty.
+    Raises `VersionConflict`, `ClaimHeld`, `ClaimNotHeld`, `KeyReused`, `KeyTaken`, `KeyBusy`, and `ValueError` for
+    invalid arguments.
+    """
+    command = LedgerCommand(changes, cause, key, answer)
+    wire = wire_command(command)
+    other_arguments = [
+        None if each is None else encoded(each) for each in (wire.lock_order, wire.claims, wire.key)
+    ]
+    try:
+        cursor = await conn.execute(_APPEND, [encoded(wire.events), *other_arguments], prepare=True)
+    except psycopg.Error as error:
+        raise (refusal(error) or error) from error
+    row = await cursor.fetchone()
+    assert row is not None
+    return recorded(command, wire, Stamp(*row))

@@ -1,0 +1,91 @@
+"""Cursors: positions in the ledger that readers keep between connections, and the check whether one is still valid.
+
+A cursor is the `<epoch>.<position>` of an event that its reader has received. A position alone is ambiguous after a
+restore: a ledger restored from a backup assigns the same positions to other events, in a later epoch. So a cursor is
+valid only if the ledger has an event, or a dead position, of its epoch at its position. `position:N` is for people, to
+choose a starting point without having read anything; it is valid up to the last position that was drawn.
+"""
+
+import re
+from datetime import datetime
+from typing import Final, NamedTuple, Self
+
+import psycopg
+
+from events.values import Epoch, InvalidValue, Position
+
+_SEEN: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,18})")
+_POSITION: Final = re.compile(r"position:([0-9]{1,18})")
+_HELD: Final = """
+select exists (select from ledger.event where position = %(position)s and epoch = %(epoch)s)
+    or exists (select from ledger.dead_position where position = %(position)s and epoch = %(epoch)s)
+"""
+_DRAWN: Final = "select last from ledger.fence()"
+_LAST: Final = "select position, epoch, recorded_at from ledger.event where position <= %s order by position desc limit 1"
+
+
+def parse_position(raw: str) -> Position | None:
+    """Return the position in `position:N`; None for any other text."""
+    found = _POSITION.fullmatch(raw)
+    return Position(int(found[1])) if found else None
+
+
+class Cursor(NamedTuple):
+    """The place after the event at `position`; `epoch` is None if the cursor was written as `position:N`."""
+
+    position: Position
+    epoch: Epoch | None = None
+
+    @classmethod
+    def read(cls, raw: str) -> Self:
+        """Parse a cursor. Raises `InvalidValue`."""
+        if seen := _SEEN.fullmatch(raw):
+            return cls(Position(int(seen[2])), Epoch(int(seen[1])))
+        if (position := parse_position(raw)) is not None:
+            return cls(position)
+        raise InvalidValue(
+            "cursor", raw[:64], "use <epoch>.<position> as in the ids of an event stream, or position:N"
+        )
+
+    def __str__(self) -> str:
+        return f"position:{self.position}" if self.epoch is None else f"{self.epoch}.{self.position}"
+
+
+BEGINNING: Final = Cursor(Position(0))
+
+
+class Last(NamedTuple):
+    """The last event at or before some position."""
+
+    position: Position
+    epoch: Epoch
+    recorded_at: datetime
+
+    @property
+    def cursor(self) -> Cursor:
+        return Cursor(self.position, self.epoch)
+
+
+async def holds(conn: psycopg.AsyncConnection, cursor: Cursor) -> bool:
+    """Return whether the ledger can continue after the cursor without skipping an event."""
+    if cursor.position == 0:
+        return True
+    if cursor.epoch is None:
+        return cursor.position <= await drawn(conn)
+    result = await conn.execute(_HELD, {"position": cursor.position, "epoch": cursor.epoch})
+    row = await result.fetchone()
+    assert row is not None
+    return bool(row[0])
+
+
+async def drawn(conn: psycopg.AsyncConnection) -> Position:
+    """Return the last position that was drawn; positions up to it may not be final yet."""
+    row = await (await conn.execute(_DRAWN)).fetchone()
+    assert row is not None
+    return Position(row[0])
+
+
+async def last_up_to(conn: psycopg.AsyncConnection, position: Position) -> Last | None:
+    """Return the last event at or before a position; the position itself may have no event."""
+    row = await (await conn.execute(_LAST, [position], prepare=True)).fetchone()
+    return None if row is None else Last(Position(row[0]), Epoch(row[1]), row[2])

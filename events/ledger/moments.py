@@ -1,0 +1,81 @@
+"""Map a time to a position in the ledger: the last event recorded at or before it, exactly (LED-8).
+
+An appender takes the fence, reads the clock, draws positions, and commits. So two questions are answered, in this
+order.
+
+The first is whether the time is *settled*: whether all transactions that recorded something up to that time have ended.
+An ended transaction no longer holds the fence; a current holder with a transaction that began later records a later
+time. One query of the holders gives a time before which everything is settled, and a hanging appender delays only the
+times since it began.
+
+The second is the position. Positions and times ascend together, except for appenders that were slow between reading the
+clock and drawing positions: a binary search finds the first event recorded `SLACK` later than the time, behind which no
+event of that time can be, and the search walks back from there. There is no index on the time, because every append
+would pay for it.
+"""
+
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+import psycopg
+
+from events.values import Position
+
+SLACK: Final = timedelta(seconds=30)
+"""Upper bound for the time between an appender's clock reading and its positions (readers wait at most 5 s for it, P29)
+plus every backward step of the server's clock."""
+
+_CLOCK: Final = "select clock_timestamp()"
+_OLDEST: Final = """
+select min(a.xact_start), coalesce(bool_or(a.xact_start is null), false)
+  from ledger.fence() as fence
+ cross join lateral unnest(fence.holders) as h(holder)
+  left join pg_catalog.pg_locks l on l.virtualtransaction = h.holder and l.locktype = 'virtualxid'
+  left join pg_catalog.pg_stat_activity a on a.pid = l.pid
+"""
+_PLACE: Final = """
+with recursive halved(low, high) as (
+    select 0::bigint, coalesce((select max(position) from ledger.event), 0) + 1
+  union all
+    select case when late then low else middle end, case when late then middle else high end
+      from (select low, high, (low + high) / 2 as middle from halved where high - low > 1) as step
+     cross join lateral (
+        select coalesce((select e.recorded_at > %(late)s from ledger.event e
+                          where e.position >= step.middle order by e.position limit 1), true) as late) as probe
+)
+select coalesce(
+  (select e.position from ledger.event e
+    where e.position < (select min(high) from halved) and e.recorded_at <= %(moment)s
+    order by e.position desc limit 1), 0)
+"""
+
+
+class Settled(NamedTuple):
+    """`now` is the server's clock. Everything recorded before `before` is committed; None if that cannot be
+    determined.
+    """
+
+    now: datetime
+    before: datetime | None
+
+
+async def settled(conn: psycopg.AsyncConnection) -> Settled:
+    """Return the time up to which the ledger is settled.
+
+    The connection's transaction must be fresh: PostgreSQL reads the activity of other sessions once per transaction.
+    """
+    # Read the clock first: a transaction that takes the fence after the query of its holders records a later time.
+    clock = await (await conn.execute(_CLOCK)).fetchone()
+    oldest = await (await conn.execute(_OLDEST)).fetchone()
+    assert clock is not None
+    assert oldest is not None
+    began, unknown = oldest
+    return Settled(clock[0], None if unknown else began or clock[0])
+
+
+async def position_at(conn: psycopg.AsyncConnection, moment: datetime) -> Position:
+    """Return the last position recorded at or before a settled time; 0 if there is none."""
+    found = await conn.execute(_PLACE, {"moment": moment, "late": moment + SLACK}, prepare=True)
+    row = await found.fetchone()
+    assert row is not None
+    return Position(row[0])

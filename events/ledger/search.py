@@ -1,0 +1,126 @@
+"""Search for events by attributes of their envelopes: stream, type, project, actor, correlation id.
+
+The ledger has one index by position and one by stream, and gets no others: each would cost every append. So streams are
+read by their index, beginning at the version that each had at the reader's position. For all other attributes the
+ledger is scanned one window of positions at a time: each statement is short however rare the matching events are, and
+the caller can track its progress. This module does not determine which events are final.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from events.catalog import name_of
+from events.envelope import Recorded
+from events.facts import Fact
+from events.ledger.connection import ledger_connection
+from events.ledger.store import COLUMNS, recorded
+from events.ledger.tables import event
+from events.ledger.versions import versions_at
+from events.values import Position, ProjectId, StreamId
+
+WINDOW: Final = 10_000
+_COLUMNS: Final = tuple(event.c[name.strip()] for name in COLUMNS.split(","))
+
+
+class EventAttributes(NamedTuple):
+    """The attributes by which an event can be selected."""
+
+    stream: StreamId
+    type: str
+    project: ProjectId | None
+    actor: str
+    correlation_id: UUID
+
+
+def attributes_of(recorded: Recorded[Fact]) -> EventAttributes:
+    cause = recorded.cause
+    return EventAttributes(
+        recorded.stream, name_of(recorded.fact), cause.project, cause.actor, cause.correlation_id
+    )
+
+
+class EventFilter(NamedTuple):
+    """A filter for events: an event matches if each attribute has one of the given values; an empty set matches all."""
+
+    streams: frozenset[StreamId] = frozenset()
+    types: frozenset[str] = frozenset()
+    projects: frozenset[ProjectId] = frozenset()
+    actors: frozenset[str] = frozenset()
+    correlations: frozenset[UUID] = frozenset()
+
+    @property
+    def everything(self) -> bool:
+        return not any(self)
+
+    def takes(self, traits: EventAttributes) -> bool:
+        return all(not named or found in named for named, found in zip(self, traits, strict=True))
+
+    def condition(self) -> sa.ColumnElement[bool]:
+        columns = (event.c.stream_id, event.c.type, event.c.project, event.c.actor, event.c.correlation_id)
+        named = zip(columns, self, strict=True)
+        return sa.and_(sa.true(), *(column.in_(sorted(values)) for column, values in named if values))
+
+
+class Found(NamedTuple):
+    """Matching events in order, and the position to continue from: up to it there are no other matches."""
+
+    events: tuple[Recorded[Fact], ...]
+    reached: Position
+
+
+async def find(
+    conn: AsyncConnection, pick: EventFilter, *, after: Position, upto: Position, limit: int
+) -> Found:
+    """Return the next matching events after one position and up to another; possibly none, with `reached` below
+    `upto`.
+    """
+    if pick.streams:
+        begun = await versions_at(await ledger_connection(conn), pick.streams, after)
+        query, end = _of_streams(begun, pick, upto, limit), upto
+    else:
+        end = min(upto, Position(after + WINDOW))
+        query = _between(pick, after, end).limit(limit)
+    events = _typed((await conn.execute(query)).all())
+    return Found(events, events[-1].position if len(events) == limit else end)
+
+
+def _between(pick: EventFilter, after: Position, upto: Position) -> sa.Select[Any]:
+    where = event.c.position > after, event.c.position <= upto, pick.condition()
+    return sa.select(*_COLUMNS).where(*where).order_by(event.c.position)
+
+
+def _of_streams(
+    begun: Mapping[StreamId, int], pick: EventFilter, upto: Position, limit: int
+) -> sa.Select[Any]:
+    """Build the query for events after the given version of each stream.
+
+    The cost of a page depends on its events only, not on the length of the stream before them.
+    """
+    names = sa.column("stream_id", event.c.stream_id.type), sa.column("version", event.c.version.type)
+    asked = sa.values(*names, name="asked").data(list(begun.items()))
+    own = event.c.stream_id == asked.c.stream_id, event.c.version > asked.c.version
+    news = (
+        sa.select(*_COLUMNS)
+        .where(*own, event.c.position <= upto, pick._replace(streams=frozenset()).condition())
+        .order_by(event.c.version)
+        .limit(limit)
+        .lateral("news")
+    )
+    found = sa.select(*(news.c[column.name] for column in _COLUMNS)).select_from(asked.join(news, sa.true()))
+    return found.order_by(news.c.position).limit(limit)
+
+
+async def find_at(
+    conn: AsyncConnection, pick: EventFilter, positions: Sequence[Position]
+) -> tuple[Recorded[Fact], ...]:
+    """Return the events at these positions that match the filter, in order."""
+    query = sa.select(*_COLUMNS).where(event.c.position.in_(positions), pick.condition())
+    return _typed((await conn.execute(query.order_by(event.c.position))).all())
+
+
+def _typed(rows: Sequence[sa.Row[Any]]) -> tuple[Recorded[Fact], ...]:
+    return tuple([recorded(tuple(row)) for row in rows])

@@ -1,0 +1,104 @@
+"""Read the ledger: convert rows to typed facts in their envelopes.
+
+Reads by stream or by position return what the transaction can see; `events.ledger.tail` determines whether the ledger
+is final up to a position.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
+
+import psycopg
+
+from events.catalog import UnknownFact, UnreadableFact, decode
+from events.envelope import Cause, Recorded
+from events.facts import Fact, Unreadable
+from events.ledger.errors import UnreadableEvent
+from events.values import Position, StreamId
+
+COLUMNS: Final = (
+    "position, event_id, stream_id, version, type, schema_version, project, actor, reason, correlation_id,"
+    " causation_id, trace_context, observed_at, recorded_at, epoch, data"
+)
+_STREAM: Final = (
+    f"select {COLUMNS} from ledger.event where stream_id = %s and position <= %s order by version"
+)
+_POSITIONS: Final = f"select {COLUMNS} from ledger.event where position = any(%s) order by position"
+_RANGE: Final = (
+    f"select {COLUMNS} from ledger.event where position > %s and position <= %s order by position limit %s"
+)
+_END: Final = 2**63 - 1
+Events = TypeVar("Events", bound=Sequence[Recorded[Fact]])
+
+
+async def read_stream(
+    conn: psycopg.AsyncConnection, stream: StreamId, *, upto: Position | None = None
+) -> tuple[Recorded[Fact], ...]:
+    """Return all facts of a stream in order, or those up to a position. Empty if the stream does not exist.
+
+    Raises `UnreadableEvent`: the state of a stream is folded from its facts, and a fold must not skip one.
+    """
+    return refuse_unreadable(await _read(conn, _STREAM, [stream, _END if upto is None else upto]))
+
+
+async def read_positions(
+    conn: psycopg.AsyncConnection, positions: Sequence[Position]
+) -> tuple[Recorded[Fact], ...]:
+    """Return the events at these positions, in order; positions without an event are omitted."""
+    return await _read(conn, _POSITIONS, [list(positions)])
+
+
+async def read_range(
+    conn: psycopg.AsyncConnection, after: Position, upto: Position, *, limit: int
+) -> tuple[Recorded[Fact], ...]:
+    """Return at most `limit` events after one position and up to another."""
+    return await _read(conn, _RANGE, [after, upto, limit])
+
+
+async def send_range_query(conn: psycopg.AsyncConnection, after: Position, limit: int) -> psycopg.AsyncCursor:
+    """Send the query for at most `limit` events after a position; in a pipeline, before earlier results are read."""
+    return await _send(conn, _RANGE, [after, _END, limit])
+
+
+async def fetch_events(cursor: psycopg.AsyncCursor) -> tuple[Recorded[Fact], ...]:
+    """Return the events that an executed query found."""
+    return tuple([recorded(row) for row in await cursor.fetchall()])
+
+
+async def _send(conn: psycopg.AsyncConnection, query: str, parameters: list[object]) -> psycopg.AsyncCursor:
+    return await conn.execute(query, parameters, prepare=True, binary=True)
+
+
+async def _read(
+    conn: psycopg.AsyncConnection, query: str, parameters: list[object]
+) -> tuple[Recorded[Fact], ...]:
+    return await fetch_events(await _send(conn, query, parameters))
+
+
+def refuse_unreadable(events: Events) -> Events:
+    """Return the events if all of them are readable. Raises `UnreadableEvent` for the first that is not."""
+    for each in events:
+        if isinstance(each.fact, Unreadable):
+            raise UnreadableEvent(each.position, each.fact.error)
+    return events
+
+
+def recorded(row: tuple[Any, ...]) -> Recorded[Fact]:
+    """Return the typed event of one row of `COLUMNS`; its fact is `Unreadable` if this release cannot read it."""
+    return Recorded(
+        row[0],
+        row[1],
+        row[2],
+        row[3],
+        fact_of(row[4], row[5], row[15]),
+        Cause(row[7], row[8], row[9], row[12], row[6], row[10], row[11]),
+        row[13],
+        row[14],
+    )
+
+
+def fact_of(type_: str, schema_version: int, data: str) -> Fact:
+    """Return the fact of a stored payload, or `Unreadable`."""
+    try:
+        return decode(type_, schema_version, data)
+    except (UnknownFact, UnreadableFact) as error:
+        return Unreadable(type_, schema_version, data, str(error))

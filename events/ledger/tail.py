@@ -1,0 +1,253 @@
+"""Follow the ledger without ever skipping an event, however late its commit (LED-4).
+
+Appenders draw positions under a shared lock that they hold until commit. A reader therefore queries, in this order: the
+last drawn position, the holders of the lock, and then, *in a statement begun after that*, the events. Without a holder
+everything up to that position is final; otherwise only everything up to the first gap is. A gap is dead if the
+transactions that held the lock when the gap was first observed have all ended and a later statement still finds it. It
+is recorded as dead so that every reader agrees. Reading the bound and the events in one statement or snapshot loses
+events.
+
+The server does not trust readers and checks itself which transactions could still write a gap. So a lasting gap is
+registered with the server while its suspects are few: otherwise every later appender that idles would prolong the wait
+(promise P29).
+
+Use one `Tail` per process: it owns one connection, which it re-establishes after an error. Its data about pending gaps
+is valid for one server only and is discarded on reconnect.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+
+import psycopg
+import structlog
+
+from events.envelope import Recorded
+from events.facts import Fact
+from events.ledger.errors import NotYetFinal, refusal
+from events.ledger.fitness import refuse_unfit_server
+from events.ledger.store import fetch_events, send_range_query
+from events.values import Position
+
+log = structlog.get_logger()
+
+_FENCE: Final = "select last, holders, clock_timestamp() from ledger.fence()"
+_DEAD: Final = "select position from ledger.dead_position where position > %s and position <= %s"
+_NOTE_GAPS: Final = "select ledger.note_gaps(%s::bigint[])"
+_NOTE_DEAD: Final = "select ledger.note_dead(%s::bigint[], %s)"
+_WRITTEN: Final = """
+select greatest(0, (select max(position) from ledger.event), (select max(position) from ledger.dead_position))
+"""
+_LASTING_SECONDS: Final = 0.1
+_SETTLE_SECONDS: Final = 0.02
+_SETTLE_POLL_SECONDS: Final = 0.001
+_SNAPSHOTS_KEPT: Final = 64
+
+
+class Batch(NamedTuple):
+    """Events in order, and the position up to which no event can appear any more: the position to continue from. `at`
+    is the database's time of the read.
+    """
+
+    events: tuple[Recorded[Fact], ...]
+    final: Position
+    at: datetime
+
+
+class _Fence(NamedTuple):
+    last: Position
+    holders: frozenset[str]
+    at: datetime
+
+
+class _Gap(NamedTuple):
+    """Transactions that may still write the gap: those that held the fence when the gap was first observed or when it
+    was registered with the server.
+    """
+
+    suspects: frozenset[str]
+    since: float
+    registered: bool = False
+
+
+class Tail:
+    """A reader of the end of the ledger. `name` is recorded with the positions that it marks as dead."""
+
+    def __init__(self, dsn: str, name: str = "tail") -> None:
+        self._dsn, self._name = dsn, name
+        self._conn: psycopg.AsyncConnection | None = None
+        self._turn = asyncio.Lock()
+        self._gaps: dict[Position, _Gap] = {}
+        self._snapshots: list[_Fence] = []
+        self._known = Position(0)
+
+    async def batch(self, after: Position, limit: int) -> Batch:
+        """Return the next final events after a position. Raises `psycopg.OperationalError` if the server is away."""
+        async with self._turn:
+            try:
+                return await self._batch(await self._connection(), after, limit)
+            except BaseException:
+                await self._forget()
+                raise
+
+    async def final(self) -> Position:
+        """Return a position up to which the ledger is final, at most milliseconds old while no appender hangs.
+
+        Returns 0 if it is unknown. It reads no event: the positions drawn when the fence was read are final once the
+        holders of that time have ended. Positions after the last event are excluded: after a crash the server may draw
+        them again.
+        """
+        async with self._turn:
+            try:
+                return await self._final(await self._connection())
+            except BaseException:
+                await self._forget()
+                raise
+
+    async def close(self) -> None:
+        async with self._turn:
+            await self._forget()
+
+    async def _batch(self, conn: psycopg.AsyncConnection, after: Position, limit: int) -> Batch:
+        fence, read = await _fence_and_events(conn, after, limit)
+        events = [event for event in read if event.position <= fence.last]
+        end = events[-1].position if len(events) == limit else max(after, fence.last)
+        final = await self._first_open_gap(conn, after, end, events, fence.holders)
+        return Batch(tuple([event for event in events if event.position <= final]), final, fence.at)
+
+    async def _first_open_gap(
+        self,
+        conn: psycopg.AsyncConnection,
+        after: Position,
+        end: Position,
+        events: Sequence[Recorded[Fact]],
+        holders: frozenset[str],
+    ) -> Position:
+        """Return the last position up to which every position is an event or dead."""
+        if len(events) == end - after:
+            return end
+        gaps = set(range(after + 1, end + 1)).difference(event.position for event in events)
+        known = await conn.execute(_DEAD, [after, end])
+        gaps.difference_update(position for (position,) in await known.fetchall())
+        order = [Position(gap) for gap in sorted(gaps)]
+        await self._remember(conn, order, holders)
+        still_open = (gap for gap in order if not self._gaps[gap].suspects.isdisjoint(holders))
+        final = Position(next(still_open, end + 1) - 1)
+        dead = [gap for gap in order if gap <= final]
+        if dead and not await self._note_dead(conn, dead):
+            final = Position(dead[0] - 1)
+        self._gaps = {gap: known for gap, known in self._gaps.items() if gap > final}
+        return final
+
+    async def _remember(
+        self, conn: psycopg.AsyncConnection, gaps: Sequence[Position], holders: frozenset[str]
+    ) -> None:
+        """Record all gaps at once: recorded one by one, each gap would also wait for the transactions that began while
+        the previous one was open.
+        """
+        now = asyncio.get_running_loop().time()
+        for gap in gaps:
+            self._gaps.setdefault(gap, _Gap(holders, now))
+        if lasting := [gap for gap in gaps if self._lasts(gap, holders, now)]:
+            await conn.execute(_NOTE_GAPS, [lasting])
+            younger = (await _fence(conn)).holders
+            for gap in lasting:
+                self._gaps[gap] = _Gap(self._gaps[gap].suspects | younger, now, registered=True)
+
+    def _lasts(self, gap: Position, holders: frozenset[str], now: float) -> bool:
+        suspects, since, registered = self._gaps[gap]
+        return not registered and now - since > _LASTING_SECONDS and not suspects.isdisjoint(holders)
+
+    async def _note_dead(self, conn: psycopg.AsyncConnection, gaps: list[Position]) -> bool:
+        """Mark gaps as dead and return whether all of them were marked by this call.
+
+        A gap that was not marked has an event, or another reader marked it: the next read shows which.
+        """
+        try:
+            row = await (await conn.execute(_NOTE_DEAD, [gaps, self._name])).fetchone()
+        except psycopg.Error as error:
+            if isinstance(refusal(error), NotYetFinal):
+                return False  # a later holder hangs, and the server cannot exclude that the gap belongs to it
+            raise
+        assert row is not None
+        noted: list[int] = row[0]
+        if noted:
+            log.info("positions_dead", first=min(noted), count=len(noted))
+        return len(noted) == len(gaps)
+
+    async def _final(self, conn: psycopg.AsyncConnection) -> Position:
+        deadline = asyncio.get_running_loop().time() + _SETTLE_SECONDS
+        fence = await _fence(conn)
+        del self._snapshots[1:-_SNAPSHOTS_KEPT:2]
+        self._snapshots.append(fence)
+        while True:
+            await self._settle(conn, fence.holders)
+            if not self._snapshots or asyncio.get_running_loop().time() > deadline:
+                return self._known
+            await asyncio.sleep(_SETTLE_POLL_SECONDS)
+            fence = await _fence(conn)
+
+    async def _settle(self, conn: psycopg.AsyncConnection, holders: frozenset[str]) -> None:
+        """Use the newest fence snapshot that has no remaining holders.
+
+        Waiting for one particular snapshot would add up the waits for several appenders.
+        """
+        settled = [snapshot.last for snapshot in self._snapshots if snapshot.holders.isdisjoint(holders)]
+        if settled:
+            self._known = await _written(conn, max(settled))
+            self._snapshots = [snapshot for snapshot in self._snapshots if snapshot.last > max(settled)]
+
+    async def _connection(self) -> psycopg.AsyncConnection:
+        if self._conn is None:
+            conn = await psycopg.AsyncConnection.connect(
+                self._dsn, autocommit=True, application_name=self._name
+            )
+            self._conn = conn
+            await refuse_unfit_server(conn)
+            # Each statement needs its own snapshot: one from before the fence would hide what committed since.
+            await conn.execute("set session characteristics as transaction isolation level read committed")
+            # Each read takes a few events after a position. With outdated planner statistics a backlog would be read
+            # and sorted as a whole each time; without bitmap scans only the index remains, which is in order.
+            await conn.execute("set enable_bitmapscan = off")
+        return self._conn
+
+    async def _forget(self) -> None:
+        conn, self._conn = self._conn, None
+        self._gaps.clear()
+        self._snapshots, self._known = [], Position(0)
+        if conn is not None:
+            await conn.close()
+
+
+async def _fence_and_events(
+    conn: psycopg.AsyncConnection, after: Position, limit: int
+) -> tuple[_Fence, tuple[Recorded[Fact], ...]]:
+    """Read the fence, and in a statement begun after that the events; some may have been drawn since.
+
+    Both statements are sent in one pipeline.
+    """
+    async with conn.pipeline():
+        fence_cursor = await conn.execute(_FENCE, prepare=True)
+        events_cursor = await send_range_query(conn, after, limit)
+    return await _fetch_fence(fence_cursor), await fetch_events(events_cursor)
+
+
+async def _fence(conn: psycopg.AsyncConnection) -> _Fence:
+    return await _fetch_fence(await conn.execute(_FENCE, prepare=True))
+
+
+async def _fetch_fence(cursor: psycopg.AsyncCursor) -> _Fence:
+    row = await cursor.fetchone()
+    assert row is not None
+    return _Fence(Position(row[0]), frozenset(row[1]), row[2])
+
+
+async def _written(conn: psycopg.AsyncConnection, drawn: Position) -> Position:
+    """Return the last drawn position that survives a crash.
+
+    A draw becomes durable with the commit of an event or of a dead mark at or after it.
+    """
+    row = await (await conn.execute(_WRITTEN, prepare=True)).fetchone()
+    assert row is not None
+    return min(drawn, Position(row[0]))

@@ -1,0 +1,84 @@
+"""State of the devices that a node's settings name beside the uplink (NOD-6, TSK-2).
+
+These are two links of the host, the parent of the virtual functions and the link to a BlueField card (`tmfifo_net0`),
+and the PCI devices of the slots' machines. A device that is not configured is not required.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from events.values import SlotIndex
+from node_agent.aspects.links import Links
+from node_agent.aspects.passthrough import PciBus, device_problems, lost, numa_mismatches
+from node_agent.host.host import Prerequisite
+from node_agent.host.host_resources import Places
+from node_agent.host.pci import PciDevices
+from node_agent.host.slices import Difference, HostUnreadable
+from node_agent.settings import Settings
+
+NOT_CONFIGURATION: Final = "not configured"
+
+
+def devices_of(settings: Settings, links: Links, bus: PciBus) -> Callable[[], tuple[Prerequisite, ...]]:
+    """Return a function that returns the state of the configured devices and never raises."""
+    desired, places = (("vf", settings.vf_parent), ("bf3", settings.bf3_link)), settings.places
+    return lambda: (*(_link_prerequisite(name, link, links) for name, link in desired), _pci(places, bus))
+
+
+def absent_devices_of(settings: Settings, links: Links) -> Callable[[], tuple[Difference, ...]]:
+    """Return a function that returns the configured links that do not exist, and raises `HostUnreadable`."""
+    desired = [link for link in (settings.vf_parent, settings.bf3_link) if link is not None]
+
+    def absent() -> tuple[Difference, ...]:
+        missing = (link for link in desired if links.link(link) is None)
+        return tuple(Difference("device.absent", f"link {link}", "no such link") for link in missing)
+
+    return absent
+
+
+def pci_devices_of(places: Places, bus: PciBus) -> Callable[[], PciDevices]:
+    """Return a function that lists the host's PCI functions, and raises `HostUnreadable`.
+
+    If no slot has a PCI device, the host is not read and the list is empty.
+    """
+    desired = any(place.devices for place in places.values())
+    return lambda: bus.devices() if desired else PciDevices(())
+
+
+def lost_devices(places: Places, devices: PciDevices) -> dict[SlotIndex, tuple[Difference, ...]]:
+    """Return, for each slot with PCI devices in its settings, those that are missing or cannot be used."""
+    return {
+        slot: tuple(
+            Difference("slot.device", f"{each.use} at {each.address}", f"PCI device {each.address} {reason}")
+            for each, reason in lost(place, devices)
+        )
+        for slot, place in places.items()
+        if place.devices
+    }
+
+
+def _pci(places: Places, bus: PciBus) -> Prerequisite:
+    """Return whether every slot's machine can use its PCI devices.
+
+    A device on another NUMA node than its slot is named in the detail, but is not a failure.
+    """
+    desired = [place for place in places.values() if place.devices]
+    if not desired:
+        return Prerequisite("pci", ok=True, detail=NOT_CONFIGURATION)
+    try:
+        devices = bus.devices()
+    except HostUnreadable as error:
+        return Prerequisite("pci", ok=False, detail=str(error))
+    faults = [text for place in desired for text in device_problems(place, devices)]
+    remote = [text for place in desired for text in numa_mismatches(place, devices)]
+    assigned = f"{sum(len(place.devices) for place in desired)} given to slots"
+    return Prerequisite("pci", ok=not faults, detail="; ".join((assigned, *faults, *remote)))
+
+
+def _link_prerequisite(name: str, link: str | None, links: Links) -> Prerequisite:
+    if link is None:
+        return Prerequisite(name, ok=True, detail=NOT_CONFIGURATION)
+    try:
+        return Prerequisite(name, ok=links.link(link) is not None, detail=f"link {link}")
+    except HostUnreadable as error:
+        return Prerequisite(name, ok=False, detail=f"link {link}: {error}")

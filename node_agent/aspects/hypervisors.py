@@ -1,0 +1,80 @@
+"""Interfaces of the machine aspect to the hypervisor and to the slots' folders."""
+
+from pathlib import Path
+from typing import Protocol
+from uuid import UUID
+
+from node_agent.aspects.machine_plans import FoundDomain, FoundProcess
+from node_agent.host.guests import Guest, Hosting
+
+
+class Hypervisor(Protocol):
+    """Hypervisor of the host. Each call has a deadline.
+
+    Reads raise `HostUnreadable`. Changes raise `HostRefused` if the hypervisor refuses them, and `HostUnreadable` if it
+    does not answer: the change may have been made in that case.
+    """
+
+    def domains(self) -> tuple[FoundDomain, ...]: ...
+
+    def processes(self) -> tuple[FoundProcess, ...]: ...
+
+    def process(self, domain: FoundDomain) -> FoundProcess | None:
+        """Return the process of a running domain, with devices that its XML does not show; None once it is gone."""
+        ...
+
+    def continue_process(self, process: FoundProcess) -> None:
+        """Continue a stopped process; do nothing if it runs or is gone."""
+        ...
+
+    def start(self, guest: Guest, hosting: Hosting) -> None:
+        """Start a new domain.
+
+        Refused if a domain with the name or UUID exists, or if the tap, a PCI function or a file of the guest is
+        missing or in use by another domain.
+        """
+        ...
+
+    def shut_down(self, domain: UUID) -> None:
+        """Request the guest to shut down, without waiting for it; do nothing if the domain is gone or does not run."""
+        ...
+
+    def resume(self, domain: UUID) -> None:
+        """Resume a paused domain. Raises `HostUnreadable` if it is not paused any more: the snapshot is outdated."""
+        ...
+
+    def pin(self, domain: UUID, pins: tuple[str, ...]) -> None:
+        """Pin each virtual CPU of a domain to its host CPUs in `pins`.
+
+        Raises `HostUnreadable` if the domain does not run any more.
+        """
+        ...
+
+    def destroy(self, domain: UUID) -> None:
+        """Power the domain off at once and remove its definition; do nothing if it does not exist."""
+        ...
+
+    def end(self, process: FoundProcess) -> None:
+        """Kill a QEMU process and wait for its end; do nothing if it is gone."""
+        ...
+
+
+class Disks(Protocol):
+    """Folders of the slots' machines. Names are relative to their common parent: `slice0`, `slice0/console.log`."""
+
+    def path(self, name: str) -> Path: ...
+
+    def found(self, slot: str) -> tuple[str, ...]:
+        """Return the names of the slot's folder and everything in it; empty if it does not exist.
+
+        A file or link in place of the folder is returned too.
+        """
+        ...
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file atomically, so that the hypervisor can read it."""
+        ...
+
+    def wipe(self, slot: str) -> None:
+        """Delete the slot's folder and everything in it; do nothing if it does not exist."""
+        ...

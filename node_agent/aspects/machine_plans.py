@@ -1,0 +1,232 @@
+"""Plans that turn the observed machine of a slot into the desired one. The comparison is pure.
+
+A domain name, a UUID and a tap exist once per host, so whatever holds them is removed before a machine is created.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+from uuid import UUID
+
+from events.values import PciAddress
+from node_agent.host.guests import Guest
+
+_NOTE: Final = "device-"
+DomainState = Literal["running", "paused", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDomain:
+    """A libvirt domain of the host. `guest` is None if another program created the domain.
+
+    `interfaces` are the links and MACs that it uses, foreign ones included. `devices` are its PCI functions; a stopped
+    domain would get them at its start. `tainted`: another program may have sent QEMU commands that bypass libvirt.
+    """
+
+    name: str
+    uuid: UUID
+    state: DomainState
+    guest: Guest | None
+    interfaces: tuple[str, ...] = ()
+    devices: tuple[PciAddress, ...] = ()
+    tainted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FoundProcess:
+    """A QEMU process of the guest `name`. Its start time `started` distinguishes it from a later process with its pid.
+
+    `frozen`: a signal or a tracer stopped it. `foreign` lists what the process uses and its domain does not show:
+    internet sockets, devices, other taps.
+    """
+
+    name: str
+    pid: int
+    started: int
+    frozen: bool = False
+    foreign: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Observed state of the machine of one slot.
+
+    It contains a foreign domain only if that has the slot's name; `remains` also reports those that use the slot's tap.
+    `plugged` is False if no process holds the tap. `process` is the QEMU process of the slot's own machine.
+    """
+
+    domains: tuple[FoundDomain, ...]
+    strays: tuple[FoundProcess, ...]
+    files: tuple[str, ...]
+    plugged: bool = True
+    process: FoundProcess | None = None
+
+    @property
+    def intact(self) -> bool:
+        """Whether the slot's own machine can stay if its domain is the desired one."""
+        return self.plugged and (self.process is None or not self.process.foreign)
+
+
+@dataclass(frozen=True, slots=True)
+class Destroy:
+    """Destroy a domain."""
+
+    domain: FoundDomain
+
+
+@dataclass(frozen=True, slots=True)
+class EndStray:
+    """End a QEMU process that has no domain."""
+
+    process: FoundProcess
+
+
+@dataclass(frozen=True, slots=True)
+class ResetDevice:
+    """Reset a PCI function that a machine of the slot may have used."""
+
+    address: PciAddress
+
+
+@dataclass(frozen=True, slots=True)
+class WipeDisks:
+    """Wipe and delete the slot's folder."""
+
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSeed:
+    """Write the seed image of the slot's guest."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckDevices:
+    """Refuse to start the machine if it cannot have one of its PCI devices."""
+
+    guest: Guest
+
+
+@dataclass(frozen=True, slots=True)
+class NoteDevice:
+    """Record in the slot's folder that its machine may have used this PCI device."""
+
+    name: str
+    address: PciAddress
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start a guest."""
+
+    guest: Guest
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Resume a paused domain."""
+
+    domain: FoundDomain
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """Resume a process that a signal stopped."""
+
+    process: FoundProcess
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Pin the virtual CPUs of a running domain to the host's CPUs."""
+
+    domain: FoundDomain
+    pins: tuple[str, ...]
+
+
+Removal = Destroy | EndStray | ResetDevice | WipeDisks
+Change = Removal | WriteSeed | CheckDevices | NoteDevice | Start | Resume | Continue | Pin
+
+
+def note_name(slot: str, address: PciAddress) -> str:
+    """Return the name of the file that records a PCI function which the slot's machine may have used."""
+    return f"{slot}/{_NOTE}{address}"
+
+
+def noted(files: tuple[str, ...]) -> tuple[PciAddress, ...]:
+    """Return the PCI functions that the slot's machine may have used, as recorded in its folder."""
+    names = (file.partition("/")[2] for file in files)
+    return tuple(
+        PciAddress(name.removeprefix(_NOTE)) for name in names if name.startswith(_NOTE) and ":" in name
+    )
+
+
+def seed_name(guest: Guest) -> str:
+    """Return the name of the guest's seed file, which identifies the guest and its first-boot data."""
+    return f"{guest.name}/seed-{guest.uuid}-{guest.first_boot[:12]}.iso"
+
+
+def plan(wanted: Guest, found: Found) -> tuple[Change, ...]:
+    """Return the changes from `found` to `wanted`. Deletions come first, to free the domain name, UUID and tap."""
+    matching = (
+        domain
+        for domain in found.domains
+        if matches_desired(domain.guest, wanted) and domain.state != "stopped"
+    )
+    # A machine loses its tap when the tap is deleted; a new tap of the same name is not connected to the machine.
+    kept = next(matching, None) if found.intact else None
+    changes: list[Change] = [Destroy(domain) for domain in found.domains if domain is not kept]
+    changes += [EndStray(process) for process in found.strays]
+    files = found.files
+    if seed_name(wanted) not in files:
+        # An empty folder is wiped under a running guest too: no data is lost, and the path may not be a folder.
+        if files and (kept is None or files == (wanted.name,)):
+            changes += _emptying(wanted.name, files)
+            files = ()
+        changes.append(WriteSeed(seed_name(wanted)))
+    if kept is None and wanted.place.devices:
+        changes.append(CheckDevices(wanted))
+    notes = {note_name(wanted.name, each.address): each.address for each in wanted.place.devices}
+    changes += [NoteDevice(name, address) for name, address in notes.items() if name not in files]
+    return (*changes, *_running(wanted, kept, found.process))
+
+
+def _running(wanted: Guest, kept: FoundDomain | None, process: FoundProcess | None) -> Iterator[Change]:
+    if kept is None:
+        yield Start(wanted)
+        return
+    # This comes first, because a stopped process does not answer the requests of other changes.
+    if process is not None and process.frozen:
+        yield Continue(process)
+    if kept.state == "paused":
+        yield Resume(kept)
+    pins = wanted.place.pins
+    if pins and kept.guest is not None and kept.guest.place.pins != pins:
+        yield Pin(kept, pins)
+
+
+def _emptying(slot: str, files: tuple[str, ...]) -> tuple[Removal, ...]:
+    # The folder goes last: its notes record which devices are still to be reset.
+    return (*map(ResetDevice, noted(files)), WipeDisks(slot))
+
+
+def matches_desired(found: Guest | None, wanted: Guest) -> bool:
+    """Whether the guest is the desired one, except for what can be repaired while it runs or was not specified."""
+    if found is None:
+        return False
+    place = replace(found.place, pins=wanted.place.pins)
+    if wanted.place.nodeset is None:
+        place = replace(place, nodeset=None)
+    return replace(found, place=place) == wanted
+
+
+def plan_stop(found: Found) -> tuple[Removal, ...]:
+    """Return the changes after which no machine of the slot runs."""
+    return (*map(Destroy, found.domains), *map(EndStray, found.strays))
+
+
+def plan_removal(slot: str, found: Found) -> tuple[Removal, ...]:
+    """Return the changes that remove everything. Disks go last: a running guest would keep its deleted files open."""
+    return (*plan_stop(found), *(_emptying(slot, found.files) if found.files else ()))

@@ -1,0 +1,287 @@
+"""The machine aspect: one libvirt domain per slice, and the folder that holds what it boots from.
+
+A domain is transient. After a reboot of the host the agent creates it again; it keeps running without the agent.
+The seed is written before the domain starts, and its name contains the guest's UUID, so that the folder of a slot
+identifies its tenant: a folder without the desired seed is another tenant's or incomplete, and is wiped first.
+
+Each PCI function is noted in the folder before the domain gets it, so that it is reset even after a crash or a change
+of the settings; the folder is deleted when all functions are reset.
+
+A crash between two changes leaves one of: no folder, a folder without its seed or a note, a seed without a domain,
+a domain. The plan continues from each of them. If libvirt loses its state, QEMU can outlive its domain and still hold
+the tap: such a process is a stray and is ended as a domain is destroyed.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import assert_never
+from uuid import UUID
+
+import structlog
+
+from events.values import PciAddress
+from node_agent.aspects.hypervisors import Disks, Hypervisor
+from node_agent.aspects.machine_drift import describe_domain, describe_process, difference
+from node_agent.aspects.machine_plans import (
+    Change,
+    CheckDevices,
+    Continue,
+    Destroy,
+    EndStray,
+    Found,
+    FoundDomain,
+    FoundProcess,
+    NoteDevice,
+    Pin,
+    Removal,
+    ResetDevice,
+    Resume,
+    Start,
+    WipeDisks,
+    WriteSeed,
+    plan,
+    plan_removal,
+    plan_stop,
+    seed_name,
+)
+from node_agent.aspects.passthrough import PciBus, devices_in_use, numa_mismatches, objections, reset
+from node_agent.aspects.seed import seed_image
+from node_agent.host.guests import Accelerator, Guest, Hosting, guest_for
+from node_agent.host.host import ObservedMachine
+from node_agent.host.host_resources import ANYWHERE, Place, Places, place_for
+from node_agent.host.images import Images
+from node_agent.host.slices import Difference, HostRefused, Slice, SliceNetwork, Step
+from node_agent.host.snapshots import StartedRead, invalidate_reads, look, start_reading
+
+log = structlog.get_logger(__name__)
+
+
+class Domains:
+    """All domains of a host, indexed by the keys with which a slot finds its own: name, UUID, tap and MAC."""
+
+    def __init__(self, domains: Iterable[FoundDomain]) -> None:
+        self._names = set[str]()
+        self._by_key: dict[str | UUID, list[FoundDomain]] = {}
+        for domain in domains:
+            self._names.add(domain.name)
+            # A foreign domain belongs to a slot only by its name.
+            interfaces = domain.interfaces if domain.guest is not None else ()
+            keys: set[str | UUID] = {domain.name, domain.uuid, *interfaces}
+            for key in keys:
+                self._by_key.setdefault(key, []).append(domain)
+
+    def has_name(self, name: str) -> bool:
+        """Whether a domain has this name."""
+        return name in self._names
+
+    def of(self, network: SliceNetwork, uuid: UUID | None) -> tuple[FoundDomain, ...]:
+        """Return the domains that the agent may destroy for a slot.
+
+        These have the slot's name or this UUID, or are guests of this program that use the slot's tap or MAC.
+        """
+        keys = (network.tap, network.mac, *((uuid,) if uuid is not None else ()))
+        found = (domain for key in keys for domain in self._by_key.get(key, ()))
+        return tuple({domain.uuid: domain for domain in found}.values())
+
+
+class Machines:
+    """The aspect `machine` (`node_agent.host.slices.Aspect`). `offload` is explained at `Hosting`.
+
+    `is_plugged` returns whether a process holds a tap, or raises `HostUnreadable`; it is not called for a machine that
+    has a virtual function instead of a tap. `places` are the host resources that each slot's machine has for itself.
+    """
+
+    name = "machine"
+
+    def __init__(
+        self,
+        hypervisor: Hypervisor,
+        disks: Disks,
+        images: Images,
+        accelerator: Accelerator,
+        *,
+        offload: bool,
+        is_plugged: Callable[[str], bool],
+        bus: PciBus,
+        places: Places,
+    ) -> None:
+        self._bus, self._places = bus, places
+        self._hypervisor, self._disks, self._images = hypervisor, disks, images
+        self._domains_key = (hypervisor, "domains")
+        self._is_plugged = is_plugged
+        self._accelerator, self._offload = accelerator, offload
+
+    def check(self) -> None:
+        """Check that the hypervisor answers. Raises `HostUnreadable` if it does not."""
+        self._domains()
+
+    def start_reading(self, begin: Callable[[], StartedRead]) -> None:
+        """Start listing the domains with `begin`, so that they are ready when the first slot of a survey needs them."""
+        start_reading(self._domains_key, begin)
+
+    def inspect(self, network: SliceNetwork) -> ObservedMachine | None:
+        """Return the domain with the slot's name, foreign or not, or None. Raises `HostUnreadable`."""
+        found = next((each for each in self._all_domains() if each.name == network.tap), None)
+        if found is None:
+            return None
+        guest = found.guest
+        return ObservedMachine(
+            found.state, guest.vcpus if guest else None, guest.memory_mib if guest else None
+        )
+
+    def to_apply(self, wanted: Slice) -> tuple[Step, ...]:
+        guest = guest_for(wanted, place_for(wanted, self._places))
+        found = self._find(wanted.network, guest.uuid)
+        return tuple(
+            self._step(change, wanted, difference(change, guest, found)) for change in plan(guest, found)
+        )
+
+    def runs(self, network: SliceNetwork) -> bool:
+        """Whether a guest of the slot runs or is paused, or a stray process is left. Raises `HostUnreadable`."""
+        found = self._find(network)
+        return bool(found.strays) or any(domain.state != "stopped" for domain in found.domains)
+
+    def to_shut_down(self, network: SliceNetwork) -> tuple[Step, ...]:
+        """Return steps that request a shutdown of the slot's guests; empty if none runs. Raises `HostUnreadable`."""
+        running = (each for each in self._find(network).domains if each.state == "running")
+        return tuple(self._shutdown_step(domain) for domain in running)
+
+    def to_stop(self, stopped: SliceNetwork) -> tuple[Step, ...]:
+        return tuple(self._removal_step(change) for change in plan_stop(self._find(stopped)))
+
+    def still_on(self, stopped: SliceNetwork) -> tuple[str, ...]:
+        # Foreign domains count too: a slot is neither off nor free while another program uses its tap or MAC.
+        domains = [domain for domain in self._all_domains() if _touches(domain, stopped)]
+        processes = _named(look((self._hypervisor, "processes"), self._hypervisor.processes), stopped.tap)
+        return (
+            *map(describe_domain, domains),
+            *map(describe_process, processes),
+        )
+
+    def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:
+        changes = plan_removal(gone.tap, self._find(gone))
+        return tuple(self._removal_step(change) for change in changes)
+
+    def remains(self, gone: SliceNetwork) -> tuple[str, ...]:
+        return (
+            *self.still_on(gone),
+            *self._devices_held(gone),
+            *(f"file {name}" for name in self._disks.found(gone.tap)),
+        )
+
+    def hosting(self, guest: Guest) -> Hosting:
+        """Return the guest's files and settings on this node. Raises `HostRefused` if the node lacks its image."""
+        return Hosting(
+            image=self._images.find(guest.image),
+            seed=self._disks.path(seed_name(guest)),
+            console=self._disks.path(f"{guest.name}/console.log"),
+            accelerator=self._accelerator,
+            offload=self._offload,
+        )
+
+    def _find(self, network: SliceNetwork, uuid: UUID | None = None) -> Found:
+        domains, strays = self._domains(), tuple[FoundProcess, ...]()
+        if not domains.has_name(network.tap):
+            processes, domains = look(
+                (self._hypervisor, "processes, then domains"), self._processes_and_domains
+            )
+            strays = () if domains.has_name(network.tap) else _named(processes, network.tap)
+        return Found(
+            domains=domains.of(network, uuid),
+            strays=strays,
+            files=self._disks.found(network.tap),
+            plugged=self._place(network).vf is not None or self._is_plugged(network.tap),
+            process=self._process(network),
+        )
+
+    def _process(self, network: SliceNetwork) -> FoundProcess | None:
+        """Return the QEMU process of the slot's own machine, or None if that does not run."""
+        own = next((each for each in self._all_domains() if each.name == network.tap), None)
+        if own is None or own.guest is None or own.state == "stopped":
+            return None
+        return look((self._hypervisor, "process", network.tap), lambda: self._hypervisor.process(own))
+
+    def _devices_held(self, network: SliceNetwork) -> tuple[str, ...]:
+        place = self._place(network)
+        if not place.devices:
+            return ()
+        return devices_in_use(place, self._bus.devices(), self._all_domains(), network.tap)
+
+    def _place(self, network: SliceNetwork) -> Place:
+        return self._places.get(network.index, ANYWHERE)
+
+    def _check(self, guest: Guest) -> None:
+        # Read the bus again: another program may have taken a device since the plan was made.
+        invalidate_reads(self._bus)
+        devices = self._bus.devices()
+        for description in numa_mismatches(guest.place, devices):
+            log.warning("device_on_other_numa_node", machine=guest.name, found=description)
+        problems = objections(guest.name, guest.place, devices, self._hypervisor.domains())
+        if problems:
+            raise HostRefused("; ".join(problems))
+
+    def _reset(self, address: PciAddress) -> None:
+        invalidate_reads(self._bus)
+        reset(address, self._bus, self._hypervisor.domains())
+
+    def _domains(self) -> Domains:
+        return look((self._hypervisor, "domains by name"), lambda: Domains(self._all_domains()))
+
+    def _all_domains(self) -> tuple[FoundDomain, ...]:
+        return look(self._domains_key, self._hypervisor.domains)
+
+    def _processes_and_domains(self) -> tuple[tuple[FoundProcess, ...], Domains]:
+        """Read the processes first and then the domains: otherwise a domain started in between looks like a stray."""
+        processes = self._hypervisor.processes()
+        return processes, Domains(self._hypervisor.domains())
+
+    def _shutdown_step(self, domain: FoundDomain) -> Step:
+        return Step("machine.shut_down", lambda: self._hypervisor.shut_down(domain.uuid))
+
+    def _step(self, change: Change, wanted: Slice, drift: Difference) -> Step:
+        match change:
+            case WriteSeed(name):
+                return Step("machine.write_seed", lambda: self._disks.write(name, _seed(wanted)), drift)
+            case Start(guest):
+                return Step(
+                    "machine.start", lambda: self._hypervisor.start(guest, self.hosting(guest)), drift
+                )
+            case Resume(domain):
+                return Step("machine.resume", lambda: self._hypervisor.resume(domain.uuid), drift)
+            case Continue(process):
+                return Step("machine.resume", lambda: self._hypervisor.continue_process(process), drift)
+            case CheckDevices(guest):
+                return Step("machine.check_devices", lambda: self._check(guest), drift)
+            case NoteDevice(name, address):
+                return Step("machine.note_device", lambda: self._disks.write(name, address.encode()), drift)
+            case Pin(domain, pins):
+                return Step("machine.pin", lambda: self._hypervisor.pin(domain.uuid, pins), drift)
+            case Destroy() | EndStray() | ResetDevice() | WipeDisks():
+                return self._removal_step(change, drift)
+            case _:
+                assert_never(change)
+
+    def _removal_step(self, change: Removal, drift: Difference | None = None) -> Step:
+        match change:
+            case Destroy(domain):
+                return Step("machine.destroy", lambda: self._hypervisor.destroy(domain.uuid), drift)
+            case EndStray(process):
+                return Step("machine.end_stray", lambda: self._hypervisor.end(process), drift)
+            case ResetDevice(address):
+                return Step("machine.reset_device", lambda: self._reset(address), drift)
+            case WipeDisks(slot):
+                return Step("machine.wipe_disks", lambda: self._disks.wipe(slot), drift)
+            case _:
+                assert_never(change)
+
+
+def _seed(wanted: Slice) -> bytes:
+    machine = wanted.machine
+    return seed_image(machine.hostname, machine.ssh_authorized_keys, str(guest_for(wanted).uuid))
+
+
+def _touches(domain: FoundDomain, network: SliceNetwork) -> bool:
+    return domain.name == network.tap or not {network.tap, network.mac}.isdisjoint(domain.interfaces)
+
+
+def _named(processes: tuple[FoundProcess, ...], name: str) -> tuple[FoundProcess, ...]:
+    return tuple(process for process in processes if process.name == name)

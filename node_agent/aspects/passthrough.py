@@ -1,0 +1,166 @@
+"""Checks of a slot's PCI functions before a machine gets them, and their reset after the machine is gone.
+
+From the start of its domain, a machine's functions can read and write its memory, and so can every function of the same
+IOMMU group. So all of them are read again and checked before each start, and all problems are reported together. When
+the machine is gone, each function is reset, because its next tenant could otherwise read the last one's data. A
+function that cannot be reset stays noted in the slot's folder, which keeps the slot from being used.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final, Protocol
+
+from events.values import PciAddress
+from node_agent.aspects.machine_plans import FoundDomain
+from node_agent.host.host_resources import HostDevice, Place
+from node_agent.host.pci import PciDevice, PciDevices, PciKind
+from node_agent.host.slices import HostRefused, HostUnreadable
+
+NO_REPRESENTOR: Final = "has no representor: its card is not in switchdev mode"
+_VFIO: Final = re.compile(r"(\w+[-_])?vfio[-_]pci")
+"""vfio-pci, or a vendor's variant of it (`mlx5_vfio_pci`)."""
+_UNFIT_KINDS: Final[dict[str, frozenset[PciKind]]] = {
+    # An audio function or an NVSwitch belongs to its GPU, and a card without a host driver shows no RDMA device: so
+    # kind "other" is allowed for both.
+    "gpu": frozenset({"bridge", "fabric"}),
+    "fabric": frozenset({"bridge", "gpu"}),
+    "card": frozenset({"bridge", "fabric", "gpu", "other"}),
+}
+
+
+class PciBus(Protocol):
+    """The host's PCI functions."""
+
+    def devices(self) -> PciDevices:
+        """Return all PCI functions of the host. Raises `HostUnreadable`."""
+        ...
+
+    def reset(self, address: PciAddress) -> None:
+        """Reset a function to its power-on state by its own reset method. Raises `HostRefused`."""
+        ...
+
+
+def objections(
+    machine: str, place: Place, devices: PciDevices, domains: Iterable[FoundDomain]
+) -> tuple[str, ...]:
+    """Return why the machine with this name cannot have the PCI functions of `place` now; empty if it can."""
+    domains = tuple(domains)
+    return tuple(
+        f"PCI device {each.address} {reason}"
+        for each in place.devices
+        for reason in (*_problems(each, place, devices), *_holders(each.address, machine, domains))
+    )
+
+
+def lost(place: Place, devices: PciDevices) -> tuple[tuple[HostDevice, str], ...]:
+    """Return the functions that are absent or of another kind than configured, each with a description."""
+    return tuple((each, reason) for each in place.devices for reason in _mismatches(each, devices))
+
+
+def device_problems(place: Place, devices: PciDevices) -> tuple[str, ...]:
+    """Return why no machine can have the functions, regardless of which machine has them now."""
+    return tuple(
+        f"PCI device {each.address} {reason}"
+        for each in place.devices
+        for reason in _problems(each, place, devices)
+    )
+
+
+def numa_mismatches(place: Place, devices: PciDevices) -> tuple[str, ...]:
+    """Describe the functions on another NUMA node than the slot's memory. They work, but slower."""
+    found = (devices.find(each.address) for each in place.devices)
+    return tuple(
+        f"PCI device {device.address} is on NUMA node {device.numa_node}, and the slot on {place.nodeset}"
+        for device in found
+        if device is not None and device.numa_node is not None and place.nodeset is not None
+        if str(device.numa_node) != place.nodeset
+    )
+
+
+def devices_in_use(
+    place: Place, devices: PciDevices, domains: Iterable[FoundDomain], machine: str
+) -> tuple[str, ...]:
+    """Describe which of the slot's functions are in use by a driver or a domain other than the slot's own."""
+    domains = tuple(domains)
+    return tuple(
+        f"PCI device {each.address} {reason}"
+        for each in place.devices
+        for reason in (
+            *_driver_problems(devices.find(each.address)),
+            *_holders(each.address, machine, domains),
+        )
+    )
+
+
+def reset(address: PciAddress, bus: PciBus, domains: Iterable[FoundDomain]) -> None:
+    """Reset a function. An absent one needs no reset: it lost power, or its card created it again.
+
+    Raises `HostRefused` if it is in use or cannot be reset, and `HostUnreadable`.
+    """
+    device = bus.devices().find(address)
+    if device is None:
+        return
+    reasons = [*_driver_problems(device), *_holders(address, None, domains)]
+    if not device.reset_methods and device.unread is None:
+        reasons.append("offers no way to be reset")
+    if reasons:
+        raise HostRefused(f"reset PCI device {address}: it {', and '.join(reasons)}")
+    bus.reset(address)
+
+
+def _problems(wanted: HostDevice, place: Place, devices: PciDevices) -> Iterator[str]:
+    device = devices.find(wanted.address)
+    yield from _mismatches(wanted, devices)
+    if device is None or device.unread is not None:
+        return
+    if device.iommu_group is None:
+        yield "is in no IOMMU group: the host has no IOMMU, or does not use it"
+    others = [
+        f"{each.address} ({each.number})"
+        for each in devices.group_of(device)
+        if each.address not in place.addresses and each.kind != "bridge"
+    ]
+    if others:
+        yield f"shares IOMMU group {device.iommu_group} with {', '.join(others)}, not of this slot"
+    yield from _driver_problems(device)
+
+
+def _mismatches(wanted: HostDevice, devices: PciDevices) -> Iterator[str]:
+    found = devices.find(wanted.address)
+    if found is None:
+        yield "is not there"
+    elif found.unread is not None:
+        yield _cannot_be_read(found.unread)
+    elif found.kind in _UNFIT_KINDS.get(wanted.use, ()):
+        expected = "virtual function" if wanted.use == "card" else wanted.use
+        yield f"is not a {expected}, but a {found.kind} ({found.number})"
+    elif wanted.use == "card":
+        yield from _without_representor(wanted.address, devices)
+
+
+def _without_representor(vf: PciAddress, devices: PciDevices) -> Iterator[str]:
+    try:
+        number = devices.behind(vf)
+    except HostUnreadable as error:
+        # Only the functions of this card are unreadable, and not the whole node.
+        yield _cannot_be_read(str(error))
+        return
+    if number is None:
+        yield NO_REPRESENTOR
+
+
+def _driver_problems(device: PciDevice | None) -> Iterator[str]:
+    if device is not None and device.unread is not None:
+        yield _cannot_be_read(device.unread)
+    elif device is not None and device.driver is not None and not _VFIO.fullmatch(device.driver):
+        yield f"is bound to {device.driver}"
+
+
+def _cannot_be_read(reason: str) -> str:
+    return f"cannot be read: {reason}"
+
+
+def _holders(address: PciAddress, machine: str | None, domains: Iterable[FoundDomain]) -> Iterator[str]:
+    for domain in domains:
+        if address in domain.devices and domain.name != machine:
+            yield f"is held by domain {domain.name} ({domain.state})"

@@ -1,0 +1,63 @@
+"""One folder per slot with the disks that its machine boots from and the output of its console.
+
+`root` must not survive a reboot of the host (use a tmpfs below /run), because transient domains do not survive it
+either. QEMU's user needs search permission on every folder above `root`; libvirt gives that user access to the seed.
+
+If another program replaced the folder of a slot by a file or a link, the replacement is reported and removed like the
+folder. It concerns only that slot, and links are not followed.
+"""
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+from node_agent.host.slices import HostRefused, HostUnreadable
+
+
+class DisksFolder:
+    """Folders of all slots below `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def path(self, name: str) -> Path:
+        return self._root / name
+
+    def found(self, slot: str) -> tuple[str, ...]:
+        folder = self.path(slot)
+        try:
+            entries = sorted(each.name for each in folder.iterdir()) if _is_folder(folder) else []
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise HostUnreadable(f"read folder {folder}: {error}") from error
+        return (slot, *(f"{slot}/{name}" for name in entries))
+
+    def write(self, name: str, content: bytes) -> None:
+        path = self.path(name)
+        fresh = path.with_name(f".{path.name}.new")
+        try:
+            # Search permission without read permission is enough: QEMU opens files by name.
+            path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+            fresh.write_bytes(content)
+            os.replace(fresh, path)
+        except OSError as error:
+            raise HostRefused(f"write file {path}: {error}") from error
+
+    def wipe(self, slot: str) -> None:
+        path = self.path(slot)
+        try:
+            if _is_folder(path):
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise HostRefused(f"remove folder {path}: {error}") from error
+
+
+def _is_folder(path: Path) -> bool:
+    """Return whether the path is a folder and not a link to a folder. Raises `OSError` if the path does not exist."""
+    return stat.S_ISDIR(path.lstat().st_mode)

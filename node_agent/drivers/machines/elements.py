@@ -1,0 +1,14 @@
+"""Construction of XML elements in one expression."""
+
+import xml.etree.ElementTree as ET
+
+
+def element(tag: str, *inside: ET.Element | str, **attributes: str) -> ET.Element:
+    """Return an element with these children and attributes; a string among `inside` is its text."""
+    element = ET.Element(tag, attributes)
+    for part in inside:
+        if isinstance(part, str):
+            element.text = part
+        else:
+            element.append(part)
+    return element

@@ -1,0 +1,139 @@
+"""Foreign settings of a libvirt domain: those that this program does not write for a guest.
+
+The format is that of libvirt.org/formatdomain.html. libvirt adds devices by itself, and which ones depends on its
+version, so only settings that it never adds are reported. A missing setting is not reported: it is harmless, and the
+guest may come from an earlier version of this program. The boot configuration of a guest is compared with the digest in
+its metadata, not with this host's present image paths.
+"""
+
+import hashlib
+import json
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from typing import Final
+
+_QEMU: Final = "{http://libvirt.org/schemas/domain/qemu/1.0}"
+_SEED: Final = "vda"
+_WRITTEN_ONCE: Final = {"interface": 1, "serial": 1, "console": 1, "rng": 1, "graphics": 1}
+"""Maximum number of each element that this program writes once; libvirt shows the serial port as a console too."""
+_NEVER_WRITTEN: Final = frozenset(
+    [
+        "channel",
+        "crypto",
+        "filesystem",
+        "hub",
+        "iommu",
+        "lease",
+        "memory",
+        "parallel",
+        "redirdev",
+        "shmem",
+        "smartcard",
+        "sound",
+        "tpm",
+        "vsock",
+    ]
+)
+_LIMITS: Final = ("memtune", "blkiotune")
+_PINNING: Final = frozenset({"vcpupin", "emulatorpin", "iothreadpin"})
+_HOST_INPUTS: Final = frozenset({"evdev", "passthrough"})
+
+
+def boot_digest(domain: ET.Element) -> str:
+    """Return the SHA-256 (hex) of the boot configuration: kernel, initrd, kernel command line and seed."""
+    boot = [_line(domain, f"os/{part}") for part in ("kernel", "initrd", "cmdline")]
+    return hashlib.sha256(json.dumps([*boot, _seed(domain)]).encode()).hexdigest()
+
+
+def foreign_settings_in(domain: ET.Element, boot: str | None) -> tuple[str, ...]:
+    """Describe the foreign settings of a domain. `boot` is the digest in its metadata; None if it has none yet."""
+    return tuple(_foreign_settings(domain, boot))
+
+
+def _foreign_settings(domain: ET.Element, boot: str | None) -> Iterator[str]:
+    if boot is not None and boot != boot_digest(domain):
+        kernel, initrd, seed = _line(domain, "os/kernel"), _line(domain, "os/initrd"), _seed(domain)
+        cmdline = _line(domain, "os/cmdline")
+        yield f"another boot configuration: {kernel}, {initrd}, {seed or 'no seed'}, command line {cmdline!r}"
+    for argument in domain:
+        if argument.tag.startswith(_QEMU):
+            yield f"qemu {argument.tag.removeprefix(_QEMU)}"
+    for limit in (
+        *domain.iterfind("cputune/*"),
+        *(each for tag in _LIMITS for each in domain.iterfind(f"{tag}/*")),
+    ):
+        if limit.tag not in _PINNING:
+            yield f"limit {limit.tag}"
+    seen = dict.fromkeys(_WRITTEN_ONCE, 0)
+    for device in domain.iterfind("devices/*"):
+        if device.tag in seen:
+            seen[device.tag] += 1
+        if seen.get(device.tag, 0) > _WRITTEN_ONCE.get(device.tag, 0):
+            yield f"another {device.tag}"
+        else:
+            yield from _in_device(device)
+
+
+def _in_device(device: ET.Element) -> Iterator[str]:
+    type_ = device.get("type", "")
+    match device.tag:
+        case "disk":
+            yield from _in_disk(device)
+        case "interface":
+            yield from _in_interface(device)
+        case "graphics":
+            yield from _in_display(device)
+        case "hostdev" if type_ != "pci":
+            yield f"hostdev {type_ or device.get('mode', '')}"
+        case "serial" | "console" if type_ != "pty":
+            yield f"{device.tag} {type_}"
+        case "rng" if (backend := _attribute(device, "backend", "model")) != "random":
+            yield f"rng {backend}"
+        case "input" if type_ in _HOST_INPUTS:
+            yield f"input {type_}"
+        case tag if tag in _NEVER_WRITTEN:
+            yield tag
+        case _:
+            pass
+
+
+def _in_disk(disk: ET.Element) -> Iterator[str]:
+    name = _attribute(disk, "target", "dev")
+    if name != _SEED:
+        yield f"disk {name}"
+    elif disk.find("readonly") is None:
+        yield f"writable disk {name}"
+    elif disk.find("iotune") is not None:
+        yield f"limit iotune of disk {name}"
+
+
+def _in_interface(interface: ET.Element) -> Iterator[str]:
+    if interface.get("type") not in {"ethernet", "hostdev"}:
+        yield f"interface {interface.get('type')}"
+    if _attribute(interface, "link", "state") == "down":
+        yield "link down"
+    if interface.find("bandwidth") is not None:
+        yield "limit bandwidth"
+
+
+def _in_display(display: ET.Element) -> Iterator[str]:
+    listens = [each for each in display.iterfind("listen") if each.get("type") != "none"]
+    places = [each.get("address") or each.get("socket") or "somewhere" for each in listens]
+    if display.get("type") != "vnc" or places:
+        yield f"display {display.get('type')} on {', '.join(places) or 'no address'}"
+
+
+def _seed(domain: ET.Element) -> str:
+    disks = domain.iterfind("devices/disk")
+    seed = next((each for each in disks if _attribute(each, "target", "dev") == _SEED), None)
+    return _attribute(seed, "source", "file") if seed is not None else ""
+
+
+def _attribute(element: ET.Element, path: str, name: str) -> str:
+    part = element.find(path)
+    return part.get(name, "") if part is not None else ""
+
+
+def _line(domain: ET.Element, path: str) -> str:
+    # XML processing may change whitespace, so it is normalized.
+    return " ".join(domain.findtext(path, "").split())

@@ -1,0 +1,139 @@
+"""Host resources of a machine (devices, CPUs, memory) in libvirt's domain XML (libvirt.org/formatdomain.html).
+
+The alias of a function encodes its use: libvirt keeps aliases that begin with `ua-`. libvirt adds a root port for each
+function itself, as for every PCI Express device of a q35 machine.
+"""
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from typing import Final, Literal
+
+from events.values import MacAddress, PciAddress, pci_address
+from node_agent.drivers.machines.elements import element
+from node_agent.host.host_resources import HostDevice, Place, Use
+
+_PASSED: Final[tuple[Use, ...]] = ("gpu", "fabric")
+"""Uses that become `hostdev` elements. A card becomes an `interface`, because libvirt sets its MAC then."""
+_ALIAS: Final = re.compile(r"ua-(?P<use>gpu|fabric)\d+")
+_GPU_WINDOW_KIB: Final = 256 * 1024 * 1024
+"""The largest BAR of a GPU: 256 GiB. Only address space is reserved for it, not memory."""
+
+
+def tuning(place: Place, accelerator: Literal["qemu", "kvm"]) -> tuple[ET.Element, ...]:
+    """Return the elements that bind the machine to processors and memory of its host."""
+    return (*_memory(place), *_processors(place), *_physical_addresses(place, accelerator))
+
+
+def cpuset(place: Place) -> dict[str, str]:
+    """Return the attributes of `<vcpu>` that restrict QEMU's own threads to the machine's CPUs too."""
+    return {"cpuset": ",".join(place.pins)} if place.pins else {}
+
+
+def devices(place: Place) -> tuple[ET.Element, ...]:
+    """Return an element for each passed-through function, and one that reserves address space for their BARs."""
+    passed = (
+        _hostdev(use, number, address) for use in _PASSED for number, address in enumerate(place.of(use))
+    )
+    return (*_window(place), *passed)
+
+
+def vf_interface(vf: PciAddress, mac: MacAddress) -> ET.Element:
+    """Return a VF as the machine's network card; libvirt sets its MAC before the guest gets it."""
+    return element(
+        "interface", element("mac", address=mac), _source(vf, type="pci"), type="hostdev", managed="yes"
+    )
+
+
+def place_in(domain: ET.Element) -> Place:
+    """Return the host resources of a domain. Raises `ValueError` if its XML holds an invalid value."""
+    node = domain.find("numatune/memory")
+    page = domain.find("memoryBacking/hugepages/page")
+    driver = domain.find("devices/interface/driver")
+    cards = _addresses(domain, "devices/interface[@type='hostdev']")
+    return Place(
+        devices=(*_host_devices(domain), *(HostDevice(card, "card") for card in cards)),
+        pins=tuple(pin.get("cpuset", "") for pin in _by_vcpu(domain)),
+        nodeset=node.get("nodeset") if node is not None else None,
+        # libvirt returns sizes in KiB, whatever unit they were given in.
+        hugepage_kib=int(page.get("size", "")) if page is not None else None,
+        queues=int(driver.get("queues", "1")) if driver is not None else 1,
+    )
+
+
+def devices_in(domain: ET.Element) -> tuple[PciAddress, ...]:
+    """Return every PCI function that a domain has or would get, foreign domains and disks included."""
+    return tuple(_addresses(domain, "devices/*"))
+
+
+def _memory(place: Place) -> Iterator[ET.Element]:
+    if place.hugepage_kib is not None:
+        page = element("page", size=str(place.hugepage_kib), unit="KiB")
+        yield element("memoryBacking", element("hugepages", page))
+    if place.nodeset is not None:
+        # With mode strict, a guest that would get memory of another NUMA node does not start instead of being slow.
+        yield element("numatune", element("memory", mode="strict", nodeset=place.nodeset))
+
+
+def _processors(place: Place) -> Iterator[ET.Element]:
+    if place.pins:
+        pins = (element("vcpupin", vcpu=str(vcpu), cpuset=cpu) for vcpu, cpu in enumerate(place.pins))
+        yield element("cputune", *pins)
+
+
+def _physical_addresses(place: Place, accelerator: str) -> Iterator[ET.Element]:
+    # Firmware places large BARs only where the guest's processor can address them; QEMU's own model has only 40 bits.
+    if place.of("gpu") and accelerator == "kvm":
+        yield element("cpu", element("maxphysaddr", mode="passthrough"), mode="host-passthrough")
+
+
+def _window(place: Place) -> Iterator[ET.Element]:
+    if gpus := place.of("gpu"):
+        # The window has room for one more BAR than there are GPUs, because a BAR starts at a multiple of its size.
+        hole = element("pcihole64", str(_GPU_WINDOW_KIB * (len(gpus) + 1)), unit="KiB")
+        yield element("controller", hole, type="pci", index="0", model="pcie-root")
+
+
+def _hostdev(use: Use, number: int, address: PciAddress) -> ET.Element:
+    # With managed='yes', libvirt binds the function to vfio-pci, and afterwards restores the state without a driver.
+    return element(
+        "hostdev",
+        _source(address),
+        element("alias", name=f"ua-{use}{number}"),
+        mode="subsystem",
+        type="pci",
+        managed="yes",
+    )
+
+
+def _source(address: PciAddress, **more: str) -> ET.Element:
+    domain, bus, rest = address.split(":")
+    slot, function = rest.split(".")
+    parts = {"domain": domain, "bus": bus, "slot": slot, "function": function}
+    numbers = {name: f"0x{digits}" for name, digits in parts.items()}
+    return element("source", element("address", **more, **numbers))
+
+
+def _host_devices(domain: ET.Element) -> Iterator[HostDevice]:
+    for hostdev in domain.iterfind("devices/hostdev[@type='pci']"):
+        alias = hostdev.find("alias")
+        match = _ALIAS.fullmatch(alias.get("name", "")) if alias is not None else None
+        use: Use | Literal["unordered"] = "unordered"
+        if match is not None:
+            use = "gpu" if match["use"] == "gpu" else "fabric"
+        for address in _addresses(hostdev, "."):
+            yield HostDevice(address, use)
+
+
+def _addresses(element: ET.Element, path: str) -> Iterator[PciAddress]:
+    for address in element.iterfind(f"{path}/source/address"):
+        # The address of a USB device has a bus but no slot.
+        if address.get("slot") is not None:
+            domain, bus, slot, function = (
+                int(address.get(name, "0"), 16) for name in ("domain", "bus", "slot", "function")
+            )
+            yield pci_address(f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}")
+
+
+def _by_vcpu(domain: ET.Element) -> list[ET.Element]:
+    return sorted(domain.iterfind("cputune/vcpupin"), key=lambda pin: int(pin.get("vcpu", "")))

@@ -1,0 +1,231 @@
+"""Drift of a node: differences between desired and observed state, either repaired at once or left open.
+
+Repaired drift is reported once, unless it recurs often: then it stays open, because its repair does not end it, and a
+node with a host that another program configures too must not fill the ledger. Open drift is in the node's description,
+which is reported as a whole when it changes: so the end of a drift cannot be missed, and drift that was open before the
+agent started keeps its age.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final, TypeVar
+
+import structlog
+
+from events.values import IngressId, SlotIndex
+from node_agent.host.slices import Difference, HostUnreadable, Step
+from tasks.drift import DriftKind, Evidence, LocatedEvidence, TimedEvidence
+from tasks.fields import sentence
+from tasks.orders import Order
+from tasks.reports import MOST_DRIFT, DriftRepaired, ReportBody
+
+log = structlog.get_logger(__name__)
+
+Item = TypeVar("Item", Difference, TimedEvidence)
+Subject = tuple[str, str, IngressId | None]
+"""Identity of a drift within one slot or the node: its kind, the desired state, and the ingress. The description of the
+observed state is not part of it, since it may change with each survey."""
+Report = Callable[[ReportBody, Order | None], None]
+"""Function that reports a body, caused by an order or by none. Raises `OSError`."""
+
+_RATE_LIMITS: Final = ((3, timedelta(minutes=1)), (60, timedelta(hours=1)))
+"""Number of occurrences of one drift within a period. Above it, the drift stays open until it occurs less often."""
+_LONGEST_PERIOD: Final = max(period for _, period in _RATE_LIMITS)
+_BLOCKING: Final = frozenset({"slot.device", "foreign.mirror"})
+"""Kinds of drift that belong to a slot whatever order it has."""
+NODE: Final = None
+"""Stands for the node as a whole where a slot index is expected."""
+
+
+def differences(steps: Iterable[Step]) -> tuple[Difference, ...]:
+    """Return the differences that the steps repair, without duplicates, in the order of the steps."""
+    return merged(step.repairs for step in steps if step.repairs is not None)
+
+
+def merged(differences: Iterable[Difference]) -> tuple[Difference, ...]:
+    """Merge differences with the same subject into one each that names everything that was found."""
+    found: dict[Subject, list[Difference]] = {}
+    for each in dict.fromkeys(differences):
+        found.setdefault(_subject(each), []).append(each)
+    return tuple(
+        replace(same[0], observed="; ".join(each.observed for each in same)) for same in found.values()
+    )
+
+
+def newest(differences: Iterable[Difference]) -> tuple[Difference, ...]:
+    """Return one difference for each subject, the last one found."""
+    return tuple({_subject(each): each for each in differences}.values())
+
+
+def evidence(differences: Iterable[Difference]) -> tuple[Evidence, ...]:
+    """Convert differences to their form in reports."""
+    return tuple(
+        Evidence(
+            kind=each.kind,
+            desired=sentence(each.desired),
+            observed=sentence(each.observed),
+            ingress_id=each.ingress_id,
+        )
+        for each in differences
+    )
+
+
+def unreadable(error: HostUnreadable) -> Difference:
+    """Return the drift that reports an error: a part of the host does not answer."""
+    return Difference("host.unreadable", "an answer", str(error))
+
+
+def occupied(found: Sequence[str]) -> Difference:
+    """Return the drift of a slot in which objects exist that must be off or removed."""
+    return Difference("slot.occupied", "nothing that runs or can be reached", "; ".join(found))
+
+
+class Drifts:
+    """Open drift of one node. Thread-safe.
+
+    `report` is called for repaired drift; `changed` is called when drift opens or ends, and must return at once.
+    """
+
+    def __init__(self, report: Report, now: Callable[[], datetime], changed: Callable[[], None]) -> None:
+        self._report, self._now, self._changed = report, now, changed
+        self._lock = threading.Lock()
+        self._open: dict[SlotIndex | None, tuple[TimedEvidence, ...]] = {}
+        self._blocking: dict[SlotIndex | None, tuple[TimedEvidence, ...]] = {}
+        """Open drift of slots that does not depend on their orders: no order opens or ends it."""
+        self._present: dict[SlotIndex | None, set[Subject]] = {}
+        """Drift that the last survey did not repair. All other open drift is open only because it recurs often."""
+        self._recent: dict[SlotIndex | None, list[tuple[datetime, Difference]]] = {}
+        """When each drift occurred within the longest period of the rate limits."""
+
+    def restore(self, open_before: Iterable[LocatedEvidence]) -> None:
+        """Restore the drift that was open when the agent ended."""
+        with self._lock:
+            for each in open_before:
+                slot = NODE if each.slot is None else SlotIndex(each.slot)
+                target = self._blocking if each.kind in _BLOCKING else self._open
+                target[slot] = (*target.get(slot, ()), TimedEvidence(**each.model_dump(exclude={"slot"})))
+
+    def record(
+        self,
+        slot: SlotIndex | None,
+        found: Iterable[Difference] = (),
+        left: Iterable[Difference] = (),
+        cause: Order | None = None,
+    ) -> None:
+        """Record a complete survey of the slot or the node: `found` before the repair, `left` after it.
+
+        `cause` is the order that the repair was part of, if any. Raises `OSError`.
+        """
+        left = tuple(left)
+        with self._lock:
+            before, now = self._open.get(slot, ()), self._now()
+            ended = _without(found, left)
+            recurring = self._recurring(slot, (*ended, *left), now)
+            self._present[slot] = {*map(_subject, left)}
+            lasting = _dated((*left, *_without(recurring, left)), before, now)
+            repaired = _without(_dated(ended, before, now), lasting)
+            if repaired:
+                log.info("drift_repaired", slot=slot, kinds=[each.kind for each in repaired])
+                self._report(DriftRepaired(slot=slot, drift=repaired[:MOST_DRIFT]), cause)
+            self._open[slot] = lasting
+        self._notify_changed(slot, before, lasting)
+
+    def add(self, slot: SlotIndex | None, left: Iterable[Difference]) -> None:
+        """Record the drift that an incomplete survey found; drift that was open before stays open."""
+        with self._lock:
+            before, now = self._open.get(slot, ()), self._now()
+            more = _without(left, before)
+            self._recurring(slot, more, now)
+            self._present.setdefault(slot, set()).update(map(_subject, more))
+            self._open[slot] = lasting = (*before, *_dated(more, (), now))
+        self._notify_changed(slot, before, lasting)
+
+    def record_blocking(self, lost: Mapping[SlotIndex, Iterable[Difference]]) -> None:
+        """Record the complete result of a survey of the slots' devices and of foreign rules that copy their frames."""
+        with self._lock:
+            before, now = self._blocking, self._now()
+            found = {slot: _dated(drift, before.get(slot, ()), now) for slot, drift in lost.items()}
+            self._blocking = {slot: drift for slot, drift in found.items() if drift}
+        if self._blocking != before:
+            slots = sorted(slot for slot, drift in found.items() if drift)
+            write = log.warning if slots else log.info
+            write("blocked_slots_changed", slots=slots)
+            self._changed()
+
+    def _notify_changed(
+        self, slot: SlotIndex | None, before: tuple[TimedEvidence, ...], lasting: tuple[TimedEvidence, ...]
+    ) -> None:
+        if lasting != before:
+            log.warning("open_drift_changed", slot=slot, kinds=[each.kind for each in lasting])
+            self._changed()
+
+    def _recurring(
+        self, slot: SlotIndex | None, found: Iterable[Difference], now: datetime
+    ) -> tuple[Difference, ...]:
+        """Count the new occurrences in `found`, and return the drift that exceeds a rate limit."""
+        present = self._present.get(slot, set())
+        new = [each for each in found if _subject(each) not in present]
+        before = [(at, each) for at, each in self._recent.get(slot, ()) if at > now - _LONGEST_PERIOD]
+        self._recent[slot] = recent = [*before, *((now, each) for each in new)]
+        newest = {_subject(each): each for _, each in recent}
+        too_often = set[Subject]()
+        for most, period in _RATE_LIMITS:
+            times = Counter(_subject(each) for at, each in recent if at > now - period)
+            too_often |= {subject for subject, count in times.items() if count > most}
+        return tuple(
+            replace(each, observed=f"{each.observed}; it recurs although it is repaired")
+            for subject, each in newest.items()
+            if subject in too_often
+        )
+
+    def has_exactly_open(self, slot: SlotIndex | None, lasting: Iterable[Difference]) -> bool:
+        """Return whether the open drift of the slot consists of exactly these differences."""
+        with self._lock:
+            return {*map(_subject, self._open.get(slot, ()))} == {*map(_subject, lasting)}
+
+    def open_in(self, slot: SlotIndex, kind: DriftKind) -> tuple[Difference, ...]:
+        """Return the open drift of this kind in a slot."""
+        with self._lock:
+            found = [each for each in self._open.get(slot, ()) if each.kind == kind]
+        return tuple(Difference(kind, each.desired, each.observed, each.ingress_id) for each in found)
+
+    def open(self) -> tuple[LocatedEvidence, ...]:
+        """Return all open drift, first that of the node, then that of each slot.
+
+        If it is more than a report may hold, each slot's share is cut, but at least one drift of every slot is
+        returned: a slot without reported drift counts as recovered.
+        """
+        with self._lock:
+            open_ = {
+                slot: (*self._blocking.get(slot, ()), *self._open.get(slot, ()))
+                for slot in frozenset((*self._blocking, *self._open))
+            }
+            in_order = sorted(open_.items(), key=lambda each: -1 if each[0] is NODE else each[0])
+        drifting = [(slot, drift) for slot, drift in in_order if drift]
+        share = MOST_DRIFT // max(1, len(drifting))
+        most = share if sum(len(drift) for _, drift in drifting) > MOST_DRIFT else MOST_DRIFT
+        return tuple(
+            LocatedEvidence(slot=slot, **dict(each)) for slot, drift in drifting for each in drift[:most]
+        )
+
+
+def _without(items: Iterable[Item], others: Iterable[Difference | TimedEvidence]) -> tuple[Item, ...]:
+    """Return the items with a subject that none of the others has."""
+    subjects = {*map(_subject, others)}
+    return tuple(each for each in items if _subject(each) not in subjects)
+
+
+def _dated(
+    differences: Iterable[Difference], before: Iterable[TimedEvidence], now: datetime
+) -> tuple[TimedEvidence, ...]:
+    """Convert differences to drift that is open since `now`; drift that was open `before` is kept as it was."""
+    open_before = {_subject(each): each for each in before}
+    fresh = (TimedEvidence(since=now, **dict(each)) for each in evidence(differences))
+    return tuple(open_before.get(_subject(each), each) for each in fresh)
+
+
+def _subject(drift: Difference | TimedEvidence) -> Subject:
+    return drift.kind, sentence(drift.desired), drift.ingress_id

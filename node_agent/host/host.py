@@ -1,0 +1,145 @@
+"""Interface of the agent's core to its host. Wiring provides the implementation, with real or simulated drivers."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+from events.values import Ipv4Address, SlotIndex
+from node_agent.host.pci import PciDevices
+from node_agent.host.reachability import Findings
+from node_agent.host.slices import Aspect, Difference, Slice, SliceNetwork, Step
+
+LeaseState = Literal["none", "offered", "bound", "expired", "foreign"]
+
+STARTING: Final = frozenset({"machine.start", "machine.resume"})
+"""Steps that are planned only if a slice's machine does not run."""
+
+
+class Observed(Protocol):
+    """A slice's address and lease state as the DHCP server's records show them (NOD-4: evidence, never intent)."""
+
+    @property
+    def actual_ip(self) -> Ipv4Address | None: ...
+
+    @property
+    def lease_state(self) -> LeaseState: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Result of a readiness probe that received the expected banner."""
+
+    banner: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """Result of a readiness probe that failed, with the reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prerequisite:
+    """State of one thing that a host needs. `detail` describes it, and contains the error if it could not be read."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedMachine:
+    """State of a slot's machine as the hypervisor reports it. Sizes are None for a foreign machine."""
+
+    state: Literal["running", "paused", "stopped"]
+    vcpus: int | None
+    memory_mib: int | None
+
+
+class Probe(Protocol):
+    """A single probe with a timeout. It succeeds if `address` sends a line that starts with `banner` on `port`."""
+
+    def __call__(self, address: Ipv4Address, port: int, banner: str) -> Answered | NotYet: ...
+
+
+class Reachability(Protocol):
+    """Continuous probes of the network paths to ready slices. Thread-safe."""
+
+    def watch(self, desired: Slice, port: int) -> None:
+        """Start probing this slice, which passed its readiness check at `port`.
+
+        The caller must hold the slot's work lock.
+        """
+        ...
+
+    def leave(self, slot: SlotIndex) -> None:
+        """Stop probing the slot's slice: no packet is sent to it after this method has returned."""
+        ...
+
+    def findings(self, desired: Slice, port: int) -> Findings:
+        """Return the results of the newest probes from memory."""
+        ...
+
+
+class Gateway(Protocol):
+    """Network of the node itself, which all slices depend on."""
+
+    def to_apply(self) -> tuple[Step, ...]:
+        """Return the steps that prepare the node for slices; empty if it is prepared. Raises `HostUnreadable`."""
+        ...
+
+    def lost(self) -> tuple[Difference, ...]:
+        """Return the drift of the node that no step can repair, and interference by other programs.
+
+        Raises `HostUnreadable`.
+        """
+        ...
+
+    def mirrored(self) -> Mapping[SlotIndex, Difference]:
+        """Return the drift of the slots that send frames to other slices, or receive them, by a foreign rule.
+
+        Raises `HostUnreadable`.
+        """
+        ...
+
+    def missing(self) -> tuple[str, ...]:
+        """Describe what must be installed on the host before the agent can configure it."""
+        ...
+
+    def prerequisites(self) -> tuple[Prerequisite, ...]:
+        """Return the state of everything that the node needs; what cannot be read counts as missing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Access to one host. `aspects` are in the order in which a slice is created; it is removed in reverse order."""
+
+    aspects: tuple[Aspect, ...]
+    gateway: Gateway
+    observe_address: Callable[[SliceNetwork], Observed]
+    probe: Probe
+    reachability: Reachability
+    images: Callable[[], tuple[str, ...]]
+    devices: Callable[[], tuple[Prerequisite, ...]]
+    """Return the state of the devices that the settings can name, configured or not."""
+    absent_devices: Callable[[], tuple[Difference, ...]]
+    """Return the drift of configured devices that do not exist. Raises `HostUnreadable`."""
+    pci_devices: Callable[[], PciDevices]
+    """Return the host's PCI functions; none if no slot has any. Raises `HostUnreadable`."""
+    check_machines: Callable[[], None]
+    """Raise `HostUnreadable` if the hypervisor does not answer."""
+    inspect_machine: Callable[[SliceNetwork], ObservedMachine | None]
+    """Return the state of the slot's machine, or None if it has none. Raises `HostUnreadable`."""
+    runs: Callable[[SliceNetwork], bool]
+    """Return whether a machine or process of the slot runs. Raises `HostUnreadable`."""
+    to_shut_down: Callable[[SliceNetwork], tuple[Step, ...]]
+    """Return the steps that request the slot's guest to shut down; empty if none runs. Raises `HostUnreadable`."""
+    start_reading: Callable[[], None]
+    """Start slow reads that every slot will need, in the current snapshot."""
+    listen: Callable[[], None]
+    """Start to watch the host for changes: from then on, registered callbacks are called at once when it may have
+    changed."""
+    close: Callable[[], None]
+    """Stop watching and probing, and release all connections."""

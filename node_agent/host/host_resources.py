@@ -1,0 +1,67 @@
+"""Host resources that a slot's machine has for itself: PCI functions, CPUs, memory node, huge pages.
+
+They come from the node's settings and belong to the slot, not to the order: the slot's tenant gets all of them, and a
+guest with other resources differs from the ordered one. Two slots never share any; such settings are refused.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final, Literal
+
+from events.values import PciAddress, SlotIndex
+from node_agent.host.slices import Slice
+
+Use = Literal["gpu", "fabric", "card"]
+"""Use of a PCI function. A `card` is a virtual function that is the machine's network card instead of a tap."""
+USES: Final[tuple[Use, ...]] = ("gpu", "fabric", "card")
+
+
+@dataclass(frozen=True, slots=True)
+class HostDevice:
+    """A PCI function that a machine has for itself. `unordered` marks one that this program did not give it."""
+
+    address: PciAddress
+    use: Use | Literal["unordered"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Host resources of one slot's machine.
+
+    `pins` are the host's CPUs, one for each virtual CPU in order, and `nodeset` is the NUMA node of its memory; empty
+    and None mean any. Both are in libvirt's notation, because a running machine may have several of either.
+    `hugepage_kib` is the page size of its memory. `queues` is the number of queues of its network card: so many of its
+    CPUs can send and receive at once.
+    """
+
+    devices: tuple[HostDevice, ...] = ()
+    pins: tuple[str, ...] = ()
+    nodeset: str | None = None
+    hugepage_kib: int | None = None
+    queues: int = 1
+
+    @property
+    def addresses(self) -> frozenset[PciAddress]:
+        """Addresses of all PCI functions."""
+        return frozenset(device.address for device in self.devices)
+
+    @property
+    def vf(self) -> PciAddress | None:
+        """The virtual function that is the machine's network card, or None if its card is a tap."""
+        return next(iter(self.of("card")), None)
+
+    def of(self, use: Use) -> tuple[PciAddress, ...]:
+        """Return the addresses of the PCI functions with this use."""
+        return tuple(device.address for device in self.devices if device.use == use)
+
+
+ANYWHERE: Final = Place()
+Places = Mapping[SlotIndex, Place]
+NO_PLACES: Final[Places] = MappingProxyType({})
+
+
+def place_for(wanted: Slice, places: Places) -> Place:
+    """Return the host resources of this slice's machine, which may need fewer CPUs than its slot has."""
+    place, vcpus = places.get(wanted.network.index, ANYWHERE), wanted.machine.vcpus
+    return replace(place, pins=place.pins[:vcpus], queues=min(place.queues, vcpus))

@@ -1,0 +1,113 @@
+"""Slices as a host implements them, and the interface of the aspects that inspect, repair and remove them.
+
+A host carries a slice in five aspects, created in this order and removed in reverse order, so that nothing is reachable
+before it is guarded: link (tap or representor), lease (DHCP reservation), port (OVS port, its meters and flows),
+translation (NAT and the gateway's filter), machine (domain and disks). Each aspect compares the desired state with the
+observed state, read again from the host, and returns a plan; running its steps executes it. After a crash between two
+steps, the same comparison continues from the host's state.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from events.values import AllocationId, IngressId, Ipv4Address, Ipv4Subnet, MacAddress, SlotIndex
+from tasks.drift import DriftKind
+from tasks.orders import Machine, Mapping
+from tasks.workflows import StepName
+
+
+@dataclass(frozen=True, slots=True)
+class SliceNetwork:
+    """Network of one slice, as the network aspects need it. `tap` is `slice<index>`; a node has one bridge and gateway.
+
+    `rate_mbit` limits each direction, in Mbit/s; None if it is unlimited, or if the slice must not run.
+    """
+
+    index: SlotIndex
+    tap: str
+    bridge: str
+    mac: MacAddress
+    ip: Ipv4Address
+    subnet: Ipv4Subnet
+    gateway: Ipv4Address
+    rate_mbit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Desired state of one slice on this host."""
+
+    allocation_id: AllocationId
+    network: SliceNetwork
+    machine: Machine
+    ingress: tuple[Mapping, ...] = ()
+    ingress_changed: bool = False
+    """Whether the ingress rules changed, and it is not proved yet that no other rule or connection leads to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Difference between desired and observed state, described for people: the evidence of a drift."""
+
+    kind: DriftKind
+    desired: str
+    observed: str
+    ingress_id: IngressId | None = None
+    """The ingress that the difference concerns, if it concerns one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change of the host. `name` is static (`port.add`): failpoints, log lines and progress use it.
+
+    All steps of one repair have the same difference; steps that remove a slice have none.
+    """
+
+    name: StepName
+    run: Callable[[], None]
+    repairs: Difference | None = None
+
+
+class Aspect(Protocol):
+    """One of the five aspects. Reads raise `HostUnreadable`, changes also `HostRefused`; both name the request."""
+
+    @property
+    def name(self) -> str: ...
+
+    def to_apply(self, wanted: Slice) -> tuple[Step, ...]:
+        """Return the steps that make the host carry `wanted`; empty if it does. They change only what differs."""
+        ...
+
+    def to_stop(self, stopped: SliceNetwork) -> tuple[Step, ...]:
+        """Return the steps that stop the slice: nothing of it runs or is reachable afterwards, and what it needs for a
+        restart stays. Empty if it is stopped."""
+        ...
+
+    def still_on(self, stopped: SliceNetwork) -> tuple[str, ...]:
+        """Read the host again, and describe what of the slice still runs or is reachable."""
+        ...
+
+    def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:
+        """Return the steps that remove everything of the slot; empty if there is nothing."""
+        ...
+
+    def remains(self, gone: SliceNetwork) -> tuple[str, ...]:
+        """Read the host again, and describe what it still has of the slot (`ovs port slice0 on br-slice`)."""
+        ...
+
+
+class HostUnreadable(Exception):
+    """The host did not answer, so its state is unknown: a repair acts only on a complete snapshot.
+
+    A change without an answer may have been made, or may still be made; reading the host again shows it.
+    """
+
+
+class HostRefused(Exception):
+    """The host refused a change."""
+
+
+def tap_of(index: SlotIndex) -> str:
+    """Return the name of a slot's tap, which is also the name of its domain."""
+    return f"slice{index}"

@@ -1,0 +1,100 @@
+"""Snapshots of the host: within one, equal reads on the same thread share one result.
+
+Outside a snapshot every read of a driver is fresh, because a repair must act on the present state. But a survey reads
+the same state for each of its slots, and one result for all of them is as fresh as eight; and the plan of a slot is
+made again after each step. So they open a snapshot, and whatever is read in it, on this thread, is read once. A driver
+that changes the host invalidates its own results, or all results if other drivers show the change too: no plan uses
+state from before a change by the same thread.
+
+A slow read that is certain to be needed can be started ahead of time (a program needs most of its time to start).
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar, cast
+
+from node_agent.host.slices import HostUnreadable
+
+T = TypeVar("T")
+
+Key = tuple[object, ...]
+"""Key of a read: the driver, and what is read from it."""
+
+_results: Final[ContextVar[dict[Key, object] | None]] = ContextVar("results", default=None)
+"""Results of the current snapshot; None outside a snapshot."""
+
+
+class StartedRead(Protocol):
+    """A read that was started and not finished yet."""
+
+    def answer(self) -> object:
+        """Wait for the result and return it. Raises `HostUnreadable`."""
+        ...
+
+    def end(self) -> None:
+        """Cancel the read, because its result is not needed any more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """Entry of a started read, in place of its result."""
+
+    begun: StartedRead
+
+
+@contextmanager
+def host_snapshot() -> Iterator[None]:
+    """Open a snapshot: until it ends, equal reads on this thread (or task) share one result."""
+    token = _results.set({})
+    try:
+        yield
+    finally:
+        invalidate_reads()
+        _results.reset(token)
+
+
+def look(key: Key, read: Callable[[], T]) -> T:
+    """Return the result of `read`: the snapshot's result for `key` if there is one, or a fresh one outside a snapshot.
+
+    Raises `HostUnreadable`; within a snapshot the error is shared like a result.
+    """
+    results = _results.get()
+    if results is None:
+        return read()
+    if key not in results:
+        results[key] = _result_of(read)
+    answer = results[key]
+    if isinstance(answer, _Pending):
+        results[key] = answer = _result_of(answer.begun.answer)
+    if isinstance(answer, HostUnreadable):
+        raise answer
+    return cast(T, answer)
+
+
+def start_reading(key: Key, begin: Callable[[], StartedRead]) -> None:
+    """Start the read for `key`, which will be needed; do nothing outside a snapshot."""
+    results = _results.get()
+    if results is not None and key not in results:
+        results[key] = _result_of(lambda: _Pending(begin()))
+
+
+def _result_of(read: Callable[[], object]) -> object:
+    """Return the result of `read`, or its `HostUnreadable`, so that a hung daemon is not waited for once per slot."""
+    try:
+        return read()
+    except HostUnreadable as unreadable:
+        return unreadable
+
+
+def invalidate_reads(driver: object = None) -> None:
+    """Invalidate the snapshot's results of `driver`, or of all drivers (None), because the host was just changed."""
+    results = _results.get()
+    if results is None:
+        return
+    for key in [each for each in results if driver in {None, each[0]}]:
+        answer = results.pop(key)
+        if isinstance(answer, _Pending):
+            answer.begun.end()

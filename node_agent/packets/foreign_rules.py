@@ -1,0 +1,465 @@
+"""Packet filter rules of other programs that drop, translate, divert, copy or rewrite packets of slices.
+
+Other programs have rules on a node too (Docker, libvirt, a firewall), and the agent changes none of them. A rule is
+reported if it can match the slices' traffic (`traffic`) at its hook, but not if its conditions exclude that traffic
+(another link, another network, another port). A packet that a base chain accepts leaves the chain, and the chain's
+policy applies to the others. A copy or a redirect of frames to a slice's link breaks isolation: it concerns that slot
+and the slot that the frames come from.
+
+A rule in another table can never pass a packet that one of the agent's own rules drops.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from events.values import MAX_SLOTS, SlotIndex
+from node_agent.host.slices import Difference, tap_of
+from node_agent.packets.rules import Chain, Rule
+from node_agent.packets.traffic import (
+    NodeView,
+    PublicEndpoint,
+    Sets,
+    Share,
+    Traffic,
+    both,
+    networks_in,
+    overlap,
+    port_ranges,
+    share,
+    traffic_at,
+)
+
+log = structlog.get_logger(__name__)
+
+_SLOTS: Final = {tap_of(SlotIndex(index)): SlotIndex(index) for index in range(MAX_SLOTS)}
+_MOST_STEPS: Final = 100_000
+"""Maximum number of rule evaluations per table; each rule is evaluated for each kind of traffic."""
+_DEEPEST: Final = 32
+"""Maximum depth of jumps between chains."""
+_MOST_NAMED: Final = 8
+"""Maximum number of findings that a drift names."""
+_DOES: Final = {
+    "drop": "drop",
+    "reject": "reject",
+    "queue": "queue to a program",
+    "synproxy": "answer in its place",
+    "tproxy": "hand over to a local program",
+    "flow": "forward past all rules",
+    "dnat": "translate the destination",
+    "redirect": "redirect to the host",
+    "snat": "translate the source",
+    "masquerade": "translate the source",
+    "notrack": "do not track",
+    "dup": "copy",
+    "fwd": "send",
+}
+"""Statements that drop, divert or change packets, and the effect of each."""
+_ENDS: Final = {"drop", "reject", "queue", "synproxy", "dnat", "redirect", "snat", "masquerade", "fwd"}
+"""Statements after which no rule of the chain receives the packet."""
+_OF_IPTABLES: Final = {
+    "REJECT": "reject", "NFQUEUE": "queue", "QUEUE": "queue", "SYNPROXY": "synproxy",
+    "TPROXY": "tproxy", "FLOWOFFLOAD": "flow",
+    "DNAT": "dnat", "REDIRECT": "redirect", "NETMAP": "dnat", "SNAT": "snat", "MASQUERADE": "masquerade",
+    "NOTRACK": "notrack", "CT": "notrack", "TEE": "dup",
+}  # fmt: skip
+"""Targets of iptables that nftables lists in JSON by their names only, and the equivalent nftables statements."""
+_SENDS: Final = ("dnat", "redirect")
+_REWRITTEN: Final = {"saddr", "daddr", "sport", "dport"}
+_UNCERTAIN: Final = {"limit", "quota", "ct count", "last"}
+"""Conditions that match only some packets, which cannot be predicted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignRule:
+    """A rule of another program.
+
+    `place` identifies it for an administrator (`handle 7`); `body` holds its statements in JSON (libnftables-json(5)).
+    """
+
+    chain: str
+    place: str
+    body: str
+
+
+@dataclass(frozen=True)
+class ForeignTable:
+    """A table of another program. `name` is the name in its own tool; `sets` are the elements of named sets in JSON."""
+
+    name: str
+    family: str
+    chains: tuple[Chain, ...] = ()
+    rules: tuple[ForeignRule, ...] = ()
+    sets: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class ForeignTables:
+    """All tables of other programs in one listing. Compared by identity: an unchanged listing is the same object."""
+
+    tables: tuple[ForeignTable, ...] = ()
+    unread: tuple[str, ...] = ()
+    """Names of tables of iptables-legacy that could not be read."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.tables and not self.unread
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """A foreign rule, or a foreign chain's policy, that can match packets of slices.
+
+    `does` is its effect on them. `slots` are the slots with broken isolation.
+    """
+
+    table: str
+    chain: str
+    hook: str
+    place: str
+    does: str
+    slots: tuple[SlotIndex, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.table} {self.chain} ({self.hook}), {self.place}: {self.does}"
+
+
+# Every survey reads the same tables, and their analysis takes longer than reading them.
+@lru_cache(maxsize=2)
+def findings(tables: ForeignTables, node: NodeView) -> tuple[Finding, ...]:
+    """Return all foreign rules and policies that can match the slices' traffic, without duplicates."""
+    found = {each for table in tables.tables for each in _findings_of(table, node)}
+    unread = (
+        Finding(
+            f"iptables-legacy {name}", "all chains", "any hook", "all rules", "not readable; install iptables"
+        )
+        for name in tables.unread
+    )
+    return (*sorted(found), *unread)
+
+
+def _findings_of(table: ForeignTable, node: NodeView) -> set[Finding]:
+    """Return the findings of one table. A table that cannot be analyzed is a finding itself, and hides no other one."""
+    try:
+        return _Analysis(table, node).findings()
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        log.warning("foreign_table_analysis_failed", table=table.name, error=repr(error))
+        return {Finding(table.name, "all chains", "any hook", "all rules", "not understood by the agent")}
+
+
+def reported(found: Sequence[Finding]) -> Difference | None:
+    """Return the drift of the node: all findings that do not break the isolation between slices, or None."""
+    return _difference("foreign.rules", [each for each in found if not each.slots])
+
+
+def mirrored(found: Sequence[Finding]) -> dict[SlotIndex, Difference]:
+    """Return the drift of each slot that sends frames to another slice, or receives them, by a foreign rule."""
+    slots = {slot for each in found for slot in each.slots}
+    drift = {
+        slot: _difference("foreign.mirror", [each for each in found if slot in each.slots]) for slot in slots
+    }
+    return {slot: each for slot, each in drift.items() if each is not None}
+
+
+def _difference(kind: Any, found: Sequence[Finding]) -> Difference | None:
+    if not found:
+        return None
+    named = "; ".join(map(str, found[:_MOST_NAMED]))
+    more = f"; and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    desired = {
+        "foreign.rules": "no rule of another program that drops, diverts or changes packets of slices",
+        "foreign.mirror": "no rule of another program that sends frames to another slice",
+    }
+    return Difference(kind, desired[kind], named + more)
+
+
+@lru_cache(maxsize=2)
+def public_endpoints(own: tuple[Rule, ...]) -> tuple[PublicEndpoint, ...]:
+    """Return the public addresses and ports of these ingress rules (rules of the chain `mapping`)."""
+    ports: dict[tuple[str, str | None], list[tuple[int, int]]] = {}
+    for each in own:
+        address, protocol, ranges = _public_endpoint(json.loads(each.body))
+        ports.setdefault((address, protocol), []).extend(ranges)
+    return tuple(
+        PublicEndpoint(address, protocol, tuple(sorted(ranges)) if protocol else None)
+        for (address, protocol), ranges in sorted(ports.items(), key=str)
+    )
+
+
+def _public_endpoint(body: list[Any]) -> tuple[str, str | None, list[tuple[int, int]]]:
+    fields = {
+        each["match"]["left"]["payload"]["field"]: (each["match"]["left"]["payload"], each["match"]["right"])
+        for each in body
+        if "payload" in each.get("match", {}).get("left", {})
+    }
+    address = str(fields["daddr"][1])
+    if "dport" not in fields:
+        return address, None, []
+    payload, ports = fields["dport"]
+    return address, payload["protocol"], port_ranges(ports)
+
+
+class _Place(NamedTuple):
+    """Location of a rule: its chain, and the base chain from which packets reach it."""
+
+    base: Chain
+    chain: str
+    rule: str
+
+
+class _Analysis:
+    """Analysis of one table: each base chain is followed with each kind of traffic, as packets pass it."""
+
+    def __init__(self, table: ForeignTable, node: NodeView) -> None:
+        self._table, self._node = table, node
+        self._sets: Sets = {name: json.loads(elements) for name, elements in table.sets.items()}
+        self._rules: dict[str, list[tuple[str, list[Any]]]] = {}
+        for each in table.rules:
+            self._rules.setdefault(each.chain, []).append((each.place, json.loads(each.body)))
+        self._steps = _MOST_STEPS
+        self._found: set[Finding] = set()
+
+    def findings(self) -> set[Finding]:
+        for chain in self._table.chains:
+            if chain.hook is not None:
+                for traffic in traffic_at(
+                    self._table.family, chain.hook, chain.priority or 0, chain.device, self._node
+                ):
+                    self._pass(chain, traffic)
+                self._check_targets(chain)
+        return self._found
+
+    def _pass(self, base: Chain, traffic: Traffic) -> None:
+        remaining = _Walk(self, base, traffic).through(base.name)
+        if remaining != "none" and base.policy == "drop":
+            self.add(_Place(base, base.name, "its policy"), "drop")
+
+    def _check_targets(self, base: Chain) -> None:
+        """Add translations to the slices' network: they concern slices whatever traffic they match."""
+        if base.kind != "nat" or self._table.family not in {"ip", "inet"}:
+            return
+        for chain, (place, body) in self._reached(base.name):
+            destination = next((each[name] for each in body for name in _SENDS if each.get(name)), None)
+            if destination is not None and overlap(networks_in(destination), self._node.subnet):
+                self.add(_Place(base, chain, place), f"translate the destination to {_targets(destination)}")
+
+    def _reached(self, chain: str) -> Iterator[tuple[str, tuple[str, list[Any]]]]:
+        """Yield all rules of the chain, and of the chains that it jumps to."""
+        seen, pending = {chain}, [chain]
+        while pending:
+            name = pending.pop()
+            for rule in self._rules.get(name, ()):
+                yield name, rule
+                new = {*_chains_in(rule[1])} - seen
+                seen |= new
+                pending += new
+
+    def rules(self, chain: str) -> Sequence[tuple[str, list[Any]]]:
+        """Return the place and the statements of each rule of a chain."""
+        return self._rules.get(chain, ())
+
+    def evaluate(self, statement: dict[str, Any], traffic: Traffic) -> Share:
+        """Return the share of the traffic that a match statement matches."""
+        return share(statement, traffic, self._sets)
+
+    def resolved(self, data: Any) -> Any:
+        """Return the elements of a set or map, which is named (`@name`) or written in the rule itself."""
+        return self._sets.get(data[1:]) if isinstance(data, str) else data.get("set")
+
+    def step(self) -> bool:
+        """Return whether one more rule may be evaluated. If not, that is a finding: the rest is not analyzed."""
+        self._steps -= 1
+        if self._steps <= 0:
+            self._found.add(
+                Finding(
+                    self._table.name,
+                    "other chains",
+                    "any hook",
+                    "other rules",
+                    "too many to analyze all of them",
+                )
+            )
+        return self._steps > 0
+
+    def take(self, at: _Place, traffic: Traffic, name: str, argument: Any) -> None:
+        """Add a finding for a statement that the traffic reaches."""
+        does, node = _DOES[name], self._node
+        match name:
+            case "notrack" if "untracked" in traffic.states:
+                return
+            case "masquerade" if traffic.leaves and traffic.oif == node.uplink and not argument:
+                return  # The node's own rules masquerade these packets too.
+            case "dnat" | "redirect" | "snat" | "masquerade" if (
+                _is_ip6(argument) or "new" not in traffic.states
+            ):
+                return  # Only the first packet of a connection is matched against translations.
+            case "dnat" | "snat" if _targets(argument):
+                does = f"{does} to {_targets(argument)}"
+            case "dup" | "fwd":
+                self._copy(at, does, argument)
+                return
+            case _:
+                pass
+        self.add(at, does)
+
+    def _copy(self, at: _Place, does: str, argument: Any) -> None:
+        target = argument if isinstance(argument, dict) else {}
+        to = str(target.get("dev", target.get("addr", "another place")))
+        sources = (at.base.device or "").split(", ")
+        if to in sources:
+            return
+        slots = {*_slots((to,)), *_slots(sources)} if to in _SLOTS else set()
+        self.add(at, f"{does} to {to}", tuple(sorted(slots)))
+
+    def add(self, at: _Place, does: str, slots: tuple[SlotIndex, ...] = ()) -> None:
+        base = at.base
+        hook = f"{base.hook} of {base.device}" if base.device else str(base.hook)
+        self._found.add(Finding(self._table.name, at.chain, hook, at.rule, does, slots))
+
+
+class _Outcome(NamedTuple):
+    """The share of packets that end at a rule, and the share that return from its chain."""
+
+    ends: Share
+    returns: Share
+
+
+class _Walk:
+    """Evaluation of one base chain, and the chains that it jumps to, for one kind of traffic."""
+
+    def __init__(self, analysis: _Analysis, base: Chain, traffic: Traffic) -> None:
+        self._analysis, self._base, self._traffic = analysis, base, traffic
+        self._remaining: dict[str, Share] = {}
+
+    def through(self, chain: str, depth: int = 0) -> Share:
+        """Return the share of the packets entering the chain that leave it at its end, or by a `return`."""
+        if chain not in self._remaining:
+            self._remaining[chain] = self._through(chain, depth)
+        return self._remaining[chain]
+
+    def _through(self, chain: str, depth: int) -> Share:
+        remaining: Share = "all"
+        for place, body in self._analysis.rules(chain):
+            if not self._analysis.step() or depth > _DEEPEST:
+                break
+            ends, returns = self._rule(_Place(self._base, chain, place), body, depth)
+            if returns == "all":
+                break
+            if ends == "all":
+                return "none"
+            if ends == "some" or returns == "some":
+                remaining = "some"
+        return remaining
+
+    def _rule(self, at: _Place, body: Sequence[Any], depth: int) -> _Outcome:
+        matched: Share = "all"
+        for statement in body:
+            [(name, argument)] = statement.items()
+            matched = both(matched, self._condition(name, argument))
+            if matched == "none":
+                break
+            outcome = self._verdict(name, argument, matched, depth) or self._effect(
+                at, name, argument, matched, depth
+            )
+            if outcome is not None:
+                return outcome
+        return _Outcome("none", "none")
+
+    def _condition(self, name: str, argument: Any) -> Share:
+        match name:
+            case "match":
+                return self._analysis.evaluate(argument, self._traffic)
+            case "xt" if (argument or {}).get("name") not in _OF_IPTABLES:
+                return "some"
+            case _ if name in _UNCERTAIN:
+                return "some"
+            case _:
+                return "all"
+
+    def _verdict(self, name: str, argument: Any, matched: Share, depth: int) -> _Outcome | None:
+        match name:
+            case "accept":
+                return _Outcome(matched, "none")
+            case "return":
+                return _Outcome("none", matched)
+            case "jump":
+                return _Outcome(self._ended_in(argument["target"], matched, depth), "none")
+            case "goto":
+                ended = self._ended_in(argument["target"], matched, depth)
+                return _Outcome(ended, "none" if ended == "all" else matched)
+            case _:
+                return None
+
+    def _ended_in(self, chain: str, matched: Share, depth: int) -> Share:
+        match self.through(chain, depth + 1):
+            case "all":
+                return "none"
+            case "none":
+                return matched
+            case _:
+                return "some"
+
+    def _effect(self, at: _Place, name: str, argument: Any, matched: Share, depth: int) -> _Outcome | None:
+        if name == "vmap":
+            return self._vmap(at, matched, argument, depth)
+        if name == "mangle" and _is_rewritten(argument["key"]):
+            self._analysis.add(at, "rewrite")
+        does = _OF_IPTABLES.get((argument or {}).get("name", "")) if name == "xt" else name
+        if does not in _DOES:
+            return None
+        self._analysis.take(at, self._traffic, does, None if name == "xt" else argument)
+        return _Outcome(matched, "none") if does in _ENDS else None
+
+    def _vmap(self, at: _Place, matched: Share, argument: Any, depth: int) -> _Outcome:
+        """Evaluate each element of a verdict map like a rule of its own."""
+        ends: Share = "none"
+        returns: Share = "none"
+        for key, verdict in self._analysis.resolved(argument["data"]) or ():
+            condition = {"match": {"op": "==", "left": argument["key"], "right": key}}
+            outcome = self._rule(at, (condition, verdict), depth)
+            ends, returns = (
+                _larger(ends, both(matched, outcome.ends)),
+                _larger(returns, both(matched, outcome.returns)),
+            )
+        return _Outcome(ends, returns)
+
+
+def _larger(one: Share, other: Share) -> Share:
+    if "all" in (one, other):
+        return "all"
+    return "some" if "some" in (one, other) else "none"
+
+
+def _is_ip6(argument: Any) -> bool:
+    return isinstance(argument, dict) and argument.get("family") == "ip6"
+
+
+def _is_rewritten(key: Any) -> bool:
+    return isinstance(key, dict) and key.get("payload", {}).get("field") in _REWRITTEN
+
+
+def _slots(links: Sequence[str]) -> Iterator[SlotIndex]:
+    return (_SLOTS[each] for each in links if each in _SLOTS)
+
+
+def _chains_in(body: Any) -> Iterator[str]:
+    """Yield the names of the chains that a rule jumps to."""
+    match body:
+        case {"jump": {"target": str() as target}} | {"goto": {"target": str() as target}}:
+            yield target
+        case dict():
+            for each in body.values():
+                yield from _chains_in(each)
+        case list():
+            for each in body:
+                yield from _chains_in(each)
+        case _:
+            pass
+
+
+def _targets(argument: Any) -> str:
+    return ", ".join(each.removesuffix("/32") for each in networks_in(argument))

@@ -1,0 +1,173 @@
+"""Packet filter rules as values. Desired rules and those that nftables lists have the same type and can be compared.
+
+All rules are in tables named `sliceplane` in the families inet and netdev, so that foreign rules are not touched;
+`foreign_rules` evaluates those. The desired state of these tables is their whole declaration: flags, chains with hooks,
+priorities, devices and policies, rules in order, and nothing else. Each rule names its owner in its comment: `node`, a
+slot's tap, or a slot's tap and an ingress id. A slot's rules are inserted at the head of a chain and the node's are
+appended, so the node's final rule (drop) stays last whatever slots are added or removed.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+
+Family = Literal["inet", "netdev"]
+Policy = Literal["accept", "drop"]
+Expression = Mapping[str, object]
+
+TABLE: Final = "sliceplane"
+NODE: Final = "node"
+FROM_SLICES: Final = "from_slices"
+OUT_OF_SLICES: Final = "out_of_slices"
+INTO_SLICES: Final = "into_slices"
+MAPPING: Final = "mapping"
+MAPPED: Final = "mapped"
+REPLIES: Final = "replies"
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A chain. A base chain has a `hook`, where it receives packets; any other chain is jumped to.
+
+    `device` is for family netdev, and names several as `a, b`. `policy` is what a base chain does with packets that no
+    rule decides.
+    """
+
+    family: str
+    name: str
+    kind: str | None = None
+    hook: str | None = None
+    priority: int | None = None
+    policy: Policy | None = None
+    device: str | None = None
+
+    def __str__(self) -> str:
+        place = f" on {self.device}" if self.device is not None else ""
+        hook = f" ({self.kind} {self.hook} {self.priority}{place}, policy {self.policy})" if self.hook else ""
+        return f"{self.family} {self.name}{hook}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule as nftables lists it (libnftables-json(5)); `body` is its expressions in canonical JSON."""
+
+    family: Family
+    chain: str
+    owner: str
+    body: str
+
+    @property
+    def place(self) -> str:
+        """Owner of the rule without the ingress: `node`, or the tap of a slot."""
+        return self.owner.partition(" ")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRule:
+    """An observed rule and the handle by which nftables deletes it."""
+
+    rule: Rule
+    handle: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ruleset:
+    """Observed tables of this program, with their rules in order.
+
+    `others` describes everything else in them (`set inet s`, `table inet with dormant`); the desired state has none.
+    """
+
+    chains: frozenset[Chain]
+    rules: tuple[FoundRule, ...]
+    others: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One atomic transaction. With `afresh`, the tables are emptied and created again after `delete`.
+
+    Such a change keeps a rule by listing it in `delete` and in `insert`: if another thread deletes the rule first, its
+    handle is unknown and the whole transaction fails, so that the rule does not come back.
+    """
+
+    afresh: bool = False
+    chains: tuple[Chain, ...] = ()
+    delete: tuple[FoundRule, ...] = ()
+    insert: tuple[Rule, ...] = ()
+    append: tuple[Rule, ...] = ()
+
+
+def rule(family: Family, chain: str, owner: str, *body: Expression) -> Rule:
+    """Return a rule with these expressions."""
+    return Rule(family, chain, owner, canonical(body))
+
+
+def canonical(body: Sequence[Expression]) -> str:
+    """Return expressions as canonical JSON, so that equal rules have equal text."""
+    return msgspec.json.encode(body, order="sorted").decode()
+
+
+def match(left: Expression, right: object, op: str = "==") -> Expression:
+    """Return a condition that compares two values."""
+    return {"match": {"op": op, "left": left, "right": right}}
+
+
+def meta(key: str, value: str) -> Expression:
+    """Return a condition on the packet's metadata, such as its incoming link."""
+    return match({"meta": {"key": key}}, value)
+
+
+def field(protocol: str, name: str) -> Expression:
+    """Return the expression for a header field of a protocol."""
+    return {"payload": {"protocol": protocol, "field": name}}
+
+
+def raw(offset: int, bits: int) -> Expression:
+    """Return the expression for `bits` of a packet at an offset in bits from its transport header."""
+    return {"payload": {"base": "th", "offset": offset, "len": bits}}
+
+
+def tracked(direction: Literal["original", "reply"], key: str, value: object) -> Expression:
+    """Return a condition on the packet's connection: before translation (`original`) or after it (`reply`)."""
+    return match({"ct": {"key": key, "dir": direction}}, value)
+
+
+def prefix(network: str) -> Expression:
+    """Return the expression for an IPv4 network."""
+    address, _, length = network.partition("/")
+    return {"prefix": {"addr": address, "len": int(length)}}
+
+
+def describe_rule_difference(count: int, missing: Sequence[Rule], unexpected: Sequence[Rule]) -> str:
+    """Describe how the `count` observed rules differ from the desired ones."""
+    return f"{count} rules, missing: {_chains(missing)}, unexpected: {_chains(unexpected)}"
+
+
+def _chains(rules: Sequence[Rule]) -> str:
+    return (
+        ", ".join(f"{number} in {chain}" for chain, number in Counter(each.chain for each in rules).items())
+        or "none"
+    )
+
+
+def jump(chain: str) -> Expression:
+    """Return the statement that continues in another chain."""
+    return {"jump": {"target": chain}}
+
+
+def dnat(address: str, port: int | None = None) -> Expression:
+    """Return the statement that translates the destination; without `port`, the port stays."""
+    return {"dnat": {"family": "ip", "addr": address} | ({} if port is None else {"port": port})}
+
+
+ESTABLISHED: Final[Expression] = match({"ct": {"key": "state"}}, ["established", "related"], op="in")
+COMES_IN: Final[Expression] = match({"ct": {"key": "status"}}, "dnat", op="in")
+"""Condition: the packet belongs to a connection that entered by an ingress rule, in either direction."""
+GOES_OUT: Final[Expression] = match({"ct": {"key": "status"}}, "dnat", op="!")
+ACCEPT: Final[Expression] = {"accept": None}
+DROP: Final[Expression] = {"drop": None}
+MASQUERADE: Final[Expression] = {"masquerade": None}
+NOTRACK: Final[Expression] = {"notrack": None}

@@ -1,0 +1,60 @@
+"""Dramatiq actors: one for each task type of the catalogue, with the time limit that the catalogue declares.
+
+A task is trusted only by its signature, and is parsed completely before any of it is executed. A task of a kind without
+an actor is refused with a report and never dropped silently.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+import dramatiq
+
+from node_agent.transport.gate import Gate
+from node_agent.transport.trust import proved_by
+from tasks.catalogue import TYPES, TaskType
+from tasks.reading import Task, read_task
+from tasks.sealed import BadCopy, Unsealed
+
+_GRACE: Final = timedelta(seconds=30)
+"""Time beyond a task's own limit after which its thread is interrupted. Work checks its limit between two steps, so the
+interruption is only for work that does not."""
+
+
+def declare_actors(
+    broker: dramatiq.Broker,
+    queue: str,
+    take: Callable[[Task], None],
+    gate: Gate,
+    verify: Callable[[str], Unsealed],
+) -> None:
+    """Declare an actor on `queue` for each task type. Each passes its tasks to `take`.
+
+    `verify` verifies the signature of a signed task and returns its content, or raises `BadCopy`.
+    """
+
+    def declare(type_: TaskType) -> None:
+        limit = int((type_.bounds.time_limit + _GRACE).total_seconds() * 1000)
+
+        def carry_out(payload: str) -> None:
+            # First, so that the expiry of a task that waits here is checked against the time at which it begins.
+            gate.wait_until_open()
+            task = read_for(type_.kind, verify(payload).task)
+            with proved_by(payload):
+                take(task)
+
+        dramatiq.actor(broker=broker, queue_name=queue, actor_name=type_.kind, time_limit=limit)(carry_out)
+
+    for type_ in TYPES:
+        declare(type_)
+
+
+def read_for(kind: str, text: bytes) -> Task:
+    """Parse the signed task that the actor of `kind` received. Raises `TaskRefused` and `BadCopy`."""
+    task = read_task(text)
+    if task.body.kind != kind:
+        # The actor's name is not signed: it was changed on the way.
+        raise BadCopy(
+            "forged", f"the signed task has the kind {task.body.kind}, but was sent to the actor of {kind}"
+        )
+    return task

@@ -1,0 +1,220 @@
+"""Preparation of the node for slices, and its description, which is reported to the control plane when it changes.
+
+The description that was reported last is stored on disk, so that a restarted agent reports nothing if nothing changed:
+otherwise a fleet that restarts would report all descriptions at once. It is reported again after a new enrolment, and
+when either side may have lost it. A crash between the report and the write to disk leads to a duplicate report.
+
+A fault of the node is reported and never fatal: running slices keep running, and the next survey tries a repair again.
+"""
+
+import socket
+import threading
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+import structlog
+from pydantic import ValidationError
+
+from events.values import PciAddress
+from node_agent.aspects.devices import lost_devices
+from node_agent.host.drift import NODE, Drifts, differences, merged, unreadable
+from node_agent.host.host import Host
+from node_agent.host.host_resources import USES, Use
+from node_agent.host.pci import PciDevice, PciDevices
+from node_agent.host.slices import Difference, HostUnreadable, tap_of
+from node_agent.runtime.durable import replace_file
+from node_agent.runtime.halt import Halt
+from node_agent.runtime.version import agent_version
+from node_agent.settings import Settings, SlotSettings
+from node_agent.slots.steps import StepFailed, run_steps
+from node_agent.transport.reporter import Reporter
+from tasks.failpoints import failpoint
+from tasks.fields import Wire, line
+from tasks.reports import MOST_IMAGES, FoundDevice, FoundSlot, NodeSurveyed
+
+log = structlog.get_logger(__name__)
+
+
+class LastDescription(Wire):
+    """Content of `described.json`: the description that was reported last.
+
+    It is valid for the enrolment by the token with the hash `token_sha256`.
+    """
+
+    token_sha256: str
+    description: NodeSurveyed
+
+
+class Inspection:
+    """Preparation and description of one node.
+
+    Only `describe` and `doubt` are thread-safe. `enrolment` returns the hash of the token of the node's
+    enrolment.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        host: Host,
+        reporter: Reporter,
+        drifts: Drifts,
+        enrolment: Callable[[], str],
+    ) -> None:
+        self._settings, self._host, self._reporter, self._drifts = settings, host, reporter, drifts
+        self._places = settings.places
+        self._enrolment = enrolment
+        self._file = settings.state_folder / "described.json"
+        self._last = _read(self._file)
+        self._was_prepared = self._last is not None
+        """Whether the node was prepared before: only then is a missing part a drift."""
+        if self._last is not None:
+            own = {None, *(slot.index for slot in settings.slots)}
+            drifts.restore(each for each in self._last.description.drift if each.slot in own)
+        self._report_requested = threading.Event()
+        self._describing = threading.Lock()
+        self._pci: PciDevices | None = None
+        """PCI functions as they were read last; None: not yet."""
+        reported = self._last.description.slots if self._last is not None else ()
+        self._reported_devices = {
+            (each.use, each.address): each for slot in reported for each in slot.devices
+        }
+        """PCI functions of the slots in the description that was reported before the agent started."""
+
+    def prepare(self, halt: Halt) -> tuple[Difference, ...]:
+        """Repair the drift of the node as a whole, and return the drift that was found. Raises `Halted`."""
+        found: tuple[Difference, ...] = ()
+        self._host.start_reading()
+        try:
+            steps = self._host.gateway.to_apply()
+            found = differences(steps)
+            run_steps(steps, halt)
+        except (StepFailed, HostUnreadable) as failure:
+            log.warning("node_preparation_failed", reason=str(failure))
+        return found
+
+    def report(self, found: tuple[Difference, ...], unread: Collection[HostUnreadable]) -> None:
+        """Report the result of a survey: the drift `found` before the repair, and the node's description if it changed.
+
+        `unread` are the errors of other parts of the survey that could not read the host. Raises `OSError`.
+        """
+        self._record(found, [*map(unreadable, unread), *self._survey_devices()])
+        self.describe()
+        self._was_prepared = True
+
+    def describe(self) -> None:
+        """Report the node's description if it differs from the one reported last. Raises `OSError`."""
+        with self._describing:
+            self._describe(LastDescription(token_sha256=self._enrolment(), description=self._described()))
+
+    def report_again(self) -> None:
+        """Request that the next survey reports the description again, because the control plane may have lost it."""
+        self._report_requested.set()
+
+    def _describe(self, found: LastDescription) -> None:
+        if self._report_requested.is_set():
+            # Clear the flag before the report: if it is set again meanwhile, another report is required.
+            self._report_requested.clear()
+            self._last = None
+        if found == self._last:
+            return
+        self._reporter.report(found.description)
+        failpoint("agent.described.before")
+        # Not durable: if a crash of the host loses it, the description is only reported twice.
+        replace_file(self._file, found.model_dump_json().encode(), durable=False)
+        failpoint("agent.described.after")
+        self._last = found
+        log.info("node_description_reported", missing=found.description.missing)
+
+    def _record(self, found: tuple[Difference, ...], unread: list[Difference]) -> None:
+        gateway = self._host.gateway
+        try:
+            left = (*differences(gateway.to_apply()), *gateway.lost(), *self._host.absent_devices())
+        except HostUnreadable as error:
+            # It is unknown whether the drift that was found, or was open before, still exists.
+            self._drifts.add(NODE, (*found, unreadable(error), *unread))
+            return
+        try:
+            self._host.check_machines()
+        except HostUnreadable as error:
+            unread.append(unreadable(error))
+        # On a node that is prepared for the first time, missing parts are not a drift.
+        self._drifts.record(NODE, found if self._was_prepared else (), merged((*left, *unread)))
+
+    def _survey_devices(self) -> Iterator[Difference]:
+        """Record the drift that blocks slots whatever order they have, and yield errors of the host as drift.
+
+        If the host cannot be read, the drift that was recorded before stays open.
+        """
+        try:
+            self._pci = devices = self._host.pci_devices()
+            lost = lost_devices(self._places, devices)
+            mirrored = self._host.gateway.mirrored()
+            own = {slot.index for slot in self._settings.slots}
+            self._drifts.record_blocking(
+                {
+                    slot: (*lost.get(slot, ()), *((mirrored[slot],) if slot in mirrored else ()))
+                    for slot in own & {*lost, *mirrored}
+                }
+            )
+        except HostUnreadable as error:
+            yield unreadable(error)
+
+    def _images(self) -> tuple[str, ...]:
+        try:
+            names = tuple(self._host.images())
+        except HostUnreadable as unreadable:
+            log.warning("images_unreadable", reason=str(unreadable))
+            return ()
+        if len(names) > MOST_IMAGES:
+            log.warning("images_omitted", names=names[MOST_IMAGES:])
+        return names[:MOST_IMAGES]
+
+    def _described(self) -> NodeSurveyed:
+        missing = self._host.gateway.missing()
+        return NodeSurveyed(
+            hostname=socket.gethostname(),
+            agent_version=agent_version(),
+            simulated=self._settings.simulated is not None,
+            images=self._images(),
+            missing=tuple(line(each) for each in missing[:64]),
+            slots=tuple(_found(slot, self._device) for slot in self._settings.slots),
+            drift=self._drifts.open(),
+        )
+
+    def _device(self, use: Use, address: PciAddress) -> FoundDevice:
+        if self._pci is None and (reported := self._reported_devices.get((use, address))) is not None:
+            return reported
+        found = self._pci.find(address) if self._pci is not None else None
+        return _found_device(use, address, found if found is None or found.unread is None else None)
+
+
+def _read(path: Path) -> LastDescription | None:
+    """Read the description that was reported last; None if there is none or it cannot be read: it is reported again."""
+    try:
+        return LastDescription.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError):
+        log.exception("stored_description_unreadable", path=str(path))
+        return None
+
+
+def _found(slot: SlotSettings, device: Callable[[Use, PciAddress], FoundDevice]) -> FoundSlot:
+    return FoundSlot(
+        index=slot.index,
+        vcpus=slot.vcpus,
+        memory_mib=slot.memory_mib,
+        network_device=tap_of(slot.index),
+        devices=tuple(device(use, address) for use in USES for address in slot.place.of(use)),
+        numa_node=slot.numa_node,
+    )
+
+
+def _found_device(use: Use, address: PciAddress, found: PciDevice | None) -> FoundDevice:
+    return FoundDevice(
+        address=address,
+        use=use,
+        number=found.number if found is not None else None,
+        kind=found.kind if found is not None else None,
+        numa_node=found.numa_node if found is not None else None,
+    )

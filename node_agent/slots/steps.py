@@ -1,0 +1,35 @@
+"""Execution of a plan: each step checks the halt flag, runs between two failpoints, and is logged."""
+
+from collections.abc import Iterable
+
+import structlog
+
+from node_agent.host.slices import HostRefused, Step
+from node_agent.runtime.halt import Halt
+from node_agent.transport.progress import report_step
+from tasks.failpoints import step_failpoint
+
+log = structlog.get_logger(__name__)
+
+
+class StepFailed(Exception):
+    """The host refused a step; the message names it. The code of such a failure is `step_refused`."""
+
+    def __init__(self, step: str, refusal: HostRefused) -> None:
+        super().__init__(f"{step}: {refusal}")
+        self.step = step
+
+
+def run_steps(steps: Iterable[Step], halt: Halt) -> None:
+    """Run the steps in order. Raises `StepFailed`, `HostUnreadable`, `Halted`; completed steps are not reverted."""
+    for step in steps:
+        halt.check()
+        report_step(step.name)
+        step_failpoint(step.name, "before")
+        try:
+            step.run()
+        except HostRefused as refusal:
+            log.warning("step_refused", step=step.name, refusal=str(refusal))
+            raise StepFailed(step.name, refusal) from refusal
+        step_failpoint(step.name, "after")
+        log.info("step_done", step=step.name)

@@ -1,0 +1,117 @@
+"""The survey: a periodic comparison of the whole host with its desired state, the backstop for orders and events.
+
+One job reads the node and all slots, and caches what it reads meanwhile (`host_snapshot`). A slot where something is
+due is handed to the slot's own work, which reads the host again, as for an order. `wake` starts the next survey at
+once: drivers call it when an event indicates that something may have changed.
+
+The pause after a survey is a multiple of its duration, so that a host that changes all the time is surveyed as often as
+it can afford. No event is lost: one that arrives during a survey or a pause starts another survey after it.
+
+While no report can be spooled, the node's own part is repaired nevertheless: guests renew their leases through it.
+
+Drift that a slot's own work finds is reported at once, and not only after that pause.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from node_agent.host.snapshots import host_snapshot
+from node_agent.runtime.halt import Halt, Halted
+from node_agent.runtime.timetable import Entry, Rest, Timetable
+from node_agent.slots.accept import Acceptance
+from node_agent.slots.inspection import Inspection
+from node_agent.slots.slots import Slot
+from node_agent.transport.gate import Gate
+
+log = structlog.get_logger(__name__)
+
+_PAUSE_TIMES: Final = 4.0
+_LONGEST_PAUSE: Final = 1.0
+
+
+class Survey:
+    """Job that surveys the host every `seconds`, from `start` on.
+
+    `reconcile_slot` starts the work on a slot where something is due, and returns at once.
+    """
+
+    def __init__(
+        self,
+        acceptance: Acceptance,
+        inspection: Inspection,
+        gate: Gate,
+        reconcile_slot: Callable[[Slot], None],
+        *,
+        seconds: float,
+    ) -> None:
+        self._acceptance, self._inspection, self._gate = acceptance, inspection, gate
+        self._look_after = reconcile_slot
+        self._seconds = seconds
+        self._halt = Halt()
+        self._woken = False
+        self._entry: Entry | None = None
+        self._description_entry: Entry | None = None
+
+    def start(self, timetable: Timetable) -> None:
+        self._entry = timetable.enter(self._run, name="survey", after=self._seconds)
+        self._description_entry = timetable.enter(self._describe, name="description", after=None)
+        # Wake the entry only once it is set: drift that is found before is not reported otherwise.
+        self._description_entry.wake()
+        if self._woken:
+            self._entry.wake()
+
+    def wake(self) -> None:
+        """Start the next survey at once."""
+        # This sets the flag before it reads the entry, and `start` does the opposite, so no wake-up is lost.
+        self._woken = True
+        if self._entry is not None:
+            self._entry.wake()
+
+    def report(self) -> None:
+        """Report the open drift now."""
+        # Before `start` there is no entry; `start` itself reports the drift.
+        if self._description_entry is not None:
+            self._description_entry.wake()
+
+    def stop(self, timeout: float) -> None:
+        self._halt.request()
+        for entry in (self._entry, self._description_entry):
+            if entry is not None:
+                entry.cancel(timeout)
+
+    def survey_host(self) -> None:
+        """Survey the host once. Raises `Halted`, and `OSError` if a report cannot be spooled."""
+        with host_snapshot():
+            found = self._inspection.prepare(self._halt)
+            due, unread = self._acceptance.due()
+            self._inspection.report(found, unread)
+        for slot in due:
+            self._look_after(slot)
+
+    def _run(self) -> Rest:
+        began = time.monotonic()
+        self._survey_if_possible()
+        pause = min(_PAUSE_TIMES * (time.monotonic() - began), _LONGEST_PAUSE)
+        return Rest(pause, at_most=self._seconds)
+
+    def _describe(self) -> None:
+        try:
+            if self._gate.room:
+                self._inspection.describe()
+        except OSError:
+            log.exception("node_description_failed")
+
+    def _survey_if_possible(self) -> None:
+        try:
+            if self._gate.room:
+                self.survey_host()
+            else:
+                with host_snapshot():
+                    self._inspection.prepare(self._halt)
+        except Halted:
+            return
+        except OSError:
+            log.exception("survey_failed")

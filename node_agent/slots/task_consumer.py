@@ -1,0 +1,74 @@
+"""Consumer of the node's task queue: the broker, its worker, and one actor for each kind of task.
+
+It fetches no task before `start`; `stop` requeues tasks that were fetched and not started.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from node_agent.runtime.timetable import Timetable
+from node_agent.slots.actors import declare_actors
+from node_agent.transport.broker import NodeBroker, NodeWorker, OnDeadLetter, QueueAddress
+from node_agent.transport.gate import Gate
+from node_agent.transport.sessions import StoredSession
+from tasks.catalogue import CREDIT
+from tasks.reading import Task
+from tasks.sealed import Unsealed
+
+_SPARE_THREADS: Final = 4
+"""Threads in addition to the maximum number of busy ones."""
+
+
+class TaskConsumer:
+    """Consumer of the queue that the session grants access to.
+
+    `verify` checks a signed text and returns its task, or raises `BadCopy`; `take` executes a task; `on_dead_letter` is
+    called with tasks that are dead-lettered.
+    """
+
+    def __init__(
+        self,
+        kept: StoredSession,
+        slots: int,
+        gate: Gate,
+        *,
+        verify: Callable[[str], Unsealed],
+        take: Callable[[Task], None],
+        on_dead_letter: OnDeadLetter,
+        timetable: Timetable,
+    ) -> None:
+        # Each slot can have two orders in flight: a running one, and a newer one that has just halted it. The number
+        # of operations is limited, so there is always a thread for a newer order or a cancel, which end other work.
+        prefetch = 2 * slots + CREDIT["operations"] + _SPARE_THREADS
+        self._broker = NodeBroker(
+            _queue_address(kept), timetable, on_dead_letter=on_dead_letter, prefetch=prefetch
+        )
+        declare_actors(self._broker, kept.granted.queue.queue, take, gate, verify)
+        self._worker = NodeWorker(self._broker)
+
+    def start(self) -> None:
+        self._worker.start()
+
+    def stop(self, timeout: float) -> None:
+        """Stop fetching, and wait up to `timeout` seconds for running tasks, and as long for Redis."""
+        self._worker.stop(timeout=int(timeout * 1000))
+        self._broker.close()
+
+    def use_session(self, kept: StoredSession) -> None:
+        """Use a newer session from the next connection on."""
+        self._broker.use_password(kept.secrets.queue_password)
+        self._broker.trust_ca(kept.granted.queue.ca)
+
+
+def _queue_address(kept: StoredSession) -> QueueAddress:
+    queue = kept.granted.queue
+    return QueueAddress(
+        host=queue.host,
+        port=queue.port,
+        username=queue.username,
+        password=kept.secrets.queue_password,
+        namespace=queue.namespace,
+        queue=queue.queue,
+        tls=queue.tls,
+        ca=queue.ca,
+    )

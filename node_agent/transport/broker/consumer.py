@@ -1,0 +1,214 @@
+"""The consumer that Dramatiq iterates over: it fetches orders, checks them, and passes them to worker threads.
+
+An order leaves the queue only when it is settled: after its handler returned, or after the callback `on_dead_letter`
+was called because the order will not be executed. The consumer never raises an exception when Redis is unavailable; it
+waits and continues, because Dramatiq would replace a consumer that raised and pause for seconds.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+from dramatiq import Message
+from dramatiq.broker import Consumer, MessageProxy
+
+from node_agent.transport.broker.in_flight import InFlight
+from node_agent.transport.broker.link import QueueUnavailable, redis_backoff
+from node_agent.transport.broker.queue import Delivery, NodeQueue
+from tasks.wire import MalformedMessage, OrderMessage, decode_message, order_of
+
+_ROOM_SECONDS: Final = 1.0
+_STOPPING_SECONDS: Final = 0.02
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Poisoned:
+    """An order that was delivered `deliveries` times and never settled, because its workers died while they held it."""
+
+    message: OrderMessage
+    deliveries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An order that failed with an exception in its handler, or that has no handler."""
+
+    message: OrderMessage
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A queue entry under `key` that is not an order."""
+
+    key: str
+    reason: str
+
+
+class RequeueOrder(Exception):
+    """Raised by a handler to requeue its order: it cannot begin now, and this delivery does not count."""
+
+
+DeadLetter = Poisoned | Failed | Unreadable
+OnDeadLetter = Callable[[DeadLetter], None]
+
+
+class Delivered(MessageProxy):
+    """A message held by a worker thread. It stores the exception of its handler until it is settled."""
+
+    def __init__(self, message: Message[Any]) -> None:
+        super().__init__(message)
+        self.order = order_of(message)
+        self.error: BaseException | None = None
+
+    def stuff_exception(self, exception: BaseException) -> None:
+        super().stuff_exception(exception)
+        self.error = exception
+
+    def clear_exception(self) -> None:
+        super().clear_exception()
+        self.error = None
+
+
+class OrderConsumer(Consumer):
+    """An endless iterator over one node's orders; it yields None when there was no order for a while."""
+
+    def __init__(
+        self,
+        queue: NodeQueue,
+        in_flight: InFlight,
+        *,
+        name: str,
+        poison_after: int,
+        on_dead_letter: OnDeadLetter,
+    ) -> None:
+        self._queue = queue
+        self._in_flight = in_flight
+        self._name = name
+        self._poison_after = poison_after
+        self._on_dead_letter = on_dead_letter
+        self._fetched: deque[Delivery] = deque()
+        self._backoff = redis_backoff()
+
+    def __next__(self) -> MessageProxy | None:
+        if not self._fetched:
+            self._fetched.extend(self._fetch())
+        while self._fetched:
+            delivered = self._accept(self._fetched.popleft())
+            if delivered is not None:
+                return delivered
+        return None
+
+    def ack(self, message: MessageProxy) -> None:
+        """Settle an order after its handler returned."""
+        self._settle(message.message_id)
+
+    def nack(self, message: MessageProxy) -> None:
+        """Report and settle an order that failed in its handler or that has no handler.
+
+        The report comes first, so that a crash in between repeats the report and never loses it.
+        """
+        assert isinstance(message, Delivered)  # the only type that this consumer yields
+        error = message.error or RuntimeError("failed without an exception")
+        if isinstance(error, RequeueOrder):
+            self._requeue((message.message_id,))
+            self._in_flight.drop(message.message_id)
+            return
+        self._on_dead_letter(Failed(message.order, error))
+        self._settle(message.message_id)
+
+    def requeue(self, messages: Iterable[MessageProxy]) -> None:
+        """Requeue orders that were not begun, and the orders fetched but not yet checked.
+
+        Dramatiq calls this at shutdown with the orders not begun, and before each close with none.
+        """
+        ids = [message.message_id for message in messages]
+        self._requeue([*ids, *(delivery.order_id for delivery in self._fetched)])
+        self._fetched.clear()
+        for order_id in ids:
+            self._in_flight.drop(order_id)
+
+    def _requeue(self, ids: Sequence[str]) -> None:
+        if not ids:
+            return
+        try:
+            self._queue.requeue(ids)
+        except QueueUnavailable as away:
+            # The orders stay held by this worker, which is about to end: the task sender's script requeues them.
+            log.warning("orders_not_requeued", orders=ids, reason=away.reason)
+
+    def _fetch(self) -> tuple[Delivery, ...]:
+        if self._queue.stopping.is_set():
+            threading.Event().wait(_STOPPING_SECONDS)
+            return ()
+        room = self._in_flight.room(_ROOM_SECONDS)
+        if not room:
+            return ()
+        try:
+            deliveries = self._queue.fetch(room, self._in_flight.ids())
+            # Redis responded, so an interrupted wait, as at each renewal of the node's session, is not a lasting
+            # outage.
+            self._backoff.reset()
+            if not deliveries:
+                self._queue.wait()
+        except QueueUnavailable as away:
+            self._pause(away)
+            return ()
+        self._queue.note(None)
+        return deliveries
+
+    def _pause(self, away: QueueUnavailable) -> None:
+        if not self._queue.stopping.is_set():  # an interruption by our own shutdown is not an outage
+            self._queue.note(away)
+            self._queue.stopping.wait(self._backoff.next())
+
+    def _accept(self, delivery: Delivery) -> Delivered | None:
+        if not self._in_flight.take(delivery.order_id):
+            # Redis lost the hold and the order was requeued while it is being executed here. This worker holds it again
+            # now, and the end of the first run settles both deliveries.
+            log.info("order_already_in_flight", order=delivery.order_id)
+            return None
+        try:
+            message = self._read(delivery)
+        except MalformedMessage as malformed:
+            self._dead_letter(delivery, Unreadable(delivery.order_id, malformed.reason))
+            return None
+        if delivery.count > self._poison_after:
+            self._dead_letter(delivery, Poisoned(order_of(message), delivery.count - 1))
+            return None
+        return Delivered(message)
+
+    def _read(self, delivery: Delivery) -> Message[Any]:
+        message = decode_message(delivery.data)
+        if message.message_id != delivery.order_id:
+            raise MalformedMessage(
+                f"its id {message.message_id} differs from its queue key {delivery.order_id[:64]!r}"
+            )
+        if message.queue_name != self._name:
+            raise MalformedMessage(f"it names queue {message.queue_name[:64]!r}, not {self._name!r}")
+        return message
+
+    def _dead_letter(self, delivery: Delivery, dead_letter: DeadLetter) -> None:
+        log.error("order_dead_lettered", order=delivery.order_id, reason=type(dead_letter).__name__)
+        self._on_dead_letter(dead_letter)
+        self._settle(delivery.order_id)
+
+    def _settle(self, order_id: str) -> None:
+        backoff = redis_backoff()
+        while True:
+            try:
+                if not self._queue.settle(order_id):
+                    log.info("order_settled_by_another_worker", order=order_id)
+                break
+            except QueueUnavailable as away:
+                if self._queue.stopping.is_set():
+                    log.warning("order_not_settled", order=order_id, reason=away.reason)
+                    break
+                self._queue.note(away)
+                self._queue.stopping.wait(backoff.next())
+        self._in_flight.drop(order_id)

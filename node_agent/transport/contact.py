@@ -1,0 +1,51 @@
+"""Detection of moments when the node must compare its orders with the desired state again, because some may be lost.
+
+Every answered heartbeat is a contact. Several intervals without a contact are an interruption, whatever the reason: no
+network, a control plane that was down or rejected the node, or a process that was suspended and resumed. One lost
+heartbeat is not an interruption. A side that lost recorded state (a restored ledger, a restored disk) is detected in
+the delivery of reports, and leads to a comparison too.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+BEATS: Final = 2.5
+"""Intervals without an answered heartbeat after which contact counts as interrupted: at least two in a row failed."""
+
+
+class Contact:
+    """Contact of the node with the control plane.
+
+    `record_answer` must be called by one thread at a time. `seconds` returns the interval between heartbeats; `now`
+    is a monotonic clock in seconds.
+    """
+
+    def __init__(self, seconds: Callable[[], float], now: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._now = seconds, now
+        self._last: float | None = None
+        self._listeners: list[Callable[[], None]] = []
+
+    def on_comparison_due(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when contact resumes after an interruption, and when a side lost recorded state."""
+        self._listeners.append(listener)
+
+    def record_answer(self) -> None:
+        """Record that the control plane answered a heartbeat."""
+        now, last = self._now(), self._last
+        self._last = now
+        if last is not None and now - last > BEATS * self._seconds():
+            log.warning("control_plane_contact_resumed", seconds=round(now - last, 1))
+            self._notify()
+
+    def record_lost_state(self) -> None:
+        """Record that the control plane, or this node's disk, lost state that it had recorded."""
+        self._notify()
+
+    def _notify(self) -> None:
+        for listener in self._listeners:
+            listener()

@@ -1,0 +1,88 @@
+"""Gate in front of the node's tasks: it blocks tasks from the queue while the node must not execute them.
+
+It is closed until the node has the control plane's time, because tasks expire; while the spool is full, because the
+outcome could not be reported (each heartbeat reports how full it is); and while the control plane rejects the node
+(design section 4: an error stops orders and keeps slices). A task that waits at the gate remains unacknowledged in the
+queue: none of it was executed, so nothing is lost. A task that waits long is requeued and fetched again, because its
+time limit counts from the fetch and is meant for its work.
+"""
+
+import threading
+import time
+from typing import Final
+
+import structlog
+
+from node_agent.runtime.clock import NodeClock
+from node_agent.transport.broker import RequeueOrder
+from node_agent.transport.spool import Spool
+
+TIMEOUT_SECONDS: Final = 15.0
+"""Time that a task may wait at the gate: half of the grace period that actors have beyond a task's time limit."""
+log = structlog.get_logger(__name__)
+
+
+class Gate:
+    """Gate that tasks pass before they are executed. Thread-safe.
+
+    A task that waits longer than the timeout (in seconds) is requeued.
+    """
+
+    def __init__(self, spool: Spool, clock: NodeClock, *, timeout: float = TIMEOUT_SECONDS) -> None:
+        self._spool, self._clock, self._timeout = spool, clock, timeout
+        self._changed = threading.Condition()
+        self._rejection: str | None = None
+        self._is_blocked = False
+        self._closing = False
+
+    def stop_orders(self, reason: str) -> None:
+        """Close the gate because the control plane rejects this node."""
+        with self._changed:
+            if self._rejection is None:
+                log.error("orders_stopped", reason=reason)
+            self._rejection = reason
+
+    def resume_orders(self) -> None:
+        """Reopen the gate because the control plane accepts this node."""
+        with self._changed:
+            if self._rejection is not None:
+                log.info("orders_resumed")
+            self._rejection = None
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Close the gate permanently, because the agent stops; waiting tasks are requeued."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+    @property
+    def room(self) -> bool:
+        """Whether the spool has room for further reports."""
+        return not self._spool.full
+
+    def wait_until_open(self) -> None:
+        """Wait until tasks may be executed. Raises `RequeueOrder` after the timeout, and when the agent stops."""
+        until = time.monotonic() + self._timeout
+        with self._changed:
+            while not (self._closing or self._open()):
+                self._log_room()
+                if (remaining := until - time.monotonic()) <= 0:
+                    raise RequeueOrder
+                # Neither spool nor clock send a notification when they are ready, so check once a second.
+                self._changed.wait(min(1.0, remaining))
+            self._log_room()
+            # Even if the gate is open: an order that is admitted now would only be executed at the next start.
+            if self._closing:
+                raise RequeueOrder
+
+    def _log_room(self) -> None:
+        """Log once when tasks begin to wait because the spool is full, and once when they continue."""
+        if self._spool.full and not self._is_blocked:
+            log.error("orders_blocked_by_full_spool", waiting=self._spool.waiting)
+        elif self._is_blocked and not self._spool.full:
+            log.info("orders_resumed", waiting=self._spool.waiting)
+        self._is_blocked = self._spool.full
+
+    def _open(self) -> bool:
+        return self._rejection is None and self._clock.is_synchronized and self.room

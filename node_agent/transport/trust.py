@@ -1,0 +1,89 @@
+"""Verification of signed tasks with the public keys that the control plane sent last.
+
+A copy of a task is valid if a current key signed it and it has not expired by the control plane's clock. A task on the
+node's own disk was verified when it arrived, so it is verified with any key that the node ever received: a retired key
+still proves that the disk was not altered.
+
+Code that processes a task runs inside `proved_by` with its signed text, which the fence stores with the order.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Final
+
+from joserfc.jwk import OKPKey
+
+from tasks.sealed import BadCopy, Unsealed, unseal
+from tasks.signing import BadSignature, public_key
+
+_proof: Final[ContextVar[str]] = ContextVar("proof")
+
+
+class MissingSignedText(RuntimeError):
+    """A task was about to be stored without its signed text, which is a programming error."""
+
+
+@contextmanager
+def proved_by(signed: str) -> Iterator[None]:
+    """Make `signed` the signed text of the task that is processed in this context."""
+    token = _proof.set(signed)
+    try:
+        yield
+    finally:
+        _proof.reset(token)
+
+
+def proof() -> str:
+    """Return the signed text of the task that is being processed. Raises `MissingSignedText`."""
+    try:
+        return _proof.get()
+    except LookupError:
+        raise MissingSignedText(
+            "the current task has no signed text; wrap its processing in proved_by()"
+        ) from None
+
+
+class Trust:
+    """The node's keys for verifying tasks. Thread-safe. `now` returns the control plane's time."""
+
+    def __init__(self, keys: Iterable[str], former: Iterable[str], now: Callable[[], datetime]) -> None:
+        self._now = now
+        self._lock = threading.Lock()
+        self._keys = _by_id(keys)
+        self._all_keys = {**_by_id(former), **self._keys}
+
+    def replace_keys(self, keys: Iterable[str]) -> None:
+        """Accept new tasks only by these keys from now on, and stored tasks by the earlier keys too."""
+        current = _by_id(keys)
+        with self._lock:
+            self._keys, self._all_keys = current, {**self._all_keys, **current}
+
+    def verify(self, text: str) -> Unsealed:
+        """Verify a copy that just arrived, and return its task. Raises `BadCopy`."""
+        with self._lock:
+            keys = self._keys
+        unsealed = unseal(text, keys)
+        if (now := self._now()) > unsealed.expires_at:
+            raise BadCopy("expired", f"it expired at {unsealed.expires_at}, and the time is {now}")
+        return unsealed
+
+    def verify_stored(self, text: str) -> bytes:
+        """Verify a stored copy that was accepted once, and return its task. Raises `BadCopy`."""
+        with self._lock:
+            keys = self._all_keys
+        return unseal(text, keys).task
+
+
+def _by_id(keys: Iterable[str]) -> dict[str, OKPKey]:
+    """Return the keys by id; a text that is not a valid public key is ignored."""
+    found: dict[str, OKPKey] = {}
+    for pem in keys:
+        try:
+            key = public_key(pem)
+        except BadSignature:
+            continue
+        found[key.thumbprint()] = key
+    return found
