@@ -1,20 +1,16 @@
-"""How Alembic reaches the database: as the bootstrap superuser, online only, one transaction a migration.
+"""Alembic environment: one transaction per migration, on the superuser's connection that the caller provides.
 
-The connection comes from the caller (`config.attributes["connection"]`), or is made from the libpq connection
-string or URL in SLICEPLANE_MIGRATE_URL. Services never migrate: this runs before they start.
+`control_plane.schema.migrate` is the caller. Services never migrate: migrations run before they start.
 """
-
-import os
 
 import sqlalchemy as sa
 
 from alembic import context
-from deploy.embedded.schema import admin_engine
-from events.tables import SCHEMAS, metadata
+from events.ledger.tables import SCHEMAS, metadata
 
 
 def migrate(connection: sa.Connection) -> None:
-    # Alembic's own table stands in `ledger`, and comes before the migration that would make the schema.
+    # Alembic's version table is in `ledger`, and is created before the migration that would create the schema.
     connection.execute(sa.text("create schema if not exists ledger"))
     connection.commit()
     context.configure(
@@ -29,8 +25,4 @@ def migrate(connection: sa.Connection) -> None:
         context.run_migrations()
 
 
-if given := context.config.attributes.get("connection"):
-    migrate(given)
-else:
-    with admin_engine(os.environ["SLICEPLANE_MIGRATE_URL"]).connect() as made:
-        migrate(made)
+migrate(context.config.attributes["connection"])

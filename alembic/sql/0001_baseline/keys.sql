@@ -1,6 +1,9 @@
--- Takes a key for this transaction, or returns its answer. A twin in flight is waited for. The answer stands there
--- at once, and not only when the events do: a twin later in the same batch must find it.
-create or replace function ledger.hold_key(wanted jsonb) returns text language plpgsql volatile as $$
+-- Idempotency keys of commands.
+
+-- Takes a key for this transaction, or returns its stored response. Waits for a concurrent transaction with the same key.
+-- A command calls this function twice: `take_key` takes the key without a response, before the command decides; `append` takes
+-- it again in the same transaction, with the response.
+create function ledger.hold_key(wanted jsonb) returns text language plpgsql volatile as $$
 declare
   hash  constant bytea := decode(wanted ->> 'body_hash', 'hex');
   known record;
@@ -21,7 +24,14 @@ begin
    where k.principal = wanted ->> 'principal' and k.route = wanted ->> 'route' and k.key = wanted ->> 'key'
      for update;
   if known.body_hash <> hash then
-    raise exception 'the key was used with another body' using errcode = 'SP004', detail = '{}';
+    raise exception 'the idempotency key was used with another request body; use a new key' using errcode = 'SP004', detail = '{}';
   end if;
   return known.answer;
+end $$;
+
+create function ledger.take_key(wanted jsonb) returns text language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '5s' as $$
+begin
+  return ledger.hold_key(wanted);
 end $$;

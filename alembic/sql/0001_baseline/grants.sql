@@ -1,0 +1,12 @@
+-- Permissions of the application on the ledger: it may read the tables and call these functions (LED-6, promise P14). Its
+-- permissions on the other schemas are in schemas.sql.
+
+grant select on all tables in schema ledger to sliceplane_app;
+grant select on all sequences in schema ledger to sliceplane_app;
+revoke all on ledger.gap from sliceplane_app;  -- only `note_gaps` and `note_dead` read it
+
+revoke all on all functions in schema ledger from public;
+grant execute on function ledger.append, ledger.take_key to sliceplane_app;
+grant execute on function ledger.current_epoch, ledger.drawn, ledger.fence to sliceplane_app;
+grant execute on function ledger.note_gaps, ledger.note_dead to sliceplane_app;
+grant execute on function ledger.begin_swap, ledger.end_swap, ledger.lead to sliceplane_app;

@@ -1,0 +1,109 @@
+-- Read models. The migration runs this file twice, with the search path `read` and then `idle`: a swap exchanges whole tables, so
+-- both sets have the same tables with the same index names. The columns are described in read_models/.
+
+create table allocation (
+  position bigint not null,
+  allocation_id text not null,
+  project text not null,
+  primary key (position),
+  unique (allocation_id)
+);
+
+create table api_key (
+  key_id text not null,
+  name text not null,
+  role text not null,
+  key_sha256 text not null,
+  primary key (key_id),
+  unique (key_sha256)
+);
+
+-- How far each projector has read the ledger, and the event that stopped it, for an administrator to see.
+create table checkpoint (
+  name text not null,
+  position bigint not null,
+  stopped_at bigint,
+  stopped_since timestamptz,
+  error text,
+  primary key (name)
+);
+
+-- The history of claims: the holder of each claim from a position on. A row without a stream means that the claim is free.
+create table holding (
+  kind text not null,
+  value text not null,
+  position bigint not null,
+  stream_id text,
+  primary key (kind, value, position)
+);
+
+create table node (
+  node_id text not null,
+  version bigint not null,
+  state text not null,
+  subnet text not null,
+  l2_domain text not null,
+  token_sha256 text not null,
+  token_expires_at timestamptz not null,
+  public_key text,
+  key_thumbprint text,
+  agent_version text,
+  hostname text,
+  simulated boolean,
+  images text[],
+  missing text[],
+  superseded_session bigint,
+  superseded_at timestamptz,
+  revoked text,
+  drift jsonb,
+  blocked boolean not null default false,
+  throttled_at timestamptz,
+  public_addresses jsonb not null default '[]',
+  failures jsonb,
+  excluded jsonb,
+  primary key (node_id)
+);
+-- Few rows have drift, and some callers query all of them.
+create index node_drifting on node (node_id) where drift is not null;
+-- Few rows are excluded, and the refusal of a request for lack of capacity lists them.
+create index node_excluded on node (node_id) where excluded is not null;
+
+create table slot (
+  slot_id text not null,
+  node_id text not null,
+  slot_index integer not null,
+  version bigint not null,
+  state text not null,
+  vcpus integer not null,
+  memory_mib integer not null,
+  network_device text not null,
+  devices jsonb not null default '[]',
+  numa_node integer,
+  granted jsonb not null default '[]',
+  sku text,
+  l2_domain text,
+  mac_address text,
+  private_ip text,
+  subnet text,
+  gateway text,
+  bridge text,
+  allocation_id text,
+  reason jsonb,
+  drift jsonb,
+  blocked boolean not null default false,
+  failures jsonb,
+  excluded jsonb,
+  primary key (slot_id)
+);
+create index slot_by_node on slot (node_id, slot_index);
+-- Placement searches for free slots here.
+create index slot_free on slot (sku, node_id, slot_index) where state = 'free' and not blocked;
+create index slot_drifting on slot (node_id, slot_index) where drift is not null;
+create index slot_excluded on slot (node_id, slot_index) where excluded is not null;
+
+-- Positions of the events with each correlation id, except events of allocations' own streams.
+create table story (
+  correlation_id uuid not null,
+  position bigint not null,
+  primary key (correlation_id, position)
+);

@@ -1,0 +1,44 @@
+"""Create the whole schema: roles, ledger, read models, operational state, functions and permissions.
+
+The SQL is in the folder `sql/0001_baseline`, one file for each topic. Once a version of Sliceplane is released, these
+files are frozen: a later change of a table or a function is a later migration.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import psycopg
+
+from alembic import op
+
+revision: Final = "0001_baseline"
+down_revision: Final = None
+branch_labels: Final = None
+depends_on: Final = None
+
+SQL: Final = Path(__file__).parent.parent / "sql" / revision
+
+
+def upgrade() -> None:
+    connection = op.get_bind().connection.driver_connection
+    assert isinstance(connection, psycopg.Connection)
+    _run(connection, "roles", "schemas")
+    # Every object belongs to the role that cannot log in.
+    connection.execute("set local role sliceplane_owner")
+    _run(connection, "ledger", "keys", "append", "fence", "swap", "leader", "work")
+    # Both sets of read model tables are created from the same text, because a swap exchanges them.
+    for schema in (b"read", b"idle"):
+        connection.execute(b"set local search_path = " + schema)
+        _run(connection, "read_models")
+    connection.execute("reset search_path")
+    connection.execute("reset role")
+    _run(connection, "grants")
+
+
+def _run(connection: psycopg.Connection, *topics: str) -> None:
+    for topic in topics:
+        connection.execute((SQL / f"{topic}.sql").read_bytes())
+
+
+def downgrade() -> None:
+    raise NotImplementedError("the baseline cannot be reverted; drop the database instead")
