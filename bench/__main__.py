@@ -1,7 +1,8 @@
-"""`./dev bench NAME [--json] [--resume]`: measure, and print what was found.
+"""`./dev bench NAME [--json] [--resume]`: run a benchmark and print its measurements.
 
-Progress goes to standard error; standard output gets a table, or with --json one object a line. Exit codes: 0
-measured, 2 for an unknown name, 130 (143) when interrupted by Ctrl-C (SIGTERM), with the finished rounds kept.
+Progress is printed on standard error; standard output gets a table, or with --json one JSON object per line. Exit
+codes: 0 success, 2 unknown name, 130 interrupted by Ctrl-C, 143 ended by SIGTERM. An interrupted run keeps its finished
+rounds.
 """
 
 import argparse
@@ -13,22 +14,13 @@ from typing import Final
 
 import msgspec
 
-from bench import (
-    append,
-    boot,
-    dispatch,
-    drift,
-    fleet,
-    interference,
-    node,
-    rebuild,
-    redelivery,
-    replay,
-    resync,
-    watch,
-)
-from bench.measure import Bench, Measurement, say
-from bench.rounds import KeptRounds, kept_file, take_rounds
+from bench.dispatch import dispatch, redelivery
+from bench.fleet import fleet, resync
+from bench.harness.measure import Bench, Measurement, show
+from bench.harness.rounds import KeptRounds, kept_file, take_rounds
+from bench.ledger import append, rebuild, replay
+from bench.nodes import boot, drift, interference, node
+from bench.watch import watch
 
 BENCHES: Final[dict[str, Bench]] = {
     each.name: each
@@ -47,41 +39,42 @@ BENCHES: Final[dict[str, Bench]] = {
         watch.BENCH,
     )
 }
-_UNKNOWN = 2
+_UNKNOWN_NAME = 2
 
 
 def main(arguments: Sequence[str]) -> int:
-    asked = _parser().parse_args(arguments)
-    bench = BENCHES.get(asked.name)
+    options = _parser().parse_args(arguments)
+    bench = BENCHES.get(options.name)
     if bench is None:
-        sys.stderr.write(f"There is no bench {asked.name!r}. There are:\n{_listed()}\n")
-        return _UNKNOWN
+        sys.stderr.write(f"unknown benchmark {options.name!r}; choose one of:\n{_listed()}\n")
+        return _UNKNOWN_NAME
     kept = KeptRounds(kept_file(bench.name), bench.shape)
     try:
-        found = asyncio.run(_measured(bench, kept, resume=asked.resume))
+        found = asyncio.run(_measure(bench, kept, resume=options.resume))
     except KeyboardInterrupt:
         return _interrupted(bench, kept, signal.SIGINT)
     except asyncio.CancelledError:
         return _interrupted(bench, kept, signal.SIGTERM)
-    sys.stdout.write(lines(found) if asked.json else table(found))
+    sys.stdout.write(lines(found) if options.json else table(found))
     return 0
 
 
-async def _measured(bench: Bench, kept: KeptRounds, *, resume: bool) -> tuple[Measurement, ...]:
-    me = asyncio.current_task()
-    assert me is not None
-    # asyncio turns Ctrl-C into a cancellation by itself; with this, a SIGTERM stops the servers in order too.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, me.cancel)
-    return bench.results(await take_rounds(bench, kept, resume=resume, say=say))
+async def _measure(bench: Bench, kept: KeptRounds, *, resume: bool) -> tuple[Measurement, ...]:
+    task = asyncio.current_task()
+    assert task is not None
+    # asyncio converts Ctrl-C into a cancellation; this handler does the same for SIGTERM, so that servers stop in
+    # order.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return bench.results(await take_rounds(bench, kept, resume=resume, show=show))
 
 
 def lines(found: Sequence[Measurement]) -> str:
-    """One JSON object a line."""
+    """Return one JSON object per line."""
     return "".join(msgspec.json.encode(each).decode() + "\n" for each in found)
 
 
 def table(found: Sequence[Measurement]) -> str:
-    """The same for people."""
+    """Return the measurements as a table with aligned columns."""
     rows = [("metric", "value", "unit", "baseline"), *(_cells(each) for each in found)]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return "".join(
@@ -99,13 +92,15 @@ def _cells(found: Measurement) -> tuple[str, str, str, str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="./dev bench",
-        description="Measures on real servers in a temporary folder.",
-        epilog=f"benches:\n{_listed()}",
+        description="Runs a benchmark on real servers in a temporary folder.",
+        epilog=f"benchmarks:\n{_listed()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", help="what to measure, the first part of the metrics' names")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
-    parser.add_argument("--resume", action="store_true", help="go on with the rounds of an interrupted run")
+    parser.add_argument("name", metavar="NAME", help="the benchmark; its metrics begin with this name")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    parser.add_argument(
+        "--resume", action="store_true", help="continue an interrupted run after its finished rounds"
+    )
     return parser
 
 
@@ -115,7 +110,9 @@ def _listed() -> str:
 
 def _interrupted(bench: Bench, kept: KeptRounds, by: signal.Signals) -> int:
     done = len(kept.load())
-    say(f"\ninterrupted; {done} of {bench.rounds} rounds are kept: ./dev bench {bench.name} --resume\n")
+    show(
+        f"\ninterrupted; {done} of {bench.rounds} rounds are kept. Continue with ./dev bench {bench.name} --resume\n"
+    )
     return 128 + by
 
 

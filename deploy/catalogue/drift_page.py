@@ -1,4 +1,4 @@
-"""docs/drift.md, made of the catalogue of drift."""
+"""Generator of docs/drift.md from the catalogue of drift."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -8,45 +8,46 @@ from tasks.drift import TYPES, DriftType, Policy, Scope, Source
 
 HEAD: Final = """# Drift
 
-What on a node can differ from what is wanted, how the node notices it, and what it does. This page is made from
-`tasks/drift.py` by `./dev drift`, and `./dev check` fails when the two differ. The catalogue is closed: a node names no kind
-that is not on this page. The tests make each that a node names on a real one, by another program's hand; `machine.devices` is made
-on a simulated one, because no lab has a PCI device that a machine could be given, and `slot.ungranted` and `slot.absent` the
-control plane names by itself.
+Every difference between the desired and the observed state of a node, how the node detects it, and what it does about it. This
+page is generated from `tasks/drift.py` by `./dev drift`, and `./dev check` fails if the two differ. The catalogue is closed: a
+node reports no other kind. The tests produce each kind that a node reports on a real node, with another program. Exceptions are
+`machine.devices`, which is produced on a simulated node because no lab has a spare PCI device, and `slot.ungranted` and
+`slot.absent`, which the control plane detects.
 
-Every kind is found by the periodic survey at the latest, since that compares all that is wanted with a fresh look. It comes
-every 10 s (`survey_seconds` of the agent's settings), so that what it finds is told within 15. What tells a node at once
-only makes the survey come now: nothing is decided on an event.
+The periodic survey detects every kind at the latest, because it compares the complete desired state with a fresh snapshot. It
+runs every 10 s (`survey_seconds` in the agent's settings), so drift that only the survey detects is reported within 15 s.
+Notifications from the host only start the survey earlier: no decision is based on a notification alone.
 
-What is mended at once is an event, `node.mended` or `slot.mended`. What is not is open: `node.degraded` or `slot.degraded` tells
-all that is, until `node.recovered` or `slot.recovered` follows. Nothing is placed on a node or in a slot while any of it blocks. Each tells its
-evidence: what was wanted, what was found, and since when; what is about one way in from outside names that. Whatever comes up more than three times a minute, or sixty
-times an hour, stays open until it comes up less, mended or not. A slot's drift says nothing of its node: only what all
-slots need degrades the node.
+Drift that is repaired at once is recorded as `node.repaired` or `slot.repaired`. Drift that is not repaired is open: `node.degraded` or
+`slot.degraded` lists all open drift, until `node.recovered` or `slot.recovered` follows. Nothing is placed on a node or in a slot
+while blocking drift is open. Each event contains the evidence: the desired state, the observed state and the time of detection, and
+the ingress rule if it concerns only one. Drift that occurs more than three times a minute, or sixty times an hour, stays open until
+it occurs less often, even if it is repaired each time. Drift of a slot does not degrade its node: only drift of what all slots need
+does.
 
-What is made for the first time was not lost, and so is not drift; what could not be made is.
+An object that is created for the first time is not drift; an object that could not be created is.
 
-What concerns one ingress takes its endpoint away while it is open (`ingress.lost`), and leaves the others of its slot as they are.
+Open drift that concerns one ingress withdraws its endpoint (`ingress.lost`) and does not affect the other ingresses of the slot.
 
-Outages that no comparison finds are detected by probes. Each ready slice is probed every 5 s, and at once when the host reports
-a change, by a TCP SYN that never completes a connection: from the gateway's address to the readiness port, and, while that is
-answered, at each ingress from the agent's own device (`sp-probe`) beside the uplink. `slice.unreachable` opens after 5 s without
-an answer (11 s after the outage at the latest), or after the port was closed for 30 s; it ends with the next answer. `found` names
-the first hop that fails:
+Probes detect outages that no comparison detects. Each ready slice is probed every 5 s, and at once when the host reports
+a change, by a TCP SYN that never completes a connection: from the gateway's address to the readiness port, and, if that
+responds, at each ingress from the agent's own device (`sp-probe`) beside the uplink. `slice.unreachable` opens after 5 s without
+a response (11 s after the outage at the latest), or after the port was closed for 30 s; it ends with the next response. `found`
+names the first hop that fails:
 
 | hop | meaning |
 | --- | --- |
 | `gateway` | the host does not send to the slice over the bridge: its route, its own rules, or a policy |
 | `address` | ARP requests are not answered, or the host's ARP entry has another MAC: the machine, its tap or the switch |
-| `port` | ARP requests are answered, but the port does not answer or is closed: a rule between them, the tenant's own firewall, or a service that ended |
+| `port` | ARP requests are answered, but the port does not respond or is closed: a rule in between, the tenant's own firewall, or a service that ended |
 | `ingress` | probes from the gateway are answered, but probes of the public address and port are not, or something else answers them |
 
-A UDP ingress is not probed, because a UDP service need not answer; its rules are compared. For an ingress with `sources`, the
+A UDP ingress is not probed, because a UDP service need not respond; its rules are compared. For an ingress with `sources`, the
 probe bypasses the source condition, and the condition is compared. Probes do not match rules of other tools that name the uplink.
 
 This page covers all seven signals (NOD-7). For the seventh (endpoints reachable as exposed) a node reports its own part: that
-its rules lead to the slice, and that a probe beside its uplink is answered. It cannot check the network between clients and the node.
-Before a slot's first order, the node reports only missing PCI devices and other programs that copy its frames.
+its rules forward to the slice, and that a probe beside its uplink is answered. It cannot check the network between clients and the
+node. Before a slot's first order, the node reports only missing PCI devices and other programs that copy its frames.
 
 Objects of other programs are reported as `foreign.*` and never changed. A rule of another table is reported if it can match
 packets of slices at its hook: their DHCP, their connections to and from the world, connections to their ingresses, the
@@ -64,14 +65,14 @@ slice reach another.
 SCOPES: Final[dict[Scope, str]] = {
     "node": "The node, with all its slots",
     "slot": "One slot",
-    "exposure": "One way in from outside",
+    "ingress": "One ingress rule",
 }
 POLICIES: Final[dict[Policy, str]] = {
-    "repair": "mended at once; blocks while it is open",
+    "repair": "repaired at once; blocks while it is open",
     "report": "reported only",
-    "block": "reported, and blocks while it lasts",
+    "block": "reported; blocks while it lasts",
 }
-RESTARTS: Final = ". **The guest starts anew**, which is an interruption of its slice"
+RESTARTS: Final = ". **The guest is restarted**, which interrupts its slice"
 SOURCES: Final[dict[Source, str]] = {
     "ovsdb": "OVSDB monitor",
     "openflow": "flow monitor",
@@ -79,15 +80,15 @@ SOURCES: Final[dict[Source, str]] = {
     "nfnetlink": "nftables' netlink",
     "xfrm": "IPsec's netlink",
     "libvirt": "libvirt's events",
-    "inotify": "the DHCP server's files",
-    "pidfd": "the DHCP server's end",
-    "survey": "the survey",
-    "probe": "the probe of the slice, every 5 s and at each hint",
+    "inotify": "files of the DHCP server",
+    "pidfd": "process of the DHCP server",
+    "survey": "survey",
+    "probe": "probe of the slice, every 5 s and after each change on the host",
 }
 
 
 def drift_page(types: Iterable[DriftType] = TYPES) -> str:
-    """The whole page, in Markdown."""
+    """Return the complete page in Markdown."""
     kinds = tuple(types)
     sections = (_section(scope, [each for each in kinds if each.scope == scope]) for scope in SCOPES)
     return "\n".join((HEAD, *sections))
@@ -105,5 +106,5 @@ def _section(scope: Scope, types: list[DriftType]) -> str:
         )
         for each in types
     )
-    head = ("kind", "what differs", "evidence: wanted; found", "noticed by", "what is done", "serves")
+    head = ("kind", "difference", "evidence: desired; observed", "detected by", "action", "requirement")
     return f"## {SCOPES[scope]}\n\n{table(head, rows)}"

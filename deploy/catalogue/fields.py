@@ -1,21 +1,21 @@
-"""The fields of a fact, a task, or a part of such: a line each, or what is missing for one."""
+"""Tables of the fields of a fact, a task or a part: one row per field, and the list of missing descriptions."""
 
 from collections.abc import Collection, Iterable, Iterator
 from typing import NewType
 
 from deploy.catalogue import meanings
-from deploy.catalogue.types import NoWords, bare, hints_of, in_words, kind_in_words
+from deploy.catalogue.types import NoDescription, bare, hints_of, in_words, kind_in_words
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = (head, tuple("---" for _ in head), *rows)
     cells = ((cell.replace("|", "\\|").replace("\n\n", " ") for cell in line) for line in lines)
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)
 
 
 def fields_of(holder: type, but: Collection[str] = ()) -> str:
-    """All of them but the named ones."""
+    """Return the table of all fields except those in `but`."""
     rows = (
         (f"`{field}`", in_words(field, annotation), _meaning(holder, field, annotation) or "")
         for field, annotation in hints_of(holder).items()
@@ -25,7 +25,7 @@ def fields_of(holder: type, but: Collection[str] = ()) -> str:
 
 
 def objections_to(named: str, holder: type, but: Collection[str] = ()) -> Iterator[str]:
-    """What a reader would have to guess."""
+    """Yield a message for each missing description of the class and its fields."""
     if meanings.of_class(holder) is None:
         yield f"{named} has no docstring"
     for field, annotation in hints_of(holder).items():
@@ -35,15 +35,15 @@ def objections_to(named: str, holder: type, but: Collection[str] = ()) -> Iterat
             yield f"{named}.{field} has no docstring below it"
         try:
             in_words(field, annotation)
-        except NoWords as unknown:
+        except NoDescription as unknown:
             yield f"{named}.{field}: {unknown}"
 
 
 def _meaning(holder: type, field: str, limited: object) -> str | None:
-    """The field's own docstring. One that is named for its id, or holds a part, may go without."""
+    """Return the field's own docstring. A field named after its id type, or one that holds a part, may omit it."""
     if (own := meanings.of_field(holder, field)) is not None:
         return own
     annotation = bare(limited)
     if isinstance(annotation, NewType) and field == kind_in_words(annotation).replace(" ", "_"):
-        return f"Which {field.removesuffix('_id')}."
+        return f"The {field.removesuffix('_id')}."
     return meanings.of_part(annotation)

@@ -1,54 +1,52 @@
-"""What docs/events.md says besides the events themselves. The words stand here; the check keeps the rest beside
-them.
-"""
+"""Fixed text of docs/events.md; the check keeps the generated rest in step with the code."""
 
 from typing import Final
 
 HEAD: Final = """# Events
 
-Everything that Sliceplane decided or saw, as it stands in the ledger. This page is made from the code by `./dev events`,
-and `./dev check` fails when the two differ, so it is never behind.
+All decisions and observations of Sliceplane, as recorded in the ledger. This page is generated from the code by `./dev events`,
+and `./dev check` fails if the two differ.
 
 An event is a fact in the past tense. It is stored once, in one row, and never changed or removed: the database refuses
-that to the control plane itself. Each belongs to one **stream**, the life of one thing, and has its **version** there,
-from 1 without a gap. All events of all streams have one order, their **position**.
+that even to the control plane. Each event belongs to one **stream**, the timeline of one object, and has a **version** in it,
+from 1 without gaps. All events of all streams have one total order, their **position**.
 """
 
 ENVELOPE: Final = {
-    "position": "place in the order of all events; positions rise, and some are never used",
+    "position": "position in the order of all events; positions ascend, and some are never used",
     "event_id": "UUIDv7 of this event",
-    "stream_id": "the stream, the life of one thing",
-    "version": "place within the stream, from 1 without a gap",
-    "type": "name of the event, as on this page",
-    "schema_version": "which shape of this type `data` has",
-    "project": "on whose account, or null",
-    "actor": "who: a key (`key:...`), a node (`node:...`), a part of the control plane (`process:...`), or `operator`, on the machine itself",
-    "why": "the request and its id, or the reason in a word",
-    "correlation_id": "shared by all that follows from one request; an allocation's is the UUID in its id",
-    "causation_id": "`event_id` of the event that led to this one, or null",
+    "stream_id": "the stream, which is the timeline of one object",
+    "version": "position within the stream, from 1 without gaps",
+    "type": "type of the event, one of this page",
+    "schema_version": "version of the shape of `data`",
+    "project": "project that the event is charged to, or null",
+    "actor": "acting principal: a key (`key:...`), a node (`node:...`), a part of the control plane (`process:...`), or `operator` on the machine itself",
+    "reason": "the request and its id, or a one-word reason",
+    "correlation_id": "id shared by everything that follows from one request; for an allocation it is the UUID in its id",
+    "causation_id": "`event_id` of the event that caused this one, or null",
     "trace_context": "W3C `traceparent` of the request, or null",
-    "observed_at": "when it happened, as whoever saw it says",
-    "recorded_at": "when it was recorded, by the database's clock",
-    "epoch": "counts restores of the ledger; from then on positions may name other events than before",
-    "data": "the fields below, as canonical JSON: keys sorted, no white space, UTF-8",
-    "leaf": "SHA-256 over all other columns",
+    "observed_at": "when it happened, according to the observer",
+    "recorded_at": "when it was recorded, on the database's clock",
+    "epoch": "number of the ledger's epoch, which rises with each restore of a backup; in a later epoch the same position may belong to another event",
+    "data": "the fields listed on this page, as canonical JSON: sorted keys, no white space, UTF-8",
+    "leaf": "SHA-256 of all other columns",
 }
-"""Column of `ledger.event` to its meaning."""
+"""Meaning of each column of `ledger.event`."""
 
-ENVELOPE_HEAD: Final = """## What stands around every event
+ENVELOPE_HEAD: Final = """## The envelope of every event
 
 The columns of `ledger.event`. Times are UTC; within `data` they are RFC 3339 text.
 """
 
-CLAIMS_HEAD: Final = """## What has one holder
+CLAIMS_HEAD: Final = """## Claims
 
-An event may take a **claim** on a thing, for its stream. The database lets no second stream take it until the holder's has
-freed it. `{subnet}` stands for what the event says in that field.
+An event may take a **claim** on an object for its stream. The database refuses the claim to every other stream until the holder
+has freed it. `{subnet}` stands for the value of that field of the event.
 """
 
 PARTS_HEAD: Final = """## Parts of events
 
-Objects that fields hold.
+Objects in fields of events.
 """
 
 KINDS_HEAD: Final = """## Kinds of values
@@ -56,26 +54,26 @@ KINDS_HEAD: Final = """## Kinds of values
 
 TAIL: Final = """## How a shape changes
 
-The shape of a type is its fields and what they mean. Each shape that was ever stored has a version and stays readable for
-ever: a row of an older version is read through functions from each version to the next (`events/upcasts.py`), and then is a fact
-like any other. Rows are never rewritten; their hashes would not hold.
+The shape of a type consists of its fields and their meaning. Each shape that was ever stored has a version and stays readable
+permanently: a row of an older version is converted by functions from each version to the next (`events/upcasts.py`). Rows are never
+rewritten, because that would invalidate their hashes.
 
-During a rollout old and new releases run side by side, and what an old one cannot read stops its readers. So it takes
-two releases:
+During a rollout old and new releases run side by side, and an event that is unreadable for an old release stops its readers. So
+a change takes two releases:
 
-1. The release that **reads** the new shape. Change the class; raise the version in `events/catalog.py`; give
-   `events/upcasts.py` the function from the version before, and the catalog's line `still_written`, the function back to it. This
-   release reads both versions and writes the older one. It refuses to record a fact that the older one would cut short, so
-   nothing may be said with the new shape yet that the old one has no words for.
-2. The release that **writes** it. Remove `still_written` once no release before the first runs any more.
+1. The first release **reads** the new shape. Change the class; raise the version in `events/catalog.py`; add the function from the
+   previous version to `events/upcasts.py`; set `still_written` in the catalog's line to the function back to the previous version.
+   This release reads both versions and writes the older one. It refuses to record a fact that the older version cannot represent, so
+   do not use the new fields yet.
+2. The second release **writes** it. Remove `still_written` once every running release reads the new shape.
 
-Nothing was released yet, so until then a new shape is read and written by the same commit.
+Nothing was released yet; until the first release, one commit may introduce the reading and the writing of a new shape.
 
-A field that is only added goes the same way: older releases refuse a field that they do not know, rather than lose it.
-A new type goes the same way too: the first release reads it, the second records it. A type that is no longer
-recorded keeps its line and its class.
+A change that only adds a field needs the same two steps: older releases refuse an unknown field instead of losing it.
+So does a new type: the first release reads it, the second records it. A type that is no longer recorded keeps its line and its
+class.
 
-The examples in `tests/golden` hold this to account. `facts.json` has one of every version, today's and all before;
-`released.json` pins their bytes; `read_today.json` says what each older one reads as. `./dev test golden` names whatever is
-missing, and the line to add.
+The examples in `tests/golden` verify these rules. `facts.json` has one example of every version, current and previous;
+`released.json` pins their bytes; `read_today.json` pins the result of reading each older one. `./dev test golden` lists everything
+that is missing, and the line to add.
 """

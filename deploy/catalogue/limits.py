@@ -1,4 +1,4 @@
-"""The limits of a wire type's field in plain words: smallest and largest, how long, and how written."""
+"""Descriptions of the limits of a wire field: minimum, maximum, length, and pattern."""
 
 from collections.abc import Iterable
 
@@ -7,10 +7,10 @@ from pydantic.fields import FieldInfo
 
 
 def limits_in_words(metadata: Iterable[object], of_length: str) -> str:
-    """What stands behind a field's type, or nothing. `of_length` is what is said behind a length."""
-    said = [words for each in _flat(metadata) if (words := _in_words(each, of_length))]
+    """Return the text after a field's type, or an empty string; `of_length` follows the number of a length limit."""
+    limits = [text for each in _flat(metadata) if (text := _in_words(each, of_length))]
     opening = "; " if of_length == " of them" else ", "
-    return f"{opening}{', '.join(said)}" if said else ""
+    return f"{opening}{', '.join(limits)}" if limits else ""
 
 
 def _flat(metadata: Iterable[object]) -> Iterable[object]:

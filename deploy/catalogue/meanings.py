@@ -1,7 +1,7 @@
-"""What the source says that a type, a field or a kind of value means: docstrings, those below a line included.
+"""Docstrings of modules, classes, fields and value types, including those below an assignment.
 
-Python keeps the docstring of a class, and forgets the string below a field or below a `NewType`; they are
-read from the source.
+Python keeps the docstring of a class, but not the string below a field or below a `NewType`; those are read from the
+source.
 """
 
 import ast
@@ -21,27 +21,27 @@ _STREAM: Final = "Stream: "
 
 
 def of_module(module: ModuleType) -> str:
-    """What a module of facts is about, without the line that names the stream."""
+    """Return the docstring of a module of facts, without the sentence that names the stream."""
     about, _, _ = (module.__doc__ or "").partition(_STREAM)
     _, _, further = inspect.cleandoc(module.__doc__ or "").partition("\n\n")
     return "\n\n".join(part for part in (about.strip(), in_lines(further)) if part)
 
 
 def stream_of_module(module: ModuleType) -> str | None:
-    """The name of the stream as the first paragraph of the module gives it, such as `node-<node_id>`."""
+    """Return the stream name from the first paragraph of the module's docstring, such as `node-<node_id>`."""
     first, _, _ = (module.__doc__ or "").partition("\n\n")
     _, named, rest = first.partition(_STREAM)
     return rest.split("`")[1] if named and rest.count("`") >= 2 else None  # noqa: PLR2004 (a pair)
 
 
 def of_class(cls: type) -> str | None:
-    # Its own only: a wire type without one would be told in the words of what it derives from.
+    # Only the class's own docstring: a wire type without one would inherit that of its base class.
     own = cls.__dict__.get("__doc__")
     return in_lines(inspect.cleandoc(own)) if own else None
 
 
 def of_field(holder: type, field: str) -> str | None:
-    """The string below the field, in the class that declares it."""
+    """Return the string below the field, in the class that declares it."""
     for cls in holder.__mro__:
         if field in inspect.get_annotations(cls):
             return _below_fields(cls.__module__).get((cls.__qualname__, field))
@@ -49,12 +49,12 @@ def of_field(holder: type, field: str) -> str | None:
 
 
 def of_kind(kind: NewType) -> str | None:
-    """The string below a `NewType`."""
+    """Return the string below a `NewType`."""
     return _below_fields(kind.__module__ or "").get(("", kind.__name__))
 
 
 def of_part(annotation: object) -> str | None:
-    """What a part says first of itself; other types say nothing of a field."""
+    """Return the first sentence of a part's docstring; None for other types."""
     if isinstance(annotation, type) and issubclass(annotation, Record | BaseModel):
         return first_sentence(of_class(annotation) or "")
     return None
@@ -65,13 +65,13 @@ def first_sentence(text: str) -> str:
 
 
 def in_lines(text: str) -> str:
-    """Paragraphs, each on a line of its own."""
+    """Return the text with each paragraph on one line."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip())
 
 
 @cache
 def _below_fields(module: str) -> dict[tuple[str, str], str]:
-    """(Class, field) to the string below it; the class is empty for what stands in the module itself."""
+    """Return (class, field) to the string below it; the class is empty for names of the module."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     bodies = [("", tree.body)]
     bodies += [(node.name, node.body) for node in tree.body if isinstance(node, ast.ClassDef)]

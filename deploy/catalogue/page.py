@@ -1,7 +1,7 @@
-"""docs/events.md, made of the catalog, the types, their docstrings and what they claim.
+"""Generator of docs/events.md from the catalog, the fact classes, their docstrings and their claims.
 
-Streams come in the order in which the catalog first names them, and so do the events of each. What has no words is
-not left out: `Unexplained` names all of it at once.
+Streams are listed in the order in which the catalog first mentions them, and so are the events of each. A missing
+description is an error: `Unexplained` lists all of them at once.
 """
 
 import sys
@@ -12,16 +12,16 @@ from types import ModuleType
 from deploy.catalogue import frame, meanings
 from deploy.catalogue.fields import fields_of, objections_to, table
 from deploy.catalogue.types import kind_in_words, kinds_of, part_in_words, parts_of, pointing
-from events import tables
 from events.catalog import CATALOG
 from events.claims import Claim, claims_of
 from events.facts import Record
+from events.ledger import tables
 from events.shapes import Rewrite, Shape
 from events.upcasts import UPCASTS
 
 
 class Unexplained(ValueError):
-    """The sources do not say enough for the page; `objections` names every gap."""
+    """Descriptions are missing in the sources; `objections` lists all of them."""
 
     def __init__(self, objections: Iterable[str]) -> None:
         self.objections = tuple(objections)
@@ -30,13 +30,13 @@ class Unexplained(ValueError):
 
 @dataclass(frozen=True)
 class Page:
-    """The page of a catalog; of the product's own unless told otherwise."""
+    """The page of a catalog."""
 
     catalog: Mapping[str, Shape]
     upcasts: Mapping[tuple[str, int], Rewrite]
 
     def text(self) -> str:
-        """The whole page, in Markdown. Raises `Unexplained`."""
+        """Return the complete page in Markdown. Raises `Unexplained`."""
         if objections := (*_objections_to_envelope(), *self._objections()):
             raise Unexplained(objections)
         sections = [
@@ -64,14 +64,14 @@ class Page:
     def _objections(self) -> Iterator[str]:
         for module in dict.fromkeys(_module(shape) for shape in self.catalog.values()):
             if meanings.stream_of_module(module) is None:
-                yield f"{module.__name__} does not name its stream: its docstring begins '... Stream: `name`.'"
+                yield f"{module.__name__} does not name its stream: begin its docstring with '... Stream: `name`.'"
         for name, shape in self.catalog.items():
             yield from objections_to(f"{name}: {shape.fact.__qualname__}", shape.fact)
         for part in self._parts():
             yield from objections_to(part.__qualname__, part)
         for (name, older), upcast in self.upcasts.items():
             if not upcast.__doc__:
-                yield f"{name} version {older}: the upcaster has no docstring that says what was different"
+                yield f"{name} version {older}: the upcaster has no docstring that describes the difference"
 
     def _streams(self) -> dict[str, list[ModuleType]]:
         streams: dict[str, list[ModuleType]] = {}
@@ -102,7 +102,7 @@ class Page:
                 (_link(name), meanings.first_sentence(meanings.of_class(self.catalog[name].fact) or ""))
                 for name in self._events(modules)
             )
-            yield table((f"stream `{stream}`", "what happened"), rows)
+            yield table((f"stream `{stream}`", "meaning"), rows)
 
     def _claims(self) -> str:
         links: dict[Claim, tuple[list[str], list[str]]] = {}
@@ -111,7 +111,7 @@ class Page:
                 for claim in claims:
                     links.setdefault(claim, ([], []))[names].append(_link(name))
         rows = (
-            (f"`{kind}`", f"`{value}`", ", ".join(takers) or "nothing", ", ".join(freers) or "nothing")
+            (f"`{kind}`", f"`{value}`", ", ".join(takers) or "-", ", ".join(freers) or "-")
             for (kind, value), (takers, freers) in links.items()
         )
         return table(("claim", "on", "taken by", "freed by"), rows)
@@ -126,13 +126,13 @@ class Page:
     def _versions(self, name: str, shape: Shape) -> Iterator[str]:
         yield f"Version {shape.version}, `{shape.fact.__qualname__}`."
         if shape.still_written is not None:
-            yield f"Version {shape.written} is what this release writes."
+            yield f"This release writes version {shape.written}."
         for older in range(shape.version - 1, 0, -1):
             yield f"Version {older}: {meanings.in_lines(self.upcasts[name, older].__doc__ or '')}"
 
 
 def page() -> Page:
-    """That of the product."""
+    """Return the page of the product's own catalog."""
     return Page(CATALOG, UPCASTS)
 
 
@@ -143,7 +143,7 @@ def _module(shape: Shape) -> ModuleType:
 def _objections_to_envelope() -> Iterator[str]:
     columns = tables.event.columns.keys()
     for column in sorted(frame.ENVELOPE.keys() ^ set(columns)):
-        yield f"the column {column} of ledger.event and its meaning do not go together: see {frame.__name__}"
+        yield f"the column {column} of ledger.event is missing or superfluous in the descriptions of {frame.__name__}"
 
 
 def _envelope() -> str:

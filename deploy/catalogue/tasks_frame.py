@@ -1,77 +1,76 @@
-"""What docs/tasks.md says besides the tasks themselves. The words stand here; the check keeps the rest beside them."""
+"""Fixed text of docs/tasks.md; the check keeps the generated rest in step with the code."""
 
 from typing import Final
 
 HEAD: Final = """# Tasks
 
-Everything that the control plane may ask of a node. This page is made from `tasks/catalogue.py` by `./dev tasks`, and
-`./dev check` fails when the two differ, so it is never behind. The catalogue is closed: there is no task that runs a command,
-and what is not on this page is refused on both sides.
+All tasks that the control plane can send to a node. This page is generated from `tasks/catalogue.py` by `./dev tasks`, and
+`./dev check` fails if the two differ. The catalogue is closed: no task runs a command, and both sides refuse any other task.
 
-There are two sorts. An **order** says what a slot shall carry from now on; it brings the whole of that, and the token of the
-fact that wanted it. An **operation** is done once, for somebody who asked; one that is about a slot brings the slot's order
-along, and is refused where the slot was told otherwise since. Carried out twice, either changes nothing the second time.
+There are two sorts. An **order** sets the desired state of a slot; it contains the complete state, and the fence token of the fact
+that last changed it. An **operation** is executed once, at the request of an admin; an operation on a slot contains the slot's
+current order, and is refused if the slot has a newer one. A second execution of either changes nothing.
 
-A task travels as signed JSON (JWS, Ed25519) together with the last moment at which a node may begin it. It is read whole before
-any of it is carried out. A node announces the types and versions that it speaks: no other operation can be asked of it, and it
-refuses what it does not speak.
+A task is sent as signed JSON (JWS, Ed25519) together with the time until which a node may begin it. The node parses it completely
+before it executes any part. A node announces the types and versions that it supports: no other operation can be requested of it, and
+it refuses unsupported tasks.
 """
 
 BOUNDS_HEAD: Final = """## Bounds
 
-*Time limit*: how long it may run on the node, its wait for the slot included. *Tried again*: how often, as a new operation,
-after a failure that may pass. *Maximum age*: from its sending to the last moment at which it may begin; each sending is
-signed anew. *Bytes*: of its JSON, unsigned. *Credit*: how many tasks of its lane a node may have in its queue and in hand.
+*Time limit*: maximum run time on the node, including the wait for its slot. *Retries*: number of further attempts, each as a new
+operation, after a retryable failure. *Maximum age*: maximum time from sending to the start; the task is signed again each time it is
+sent. *Bytes*: maximum size of its JSON, unsigned. *Credit*: maximum number of tasks of its lane that a node may have queued and in flight.
 """
 
 REFUSALS_HEAD: Final = """## Refusals
 
-Before any effect, a node refuses a task of any type with one of these. An order's refusal is the report `order.refused`, an
-operation's `operation.failed`.
+A node refuses a task of any type with one of these codes, before any effect. The refusal of an order is the report `order.refused`,
+that of an operation `operation.failed`.
 """
 
 FAILURES_HEAD: Final = """## Failures
 
-With these a task ends badly after it began. Those that may pass are tried again by themselves, as often as the type allows.
-Two more the control plane gives itself: `no_answer`, the node told no end of it in time, and `wrong_result`, it answered with
+A task that fails after it began has one of these codes. Retryable failures are retried automatically, as often as the type allows.
+The control plane adds two codes itself: `no_answer`, if the node reported no end in time, and `wrong_result`, if it reported
 the result of another type.
 """
 
 CODES: Final = {
-    "malformed": "it is no task, or a field of it is not as it should be; every such field is named",
+    "malformed": "it is not a task, or some of its fields are invalid; the message names every invalid field",
     "oversized": "it has more bytes than its type allows",
-    "unsupported": "its type, or this version of it, is not spoken by the node",
-    "forged": "its signature does not fit, or what stands around the signed text says otherwise than the text",
-    "unknown_key": "it was signed by a key that the node was not told of",
-    "expired": "its last moment is over; another copy is sent",
+    "unsupported": "the node does not support its type, or this version of it",
+    "forged": "its signature is invalid, or the unsigned part of the message contradicts the signed text",
+    "unknown_key": "it was signed with a key that the node does not trust",
+    "expired": "it was received after its expiry; another copy is sent",
     "wrong_node": "it is for another node, or for a slot that the node does not have",
-    "wrong_network": "the slice would be on another bridge or network than the one that the node guards",
-    "stale_token": "the slot was told otherwise since",
-    "conflicting_content": "an order with the same token wanted something else",
-    "poisoned": "it was given out several times, and the agent died of it each time",
+    "wrong_network": "the slice would be on another bridge or network than that of the node",
+    "stale_token": "the slot has a newer order",
+    "conflicting_content": "an order with the same token had other content",
+    "poisoned": "it was delivered several times, and the agent died each time",
     "step_refused": "the host refused a step; the message names it",
-    "host_unreadable": "a part of the host did not answer, and nothing is changed on an incomplete picture",
-    "lease_mismatch": "DHCP's evidence is of another address, or of another card",
+    "host_unreadable": "a part of the host did not respond, and nothing is changed based on an incomplete snapshot",
+    "lease_mismatch": "the DHCP lease is of another address, or of another network card",
     "no_lease": "the guest has no lease",
-    "not_reachable": "the guest has its address, and does not answer as its readiness wants",
-    "busy": "the node carries out as many operations as it may",
-    "broke": "the agent made a mistake; its log tells more",
-    "cancelled": "it was told to stop",
-    "superseded": "a newer order of the slot came while it ran",
-    "time_limit": "it was not done in time",
-    "not_wanted": "it does not fit what the slot is to carry",
-    "leftovers": "what was taken away is still there; the message names it",
+    "not_reachable": "the guest has its address, but does not pass its readiness check",
+    "busy": "the node already executes the maximum number of operations",
+    "internal_error": "the agent failed with an internal error; its log has the details",
+    "cancelled": "it was cancelled",
+    "superseded": "a newer order for the slot arrived while it ran",
+    "time_limit": "it exceeded its time limit",
+    "not_wanted": "it contradicts the desired state of the slot",
+    "leftovers": "objects that should have been removed still exist; the message names them",
 }
-"""Each code of a refusal or failure to its meaning."""
+"""Meaning of each code of a refusal or failure."""
 
-ENVELOPES_HEAD: Final = """## What stands around every task
+ENVELOPES_HEAD: Final = """## The envelope of every task
 
-`schema_version` is 1. Beside these fields stands `body`, the task itself.
+`schema_version` is 1. In addition to these fields, `body` contains the task itself.
 """
 
 PARTS_HEAD: Final = """## Parts of tasks
 
-Objects that fields hold.
+Objects in fields of tasks.
 """
 
 KINDS_HEAD: Final = """## Kinds of values

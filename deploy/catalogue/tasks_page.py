@@ -1,7 +1,6 @@
-"""docs/tasks.md, made of the catalogue of tasks, the wire types and their docstrings, as docs/events.md is of the
-events.
+"""Generator of docs/tasks.md from the catalogue of tasks, the wire types and their docstrings.
 
-What has no words is not left out: `Unexplained` names all of it at once.
+A missing description is an error: `Unexplained` lists all of them at once.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,19 +19,19 @@ from tasks.catalogue import REFUSALS, TYPES, TaskType, is_order
 from tasks.operations import Operation
 from tasks.orders import Order
 
-_TOLD_ALREADY: Final = ("kind", "version", "schema_version", "body")
+_OMITTED: Final = ("kind", "version", "schema_version", "body")
 _ENVELOPES: Final = (Order, Operation)
 
 
 @dataclass(frozen=True)
 class TasksPage:
-    """The page of some task types, and of what their codes mean."""
+    """The page of a set of task types and of the meanings of their codes."""
 
     types: tuple[TaskType, ...]
     codes: Mapping[str, str]
 
     def text(self) -> str:
-        """The whole page, in Markdown. Raises `Unexplained`."""
+        """Return the complete page in Markdown. Raises `Unexplained`."""
         if objections := tuple(self._objections()):
             raise Unexplained(objections)
         sections = [
@@ -47,21 +46,21 @@ class TasksPage:
 
     def _objections(self) -> Iterator[str]:
         for type_ in self.types:
-            yield from objections_to(f"{type_.kind}: {type_.body.__qualname__}", type_.body, _TOLD_ALREADY)
+            yield from objections_to(f"{type_.kind}: {type_.body.__qualname__}", type_.body, _OMITTED)
             for result in _endings(type_):
-                yield from objections_to(f"{type_.kind}: {result.__qualname__}", result, _TOLD_ALREADY)
+                yield from objections_to(f"{type_.kind}: {result.__qualname__}", result, _OMITTED)
         for part in (*_ENVELOPES, *self._parts()):
-            yield from objections_to(part.__qualname__, part, _TOLD_ALREADY)
-        said = {*REFUSALS, *(code for type_ in self.types for code in type_.failures)}
-        for code in sorted(said ^ self.codes.keys()):
-            yield f"the code {code} and its meaning do not go together: see {frame.__name__}"
+            yield from objections_to(part.__qualname__, part, _OMITTED)
+        used = {*REFUSALS, *(code for type_ in self.types for code in type_.failures)}
+        for code in sorted(used ^ self.codes.keys()):
+            yield f"the code {code} is missing or superfluous in the descriptions of {frame.__name__}"
 
     def _contents(self) -> str:
         rows = (
             (_link(type_.kind), meanings.first_sentence(meanings.of_class(type_.body) or ""), type_.serves)
             for type_ in self.types
         )
-        return table(("task", "what for", "serves"), rows)
+        return table(("task", "meaning", "requirement"), rows)
 
     def _bounds(self) -> str:
         rows = (
@@ -75,20 +74,20 @@ class TasksPage:
             )
             for type_ in self.types
         )
-        return table(("task", "time limit", "tried again", "maximum age", "bytes", "credit"), rows)
+        return table(("task", "time limit", "retries", "maximum age", "bytes", "credit"), rows)
 
     def _coded(self, codes: Iterable[str]) -> str:
         return table(("code", "meaning"), ((f"`{code}`", self.codes[code]) for code in codes))
 
     def _failures(self) -> str:
         codes = dict.fromkeys(code for type_ in self.types for code in type_.failures)
-        passing = frozenset[str]().union(*(type_.passing for type_ in self.types))
-        rows = ((f"`{code}`", self.codes[code], "yes" if code in passing else "") for code in codes)
-        return table(("code", "meaning", "may pass"), rows)
+        retryable = frozenset[str]().union(*(type_.retryable for type_ in self.types))
+        rows = ((f"`{code}`", self.codes[code], "yes" if code in retryable else "") for code in codes)
+        return table(("code", "meaning", "retryable"), rows)
 
     def _sort(self, head: str, *, orders: bool) -> str:
-        of_it = (type_ for type_ in self.types if is_order(type_.kind) is orders)
-        return "\n".join([f"## {head}\n", *(_type(type_) for type_ in of_it)])
+        chosen = (type_ for type_ in self.types if is_order(type_.kind) is orders)
+        return "\n".join([f"## {head}\n", *(_type(type_) for type_ in chosen)])
 
     def _parts(self) -> list[type]:
         holders: list[type] = [
@@ -96,8 +95,8 @@ class TasksPage:
             *(each for type_ in self.types for each in (type_.body, *_endings(type_))),
         ]
         found = dict.fromkeys(part for holder in holders for part in parts_of(holder))
-        told = {*_ENVELOPES, *(type_.body for type_ in self.types)}
-        return sorted((part for part in found if part not in told), key=lambda part: part.__name__)
+        described = {*_ENVELOPES, *(type_.body for type_ in self.types)}
+        return sorted((part for part in found if part not in described), key=lambda part: part.__name__)
 
     def _kinds(self) -> str:
         holders: list[type] = [*_ENVELOPES, *(type_.body for type_ in self.types), *self._parts()]
@@ -109,42 +108,46 @@ class TasksPage:
 
 
 def tasks_page() -> TasksPage:
-    """That of the product."""
+    """Return the page of the product's own catalogue."""
     return TasksPage(TYPES, frame.CODES)
 
 
 def _type(type_: TaskType) -> str:
     failures = ", ".join(f"`{code}`" for code in type_.failures)
-    said = [
+    lines = [
         f"### `{type_.kind}`\n",
         f"{meanings.of_class(type_.body)}\n",
-        f"Version {type_.version}, `{type_.body.__qualname__}`. Serves {type_.serves}.\n",
+        f"Version {type_.version}, `{type_.body.__qualname__}`. Implements {type_.serves}.\n",
         _fields(type_.body),
-        *(f"Ends well as `{result.__qualname__}`. {_told(result)}" for result in type_.results),
+        *(f"Success is reported as `{result.__qualname__}`. {_ending(result)}" for result in type_.results),
     ]
-    if type_.ends_badly_as is not None:
-        said.append(f"Ends badly as `{type_.ends_badly_as.__qualname__}`. {_told(type_.ends_badly_as)}")
+    if type_.failure_report is not None:
+        lines.append(
+            f"Failure is reported as `{type_.failure_report.__qualname__}`. {_ending(type_.failure_report)}"
+        )
     if failures:
-        said.append(f"Fails with {failures}.\n")
-    return "\n".join(said)
+        lines.append(f"Failure codes: {failures}.\n")
+    return "\n".join(lines)
 
 
-def _told(ending: type[BaseModel]) -> str:
+def _ending(ending: type[BaseModel]) -> str:
     return f"{meanings.of_class(ending)}\n\n{_fields(ending)}"
 
 
 def _fields(holder: type[BaseModel]) -> str:
-    if not set(holder.model_fields) - set(_TOLD_ALREADY):
+    if not set(holder.model_fields) - set(_OMITTED):
         return "It has no fields.\n"
-    return fields_of(holder, _TOLD_ALREADY)
+    return fields_of(holder, _OMITTED)
 
 
 def _endings(type_: TaskType) -> tuple[type[BaseModel], ...]:
-    return type_.results if type_.ends_badly_as is None else (*type_.results, type_.ends_badly_as)
+    return type_.results if type_.failure_report is None else (*type_.results, type_.failure_report)
 
 
 def _part(part: type) -> str:
-    return f"### {part_in_words(part).capitalize()}\n\n{meanings.of_class(part)}\n\n{fields_of(part, _TOLD_ALREADY)}"
+    return (
+        f"### {part_in_words(part).capitalize()}\n\n{meanings.of_class(part)}\n\n{fields_of(part, _OMITTED)}"
+    )
 
 
 def _link(kind: str) -> str:
@@ -152,7 +155,7 @@ def _link(kind: str) -> str:
 
 
 def _time(span: timedelta) -> str:
-    """`1 h 5 min`."""
+    """Return the time span in units, such as `1 h 5 min`."""
     minutes, seconds = divmod(int(span.total_seconds()), 60)
     hours, minutes = divmod(minutes, 60)
     parts = ((hours, "h"), (minutes, "min"), (seconds, "s"))

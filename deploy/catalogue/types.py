@@ -1,4 +1,4 @@
-"""The types of fields in plain words, and an example of a type whose every value says where it came from."""
+"""Descriptions of field types, and example values that show which fields a computed value depends on."""
 
 import re
 from collections.abc import Iterator
@@ -43,12 +43,12 @@ _UNITS: Final = {
 }
 
 
-class NoWords(LookupError):
-    """A type that no reader of the catalogue was told about."""
+class NoDescription(LookupError):
+    """The catalogue has no description for a type."""
 
 
 def in_words(field: str, annotation: Any) -> str:
-    """A field's type for people, its unit taken from the end of the field's name. Raises `NoWords`."""
+    """Return a field's type for people, with the unit from the end of the field's name. Raises `NoDescription`."""
     if isinstance(annotation, NewType):
         return kind_in_words(annotation)
     if unit := _UNITS.get((annotation, field.rpartition("_")[2])):
@@ -77,27 +77,27 @@ def _generic_in_words(field: str, annotation: Any) -> str:
         case origin if origin is Literal:
             return "one of " + ", ".join(f"`{choice}`" for choice in arguments)
         case _:
-            raise NoWords(f"{annotation!r} has no words in {__name__}")
+            raise NoDescription(f"{annotation!r} has no description in {__name__}")
 
 
 def kind_in_words(kind: NewType) -> str:
-    """`MacAddress` is a MAC address."""
+    """Return the type's name as words: `MacAddress` becomes `MAC address`."""
     parts = re.findall(r"[A-Z][a-z0-9]*", kind.__name__)
     return " ".join(_SPELLED.get(part, part.lower()) for part in parts)
 
 
 def is_part(annotation: object) -> TypeGuard[type]:
-    """Whether it has fields of its own."""
+    """Return whether the type has fields of its own."""
     return isinstance(annotation, type) and issubclass(annotation, Record | BaseModel)
 
 
 def bare(annotation: Any) -> Any:
-    """The type without its limits."""
+    """Return the type without its limits."""
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
 def hints_of(holder: type) -> dict[str, Any]:
-    """Field to type, with the limits of a wire type."""
+    """Return the type of each field, including the limits of a wire type."""
     if not issubclass(holder, BaseModel):
         return get_type_hints(holder)
     return {
@@ -107,12 +107,12 @@ def hints_of(holder: type) -> dict[str, Any]:
 
 
 def part_in_words(record: type) -> str:
-    """`SlotNetwork` is a slot network."""
+    """Return the class name as words: `SlotNetwork` becomes `slot network`."""
     return " ".join(re.findall(r"[A-Z][a-z0-9]*", record.__name__)).lower()
 
 
 def parts_of(holder: type) -> Iterator[type]:
-    """The records that a fact or task holds, and those that they hold."""
+    """Yield the records that a fact or task contains, and recursively those that they contain."""
     for leaf in _leaves_of(holder):
         if is_part(leaf):
             yield leaf
@@ -120,7 +120,7 @@ def parts_of(holder: type) -> Iterator[type]:
 
 
 def kinds_of(holder: type) -> Iterator[NewType]:
-    """The kinds of values in its fields."""
+    """Yield the value types of its fields."""
     yield from (leaf for leaf in _leaves_of(holder) if isinstance(leaf, NewType))
 
 
@@ -140,9 +140,9 @@ def _leaves(annotation: Any) -> Iterator[Any]:
 
 
 def pointing(struct: type[F], path: str = "") -> F:
-    """A value of the type in which each text is its own path in braces: `{network.subnet}`.
+    """Return an instance in which each text is its own path in braces, such as `{network.subnet}`.
 
-    What is computed from it shows which fields it was computed from.
+    A value computed from it shows which fields it depends on.
     """
     hints = get_type_hints(struct)
     return struct(**{name: _pointing(hints[name], path + name) for name in struct.__struct_fields__})

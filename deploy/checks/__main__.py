@@ -1,6 +1,6 @@
-"""`./dev check [NAME ...]`: every gate of the repository, or the named ones.
+"""`./dev check [NAME ...]`: run all checks of the repository, or only the named ones.
 
-All of them run even when one fails, so that one run shows everything; the exit code is 1 when any did.
+All selected checks run even if one fails, so that one run shows every problem. The exit code is 1 if a check failed.
 """
 
 import subprocess
@@ -23,18 +23,21 @@ CHECKS: Final = {
     "events": ("python", "-m", "deploy.checks.event_catalogue"),
     "tasks": ("python", "-m", "deploy.checks.task_catalogue"),
     "drift": ("python", "-m", "deploy.checks.drift_catalogue"),
+    "names": ("python", "-m", "deploy.checks.names"),
+    "language": ("python", "-m", "deploy.checks.language"),
+    "package": ("python", "-m", "deploy.checks.package"),
 }
 
 
-class _Refused(Exception):
-    """A check found something; the message is what its program wrote."""
+class _CheckFailed(Exception):
+    """A check failed; the message is the output of its program."""
 
 
 def main(names: Sequence[str]) -> int:
-    """Runs the named checks, or all; 1 when any failed, 2 for an unknown name."""
+    """Run the named checks, or all of them. Return 1 if a check failed, 2 if a name is unknown."""
     unknown = [name for name in names if name not in CHECKS]
     if unknown:
-        sys.stderr.write(f"No check named {', '.join(unknown)}; there are {', '.join(CHECKS)}.\n")
+        sys.stderr.write(f"unknown check {', '.join(unknown)}; choose from {', '.join(CHECKS)}\n")
         return 2
     failed = [name for name in names or CHECKS if not _passes(name)]
     sys.stderr.write(f"\nfailed: {', '.join(failed)}\n" if failed else "\nall checks passed\n")
@@ -45,15 +48,15 @@ def _passes(name: str) -> bool:
     try:
         with step(f"check {name}"):
             _check(name)
-    except _Refused as refused:
-        sys.stderr.write(f"FAIL check {name}\n{refused}\n")
+    except _CheckFailed as failure:
+        sys.stderr.write(f"FAIL check {name}\n{failure}\n")
         return False
     return True
 
 
 def _check(name: str) -> None:
     program, *arguments = CHECKS[name]
-    ended = subprocess.run(
+    completed = subprocess.run(
         [_PROGRAMS / program, *arguments],
         cwd=ROOT,
         stdout=subprocess.PIPE,
@@ -61,8 +64,8 @@ def _check(name: str) -> None:
         check=False,
         text=True,
     )
-    if ended.returncode != 0:
-        raise _Refused(ended.stdout.rstrip())
+    if completed.returncode != 0:
+        raise _CheckFailed(completed.stdout.rstrip())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`python -m deploy.checks.drift_catalogue [--write]`: docs/drift.md says what the code says (`generated`)."""
+"""`python -m deploy.checks.drift_catalogue [--write]`: compare docs/drift.md with the code, or generate it."""
 
 import sys
 from typing import Final

@@ -1,4 +1,4 @@
-"""`python -m deploy.checks.event_catalogue [--write]`: docs/events.md says what the code says (`generated`)."""
+"""`python -m deploy.checks.event_catalogue [--write]`: compare docs/events.md with the code, or generate it."""
 
 import sys
 from typing import Final

@@ -1,7 +1,7 @@
-"""Pages of docs/ that are made from the code: written, or compared with what stands there.
+"""Generated pages of docs/: write them from the code, or compare them with the code.
 
-A difference is a failure, and is printed. What the sources leave unexplained is a failure too, whether a page is to be
-compared or written.
+If a page differs from the code, the check prints the difference and fails. It also fails, when writing too, if the code
+lacks an explanation that the page needs.
 """
 
 import difflib
@@ -12,30 +12,32 @@ from pathlib import Path
 from deploy.catalogue.page import Unexplained
 
 
-def differences(wanted: str, path: Path) -> list[str]:
-    """What would change in the page, as the lines of a unified diff."""
+def differences(generated: str, path: Path) -> list[str]:
+    """Return the changes that would make the page equal to `generated`, as the lines of a unified diff."""
     found = path.read_text(encoding="utf-8") if path.exists() else ""
-    lines = found.splitlines(), wanted.splitlines()
-    return list(difflib.unified_diff(*lines, path.name, "made from the code", lineterm=""))
+    lines = found.splitlines(), generated.splitlines()
+    return list(difflib.unified_diff(*lines, path.name, "generated from the code", lineterm=""))
 
 
 def check_or_write(path: Path, text: Callable[[], str], verb: str, arguments: Sequence[str]) -> int:
-    """`--write` writes. 1 when the page is behind the code or the code does not explain itself, 2 for an unknown
-    argument.
+    """Compare the page at `path` with `text()`, or write it if `arguments` is `--write`. Return the exit code.
 
-    `verb` is what of `./dev` writes this page.
+    The exit code is 1 if the page differs from the code or an explanation is missing in the code, and 2 for an unknown
+    argument. `verb` is the verb of `./dev` that writes this page.
     """
     if arguments not in ([], ["--write"]):
         sys.stderr.write(f"usage: ./dev {verb}, or ./dev check {verb}\n")
         return 2
     try:
-        wanted = text()
+        generated = text()
     except Unexplained as gaps:
         sys.stderr.write(f"{gaps}\n")
         return 1
     if arguments:
-        path.write_text(wanted, encoding="utf-8")
+        path.write_text(generated, encoding="utf-8")
         return 0
-    if found := differences(wanted, path):
-        sys.stderr.write("\n".join([*found, "", f"write it anew with ./dev {verb}"]) + "\n")
+    if found := differences(generated, path):
+        sys.stderr.write(
+            "\n".join([*found, "", f"{path.name} is out of date; regenerate it with ./dev {verb}"]) + "\n"
+        )
     return 1 if found else 0

@@ -1,6 +1,7 @@
-"""`python -m deploy.checks.migrations`: the migrations make exactly the tables that the code names.
+"""`python -m deploy.checks.migrations`: check that the migrations create exactly the tables that the code defines.
 
-A Postgres of its own is migrated from nothing; whatever Alembic would still change is printed, and is a failure.
+The check migrates an empty, temporary Postgres. It prints every change that Alembic would still make, and fails if
+there is one.
 """
 
 import pkgutil
@@ -15,22 +16,22 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
 import read_models
+from control_plane.schema import admin_engine, migrate
 from deploy.embedded.postgres import PostgresServer
-from deploy.embedded.schema import admin_engine, migrate
-from events.tables import SCHEMAS, metadata
+from events.ledger.tables import SCHEMAS, metadata
 from read_models.generations import IDLE, idle_metadata
 
 
 def differences(connection: sa.Connection) -> Sequence[object]:
-    """What would have to change in a migrated database to make it what `metadata` says, the idle set included."""
+    """Return the changes that a migrated database needs to match `metadata`, including the idle tables."""
     for module in pkgutil.iter_modules(read_models.__path__, "read_models."):
         import_module(module.name)
-    import_module("control_plane.work")
+    import_module("control_plane.work.tables")
     return [*_differences(connection, metadata, SCHEMAS), *_differences(connection, idle_metadata(), (IDLE,))]
 
 
 def _differences(
-    connection: sa.Connection, wanted: sa.MetaData, schemas: Collection[str]
+    connection: sa.Connection, expected: sa.MetaData, schemas: Collection[str]
 ) -> Sequence[object]:
     context = MigrationContext.configure(
         connection,
@@ -41,14 +42,14 @@ def _differences(
             "compare_server_default": True,
         },
     )
-    return list(compare_metadata(context, wanted))
+    return list(compare_metadata(context, expected))
 
 
 def main() -> int:
-    """1 when migrations and metadata differ, with every difference on a line."""
+    """Print each difference between migrations and metadata on a line. Return 1 if there is a difference."""
     with tempfile.TemporaryDirectory(prefix="sp-check-") as name:
         folder = Path(name)
-        folder.chmod(0o711)  # the server runs as another user when we are root
+        folder.chmod(0o711)  # when this check runs as root, the server runs as another user
         server = PostgresServer(folder / "postgres", folder / "run", settings={"fsync": "off"})
         server.start()
         try:
@@ -58,7 +59,9 @@ def main() -> int:
         finally:
             server.stop()
     for difference in found:
-        sys.stderr.write(f"migrations and metadata differ: {difference}\n")
+        sys.stderr.write(
+            f"the migrations lack a change that the code defines; add a migration: {difference}\n"
+        )
     return 1 if found else 0
 
 

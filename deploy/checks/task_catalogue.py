@@ -1,4 +1,4 @@
-"""`python -m deploy.checks.task_catalogue [--write]`: docs/tasks.md says what the code says (`generated`)."""
+"""`python -m deploy.checks.task_catalogue [--write]`: compare docs/tasks.md with the code, or generate it."""
 
 import sys
 from typing import Final

@@ -1,4 +1,4 @@
-"""The entry of `./dev up` and `./dev down`, which hears a Ctrl-C before the program is imported."""
+"""Entry point of `./dev up`, `./dev down` and `./dev reset`. It handles Ctrl-C before it imports the program."""
 
 import sys
 

@@ -1,9 +1,10 @@
-"""A small CA for one machine: what API and Redis show over TLS, and what clients believe them by.
+"""A small certificate authority for one machine: it issues the TLS certificates of API and Redis.
 
-The state folder's `tls` holds three files: `ca.key` (the CA, its key and certificate), `ca.pem` (its certificate, for
-everybody) and `server.pem` (the servers' key and certificate). A key and its certificate lie in one file, replaced
-whole, so that a crash never leaves one without the other. The CA is good for ten years and the servers' certificate for
-one. `ensure` makes anew, at a start, whatever is missing, unreadable, about to expire, or does not name an address.
+The folder `tls` of the state folder holds three files: `ca.key` (the CA's private key and certificate), `ca.pem` (the
+CA's certificate, readable by every user) and `server.pem` (the servers' private key and certificate). A key and its
+certificate are in one file that is replaced atomically, so that a crash never separates them. The CA is valid for ten
+years, the servers' certificate for one. At each start, `ensure` replaces a certificate that is missing, unreadable,
+about to expire, or lacks an address.
 """
 
 import ipaddress
@@ -29,15 +30,15 @@ from deploy.embedded.layout import write_private_text
 
 CA_LIFE: Final = timedelta(days=3650)
 SERVER_LIFE: Final = timedelta(days=365)
-LEFT: Final = timedelta(days=30)
-"""With less than this to go at a start, a certificate is made anew."""
-_EARLIER: Final = timedelta(days=1)
-"""Valid from so long ago: a node's clock may be behind by hours, and ours ahead of it when we make one."""
+MINIMUM_REMAINING_VALIDITY: Final = timedelta(days=30)
+"""Minimum remaining validity at a start; a certificate with less is replaced."""
+_VALID_SINCE: Final = timedelta(days=1)
+"""How far in the past the validity begins: a node's clock may be hours behind, or this machine's clock ahead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Files: the CA's certificate, and the servers' certificate with its key."""
+    """Files with the CA's certificate, and with the servers' certificate and private key."""
 
     ca: Path
     server: Path
@@ -54,23 +55,27 @@ class _Pair:
 
 
 def ensure(folder: Path, addresses: Sequence[str], now: datetime) -> Certificates:
-    """Certificates that are good for `addresses` (IPs) and `localhost` at `now` and for a while. Raises `OSError`."""
+    """Return certificates valid now and for at least `MINIMUM_REMAINING_VALIDITY`, for `addresses` (IPs) and
+    `localhost`.
+
+    Missing and unsuitable ones are created. Raises `OSError` if a file cannot be read or written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     found = Certificates(folder / "ca.pem", folder / "server.pem")
     ca = _read(folder / "ca.key")
-    if ca is None or not _lasts(ca.certificate, now):
+    if ca is None or not _is_valid_long_enough(ca.certificate, now):
         ca = _new_ca(now)
         write_private_text(folder / "ca.key", ca.pem())
     write_private_text(found.ca, ca.certificate.public_bytes(Encoding.PEM).decode())
     found.ca.chmod(0o644)
     server = _read(found.server)
-    if server is None or not _is_good(server.certificate, ca, addresses, now):
+    if server is None or not _is_suitable(server.certificate, ca, addresses, now):
         write_private_text(found.server, _new_server(ca, addresses, now).pem())
     return found
 
 
 def _read(path: Path) -> _Pair | None:
-    """What lies there; None if that is nothing, or nothing whole."""
+    """Return the key and certificate in the file, or None if it does not exist or is not complete and valid."""
     try:
         content = path.read_bytes()
         key, certificate = (
@@ -84,22 +89,25 @@ def _read(path: Path) -> _Pair | None:
     return _Pair(key, certificate)
 
 
-def _lasts(certificate: x509.Certificate, now: datetime) -> bool:
-    return certificate.not_valid_before_utc <= now and certificate.not_valid_after_utc - now >= LEFT
+def _is_valid_long_enough(certificate: x509.Certificate, now: datetime) -> bool:
+    return (
+        certificate.not_valid_before_utc <= now
+        and certificate.not_valid_after_utc - now >= MINIMUM_REMAINING_VALIDITY
+    )
 
 
-def _is_good(certificate: x509.Certificate, ca: _Pair, addresses: Sequence[str], now: datetime) -> bool:
+def _is_suitable(certificate: x509.Certificate, ca: _Pair, addresses: Sequence[str], now: datetime) -> bool:
     try:
         certificate.verify_directly_issued_by(ca.certificate)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
         return False
-    return _lasts(certificate, now) and set(_names(addresses)) <= set(names)
+    return _is_valid_long_enough(certificate, now) and set(_names(addresses)) <= set(names)
 
 
 def _new_ca(now: datetime) -> _Pair:
     key = ec.generate_private_key(ec.SECP256R1())
-    # A name of its own: clients that still know an older CA find that this is another, and not a forged signature.
+    # A unique name: clients that still trust an older CA report an unknown issuer and not a forged signature.
     serial = x509.random_serial_number()
     name = _name(f"Sliceplane CA {serial:x}"[:32])
     usage = _usage(digital_signature=False, signs=True)
@@ -145,7 +153,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(serial)
-        .not_valid_before(begin - _EARLIER)
+        .not_valid_before(begin - _VALID_SINCE)
         .not_valid_after(begin + length)
     )
 

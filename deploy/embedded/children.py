@@ -1,7 +1,7 @@
-"""Programs of ours as children: logged to a file, dead with their parent, started again when they die.
+"""Child processes that log to a file, end with their parent, and are restarted when they exit unexpectedly.
 
-Every child is started from the main thread, because the kernel's parent-death signal is bound to the thread that
-forked; `tend` is called from there too, again and again, while anything is waited for.
+Start every child from the main thread, because the kernel binds the parent-death signal to the thread that forked. Call
+`tend` from that thread too, repeatedly, during every wait.
 """
 
 import os
@@ -21,7 +21,7 @@ STOP_SECONDS: Final = 8.0
 
 @dataclass
 class Child:
-    """One program. `tend` starts it again after an end that was not requested."""
+    """One child process. `tend` restarts it if it exits without being stopped."""
 
     name: str
     argv: tuple[str, ...]
@@ -33,18 +33,18 @@ class Child:
     def start(self) -> None:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*_dying_with_parent(), *self.argv],
+                [*_terminated_with_parent(), *self.argv],
                 cwd=REPOSITORY,
                 env={**os.environ, **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # a Ctrl-C is the parent's to turn into an orderly end
+                start_new_session=True,  # Ctrl-C reaches the parent only, which then stops the children in order
             )
         self._restarts.started()
 
     def ensure(self) -> None:
-        """Start it unless it runs."""
+        """Start the process unless it is running."""
         if self._process is None or self._process.poll() is not None:
             self.start()
 
@@ -54,29 +54,29 @@ class Child:
 
     @property
     def status(self) -> int | None:
-        """How it ended, negative for a signal; None while it runs, or while nobody wants it to."""
+        """Exit status, negative for a signal. None while the process runs, before its start, and after `stop`."""
         return None if self._process is None else self._process.poll()
 
     def send(self, number: signal.Signals) -> None:
-        """Signal it, if it runs; after a SIGKILL, return when it is gone."""
+        """Send a signal if the process is running. After SIGKILL, wait until the process is gone."""
         if self._process is None or self._process.poll() is not None:
             return
         self._process.send_signal(number)
         if number == signal.SIGKILL:
             self._process.wait()
 
-    def tend(self, say: Callable[[str], None]) -> None:
-        """Start it again if it has died."""
+    def supervise(self, show: Callable[[str], None]) -> None:
+        """Restart the process if it has exited and the pause since its last start is over. `show` prints a line."""
         if self._process is None or (status := self._process.poll()) is None:
             return
         if not self._restarts.is_due():
             return
         self._restarts.counted()
-        say(f"{self.name} ended with status {status} and is started again (log: {self.log})")
+        show(f"{self.name} exited with status {status} and is restarted (log: {self.log})")
         self.start()
 
     def stop(self) -> None:
-        """End it in order, or by force when it does not listen. Twice is as once."""
+        """Terminate the process, or kill it after a timeout. Idempotent."""
         process, self._process = self._process, None
         if process is None or process.poll() is not None:
             return
@@ -88,10 +88,18 @@ class Child:
             process.wait()
 
 
+def installed_program(name: str, *words: str) -> tuple[str, ...]:
+    """Return the command line of a program of pyproject.toml, which is installed beside this process's Python."""
+    return (str(Path(sys.executable).with_name(name)), *words)
+
+
 def python_module(*words: str) -> tuple[str, ...]:
     return (sys.executable, "-m", *words)
 
 
-def _dying_with_parent() -> tuple[str, ...]:
-    """setpriv(1) becomes the program, so the child is the program itself."""
+def _terminated_with_parent() -> tuple[str, ...]:
+    """Return the setpriv(1) command that makes a program receive SIGTERM when its parent dies.
+
+    setpriv replaces itself with the program, so the child process is the program.
+    """
     return ("setpriv", "--pdeathsig=TERM", "--")

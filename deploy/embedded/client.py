@@ -1,4 +1,4 @@
-"""The requests that `up` makes to the control plane, over its public API like any other caller."""
+"""HTTP client that `up` uses for the public API, like any other caller."""
 
 import ssl
 import uuid
@@ -10,7 +10,7 @@ import httpx
 
 
 class ApiRefused(Exception):
-    """The API refused a request. The message is a sentence for people; `codes` are the reasons' codes."""
+    """The API returned an error. The message is readable text; `codes` are the reason codes."""
 
     def __init__(self, request: str, status: int, reasons: list[tuple[str, str]]) -> None:
         self.codes = frozenset(code for code, _ in reasons)
@@ -28,7 +28,7 @@ class Api:
         return self._call("GET", path, parameters=parameters)
 
     def items(self, path: str, **parameters: str) -> list[dict[str, Any]]:
-        """All items of a list, however many pages it has."""
+        """Return all items of a list, over all its pages."""
         found: list[dict[str, Any]] = []
         cursor: dict[str, str] = {}
         while True:
@@ -58,7 +58,7 @@ class Api:
             "Authorization": f"Bearer {self.key}",
             "Idempotency-Key": uuid.uuid4().hex,
         }
-        answer = httpx.request(
+        response = httpx.request(
             method,
             httpx.URL(f"{self.url}/v1{path}").copy_merge_params(parameters or {}),
             json=body,
@@ -66,14 +66,14 @@ class Api:
             timeout=30,
             verify=self.trusted,
         )
-        if answer.is_error:
-            raise ApiRefused(f"{method} /v1{path}", answer.status_code, _reasons(answer))
-        return answer.json()
+        if response.is_error:
+            raise ApiRefused(f"{method} /v1{path}", response.status_code, _reasons(response))
+        return response.json()
 
 
-def _reasons(answer: httpx.Response) -> list[tuple[str, str]]:
-    """The codes and messages of a problem document (RFC 9457); none where the body is not one."""
+def _reasons(response: httpx.Response) -> list[tuple[str, str]]:
+    """Return codes and messages of a problem document (RFC 9457), or an empty list for any other body."""
     try:
-        return [(reason["code"], reason["message"]) for reason in answer.json()["reasons"]]
+        return [(reason["code"], reason["message"]) for reason in response.json()["reasons"]]
     except (ValueError, KeyError, TypeError):
         return []

@@ -1,7 +1,7 @@
-"""Where everything of one embedded Sliceplane lies: one state folder that is kept, one run folder that is not.
+"""Paths of one embedded Sliceplane: a state folder that is kept, and a run folder that is deleted after each run.
 
-A run id made of the state folder's path names whatever must live outside of it (links, sockets), so that several
-can run on one machine and each finds its own leftovers.
+The run id, a hash of the state folder's path, names everything outside these folders (links, sockets). Several
+installations can therefore run on one machine, and each finds its own leftovers.
 """
 
 import fcntl
@@ -19,11 +19,11 @@ SYSTEM_STATE: Final = Path("/var/lib/sliceplane")
 LOCK: Final = "up.lock"
 _MARKER: Final = "sliceplane-state"
 _MAY_BE_THERE: Final = frozenset({LOCK, "images"})
-"""Names that a folder may hold before `up` takes it: the guest's image may be shared by several."""
+"""Entries that a folder may contain before `up` takes it. Several state folders may share the guest image."""
 
 
 class AlreadyRunning(Exception):
-    """Another `up` holds the state folder."""
+    """Another process holds the lock of the state folder."""
 
     def __init__(self, folder: Path, pid: str) -> None:
         super().__init__(
@@ -32,8 +32,9 @@ class AlreadyRunning(Exception):
 
 
 def default_state(*, simulated: bool = False) -> Path:
-    """`/var/lib/sliceplane` as root, below `$XDG_STATE_HOME` otherwise; where simulated nodes are asked for, the folder
-    beside it, because a state is of one kind of nodes.
+    """Return the default state folder: `/var/lib/sliceplane` for root, otherwise one in `$XDG_STATE_HOME`.
+
+    Simulated nodes have a separate folder beside it, because a state folder holds either real or simulated nodes.
     """
     found = SYSTEM_STATE
     if os.geteuid() != 0:
@@ -41,26 +42,26 @@ def default_state(*, simulated: bool = False) -> Path:
     return found.with_name(f"{found.name}-simulated") if simulated else found
 
 
-class OtherNodes(Exception):
-    """The state folder belongs to nodes of another kind, whose slices would be taken for interrupted."""
+class NodeKindMismatch(Exception):
+    """The state folder holds nodes of the other kind (real or simulated); their slices would count as interrupted."""
 
     def __init__(self, folder: Path, kind: str) -> None:
-        super().__init__(f"{folder} holds {kind} nodes; give another folder with --state DIR")
+        super().__init__(f"{folder} holds {kind} nodes; choose another state folder with --state DIR")
 
 
-class OtherFolder(Exception):
-    """The folder holds files of others, which `./dev reset` would delete."""
+class NotAStateFolder(Exception):
+    """The folder contains unrelated files, which `./dev reset` would delete."""
 
     def __init__(self, folder: Path, found: Sequence[str]) -> None:
         names = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")  # noqa: PLR2004 (a line's worth)
         super().__init__(
-            f"{folder} is not a state folder and not empty: it holds {names}; give another one with --state"
+            f"{folder} is not a state folder and not empty: it contains {names}; choose another one with --state DIR"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The folders of one state folder."""
+    """Paths inside and outside one state folder."""
 
     state: Path
 
@@ -70,7 +71,7 @@ class Layout:
 
     @property
     def run(self) -> Path:
-        """Short, because a socket's path has at most 107 bytes."""
+        """Run folder, which holds sockets and pid files. Its path is short: a socket's path is limited to 107 bytes."""
         base = "/run" if os.geteuid() == 0 else os.environ.get("XDG_RUNTIME_DIR", tempfile.gettempdir())
         return Path(base) / f"sliceplane-{self.run_id}"
 
@@ -80,71 +81,71 @@ class Layout:
 
     @property
     def client_file(self) -> Path:
-        """What the command line reads: the API's address, its CA and a key."""
+        """Configuration file of the command line: the API's address, its CA and an API key."""
         return self.state / "client.json"
 
     @property
     def certificates(self) -> Path:
-        """The CA, and the certificate that API and Redis show."""
+        """Folder with the CA and the certificate of API and Redis."""
         return self.state / "tls"
 
     @property
     def ca_file(self) -> Path:
-        """What everybody believes API and Redis by."""
+        """CA certificate that clients use to verify API and Redis."""
         return self.certificates / "ca.pem"
 
     @property
     def ssh_key(self) -> Path:
-        """The private key of the allocation that `up` makes."""
+        """Private SSH key for the allocation that `up` creates."""
         return self.state / "ssh" / "id_ed25519"
 
     @property
     def signing_key(self) -> Path:
-        """The private key that orders are signed with."""
+        """Private key that signs orders."""
         return self.state / "signing-key.pem"
 
     @property
     def redis_url_file(self) -> Path:
-        """For the leak checker: a URL on its command line would show its password to everybody."""
+        """File with the Redis URL for the leak checker: every user could read a password on its command line."""
         return self.run / "redis-url"
 
     def node(self, name: str) -> Path:
         return self.state / "nodes" / name
 
-    def remember_nodes(self, kind: str) -> None:
-        """Note what kind of nodes this state is of. Raises `OtherNodes` when it is of another."""
+    def record_node_kind(self, kind: str) -> None:
+        """Record whether this state folder holds real or simulated nodes. Raises `NodeKindMismatch`."""
         path = self.state / "nodes-kind"
-        known = path.read_text() if path.exists() else kind
-        if known != kind:
-            raise OtherNodes(self.state, known)
+        recorded = path.read_text() if path.exists() else kind
+        if recorded != kind:
+            raise NodeKindMismatch(self.state, recorded)
         path.write_text(kind)
 
     def ensure(self) -> None:
         for folder in (self.state, self.logs, self.ssh_key.parent, self.run):
             folder.mkdir(parents=True, exist_ok=True)
-        # The servers run as users of their own and must reach their folders below; secrets are files of 0600.
+        # The servers run as separate users and must reach their folders below these; files with secrets have mode 0600.
         for folder in (self.state, self.run):
             folder.chmod(0o711)
         for folder in (self.logs, self.ssh_key.parent):
             folder.chmod(0o700)
 
     def claim(self) -> None:
-        """Mark a folder that is new or empty as a state folder of `up`. Raises `OtherFolder` for any other one."""
+        """Mark a new or empty folder as a state folder of `up`. Raises `NotAStateFolder` for any other folder."""
         self.state.mkdir(parents=True, exist_ok=True)
-        if self.is_ours():
+        if self.is_state_folder():
             return
         if found := sorted(each.name for each in self.state.iterdir() if each.name not in _MAY_BE_THERE):
-            raise OtherFolder(self.state, found)
+            raise NotAStateFolder(self.state, found)
         (self.state / _MARKER).write_text(
-            "This folder belongs to ./dev up; ./dev reset deletes what it holds.\n"
+            "This is the state folder of ./dev up; ./dev reset deletes its content.\n"
         )
 
-    def is_ours(self) -> bool:
-        """Whether `up` made this state folder, or took an empty one."""
+    def is_state_folder(self) -> bool:
+        """Return whether `up` has marked this folder as its state folder."""
         return (self.state / _MARKER).exists()
 
     def empty(self) -> None:
-        """Delete everything in the state folder; the marker last, so that an interrupted call can be repeated."""
+        """Delete the content of the state folder, the marker last, so that an interrupted call can be repeated."""
         for entry in sorted(self.state.iterdir(), key=lambda each: each.name == _MARKER):
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
@@ -152,22 +153,20 @@ class Layout:
                 entry.unlink()
 
     def remove_run(self) -> list[str]:
-        """Once nothing runs. Returns what was there to remove."""
+        """Delete the run folder after everything has stopped. Return the paths that were deleted."""
         if not self.run.exists():
             return []
         shutil.rmtree(self.run, ignore_errors=True)
         return [str(self.run)]
 
 
-class Hold:
-    """The right to run on a state folder, or to remove what a run left; the kernel gives it back with the process,
-    however that ends.
-    """
+class StateFolderLock:
+    """Lock on a state folder, needed to run on it or to remove leftovers. The kernel releases it with the process."""
 
     def __init__(self, layout: Layout) -> None:
         self._path = layout.state / LOCK
 
-    def __enter__(self) -> "Hold":
+    def __enter__(self) -> "StateFolderLock":
         self._file = self._path.open("a+")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -184,8 +183,8 @@ class Hold:
         self._file.close()
 
 
-def holder(layout: Layout) -> int | None:
-    """The process that runs on this state folder, if there is one."""
+def lock_holder(layout: Layout) -> int | None:
+    """Return the id of the process that holds the lock of this state folder, or None."""
     path = layout.state / LOCK
     if not path.exists():
         return None
@@ -198,7 +197,7 @@ def holder(layout: Layout) -> int | None:
 
 
 def write_private(path: Path, content: dict[str, object]) -> None:
-    """Replace a JSON file of secrets whole, readable by its owner alone."""
+    """Replace a JSON file of secrets atomically. Only its owner can read it."""
     write_private_text(path, json.dumps(content, indent=2))
 
 

@@ -1,4 +1,4 @@
-"""The leak check of `up --once`: the separate checker before and after, one snapshot for each node."""
+"""Leak check of `up --once`: run the separate leak checker before and after, with one snapshot per node."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from deploy.embedded.screen import Screen
 
 @dataclass(frozen=True, slots=True)
 class LeakCheck:
-    """Compares every node with what it was at `snapshot`, by a program that asks the agent nothing."""
+    """Compares every node with its snapshot, by a separate program that does not rely on the agent."""
 
     layout: Layout
     nodes: Nodes
@@ -22,22 +22,22 @@ class LeakCheck:
     screen: Screen
 
     def snapshot(self) -> None:
-        """Write down what the nodes hold now. Raises `CalledProcessError`."""
+        """Save what each node holds now. Raises `CalledProcessError` if the checker fails."""
         write_private_text(self.layout.redis_url_file, self.redis_url)
         for name in NODES:
             target = self.nodes.leak_target(name)
             self._checker("snapshot", "--out", str(self._file(name)), *target).check_returncode()
 
     def compare(self) -> bool:
-        """Show what was compared and what differs; True if nothing does."""
+        """Print what was compared and each difference. Return True if there is none."""
         clean = True
         for name in NODES:
             done = self._checker("compare", str(self._file(name)))
-            self.screen.say(f"leak check of {name}:")
+            self.screen.show(f"leak check of {name}:")
             for line in done.stdout.splitlines():
-                self.screen.note(line)
+                self.screen.detail(line)
             if done.stderr:
-                self.screen.note(done.stderr.strip())
+                self.screen.detail(done.stderr.strip())
             clean = clean and done.returncode == 0
         return clean
 

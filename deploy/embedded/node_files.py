@@ -1,4 +1,4 @@
-"""What the two nodes of an embedded Sliceplane are called, and the files that their agents begin with."""
+"""Names, slots and configuration files of the two nodes of an embedded Sliceplane."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ SLOTS: Final = (
 
 
 def host_file(layout: Layout, name: str) -> Path:
-    """Where a simulated host writes its state down."""
+    """Return the file in which a simulated host stores its state."""
     return layout.node(name) / "host.json"
 
 
@@ -25,7 +25,7 @@ def token_file(layout: Layout, name: str) -> Path:
 def write_configuration(
     layout: Layout, name: str, api_url: str, folder: Path, host: Mapping[str, object]
 ) -> Path:
-    """The agent's one configuration file."""
+    """Write the configuration file of a node's agent and return its path."""
     path = folder / "agent.json"
     write_private(
         path,

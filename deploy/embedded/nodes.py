@@ -1,6 +1,6 @@
-"""The two nodes of an embedded Sliceplane: lab nodes where the machine can carry them, simulated ones elsewhere.
+"""The two nodes of an embedded Sliceplane: lab nodes if the machine supports them, otherwise simulated ones.
 
-Both run the same agent on the same kind of configuration; what differs is what stands below it.
+Both kinds run the same agent with the same kind of configuration; only the host below the agent differs.
 """
 
 import ipaddress
@@ -10,14 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from deploy.embedded.children import REPOSITORY, Child, python_module
+from deploy.embedded.children import Child, installed_program
 from deploy.embedded.layout import Layout
 from deploy.embedded.node_files import NODES, host_file, write_configuration
 from deploy.embedded.ssh_key import ensure_key_pair
 from events.values import ImageName
 
 if TYPE_CHECKING:
-    from node_agent.lab.namespaces import LittleHost
+    from node_agent.lab.namespaces import LabHost
 
 NEEDED: Final = (
     "ovs-vswitchd",
@@ -30,16 +30,16 @@ NEEDED: Final = (
     "conntrack",
 )
 DOCUMENTED: Final = ipaddress.IPv4Network("203.0.113.0/24")
-"""Addresses of nobody's (RFC 5737), for hosts that exist in memory."""
-Say = Callable[[str], None]
+"""Addresses reserved for documentation (RFC 5737), used by hosts that exist only in memory."""
+ShowLine = Callable[[str], None]
 
 
 class GuestUnusable(Exception):
-    """A slice is active and its guest is not what was asked for."""
+    """A slice is active, but its guest does not match the request."""
 
 
 class Nodes(Protocol):
-    """Two nodes without agents at first; `start_agents` when there is a control plane to talk to."""
+    """Two nodes. `start` starts them without agents; `start_agents` needs a running control plane."""
 
     simulated: bool
 
@@ -47,39 +47,41 @@ class Nodes(Protocol):
 
     @property
     def management_addresses(self) -> tuple[str, ...]:
-        """Addresses of this machine at which nodes reach the control plane, beside loopback."""
+        """Addresses of this machine, besides loopback, at which nodes reach the control plane."""
         ...
 
     def start_agents(self, api_url: str) -> None: ...
 
     def public_address(self, name: str) -> str:
-        """An address of the node's uplink, at which it is reached from outside."""
+        """Return an address of the node's uplink at which it is reachable from outside."""
         ...
 
     def prove_login(self, endpoint: dict[str, Any], name: str) -> list[str]:
-        """Log in to the guest at `endpoint`, which should be called `name`, with the key of the request, and see
-        another key refused; returns what there is to show. Raises `GuestUnusable`.
+        """Log in to the guest at `endpoint` with the requested key and verify that it refuses another key.
+
+        The guest's host name must be `name`. Return the lines to show. Raises `GuestUnusable`.
         """
         ...
 
     @property
     def namespaces(self) -> dict[str, dict[str, str]]:
-        """For each node, by `via` of an endpoint: the file with a process in the network namespace from which it is
-        reached on this machine, for `sliceplane ssh`.
+        """Network namespaces for `sliceplane ssh`: by node, then by `via` of an endpoint.
+
+        Each value is the pid file of a process in the namespace from which the endpoint is reachable on this machine.
         """
         ...
 
     def leak_target(self, name: str) -> list[str]:
-        """Where the leak checker finds a node and what it keeps in files, as its options."""
+        """Return the leak checker's options that locate a node and its files."""
         ...
 
-    def tend(self) -> None: ...
+    def supervise(self) -> None: ...
 
     def stop(self) -> None: ...
 
 
-def why_not_real() -> str | None:
-    """Why this machine cannot carry lab nodes; None if it can."""
+def reason_lab_nodes_cannot_run() -> str | None:
+    """Return the reason why this machine cannot run lab nodes, or None if it can."""
     if os.geteuid() != 0:
         return "namespaces, Open vSwitch and libvirt need root"
     path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
@@ -88,8 +90,8 @@ def why_not_real() -> str | None:
 
 
 def sweep_leftovers(layout: Layout) -> list[str]:
-    """Remove the links that a killed `up` left on this machine; returns their names."""
-    if why_not_real() is not None:
+    """Remove the network links that a killed `up` left on this machine. Return their names."""
+    if reason_lab_nodes_cannot_run() is not None:
         return []
     from node_agent.lab.networks import sweep
 
@@ -97,28 +99,26 @@ def sweep_leftovers(layout: Layout) -> list[str]:
 
 
 class LabNodes:
-    """Real nodes: little hosts in namespaces, with guests under QEMU."""
+    """Real nodes: hosts in network namespaces, with guests in QEMU."""
 
     simulated = False
 
-    def __init__(self, layout: Layout, say: Say) -> None:
-        from node_agent.lab.lab import (
-            Lab,
-        )  # needs pyroute2, which a machine without root has not
+    def __init__(self, layout: Layout, show: ShowLine) -> None:
+        from node_agent.lab.lab import Lab  # needs pyroute2, which is not installed on a machine without root
 
-        self._layout, self._say = layout, say
+        self._layout, self._show = layout, show
         self.lab = Lab(layout.run_id, layout.state, NODES)
         self._images = layout.state / "images"
         self._api_url = ""
 
     def start(self) -> None:
-        from node_agent.images import Image, publish
+        from node_agent.host.images import Image, publish
         from node_agent.lab.guest import ensure_guest
 
         name = ImageName("lab-guest")
-        made = ensure_guest(self._images / name, self._say)
+        made = ensure_guest(self._images / name, self._show)
         publish(self._images, Image(name, made.kernel, made.initrd, made.cmdline))
-        self._say("starting two nodes: Open vSwitch, libvirt, their own namespaces")
+        self._show("starting two nodes with Open vSwitch and libvirt in their own namespaces")
         self.lab.start()
 
     @property
@@ -135,7 +135,7 @@ class LabNodes:
         path = write_configuration(
             self._layout, name, self._api_url, node.folder, {"datapath_type": "netdev"}
         )
-        node.start_daemon("agent", python_module("node_agent", str(path)), {"PYTHONPATH": str(REPOSITORY)})
+        node.start_daemon("agent", installed_program("sliceplane-agent", str(path)), {})
 
     def public_address(self, name: str) -> str:
         return self.lab.node(name).uplink_address
@@ -145,14 +145,14 @@ class LabNodes:
 
         command = ["hostname; uname -sr; ip -4 -o addr show scope global"]
         try:
-            said = self._login(endpoint, self._layout.ssh_key, command)
+            output = self._login(endpoint, self._layout.ssh_key, command)
         except LoginFailed as failure:
             raise GuestUnusable(str(failure)) from failure
-        if name not in said:
-            raise GuestUnusable(f"the guest does not carry the name of its allocation:\n{said}")
+        if name not in output:
+            raise GuestUnusable(f"the guest's host name is not {name}; the guest printed:\n{output}")
         self._prove_refusal(endpoint)
         return [
-            *(f"guest: {line.strip()}" for line in said.strip().splitlines()),
+            *(f"guest: {line.strip()}" for line in output.strip().splitlines()),
             "another key is refused",
         ]
 
@@ -167,7 +167,7 @@ class LabNodes:
             if not failure.refused:
                 raise GuestUnusable(str(failure)) from failure
         else:
-            raise GuestUnusable("the guest let a key in that nobody asked for")
+            raise GuestUnusable("the guest accepted an SSH key that the request does not contain")
 
     def _login(self, endpoint: dict[str, Any], key: Path, command: list[str]) -> str:
         from node_agent.lab.login import login
@@ -179,8 +179,8 @@ class LabNodes:
         site = str(self.lab.site.pid_file)
         return {name: {"node": str(self.lab.node(name).pid_file), "public": site} for name in NODES}
 
-    def _beside(self, endpoint: dict[str, Any]) -> "LittleHost":
-        """From where it is reached."""
+    def _beside(self, endpoint: dict[str, Any]) -> "LabHost":
+        """Return the host from which the endpoint is reachable."""
         return self.lab.site if endpoint["via"] == "public" else self.lab.node(endpoint["node_id"])
 
     def leak_target(self, name: str) -> list[str]:
@@ -195,11 +195,11 @@ class LabNodes:
             *("--namespace", f"ctl:{name}"),
         ]
 
-    def tend(self) -> None:
-        """Start a node again whose first process died; that process looks after its own daemons."""
+    def supervise(self) -> None:
+        """Restart a node if its first process has died. That process supervises the node's own daemons."""
         for name in NODES:
             if not self.lab.node(name).alive:
-                self._say(f"{name} ended and is started again")
+                self._show(f"{name} exited and is restarted")
                 self.lab.reboot(name)
                 self._start_agent(name)
 
@@ -208,18 +208,18 @@ class LabNodes:
 
 
 class SimulatedNodes:
-    """The same agents over hosts that exist in memory."""
+    """Two agents on simulated hosts, which exist only in memory."""
 
     simulated = True
     management_addresses: tuple[str, ...] = ()
 
-    def __init__(self, layout: Layout, say: Say) -> None:
+    def __init__(self, layout: Layout, show: ShowLine) -> None:
         self.namespaces: dict[str, dict[str, str]] = {}
-        self._layout, self._say = layout, say
+        self._layout, self._show = layout, show
         self._agents: list[Child] = []
 
     def start(self) -> None:
-        """Nothing: a simulated host begins with its agent."""
+        """Do nothing: a simulated host starts with its agent."""
 
     def start_agents(self, api_url: str) -> None:
         for name in NODES:
@@ -234,7 +234,7 @@ class SimulatedNodes:
             path = write_configuration(self._layout, name, api_url, folder, host)
             agent = Child(
                 name,
-                python_module("node_agent", str(path)),
+                installed_program("sliceplane-agent", str(path)),
                 self._layout.logs / f"{name}.log",
             )
             agent.start()
@@ -249,9 +249,9 @@ class SimulatedNodes:
     def leak_target(self, name: str) -> list[str]:
         return ["--simulated", str(host_file(self._layout, name))]
 
-    def tend(self) -> None:
+    def supervise(self) -> None:
         for agent in self._agents:
-            agent.tend(self._say)
+            agent.supervise(self._show)
 
     def stop(self) -> None:
         for agent in self._agents:

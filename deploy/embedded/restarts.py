@@ -1,7 +1,7 @@
-"""How often a supervised process is started again: at once after a long run, with growing pauses after short ones.
+"""Restart policy of a supervised process: at once after a long run, after growing pauses following short runs.
 
 The count only rises. A pause is measured from the last start, so a process that ran longer than the longest pause is
-started again at once.
+restarted at once.
 """
 
 import time
@@ -14,7 +14,7 @@ LONGEST_PAUSE_SECONDS: Final = 10.0
 
 @dataclass
 class Restarts:
-    """Starts of one process. Call `started` at each start, `counted` before each restart."""
+    """Restarts of one process. Call `started` at each start and `counted` before each restart."""
 
     count: int = 0
     _last_start: float = 0.0
@@ -23,7 +23,7 @@ class Restarts:
         self._last_start = time.monotonic()
 
     def is_due(self) -> bool:
-        """Whether the pause since the last start is over."""
+        """Return whether the pause since the last start is over."""
         return time.monotonic() - self._last_start >= self.pause_seconds
 
     def counted(self) -> None:

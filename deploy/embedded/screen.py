@@ -1,6 +1,4 @@
-"""What people see of `up`: a line for each thing that happened, with its time, and a spinner while something takes
-long.
-"""
+"""Terminal output of `up`: one timestamped line per action, and a spinner during a long step."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -19,50 +17,50 @@ DETAILS: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
     "allocation.slice_address_observed": lambda data: (
         f"{data['actual_ip'] or 'none yet'} ({data['lease_state']})"
     ),
-    "allocation.slice_ready": lambda data: f"{data['address']}:{data['port']} says {data['banner']}",
+    "allocation.slice_ready": lambda data: f"{data['address']}:{data['port']} sent {data['banner']}",
     "slot.released": lambda data: f"absent: {', '.join(data['absent'])}",
 }
 
 
 class Screen:
-    """Lines on standard output. On a terminal the step under way has a spinner; elsewhere it has two lines."""
+    """Lines on standard output. On a terminal a running step has a spinner; elsewhere it prints a line at each end."""
 
     def __init__(self) -> None:
         self.console = Console(highlight=False, soft_wrap=True)
         self._began = time.monotonic()
 
-    def say(self, text: str) -> None:
-        """Something begins or happened."""
+    def show(self, text: str) -> None:
+        """Print a line with the elapsed time."""
         self.console.print(f"[dim]{self._clock()}[/] {escape(text)}")
 
-    def note(self, text: str) -> None:
-        """A detail of what was said last."""
+    def detail(self, text: str) -> None:
+        """Print a detail of the previous line, indented."""
         self.console.print(f"[dim]{'':>8}[/]   {escape(text)}")
 
-    def good(self, text: str) -> None:
+    def success(self, text: str) -> None:
         self.console.print(f"[dim]{self._clock()}[/] [bold green]{escape(text)}[/]")
 
-    def bad(self, text: str) -> None:
+    def error(self, text: str) -> None:
         self.console.print(f"[dim]{self._clock()}[/] [bold red]{escape(text)}[/]")
 
     @contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """Show that `text` is under way, then how long it took."""
+        """Show that the step `text` is running, then its duration."""
         began = time.monotonic()
         if not self.console.is_terminal:
-            self.say(f"{text} ...")
+            self.show(f"{text} ...")
         with self.console.status(f"{escape(text)} ..."):
             yield
-        self.say(f"{text}: {time.monotonic() - began:.1f} s")
+        self.show(f"{text}: {time.monotonic() - began:.1f} s")
 
     def event(self, event: dict[str, Any], first: dict[str, Any]) -> None:
-        """An event of an allocation's story, with the time since its first."""
-        took = _moment(event["recorded_at"]) - _moment(first["recorded_at"])
+        """Print an event of an allocation's timeline with the time since the first shown event."""
+        elapsed = _seconds(event["recorded_at"]) - _seconds(first["recorded_at"])
         explain = DETAILS.get(event["type"], _reason)
         detail = explain(event["data"])
         name = f"[bold]{event['type']}[/]" if event["type"].startswith("allocation.") else event["type"]
         self.console.print(
-            f"[dim]{self._clock()}[/]   [cyan]+{took:6.2f} s[/] {name} [dim]{event['actor']}[/] {escape(detail)}"
+            f"[dim]{self._clock()}[/]   [cyan]+{elapsed:6.2f} s[/] {name} [dim]{event['actor']}[/] {escape(detail)}"
         )
 
     def _clock(self) -> str:
@@ -70,13 +68,13 @@ class Screen:
 
 
 def _reason(data: dict[str, Any]) -> str:
-    """The event's reason, or its admin's `why`, in words; empty for an event without one."""
+    """Return the text of the event's reason, or an empty string for an event without one."""
     match data:
-        case {"reason": {"message": str(words)}} | {"reason": str(words)} | {"why": str(words)}:
+        case {"reason": {"message": str(words)}} | {"reason": str(words)} | {"reason": str(words)}:
             return words
         case _:
             return ""
 
 
-def _moment(text: str) -> float:
+def _seconds(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()

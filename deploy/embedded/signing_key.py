@@ -1,4 +1,4 @@
-"""The key that the control plane signs orders with, made at the first start and kept in the state folder."""
+"""The key with which the control plane signs orders, created at the first start and kept in the state folder."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from tasks.signing import new_private_key
 
 
 def ensure_signing_key(path: Path) -> Path:
-    """An Ed25519 key at `path` (PKCS #8, PEM, 0600); one that is there stays."""
+    """Create an Ed25519 key at `path` (PKCS #8, PEM, mode 0600) if there is none. Return `path`."""
     if not path.exists():
         write_private_text(path, new_private_key().decode())
     return path

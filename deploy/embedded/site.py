@@ -1,4 +1,4 @@
-"""A whole Sliceplane on two lab nodes, for whoever drives one from a program: a bench, a test of faults."""
+"""A complete Sliceplane on two lab nodes, for programs that control one: benchmarks and fault tests."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.embedded.client import Api
+from deploy.embedded.demonstration import Demonstration
 from deploy.embedded.layout import Layout
 from deploy.embedded.nodes import LabNodes
 from deploy.embedded.screen import Screen
 from deploy.embedded.stack import Stack
-from deploy.embedded.story import Story
 
 
 @dataclass(frozen=True)
-class Site:
-    """What runs, and an admin's key to it."""
+class LabSite:
+    """A running control plane with two nodes, and an admin's API key."""
 
     layout: Layout
     stack: Stack
@@ -28,10 +28,10 @@ class Site:
 
 
 @contextmanager
-def running_site(state: Path, images: Path, *, replicas: int) -> Iterator[Site]:
-    """So many replicas of every program, and two nodes whose slots are approved. `images` keeps the guest's image.
+def running_site(state: Path, images: Path, *, replicas: int) -> Iterator[LabSite]:
+    """Run `replicas` of every program, and two nodes with approved slots. `images` is the folder of the guest image.
 
-    Whatever came up is ended, also when the rest did not.
+    At the end, and if a part does not start, everything that was started is stopped.
     """
     layout, screen = Layout(state), Screen()
     layout.ensure()
@@ -39,17 +39,17 @@ def running_site(state: Path, images: Path, *, replicas: int) -> Iterator[Site]:
     (state / "images").symlink_to(images)
     with ExitStack() as up:
         up.callback(layout.remove_run)
-        nodes = LabNodes(layout, screen.say)
+        nodes = LabNodes(layout, screen.show)
         up.callback(nodes.stop)
         nodes.start()
         stack = Stack(
-            layout, nodes.management_addresses, screen.say, replicas=replicas, namespaces=nodes.namespaces
+            layout, nodes.management_addresses, screen.show, replicas=replicas, namespaces=nodes.namespaces
         )
         up.callback(stack.stop)
         stack.start()
-        site = Site(layout, stack, nodes, stack.ensure_key())
-        story = Story(layout, site.api, nodes, screen, stack.tend)
-        story.admit_nodes()
+        site = LabSite(layout, stack, nodes, stack.ensure_key())
+        demonstration = Demonstration(layout, site.api, nodes, screen, stack.supervise)
+        demonstration.admit_nodes()
         nodes.start_agents(stack.node_api_url)
-        story.await_nodes({})
+        demonstration.await_nodes({})
         yield site

@@ -1,4 +1,4 @@
-"""The key pair that `up` puts into its request."""
+"""The SSH key pair that `up` uses in its request."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from control_plane.cli.own_keys import make_key_pair
 
 
 def ensure_key_pair(path: Path) -> str:
-    """An OpenSSH Ed25519 key at `path` (0600), its public half beside it; returns the public line."""
+    """Create an OpenSSH Ed25519 key at `path` (mode 0600) and `path`.pub if missing. Return the public key line."""
     public = path.with_name(f"{path.name}.pub")
     if not public.exists():
         path.unlink(missing_ok=True)  # left by a crash between the two files

@@ -1,8 +1,8 @@
-"""The control plane on one machine: Postgres, Redis, API, dispatcher and projector, in that order and back.
+"""The control plane on one machine: Postgres, Redis, API, dispatcher and projector, started in this order.
 
-A server or program that ends is started again on its data, with growing pauses, for as long as the stack runs; its
-clients retry meanwhile. Only a first start that fails ends the stack. API and Redis use TLS with certificates of a CA
-of the state folder. A Redis that was built without TLS listens on loopback alone.
+A server or program that exits is restarted on its data, with growing pauses, as long as the stack runs; meanwhile its
+clients retry. Only a failed first start ends the stack. API and Redis use TLS with certificates of a CA in the state
+folder. A Redis that was built without TLS listens on loopback only.
 """
 
 import contextlib
@@ -19,45 +19,45 @@ import httpx
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.engine import URL
 
+from control_plane.programs import SERVER, Program
+from control_plane.schema import MigrationFailed, migrate
 from deploy.embedded import certificates
 from deploy.embedded import redis as embedded_redis
-from deploy.embedded.children import REPOSITORY, Child, python_module
+from deploy.embedded.children import REPOSITORY, Child, installed_program
 from deploy.embedded.layout import Layout, default_state, write_private
 from deploy.embedded.postgres import PostgresServer
 from deploy.embedded.postgres_cluster import PostgresUnavailable
 from deploy.embedded.restarts import Restarts
-from deploy.embedded.schema import migrate
 from deploy.embedded.signing_key import ensure_signing_key
 from tasks.trust import trust
 
-PROGRAMS: Final = ("api", "dispatcher", "projector")
 READY_SECONDS: Final = 30.0
 API_PORT: Final = 8080
-Say = Callable[[str], None]
+ShowLine = Callable[[str], None]
 
 
 class StackFailed(Exception):
-    """A part of the control plane did not come up; the message says which and where its log is."""
+    """A part of the control plane did not start; the message names the part and its log."""
 
 
 class Stack:
-    """`start` brings everything up on loopback and on `addresses`; `tend` keeps it up; `stop` ends it.
+    """A control plane: `start` starts it on loopback and on `addresses`, `tend` restarts what exits, `stop` ends it.
 
-    Of each program there are `replicas`, called `api`, `api-2`, ...; each API has a port of its own. `namespaces` goes
-    into the client file, for `sliceplane ssh`. Slices are placed on simulated nodes if `simulated_nodes` is true.
+    Each program runs `replicas` times, named `api`, `api-2`, ...; each API has its own port. `namespaces` is written
+    into the client file, for `sliceplane ssh`. If `simulated_nodes` is true, slices are placed on simulated nodes.
     """
 
     def __init__(
         self,
         layout: Layout,
         addresses: Sequence[str],
-        say: Say,
+        show: ShowLine,
         *,
         replicas: int = 1,
         namespaces: Mapping[str, Mapping[str, str]] | None = None,
         simulated_nodes: bool = False,
     ) -> None:
-        self._layout, self._say, self._namespaces = layout, say, namespaces or {}
+        self._layout, self._show, self._namespaces = layout, show, namespaces or {}
         self._simulated_nodes = simulated_nodes
         self._addresses = ("127.0.0.1", *addresses)
         self._apis = replicas_of("api", replicas)
@@ -73,7 +73,7 @@ class Stack:
 
     @property
     def queue_address(self) -> str:
-        """Where nodes reach the API and Redis."""
+        """Address at which nodes reach the API and Redis."""
         return self._addresses[-1]
 
     @property
@@ -82,7 +82,7 @@ class Stack:
 
     @property
     def api_urls(self) -> tuple[str, ...]:
-        """Every API."""
+        """URLs of all API replicas."""
         return tuple(f"https://127.0.0.1:{self._ports[name]}" for name in self._apis)
 
     @property
@@ -96,27 +96,33 @@ class Stack:
 
     @property
     def admin_dsn(self) -> str:
-        """The database as its superuser: for looking, in tests."""
+        """Connection string of the database's superuser, with which tests inspect the database."""
         return self._postgres.admin_dsn
 
     @property
     def servers(self) -> dict[str, int]:
-        """Process ids of the servers that were started: Postgres' first process, and Redis."""
+        """Process ids of the servers that were started: the first Postgres process, and Redis."""
         redis = None if self._redis is None else self._redis.process
         found = {"postgres": self._postgres.process, "redis": redis}
         return {name: process.pid for name, process in found.items() if process is not None}
 
     def start(self) -> None:
-        """Raises `StackFailed`, `PostgresUnavailable`, `RedisNotFound` or `RedisDidNotStart`."""
+        """Start everything and wait for the APIs.
+
+        Raises `StackFailed`, `PostgresUnavailable`, `RedisNotFound` or `RedisDidNotStart`.
+        """
         self._open.callback(self._postgres.stop)
         self._postgres.start()
-        migrate(self._postgres.admin_dsn)
+        try:
+            migrate(self._postgres.admin_dsn)
+        except MigrationFailed as failed:
+            raise StackFailed(f"the database cannot be migrated: {failed}") from failed
         self._start_redis()
-        for program in PROGRAMS:
+        for program in Program:
             for name, api in zip(replicas_of(program, self._replicas), self._apis, strict=True):
                 child = Child(
                     name,
-                    python_module("control_plane", program),
+                    installed_program(SERVER, program),
                     self._layout.logs / f"{name}.log",
                     self.environment(api),
                 )
@@ -129,29 +135,29 @@ class Stack:
     def stop(self) -> None:
         self._open.close()
 
-    def tend(self) -> None:
-        """Start every process again that has ended; one that cannot be started is retried after a pause."""
+    def supervise(self) -> None:
+        """Restart every process that has exited. A failed restart is retried after a pause."""
         if self._postgres.process is None or self._postgres.process.poll() is not None:
             self._restart("PostgreSQL", self._postgres.launch)
         if self._redis is not None and self._redis.process.poll() is not None:
             self._restart("Redis", self._start_redis)
         for child in self.programs.values():
-            child.tend(self._say)
+            child.supervise(self._show)
 
     def _restart(self, server: str, start: Callable[[], None]) -> None:
         restarts = self._restarts[server]
         if not restarts.is_due():
             return
         restarts.counted()
-        self._say(f"{server} ended and is started again")
+        self._show(f"{server} exited and is restarted")
         try:
             start()
         except (PostgresUnavailable, embedded_redis.RedisDidNotStart, OSError) as error:
-            self._say(f"{server} did not start; next try in {restarts.pause_seconds:g} s: {error}")
+            self._show(f"{server} did not start; next attempt in {restarts.pause_seconds:g} s: {error}")
 
     def environment(self, api: str = "api") -> dict[str, str]:
-        """What the control plane's programs are told; `api` is the replica whose port they take."""
-        database = _url(self._postgres.app_dsn)
+        """Return the environment of the control plane's programs; `api` is the replica that provides the port."""
+        database = sqlalchemy_url(self._postgres.app_dsn)
         over_tls = self._redis is not None and self._redis.ca is not None
         return {
             "SLICEPLANE_DATABASE_URL": database.render_as_string(hide_password=False),
@@ -167,16 +173,16 @@ class Stack:
         }
 
     def ensure_key(self) -> str:
-        """An admin's API key that works: the one in the client file, or a new one put there."""
+        """Return a valid admin API key: the one in the client file, or a new one that is written there."""
         path = self._layout.client_file
         if path.exists():
-            known = json.loads(path.read_text())
-            if self._accepts(known["api_key"]):
-                self._write_client_file(known["api_key"])
-                return str(known["api_key"])
-        made = self._run("control_plane", "issue-key", "admin").strip()
-        self._write_client_file(made)
-        return made
+            stored = json.loads(path.read_text())
+            if self._accepts(stored["api_key"]):
+                self._write_client_file(stored["api_key"])
+                return str(stored["api_key"])
+        new_key = self._run(SERVER, "issue-key", "admin").strip()
+        self._write_client_file(new_key)
+        return new_key
 
     def _write_client_file(self, api_key: str) -> None:
         ca = self.certificates.ca.read_text()
@@ -193,12 +199,12 @@ class Stack:
 
     def _accepts(self, key: str) -> bool:
         headers = {"Authorization": f"Bearer {key}"}
-        answer = httpx.get(f"{self.api_url}/v1/skus", headers=headers, timeout=10, verify=self.trusted)
-        return answer.status_code == httpx.codes.OK
+        response = httpx.get(f"{self.api_url}/v1/skus", headers=headers, timeout=10, verify=self.trusted)
+        return response.status_code == httpx.codes.OK
 
-    def _run(self, *words: str) -> str:
+    def _run(self, program: str, *words: str) -> str:
         done = subprocess.run(
-            python_module(*words),
+            installed_program(program, *words),
             cwd=REPOSITORY,
             env={**os.environ, **self.environment()},
             capture_output=True,
@@ -206,19 +212,21 @@ class Stack:
             check=False,
         )
         if done.returncode != 0:
-            raise StackFailed(f"{' '.join(words)} failed:\n{done.stderr.strip()}")
+            raise StackFailed(f"{' '.join((program, *words))} failed:\n{done.stderr.strip()}")
         return done.stdout
 
     def _start_redis(self) -> None:
         server = embedded_redis.find_server()
-        secure = embedded_redis.speaks_tls(server)
+        secure = embedded_redis.supports_tls(server)
         if self._redis is None:
             self._open.callback(self._stop_redis)
             if not secure:
-                self._say(f"{server} was built without TLS: Redis is plain, and on loopback alone")
+                self._show(
+                    f"{server} was built without TLS: Redis is unencrypted and listens on loopback only"
+                )
         if not secure and len(self._addresses) > 1:
             raise StackFailed(
-                f"nodes reach Redis over a network and {server} has no TLS: install Debian's redis-server"
+                f"nodes reach Redis over a network, but {server} was built without TLS: install Debian's redis-server"
             )
         self._redis = embedded_redis.start(
             self._layout.state / "redis",
@@ -236,16 +244,18 @@ class Stack:
         deadline = time.monotonic() + READY_SECONDS
         while time.monotonic() < deadline:
             with contextlib.suppress(httpx.TransportError):
-                answer = httpx.get(f"{url}/readyz/postgres", timeout=2, verify=self.trusted)
-                if answer.status_code == httpx.codes.OK:
+                response = httpx.get(f"{url}/readyz/postgres", timeout=2, verify=self.trusted)
+                if response.status_code == httpx.codes.OK:
                     return
-            self.tend()
+            self.supervise()
             time.sleep(0.05)
-        raise StackFailed(f"the API did not answer; its log is {self._layout.logs / 'api.log'}")
+        raise StackFailed(
+            f"the API at {url} was not ready within {READY_SECONDS:.0f} s; see the logs in {self._layout.logs}"
+        )
 
 
-def _url(dsn: str) -> URL:
-    """A server's connection string as SQLAlchemy wants it."""
+def sqlalchemy_url(dsn: str) -> URL:
+    """Convert a libpq connection string into an SQLAlchemy URL."""
     options = {name: str(value) for name, value in conninfo_to_dict(dsn).items()}
     return URL.create(
         "postgresql+psycopg",
@@ -257,21 +267,21 @@ def _url(dsn: str) -> URL:
 
 
 def replicas_of(program: str, count: int) -> tuple[str, ...]:
-    """The names of a program's replicas."""
+    """Return the names of a program's replicas."""
     return (program, *(f"{program}-{number}" for number in range(2, count + 1)))
 
 
 def _ports(layout: Layout, apis: Sequence[str]) -> dict[str, int]:
-    """The same ports at every start, where they are free: what enrolled once finds its way back.
+    """Return the port of each server: the same as at the last start if it is free, so that enrolled nodes reconnect.
 
-    Only the default state folder asks for the well-known port at first: two that start at once could both find it
-    free, and one would then talk to the other's API.
+    Only the default state folder tries the well-known port first: two concurrent starts could both find it free, and
+    one would then connect to the other's API.
     """
     path = layout.state / "ports.json"
     api = API_PORT if layout.state == default_state() else 0
-    known: dict[str, int] = json.loads(path.read_text()) if path.exists() else {"api": api, "redis": 0}
-    known = {**dict.fromkeys(apis, 0), **known}
-    ports = {name: port if port and _is_free(port) else _free_port() for name, port in known.items()}
+    stored: dict[str, int] = json.loads(path.read_text()) if path.exists() else {"api": api, "redis": 0}
+    stored = {**dict.fromkeys(apis, 0), **stored}
+    ports = {name: port if port and _is_free(port) else _free_port() for name, port in stored.items()}
     write_private(path, dict(ports))
     return ports
 

@@ -1,8 +1,8 @@
-"""`./dev up`: everything on one machine, a first slice on it, and an orderly end whatever happens.
+"""`./dev up`: start everything on one machine, create a first slice, and stop in order in every case.
 
-Order: nodes without agents, control plane, enrolments, agents, story. The end goes the other way, also after
-Ctrl-C at any moment; a second Ctrl-C does not cut the clean-up short. What is kept lies in the state folder, and
-the next `up` goes on from there.
+Order: nodes without agents, control plane, enrolments, agents, demonstration. Stopping uses the reverse order, also
+after Ctrl-C at any moment; a second Ctrl-C does not interrupt the clean-up. The state folder is kept, and the next `up`
+continues from it.
 """
 
 import contextlib
@@ -17,31 +17,31 @@ from typing import Any
 import structlog
 
 from deploy.embedded.client import Api
-from deploy.embedded.layout import Hold, Layout
+from deploy.embedded.demonstration import ONCE_LABEL, Demonstration
+from deploy.embedded.layout import Layout, StateFolderLock
 from deploy.embedded.leaks import LeakCheck
-from deploy.embedded.nodes import LabNodes, Nodes, SimulatedNodes, why_not_real
+from deploy.embedded.nodes import LabNodes, Nodes, SimulatedNodes, reason_lab_nodes_cannot_run
 from deploy.embedded.screen import Screen
 from deploy.embedded.stack import Stack
-from deploy.embedded.story import ONCE_LABEL, Story
 from deploy.setup.interrupts import raise_interrupts
 
 
 def up(layout: Layout, screen: Screen, *, once: bool, simulated: bool) -> int:
-    """Bring everything up, show it, and stay (or, `once`, take it down again). Returns the exit code.
+    """Start everything, show it, and keep running (or, with `once`, stop again). Return the exit code.
 
-    Raises what a part that does not come up raises; everything that was started is stopped by then.
+    Raises the exception of a part that does not start, after stopping everything that was started.
     """
     layout.claim()
-    # Nothing is made outside of the state folder before it is ours: whoever holds it may be removing that.
-    with Hold(layout), contextlib.ExitStack() as opened:
+    # Create nothing outside the state folder before this process holds its lock: another process may be removing it.
+    with StateFolderLock(layout), contextlib.ExitStack() as opened:
         opened.callback(
-            screen.say,
+            screen.show,
             "everything is stopped; the state is kept in " + str(layout.state),
         )
-        _unwind_through(opened, layout.remove_run)
-        # Until here there was nothing to undo.
+        _stop_at_end(opened, layout.remove_run)
+        # Until here there is nothing to undo.
         raise_interrupts()
-        signal.signal(signal.SIGTERM, _end)
+        signal.signal(signal.SIGTERM, _raise_interrupt)
         with _announced_stop(screen):
             return _run(layout, screen, opened, once=once, simulated=simulated)
 
@@ -50,115 +50,115 @@ def _run(layout: Layout, screen: Screen, opened: contextlib.ExitStack, *, once: 
     layout.ensure()
     _log_to(layout.logs / "up.log")
     nodes = _choose_nodes(layout, screen, simulated=simulated)
-    _unwind_through(opened, nodes.stop)
+    _stop_at_end(opened, nodes.stop)
     nodes.start()
     stack = Stack(
         layout,
         nodes.management_addresses,
-        screen.say,
+        screen.show,
         namespaces=nodes.namespaces,
         simulated_nodes=nodes.simulated,
     )
-    _unwind_through(opened, stack.stop)
-    screen.say("starting the control plane: PostgreSQL, Redis, API, dispatcher, projector")
+    _stop_at_end(opened, stack.stop)
+    screen.show("starting the control plane: PostgreSQL, Redis, API, dispatcher, projector")
     stack.start()
-    story = _story(layout, stack, nodes, screen)
-    story.admit_nodes()
-    before = story.last_seen()
+    demonstration = _demonstration(layout, stack, nodes, screen)
+    demonstration.admit_nodes()
+    before = demonstration.last_seen()
     nodes.start_agents(stack.node_api_url)
-    story.await_nodes(before)
-    return _run_once(story, stack) if once else _stay(story, stack)
+    demonstration.await_nodes(before)
+    return _run_once(demonstration, stack) if once else _stay(demonstration, stack)
 
 
 @contextlib.contextmanager
 def _announced_stop(screen: Screen) -> Iterator[None]:
-    """Print at once that an interrupt is being obeyed: the clean-up takes seconds."""
+    """Print a line as soon as an interrupt arrives, because the clean-up takes seconds."""
     try:
         yield
     except KeyboardInterrupt:
-        screen.say("stopping ...")
+        screen.show("stopping ...")
         raise
 
 
-def _unwind_through(opened: contextlib.ExitStack, stop: Any) -> None:
-    """Stop a part at the end, and from then on let no Ctrl-C interrupt the stopping."""
+def _stop_at_end(opened: contextlib.ExitStack, stop: Any) -> None:
+    """Register `stop` for the end. Once it starts, Ctrl-C no longer interrupts the clean-up."""
     opened.callback(stop)
     opened.callback(_ignore_interrupts)
 
 
 def _choose_nodes(layout: Layout, screen: Screen, *, simulated: bool) -> Nodes:
-    """Real nodes where the machine can carry them. Raises `OtherNodes` for a state folder of the other kind."""
-    why = "asked for" if simulated else why_not_real()
-    layout.remember_nodes("real" if why is None else "simulated")
-    if why is None:
-        return LabNodes(layout, screen.say)
-    screen.say(f"simulated nodes ({why}): the same agent over hosts in memory")
-    return SimulatedNodes(layout, screen.say)
+    """Return real nodes if this machine supports them. Raises `NodeKindMismatch` for a state folder of other nodes."""
+    reason = "requested with --simulated" if simulated else reason_lab_nodes_cannot_run()
+    layout.record_node_kind("real" if reason is None else "simulated")
+    if reason is None:
+        return LabNodes(layout, screen.show)
+    screen.show(f"simulated nodes ({reason}): the real agent runs on hosts that exist only in memory")
+    return SimulatedNodes(layout, screen.show)
 
 
-def _story(layout: Layout, stack: Stack, nodes: Nodes, screen: Screen) -> Story:
-    def tend() -> None:
-        stack.tend()
-        nodes.tend()
+def _demonstration(layout: Layout, stack: Stack, nodes: Nodes, screen: Screen) -> Demonstration:
+    def supervise() -> None:
+        stack.supervise()
+        nodes.supervise()
 
-    return Story(
+    return Demonstration(
         layout,
         Api(stack.api_url, stack.ensure_key(), stack.trusted),
         nodes,
         screen,
-        tend,
+        supervise,
     )
 
 
-def _run_once(story: Story, stack: Stack) -> int:
-    story.release_leftovers()
-    story.resume()
-    check = LeakCheck(story.layout, story.nodes, stack.redis_url, story.screen)
+def _run_once(demonstration: Demonstration, stack: Stack) -> int:
+    demonstration.release_leftovers()
+    demonstration.resume()
+    check = LeakCheck(demonstration.layout, demonstration.nodes, stack.redis_url, demonstration.screen)
     check.snapshot()
-    allocation = story.create(ONCE_LABEL)
-    story.use(allocation)
-    story.release(allocation["id"])
+    allocation = demonstration.create(ONCE_LABEL)
+    demonstration.use(allocation)
+    demonstration.release(allocation["id"])
     if not check.compare():
-        story.screen.bad("the nodes are not clean")
+        demonstration.screen.error("the nodes are not clean: the leak check above lists the differences")
         return 1
-    story.screen.good("a slice was made, used and released, and nothing of it is left")
-    for other in story.others():
-        story.screen.note(
-            f"another slice is {other['state']} here: {other['id']}, labels {_words(other['labels'])}"
+    demonstration.screen.success("a slice was made, used and released, and nothing of it is left")
+    for other in demonstration.others():
+        demonstration.screen.detail(
+            f"another slice is {other['state']} here: {other['id']}, labels {_label_text(other['labels'])}"
         )
     return 0
 
 
-def _words(labels: Mapping[str, str]) -> str:
+def _label_text(labels: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in labels.items()) or "none"
 
 
-def _stay(story: Story, stack: Stack) -> int:
-    story.release_leftovers()
-    active = story.resume() or [story.create()]
+def _stay(demonstration: Demonstration, stack: Stack) -> int:
+    demonstration.release_leftovers()
+    active = demonstration.resume() or [demonstration.create()]
     for allocation in active:
-        story.use(allocation)
-    _explain(story, stack, active)
+        demonstration.use(allocation)
+    _explain(demonstration, stack, active)
     while True:
-        story.tend()
+        demonstration.supervise()
         time.sleep(0.5)
 
 
-def _explain(story: Story, stack: Stack, active: list[dict[str, Any]]) -> None:
-    screen = story.screen
-    screen.good(f"active: {', '.join(each['id'] for each in active)}")
-    screen.note("Ctrl-C stops everything; the state is kept.")
-    screen.note(f"API   {stack.api_url}/docs   (key and CA in {story.layout.client_file})")
-    screen.note(f"CLI   export SLICEPLANE_CONFIG={shlex.quote(str(story.layout.client_file))}")
-    screen.note("try   .venv/bin/sliceplane allocations list")
-    screen.note(f"logs  {story.layout.logs}")
-    if not story.nodes.simulated:
+def _explain(demonstration: Demonstration, stack: Stack, active: list[dict[str, Any]]) -> None:
+    screen = demonstration.screen
+    screen.success(f"active slices: {', '.join(each['id'] for each in active)}")
+    screen.detail("Ctrl-C stops everything; the state is kept.")
+    screen.detail(f"API   {stack.api_url}/docs   (key and CA in {demonstration.layout.client_file})")
+    screen.detail(f"CLI   export SLICEPLANE_CONFIG={shlex.quote(str(demonstration.layout.client_file))}")
+    screen.detail("try   .venv/bin/sliceplane allocations list")
+    screen.detail(f"logs  {demonstration.layout.logs}")
+    if not demonstration.nodes.simulated:
         for each in active:
-            screen.note(f"ssh   .venv/bin/sliceplane ssh {each['id']}")
+            screen.detail(f"ssh   .venv/bin/sliceplane ssh {each['id']}")
 
 
 def _log_to(path: Path) -> None:
-    """What the lab logs is for whoever looks for a fault, not for the screen."""
+    """Write the log lines of the lab to a file for troubleshooting; they do not belong on the screen."""
     structlog.configure(
         processors=[
             structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -168,7 +168,7 @@ def _log_to(path: Path) -> None:
     )
 
 
-def _end(_number: int, _frame: FrameType | None) -> None:
+def _raise_interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 

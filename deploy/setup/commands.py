@@ -1,7 +1,8 @@
-"""Programs that the set-up runs: their output goes to one log, and a failure says what to do about it.
+"""Programs that the set-up runs. Their output goes to one log file; an error states what to do.
 
-Each runs in a process group of its own, so that a Ctrl-C reaches us alone and we end all of it, grandchildren
-included, before whoever called us undoes something (a policy file, a half-made folder) that they would need.
+Each program runs in its own process group, so that Ctrl-C interrupts only the set-up. The set-up then ends the whole
+group, including grandchildren, before its callers undo anything that the group still needs (a policy file, an
+incomplete folder).
 """
 
 import ctypes
@@ -21,16 +22,16 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 class SetupFailed(Exception):
-    """The set-up cannot go on; the message tells a person why and what to do."""
+    """The set-up cannot continue; the message states the reason and what to do."""
 
 
 class CommandFailed(SetupFailed):
-    """A program ended badly. `output` is all it wrote."""
+    """A program exited with a code other than 0. `output` is everything that it wrote."""
 
     def __init__(self, command: Sequence[str], code: int, output: str, *, advice: str, log: Path) -> None:
         tail = "\n".join("  " + line for line in output.splitlines()[-_TAIL_LINES:])
         super().__init__(
-            f"`{' '.join(command[:6])} ...` ended with {code}:\n{tail}\n{advice}\nThe whole log: {log}"
+            f"`{' '.join(command[:6])} ...` exited with code {code}:\n{tail}\n{advice}\nThe complete log is in {log}"
         )
         self.output = output
 
@@ -39,12 +40,12 @@ def run(
     command: Sequence[str],
     log: Path,
     *,
-    advice: str = "Run ./dev again once that is mended.",
+    advice: str = "Correct the problem, then run ./dev again.",
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """Runs `command` to its end and returns what it wrote (also appended to `log`).
+    """Run `command` until it exits and return its output, which is also appended to `log`.
 
-    Raises CommandFailed, with `advice`, when it does not end with 0; SetupFailed when there is no such program.
+    Raises `CommandFailed`, with `advice`, if the exit code is not 0, and `SetupFailed` if the program does not exist.
     """
     with log.open("ab") as written:
         written.write(f"\n$ {' '.join(command)}\n".encode())
@@ -70,29 +71,32 @@ def _wait(command: Sequence[str], output: int, environment: Mapping[str, str]) -
             start_new_session=True,
         )
     except FileNotFoundError:
-        raise SetupFailed(f"The program {command[0]} is missing on this machine.") from None
+        raise SetupFailed(
+            f"The program {command[0]} is not installed on this machine. Install it, then run ./dev again."
+        ) from None
     try:
         return child.wait()
     except BaseException:
-        # At once: the programs may take seconds to end.
+        # Printed before the wait below, because the programs may take seconds to exit.
         sys.stderr.write("\nstopping ...\n")
         _end_group(child.pid)
         raise
 
 
 def _end_group(group: int) -> None:
-    """Ends a process group and returns when the last of it is gone."""
-    # Orphans of the group become our children, or nobody could tell when a dpkg left by apt has ended.
+    """Terminate a process group and return when its last process is gone. Kill it after a timeout."""
+    # As a subreaper, this process adopts the orphans of the group and can wait for them. Without it, the end of a dpkg
+    # that apt left behind could not be detected.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     deadline = time.monotonic() + _TERMINATE_SECONDS
     os.killpg(group, signal.SIGTERM)
-    while _is_there(group):
+    while _has_processes(group):
         if time.monotonic() > deadline:
             os.killpg(group, signal.SIGKILL)
         time.sleep(_POLL_SECONDS)
 
 
-def _is_there(group: int) -> bool:
+def _has_processes(group: int) -> bool:
     try:
         while os.waitpid(-group, os.WNOHANG) != (0, 0):
             pass

@@ -1,9 +1,9 @@
-"""Debian's packages for real nodes, installed as root without a server started or a kernel installed.
+"""Debian packages for real nodes, installed as root without starting a server or installing a kernel.
 
-Order: see what is missing by a witness file each (15 stats, so that every run can afford it), ask apt what it would
-do, refuse a kernel, deny service starts, install, and disable at boot the servers that came with the packages: the
-product starts its own, and the distribution's must not appear on the user's host, now or later.
-A crash inside apt leaves the mark with the names of what was arriving; the next run lets dpkg finish what it began.
+Order: find missing packages by one file each (15 stat calls, cheap enough for every run), simulate the installation
+with apt, refuse if it includes a kernel, deny service starts, install, and disable the installed servers at boot. The
+product starts its own servers; the distribution's must never run on the user's host. If apt is killed, the mark file
+keeps the names of the packages being installed; the next run lets dpkg finish them.
 """
 
 import os
@@ -15,7 +15,7 @@ from typing import Final
 from deploy.setup.commands import CommandFailed, SetupFailed, run
 from deploy.setup.service_denial import services_denied
 
-# package -> a file that is there when the package is
+# Package name -> a file that exists if the package is installed.
 NODE_PACKAGES: Final[Mapping[str, str]] = {
     "openvswitch-switch": "/usr/sbin/ovs-vswitchd",
     "nftables": "/usr/sbin/nft",
@@ -30,7 +30,7 @@ NODE_PACKAGES: Final[Mapping[str, str]] = {
     "openssh-client": "/usr/bin/ssh",
     "conntrack": "/usr/sbin/conntrack",
     "iproute2": "/usr/bin/ip",
-    # to build libvirt-python
+    # Needed to build libvirt-python:
     "gcc": "/usr/bin/gcc",
     "libc6-dev": "/usr/include/stdlib.h",
     "python3-dev": "/usr/include/python3.11/Python.h",
@@ -39,7 +39,7 @@ NODE_PACKAGES: Final[Mapping[str, str]] = {
     "python3-venv": "/usr/lib/python3.11/ensurepip/__init__.py",
 }
 
-# Those of the above, and of what they bring along, that come with a server started at boot.
+# Packages in the list above, or among their dependencies, that include a server started at boot.
 _SERVERS: Final = {"libvirt-daemon-system", "openvswitch-switch", "postgresql-common", "redis-server"}
 APT_MARK: Final = "apt-began"
 _APT: Final = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
@@ -49,14 +49,16 @@ _OPTIONS: Final = (
     "-o",
     "DPkg::Lock::Timeout=120",
     "-o",
-    "DPkg::Use-Pty=0",  # a pty is a session of its own, and dpkg would escape our process group
+    "DPkg::Use-Pty=0",  # a pty has its own session, so dpkg would leave this process group
 )
-_ADVICE: Final = "apt follows this machine's own sources: check them and the network, then run ./dev again."
+_ADVICE: Final = (
+    "apt uses the package sources of this machine: check them and the network, then run ./dev again."
+)
 _KERNEL: Final = "linux-image"
 
 
 def can_install() -> bool:
-    """Whether this is root on Debian 12, where a machine is set up with Debian's own packages."""
+    """Return whether this process is root on Debian 12, where the set-up can install Debian packages."""
     return os.geteuid() == 0 and shutil.which("apt-get") is not None and _is_debian_12()
 
 
@@ -69,47 +71,47 @@ def _is_debian_12() -> bool:
 
 
 def missing_packages() -> list[str]:
-    """The packages of NODE_PACKAGES that this machine lacks."""
+    """Return the packages of `NODE_PACKAGES` that are not installed."""
     return [package for package, witness in NODE_PACKAGES.items() if not Path(witness).exists()]
 
 
 def was_interrupted(folder: Path) -> bool:
-    """Whether an installation of ours began and did not end."""
+    """Return whether an earlier installation by this set-up was interrupted."""
     return (folder / APT_MARK).exists()
 
 
 def install(packages: Sequence[str], folder: Path, log: Path) -> None:
-    """Installs `packages`; `folder` keeps the mark of an installation under way. Raises SetupFailed."""
+    """Install `packages`. `folder` holds the mark file while the installation runs. Raises `SetupFailed`."""
     mark = folder / APT_MARK
     with services_denied():
-        arriving = mark.read_text().split() if mark.exists() else []
-        if arriving:
+        installing = mark.read_text().split() if mark.exists() else []
+        if installing:
             run(["dpkg", "--configure", "-a"], log, advice=_ADVICE, environment=_APT)
             run(["apt-get", "install", "-f", *_OPTIONS], log, advice=_ADVICE, environment=_APT)
-        arriving += _plan(packages, log)
-        mark.write_text("\n".join(arriving))
+        installing += _plan(packages, log)
+        mark.write_text("\n".join(installing))
         _install(packages, log)
-        _disable_at_boot(arriving, log)
+        _disable_at_boot(installing, log)
         mark.unlink()
 
 
 def _plan(packages: Sequence[str], log: Path) -> list[str]:
-    """What apt would install for `packages`. Raises SetupFailed when a kernel is among it."""
+    """Return the packages that apt would install for `packages`. Raises `SetupFailed` if a kernel is among them."""
     simulate = ["apt-get", "-s", "install", *_OPTIONS, *packages]
     try:
         simulation = run(simulate, log, advice=_ADVICE, environment=_APT)
     except CommandFailed:
-        # Most likely no package lists yet, or old ones.
+        # The most likely cause is that the package lists are missing or out of date.
         run(["apt-get", "update"], log, advice=_ADVICE, environment=_APT)
         simulation = run(simulate, log, advice=_ADVICE, environment=_APT)
-    arriving = [line.split()[1] for line in simulation.splitlines() if line.startswith("Inst ")]
-    kernels = [package for package in arriving if package.startswith(_KERNEL)]
+    installing = [line.split()[1] for line in simulation.splitlines() if line.startswith("Inst ")]
+    kernels = [package for package in installing if package.startswith(_KERNEL)]
     if kernels:
         raise SetupFailed(
             f"apt would install a kernel ({', '.join(kernels)}), which would change what this host boots. "
-            "Nothing was installed. `apt-get -s install` shows what is pending; settle that, then try again."
+            "Nothing was installed. Run `apt-get -s install` to see the pending changes, resolve them, then run ./dev again."
         )
-    return arriving
+    return installing
 
 
 def _install(packages: Sequence[str], log: Path) -> None:
@@ -119,15 +121,15 @@ def _install(packages: Sequence[str], log: Path) -> None:
     except CommandFailed as failed:
         if "Unable to fetch" not in failed.output and "404" not in failed.output:
             raise
-        # The lists named versions that the mirror has replaced since.
+        # The mirror has replaced the versions that the package lists name.
         run(["apt-get", "update"], log, advice=_ADVICE, environment=_APT)
         _plan(packages, log)
         run(command, log, advice=_ADVICE, environment=_APT)
 
 
-def _disable_at_boot(arrived: Sequence[str], log: Path) -> None:
-    """Only servers that we brought: one that was here before stays as its owner wants it."""
-    servers = sorted(_SERVERS & set(arrived))
+def _disable_at_boot(installed: Sequence[str], log: Path) -> None:
+    """Disable servers that this set-up installed. Servers that were installed before keep their configuration."""
+    servers = sorted(_SERVERS & set(installed))
     if shutil.which("systemctl") is None or not servers:
         return
     files = run(["dpkg-query", "-L", *servers], log, advice=_ADVICE, environment=_APT).split()

@@ -1,9 +1,12 @@
-"""The Python environment: which packages, whether it is there, and how it comes to be.
+"""The Python environment in `.venv`: check whether it is complete, and create it.
 
-Order: make a virtual environment under the key of its contents, install the locks, write our own entry points,
-stamp it, point `.venv` at it, remove the others. A crash before the stamp leaves a folder that nobody uses and
-the next run replaces; a running product keeps the environment it started from until the link changes.
-Two set-ups at once take turns by the lock file.
+Order: create a virtual environment in a folder named after a key of its contents, install the locked packages, write
+the stamp file, point the link `.venv` at the folder, and remove other environments. After a crash before the stamp, the
+folder is unused and the next run replaces it. A running product keeps the environment that it was started from until
+the link changes. A lock file serializes concurrent set-ups.
+
+Every start of `./dev` then writes the programs that pyproject.toml lists and `.venv/bin` lacks: a new program needs no
+other packages.
 """
 
 import fcntl
@@ -25,18 +28,22 @@ from deploy.setup.progress import step
 from deploy.setup.repository import ENVIRONMENT, ENVIRONMENTS, LOCKS, LOG, ROOT
 
 _STAMP: Final = "complete"
-# Raise it when what `_fill` does changes: environments made the old way are then made anew.
+# Increase this number when `_fill` changes: existing environments are then replaced.
 _RECIPE: Final = "1"
+_OTHER_OWNER: Final = (
+    f"{ENVIRONMENTS} belongs to another user, and the environment in it is out of date. "
+    "Run ./dev as that user, or in your own clone of the repository."
+)
 
 
 class Extent(Enum):
-    """How much is installed. NODE holds everything that BASE does."""
+    """The set of packages to install. NODE includes all packages of BASE."""
 
     BASE = ("base.lock",)
-    NODE = ("base.lock", "node.lock")  # in this order: the second builds with the first's setuptools
+    NODE = ("base.lock", "node.lock")  # this order, because node.lock builds with setuptools from base.lock
 
     def key(self) -> str:
-        """Names an environment's contents: the locks, Python, and the path that its scripts begin with."""
+        """Return a key of an environment's contents: the locks, Python, and the path in its scripts' first lines."""
         parts = [_RECIPE, sys.version, str(ROOT), *(_digest(LOCKS / name) for name in self.value)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
@@ -46,7 +53,7 @@ def _digest(path: Path) -> str:
 
 
 def is_ready(extent: Extent) -> bool:
-    """Whether `.venv` is complete and holds at least `extent`."""
+    """Return whether `.venv` is complete and includes at least `extent`."""
     try:
         stamp = (ENVIRONMENT / _STAMP).read_text()
     except (FileNotFoundError, NotADirectoryError):
@@ -55,8 +62,8 @@ def is_ready(extent: Extent) -> bool:
 
 
 def ensure(extent: Extent) -> None:
-    """Makes `.venv` an environment of `extent`. Raises SetupFailed."""
-    with _turn():
+    """Create the environment of `extent` and point `.venv` at it, unless it is ready. Raises `SetupFailed`."""
+    with _lock():
         if is_ready(extent):
             return
         folder = ENVIRONMENTS / extent.key()
@@ -68,15 +75,12 @@ def ensure(extent: Extent) -> None:
 
 
 @contextmanager
-def _turn() -> Iterator[None]:
+def _lock() -> Iterator[None]:
     try:
         ENVIRONMENTS.mkdir(exist_ok=True)
         lock = (ENVIRONMENTS / "lock").open("w")
     except PermissionError:
-        raise SetupFailed(
-            f"{ENVIRONMENTS} belongs to another user and what it holds is not up to date. "
-            "Run ./dev as that user, or in a clone of your own."
-        ) from None
+        raise SetupFailed(_OTHER_OWNER) from None
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -89,26 +93,36 @@ def _fill(folder: Path, extent: Extent) -> None:
     for name in extent.value:
         with step(f"installing Python packages ({name})", pip.progress_of(LOCKS / name, LOG)):
             pip.install(folder, LOCKS / name, LOG)
-    _add_ourselves(folder)
+    _add_repository(folder)
 
 
-def _add_ourselves(folder: Path) -> None:
-    """The repository on the path and its programs, as an editable install does, without a build."""
+def _add_repository(folder: Path) -> None:
+    """Put the repository on the path. With `write_programs`, this is an editable install without a build."""
     packages = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
     (packages / "sliceplane.pth").write_text(f"{ROOT}\n")
+
+
+def write_programs() -> None:
+    """Write the programs that pyproject.toml lists into `.venv/bin`, unless they are complete. Raises `SetupFailed`."""
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     for name, entry in scripts.items():
         module, function = entry.split(":")
-        script = folder / "bin" / name
-        script.write_text(
-            f"#!{ENVIRONMENT}/bin/python\nimport sys\n\nfrom {module} import {function}\n\nsys.exit({function}())\n"
-        )
-        script.chmod(0o755)
+        script = ENVIRONMENT / "bin" / name
+        text = f"#!{ENVIRONMENT}/bin/python\nimport sys\n\nfrom {module} import {function}\n\nsys.exit({function}())\n"
+        if script.exists() and script.read_text() == text:
+            continue
+        draft = script.with_name(f"{name}-{os.getpid()}.new")
+        try:
+            draft.write_text(text)
+            draft.chmod(0o755)
+            draft.rename(script)
+        except PermissionError:
+            raise SetupFailed(_OTHER_OWNER) from None
 
 
 def _point_at(folder: Path) -> None:
     if ENVIRONMENT.is_dir() and not ENVIRONMENT.is_symlink():
-        # Made by other means than ours; a link cannot replace a folder in one step.
+        # Not created by this set-up. A link cannot replace a folder atomically.
         ENVIRONMENT.rename(ENVIRONMENTS / f"replaced-{os.getpid()}")
     link = ENVIRONMENTS / "next"
     link.unlink(missing_ok=True)

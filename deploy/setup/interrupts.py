@@ -1,6 +1,6 @@
-"""Ctrl-C from a program's first import of ours: one line and 130, where Python would show a traceback of its imports.
+"""Handling of Ctrl-C from the first import on: print one line and exit with 130 instead of an import traceback.
 
-It holds until a program that has something to undo listens for itself. Import this before anything that takes time.
+A program that has something to undo installs its own handler later. Import this module before anything that takes long.
 """
 
 import os
@@ -10,26 +10,26 @@ from types import FrameType
 from typing import Final
 
 INTERRUPTED: Final = 128 + signal.SIGINT
-"""The exit code, as a shell has it."""
+"""Exit code after SIGINT, as shells define it."""
 
 
 def end_at_once() -> None:
-    """From now on, a Ctrl-C ends this process there and then."""
-    _listen(_end)
+    """Make Ctrl-C end this process immediately."""
+    _set_handler(_exit_immediately)
 
 
 def raise_interrupts() -> None:
-    """From now on, a Ctrl-C raises KeyboardInterrupt, for whoever has something to undo."""
-    _listen(signal.default_int_handler)
+    """Make Ctrl-C raise KeyboardInterrupt, for code that has something to undo."""
+    _set_handler(signal.default_int_handler)
 
 
-def _listen(handler: Callable[[int, FrameType | None], object]) -> None:
-    # Ignored where whoever started us wants it so: a shell does for what it runs in the background.
+def _set_handler(handler: Callable[[int, FrameType | None], object]) -> None:
+    # A shell ignores SIGINT for programs that it runs in the background. Keep that.
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, handler)
 
 
-def _end(_number: int, _frame: FrameType | None) -> None:
-    # An exception would be lost in a callback, or show as a traceback once nobody is left to catch it.
+def _exit_immediately(_number: int, _frame: FrameType | None) -> None:
+    # An exception would be lost inside a callback, or printed as a traceback if no caller catches it.
     os.write(2, b"\nInterrupted.\n")
     os._exit(INTERRUPTED)

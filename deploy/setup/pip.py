@@ -1,8 +1,9 @@
-"""pip, from wherever this machine has it, under the user's own configuration.
+"""Installation of packages with pip, under the user's own pip configuration.
 
-An environment is made without pip; pip then comes from Python's `ensurepip`, or, where Debian split that off, from
-Debian's wheel, downloaded with a private apt state, since an ordinary user can download packages and not
-install them. Indexes, proxies and certificates are the user's: pip reads its own files and PIP_*; we name none.
+An environment is created without pip. pip then comes from Python's `ensurepip`. Debian packages `ensurepip` separately;
+where it is missing, pip comes from Debian's wheel package. That package is downloaded with private apt state, because
+an ordinary user may download packages but not install them. Index, proxy and certificates come from pip's own files and
+PIP_* variables; this module sets no index.
 """
 
 import importlib.util
@@ -19,63 +20,64 @@ from deploy.setup.commands import SetupFailed, run
 
 _SYSTEM_CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
 _CERTIFICATES: Final = "certificates.pem"
-_ADVICE: Final = "pip follows its own configuration (pip.conf, PIP_*): check that its index can be reached, then run ./dev again."
+_ADVICE: Final = "pip uses its own configuration (pip.conf, PIP_*): check that the package index is reachable, then run ./dev again."
 _QUIET: Final = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_ROOT_USER_ACTION": "ignore"}
 
 
 def put_into(environment: Path, log: Path) -> None:
-    """Puts pip into a virtual environment that has none. Raises SetupFailed."""
+    """Install pip into a virtual environment without pip. Raises `SetupFailed`."""
     if importlib.util.find_spec("ensurepip") is not None:
-        with _temporary_folder(environment) as ours:
-            run([_python(environment), "-m", "ensurepip", "--default-pip"], log, environment=ours)
+        with _temporary_folder(environment) as settings:
+            run([_python(environment), "-m", "ensurepip", "--default-pip"], log, environment=settings)
         return
     if shutil.which("apt-get") is None:
         raise SetupFailed(
-            "This Python has no ensurepip. Install your system's package for it (often python3-venv)."
+            "This Python has no ensurepip module. Install the system package that contains it (often python3-venv), "
+            "then run ./dev again."
         )
     with tempfile.TemporaryDirectory(dir=environment) as folder:
-        unpacked = _downloaded(["python3-pip-whl", "ca-certificates"], Path(folder), log)
+        unpacked = _download_packages(["python3-pip-whl", "ca-certificates"], Path(folder), log)
         wheel = next(unpacked.glob("usr/share/python-wheels/pip-*.whl"))
         _write_certificates(unpacked, environment)
-        # A wheel is a zip that Python can run from: pip installs itself.
-        with _temporary_folder(environment) as ours:
+        # A wheel is a zip file that Python can execute, so pip installs itself.
+        with _temporary_folder(environment) as settings:
             run(
                 [_python(environment), f"{wheel}/pip", "install", "--no-index", "--no-deps", str(wheel)],
                 log,
-                environment={**_QUIET, **ours},
+                environment={**_QUIET, **settings},
             )
 
 
 def install(environment: Path, lock: Path, log: Path) -> None:
-    """Installs exactly what `lock` names, each file checked against its hash. Raises SetupFailed."""
+    """Install exactly the packages in `lock`, verifying the hash of each file. Raises `SetupFailed`."""
     certificates = environment / _CERTIFICATES
-    ours = {"PIP_CERT": str(certificates)} if certificates.exists() else {}
+    settings = {"PIP_CERT": str(certificates)} if certificates.exists() else {}
     with _temporary_folder(environment) as temporary:
         run(
             [
                 _python(environment), "-m", "pip", "install", "--require-hashes",
-                # Source packages build with the locked setuptools: an isolated build would fetch one unchecked.
+                # Source packages build with the locked setuptools: an isolated build would download an unverified one.
                 "--no-build-isolation", "--use-pep517", "-r", str(lock),
             ],
             log,
             advice=_ADVICE,
-            environment={**_QUIET, **ours, **temporary},
+            environment={**_QUIET, **settings, **temporary},
         )  # fmt: skip
 
 
 @contextmanager
 def _temporary_folder(environment: Path) -> Iterator[dict[str, str]]:
-    """Settings that keep pip's temporary files inside the environment.
+    """Return environment variables that keep pip's temporary files inside the environment.
 
-    pip leaves its folders (about 40 MB) behind when it is killed. An interrupted environment is deleted at the next
-    start, and these files with it.
+    A killed pip leaves its temporary folders (about 40 MB) behind. The next run deletes an incomplete environment, and
+    these folders with it.
     """
     with tempfile.TemporaryDirectory(dir=environment, prefix="tmp-") as folder:
         yield {"TMPDIR": folder}
 
 
 def progress_of(lock: Path, log: Path) -> Callable[[], str]:
-    """A function that returns how far an `install` of `lock` has come, read from what pip has logged since now."""
+    """Return a function that returns the progress of an `install` of `lock`, from what pip logs from now on."""
     packages = len(re.findall(r"^[A-Za-z0-9_.-]+(?:\[[^]]*\])?==", lock.read_text(), re.MULTILINE))
     start = log.stat().st_size if log.exists() else 0
 
@@ -94,8 +96,8 @@ def _python(environment: Path) -> str:
     return str(environment / "bin" / "python")
 
 
-def _downloaded(packages: list[str], folder: Path, log: Path) -> Path:
-    """Downloads Debian packages as any user may, unpacks them below `folder`, and returns where."""
+def _download_packages(packages: list[str], folder: Path, log: Path) -> Path:
+    """Download Debian packages without root into `folder`, unpack them, and return the folder with their files."""
     state, cache, unpacked = folder / "state", folder / "cache", folder / "unpacked"
     for needed in (state / "lists/partial", cache / "archives/partial", unpacked):
         needed.mkdir(parents=True)
@@ -108,7 +110,7 @@ def _downloaded(packages: list[str], folder: Path, log: Path) -> Path:
         f"Dir::Cache={cache}",
     ]
     run(["apt-get", *private, "update"], log)
-    # `download` writes to the current folder, and only env(1) changes that for one command.
+    # `apt-get download` writes to the working directory, which env(1) changes for this command only.
     run(["env", f"--chdir={folder}", "apt-get", *private, "download", *packages], log)
     for archive in folder.glob("*.deb"):
         run(["dpkg-deb", "-x", str(archive), str(unpacked)], log)
@@ -116,7 +118,10 @@ def _downloaded(packages: list[str], folder: Path, log: Path) -> Path:
 
 
 def _write_certificates(unpacked: Path, environment: Path) -> None:
-    """Debian's pip trusts the system's certificates only; where there are none, its own package has them."""
+    """Write a certificate bundle for pip if the system has none.
+
+    Debian's pip trusts the system's certificates only; the ca-certificates package contains them.
+    """
     if _SYSTEM_CERTIFICATES.exists() or "PIP_CERT" in os.environ:
         return
     found = sorted((unpacked / "usr/share/ca-certificates").rglob("*.crt"))

@@ -1,8 +1,8 @@
-"""`./dev`: set up what is missing, then become the verb's program.
+"""`./dev`: set up what is missing, then replace this process with the program of the verb.
 
-Set-up is two steps, each asked first whether it is needed: Debian's packages (root on Debian 12 only, elsewhere
-Postgres and Redis come from Python packages and nodes are simulated) and the Python environment.
-Ctrl-C or SIGTERM anywhere ends with nothing running; the modules of the two steps say what that leaves on disk.
+The set-up has two steps; each runs only if it is needed. The first installs Debian packages (as root on Debian 12 only;
+elsewhere Postgres and Redis come from Python packages, and nodes are simulated). The second creates the Python
+environment. After Ctrl-C or SIGTERM no process keeps running; the module of each step states what remains on disk.
 """
 
 import os
@@ -19,44 +19,45 @@ from deploy.setup.progress import step
 from deploy.setup.repository import ENVIRONMENTS, LOG, ROOT
 from deploy.setup.verbs import VERBS, command, usage
 
-_ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+_TERMINATING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _USAGE_ERROR = 2
 _SETUP_FAILED = 3
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs one verb; returns only when there is none to run, or the set-up failed."""
+    """Run one verb. Return an exit code only if there is no verb to run or the set-up failed."""
     if not arguments or arguments[0] in {"help", "-h", "--help"}:
         sys.stdout.write(usage())
         return 0
     if arguments[0] not in VERBS:
-        sys.stderr.write(f"./dev has no verb {arguments[0]!r}.\n\n{usage()}")
+        sys.stderr.write(f"unknown verb {arguments[0]!r}; choose one of the following.\n\n{usage()}")
         return _USAGE_ERROR
-    for ending in _ENDINGS:
-        signal.signal(ending, _interrupt)
+    for number in _TERMINATING_SIGNALS:
+        signal.signal(number, _interrupt)
     try:
         raise_interrupts()
         set_up()
         end_at_once()
     except SetupFailed as failed:
-        sys.stderr.write(f"\nSet-up failed. {failed}\n")
+        sys.stderr.write(f"\nThe set-up failed. {failed}\n")
         return _SETUP_FAILED
     except KeyboardInterrupt:
-        sys.stderr.write("\nInterrupted; the next run takes up from here.\n")
+        sys.stderr.write("\nInterrupted. The next run of ./dev continues the set-up.\n")
         return INTERRUPTED
-    for ending in _ENDINGS:
-        signal.signal(ending, signal.SIG_DFL)
-    return _become(arguments[0], arguments[1:])
+    for number in _TERMINATING_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    return _exec_verb(arguments[0], arguments[1:])
 
 
 def set_up() -> None:
-    """Brings this machine to where every verb can run. Raises SetupFailed."""
+    """Install what this machine lacks, so that every verb can run. Raises `SetupFailed`."""
     extent = environment.Extent.BASE
     if debian.can_install():
         extent = environment.Extent.NODE
         _install_packages()
     if not environment.is_ready(extent):
         environment.ensure(extent)
+    environment.write_programs()
 
 
 def _install_packages() -> None:
@@ -64,7 +65,7 @@ def _install_packages() -> None:
     if not missing and not debian.was_interrupted(ENVIRONMENTS):
         return
     ENVIRONMENTS.mkdir(exist_ok=True)
-    what = f"{len(missing)} missing" if missing else "finishing what was interrupted"
+    what = f"{len(missing)} missing" if missing else "completing an interrupted installation"
     with step(f"installing Debian packages ({what}; no service starts, no kernel)"):
         debian.install(missing, ENVIRONMENTS, LOG)
 
@@ -73,8 +74,8 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _become(verb: str, arguments: Sequence[str]) -> NoReturn:
-    if VERBS[verb].at_root:
+def _exec_verb(verb: str, arguments: Sequence[str]) -> NoReturn:
+    if VERBS[verb].runs_in_root:
         os.chdir(ROOT)
     line = command(verb, arguments)
     os.execv(line[0], line)

@@ -1,7 +1,7 @@
-"""Progress of a long step: one line that counts seconds on a terminal; elsewhere a plain line every ten seconds.
+"""Progress display of a long step: on a terminal one line with a seconds counter, elsewhere a line every ten seconds.
 
-A thread that lives as long as its step writes the lines. Nothing else writes to the terminal meanwhile, since the
-programs of a step write to the set-up's log.
+A thread that runs as long as the step writes the lines. Meanwhile nothing else writes to the terminal: the programs of
+a step write to the set-up's log file.
 """
 
 import itertools
@@ -19,7 +19,7 @@ _CLEAR_LINE = "\r\x1b[2K"
 
 @contextmanager
 def step(what: str, progress: Callable[[], str] | None = None) -> Iterator[None]:
-    """Show `what` while the body runs, then how long it took. `progress` returns how far the step has come."""
+    """Show `what` while the body runs, then its duration. `progress` returns how much of the step is complete."""
     began = time.monotonic()
     drawing = _spinner if sys.stderr.isatty() else _plain_lines
     with drawing(lambda: f"{what}: {progress()}" if progress else what, began):
@@ -53,7 +53,7 @@ def _plain_lines(text: Callable[[], str], began: float) -> Iterator[None]:
 
 @contextmanager
 def _repeated(draw: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Call `draw` in a thread every so many seconds while the body runs."""
+    """Call `draw` in a thread every `seconds` while the body runs."""
     ended = threading.Event()
 
     def repeat() -> None:
@@ -70,7 +70,7 @@ def _repeated(draw: Callable[[], None], seconds: float) -> Iterator[None]:
 
 
 def _line(text: str) -> None:
-    # A terminal in the C locale has no braille; a set-up must not fail over its ornament.
+    # A terminal in the C locale cannot show braille; the set-up must not fail because of the spinner.
     encoding = sys.stderr.encoding or "ascii"
     sys.stderr.write(text.encode(encoding, "replace").decode(encoding))
     sys.stderr.flush()

@@ -1,8 +1,8 @@
-"""The paths of this checkout that the set-up reads and makes.
+"""Paths in this checkout that the set-up reads and writes.
 
-requirements/*.lock      what is installed, to the hash
-.venvs/<key>/            one environment per content of the locks; complete when it holds its stamp
-.venv                    a link to the environment in use, changed in one step when another is complete
+requirements/*.lock      exact versions and hashes of the packages to install
+.venvs/<key>/            one environment per content of the locks; complete if it contains the stamp file
+.venv                    link to the environment in use; replaced atomically when another environment is complete
 """
 
 from pathlib import Path

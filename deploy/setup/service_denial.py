@@ -1,8 +1,8 @@
-"""While packages are installed, no service starts: Debian's policy-rc.d(8) says 101 to every request.
+"""Denial of service starts during package installation: Debian's policy-rc.d(8) returns 101 for every request.
 
-A policy of the user's own is moved aside and put back. The lock is held throughout, so that two set-ups never take
-each other's policy for the user's. A crash leaves our policy in place, known by its text; the next entry puts
-the user's back first, whether or not that run is ours.
+An existing policy of the user is moved aside and restored afterwards. The lock is held throughout, so that of two
+concurrent set-ups neither mistakes the other's policy for the user's. After a crash the denying policy stays in place;
+it is identified by its text. The next call restores the user's policy first, whichever run was interrupted.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ _MARK: Final = "#!/bin/sh\n# Put here by Sliceplane's set-up while it installs p
 
 @contextmanager
 def services_denied(policy: Path = POLICY, lock: Path = LOCK) -> Iterator[None]:
-    """Denies every service start while the body runs; restores what was there, also on Ctrl-C."""
+    """Deny every service start while the body runs, and restore the previous policy afterwards, also on Ctrl-C."""
     aside = policy.with_name(policy.name + _SET_ASIDE)
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as held:
@@ -43,4 +43,4 @@ def _restore(policy: Path, aside: Path) -> None:
 
 
 def _exists(path: Path) -> bool:
-    return path.is_symlink() or path.exists()  # a link into nowhere is somebody's too
+    return path.is_symlink() or path.exists()  # a dangling link is the user's file too

@@ -1,4 +1,4 @@
-"""What `./dev` can do, each verb a program of the environment that takes this process's place."""
+"""The verbs of `./dev`. Each is a program in the Python environment that replaces this process."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,75 +9,93 @@ from deploy.setup.repository import ENVIRONMENT, ROOT
 
 @dataclass(frozen=True)
 class Verb:
-    """`module` is run with `defaults`; `at_root` when its arguments are paths of the repository."""
+    """One verb: `module` runs with `defaults` and the user's arguments.
+
+    `runs_in_root` is true if the arguments are paths relative to the repository.
+    """
 
     usage: str
     explanation: str
     module: str
     defaults: tuple[str, ...] = ()
-    at_root: bool = True
+    runs_in_root: bool = True
 
 
 VERBS: Final = {
     "up": Verb(
         "up [--once] [--simulated] [--state DIR]",
-        "start everything and show one allocation; with --once release it, check, and stop",
+        "start everything and create a slice; --once releases it, checks for leftovers and stops",
         "deploy.embedded",
         ("up",),
-        at_root=False,
+        runs_in_root=False,
     ),
-    "down": Verb("down [--state DIR]", "stop what `up` started", "deploy.embedded", ("down",), at_root=False),
+    "down": Verb(
+        "down [--state DIR]", "stop what `up` started", "deploy.embedded", ("down",), runs_in_root=False
+    ),
     "reset": Verb(
         "reset [--state DIR] [--yes]",
-        "delete everything in the state folder of `up`, after confirmation",
+        "delete everything in the state folder of `up`; --yes skips the confirmation",
         "deploy.embedded",
         ("reset",),
-        at_root=False,
+        runs_in_root=False,
     ),
-    "test": Verb("test [NAME | PYTEST ARGS]", "run the tests, or those of tests/NAME", "pytest"),
+    "test": Verb("test [NAME | PYTEST ARGS]", "run all tests, or only those of tests/NAME", "pytest"),
     "torture": Verb(
         "torture [--seed N] [--only P11 ...]",
-        "hold the promises at their full counts",
+        "run the fault tests of the product's promises with all their cases",
         "tests.torture",
     ),
     "check": Verb(
         "check [NAME ...]",
-        "format, lint, types, imports, layout, migrations, events, tasks, drift",
+        "run checks: format, lint, types, imports, layout, migrations, events, tasks, drift, names, "
+        "language, package",
         "deploy.checks",
     ),
     "bench": Verb(
         "bench NAME [--json] [--resume]",
-        "measure and print a table, or one JSON object a line; --help has the names",
+        "run a benchmark; print a table, or one JSON object per line; --help lists the names",
         "bench",
     ),
     "events": Verb(
         "events",
-        "write docs/events.md anew from the events' types",
+        "regenerate docs/events.md from the event types",
         "deploy.checks.event_catalogue",
         ("--write",),
     ),
     "tasks": Verb(
         "tasks",
-        "write docs/tasks.md anew from the catalogue of tasks",
+        "regenerate docs/tasks.md from the task catalogue",
         "deploy.checks.task_catalogue",
         ("--write",),
     ),
     "drift": Verb(
         "drift",
-        "write docs/drift.md anew from the catalogue of drift",
+        "regenerate docs/drift.md from the drift catalogue",
         "deploy.checks.drift_catalogue",
         ("--write",),
     ),
-    "lock": Verb("lock [PACKAGE ...]", "resolve requirements anew, or raise the named ones", "deploy.locks"),
+    "names": Verb(
+        "names",
+        "regenerate docs/names/ and docs/codes.md, the names that other programs rely on",
+        "deploy.checks.names",
+        ("--write",),
+    ),
+    "lock": Verb(
+        "lock [PACKAGE ...]",
+        "resolve the requirements into requirements/*.lock; upgrade the named packages",
+        "deploy.locks",
+    ),
 }
 
 
 WHOLE_SUITE: Final = ("-n", "3", "--dist", "loadfile", "--durations", "10")
-"""On two cores, since most tests wait; a file stays with one worker, since its tests share servers."""
+"""Default arguments of pytest. Three workers for two cores, because most tests wait. All tests of a file run in the
+same worker, because they share servers.
+"""
 
 
 def command(name: str, arguments: Sequence[str]) -> list[str]:
-    """The command line of a verb."""
+    """Return the command line that runs the verb `name` with `arguments`."""
     verb = VERBS[name]
     given = [_test_folder(argument) for argument in arguments] if name == "test" else list(arguments)
     if name == "test" and not given:
@@ -91,7 +109,7 @@ def _test_folder(argument: str) -> str:
 
 
 def usage() -> str:
-    """The help text."""
+    """Return the help text of `./dev`."""
     width = max(len(verb.usage) for verb in VERBS.values())
     lines = [f"  ./dev {verb.usage:<{width}}  {verb.explanation}" for verb in VERBS.values()]
-    return "\n".join(["Sets this machine up when that is needed, then:", "", *lines]) + "\n"
+    return "\n".join(["Set this machine up if necessary, then run a verb:", "", *lines]) + "\n"

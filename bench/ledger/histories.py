@@ -1,0 +1,96 @@
+"""Ledgers to measure on: the history of a fleet, of any length, reproducible from a seed.
+
+The nodes come up first. Then many allocations live on them at the same time, each with one command after the other.
+Lanes write concurrently; each has its own nodes and allocations, so that none waits for another lane's streams. The
+seed determines what each lane records. It does not determine how the lanes' events interleave, nor values that the
+ledger assigns (event ids, recording times). One commit contains the commands of several lifecycles, which makes no
+difference to readers.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Final
+
+import psycopg
+
+from bench.harness.measure import Progress
+from bench.ledger.lifecycles import Lifecycle, World, allocation_lifecycle, node_lifecycle
+from events.ledger.append import LedgerCommand, append
+
+LANES: Final = 4
+NODES: Final = 256
+_ALLOCATIONS_PER_NODE: Final = 2
+"""Allocations per node that are alive at the same time."""
+_COMMANDS_PER_COMMIT: Final = 25
+"""Commands per commit: one commit for each command would measure the disk."""
+
+
+class History:
+    """A fleet's history that grows in a ledger without other writers."""
+
+    def __init__(self, dsn: str, *, seed: int = 1, nodes: int = NODES) -> None:
+        self._dsn = dsn
+        self._lanes = [
+            _Lane(random.Random(f"{seed}/{number}"), range(number, nodes, LANES)) for number in range(LANES)
+        ]
+
+    @property
+    def events(self) -> int:
+        """Return the number of recorded events."""
+        return sum(lane.events for lane in self._lanes)
+
+    async def grow(self, events: int, progress: Progress) -> int:
+        """Record until there are at least `events` events. Return their number, which may be slightly larger."""
+        before = self.events
+
+        def report() -> None:
+            progress(min(1.0, (self.events - before) / max(1, events - before)))
+
+        async with AsyncExitStack() as opened, asyncio.TaskGroup() as group:
+            for lane in self._lanes:
+                conn = await opened.enter_async_context(await psycopg.AsyncConnection.connect(self._dsn))
+                group.create_task(lane.grow(conn, -(-events // LANES), report))
+        return self.events
+
+
+class _Lane:
+    """A share of the nodes, and the allocations that live on them."""
+
+    def __init__(self, rng: random.Random, nodes: range) -> None:
+        self.events = 0
+        self._world = World(rng)
+        self._crowd = _ALLOCATIONS_PER_NODE * len(nodes)
+        self._due: list[tuple[Lifecycle, LedgerCommand]] = []
+        for number in nodes:
+            self._begin(node_lifecycle(self._world, number))
+
+    async def grow(self, conn: psycopg.AsyncConnection, events: int, report: Callable[[], None]) -> None:
+        while self.events < events:
+            async with conn.transaction():
+                await self._step(conn)
+            report()
+
+    def _begin(self, life: Lifecycle) -> None:
+        self._due.append((life, next(life)))
+
+    async def _step(self, conn: psycopg.AsyncConnection) -> None:
+        """Append the next command of some lifecycles. Lifecycles share no streams, so one commit can hold several."""
+        while len(self._due) < self._crowd and (slots := self._world.take_slots()):
+            self._begin(allocation_lifecycle(self._world, slots))
+        chosen = self._world.rng.sample(range(len(self._due)), min(_COMMANDS_PER_COMMIT, len(self._due)))
+        ended = []
+        for each in chosen:
+            life, command = self._due[each]
+            recorded = await append(
+                conn, command.changes, command.cause, key=command.key, answer=command.answer
+            )
+            self.events += len(recorded)
+            try:
+                self._due[each] = life, life.send(recorded)
+            except StopIteration:
+                ended.append(each)
+        for each in sorted(ended, reverse=True):
+            self._due[each] = self._due[-1]
+            self._due.pop()
