@@ -1,6 +1,4 @@
-"""What all tests share: servers, each of them real and started when the first test asks for it; and a Ctrl-C that is
-heard.
-"""
+"""Plugins of all tests: real servers, each started for the first test that needs it, and the default Ctrl-C handler."""
 
 import signal
 
@@ -14,6 +12,6 @@ pytest_plugins = [
 
 
 def pytest_configure() -> None:
-    """A shell has what it starts with `&` ignore Ctrl-C, and so would every program here that is sent one."""
+    """Restore the default handling of Ctrl-C. A shell ignores SIGINT for background jobs, and programs inherit this."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

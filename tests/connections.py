@@ -1,19 +1,19 @@
-"""Tracked connections for hosts that exist in memory."""
+"""Tracked connections of hosts that exist in memory."""
 
 import socket
 
 from events.values import Ipv4Address
-from node_agent.mappings import Connection
+from node_agent.aspects.ingress_rules import Connection
 
 WORLD = Ipv4Address("198.51.100.1")
 
 
 def outbound(ip: Ipv4Address) -> Connection:
-    """One that `ip` made with the world."""
+    """Return a connection that `ip` opened to an external address."""
     return Connection(socket.IPPROTO_UDP, ip, WORLD, 4000, WORLD, 4000, answered_to=ip)
 
 
 def inbound(public: Ipv4Address, public_port: int, target: Ipv4Address, port: int) -> Connection:
-    """One that the world made with a public address, which was translated."""
+    """Return a connection from an external address to a public address, which is translated to the target."""
     tcp = socket.IPPROTO_TCP
     return Connection(tcp, WORLD, public, public_port, target, port, answered_to=WORLD)

@@ -1,4 +1,4 @@
-"""A Ctrl-C that comes at an exact moment of a program's start, without a clock."""
+"""Interrupt a program at an exact moment of its start, without a timer."""
 
 import os
 import subprocess
@@ -8,8 +8,8 @@ from tests.checks.files import ROOT
 
 
 def interrupted(folder: Path, module: str, *command: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a command of the repository until it imports this module: in its place lies one, in `folder`, that sends
-    SIGINT as a terminal does, to the whole process group.
+    """Run a command of the repository and interrupt it when it imports this module. A replacement of the module in
+    `folder` sends SIGINT to the whole process group, as a terminal does.
     """
     (folder / f"{module}.py").write_text("import os, signal\nos.killpg(0, signal.SIGINT)\n")
     return subprocess.run(

@@ -1,7 +1,6 @@
-"""Matrices of faults: every case in `./dev torture`, a few of them by the run's seed in the usual run.
+"""Matrices of faults: `./dev torture` runs every case; `./dev test` runs a few, chosen by the seed of the run.
 
-The seed is one for a whole run, also where it is shared out among workers, who must all collect the same cases. The
-same seed takes the same cases.
+All workers of a run use one seed, because they must collect the same cases. The same seed selects the same cases.
 """
 
 import os
@@ -18,13 +17,13 @@ SEED: Final = "SLICEPLANE_TORTURE_SEED"
 
 
 def is_full() -> bool:
-    """Whether promises are held at their full counts."""
+    """Return whether promises are tested with their full counts."""
     return os.environ.get(FULL) == "full"
 
 
 @cache
 def seed() -> int:
-    """The seed asked for, or one that all workers of this run make of its id."""
+    """Return the requested seed, or a seed that all workers derive from the id of the run."""
     if given := os.environ.get(SEED):
         return int(given)
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
@@ -32,7 +31,7 @@ def seed() -> int:
 
 
 def chosen(promise: str, every: Sequence[Any], few: int) -> list[Any]:
-    """All of them, or a few, in their order; of two promises with the same cases, not always the same."""
+    """Return all cases, or a few in their order. The selection depends on the promise and the seed."""
     if few >= len(every):
         return list(every)
     taken = random.Random(f"{promise} {seed()}").sample(range(len(every)), few)
@@ -42,10 +41,9 @@ def chosen(promise: str, every: Sequence[Any], few: int) -> list[Any]:
 def cases(
     promise: str, every: Sequence[Any], few: int, among: Sequence[Any] | None = None
 ) -> Callable[[Any], Any]:
-    """Parametrize a test by `case`: with all, or with `few` of them (`among`: of these). What was planned and run is
-    told at the end of the run.
+    """Parametrize a test by `case`: with all cases, or with `few` cases from `among` or from all.
 
-    Where none is taken there is no test: pytest would call it skipped, and nothing was.
+    If no case is selected, the test is not collected: pytest would report it as skipped.
     """
     taken = list(every) if is_full() else chosen(promise, every if among is None else among, few)
     mark = pytest.mark.matrix(promise=promise, planned=len(taken), of=len(every), seed=seed())

@@ -1,10 +1,9 @@
-"""`./dev torture [--seed N] [--only P11 ...]`: the promises at their full counts.
+"""`./dev torture [--seed N] [--only P11 ...]`: all tests of the promises with their full counts.
 
-The tests are those of `./dev test`; there they run with a tenth of the count, and each run with another seed. Two
-variables tell them otherwise, so that any way of starting pytest can: SLICEPLANE_TORTURE=full and
-SLICEPLANE_TORTURE_SEED. A test that fails shows the seed of its run; the same seed gives the same workload, though not
-the same interleaving. At the end stands what was planned, run and skipped of each promise; fewer run than planned is a
-failure.
+`./dev test` runs the same tests with a tenth of the count and a new seed for each run. The variables
+SLICEPLANE_TORTURE=full and SLICEPLANE_TORTURE_SEED change this for every way to start pytest. A failing test shows the
+seed of its run; the same seed repeats the workload, but not the interleaving. The end of the output shows the planned,
+run and skipped cases of each promise; the run fails if fewer cases ran than planned.
 """
 
 import argparse
@@ -19,82 +18,86 @@ from tests import matrix
 from tests.plugins.tally import PATHS
 
 PROMISES: Final = {
-    "P1": ("tests/faults/test_killed_at_failpoints.py", "tests/faults/test_killed_beside.py"),
+    "P1": ("tests/faults/test_killed_at_failpoints.py", "tests/faults/test_killed_neighbours.py"),
     "P2": ("tests/faults/test_killed_programs.py",),
     "P3": ("tests/faults/test_killed_programs.py",),
-    "P4": ("tests/faults/test_bad_links.py", "tests/faults/test_bad_lines.py"),
-    "P5": ("tests/agent/test_duplicates.py", "tests/agent/test_payloads.py"),
-    "P6": ("tests/faults/test_redis_lost.py", "tests/faults/test_bad_lines.py"),
+    "P4": ("tests/faults/test_bad_links.py", "tests/faults/test_bad_connections.py"),
+    "P5": ("tests/agent/slots/test_duplicates.py", "tests/agent/slots/test_payloads.py"),
+    "P6": ("tests/faults/test_redis_lost.py", "tests/faults/test_bad_connections.py"),
     "P7": ("tests/faults/test_redelivery.py", "tests/queue/test_recovery.py"),
     "P8": ("tests/faults/test_clocks.py",),
     "P9": ("tests/road/test_identity.py",),
     "P11": ("tests/ledger/test_no_event_is_skipped.py",),
     "P12": ("tests/projections/test_histories.py", "tests/golden"),
     "P14": ("tests/ledger/test_roles.py",),
-    "P15": ("tests/api/test_watch_faults.py",),
+    "P15": ("tests/api/history/test_watch_faults.py",),
     "P16": (
-        "tests/agent/test_cycles.py",
-        "tests/agent/test_planted.py",
-        "tests/agent/test_release_cuts.py",
-        "tests/contract/network/test_dhcp_cycles.py",
+        "tests/agent/lab_nodes/test_cycles.py",
+        "tests/agent/lab_nodes/test_planted_leftovers.py",
+        "tests/agent/lab_nodes/test_release_cuts_connections.py",
+        "tests/contract/network/traffic/test_dhcp_cycles.py",
     ),
-    "P17": ("tests/agent/test_drift.py",),
+    "P17": ("tests/agent/lab_nodes/test_drift.py",),
     "P18": (
-        "tests/contract/network/test_attacks.py",
-        "tests/contract/network/test_frames.py",
-        "tests/contract/network/test_ingress_frames.py",
-        "tests/contract/network/test_representor_frames.py",
+        "tests/contract/network/traffic/test_attacks.py",
+        "tests/contract/network/traffic/test_frames.py",
+        "tests/contract/network/traffic/test_ingress_frames.py",
+        "tests/contract/network/traffic/test_representor_frames.py",
     ),
     "P19": (
-        "tests/contract/network/test_closed_on_failure.py",
-        "tests/contract/network/test_switch_restart.py",
-        "tests/agent/test_real_node.py",
-        "tests/agent/test_restart_leaks.py",
+        "tests/contract/network/traffic/test_fail_closed.py",
+        "tests/contract/network/traffic/test_switch_restart.py",
+        "tests/agent/lab_nodes/test_real_node.py",
+        "tests/agent/lab_nodes/test_restart_leaks.py",
     ),
     "P20": (
-        "tests/queue/test_neighbours.py",
-        "tests/queue/test_rights.py",
+        "tests/queue/test_greedy_node.py",
+        "tests/queue/test_permissions.py",
         "tests/queue/test_signing.py",
-        "tests/queue/test_hoarding.py",
+        "tests/queue/test_connection_limits.py",
         "tests/dispatch/test_queue_watch.py",
     ),
     "P26": (
-        "tests/agent/test_resync.py",
-        "tests/agent/test_reboot.py",
-        "tests/up/test_up.py::test_after_everything_was_killed_the_next_up_has_its_slice_active_again",
-        "tests/up/test_up.py::test_a_node_that_dies_is_started_again_and_its_slice_with_it",
+        "tests/agent/program/test_resync.py",
+        "tests/agent/lab_nodes/test_reboot.py",
+        "tests/up/test_up.py::test_next_up_makes_the_slice_active_again_after_all_processes_were_killed",
+        "tests/up/test_up.py::test_node_that_dies_is_restarted_together_with_its_slice",
     ),
     "P29": ("tests/faults/test_stopped_appender.py",),
 }
 
 
 def count(full: int) -> int:
-    """How much of a promise's count is asked for: all of it, or a tenth."""
+    """Return the number of repetitions: the full count of a promise, or a tenth of it."""
     return full if matrix.is_full() else full // 10
 
 
 def seed() -> int:
-    """The seed of the run; printed, which pytest shows when the test fails."""
+    """Return the seed of the run, and print it, because pytest shows the output of a failing test."""
     given = matrix.seed()
     print(f"seed {given}: {matrix.SEED}={given} repeats the workload")
     return given
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="./dev torture", description="the promises at their full counts")
+    parser = argparse.ArgumentParser(
+        prog="./dev torture", description="run the tests of the promises with their full counts"
+    )
     parser.add_argument("--seed", type=int, help="repeat the workload of another run")
-    parser.add_argument("--only", nargs="+", action="extend", choices=PROMISES, help="these promises")
-    asked = parser.parse_args(arguments)
-    promises = asked.only or [*PROMISES]
+    parser.add_argument(
+        "--only", nargs="+", action="extend", choices=PROMISES, help="run only these promises"
+    )
+    options = parser.parse_args(arguments)
+    promises = options.only or [*PROMISES]
     os.environ[matrix.FULL] = "full"
-    if asked.seed is not None:
-        os.environ[matrix.SEED] = str(asked.seed)
+    if options.seed is not None:
+        os.environ[matrix.SEED] = str(options.seed)
     tests = dict.fromkeys(test for promise in promises for test in PROMISES[promise])
-    return int(pytest.main([*tests, "-v", "-s"], plugins=[Asked(promises)]))
+    return int(pytest.main([*tests, "-v", "-s"], plugins=[RequestedPromises(promises)]))
 
 
-class Asked:
-    """Tells the tally which tests are which promise's."""
+class RequestedPromises:
+    """Plugin that passes the tests of each promise to the tally."""
 
     def __init__(self, promises: Sequence[str]) -> None:
         self._promises = promises

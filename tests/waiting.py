@@ -1,4 +1,4 @@
-"""Waiting for a condition, as tests do: here, and in loops of their own where one gives back what was seen."""
+"""Wait for a condition in a test. A test that needs the observed value uses a `while` loop instead."""
 
 import asyncio
 import time
@@ -6,34 +6,34 @@ from collections.abc import Callable
 
 
 def until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-    """Return as soon as `condition` holds. Raises `AssertionError` naming `what` when it does not in time, or was only
-    seen to hold later.
+    """Return as soon as `condition` is true. Raise `AssertionError` with `what` if it is not true in time, or was
+    first observed later.
     """
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain until {what}"
+        assert time.monotonic() < deadline, f"condition not met within {seconds:.0f} s: {what}"
         time.sleep(0.02)
-    # A look may itself have waited, for an API that was away: late is not in time.
-    assert time.monotonic() <= deadline, f"it took more than {seconds:.0f} s until {what}"
+    # The condition itself may block, for instance on an unreachable API: a late success is a failure.
+    assert time.monotonic() <= deadline, f"condition met only after more than {seconds:.0f} s: {what}"
 
 
 def _nothing() -> None:
-    """It lasts by itself."""
+    """Do nothing; the fault needs no repetition."""
 
 
 def last(seconds: float, again: Callable[[], object] = _nothing) -> None:
-    """A fault lasts so long, and is done `again` and again meanwhile."""
+    """Let a fault last for this time, and call `again` repeatedly meanwhile."""
     end = time.monotonic() + seconds
 
     def over() -> bool:
         again()
         return time.monotonic() > end
 
-    until(over, "the fault has lasted", seconds + 30)
+    until(over, "the fault has lasted for its time", seconds + 30)
 
 
 async def dawdle(seconds: float) -> None:
-    """Be slow: the load of a fault test is made of clients who are. Never to wait for something that should happen."""
+    """Sleep for this time, to simulate a slow client. It must not be used to wait for a condition."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         await asyncio.sleep(left)

@@ -1,4 +1,4 @@
-"""A control plane that only speaks the agent's interface, and what a node brings to it."""
+"""Fixtures: a fake control plane, its queue, and the settings, spool and reporter of one agent."""
 
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from control_plane import redis_nodes
+from control_plane.queues import redis_nodes
 from deploy.embedded.redis import RedisServer
-from node_agent.client import ControlPlane
-from node_agent.clock import NodeClock
 from node_agent.lab.lab import Lab
-from node_agent.reporter import Reporter
+from node_agent.runtime.clock import NodeClock
+from node_agent.runtime.timetable import Timetable
 from node_agent.settings import Settings
-from node_agent.spool import Spool
+from node_agent.transport.client import ControlPlane
+from node_agent.transport.reporter import Reporter
+from node_agent.transport.spool import Spool
 from tasks.agent_api import EnrolmentClaims, Queue
-from tasks.timetable import Timetable
-from tests.agent.bearing import client_of
 from tests.agent.control_plane import TOKEN, FakeControlPlane, serving
+from tests.agent.credential_client import client_of
 from tests.agent.orders import NODE
-from tests.agent.queue import let_in
+from tests.agent.queue import create_session_users
 from tests.servers.lab import kept_folder, run_id
 
 CREDENTIAL = "the-nodes-own-credential"
@@ -28,7 +28,7 @@ CREDENTIAL = "the-nodes-own-credential"
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """Of one node, for one module: the agent's node-wide preparations stay on it."""
+    """A lab with one node, for one module: node-wide preparations of the agent remain on it between tests."""
     with Lab(run_id(), tmp_path_factory.mktemp("lab"), [NODE], kept_folder() / "libvirt") as lab:
         yield lab
 
@@ -45,8 +45,8 @@ def url(plane: FakeControlPlane) -> Iterator[str]:
 
 
 @pytest.fixture
-def known(plane: FakeControlPlane) -> FakeControlPlane:
-    """It knows `lab-a` by CREDENTIAL."""
+def enrolled_plane(plane: FakeControlPlane) -> FakeControlPlane:
+    """The fake control plane with a session of `lab-a` for CREDENTIAL."""
     digest = hashlib.sha256(CREDENTIAL.encode()).hexdigest()
     plane.session = EnrolmentClaims(
         node_id=NODE,
@@ -59,7 +59,7 @@ def known(plane: FakeControlPlane) -> FakeControlPlane:
 
 
 @pytest.fixture
-def client(known: FakeControlPlane, url: str) -> Iterator[ControlPlane]:
+def client(enrolled_plane: FakeControlPlane, url: str) -> Iterator[ControlPlane]:
     client = client_of(url, CREDENTIAL)
     yield client
     client.close()
@@ -85,7 +85,7 @@ def reporter(spool: Spool) -> Iterator[Reporter]:
 
 @pytest.fixture
 def deliver(client: ControlPlane, timetable: Timetable) -> Callable[[Reporter], None]:
-    """Has a reporter deliver to `plane`."""
+    """Return a function that makes a reporter deliver to `plane`."""
     return lambda reporter: reporter.start(client, timetable)
 
 
@@ -110,17 +110,17 @@ def settings(tmp_path: Path, url: str) -> Settings:
 
 @pytest.fixture
 async def control(redis_server: RedisServer, plane: FakeControlPlane) -> AsyncIterator[Redis]:
-    """The control plane's connection to the queue; the node's user comes at enrolment."""
+    """The control plane's connection to the queue; the node's Redis user is created at enrolment."""
     plane.queue = Queue(
         host=redis_server.address, port=redis_server.port, username=f"node-{NODE}", namespace=f"ctl:{NODE}"
     )
-    plane.let_in = let_in(redis_server.url)
+    plane.on_session = create_session_users(redis_server.url)
     client = Redis.from_url(redis_server.url)
     await redis_nodes.ensure_scripts(client)
     yield client
-    # First: an agent may go on for longer than this. It would write between what is deleted and what is not, and
-    # renew its session, which makes its user anew.
-    plane.let_in = lambda _login: None
-    await redis_nodes.shut_out(client, [NODE])
+    # First: an agent may outlive this fixture. It could write to the queue during the deletion, or renew its session,
+    # which would create its Redis user again.
+    plane.on_session = lambda _login: None
+    await redis_nodes.delete_node_users(client, [NODE])
     await redis_nodes.forget_queues(client, [NODE])
     await client.aclose()

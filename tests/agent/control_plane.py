@@ -1,7 +1,7 @@
-"""The control plane's side of the agent's HTTP interface, for tests of the agent alone.
+"""Fake of the control plane's HTTP interface for agents, for tests of the agent alone.
 
-It takes reports as intake must: each once and in order, and it says which it wants when they are not. Tests turn it
-away, break its answers off, or take its memory.
+It stores each report once and in order, as the real intake does, and answers 409 when a report is missing. Tests can
+make it reject requests, close connections without an answer, or lose the reports that it stored.
 """
 
 import hashlib
@@ -16,13 +16,12 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from control_plane.redis_nodes import NodeLogin
+from control_plane.queues.redis_nodes import NodeLogin
 from events.values import index_of
 from tasks.agent_api import (
     DesiredState,
     Enrolment,
     EnrolmentClaims,
-    Granted,
     Heartbeat,
     HeartbeatAnswer,
     HeldOrders,
@@ -30,47 +29,51 @@ from tasks.agent_api import (
     Queue,
     Renewal,
     RenewalClaims,
+    SessionGrant,
 )
 from tasks.orders import Order
 from tasks.reports import Report, ReportBatch, ReportBody, ReportsTaken
 from tasks.signing import public_key, verify
 from tests.agent.eventually import eventually
-from tests.agent.sealing import SIGNER, sealed
+from tests.agent.task_signing import SIGNER, sealed
 
 TOKEN = "a-token-for-one-use-only"
 
-Mood = Literal["well", "away", "deaf", "refusing", "throttling"]
-"""`away` answers 503 to everything, `deaf` takes reports and breaks off, `refusing` answers 401, `throttling` answers
-429 to reports, once, and is well from then on."""
+Mode = Literal["available", "unavailable", "dropping", "refusing", "throttling"]
+"""`available` answers normally. `unavailable` answers 503 to every request. `dropping` stores reports and closes the
+connection without an answer. `refusing` answers 401. `throttling` answers 429 to one report request and then becomes
+`available`."""
 THROTTLED_SECONDS = 2
 NO_HEADERS: Mapping[str, str] = {}
 
 
 class FakeControlPlane:
+    """Control plane with its state in memory; `mode` selects how it answers. Thread-safe."""
+
     def __init__(self) -> None:
-        self.mood: Mood = "well"
+        self.mode: Mode = "available"
         self.queue = Queue(host="127.0.0.1", port=1, username="node-lab-a", namespace="ctl:lab-a")
         self.desired: list[Order] = []
-        self.asked: list[HeldOrders] = []
+        self.comparisons: list[HeldOrders] = []
         self.now: datetime | None = None
         self.enrolments: list[EnrolmentClaims] = []
         self.renewals: list[RenewalClaims] = []
         self.token = TOKEN
-        self._used: dict[str, EnrolmentClaims] = {}
+        self._claims_by_token: dict[str, EnrolmentClaims] = {}
         self.order_keys: tuple[str, ...] = (SIGNER.public,)
         self.lifetime_seconds = 900.0
         self.heartbeat_seconds = 5.0
         self.number = 0
         self.session: EnrolmentClaims | RenewalClaims | None = None
-        self.let_in: Callable[[NodeLogin], None] = lambda _login: None
+        self.on_session: Callable[[NodeLogin], None] = lambda _login: None
         self._public_key = ""
         self.heartbeats: list[Heartbeat] = []
         self.progress: list[ProgressBatch] = []
         self.batches = 0
         self.reported_at: list[float] = []
-        self.turned_away = 0
+        self.rejected_requests = 0
         self._reports: list[Report] = []
-        self._taken: dict[UUID, int] = {}
+        self._accepted: dict[UUID, int] = {}
         self._lock = threading.Lock()
 
     @property
@@ -81,94 +84,97 @@ class FakeControlPlane:
     @property
     def incarnations(self) -> list[UUID]:
         with self._lock:
-            return list(self._taken)
+            return list(self._accepted)
 
     def kinds(self) -> list[str]:
         return [report.body.kind for report in self.reports]
 
-    def told(self, kind: type[ReportBody] | type[BaseModel]) -> list[BaseModel]:
+    def bodies(self, kind: type[ReportBody] | type[BaseModel]) -> list[BaseModel]:
+        """Return the bodies of all stored reports of one type."""
         return [report.body for report in self.reports if isinstance(report.body, kind)]
 
     def await_kind(self, kind: str, count: int = 1, within: float = 15.0) -> None:
         eventually(
-            lambda: self.kinds().count(kind) >= count, within, lambda: f"no {count} {kind} in {self.kinds()}"
+            lambda: self.kinds().count(kind) >= count,
+            within,
+            lambda: f"expected {count} reports of kind {kind}, received {self.kinds()}",
         )
 
     def forget_reports(self) -> None:
-        """As after a restore from an old backup."""
+        """Forget the sequence of every stored report, as after a restore from an old backup."""
         with self._lock:
-            self._taken = dict.fromkeys(self._taken, 0)
+            self._accepted = dict.fromkeys(self._accepted, 0)
 
     def take(self, batch: ReportBatch) -> ReportsTaken | int:
-        """What was taken, or the sequence that is wanted instead."""
+        """Store a batch; return the acknowledgement, or the missing sequence number if the batch starts after a gap."""
         with self._lock:
             self.batches += 1
-            taken = self._taken.get(batch.incarnation, 0)
-            if batch.reports[0].sequence > taken + 1:
-                return taken + 1
-            fresh = [report for report in batch.reports if report.sequence > taken]
-            self._reports += fresh
-            self._taken[batch.incarnation] = max(taken, batch.reports[-1].sequence)
-            return ReportsTaken(sequence=self._taken[batch.incarnation])
+            accepted = self._accepted.get(batch.incarnation, 0)
+            if batch.reports[0].sequence > accepted + 1:
+                return accepted + 1
+            new_reports = [report for report in batch.reports if report.sequence > accepted]
+            self._reports += new_reports
+            self._accepted[batch.incarnation] = max(accepted, batch.reports[-1].sequence)
+            return ReportsTaken(sequence=self._accepted[batch.incarnation])
 
-    def compare(self, asked: HeldOrders) -> DesiredState:
-        """As the control plane does: what is wanted and not held, and what is held and newer than what is wanted."""
-        self.asked.append(asked)
-        wanted = {index_of(order.slot_id): order for order in self.desired}
-        held = {each.index: each for each in asked.held}
+    def compare(self, held_orders: HeldOrders) -> DesiredState:
+        """Return the orders that the node lacks, and the slots on which it has an unknown or newer order."""
+        self.comparisons.append(held_orders)
+        desired = {index_of(order.slot_id): order for order in self.desired}
+        held = {each.index: each for each in held_orders.held}
         unknown = tuple(
             index
             for index, each in held.items()
-            if index not in wanted or (each.epoch, each.position) > wanted[index].token
+            if index not in desired or (each.epoch, each.position) > desired[index].token
         )
         differing = [
             order
-            for index, order in wanted.items()
+            for index, order in desired.items()
             if index not in unknown and (index not in held or held[index].sha256 != text_digest(order))
         ]
         return DesiredState(orders=tuple(map(sealed, differing)), unknown=unknown)
 
-    def is_known(self, authorization: str | None) -> bool:
+    def is_authorized(self, authorization: str | None) -> bool:
         node, _, credential = (authorization or "").removeprefix("Bearer ").partition(":")
         digest = hashlib.sha256(credential.encode()).hexdigest()
         known = self.session
         return known is not None and (known.node_id, known.credential_sha256) == (node, digest)
 
-    def enrol(self, enrolment: Enrolment) -> Granted | None:
-        """The session that begins, unless the token is not the one, or was used for another."""
+    def enrol(self, enrolment: Enrolment) -> SessionGrant | None:
+        """Return a new session, or None if the token is wrong or was already used with other claims."""
         if enrolment.token != self.token:
             return None
         self._public_key = enrolment.public_key
-        claims = EnrolmentClaims.model_validate_json(self._proved(enrolment.proof))
+        claims = EnrolmentClaims.model_validate_json(self._verified(enrolment.proof))
         with self._lock:
-            if self._used.setdefault(enrolment.token, claims) != claims:
+            if self._claims_by_token.setdefault(enrolment.token, claims) != claims:
                 return None
             self.enrolments.append(claims)
             return self._granted(claims)
 
-    def renew(self, renewal: Renewal) -> Granted | None:
-        """The session that begins, unless another began where this one would go on."""
-        claims = RenewalClaims.model_validate_json(self._proved(renewal.proof))
+    def renew(self, renewal: Renewal) -> SessionGrant | None:
+        """Return a new session, or None if the claims do not continue the newest session."""
+        claims = RenewalClaims.model_validate_json(self._verified(renewal.proof))
         with self._lock:
             self.renewals.append(claims)
-            if claims != self.session and not self._is_newest(claims):
+            if claims != self.session and not self._continues_newest_session(claims):
                 return None
             return self._granted(claims)
 
-    def _is_newest(self, claims: RenewalClaims) -> bool:
+    def _continues_newest_session(self, claims: RenewalClaims) -> bool:
         newest = self.session and (self.number, self.session.credential_sha256)
         return newest == (claims.number, claims.presented_sha256)
 
-    def _proved(self, proof: str) -> bytes:
+    def _verified(self, proof: str) -> bytes:
         key = public_key(self._public_key)
         return verify(proof, "session+jws", {key.thumbprint(): key})
 
-    def _granted(self, claims: EnrolmentClaims | RenewalClaims) -> Granted:
+    def _granted(self, claims: EnrolmentClaims | RenewalClaims) -> SessionGrant:
         if claims != self.session:
             prior = None if self.session is None else self.session.queue_password_sha256
             self.number, self.session = self.number + 1, claims
-            self.let_in(NodeLogin(claims.node_id, claims.queue_password_sha256, prior))
-        return Granted(
+            self.on_session(NodeLogin(claims.node_id, claims.queue_password_sha256, prior))
+        return SessionGrant(
             node_id="lab-a",
             number=self.number,
             lifetime_seconds=self.lifetime_seconds,
@@ -180,7 +186,7 @@ class FakeControlPlane:
 
 
 def text_digest(order: Order) -> str:
-    """SHA-256 over the order's text, as the control plane keeps it."""
+    """Return the SHA-256 of the order's text, as the control plane stores it."""
     return hashlib.sha256(order.model_dump_json().encode()).hexdigest()
 
 
@@ -208,39 +214,41 @@ class _Handler(BaseHTTPRequestHandler):
             case _:
                 self._send(404, b"{}")
 
-    def _grant(self, what: str, ask: Callable[[], Granted | None]) -> None:
-        if self.plane.mood in ("away", "deaf"):
-            self.plane.turned_away += 1
+    def _grant(self, what: str, grant: Callable[[], SessionGrant | None]) -> None:
+        if self.plane.mode in ("unavailable", "dropping"):
+            self.plane.rejected_requests += 1
             return self._send(503, b"{}")
-        granted = None if self.plane.mood == "refusing" else ask()
+        granted = None if self.plane.mode == "refusing" else grant()
         if granted is None:
             return self._send(403, b'{"title":"Forbidden","detail":"the %s is not valid"}' % what.encode())
         return self._send(200, granted.model_dump_json().encode())
 
     def _reports(self, batch: ReportBatch) -> None:
-        if self.plane.mood in ("away", "refusing") or not self.plane.is_known(self.headers["Authorization"]):
+        if self.plane.mode in ("unavailable", "refusing") or not self.plane.is_authorized(
+            self.headers["Authorization"]
+        ):
             return self._answer(lambda: DesiredState(orders=()))
         self.plane.reported_at.append(time.monotonic())
-        if self.plane.mood == "throttling":
-            self.plane.mood = "well"
+        if self.plane.mode == "throttling":
+            self.plane.mode = "available"
             return self._send(429, b"{}", {"Retry-After": str(THROTTLED_SECONDS)})
-        taken = self.plane.take(batch)
-        if self.plane.mood == "deaf":
+        accepted = self.plane.take(batch)
+        if self.plane.mode == "dropping":
             self.close_connection = True
             return None
-        if isinstance(taken, int):
+        if isinstance(accepted, int):
             return self._send(
                 409,
-                b'{"title":"Conflict","reasons":[{"code":"report_missing","message":"first things first"}]}',
+                b'{"title":"Conflict","reasons":[{"code":"report_missing","message":"an earlier report is missing"}]}',
             )
-        return self._send(200, taken.model_dump_json().encode())
+        return self._send(200, accepted.model_dump_json().encode())
 
     def _answer(self, answer: Callable[[], BaseModel]) -> None:
-        if self.plane.mood in ("away", "deaf"):
-            self.plane.turned_away += 1
+        if self.plane.mode in ("unavailable", "dropping"):
+            self.plane.rejected_requests += 1
             return self._send(503, b"{}")
-        if self.plane.mood == "refusing" or not self.plane.is_known(self.headers["Authorization"]):
-            self.plane.turned_away += 1
+        if self.plane.mode == "refusing" or not self.plane.is_authorized(self.headers["Authorization"]):
+            self.plane.rejected_requests += 1
             return self._send(401, b'{"title":"Unauthorized","detail":"unknown node"}')
         return self._send(200, answer().model_dump_json().encode())
 
@@ -254,19 +262,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
-        """Silent."""
+        """Log nothing."""
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """An agent that was killed leaves its connection half used."""
+        """Ignore the error: an agent that was killed leaves an incomplete request."""
 
 
 @contextmanager
 def serving(plane: FakeControlPlane, port: int = 0, address: str = "127.0.0.1") -> Iterator[str]:
-    """Serve on `address`; gives the URL."""
+    """Serve `plane` on `address` and yield its URL."""
     server = _Server((address, port), type("Handler", (_Handler,), {"plane": plane}))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Waiting for a condition, never for a time."""
+"""Wait for a condition with a deadline, instead of sleeping for a fixed time."""
 
 import asyncio
 import threading
@@ -9,25 +9,25 @@ from collections.abc import Awaitable, Callable
 def eventually(
     true: Callable[[], object],
     within: float = 10.0,
-    why: Callable[[], str] = lambda: "it did not become true",
+    reason: Callable[[], str] = lambda: "the condition did not become true in time",
 ) -> None:
-    """Return as soon as `true()` is; fail after `within` seconds."""
+    """Return once `true()` returns a true value; fail after `within` seconds with `reason()`."""
     deadline = time.monotonic() + within
     while not true():
-        assert time.monotonic() < deadline, why()
+        assert time.monotonic() < deadline, reason()
         threading.Event().wait(0.01)
 
 
 async def eventually_async(
     true: Callable[[], bool | Awaitable[bool]],
     within: float = 10.0,
-    why: Callable[[], str] = lambda: "it did not become true",
+    reason: Callable[[], str] = lambda: "the condition did not become true in time",
 ) -> None:
-    """The same on an event loop."""
+    """Wait like `eventually`, on an event loop; `true` may be a coroutine function."""
     deadline = time.monotonic() + within
     while True:
         answer = true()
         if answer if isinstance(answer, bool) else await answer:
             return
-        assert time.monotonic() < deadline, why()
+        assert time.monotonic() < deadline, reason()
         await asyncio.sleep(0.01)

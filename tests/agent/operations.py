@@ -1,4 +1,4 @@
-"""Operations as the control plane writes them, for slots of `lab-a`."""
+"""Operations for slots of `lab-a`, in the form in which the control plane sends them."""
 
 from datetime import UTC, datetime
 from typing import Final
@@ -7,8 +7,8 @@ from uuid import UUID, uuid5
 from tasks.operations import (
     AddressReport,
     DriftReport,
-    ExposureApply,
-    ExposureRemove,
+    IngressApply,
+    IngressRemove,
     LeaseApply,
     MachineInspect,
     NodeVerify,
@@ -17,8 +17,8 @@ from tasks.operations import (
     OperationCancel,
     PortReconcile,
     ReadinessPoll,
-    SlotLook,
-    SlotMend,
+    SlotInspection,
+    SlotRepair,
     VnicAttach,
 )
 from tasks.orders import Order
@@ -26,12 +26,12 @@ from tests.agent.orders import NODE, apply, remove
 
 _NAMES: Final = UUID("0190f7a0-0000-7000-8000-000000000001")
 
-MENDS: Final = (VnicAttach, PortReconcile, LeaseApply, ExposureApply)
-LOOKS: Final = (AddressReport, ReadinessPoll, DriftReport, MachineInspect)
+REPAIRS: Final = (VnicAttach, PortReconcile, LeaseApply, IngressApply)
+INSPECTIONS: Final = (AddressReport, ReadinessPoll, DriftReport, MachineInspect)
 
 
 def operation(body: OperationBody, attempt: int = 1, node: str = NODE) -> Operation:
-    """The same id for the same body and attempt."""
+    """Return an operation with an id derived from its body and attempt."""
     return Operation.model_validate(
         {
             "operation_id": uuid5(_NAMES, f"{body.model_dump_json()} {attempt}"),
@@ -49,9 +49,12 @@ def verify(attempt: int = 1) -> Operation:
     return operation(NodeVerify(), attempt)
 
 
-def on_slot(kind: type[SlotLook | SlotMend], wish: Order | None = None, attempt: int = 1) -> Operation:
-    wanted = wish or (remove() if kind is ExposureRemove else apply())
-    return operation(kind(wish=wanted), attempt)
+def on_slot(
+    kind: type[SlotInspection | SlotRepair], order: Order | None = None, attempt: int = 1
+) -> Operation:
+    """Return an operation on a slot with `order` as its desired state; by default the order that suits the kind."""
+    desired = order or (remove() if kind is IngressRemove else apply())
+    return operation(kind(order=desired), attempt)
 
 
 def cancel(target: Operation) -> Operation:

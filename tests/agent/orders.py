@@ -1,4 +1,4 @@
-"""Orders as the control plane writes them, for slots of `lab-a`."""
+"""Orders for slots of `lab-a`, in the form in which the control plane sends them."""
 
 from datetime import UTC, datetime
 from uuid import UUID, uuid5
@@ -41,7 +41,7 @@ def apply(
     memory: int = 96,
     deadline: int = 20,
     image: str = "lab-guest",
-    ways: tuple[Mapping, ...] = (),
+    ingress: tuple[Mapping, ...] = (),
     rate: int | None = None,
     key: str = KEY,
     port: int = 22,
@@ -51,11 +51,12 @@ def apply(
         vcpus=1, memory_mib=memory, image=image_name(image), hostname="guest", ssh_authorized_keys=(key,)
     )
     readiness = Readiness(port=port, banner=banner, deadline_seconds=deadline)
-    body = ApplySlice(network=network(index, rate), machine=machine, readiness=readiness, ingress=ways)
+    body = ApplySlice(network=network(index, rate), machine=machine, readiness=readiness, ingress=ingress)
     return _order(body, position, index, epoch)
 
 
-def ssh_from_outside(public_port: int = 20022, address: str = "203.0.113.7") -> Mapping:
+def ssh_ingress(public_port: int = 20022, address: str = "203.0.113.7") -> Mapping:
+    """Return an ingress rule from a public port to port 22 of the slice."""
     return PortMapping(
         ingress_id=ingress_of(uuid5(_NAMES, f"{address} {public_port}")),
         public_address=address,

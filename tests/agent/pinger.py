@@ -1,6 +1,6 @@
-"""`python -m tests.agent.pinger ADDRESS SECONDS`: ping every ten milliseconds, and print how many were never answered.
+"""`python -m tests.agent.pinger ADDRESS SECONDS`: ping every 10 ms; print the number of sent and of lost pings.
 
-ICMP echo by a raw socket (RFC 792); an answer may take up to two seconds.
+It sends ICMP echo requests (RFC 792) on a raw socket. A ping is lost if it has no answer after two seconds.
 """
 
 import socket
@@ -10,21 +10,21 @@ import threading
 import time
 from typing import Final
 
-_EVERY: Final = 0.01
-_LATE: Final = 2.0
+_INTERVAL_SECONDS: Final = 0.01
+_ANSWER_SECONDS: Final = 2.0
 _IDENTITY: Final = 0x5C1E
 _ECHO, _ANSWER = 8, 0
 
 
 def main(address: str, seconds: float) -> None:
-    wire = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
-    wire.settimeout(0.2)
-    answered, over = set[int](), threading.Event()
+    icmp = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+    icmp.settimeout(0.2)
+    answered, stopped = set[int](), threading.Event()
 
     def listen() -> None:
-        while not over.is_set():
+        while not stopped.is_set():
             try:
-                packet = wire.recv(1500)
+                packet = icmp.recv(1500)
             except TimeoutError:
                 continue
             kind, _, _, identity, number = struct.unpack("!BBHHH", packet[20:28])
@@ -35,13 +35,13 @@ def main(address: str, seconds: float) -> None:
     listener.start()
     sent, began = 0, time.monotonic()
     while time.monotonic() - began < seconds:
-        wire.sendto(_echo(sent), (address, 0))
+        icmp.sendto(_echo(sent), (address, 0))
         sent += 1
-        time.sleep(max(0.0, began + sent * _EVERY - time.monotonic()))
-    ends = time.monotonic() + _LATE
-    while len(answered) < sent and time.monotonic() < ends:
-        time.sleep(_EVERY)
-    over.set()
+        time.sleep(max(0.0, began + sent * _INTERVAL_SECONDS - time.monotonic()))
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    while len(answered) < sent and time.monotonic() < deadline:
+        time.sleep(_INTERVAL_SECONDS)
+    stopped.set()
     listener.join()
     sys.stdout.write(f"{sent} {sent - len(answered)}\n")
 

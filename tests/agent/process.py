@@ -1,13 +1,13 @@
-"""The agent as a process of its own, on a simulated host whose file outlives it."""
+"""The agent as a separate process on a simulated host with a state file that outlives the process."""
 
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 
+from deploy.embedded.children import installed_program
 from node_agent.lab.simulated.host import State
 from node_agent.settings import Settings, SimulatedHostSettings
 
@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class AgentProcess:
-    """Start it, let it die or make it; `host` is what it left on the simulated host."""
+    """An agent process that a test starts, kills and restarts; `host` reads the state of its simulated host."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.host_file = folder / "host.json"
@@ -29,19 +29,19 @@ class AgentProcess:
         environment = {**os.environ, "SLICEPLANE_FAILPOINTS": failpoints, "PYTHONPATH": str(REPOSITORY)}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "node_agent", str(self._config)], stderr=log, env=environment
+                installed_program("sliceplane-agent", str(self._config)), stderr=log, env=environment
             )
 
     @property
     def died(self) -> bool:
-        """Whether it killed itself at its failpoint."""
+        """Whether the agent killed itself at its failpoint."""
         assert self._process is not None
-        ended = self._process.poll()
-        assert ended in (None, -signal.SIGKILL), f"it ended with {ended}:\n{self.log()}"
-        return ended is not None
+        exit_code = self._process.poll()
+        assert exit_code in (None, -signal.SIGKILL), f"agent ended with exit code {exit_code}:\n{self.log()}"
+        return exit_code is not None
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal and wait; the exit code."""
+        """Send a signal, wait for the end of the process and return its exit code."""
         assert self._process is not None
         self._process.send_signal(number)
         return self._process.wait(10)

@@ -1,4 +1,4 @@
-"""A lab node with its agent, which is supervised as on any host, and a queue that the node reaches."""
+"""A lab node with a supervised agent, and a queue that the node can reach."""
 
 import asyncio
 import tempfile
@@ -10,11 +10,11 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-from control_plane import redis_nodes
+from control_plane.queues import redis_nodes
 from deploy.embedded import redis as embedded
-from deploy.embedded.children import python_module
+from deploy.embedded.children import installed_program
 from events.values import image_name
-from node_agent.images import Image, publish
+from node_agent.host.images import Image, publish
 from node_agent.lab.guest import ensure_guest
 from node_agent.lab.lab import Lab, LabNode
 from node_agent.settings import Settings, SlotSettings
@@ -23,32 +23,32 @@ from tests.agent.control_plane import TOKEN, FakeControlPlane, serving
 from tests.agent.eventually import eventually_async
 from tests.agent.orders import NODE
 from tests.agent.process import REPOSITORY
-from tests.agent.queue import let_in
+from tests.agent.queue import create_session_users
 from tests.servers.lab import kept_folder
 from tests.servers.redis import server_folder
 
 RUN_FOLDER: Final = "/run/sliceplane"
-"""Of the node, in the open for dnsmasq."""
+"""Run folder on the node; dnsmasq, which runs as another user, must be able to read it."""
 
 
 @dataclass
 class RealNode:
-    """Killed, its agent is started again."""
+    """A lab node with its agent, which its supervisor starts again after a kill."""
 
     lab: LabNode
     config: Path
 
     def start(self, failpoints: str = "") -> None:
         environment = {"PYTHONPATH": str(REPOSITORY), "SLICEPLANE_FAILPOINTS": failpoints}
-        self.lab.start_daemon("agent", python_module("node_agent", str(self.config)), environment)
+        self.lab.start_daemon("agent", installed_program("sliceplane-agent", str(self.config)), environment)
 
-    def is_held(self) -> bool:
-        """Whether the agent stopped at its failpoint."""
+    def is_stopped_at_failpoint(self) -> bool:
+        """Whether the agent is stopped (SIGSTOP) at its failpoint."""
         pid = self.lab.daemons()["agent"]
         return "\nState:\tT" in self.do(f"cat /proc/{pid}/status")
 
     def do(self, script: str, names: Mapping[str, str] | None = None) -> str:
-        """Run a shell's lines on the node, which know these names; what they print."""
+        """Run a shell script on the node with `names` as its environment and return its output."""
         return self.lab.run(["sh", "-ec", script], environment=dict(names or {})).stdout
 
     def ports(self) -> list[str]:
@@ -66,7 +66,7 @@ class RealNode:
 
 
 def guest_images(*tools: str) -> Path:
-    """A folder with the lab's guest, which has these programs more, kept between runs."""
+    """Return a folder with the lab's guest image plus these programs; it is kept between runs."""
     folder, name = kept_folder() / "-".join(("images", *tools)), image_name("lab-guest")
     made = ensure_guest(folder / name, print, tools)
     publish(folder, Image(name, made.kernel, made.initrd, made.cmdline))
@@ -74,22 +74,22 @@ def guest_images(*tools: str) -> Path:
 
 
 @contextmanager
-def queue_of(lab: Lab, plane: FakeControlPlane) -> Iterator[str]:
-    """The URL of a Redis that the node reaches over its management link, and knows of by its enrolment."""
+def node_queue(lab: Lab, plane: FakeControlPlane) -> Iterator[str]:
+    """Start a Redis on the management link of the node, announce it at enrolment, and yield its URL."""
     with server_folder() as folder, ExitStack() as ends:
         server = embedded.start(folder, bind=("127.0.0.1", lab.gateway_address))
         ends.callback(server.stop)
         plane.queue = Queue(
             host=lab.gateway_address, port=server.port, username=f"node-{NODE}", namespace=f"ctl:{NODE}"
         )
-        plane.let_in = let_in(server.url)
+        plane.on_session = create_session_users(server.url)
         yield server.url
 
 
 @asynccontextmanager
 async def control_of(lab: Lab, plane: FakeControlPlane) -> AsyncIterator[Redis]:
-    """The control plane's connection to a queue that the node reaches over its management link."""
-    with queue_of(lab, plane) as url:
+    """Yield the control plane's connection to a queue on the management link of the node."""
+    with node_queue(lab, plane) as url:
         async with Redis.from_url(url) as client:
             await redis_nodes.ensure_scripts(client)
             yield client
@@ -102,7 +102,7 @@ def real_node(
     images: Path,
     change: Callable[[Settings], Settings] = lambda same: same,
 ) -> Iterator[RealNode]:
-    """A node of two slots, with what a test changes of its settings. Its agent is still to be started."""
+    """Yield a node with two slots and with settings changed by `change`. The test starts its agent."""
     host = lab.node(NODE)
     (host.folder / "token").write_text(TOKEN)
     with serving(plane, address=lab.gateway_address) as url:
@@ -125,18 +125,18 @@ def real_node(
 
 
 async def restarts_during(node: RealNode, plane: FakeControlPlane, meanwhile: asyncio.Task[object]) -> int:
-    """Kill the agent, and again as soon as it is back, until that is done; how often."""
+    """Kill the agent again after each restart until `meanwhile` is done; return the number of kills."""
     restarts = 0
     while not meanwhile.done():
         renewed = len(plane.renewals)
         node.lab.kill("agent")
         restarts += 1
-        await _restarted(node, plane, renewed, meanwhile)
+        await _await_restart(node, plane, renewed, meanwhile)
     return restarts
 
 
-async def _restarted(
+async def _await_restart(
     node: RealNode, plane: FakeControlPlane, renewed: int, meanwhile: asyncio.Task[object]
 ) -> None:
-    """Each start renews the session. A heartbeat may still be of the agent that was killed."""
+    """Wait for a session renewal, which proves a restart; a heartbeat may still come from the killed agent."""
     await eventually_async(lambda: len(plane.renewals) > renewed or meanwhile.done(), 90.0, node.log)

@@ -1,6 +1,6 @@
-"""A host of five things a slot, for tests of the road itself: each aspect is one thing, there or not.
+"""Toy host with five aspects per slot, for tests of the order processing: each aspect is one object, present or absent.
 
-Tests make aspects unreadable, steps refused or slow, the guest silent, and count what was really done.
+Tests make aspects unreadable, steps refused or slow and the guest silent, and count the steps that were taken.
 """
 
 import threading
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from events.values import IngressId, Ipv4Address, SlotIndex
-from node_agent.host import Answered, Host, MachineSeen, NotYet, Prerequisite
-from node_agent.leases import LeaseState, ObservedAddress
-from node_agent.looks import look
-from node_agent.pci import PciDevice, PciDevices
-from node_agent.reaching import Findings
-from node_agent.slices import Difference, HostRefused, HostUnreadable, Slice, SliceNetwork, Step
+from node_agent.aspects.leases import LeaseState, ObservedAddress
+from node_agent.host.host import Answered, Host, NotYet, ObservedMachine, Prerequisite
+from node_agent.host.pci import PciDevice, PciDevices
+from node_agent.host.reachability import Findings
+from node_agent.host.slices import Difference, HostRefused, HostUnreadable, Slice, SliceNetwork, Step
+from node_agent.host.snapshots import look
 from tasks.orders import Mapping
 from tasks.workflows import StepName
 
@@ -26,58 +26,58 @@ STEPS: dict[str, tuple[StepName, StepName]] = {
     "translation": ("translation.set_rules", "translation.delete_rules"),
     "machine": ("machine.start", "machine.destroy"),
 }
-TAKING: Final = (
+REMOVAL_STEPS: Final = (
     "translation.delete_rules",
     "machine.destroy",
     "port.delete",
     "lease.withdraw",
     "link.delete",
 )
-"""The steps in the order in which a slice is taken away: it is closed first."""
+"""The steps that remove a slice, in their order: the translation is deleted first."""
 NO_PORT: Final = Difference("port.absent", "a port", "none")
-"""What is told where the port is not there; of the other things nothing is."""
+"""Drift that a missing port causes; missing objects of the other aspects cause none."""
 
 
 @dataclass
 class Toy:
-    there: dict[tuple[str, int], str] = field(default_factory=dict)
+    objects: dict[tuple[str, int], str] = field(default_factory=dict)
     done: list[str] = field(default_factory=list)
     refused: set[str] = field(default_factory=set)
     unreadable: set[str] = field(default_factory=set)
-    sticky: set[str] = field(default_factory=set)
+    undeletable: set[str] = field(default_factory=set)
     missing: tuple[str, ...] = ()
     images: tuple[str, ...] = ("lab-guest",)
     pci: tuple[PciDevice, ...] = ()
-    machine: MachineSeen | None = None
+    machine: ObservedMachine | None = None
     lease: LeaseState = "bound"
     address: Ipv4Address | None = None
     silent: bool = False
-    undone: set[IngressId] = field(default_factory=set)
-    """Ways in whose rules somebody takes away as soon as they are made."""
-    strange: str = ""
-    """What leads to the slice and nobody ordered; nobody gets rid of it."""
-    deaf: bool = False
-    """The guest does not shut down when it is asked to."""
+    reverted_ingress: set[IngressId] = field(default_factory=set)
+    """Ingress rules that another program deletes as soon as they are created."""
+    foreign_rule: str = ""
+    """A foreign rule that leads to the slice and that no step can delete."""
+    ignores_shutdown: bool = False
+    """The guest ignores a shutdown request."""
     paused: bool = False
-    """It cannot even be asked."""
+    """The guest is paused, so that it cannot receive a shutdown request."""
     watched: dict[SlotIndex, Slice] = field(default_factory=dict)
-    """Slices whose reachability is probed."""
+    """Slices with active reachability probes, by slot."""
     findings: Findings = field(default_factory=lambda: {None: None})
     slow: dict[str, threading.Event] = field(default_factory=dict)
     begun: threading.Event = field(default_factory=threading.Event)
-    hangs_until: threading.Event | None = None
-    look_hangs_until: threading.Event | None = None
+    survey_blocks_until: threading.Event | None = None
+    gateway_read_blocks_until: threading.Event | None = None
     hangs: threading.Event = field(default_factory=threading.Event)
-    then: Callable[[], object] = lambda: None
-    """What happens between two looks."""
-    ahead: list[int] = field(default_factory=list)
-    """How often each that looked ahead had to read what it asked twice: once, within a look."""
+    before_second_read: Callable[[], object] = lambda: None
+    """Called after the first read of the host and before the second."""
+    reads_per_snapshot: list[int] = field(default_factory=list)
+    """Number of real reads of each caller that reads one value twice: 1 within a host snapshot."""
 
     def counts(self) -> Counter[str]:
         return Counter(self.done)
 
     def kinds(self, index: int = 0) -> set[str]:
-        return {kind for kind, slot in self.there if slot == index}
+        return {kind for kind, slot in self.objects if slot == index}
 
     def host(self) -> Host:
         return Host(
@@ -94,45 +94,45 @@ class Toy:
             inspect_machine=self.inspect,
             runs=self.runs,
             to_shut_down=self.to_shut_down,
-            look_ahead=self.look_ahead,
+            start_reading=self.start_reading,
             listen=lambda: None,
             close=lambda: None,
         )
 
-    def look_ahead(self) -> None:
+    def start_reading(self) -> None:
         reads = list[int]()
         for _ in range(2):
-            look(("toy", "ahead"), lambda: reads.append(1))
-        self.ahead.append(len(reads))
-        self.then()
+            look(("toy", "reads_per_snapshot"), lambda: reads.append(1))
+        self.reads_per_snapshot.append(len(reads))
+        self.before_second_read()
 
     def pci_devices(self) -> PciDevices:
         if "pci" in self.unreadable:
             raise HostUnreadable("PCI devices: Input/output error")
         return PciDevices(self.pci)
 
-    def inspect(self, network: SliceNetwork) -> MachineSeen | None:
-        if self.machine is not None or ("machine", network.index) not in self.there:
+    def inspect(self, network: SliceNetwork) -> ObservedMachine | None:
+        if self.machine is not None or ("machine", network.index) not in self.objects:
             return self.machine
-        return MachineSeen("running", 1, 96)
+        return ObservedMachine("running", 1, 96)
 
     def runs(self, network: SliceNetwork) -> bool:
-        return ("machine", int(network.index)) in self.there
+        return ("machine", int(network.index)) in self.objects
 
     def to_shut_down(self, network: SliceNetwork) -> tuple[Step, ...]:
         key = ("machine", int(network.index))
-        if key not in self.there or self.paused:
+        if key not in self.objects or self.paused:
             return ()
 
-        def ask() -> None:
+        def shut_down() -> None:
             self.do("machine.shut_down")
-            if not self.deaf:
-                del self.there[key]
+            if not self.ignores_shutdown:
+                del self.objects[key]
 
-        return (Step("machine.shut_down", ask),)
+        return (Step("machine.shut_down", shut_down),)
 
     def observe(self, network: SliceNetwork) -> ObservedAddress:
-        if ("machine", network.index) not in self.there:
+        if ("machine", network.index) not in self.objects:
             return ObservedAddress(None, "none")
         return ObservedAddress(self.address or network.ip, self.lease)
 
@@ -144,7 +144,7 @@ class Toy:
         if step in self.slow:
             assert self.slow[step].wait(10)
         if step in self.refused:
-            raise HostRefused(f"no {step} today")
+            raise HostRefused(f"{step} is refused by the test")
         self.done.append(step)
 
 
@@ -169,54 +169,54 @@ class ToyAspect:
 
     def to_apply(self, wanted: Slice) -> tuple[Step, ...]:
         if self.name != "translation":
-            inside = replace(wanted, ingress=(), ways_changed=False)
-            return self._to_make(wanted.network, wanted.network if self.name == "lease" else inside)
-        steps = self._to_make(wanted.network, replace(wanted, ways_changed=False))
-        maps = (self._to_map(way) for way in wanted.ingress if way.ingress_id in self.toy.undone)
+            inside = replace(wanted, ingress=(), ingress_changed=False)
+            return self._to_create(wanted.network, wanted.network if self.name == "lease" else inside)
+        steps = self._to_create(wanted.network, replace(wanted, ingress_changed=False))
+        maps = (self._to_map(rule) for rule in wanted.ingress if rule.ingress_id in self.toy.reverted_ingress)
         return (*self._to_unmap(), *steps, *maps)
 
     def to_stop(self, stopped: SliceNetwork) -> tuple[Step, ...]:
-        return self._to_make(stopped, stopped) if self.name == "lease" else self.to_remove(stopped)
+        return self._to_create(stopped, stopped) if self.name == "lease" else self.to_remove(stopped)
 
     def still_on(self, stopped: SliceNetwork) -> tuple[str, ...]:
         return () if self.name == "lease" else self.remains(stopped)
 
     def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:
         self._read()
-        if (self.name, int(gone.index)) not in self.toy.there:
+        if (self.name, int(gone.index)) not in self.toy.objects:
             return ()
 
-        def take() -> None:
+        def delete() -> None:
             self.toy.do(STEPS[self.name][1])
-            if self.name not in self.toy.sticky:
-                del self.toy.there[self.name, int(gone.index)]
+            if self.name not in self.toy.undeletable:
+                del self.toy.objects[self.name, int(gone.index)]
 
-        return (Step(STEPS[self.name][1], take),)
+        return (Step(STEPS[self.name][1], delete),)
 
     def remains(self, gone: SliceNetwork) -> tuple[str, ...]:
         self._read()
-        return (f"{self.name} of {gone.tap}",) if (self.name, int(gone.index)) in self.toy.there else ()
+        return (f"{self.name} of {gone.tap}",) if (self.name, int(gone.index)) in self.toy.objects else ()
 
-    def _to_make(self, network: SliceNetwork, wanted: Slice | SliceNetwork) -> tuple[Step, ...]:
+    def _to_create(self, network: SliceNetwork, wanted: Slice | SliceNetwork) -> tuple[Step, ...]:
         self._read()
         key, content = (self.name, int(network.index)), repr(wanted)
-        if self.toy.there.get(key) == content:
+        if self.toy.objects.get(key) == content:
             return ()
 
-        def make() -> None:
+        def create() -> None:
             self.toy.do(STEPS[self.name][0])
-            self.toy.there[key] = content
+            self.toy.objects[key] = content
 
-        return (Step(STEPS[self.name][0], make, NO_PORT if self.name == "port" else None),)
+        return (Step(STEPS[self.name][0], create, NO_PORT if self.name == "port" else None),)
 
     def _to_unmap(self) -> tuple[Step, ...]:
-        if not self.toy.strange:
+        if not self.toy.foreign_rule:
             return ()
-        differs = Difference("mapping.foreign", "nothing else", self.toy.strange)
+        differs = Difference("ingress.foreign", "nothing else", self.toy.foreign_rule)
         return (Step("translation.unmap", lambda: self.toy.do("translation.unmap"), differs),)
 
-    def _to_map(self, way: Mapping) -> Step:
-        differs = Difference("mapping.changed", "its rules", "none", way.ingress_id)
+    def _to_map(self, rule: Mapping) -> Step:
+        differs = Difference("ingress.changed", "its rules", "none", rule.ingress_id)
         return Step("translation.map", lambda: self.toy.do("translation.map"), differs)
 
     def _read(self) -> None:
@@ -229,9 +229,9 @@ class ToyGateway:
     toy: Toy
 
     def to_apply(self) -> tuple[Step, ...]:
-        if self.toy.look_hangs_until is not None:
+        if self.toy.gateway_read_blocks_until is not None:
             self.toy.hangs.set()
-            assert self.toy.look_hangs_until.wait(30)
+            assert self.toy.gateway_read_blocks_until.wait(30)
         return ()
 
     def mirrored(self) -> dict[SlotIndex, Difference]:
@@ -241,9 +241,9 @@ class ToyGateway:
         return ()
 
     def missing(self) -> tuple[str, ...]:
-        if self.toy.hangs_until is not None:
+        if self.toy.survey_blocks_until is not None:
             self.toy.hangs.set()
-            assert self.toy.hangs_until.wait(30)
+            assert self.toy.survey_blocks_until.wait(30)
         return self.toy.missing
 
     def prerequisites(self) -> tuple[Prerequisite, ...]:

@@ -1,4 +1,4 @@
-"""One more API over a plane's database, as a process of its own that a test may kill."""
+"""An additional API process on the database of a test control plane, which a test may kill."""
 
 import os
 from collections.abc import Iterator
@@ -8,20 +8,21 @@ from pathlib import Path
 
 import httpx
 
-from deploy.embedded.children import Child, python_module
+from control_plane.programs import SERVER
+from deploy.embedded.children import Child, installed_program
 from tests.servers.plane import RunningPlane, free_port
 from tests.waiting import until
 
 
 @dataclass(frozen=True)
 class ApiProcess:
-    """`plane` is the same plane, reached through this process."""
+    """A running API process. `plane` is the test control plane, reached through this process."""
 
     plane: RunningPlane
     child: Child
 
     def kill(self) -> None:
-        """Without a word, and wait for its end."""
+        """Kill the process with SIGKILL, and wait for its end."""
         assert self.child.pid is not None
         os.kill(self.child.pid, 9)
         self.child.stop()
@@ -31,7 +32,7 @@ class ApiProcess:
         until(self._answers, "the API answers")
 
     def memory(self) -> int:
-        """Bytes of it that are in memory (proc(5), `VmRSS`)."""
+        """Return the resident memory of the process in bytes (proc(5), `VmRSS`)."""
         status = Path(f"/proc/{self.child.pid}/status").read_text()
         [kib] = [line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:")]
         return int(kib) * 1024
@@ -44,6 +45,7 @@ class ApiProcess:
 
 @contextmanager
 def api_process(plane: RunningPlane, log: Path) -> Iterator[ApiProcess]:
+    """Run an API process on the database and the Redis of `plane`, with its output in the file `log`."""
     address = f"127.0.0.1:{free_port()}"
     environment = {
         "SLICEPLANE_DATABASE_URL": plane.settings.database_url.get_secret_value(),
@@ -52,7 +54,7 @@ def api_process(plane: RunningPlane, log: Path) -> Iterator[ApiProcess]:
         "SLICEPLANE_LISTEN": address,
         "SLICEPLANE_PLACE_ON_SIMULATED_NODES": str(plane.settings.place_on_simulated_nodes).lower(),
     }
-    child = Child("api", python_module("control_plane", "api"), log, environment)
+    child = Child("api", installed_program(SERVER, "api"), log, environment)
     made = ApiProcess(replace(plane, url=f"http://{address}"), child)
     try:
         made.start()

@@ -1,4 +1,4 @@
-"""A node as the API sees it, played by a test: what it posts, and nothing of what an agent does."""
+"""Requests of nodes and callers to the API, for tests that play a node without an agent."""
 
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -13,21 +13,22 @@ from tasks.signing import Signer, new_private_key
 from tests.servers.plane import RunningPlane
 
 KEYS: Final[dict[str, Signer]] = {}
-"""Of each node, by name: the key that it made."""
+"""Key pair of each node, by the name of the node."""
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHcl9zYpCQlBTb2vG1mW0K7f2LJkYH4wqQ2s5oE3c1aV"
 BEAT = {"agent_version": "0.1.0", "spooled_reports": 0, "resynced": True}
 SLOT = {"index": 0, "vcpus": 1, "memory_mib": 96, "network_device": "slice0"}
 CREDENTIAL, QUEUE_PASSWORD = "credential-made-on-the-node", "queue-password-made-on-the-node"
 
 
-def expect(plane: RunningPlane, name: str) -> str:
+def register_node(plane: RunningPlane, name: str) -> str:
+    """Register a node and return its enrolment token."""
     answer = plane.client().post("/nodes", json={"id": name})
     assert answer.status_code == 201
     return str(answer.json()["enrolment_token"])
 
 
-def blocked(plane: RunningPlane) -> dict[str, str | None]:
-    """What keeps slices off each node and each slot, as the lists say."""
+def blocked_by(plane: RunningPlane) -> dict[str, str | None]:
+    """Return why each node and each slot receives no slices (`blocked_by` in the lists), by id."""
     with plane.client() as client:
         listed = [each for path in ("/nodes", "/slots") for each in client.get(path).json()["items"]]
     return {each["id"]: each["blocked_by"] for each in listed}
@@ -38,7 +39,7 @@ def digest(secret: str) -> str:
 
 
 def key_of(name: str) -> Signer:
-    """The same in all of a process, so that a host that asks again has the key that it had."""
+    """Return the key of a node, and generate it at the first call: a node keeps its key in all its requests."""
     return KEYS.setdefault(name, Signer.of_pem(new_private_key()))
 
 
@@ -52,7 +53,7 @@ def enrolment(
         credential_sha256=digest(credential),
         queue_password_sha256=digest(QUEUE_PASSWORD),
         agent_version=version,
-        speaks=ANNOUNCED,
+        capabilities=ANNOUNCED,
     )
     proof = signer.sign("session+jws", claims.model_dump_json().encode())
     return Enrolment(token=token, public_key=signer.public, proof=proof)
@@ -73,23 +74,23 @@ def renewal(
     presented: str = CREDENTIAL,
     password: str = QUEUE_PASSWORD,
     key: Signer | None = None,
-    speaks: tuple[str, ...] = (),
+    capabilities: tuple[str, ...] = (),
 ) -> Renewal:
-    """A request to go on from session `number`, whose credential is `presented`."""
+    """Build a request to renew session `number`, which has the credential `presented`."""
     claims = RenewalClaims(
         node_id=name,
         number=number,
         presented_sha256=digest(presented),
         credential_sha256=digest(credential),
         queue_password_sha256=digest(password),
-        speaks=speaks,
+        capabilities=capabilities,
     )
     proof = (key or key_of(name)).sign("session+jws", claims.model_dump_json().encode())
     return Renewal(node_id=name, proof=proof)
 
 
-def renew(plane: RunningPlane, asked: Renewal) -> httpx.Response:
-    return httpx.post(f"{plane.url}/v1/agent/sessions", json=asked.model_dump(), timeout=20)
+def renew(plane: RunningPlane, request: Renewal) -> httpx.Response:
+    return httpx.post(f"{plane.url}/v1/agent/sessions", json=request.model_dump(), timeout=20)
 
 
 def as_node(plane: RunningPlane, name: str, credential: str = CREDENTIAL) -> httpx.Client:
@@ -119,24 +120,27 @@ def batch(incarnation: str, *bodies: tuple[int, dict[str, Any]]) -> dict[str, An
 def admit(
     plane: RunningPlane, name: str, slots: int = 1, *, approve: bool = True, **hardware: int
 ) -> httpx.Client:
-    """Enrol a node, let it describe itself and its slots' hardware, and approve these unless told otherwise; returns
-    its own client.
+    """Register and enrol a node, post its description, approve its slots if `approve` is True, and return its client.
+
+    `hardware` overrides fields of the slots in the description.
     """
-    enrol(plane, name, expect(plane, name))
+    enrol(plane, name, register_node(plane, name))
     node = as_node(plane, name)
-    found = [
+    slots_found = [
         {**SLOT, **hardware, "index": index, "network_device": f"slice{index}"} for index in range(slots)
     ]
-    assert node.post("/reports", json=batch(str(uuid4()), (1, survey(slots=found)))).is_success
+    assert node.post("/reports", json=batch(str(uuid4()), (1, survey(slots=slots_found)))).is_success
     assert node.post("/heartbeat", json=BEAT).is_success
     for index in range(slots if approve else 0):
         assert plane.client().post(f"/nodes/{name}/slots/{index}/approve").is_success
     return node
 
 
-def speaks(plane: RunningPlane, announced: list[str] | None) -> None:
-    """What every agent said last that it knows; None: one of a release that said nothing."""
-    plane.rows("update work.node_session set speaks = %(announced)s returning node_id", announced=announced)
+def set_capabilities(plane: RunningPlane, announced: list[str] | None) -> None:
+    """Set the stored capabilities of every agent; None stands for an agent of a release that reported none."""
+    plane.rows(
+        "update work.node_session set capabilities = %(announced)s returning node_id", announced=announced
+    )
 
 
 def allocate(plane: RunningPlane, **fields: object) -> httpx.Response:
@@ -144,12 +148,12 @@ def allocate(plane: RunningPlane, **fields: object) -> httpx.Response:
     return plane.client().post("/allocations", json=body)
 
 
-def desired(node: httpx.Client, *held: dict[str, Any]) -> httpx.Response:
-    """The answer to a node whose slots hold this, and nothing else."""
+def request_desired_state(node: httpx.Client, *held: dict[str, Any]) -> httpx.Response:
+    """Post the orders that a node holds (`held`) and return the response, which contains the orders that differ."""
     return node.post("/desired-state", json={"held": held})
 
 
-def wanted(node: httpx.Client) -> list[str]:
-    """The signed orders that a node without a disk is given."""
-    orders: list[str] = desired(node).json()["orders"]
+def desired_orders(node: httpx.Client) -> list[str]:
+    """Return the signed orders of all slots, as a node that holds none of them receives them."""
+    orders: list[str] = request_desired_state(node).json()["orders"]
     return orders

@@ -1,4 +1,4 @@
-"""Reading server-sent events as a client does (WHATWG HTML, section 9.2)."""
+"""A client of server-sent events (WHATWG HTML, section 9.2)."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tests.servers.plane import RunningPlane
 
 
 class Event(NamedTuple):
-    """A message as it is dispatched: `id` is the last one that was told."""
+    """One message of a stream. `id` is the newest id that the stream contained up to this message."""
 
     id: str
     type: str
@@ -19,7 +19,7 @@ class Event(NamedTuple):
 
 
 class Stream:
-    """A stream that stays open. `last_event_id` is what a reconnecting client would send."""
+    """An open stream. A client that reconnects sends `last_event_id`."""
 
     def __init__(self, lines: Iterator[str]) -> None:
         self._lines = lines
@@ -27,17 +27,18 @@ class Stream:
         self.comments: list[str] = []
 
     def take(self, count: int) -> list[Event]:
-        """The next so many events."""
+        """Return the next `count` events."""
         return [self.next() for _ in range(count)]
 
     def next(self) -> Event:
+        """Return the next event. Raises `EOFError` when the stream ends."""
         while True:
-            told = self.block()
-            if "data" in told:
-                return Event(self.last_event_id, told["event"], json.loads(told["data"]))
+            fields = self.block()
+            if "data" in fields:
+                return Event(self.last_event_id, fields["event"], json.loads(fields["data"]))
 
     def block(self) -> dict[str, str]:
-        """The fields up to the next empty line."""
+        """Read up to the next empty line, and return the fields."""
         fields: dict[str, str] = {}
         for line in self._lines:
             if not line:
@@ -60,7 +61,7 @@ def open_stream(plane: RunningPlane, path: str, last_event_id: str | None = None
         yield Stream(answer.iter_lines())
 
 
-def watched(plane: RunningPlane, path: str, count: int, last_event_id: str | None = None) -> list[Event]:
-    """The first so many events of a stream."""
+def watch_events(plane: RunningPlane, path: str, count: int, last_event_id: str | None = None) -> list[Event]:
+    """Return the first `count` events of a stream."""
     with open_stream(plane, path, last_event_id) as stream:
         return stream.take(count)

@@ -1,35 +1,37 @@
-"""The fleet bench: a tiny fleet for real, and that it names what is lost and what is doubled."""
+"""The fleet benchmark: a run with a tiny fleet, and checks that name each lost or duplicated object."""
 
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from bench import fleet as bench
-from bench import fleet_checks as checks
-from bench.fleet import Size, fleet
-from bench.fleet_nodes import Holding
-from bench.measure import Round
-from bench.rounds import KeptRounds, take_rounds
-from tests.bench.test_bench import silent
+from bench.fleet import checks
+from bench.fleet import fleet as bench
+from bench.fleet.fleet import Size, fleet
+from bench.fleet.nodes import NodeState
+from bench.harness.measure import Round
+from bench.harness.rounds import KeptRounds, take_rounds
+from tests.bench.test_bench import discard
 
-LIFE = [*checks.STORY]
+TIMELINE = [*checks.TIMELINE]
 CARRIED = {"n1/0": 2, "n1/1": 1}
 MACHINES = ("a", "b", "c")
 DONE = {
-    **{f"{effect} slice0": 2 for effect in checks.ONCE_IN_A_LIFE},
-    **{f"{effect} slice1": 1 for effect in checks.ONCE_IN_A_LIFE},
+    **{f"{effect} slice0": 2 for effect in checks.ONCE_PER_SLICE},
+    **{f"{effect} slice1": 1 for effect in checks.ONCE_PER_SLICE},
     **{f"{effect} {machine}": 1 for effect in ("machine.start", "machine.destroy") for machine in MACHINES},
 }
 
 
-async def test_a_fleet_loses_and_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fleet_benchmark_with_three_nodes_loses_and_duplicates_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bench, "IDLE_SECONDS", 0.2)
     [done] = await take_rounds(
         fleet([Size(nodes=3, cycles=2)], slots=2),
         KeptRounds(tmp_path / "kept", "tiny"),
         resume=False,
-        say=silent,
+        show=discard,
     )
     assert (done["completed"], len(done["active"]), len(done["released"])) == ([12.0], 12, 12)
     assert {name for name in done if name.startswith("cost.")} == {
@@ -38,39 +40,41 @@ async def test_a_fleet_loses_and_doubles_nothing(tmp_path: Path, monkeypatch: py
     assert sum(done[name][0] for name in done if name.startswith("cost.")) == pytest.approx(done["cost"][0])
 
 
-def test_scaling_is_the_cost_in_the_largest_fleet_over_that_in_the_smallest() -> None:
+def test_fleet_scaling_is_the_cost_in_the_largest_fleet_divided_by_that_in_the_smallest() -> None:
     rounds = [a_round(nodes=4608, cost=0.12), a_round(nodes=64, cost=0.1)]
     found = {each.metric: each for each in bench.BENCH.results(rounds)}
     assert (found["fleet.scaling"].value, found["fleet.scaling"].baseline) == (1.2, 100)
     assert (found["fleet.active_p50_s"].value, found["fleet.active_p95_s"].value) == (10, 19)
 
 
-def test_a_whole_story_of_what_was_asked_for_has_no_fault() -> None:
-    assert [*checks.told_faults(checks.Stories({"alc-1": (LIFE, "n1/0")}), ["alc-1"])] == []
+def test_fleet_check_finds_no_fault_in_the_complete_timeline_of_a_requested_allocation() -> None:
+    assert [*checks.timeline_faults(checks.Timelines({"alc-1": (TIMELINE, "n1/0")}), ["alc-1"])] == []
 
 
 @pytest.mark.parametrize(
-    ("told", "fault"),
+    ("timelines", "fault"),
     [
         ({}, "alc-1 is not in the ledger"),
         (
-            {"alc-1": (LIFE, "n1/0"), "alc-2": (LIFE, "n1/1")},
-            "alc-2 is in the ledger, and nobody asked for it",
+            {"alc-1": (TIMELINE, "n1/0"), "alc-2": (TIMELINE, "n1/1")},
+            "alc-2 is in the ledger, but was not requested",
         ),
-        ({"alc-1": (LIFE[:-1], "n1/0")}, "alc-1 on n1/0: lost or doubled allocation.released"),
+        ({"alc-1": (TIMELINE[:-1], "n1/0")}, "alc-1 on n1/0: lost or duplicated allocation.released"),
         (
-            {"alc-1": ([*LIFE, "allocation.activated"], "n1/0")},
-            "alc-1 on n1/0: lost or doubled allocation.activated",
+            {"alc-1": ([*TIMELINE, "allocation.activated"], "n1/0")},
+            "alc-1 on n1/0: lost or duplicated allocation.activated",
         ),
-        ({"alc-1": (LIFE[::-1], "n1/0")}, f"alc-1 on n1/0: out of order {', '.join(LIFE[::-1])}"),
+        ({"alc-1": (TIMELINE[::-1], "n1/0")}, f"alc-1 on n1/0: out of order {', '.join(TIMELINE[::-1])}"),
     ],
 )
-def test_what_the_ledger_lost_or_doubled_is_named(told: dict[str, tuple[list[str], str]], fault: str) -> None:
-    [found] = checks.told_faults(checks.Stories(told), ["alc-1"])
+def test_fleet_check_names_an_event_that_the_ledger_lost_duplicated_or_reordered(
+    timelines: dict[str, tuple[list[str], str]], fault: str
+) -> None:
+    [found] = checks.timeline_faults(checks.Timelines(timelines), ["alc-1"])
     assert found == fault
 
 
-def test_a_host_that_did_everything_once_has_no_fault() -> None:
+def test_fleet_check_finds_no_fault_on_a_host_with_each_effect_once_per_slice() -> None:
     assert faults() == []
 
 
@@ -84,24 +88,26 @@ def test_a_host_that_did_everything_once_has_no_fault() -> None:
         ({"link.delete slice1": 0}, "n1: link.delete slice1 0 times for 1 slices"),
     ],
 )
-def test_what_a_host_did_twice_or_never_is_named(change: dict[str, int], fault: str) -> None:
+def test_fleet_check_names_an_effect_that_occurred_twice_or_never_on_a_host(
+    change: dict[str, int], fault: str
+) -> None:
     assert faults({**DONE, **change}) == [fault]
 
 
-def test_what_is_left_on_a_node_is_named() -> None:
-    holding = Holding("n1", DONE, ["taps slice0"], spooled=3)
-    assert [*checks.host_faults(CARRIED, holding)] == [
+def test_fleet_check_names_objects_and_reports_that_are_left_on_a_node() -> None:
+    node = NodeState("n1", DONE, ["taps slice0"], spooled=3)
+    assert [*checks.host_faults(CARRIED, node)] == [
         "n1: left taps slice0",
-        "n1: 3 reports that nobody took",
+        "n1: 3 reports were not delivered",
     ]
 
 
-def test_slots_are_counted_by_node() -> None:
+def test_fleet_check_groups_slot_counts_by_node() -> None:
     assert checks.by_node(Counter({"n1/0": 2, "n1/1": 1, "n2/0": 1})) == {"n1": CARRIED, "n2": {"n2/0": 1}}
 
 
 def faults(effects: dict[str, int] = DONE) -> list[str]:
-    return [*checks.host_faults(CARRIED, Holding("n1", effects, [], spooled=0))]
+    return [*checks.host_faults(CARRIED, NodeState("n1", effects, [], spooled=0))]
 
 
 def a_round(nodes: int, cost: float) -> Round:

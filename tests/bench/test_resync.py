@@ -1,14 +1,14 @@
-"""The bench of restarts at its smallest: it runs, and a host that was touched without need does not pass."""
+"""The restart benchmark at its smallest size: it runs, and it rejects unexpected effects on a host."""
 
 import pytest
 
-from bench.resync import Shape, Touched, restarting
+from bench.fleet.resync import Shape, UnexpectedEffects, restartable_nodes
 
 
-async def test_agents_restart_over_what_they_left_and_what_was_changed_is_made_good() -> None:
-    async with restarting(Shape(nodes=2, slots=2)) as made:
+async def test_restarted_agents_reconcile_changed_slots_and_modify_no_others() -> None:
+    async with restartable_nodes(Shape(nodes=2, slots=2)) as made:
         await made.fill()
         assert await made.unchanged() > 0
         assert await made.one_percent() > 0
-        with pytest.raises(Touched, match="nothing was to be done"):
+        with pytest.raises(UnexpectedEffects, match="expected no effects"):
             await made.check({})

@@ -1,4 +1,4 @@
-"""The watch bench believes no watcher: one that missed, doubled or mixed up an event makes the round fail."""
+"""The watch benchmark checks the events of every watcher: a missed, duplicated or reordered event fails the round."""
 
 import socket
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from bench.watch_clients import Watchers, Watching, seen_of
+from bench.watch.clients import Watchers, WatcherSettings, arrivals_of
 
 COMMITS = [(position, 1_000_000 * position) for position in (3, 4, 6)]
 
@@ -18,33 +18,37 @@ def opened() -> Iterator[ExitStack]:
 
 
 def watchers(opened: ExitStack, *sent: bytes) -> Watchers:
-    """One for each of these, which its API sends it."""
+    """Connect one watcher for each argument, which a local server sends to it."""
     listening = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
-    made = Watchers(Watching("127.0.0.1", listening.getsockname()[1], "key", len(sent)))
+    made = Watchers(WatcherSettings("127.0.0.1", listening.getsockname()[1], "key", len(sent)))
     for each, data in zip(made.all, sent, strict=True):
         opened.enter_context(each.socket)
         opened.enter_context(listening.accept()[0]).sendall(data)
     return made
 
 
-def told(*positions: int) -> bytes:
-    """Events as they come over HTTP/1.1, in chunks."""
+def stream(*positions: int) -> bytes:
+    """Return events as an HTTP/1.1 response in chunks."""
     events = b"".join(b'id: 1.%d\nevent: x\ndata: {"a":"id: 1.9"}\n\n' % position for position in positions)
     return b"HTTP/1.1 200 OK\r\n\r\na\r\n: welcome\n\n\r\n%x\r\n%s\r\n" % (len(events), events)
 
 
-def test_every_watcher_that_saw_everything_has_a_lag_for_each_event(opened: ExitStack) -> None:
-    seen = seen_of(watchers(opened, told(3, 4, 6), told(1, 2, 3, 4, 6)), COMMITS)
+def test_watch_benchmark_returns_a_lag_for_each_event_at_watchers_that_received_all_events(
+    opened: ExitStack,
+) -> None:
+    seen = arrivals_of(watchers(opened, stream(3, 4, 6), stream(1, 2, 3, 4, 6)), COMMITS)
     assert seen.faults == []
     assert len(seen.lags) == 6
 
 
 @pytest.mark.parametrize("positions", [(3, 6), (3, 4, 4, 6), (4, 3, 6), (3, 4, 5, 6)])
-def test_a_watcher_that_saw_anything_else_is_named(opened: ExitStack, positions: tuple[int, ...]) -> None:
-    [fault] = seen_of(watchers(opened, told(3, 4, 6), told(*positions)), COMMITS).faults
-    assert fault.startswith("watcher 1 saw")
+def test_watch_benchmark_names_a_watcher_with_missed_duplicated_or_reordered_events(
+    opened: ExitStack, positions: tuple[int, ...]
+) -> None:
+    [fault] = arrivals_of(watchers(opened, stream(3, 4, 6), stream(*positions)), COMMITS).faults
+    assert fault.startswith("watcher 1 received")
 
 
-def test_a_watcher_that_never_saw_the_last_event_is_named(opened: ExitStack) -> None:
-    [fault] = seen_of(watchers(opened, told(3, 4)[:-9]), COMMITS, patience=0.1).faults
-    assert fault == "watcher 0 did not see the last event"
+def test_watch_benchmark_names_a_watcher_that_never_receives_the_last_event(opened: ExitStack) -> None:
+    [fault] = arrivals_of(watchers(opened, stream(3, 4)[:-9]), COMMITS, timeout=0.1).faults
+    assert fault == "watcher 0 did not receive the last event"

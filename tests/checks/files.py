@@ -1,4 +1,4 @@
-"""The files of this repository, as git sees them: tracked, or new and not ignored."""
+"""The files of this repository that git tracks, or that are new and not ignored."""
 
 import subprocess
 from functools import cache
@@ -10,8 +10,8 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 @cache
 def repository_files() -> tuple[Path, ...]:
-    """Every file, as an existing absolute path."""
-    # A folder that another user cloned is still this repository.
+    """Return every file as an absolute path that exists."""
+    # Git must accept this repository even if another user owns its folder.
     command = [
         "git",
         "-c",
@@ -28,12 +28,12 @@ def repository_files() -> tuple[Path, ...]:
 
 
 def python_files(*, below: str = "") -> list[Path]:
-    """The Python files, those below a folder when one is given."""
+    """Return the Python files, only those below a folder if one is given."""
     return [path for path in repository_files() if path.suffix == ".py" and path.is_relative_to(ROOT / below)]
 
 
 def text_lines(path: Path) -> list[str]:
-    """The lines of a text file, none for a binary one."""
+    """Return the lines of a text file, or an empty list for a binary file."""
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
@@ -41,5 +41,5 @@ def text_lines(path: Path) -> list[str]:
 
 
 def place(path: Path, line: int) -> str:
-    """How a finding names its place."""
+    """Return a file and line as a finding names them."""
     return f"{path.relative_to(ROOT)}:{line}"

@@ -1,11 +1,11 @@
-"""The tests stand without the host drivers' packages, which an ordinary user's environment lacks."""
+"""Test collection works without the packages of the host drivers, which an ordinary user's environment lacks."""
 
 import subprocess
 import sys
 
 from tests.checks.files import ROOT
 
-# A module that is None cannot be imported: Python raises ModuleNotFoundError for it.
+# Python raises ModuleNotFoundError for a module that is None in sys.modules.
 WITHOUT_DRIVERS = """
 import sys, pytest
 sys.modules.update(dict.fromkeys(("libvirt", "ovs", "ovsdbapp", "pyroute2")))
@@ -13,7 +13,7 @@ sys.exit(pytest.main(["--collect-only", "--quiet", "-p", "no:cacheprovider"]))
 """
 
 
-def test_every_test_is_collected_without_the_host_drivers_packages() -> None:
+def test_all_tests_are_collected_if_the_packages_of_the_host_drivers_are_missing() -> None:
     collected = subprocess.run(
         [sys.executable, "-c", WITHOUT_DRIVERS], cwd=ROOT, check=False, capture_output=True, text=True
     )

@@ -1,14 +1,14 @@
-"""The registry of failpoints against the code: every name is called, every call is declared, every effect has two.
+"""The registry of failpoints matches the code, and every effect is enclosed by two failpoints.
 
-An effect is what another program, or the next life of this one, will see:
+An effect is what another program, or the next start of the same program, can observe:
 
 - a step of a plan that runs (`step.run()`),
-- a transaction that moves a checkpoint, or that appends, as it commits,
+- the commit of a transaction that advances a checkpoint or appends events,
 - a script that moves an order between a queue's lists,
 - a file that is replaced durably (`replace_file`),
-- reports handed over (`control_plane.report`).
+- reports that are delivered (`control_plane.report`).
 
-Each stands in its function between two failpoints, so that a kill can come on either side of it.
+In its function, each effect is between two failpoints, so that tests can kill the program before and after it.
 """
 
 import ast
@@ -22,16 +22,18 @@ from typing import Final
 
 import pytest
 
+from control_plane.programs import SERVER
+from deploy.embedded.children import installed_program
 from tasks.failpoints import UnknownFailpoint, arm_from, failpoint
 from tasks.workflows import FAILPOINTS, STEPS
 from tests.checks.files import ROOT
 
 PROGRAMS: Final = ("control_plane", "node_agent", "tasks")
 MECHANISM: Final = {ROOT / "tasks" / "failpoints.py", ROOT / "node_agent" / "durable.py"}
-MOVING: Final = {"ENQUEUE", "WITHDRAW", "FETCH", "SETTLE", "PUT_BACK"}
-"""Scripts that move an order."""
+MOVING: Final = {"ENQUEUE", "WITHDRAW", "FETCH", "SETTLE", "REQUEUE"}
+"""Names of the scripts that move an order."""
 COMMANDS: Final = {"_enqueue"}
-"""Functions that make a command of one, and run nothing."""
+"""Functions that only build a command from a script and do not run it."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Effect = ast.expr | ast.stmt
@@ -56,12 +58,12 @@ def calls(node: ast.AST) -> list[ast.Call]:
 
 
 def called(call: ast.Call) -> str:
-    """The call as written, `checkpoints.advance` for instance."""
+    """Return the called function as written, for instance `checkpoints.advance`."""
     return ast.unparse(call.func)
 
 
 def texts(call: ast.Call) -> list[str]:
-    """The first argument, if it is a text."""
+    """Return the first argument in a list if it is a text literal, else an empty list."""
     given = call.args[0] if call.args else None
     return [given.value] if isinstance(given, ast.Constant) and isinstance(given.value, str) else []
 
@@ -95,7 +97,7 @@ def commits(function: Function) -> list[Effect]:
 
 
 def scripts(function: Function) -> list[Effect]:
-    """Where such a script is run, or a command made of it by `_enqueue`."""
+    """Return the places that run such a script, or pass it to `_enqueue`."""
     if function.name in COMMANDS:
         return []
     named = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id in MOVING]
@@ -111,19 +113,19 @@ def deliveries(function: Function) -> list[Effect]:
 
 
 KINDS: Final[dict[str, Callable[[Function], list[Effect]]]] = {
-    "a step that runs": steps_run,
-    "a transaction with a checkpoint": transactions,
-    "a transaction with facts": commits,
+    "a plan step that runs": steps_run,
+    "a transaction that advances a checkpoint": transactions,
+    "a transaction that appends events": commits,
     "a script that moves an order": scripts,
-    "a file replaced durably": files,
-    "reports handed over": deliveries,
+    "a file that is replaced durably": files,
+    "reports that are delivered": deliveries,
 }
 
 
-def lacks(function: Function, effect: Effect) -> list[str]:
-    """The sides of an effect that have no failpoint.
+def missing_sides(function: Function, effect: Effect) -> list[str]:
+    """Return the sides of an effect, before and after, that have no failpoint.
 
-    A transaction's effect is its commit, so what comes before that stands inside of it.
+    The effect of a transaction is its commit, so the failpoint before the commit is inside the transaction.
     """
     lines = [call.lineno for call in calls(function) if is_failpoint(call)]
     first, last = effect.lineno, effect.end_lineno or effect.lineno
@@ -133,7 +135,7 @@ def lacks(function: Function, effect: Effect) -> list[str]:
     return [side for side, there in (("before", before), ("after", after)) if not there]
 
 
-def test_every_call_of_a_failpoint_is_declared_and_every_declared_one_is_called() -> None:
+def test_failpoints_called_in_code_are_exactly_the_declared_failpoints() -> None:
     found = [
         name
         for _, module in modules()
@@ -143,10 +145,10 @@ def test_every_call_of_a_failpoint_is_declared_and_every_declared_one_is_called(
     ]
     steps = {each.name for each in FAILPOINTS.values() if each.work in STEPS}
     assert set(found) == FAILPOINTS.keys() - steps
-    assert len(found) == len(set(found)), "one name, one place"
+    assert len(found) == len(set(found)), "a failpoint is called in more than one place"
 
 
-def test_every_step_of_a_plan_is_declared_and_every_declared_one_is_planned() -> None:
+def test_steps_planned_by_the_node_agent_are_exactly_the_declared_steps() -> None:
     found = [
         name
         for path, module in modules()
@@ -159,15 +161,15 @@ def test_every_step_of_a_plan_is_declared_and_every_declared_one_is_planned() ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_effect_stands_between_two_failpoints(kind: str) -> None:
+def test_every_effect_is_between_two_failpoints(kind: str) -> None:
     effects = [
         (where, function, effect) for where, function in functions() for effect in KINDS[kind](function)
     ]
-    assert effects, "there is none: whoever moved them must teach this test where"
+    assert effects, f"no effect of the kind '{kind}' found; if the code moved, update this test"
     bare = [
-        f"{where}: none {' or '.join(sides)} it"
+        f"{where}: no failpoint {' or '.join(sides)} the effect"
         for where, function, effect in effects
-        if (sides := lacks(function, effect))
+        if (sides := missing_sides(function, effect))
     ]
     assert bare == []
 
@@ -184,16 +186,16 @@ def test_every_effect_stands_between_two_failpoints(kind: str) -> None:
         "stop:intake.takn",
     ],
 )
-def test_arming_what_is_not_there_is_refused(setting: str) -> None:
+def test_arming_an_unknown_failpoint_raises_an_error_with_its_name(setting: str) -> None:
     if setting.endswith(","):
         setting += "no.such.point"
     with pytest.raises(UnknownFailpoint, match=setting.rpartition(",")[2]):
         arm_from(setting)
-    failpoint("intake.taken")  # would end this process
+    failpoint("intake.taken")  # this would end the process if the failpoint were armed
 
 
 @pytest.mark.parametrize("armed", ["stop:intake.taken", "stop:intake.taken@2"])
-def test_a_program_that_is_to_stop_there_does_and_goes_on_when_it_is_told(armed: str) -> None:
+def test_program_stops_at_an_armed_stop_failpoint_and_continues_after_sigcont(armed: str) -> None:
     visits = "failpoint('intake.taken'); " * (2 if armed.endswith("@2") else 1)
     program = f"from tasks.failpoints import arm_from, failpoint; arm_from('{armed}'); {visits}print('on')"
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE) as started:
@@ -203,12 +205,12 @@ def test_a_program_that_is_to_stop_there_does_and_goes_on_when_it_is_told(armed:
         assert started.communicate()[0] == b"on\n"
 
 
-@pytest.mark.parametrize("program", [("control_plane", "dispatcher"), ("node_agent", "no-such-file")])
-def test_a_program_that_is_to_arm_what_is_not_there_says_so_in_one_line_and_does_not_start(
+@pytest.mark.parametrize("program", [(SERVER, "dispatcher"), ("sliceplane-agent", "no-such-file")])
+def test_program_with_an_unknown_failpoint_prints_one_line_and_does_not_start(
     program: tuple[str, ...],
 ) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", *program],
+        installed_program(*program),
         cwd=ROOT,
         env={
             "SLICEPLANE_DATABASE_URL": "postgresql+psycopg://",

@@ -1,4 +1,4 @@
-"""Import rules that are about the standard library or about single calls, which import-linter does not see."""
+"""Import rules about the standard library and about single calls, which import-linter cannot check."""
 
 import ast
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.checks.files import ROOT, place, python_files
 
 
-def test_the_set_up_runs_on_the_standard_library_alone() -> None:
+def test_set_up_imports_only_the_standard_library_and_itself() -> None:
     own = {path.stem for path in (ROOT / "deploy/setup").glob("*.py")}
     foreign = [
         f"{place(path, line)}: {module}"
@@ -20,7 +20,7 @@ def test_the_set_up_runs_on_the_standard_library_alone() -> None:
     assert foreign == []
 
 
-def test_tests_await_conditions_and_never_sleep() -> None:
+def test_tests_sleep_only_inside_a_while_loop() -> None:
     sleeping = [
         place(path, call.lineno)
         for path in python_files(below="tests")
@@ -32,7 +32,7 @@ def test_tests_await_conditions_and_never_sleep() -> None:
 
 
 def _calls_outside_while(node: ast.AST) -> Iterator[ast.Call]:
-    """A `while` that sleeps between looks is how a condition is awaited; any other sleep is a guess."""
+    """Yield calls outside `while` loops. A loop that sleeps awaits a condition; any other sleep assumes a duration."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Call):
             yield child

@@ -1,4 +1,4 @@
-"""Rules of the repository's shape that no other tool checks."""
+"""Rules about the repository's layout that no other tool checks."""
 
 import re
 import tomllib
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.checks.files import ROOT, place, python_files, repository_files, text_lines
 
-SHAPELESS = {
+UNSPECIFIC_NAMES = {
     "utils",
     "util",
     "common",
@@ -18,7 +18,7 @@ SHAPELESS = {
     "helpers",
     "misc",
 }
-# Assembled, so that this file does not name what it looks for.
+# The words are joined from parts, so that this file does not match its own pattern.
 INDEX_HOST = re.compile(
     "|".join([r"pypi" + r"\.org", r"python" + r"hosted", r"--(extra-)?index" + "-url", "--find" + "-links"])
 )
@@ -28,31 +28,31 @@ SILENCED = re.compile(
 )
 
 
-def test_every_folder_of_modules_is_a_package_but_alembic() -> None:
+def test_every_folder_with_modules_is_a_package_except_alembic() -> None:
     folders = {path.parent for path in python_files()} - {ROOT}
     lacking = {folder for folder in folders if not (folder / "__init__.py").exists()}
     assert {folder for folder in lacking if not folder.is_relative_to(ROOT / "alembic")} == set()
 
 
-def test_the_alembic_folder_never_hides_the_alembic_package() -> None:
+def test_alembic_folder_has_no_init_file_that_would_hide_the_alembic_package() -> None:
     assert list((ROOT / "alembic").rglob("__init__.py")) == []
 
 
-def test_no_module_is_named_for_nothing_in_particular() -> None:
+def test_no_module_or_folder_has_an_unspecific_name() -> None:
     named = {
         path
         for path in python_files()
         for part in path.relative_to(ROOT).with_suffix("").parts
-        if part in SHAPELESS
+        if part in UNSPECIFIC_NAMES
     }
     assert named == set()
 
 
-def test_no_file_names_a_package_index() -> None:
+def test_no_file_outside_the_clean_machine_tests_names_a_package_index() -> None:
     assert _findings(INDEX_HOST, leaving_out=Path("tests/clean_machine")) == []
 
 
-def test_no_file_names_a_folder_of_somebodys_machine() -> None:
+def test_no_file_names_a_personal_folder_of_a_machine() -> None:
     assert _findings(OWN_MACHINE) == []
 
 
@@ -64,7 +64,7 @@ def test_every_locked_package_is_pinned_by_hash() -> None:
         ] == []
 
 
-def test_a_silenced_rule_says_why() -> None:
+def test_every_suppressed_lint_or_type_rule_states_a_reason() -> None:
     unexplained = [
         place(path, number)
         for path in python_files()
@@ -74,7 +74,7 @@ def test_a_silenced_rule_says_why() -> None:
     assert unexplained == []
 
 
-def test_the_programs_that_pyproject_names_exist() -> None:
+def test_modules_of_the_programs_in_pyproject_exist() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     modules = [entry.partition(":")[0].replace(".", "/") for entry in scripts.values()]
     assert [module for module in modules if not (ROOT / f"{module}.py").exists()] == []

@@ -1,4 +1,4 @@
-"""docs/tasks.md tells every task from the catalogue, and the catalogue says nothing that nobody keeps to."""
+"""docs/tasks.md describes every task from the catalogue, and the catalogue matches the types of tasks and results."""
 
 import ast
 from dataclasses import replace
@@ -18,8 +18,8 @@ from tasks.orders import ApplySlice, Order, RemoveSlice, StopSlice
 from tasks.reasons import OperationFailureCode, SliceFailureCode, codes
 
 
-class Unsaid(Wire):
-    kind: Literal["node.unsaid"] = "node.unsaid"
+class Undocumented(Wire):
+    kind: Literal["node.undocumented"] = "node.undocumented"
     ratio: float = Field(ge=0)
 
 
@@ -27,7 +27,7 @@ def section(name: str, text: str) -> str:
     return text.partition(f"### `{name}`\n")[2].partition("\n##")[0]
 
 
-def test_every_task_has_its_section_and_its_bounds() -> None:
+def test_task_page_has_a_section_and_a_row_with_limits_for_every_task() -> None:
     text = tasks_page().text()
     assert [line[5:-1] for line in text.splitlines() if line.startswith("### `")] == list(CATALOGUE)
     assert (
@@ -35,50 +35,50 @@ def test_every_task_has_its_section_and_its_bounds() -> None:
     )
 
 
-def test_a_section_tells_fields_with_their_limits_results_and_codes() -> None:
-    told = section("address.report", tasks_page().text())
-    assert "Version 1, `AddressReport`. Serves TSK-2: report VM IP and endpoint." in told
-    assert "| `wish` | [order](#order) |" in told
-    assert "| `endpoint_port` | whole number or null, at least 1, at most 65535 |" in told
-    assert "Ends well as `AddressReported`." in told
-    assert "`not_wanted`" in told
+def test_section_of_a_task_lists_its_fields_with_limits_its_results_and_its_codes() -> None:
+    text = section("address.report", tasks_page().text())
+    assert "Version 1, `AddressReport`. Implements TSK-2: report VM IP and endpoint." in text
+    assert "| `order` | [order](#order) |" in text
+    assert "| `endpoint_port` | whole number or null, at least 1, at most 65535 |" in text
+    assert "Success is reported as `AddressReported`." in text
+    assert "`not_wanted`" in text
 
 
-def test_what_the_types_leave_unsaid_is_named_all_at_once() -> None:
-    unsaid = replace(CATALOGUE["node.verify"], body=Unsaid, failures=("because",))
+def test_task_page_reports_all_missing_explanations_at_once() -> None:
+    undocumented = replace(CATALOGUE["node.verify"], body=Undocumented, failures=("because",))
     with pytest.raises(Unexplained) as refused:
-        TasksPage((*TYPES, unsaid), CODES).text()
+        TasksPage((*TYPES, undocumented), CODES).text()
     assert [each.partition(":")[0] for each in refused.value.objections] == [
-        "node.unsaid",
-        "node.unsaid",
-        "node.unsaid",
-        "the code because and its meaning do not go together",
+        "node.undocumented",
+        "node.undocumented",
+        "node.undocumented",
+        "the code because is missing or superfluous in the descriptions of deploy.catalogue.tasks_frame",
     ]
 
 
-def test_the_catalogue_holds_every_task_that_the_wire_can_carry_and_every_result() -> None:
+def test_task_catalogue_lists_exactly_the_tasks_and_results_of_the_wire_format() -> None:
     bodies = {ApplySlice, StopSlice, RemoveSlice, *get_args(get_args(OperationBody)[0])}
     assert {type_.body for type_ in TYPES} == bodies
     results = {result for type_ in TYPES if not is_order(type_.kind) for result in type_.results}
     assert results == set(get_args(get_args(OperationResult)[0]))
 
 
-def test_every_code_that_the_agent_can_give_is_declared_by_a_task_and_no_other_is() -> None:
+def test_tasks_declare_exactly_the_failure_codes_that_the_agent_can_return() -> None:
     declared = {code for type_ in TYPES for code in type_.failures}
     assert declared == {*codes(SliceFailureCode), *codes(OperationFailureCode)}
     assert not declared & set(REFUSALS)
 
 
-def test_the_version_that_is_announced_is_the_one_that_the_type_has() -> None:
+def test_announced_task_versions_are_the_versions_of_the_task_types() -> None:
     orders = Order.model_fields["schema_version"]
     for type_ in TYPES:
-        spoken = orders if is_order(type_.kind) else type_.body.model_fields["version"]
-        assert get_args(spoken.annotation) == (type_.version,)
+        supported = orders if is_order(type_.kind) else type_.body.model_fields["version"]
+        assert get_args(supported.annotation) == (type_.version,)
     assert "drift.report/1" in ANNOUNCED
     assert len(set(ANNOUNCED)) == len(TYPES) + 2
 
 
-def test_tasks_of_one_lane_are_bounded_together_and_a_cancel_by_itself() -> None:
+def test_operation_cancel_has_a_lane_without_other_tasks() -> None:
     assert {type_.kind for type_ in TYPES if type_.bounds.lane == "cancels"} == {"operation.cancel"}
     assert {type_.kind for type_ in TYPES if is_order(type_.kind)} == {
         "slice.apply",
@@ -87,8 +87,8 @@ def test_tasks_of_one_lane_are_bounded_together_and_a_cancel_by_itself() -> None
     }
 
 
-def test_the_agent_gives_no_code_but_by_a_name_that_mypy_checks() -> None:
-    """`Reason` takes any code, for a reader's sake; the agent makes one of a variable whose type lists the codes."""
+def test_agent_passes_no_literal_code_to_reason() -> None:
+    """`Reason` accepts any code, for readers; the agent passes a variable with a type that lists the codes."""
     constants = [
         f"{path.name}:{call.lineno}"
         for path in sorted((ROOT / "node_agent").rglob("*.py"))

@@ -1,4 +1,4 @@
-"""One minimal Debian per run, and a fresh copy of it for each machine."""
+"""Fixtures: one minimal Debian per test run, and a fresh copy of it for each machine."""
 
 import shutil
 import subprocess

@@ -1,9 +1,9 @@
-"""A Debian 12 with next to nothing on it: a folder made by debootstrap, entered with namespaces of its own.
+"""A minimal Debian 12: a folder created by debootstrap, entered with its own namespaces.
 
-A command runs as the child of its machine's first process, with that machine's `/` as the real root (pivot_root, so
-that mounts inside behave as on a host), its own processes, and this machine's devices and network. When the
-command ends its namespaces do, and with them every process and mount. The folder is ours to remove.
-How packages are reached is this machine's configuration, handed through at run time and never written down here.
+A command runs as a child of the machine's first process. The machine's `/` is the real root (pivot_root, so that mounts
+behave as on a host); it has its own processes, and shares devices and network with this machine. When the command ends,
+so do its namespaces, with every process and mount in them. The test removes the folder. The package sources are
+configured on this machine, passed on at run time and never stored in the repository.
 """
 
 import os
@@ -19,7 +19,7 @@ PERSON: Final = "person"
 _PACKAGES: Final = "bash,git,python3,ca-certificates"
 _APT: Final = Path("/etc/apt")
 _CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
-_HANDED_THROUGH: Final = re.compile(r"PIP_\w+|(https?|no)_proxy|SSL_CERT_FILE", re.IGNORECASE)
+_PASSED_ON: Final = re.compile(r"PIP_\w+|(https?|no)_proxy|SSL_CERT_FILE", re.IGNORECASE)
 
 _NAMESPACES: Final = ("unshare", "--mount", "--pid", "--fork", "--kill-child")
 _ENTER: Final = r"""
@@ -34,7 +34,7 @@ mount -t proc proc proc
 umount -l /mnt
 cd "$HOME/sliceplane" 2>/dev/null || cd /
 code=0; "$@" || code=$?
-# What a service started by a package, or the product, left running.
+# List processes that are still running: services that a package started, or parts of the product.
 for process in /proc/[0-9]*; do
     if [ "$process" != /proc/1 ] && read -r name < "$process/comm"; then echo "$name"; fi
 done > /left-running 2>/dev/null || true
@@ -44,7 +44,7 @@ exit $code
 
 @dataclass(frozen=True)
 class Ended:
-    """One command's end. `left_running` are the names of processes that outlived it."""
+    """Result of one command. `left_running` contains the names of processes that outlived it."""
 
     code: int
     output: str
@@ -54,7 +54,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class CleanMachine:
-    """`home` is the home of whoever runs commands here, `user` that person or root."""
+    """A machine in the folder `root`, on which commands run as `user`: root or the ordinary user `PERSON`."""
 
     root: Path
     user: str
@@ -64,7 +64,7 @@ class CleanMachine:
         return "/root" if self.user == "root" else f"/home/{self.user}"
 
     def run(self, *command: str, limit_seconds: float = 600) -> Ended:
-        """Runs a command in the checkout (in `/` when there is none yet)."""
+        """Run a command in the checkout, or in `/` if there is no checkout yet."""
         began = time.monotonic()
         ended = subprocess.run(
             [*_NAMESPACES, "bash", "-c", _ENTER, "enter", self.root, *self._as_user(), *command],
@@ -81,11 +81,11 @@ class CleanMachine:
         return Ended(ended.returncode, ended.stdout, time.monotonic() - began, lines)
 
     def kernels(self) -> list[str]:
-        """The installed packages that are kernels."""
+        """Return the installed packages that are kernels."""
         return [path.name for path in (self.root / "var/lib/dpkg/info").glob("linux-image*.list")]
 
     def put(self, source: Path, files: tuple[Path, ...]) -> None:
-        """The checkout: `files`, which lie below `source`."""
+        """Copy `files`, which are below `source`, into the checkout on this machine."""
         checkout = self.root / self.home.lstrip("/") / "sliceplane"
         for file in files:
             target = checkout / file.relative_to(source)
@@ -103,14 +103,14 @@ class CleanMachine:
         programs = "/usr/local/bin:/usr/bin:/bin"
         if self.user == "root":
             programs = f"/usr/local/sbin:/usr/sbin:/sbin:{programs}"
-        handed = {name: value for name, value in os.environ.items() if _HANDED_THROUGH.fullmatch(name)}
-        return {**handed, "PATH": programs, "HOME": self.home, "LANG": "C.UTF-8", "USER": self.user}
+        passed_on = {name: value for name, value in os.environ.items() if _PASSED_ON.fullmatch(name)}
+        return {**passed_on, "PATH": programs, "HOME": self.home, "LANG": "C.UTF-8", "USER": self.user}
 
 
 def debootstrap(root: Path) -> None:
-    """Makes the minimal Debian at `root`, which reaches packages as this machine does."""
+    """Create the minimal Debian at `root`, with the package sources of this machine."""
     mirror = _mirror()
-    root.chmod(0o755)  # it becomes everybody's `/`
+    root.chmod(0o755)  # it becomes the `/` of every user on the machine
     _run("debootstrap", "--variant=minbase", f"--include={_PACKAGES}", "bookworm", str(root), *mirror)
     (root / "etc/apt/sources.list").unlink(missing_ok=True)
     for source in _debian_sources():
@@ -121,7 +121,7 @@ def debootstrap(root: Path) -> None:
     for name in ("/etc/resolv.conf", "/etc/hosts", str(_CERTIFICATES)):
         shutil.copy(name, root / name.lstrip("/"))
     _run("chroot", str(root), "useradd", "--create-home", "--shell", "/bin/bash", PERSON)
-    _hand_pip_configuration_through(root)
+    _copy_pip_configuration(root)
 
 
 def _debian_sources() -> list[Path]:
@@ -135,7 +135,7 @@ def _mirror() -> list[str]:
     return [match[0] for match in found if match][:1]
 
 
-def _hand_pip_configuration_through(root: Path) -> None:
+def _copy_pip_configuration(root: Path) -> None:
     config = Path(os.environ.get("XDG_CONFIG_HOME", Path.home() / ".config")) / "pip/pip.conf"
     for source, target in ((Path("/etc/pip.conf"), "etc/pip.conf"), (config, "etc/xdg/pip/pip.conf")):
         if source.exists():

@@ -1,4 +1,4 @@
-"""A set-up that is interrupted, or killed, inside apt: nothing stays behind, and the next run takes up from there."""
+"""A set-up that is interrupted or killed while apt runs: no process remains, and the next run completes the set-up."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ def ended_by(signal: str, seconds: int) -> tuple[str, ...]:
     return ("timeout", "--signal", signal, str(seconds), *SET_UP)
 
 
-def test_a_set_up_ended_inside_apt_is_taken_up_by_the_next(
+def test_set_up_interrupted_or_killed_inside_apt_is_completed_by_the_next_run(
     new_machine: Callable[[str], CleanMachine],
 ) -> None:
     machine = new_machine("root")

@@ -1,4 +1,4 @@
-"""An ordinary user of a Debian with bash, git and Python 3.11: packages from Python's index, simulated nodes."""
+"""./dev for an ordinary user of a Debian with bash, git and Python 3.11: packages from PyPI, simulated nodes."""
 
 from collections.abc import Callable
 
@@ -21,22 +21,24 @@ def first(machine: CleanMachine) -> Ended:
     return machine.run("./dev", "up", "--once")
 
 
-def test_the_first_up_once_ends_well_in_time(first: Ended) -> None:
+def test_first_up_once_succeeds_within_the_time_limit(first: Ended) -> None:
     print(first.output)
     assert first.code == 0, first.output
     assert first.seconds <= COLD_SECONDS
 
 
-def test_the_set_up_asked_for_no_package_of_debian(first: Ended) -> None:
+def test_set_up_as_an_ordinary_user_installs_python_packages_and_no_debian_packages(first: Ended) -> None:
     assert "Debian packages" not in first.output
     assert "installing Python packages" in first.output
 
 
-def test_nothing_is_left_running(first: Ended) -> None:
+def test_first_up_once_leaves_no_process_running(first: Ended) -> None:
     assert first.left_running == []
 
 
-def test_a_second_run_is_set_up_already(first: Ended, machine: CleanMachine) -> None:
+def test_second_run_installs_nothing_and_starts_within_five_seconds(
+    first: Ended, machine: CleanMachine
+) -> None:
     again = machine.run("./dev", "help")
     assert again.code == 0
     again = machine.run("./dev", "test", "--version")

@@ -1,4 +1,4 @@
-"""root on a Debian with bash, git and Python 3.11: packages of Debian's, real nodes."""
+"""./dev for root on a Debian with bash, git and Python 3.11: Debian packages, real nodes."""
 
 from collections.abc import Callable
 
@@ -22,32 +22,36 @@ def first(machine: CleanMachine) -> Ended:
     return machine.run("./dev", "up", "--once", limit_seconds=900)
 
 
-def test_the_first_up_once_ends_well_in_time(first: Ended) -> None:
+def test_first_up_once_succeeds_within_the_time_limit(first: Ended) -> None:
     print(first.output)
     assert first.code == 0, first.output
     assert first.seconds <= COLD_SECONDS
 
 
-def test_the_set_up_installed_debians_packages_and_no_kernel(first: Ended, machine: CleanMachine) -> None:
+def test_set_up_as_root_installs_debian_packages_and_no_kernel(first: Ended, machine: CleanMachine) -> None:
     assert "ok  installing Debian packages" in first.output
     assert machine.kernels() == []
 
 
-def test_no_service_was_started_and_nothing_is_left_running(first: Ended) -> None:
+def test_set_up_starts_no_service_and_leaves_no_process_running(first: Ended) -> None:
     assert first.left_running == []
 
 
-def test_no_service_that_came_along_starts_at_boot(first: Ended, machine: CleanMachine) -> None:
-    wanted = (machine.root / "etc/systemd/system/multi-user.target.wants").glob("*")
+def test_installed_servers_are_not_enabled_at_boot(first: Ended, machine: CleanMachine) -> None:
+    enabled = (machine.root / "etc/systemd/system/multi-user.target.wants").glob("*")
     servers = ("redis", "postgresql", "openvswitch", "libvirt", "virtlo")
-    assert [unit.name for unit in wanted if unit.name.startswith(servers)] == []
+    assert [unit.name for unit in enabled if unit.name.startswith(servers)] == []
 
 
-def test_the_policy_that_denied_services_is_gone(first: Ended, machine: CleanMachine) -> None:
+def test_policy_that_denies_service_starts_is_removed_after_the_set_up(
+    first: Ended, machine: CleanMachine
+) -> None:
     assert not (machine.root / "usr/sbin/policy-rc.d").exists()
 
 
-def test_a_second_up_once_is_quick(first: Ended, machine: CleanMachine) -> None:
+def test_second_up_once_installs_nothing_and_succeeds_within_a_minute(
+    first: Ended, machine: CleanMachine
+) -> None:
     again = machine.run("./dev", "up", "--once")
     assert again.code == 0, again.output
     assert "installing" not in again.output

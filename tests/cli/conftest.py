@@ -1,4 +1,4 @@
-"""A scripted control plane, and the command line pointed at it."""
+"""Fixtures: a scripted control plane, and the command line configured for it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ def plane() -> Iterator[ScriptedPlane]:
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of its own, with an SSH key and no configuration."""
+    """Home directory of one test, with an SSH key and without configuration."""
     for name in (
         "SLICEPLANE_URL",
         "SLICEPLANE_API_KEY",
@@ -44,8 +44,8 @@ def environment(plane: ScriptedPlane, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def bare() -> Callable[..., Outcome]:
-    """The command line as it is started, with nothing told to it."""
+def unconfigured() -> Callable[..., Outcome]:
+    """The command line without options or environment variables that configure it."""
 
     def run(*words: str) -> Outcome:
         result = CliRunner().invoke(program, list(words), prog_name="sliceplane")
@@ -56,6 +56,6 @@ def bare() -> Callable[..., Outcome]:
 
 
 @pytest.fixture
-def sliceplane(bare: Callable[..., Outcome], environment: None) -> Callable[..., Outcome]:
-    """The command line, which knows the scripted control plane."""
-    return bare
+def sliceplane(unconfigured: Callable[..., Outcome], environment: None) -> Callable[..., Outcome]:
+    """The command line, configured for the scripted control plane by environment variables."""
+    return unconfigured

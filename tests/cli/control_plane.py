@@ -1,6 +1,6 @@
-"""The control plane's side of the conversation, as the tests script it: a real HTTP server on loopback.
+"""A scripted control plane: a real HTTP server on loopback that returns the replies a test defines.
 
-The road through the real control plane is tested elsewhere; this one can be told to break at any byte.
+Other tests use the real control plane. This one can end a response at any byte.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import cast
 
 @dataclass(frozen=True)
 class Reply:
-    """`lose` closes the connection without an answer; `hold` keeps a stream open until the test is over."""
+    """Reply to one request. `lose` closes the connection without a response; `hold` keeps a stream open."""
 
     body: bytes = b""
     status: int = 200
@@ -25,7 +25,9 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Request:
+    """One request that the scripted control plane received."""
+
     method: str
     path: str
     headers: dict[str, str]
@@ -37,39 +39,41 @@ class Seen:
 
 
 class ScriptedPlane(ThreadingHTTPServer):
-    """Answers each route with its replies in turn, the last one for ever; 404 for what was not scripted."""
+    """HTTP server that returns a route's replies in turn and repeats the last one; other routes return 404."""
 
     daemon_threads = True
     block_on_close = False
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.seen: list[Seen] = []
-        self.news = threading.Condition()
-        self.over = threading.Event()
+        self.received: list[Request] = []
+        self.changed = threading.Condition()
+        self.ended = threading.Event()
         self._replies: defaultdict[str, list[Reply]] = defaultdict(list)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
 
-    def answers(self, route: str, *replies: Reply) -> None:
+    def script(self, route: str, *replies: Reply) -> None:
         self._replies[route].extend(replies)
 
-    def taken(self, seen: Seen) -> Reply:
-        with self.news:
-            self.seen.append(seen)
-            self.news.notify_all()
-        replies = self._replies[seen.route] or [problem(404, "no_such_route", "not in the script")]
+    def next_reply(self, request: Request) -> Reply:
+        with self.changed:
+            self.received.append(request)
+            self.changed.notify_all()
+        replies = self._replies[request.route] or [
+            problem(404, "no_such_route", "this route has no scripted reply")
+        ]
         return replies.pop(0) if len(replies) > 1 else replies[0]
 
-    def of(self, route: str) -> list[Seen]:
-        return [seen for seen in self.seen if seen.route == route]
+    def requests(self, route: str) -> list[Request]:
+        return [request for request in self.received if request.route == route]
 
     def await_request(self, route: str, times: int = 1) -> None:
-        with self.news:
-            asked = self.news.wait_for(lambda: len(self.of(route)) >= times, timeout=20)
-            assert asked, f"nobody asked {route}"
+        with self.changed:
+            arrived = self.changed.wait_for(lambda: len(self.requests(route)) >= times, timeout=20)
+            assert arrived, f"{route} was requested fewer than {times} times"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -78,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         plane = cast("ScriptedPlane", self.server)
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        reply = plane.taken(Seen(self.command, self.path, dict(self.headers), body))
+        reply = plane.next_reply(Request(self.command, self.path, dict(self.headers), body))
         self.close_connection = True
         if reply.lose:
             return
@@ -93,9 +97,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(reply.body)
         self.wfile.flush()
         if reply.hold:
-            plane.over.wait(60)
+            plane.ended.wait(60)
 
-    do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815, the names that http.server calls
+    do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815, http.server calls these names
 
     def log_message(self, *_: object) -> None:
         pass
@@ -116,7 +120,7 @@ def problem(
     reasons += [{"code": code, "message": message, "field": field} for code, message, field in more]
     body = {
         "type": "about:blank",
-        "title": "It was refused",
+        "title": "Request refused",
         "status": status,
         "detail": "",
         "reasons": reasons,
@@ -128,7 +132,7 @@ def problem(
 
 
 def stream(*events: dict[str, object], hold: bool = False) -> Reply:
-    """Server-sent events; without `hold` the connection ends behind them."""
+    """Return server-sent events. Without `hold`, the connection ends after the last event."""
     lines = [": welcome\n\n"]
     lines += [
         f"id: 1.{each['position']}\nevent: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in events
@@ -144,7 +148,7 @@ def running_plane() -> Iterator[ScriptedPlane]:
     try:
         yield plane
     finally:
-        plane.over.set()
+        plane.ended.set()
         plane.shutdown()
         plane.server_close()
         thread.join()

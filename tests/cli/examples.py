@@ -1,4 +1,4 @@
-"""What the control plane says in these tests."""
+"""Example responses of the control plane: an allocation, a node and the events of an allocation."""
 
 from typing import Final
 
@@ -57,7 +57,7 @@ def event(position: int, type_: str, second: float = 0.0, **data: object) -> dic
         "type": type_,
         "project": "default",
         "actor": "key:admin",
-        "why": "POST /v1/allocations req-1",
+        "reason": "POST /v1/allocations req-1",
         "correlation_id": "019341f0-0000-7000-8000-000000000000",
         "causation_id": None,
         "trace_context": None,
@@ -73,12 +73,12 @@ PLACED: Final = event(2, "allocation.placed", slots=[{"slot_id": "lab-a/0"}])
 STARTING: Final = event(4, "allocation.slice_starting", 0.25, slot_id="lab-a/0")
 READY: Final = event(6, "allocation.slice_ready", 5.0, slot_id="lab-a/0", address="10.100.1.10")
 ACTIVE: Final = event(7, "allocation.activated", 5.0)
-COMING_UP: Final = (REQUESTED, PLACED, STARTING, READY, ACTIVE)
+BRING_UP: Final = (REQUESTED, PLACED, STARTING, READY, ACTIVE)
 FAILED: Final = event(
     8, "allocation.failed", 9.0, reason={"code": "deadline_missed", "message": "not ready: lab-a/0"}
 )
 RELEASING: Final = event(
-    9, "allocation.releasing", 20.0, reason={"code": "released_by_caller", "message": "asked for"}
+    9, "allocation.releasing", 20.0, reason={"code": "released_by_caller", "message": "requested"}
 )
 REMOVED: Final = event(10, "allocation.slice_removed", 21.5, slot_id="lab-a/0")
 RELEASED: Final = event(11, "allocation.released", 21.5)

@@ -1,4 +1,4 @@
-"""A program on a terminal of its own, as wide as a test likes."""
+"""Run a program on a pseudo-terminal of a given width."""
 
 import os
 import pty
@@ -6,24 +6,24 @@ import re
 import subprocess
 
 
-def on_a_terminal(*words: str, columns: int = 160) -> tuple[int, str]:
-    """The exit code of a program, and all that its terminal was sent."""
-    ours, theirs = pty.openpty()
+def run_on_terminal(*words: str, columns: int = 160) -> tuple[int, str]:
+    """Run a program on a pseudo-terminal. Return its exit code and everything that it wrote to the terminal."""
+    controller, terminal = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns)}
     environment.pop("NO_COLOR", None)
-    process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
-    os.close(theirs)
+    process = subprocess.Popen(words, stdin=terminal, stdout=terminal, stderr=terminal, env=environment)
+    os.close(terminal)
     shown = b""
-    # The terminal answers EIO once its last writer has gone (pty(7)).
+    # Reading returns EIO after the last writer has closed the terminal (pty(7)).
     try:
-        while part := os.read(ours, 4096):
+        while part := os.read(controller, 4096):
             shown += part
     except OSError:
         pass
-    os.close(ours)
+    os.close(controller)
     return process.wait(20), shown.decode()
 
 
-def plain(shown: str) -> str:
-    """The same without colours and movements."""
+def without_escapes(shown: str) -> str:
+    """Return terminal output without colours and cursor movements."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)

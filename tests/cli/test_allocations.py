@@ -1,4 +1,4 @@
-"""Asking for a slice, waiting for it, giving it back."""
+"""`sliceplane allocations`: create, stop, start, release, watch and list."""
 
 import json
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from tests.cli.control_plane import Reply, ScriptedPlane, document, page, stream
 from tests.cli.examples import (
     ACTIVE,
     ALLOCATION,
-    COMING_UP,
+    BRING_UP,
     FAILED,
     NODE,
     PLACED,
@@ -28,15 +28,15 @@ PATH = f"/v1/allocations/{ALLOCATION}"
 CREATE = ("allocations", "create", "--sku", "lab.small")
 
 
-def _created(plane: ScriptedPlane, *watched: Reply, then: dict[str, object]) -> None:
-    plane.answers("POST /v1/allocations", document(allocation("placed"), 202))
-    plane.answers(f"GET {PATH}/watch", *watched)
-    plane.answers(f"GET {PATH}", document(then))
-    plane.answers("GET /v1/nodes/lab-a", document(NODE))
+def _script_create(plane: ScriptedPlane, *watched: Reply, then: dict[str, object]) -> None:
+    plane.script("POST /v1/allocations", document(allocation("placed"), 202))
+    plane.script(f"GET {PATH}/watch", *watched)
+    plane.script(f"GET {PATH}", document(then))
+    plane.script("GET /v1/nodes/lab-a", document(NODE))
 
 
 def test_create_waits_until_the_allocation_is_active(plane: ScriptedPlane, sliceplane: Run) -> None:
-    _created(plane, stream(*COMING_UP, hold=True), then=allocation())
+    _script_create(plane, stream(*BRING_UP, hold=True), then=allocation())
     outcome = sliceplane(*CREATE)
     assert outcome.code == 0
     assert f"sliceplane ssh {ALLOCATION}" in outcome.out
@@ -49,13 +49,15 @@ def test_create_waits_until_the_allocation_is_active(plane: ScriptedPlane, slice
     ]
 
 
-def test_create_asks_for_what_was_said(plane: ScriptedPlane, sliceplane: Run, home: Path) -> None:
-    plane.answers("POST /v1/allocations", document(allocation("placed"), 202))
+def test_create_sends_its_options_in_the_request_body(
+    plane: ScriptedPlane, sliceplane: Run, home: Path
+) -> None:
+    plane.script("POST /v1/allocations", document(allocation("placed"), 202))
     further = home / "other.pub"
     further.write_text("# mine\nssh-rsa AAAA one\n\nssh-rsa BBBB two\n")
     words = ("--lease", "2h", "--count", "2", "--label", "team=a=b", "--ssh-key", str(further), "--no-wait")
     assert sliceplane(*CREATE, *words).code == 0
-    assert json.loads(plane.seen[0].body) == {
+    assert json.loads(plane.received[0].body) == {
         "sku": "lab.small",
         "network_mode": "private-nat",
         "ssh_authorized_keys": ["ssh-rsa AAAA one", "ssh-rsa BBBB two"],
@@ -68,9 +70,9 @@ def test_create_asks_for_what_was_said(plane: ScriptedPlane, sliceplane: Run, ho
 def test_create_without_replacement_sends_replace_on_failure_false(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
-    plane.answers("POST /v1/allocations", document(allocation("placed"), 202))
+    plane.script("POST /v1/allocations", document(allocation("placed"), 202))
     assert sliceplane(*CREATE, "--no-replace-on-failure", "--no-wait").code == 0
-    assert json.loads(plane.seen[0].body)["replace_on_failure"] is False
+    assert json.loads(plane.received[0].body)["replace_on_failure"] is False
 
 
 def test_replaced_allocation_is_shown_with_the_slots_it_had_and_why(
@@ -78,48 +80,56 @@ def test_replaced_allocation_is_shown_with_the_slots_it_had_and_why(
 ) -> None:
     reason = {"code": "step_refused", "message": "machine.start: no free memory"}
     replaced = {"vacated": ["lab-b/0"], "reason": reason, "attempt": 2}
-    plane.answers(f"GET /v1/allocations/{ALLOCATION}", document(allocation(replaced=replaced)))
-    plane.answers("GET /v1/nodes/lab-a", document(NODE))
+    plane.script(f"GET /v1/allocations/{ALLOCATION}", document(allocation(replaced=replaced)))
+    plane.script("GET /v1/nodes/lab-a", document(NODE))
     shown = sliceplane("allocations", "show", ALLOCATION).out
     assert "lab-b/0, where its bring-up failed: machine.start: no free memory  [step_refused]" in " ".join(
         shown.split("\n")
     )
 
 
-def test_the_users_own_key_is_the_default(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.answers("POST /v1/allocations", document(allocation("placed"), 202))
+def test_create_without_an_ssh_key_option_sends_the_public_key_of_the_user(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    plane.script("POST /v1/allocations", document(allocation("placed"), 202))
     sliceplane(*CREATE, "--no-wait")
-    assert json.loads(plane.seen[0].body)["ssh_authorized_keys"] == [OWN_KEY]
+    assert json.loads(plane.received[0].body)["ssh_authorized_keys"] == [OWN_KEY]
 
 
-def test_a_private_key_is_never_sent(plane: ScriptedPlane, sliceplane: Run, home: Path) -> None:
+def test_create_with_a_private_key_file_is_refused_and_sends_no_request(
+    plane: ScriptedPlane, sliceplane: Run, home: Path
+) -> None:
     secret = home / "id_ed25519"
     secret.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n")
     outcome = sliceplane(*CREATE, "--ssh-key", str(secret))
     assert outcome.code == 2
     assert f"{secret}.pub" in outcome.err
-    assert not plane.seen
+    assert not plane.received
 
 
-def test_a_program_gets_the_active_allocation_and_nothing_else(plane: ScriptedPlane, sliceplane: Run) -> None:
-    _created(plane, stream(*COMING_UP, hold=True), then={**allocation(), "from_a_newer_release": 1})
+def test_create_with_json_prints_only_the_active_allocation(plane: ScriptedPlane, sliceplane: Run) -> None:
+    _script_create(plane, stream(*BRING_UP, hold=True), then={**allocation(), "from_a_newer_release": 1})
     outcome = sliceplane(*CREATE, "--json")
     assert outcome.document == {**allocation(), "from_a_newer_release": 1}
     assert outcome.err == ""
 
 
-def test_a_failed_allocation_ends_with_its_reason(plane: ScriptedPlane, sliceplane: Run) -> None:
+def test_create_of_an_allocation_that_fails_ends_with_code_5_and_the_reason(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
     reason = {"code": "deadline_missed", "message": "not ready: lab-a/0"}
     failed = allocation("failed", reason=reason, endpoints=[], lease=None)
-    _created(plane, stream(REQUESTED, PLACED, STARTING, FAILED, hold=True), then=failed)
+    _script_create(plane, stream(REQUESTED, PLACED, STARTING, FAILED, hold=True), then=failed)
     outcome = sliceplane(*CREATE)
     assert outcome.code == 5
     assert "not ready: lab-a/0 [deadline_missed]" in outcome.err
     assert f"sliceplane allocations events {ALLOCATION}" in outcome.err
 
 
-def test_waiting_outlives_a_lost_connection(plane: ScriptedPlane, sliceplane: Run) -> None:
-    _created(
+def test_create_that_loses_its_watch_connection_reconnects_after_the_last_event(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    _script_create(
         plane,
         stream(REQUESTED, PLACED),
         Reply(lose=True),
@@ -129,34 +139,38 @@ def test_waiting_outlives_a_lost_connection(plane: ScriptedPlane, sliceplane: Ru
     outcome = sliceplane(*CREATE)
     assert outcome.code == 0
     assert "connection lost" in outcome.err
-    assert "connected again" in outcome.err
-    assert [seen.headers.get("Last-Event-ID") for seen in plane.of(f"GET {PATH}/watch")] == [
+    assert "reconnected" in outcome.err
+    assert [request.headers.get("Last-Event-ID") for request in plane.requests(f"GET {PATH}/watch")] == [
         None,
         "1.2",
         "1.2",
     ]
 
 
-def test_release_says_what_happens_now(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.answers(f"DELETE {PATH}", document(allocation("releasing"), 202))
+def test_release_without_wait_shows_the_allocation_as_releasing(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    plane.script(f"DELETE {PATH}", document(allocation("releasing"), 202))
     outcome = sliceplane("allocations", "release", ALLOCATION)
     assert outcome.code == 0
     assert "releasing" in outcome.out
 
 
-def test_release_waits_for_the_proof_when_asked_to(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.answers(f"DELETE {PATH}", document(allocation("releasing"), 202))
-    plane.answers(f"GET {PATH}/watch", stream(*COMING_UP, RELEASING, REMOVED, RELEASED, hold=True))
-    plane.answers(f"GET {PATH}", document(allocation("released")))
+def test_release_with_wait_returns_after_the_allocation_is_released(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    plane.script(f"DELETE {PATH}", document(allocation("releasing"), 202))
+    plane.script(f"GET {PATH}/watch", stream(*BRING_UP, RELEASING, REMOVED, RELEASED, hold=True))
+    plane.script(f"GET {PATH}", document(allocation("released")))
     outcome = sliceplane("allocations", "release", ALLOCATION, "--wait", "--json")
     assert outcome.code == 0
     assert outcome.document == allocation("released")
 
 
-def test_waiting_for_a_release_shows_only_the_end(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.answers(f"DELETE {PATH}", document(allocation("releasing", version=9), 202))
-    plane.answers(f"GET {PATH}/watch", stream(*COMING_UP, RELEASING, REMOVED, RELEASED, hold=True))
-    plane.answers(f"GET {PATH}", document(allocation("released")))
+def test_release_with_wait_shows_only_states_since_the_release(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.script(f"DELETE {PATH}", document(allocation("releasing", version=9), 202))
+    plane.script(f"GET {PATH}/watch", stream(*BRING_UP, RELEASING, REMOVED, RELEASED, hold=True))
+    plane.script(f"GET {PATH}", document(allocation("released")))
     outcome = sliceplane("allocations", "release", ALLOCATION, "--wait")
     assert [line.split() for line in outcome.err.splitlines()] == [
         ["0.00", "s", "releasing"],
@@ -166,29 +180,31 @@ def test_waiting_for_a_release_shows_only_the_end(plane: ScriptedPlane, slicepla
 
 
 STOPPING = event(12, "allocation.stopping", 30.0)
-OFF = (
+HAVE_STOPPED = (
     event(13, "allocation.slice_stopped", 31.0, slot_id="lab-a/0", forced=False),
     event(14, "allocation.stopped", 31.0),
 )
-BACK = (event(15, "allocation.starting", 40.0), event(16, "allocation.activated", 44.0))
+HAVE_RESTARTED = (event(15, "allocation.starting", 40.0), event(16, "allocation.activated", 44.0))
 
 
-def _switched(
+def _script_stop_or_start(
     plane: ScriptedPlane,
     verb: str,
-    on_the_way: str,
+    transitional_state: str,
     since: int,
     *watched: dict[str, object],
-    to: dict[str, object],
+    final: dict[str, object],
 ) -> None:
-    plane.answers(f"POST {PATH}/{verb}", document(allocation(on_the_way, version=since), 202))
-    plane.answers(f"GET {PATH}/watch", stream(*COMING_UP, STOPPING, *OFF, *watched, hold=True))
-    plane.answers(f"GET {PATH}", document(to))
-    plane.answers("GET /v1/nodes/lab-a", document(NODE))
+    plane.script(f"POST {PATH}/{verb}", document(allocation(transitional_state, version=since), 202))
+    plane.script(f"GET {PATH}/watch", stream(*BRING_UP, STOPPING, *HAVE_STOPPED, *watched, hold=True))
+    plane.script(f"GET {PATH}", document(final))
+    plane.script("GET /v1/nodes/lab-a", document(NODE))
 
 
-def test_stop_waits_until_it_is_proved_off_and_shows_only_that(plane: ScriptedPlane, sliceplane: Run) -> None:
-    _switched(plane, "stop", "stopping", 12, to=allocation("stopped"))
+def test_stop_waits_until_the_allocation_is_stopped_and_shows_only_the_stop(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    _script_stop_or_start(plane, "stop", "stopping", 12, final=allocation("stopped"))
     outcome = sliceplane("allocations", "stop", ALLOCATION)
     assert outcome.code == 0
     assert [line.split() for line in outcome.err.splitlines()[1:]] == [
@@ -198,8 +214,8 @@ def test_stop_waits_until_it_is_proved_off_and_shows_only_that(plane: ScriptedPl
     assert "stopped" in outcome.out
 
 
-def test_start_waits_until_it_is_active_again(plane: ScriptedPlane, sliceplane: Run) -> None:
-    _switched(plane, "start", "starting", 15, *BACK, to=allocation())
+def test_start_waits_until_the_allocation_is_active_again(plane: ScriptedPlane, sliceplane: Run) -> None:
+    _script_stop_or_start(plane, "start", "starting", 15, *HAVE_RESTARTED, final=allocation())
     outcome = sliceplane("allocations", "start", ALLOCATION)
     assert outcome.code == 0
     assert [line.split() for line in outcome.err.splitlines()[1:]] == [
@@ -209,29 +225,33 @@ def test_start_waits_until_it_is_active_again(plane: ScriptedPlane, sliceplane: 
     assert f"sliceplane ssh {ALLOCATION}" in outcome.out
 
 
-def test_a_start_that_comes_to_nothing_says_why(plane: ScriptedPlane, sliceplane: Run) -> None:
+def test_start_of_an_allocation_that_then_fails_ends_with_code_5_and_the_reason(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
     reason = {"code": "deadline_missed", "message": "not ready: lab-a/0"}
-    _switched(
+    _script_stop_or_start(
         plane,
         "start",
         "starting",
         15,
-        BACK[0],
+        HAVE_RESTARTED[0],
         event(16, "allocation.failed", 50.0, reason=reason),
-        to=allocation("failed", reason=reason),
+        final=allocation("failed", reason=reason),
     )
     outcome = sliceplane("allocations", "start", ALLOCATION)
     assert outcome.code == 5
     assert "not ready: lab-a/0 [deadline_missed]" in outcome.err
 
 
-def test_a_start_of_what_is_coming_back_by_itself_waits_for_it(plane: ScriptedPlane, sliceplane: Run) -> None:
+def test_start_of_an_allocation_that_already_restarts_waits_until_it_is_active(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
     interrupted = event(12, "allocation.slice_interrupted", 30.0, slot_id="lab-a/0")
-    back = event(13, "allocation.activated", 36.0)
-    plane.answers(f"POST {PATH}/start", document(allocation("starting", version=12), 202))
-    plane.answers(f"GET {PATH}/watch", stream(*COMING_UP, interrupted, back, hold=True))
-    plane.answers(f"GET {PATH}", document(allocation()))
-    plane.answers("GET /v1/nodes/lab-a", document(NODE))
+    activated = event(13, "allocation.activated", 36.0)
+    plane.script(f"POST {PATH}/start", document(allocation("starting", version=12), 202))
+    plane.script(f"GET {PATH}/watch", stream(*BRING_UP, interrupted, activated, hold=True))
+    plane.script(f"GET {PATH}", document(allocation()))
+    plane.script("GET /v1/nodes/lab-a", document(NODE))
     outcome = sliceplane("allocations", "start", ALLOCATION)
     assert outcome.code == 0
     assert [line.split() for line in outcome.err.splitlines()[1:]] == [
@@ -240,26 +260,30 @@ def test_a_start_of_what_is_coming_back_by_itself_waits_for_it(plane: ScriptedPl
     ]
 
 
-def test_a_stop_of_what_is_off_returns_at_once(plane: ScriptedPlane, sliceplane: Run) -> None:
-    _switched(plane, "stop", "stopped", 14, to=allocation("stopped"))
+def test_stop_of_a_stopped_allocation_returns_at_once(plane: ScriptedPlane, sliceplane: Run) -> None:
+    _script_stop_or_start(plane, "stop", "stopped", 14, final=allocation("stopped"))
     outcome = sliceplane("allocations", "stop", ALLOCATION)
     assert outcome.code == 0
     assert [line.split() for line in outcome.err.splitlines()[1:]] == [["0.00", "s", "stopped"]]
 
 
-def test_a_stop_that_comes_to_nothing_says_why(plane: ScriptedPlane, sliceplane: Run) -> None:
+def test_stop_of_an_allocation_that_then_fails_ends_with_code_5_and_the_reason(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
     reason = {"code": "deadline_missed", "message": "not stopped: lab-a/0"}
-    plane.answers(f"POST {PATH}/stop", document(allocation("stopping", version=12), 202))
+    plane.script(f"POST {PATH}/stop", document(allocation("stopping", version=12), 202))
     failed = event(13, "allocation.failed", 50.0, reason=reason)
-    plane.answers(f"GET {PATH}/watch", stream(*COMING_UP, STOPPING, failed, hold=True))
-    plane.answers(f"GET {PATH}", document(allocation("failed", reason=reason)))
+    plane.script(f"GET {PATH}/watch", stream(*BRING_UP, STOPPING, failed, hold=True))
+    plane.script(f"GET {PATH}", document(allocation("failed", reason=reason)))
     outcome = sliceplane("allocations", "stop", ALLOCATION)
     assert outcome.code == 5
     assert "not stopped: lab-a/0 [deadline_missed]" in outcome.err
 
 
-def test_stop_returns_at_once_when_told_not_to_wait(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.answers(f"POST {PATH}/stop", document(allocation("stopping"), 202))
+def test_stop_with_no_wait_returns_while_the_allocation_is_stopping(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    plane.script(f"POST {PATH}/stop", document(allocation("stopping"), 202))
     outcome = sliceplane("allocations", "stop", ALLOCATION, "--no-wait")
     assert outcome.code == 0
     assert "stopping" in outcome.out
@@ -268,31 +292,37 @@ def test_stop_returns_at_once_when_told_not_to_wait(plane: ScriptedPlane, slicep
 def test_watch_prints_each_event_once_and_ends_with_the_allocation(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
-    first, rest = stream(*COMING_UP), stream(ACTIVE, RELEASING, REMOVED, RELEASED, hold=True)
-    plane.answers(f"GET {PATH}/watch", first, rest)
+    first, rest = stream(*BRING_UP), stream(ACTIVE, RELEASING, REMOVED, RELEASED, hold=True)
+    plane.script(f"GET {PATH}/watch", first, rest)
     outcome = sliceplane("allocations", "watch", ALLOCATION, "--json")
     assert outcome.code == 0
-    told = [json.loads(line) for line in outcome.out.splitlines()]
-    assert told == [*COMING_UP, RELEASING, REMOVED, RELEASED]
+    printed = [json.loads(line) for line in outcome.out.splitlines()]
+    assert printed == [*BRING_UP, RELEASING, REMOVED, RELEASED]
 
 
-def test_watching_a_failure_ends_when_its_slots_are_empty(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.answers(f"GET {PATH}/watch", stream(REQUESTED, PLACED, FAILED, REMOVED, hold=True))
-    plane.answers(f"GET {PATH}", document(allocation("failed")))
+def test_watch_of_a_failed_allocation_ends_after_its_slices_are_removed(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    plane.script(f"GET {PATH}/watch", stream(REQUESTED, PLACED, FAILED, REMOVED, hold=True))
+    plane.script(f"GET {PATH}", document(allocation("failed")))
     outcome = sliceplane("allocations", "watch", ALLOCATION)
     assert outcome.code == 5
     assert "allocation.slice_removed" in outcome.out
 
 
-def test_watching_a_failure_ends_when_its_last_proof_is_waived(plane: ScriptedPlane, sliceplane: Run) -> None:
-    waived = {**REMOVED, "type": "allocation.slice_removal_waived"}
-    plane.answers(f"GET {PATH}/watch", stream(REQUESTED, PLACED, FAILED, waived, hold=True))
-    plane.answers(f"GET {PATH}", document(allocation("failed")))
+def test_watch_of_a_failed_allocation_ends_after_its_last_removal_is_overridden(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    overridden = {**REMOVED, "type": "allocation.slice_removal_overridden"}
+    plane.script(f"GET {PATH}/watch", stream(REQUESTED, PLACED, FAILED, overridden, hold=True))
+    plane.script(f"GET {PATH}", document(allocation("failed")))
     assert sliceplane("allocations", "watch", ALLOCATION).code == 5
 
 
-def test_events_tell_who_did_what_and_why(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.answers(f"GET {PATH}/events", page(REQUESTED, PLACED, next_cursor="2"), page(STARTING))
+def test_allocation_events_are_listed_with_type_actor_and_reason(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    plane.script(f"GET {PATH}/events", page(REQUESTED, PLACED, next_cursor="2"), page(STARTING))
     outcome = sliceplane("allocations", "events", ALLOCATION)
     assert [line.split()[4] for line in outcome.out.splitlines()] == [
         "allocation.requested",
@@ -300,23 +330,23 @@ def test_events_tell_who_did_what_and_why(plane: ScriptedPlane, sliceplane: Run)
         "allocation.slice_starting",
     ]
     assert "by key:admin (POST /v1/allocations req-1)" in outcome.out
-    assert plane.seen[1].path.endswith("?cursor=2")
+    assert plane.received[1].path.endswith("?cursor=2")
 
 
-def test_list_stops_at_its_limit(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.answers(
-        "GET /v1/allocations", page(allocation(), allocation(), next_cursor="1"), page(allocation())
-    )
+def test_allocation_list_requests_pages_only_up_to_its_limit(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.script("GET /v1/allocations", page(allocation(), allocation(), next_cursor="1"), page(allocation()))
     outcome = sliceplane("allocations", "list", "--limit", "3", "--json")
     assert outcome.document == {"items": [allocation()] * 3, "next_cursor": None}
-    assert [seen.path for seen in plane.seen] == [
+    assert [request.path for request in plane.received] == [
         "/v1/allocations?limit=3",
         "/v1/allocations?cursor=1&limit=1",
     ]
 
 
-def test_a_list_that_its_limit_cut_says_so_to_programs_too(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.answers("GET /v1/allocations", page(allocation(), next_cursor="1"))
+def test_allocation_list_as_json_that_is_cut_by_its_limit_includes_the_next_cursor(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    plane.script("GET /v1/allocations", page(allocation(), next_cursor="1"))
     outcome = sliceplane("allocations", "list", "--limit", "1", "--json")
     assert outcome.document == {"items": [allocation()], "next_cursor": "1"}
     assert outcome.err == ""
@@ -325,8 +355,8 @@ def test_a_list_that_its_limit_cut_says_so_to_programs_too(plane: ScriptedPlane,
 def test_create_with_a_node_sends_its_name_and_without_one_sends_none(
     sliceplane: Run, plane: ScriptedPlane
 ) -> None:
-    plane.answers("POST /v1/allocations", document(allocation("placed"), 202))
+    plane.script("POST /v1/allocations", document(allocation("placed"), 202))
     assert sliceplane("allocations", "create", "--sku", "s", "--no-wait", "--node", "lab-a").code == 0
     assert sliceplane("allocations", "create", "--sku", "s", "--no-wait").code == 0
-    named, unnamed = (json.loads(seen.body) for seen in plane.of("POST /v1/allocations"))
+    named, unnamed = (json.loads(request.body) for request in plane.requests("POST /v1/allocations"))
     assert (named["node"], "node" in unnamed) == ("lab-a", False)

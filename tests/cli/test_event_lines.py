@@ -1,4 +1,4 @@
-"""Lines of events: each shows its reason, and its time with date and zone."""
+"""Event lines show the reason of the event, and its time with date and time zone."""
 
 import json
 import time
@@ -19,11 +19,11 @@ PATH: Final = f"/v1/allocations/{ALLOCATION}"
 
 
 def _facts_with_a_reason() -> dict[str, tuple[dict[str, Any], str]]:
-    """Every stored shape that has a reason, with its example and the words of its reason."""
+    """Return the golden example of every event schema with a reason, and the text of this reason."""
     found = {}
     for shape, fact in json.loads(_GOLDEN.read_text()).items():
         match fact:
-            case {"reason": {"message": str(words)}} | {"reason": str(words)} | {"why": str(words)}:
+            case {"reason": {"message": str(words)}} | {"reason": str(words)} | {"reason": str(words)}:
                 found[shape] = (fact, words)
             case _:
                 pass
@@ -35,7 +35,7 @@ REASONED: Final = _facts_with_a_reason()
 
 @pytest.fixture
 def time_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Five hours behind UTC: another day than in UTC for some of it."""
+    """Local time five hours behind UTC, so that the local date can differ from the UTC date."""
     monkeypatch.setenv("TZ", "XST5")
     time.tzset()
     yield
@@ -43,17 +43,17 @@ def time_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def test_examples_of_events_with_a_reason_include_those_of_failures() -> None:
-    assert {"allocation.failed/1", "slot.withheld/1", "task.failed/1", "node.revoked/1"} <= REASONED.keys()
+def test_golden_events_with_a_reason_include_the_failure_events() -> None:
+    assert {"allocation.failed/1", "slot.quarantined/1", "task.failed/1", "node.revoked/1"} <= REASONED.keys()
 
 
 @pytest.mark.parametrize("shape", REASONED)
-def test_line_of_an_event_with_a_reason_shows_the_whole_reason(
+def test_event_line_shows_the_complete_reason_of_its_event(
     plane: ScriptedPlane, sliceplane: Run, shape: str
 ) -> None:
     fact, words = REASONED[shape]
     long = f"{words} {'because ' * 30}end"
-    plane.answers("GET /v1/events", page({**event(1, shape.partition("/")[0]), "data": _with(fact, long)}))
+    plane.script("GET /v1/events", page({**event(1, shape.partition("/")[0]), "data": _with(fact, long)}))
     [line] = sliceplane("events", "list").out.splitlines()
     assert long in line
 
@@ -65,11 +65,11 @@ def _with(fact: dict[str, Any], words: str) -> dict[str, Any]:
         case {"reason": str()}:
             return {**fact, "reason": words}
         case _:
-            return {**fact, "why": words}
+            return {**fact, "reason": words}
 
 
 @pytest.mark.parametrize("shape", REASONED)
-def test_up_shows_the_reason_of_an_event_with_a_reason(
+def test_screen_of_dev_up_shows_the_reason_of_an_event(
     capsys: pytest.CaptureFixture[str], shape: str
 ) -> None:
     fact, words = REASONED[shape]
@@ -78,51 +78,51 @@ def test_up_shows_the_reason_of_an_event_with_a_reason(
     assert words in capsys.readouterr().out
 
 
-def test_events_of_a_failed_allocation_show_why_it_failed(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.answers(f"GET {PATH}/events", page(REQUESTED, PLACED, FAILED))
+def test_events_of_a_failed_allocation_show_the_failure_reason(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.script(f"GET {PATH}/events", page(REQUESTED, PLACED, FAILED))
     assert "not ready: lab-a/0" in sliceplane("allocations", "events", ALLOCATION).out
 
 
-def test_watching_an_allocation_that_fails_shows_why_on_the_line_of_the_event(
+def test_watch_of_an_allocation_that_fails_shows_the_reason_in_the_event_line(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
-    plane.answers(f"GET {PATH}/watch", stream(REQUESTED, PLACED, FAILED, REMOVED, hold=True))
-    plane.answers(f"GET {PATH}", document(allocation("failed")))
+    plane.script(f"GET {PATH}/watch", stream(REQUESTED, PLACED, FAILED, REMOVED, hold=True))
+    plane.script(f"GET {PATH}", document(allocation("failed")))
     assert "not ready: lab-a/0" in sliceplane("allocations", "watch", ALLOCATION).out
 
 
-def test_an_event_line_has_the_local_date_and_the_zone(
+def test_event_line_shows_local_date_time_and_zone(
     time_zone: None, plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     late = {**REQUESTED, "recorded_at": "2026-01-02T03:04:05.678Z"}
     next_day = {**PLACED, "recorded_at": "2026-01-02T05:00:00.001Z"}
-    plane.answers("GET /v1/events", page(late, next_day))
+    plane.script("GET /v1/events", page(late, next_day))
     first, second = sliceplane("events", "list").out.splitlines()
     assert first.split()[1:4] == ["2026-01-01", "22:04:05.678", "XST"]
     assert second.split()[1:4] == ["2026-01-02", "00:00:00.001", "XST"]
 
 
-def test_a_change_in_the_history_has_the_local_date_and_the_zone(
+def test_history_diff_shows_each_change_with_local_date_time_and_zone(
     time_zone: None, plane: ScriptedPlane, sliceplane: Run
 ) -> None:
-    place = {"position": 1, "time": "2026-01-02T03:04:05Z"}
+    point = {"position": 1, "time": "2026-01-02T03:04:05Z"}
     change = {
         "position": 1,
         "time": "2026-01-02T03:04:05.678Z",
         "type": "slot.released",
         "actor": "node:lab-a",
-        "why": "report 1",
+        "reason": "report 1",
         "fields": [],
     }
     body = {
         "kind": "slot",
         "name": "lab-a/0",
-        "from": place,
-        "to": place,
+        "from": point,
+        "to": point,
         "before": {},
         "changes": [change],
         "next_from": None,
     }
-    plane.answers("GET /v1/history/slot/lab-a/0/changes", document(body))
+    plane.script("GET /v1/history/slot/lab-a/0/changes", document(body))
     out = sliceplane("history", "diff", "slot", "lab-a/0").out
     assert "2026-01-01 22:04:05.678 XST  slot.released" in out

@@ -1,4 +1,4 @@
-"""How a command says that it did not do what was asked: exit code, reasons, what to do next."""
+"""Failed commands: exit code, reasons and advice."""
 
 import json
 from collections.abc import Callable
@@ -17,14 +17,18 @@ CREATE = ("allocations", "create", "--sku", "lab.small", "--no-wait")
 @pytest.mark.parametrize(
     ("status", "code"), [(401, 3), (403, 3), (404, 1), (409, 1), (410, 1), (422, 1), (500, 4), (503, 4)]
 )
-def test_each_status_has_its_exit_code(plane: ScriptedPlane, sliceplane: Run, status: int, code: int) -> None:
-    plane.answers("GET /v1/nodes", problem(status, "why", "because"))
+def test_http_error_status_determines_the_exit_code(
+    plane: ScriptedPlane, sliceplane: Run, status: int, code: int
+) -> None:
+    plane.script("GET /v1/nodes", problem(status, "reason", "because"))
     assert sliceplane("nodes", "list").code == code
 
 
-def test_every_reason_is_shown_with_what_to_do_next(plane: ScriptedPlane, sliceplane: Run) -> None:
+def test_refused_create_shows_every_reason_with_advice_and_request_id(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
     more = ("unknown_image", "no image is named x", "/image")
-    plane.answers("POST /v1/allocations", problem(404, "unknown_sku", "no SKU is named lab.small", more))
+    plane.script("POST /v1/allocations", problem(404, "unknown_sku", "no SKU is named lab.small", more))
     outcome = sliceplane(*CREATE)
     assert outcome.code == 1
     assert outcome.out == ""
@@ -41,12 +45,12 @@ def test_every_reason_is_shown_with_what_to_do_next(plane: ScriptedPlane, slicep
         ("nodes", "show", ".."),
         ("nodes", "drift", ".."),
         ("nodes", "drift", ""),
-        ("nodes", "revoke", "lab-a/slots/0", "--why", "to see"),
+        ("nodes", "revoke", "lab-a/slots/0", "--reason", "to see"),
         ("slots", "approve", "lab-a/../0"),
         ("slots", "approve", "lab-a/.."),
         ("allocations", "show", f"{ALLOCATION}/events"),
         ("allocations", "release", f"{ALLOCATION}/ingress/ing-1"),
-        ("allocations", "close", ALLOCATION, ".."),
+        ("allocations", "ingress", "remove", ALLOCATION, ".."),
         ("tasks", "watch", ".."),
         ("projections", "retry", "a/b"),
         ("history", "show", "node", "lab-a/changes"),
@@ -54,46 +58,50 @@ def test_every_reason_is_shown_with_what_to_do_next(plane: ScriptedPlane, slicep
         ("history", "show", "slot", "lab-a/.."),
     ],
 )
-def test_what_is_no_name_gets_no_other_routes_answer(
+def test_invalid_name_that_would_form_a_different_route_is_refused_without_a_request(
     plane: ScriptedPlane, sliceplane: Run, words: tuple[str, ...]
 ) -> None:
     outcome = sliceplane(*words)
-    assert (outcome.code, plane.seen) == (2, [])
-    assert "is no name of a" in outcome.err
+    assert (outcome.code, plane.received) == (2, [])
+    assert "is not a valid name of a" in outcome.err
 
 
-def test_signs_that_mean_something_in_a_url_stand_for_themselves_in_a_name(
+def test_characters_with_a_meaning_in_urls_are_escaped_in_a_name(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
-    plane.answers("GET /v1/nodes/%3Fx%23y%252F", problem(404, "unknown_node", "no node is named '?x#y%2F'"))
+    plane.script("GET /v1/nodes/%3Fx%23y%252F", problem(404, "unknown_node", "no node is named '?x#y%2F'"))
     outcome = sliceplane("nodes", "show", "?x#y%2F")
     assert outcome.code == 1
     assert "no node is named '?x#y%2F'" in outcome.err
 
 
-def test_a_program_gets_the_reasons_as_one_json_line(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.answers("POST /v1/allocations", problem(409, "no_capacity", "there is none"))
+def test_refusal_with_json_is_printed_as_one_json_line_with_reasons_and_exit_code(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    plane.script("POST /v1/allocations", problem(409, "no_capacity", "there is none"))
     outcome = sliceplane(*CREATE, "--json")
-    told = json.loads(outcome.err)
+    printed = json.loads(outcome.err)
     assert outcome.out == ""
-    assert told["reasons"] == [
+    assert printed["reasons"] == [
         {"code": "no_capacity", "message": "there is none", "field": None, "parameter": None}
     ]
-    assert told["exit_code"] == outcome.code == 1
+    assert printed["exit_code"] == outcome.code == 1
 
 
-def test_an_absent_control_plane_is_unreachable(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.answers("GET /v1/nodes", Reply(lose=True))
+def test_control_plane_that_closes_the_connection_is_reported_as_unreachable_with_code_4(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    plane.script("GET /v1/nodes", Reply(lose=True))
     outcome = sliceplane("nodes", "list")
     assert outcome.code == 4
     assert plane.url in outcome.err
 
 
 @pytest.mark.parametrize("reply", [Reply(b"<html>"), document({"items": 3}), Reply(b"<html>", 404)])
-def test_a_stranger_on_the_port_is_no_control_plane(
+def test_response_that_is_not_from_a_control_plane_ends_the_command_with_code_4(
     plane: ScriptedPlane, sliceplane: Run, reply: Reply
 ) -> None:
-    plane.answers("GET /v1/nodes", reply)
+    plane.script("GET /v1/nodes", reply)
     assert sliceplane("nodes", "list").code == 4
 
 
@@ -105,41 +113,41 @@ def test_a_stranger_on_the_port_is_no_control_plane(
         ("allocations", "create", "--sku", "lab.small", "--label", "lonely"),
         ("allocations", "create", "--sku", "lab.small", "--ssh-key", "nowhere.pub"),
         ("slots", "approve", "0"),
-        ("slots", "break-glass", "0", "--why", "to see"),
-        ("slots", "readmit", "0", "--why", "to see"),
+        ("slots", "force-release", "0", "--reason", "to see"),
+        ("slots", "readmit", "0", "--reason", "to see"),
         ("nodes", "destroy"),
     ],
 )
-def test_wrong_usage_is_told_before_anything_is_asked(
+def test_wrong_usage_ends_with_code_2_without_a_request(
     plane: ScriptedPlane, sliceplane: Run, words: tuple[str, ...]
 ) -> None:
     assert sliceplane(*words).code == 2
-    assert not plane.seen
+    assert not plane.received
 
 
-def test_a_post_is_repeated_with_the_same_key_after_a_lost_connection(
+def test_create_is_repeated_with_the_same_idempotency_key_after_a_lost_connection(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
-    plane.answers("POST /v1/allocations", Reply(lose=True), document(allocation("placed"), 202))
+    plane.script("POST /v1/allocations", Reply(lose=True), document(allocation("placed"), 202))
     assert sliceplane(*CREATE).code == 0
-    first, second = plane.of("POST /v1/allocations")
+    first, second = plane.requests("POST /v1/allocations")
     assert first.headers["Idempotency-Key"] == second.headers["Idempotency-Key"]
     assert first.body == second.body
 
 
-def test_each_request_has_a_key_of_its_own(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.answers("POST /v1/allocations", document(allocation("placed"), 202))
+def test_two_create_commands_send_different_idempotency_keys(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.script("POST /v1/allocations", document(allocation("placed"), 202))
     sliceplane(*CREATE)
     sliceplane(*CREATE)
-    first, second = plane.of("POST /v1/allocations")
+    first, second = plane.requests("POST /v1/allocations")
     assert first.headers["Idempotency-Key"] != second.headers["Idempotency-Key"]
 
 
-def test_later_is_waited_for(plane: ScriptedPlane, sliceplane: Run) -> None:
-    busy = problem(409, "idempotency_key_busy", "still being answered", retry_after=0)
-    plane.answers("POST /v1/allocations", busy, busy, document(allocation("placed"), 202))
+def test_create_is_retried_while_its_idempotency_key_is_in_use(plane: ScriptedPlane, sliceplane: Run) -> None:
+    busy = problem(409, "idempotency_key_in_use", "still being answered", retry_after=0)
+    plane.script("POST /v1/allocations", busy, busy, document(allocation("placed"), 202))
     assert sliceplane(*CREATE).code == 0
 
 
-def test_version_is_printed_without_a_control_plane(bare: Run) -> None:
-    assert bare("--version") == Outcome(0, f"sliceplane {release()}\n", "")
+def test_version_option_prints_the_version_without_a_control_plane(unconfigured: Run) -> None:
+    assert unconfigured("--version") == Outcome(0, f"sliceplane {release()}\n", "")

@@ -1,4 +1,4 @@
-"""`sliceplane projections`: what people see while a read model is rebuilt or verified, and how each command ends."""
+"""`sliceplane projections`: progress of a rebuild or verification, exit codes and advice."""
 
 import json
 import signal
@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.control_plane import Reply, ScriptedPlane, document, page, problem
 from tests.cli.outcome import Outcome
-from tests.cli.terminal import on_a_terminal, plain
+from tests.cli.terminal import run_on_terminal, without_escapes
 
 Run = Callable[..., Outcome]
 SLICEPLANE = (sys.executable, "-m", "control_plane.cli")
@@ -24,14 +24,14 @@ LIST = "GET /v1/projections"
 REBUILD_SLOTS = "POST /v1/projections/slots/rebuild"
 VERIFICATION = {
     "id": "019341f0-0000-7000-8000-000000000000",
-    "asked_by": "key:a",
+    "requested_by": "key:a",
     "position": None,
     "upto": None,
 }
-ASKED: dict[str, object] = {
+REQUESTED: dict[str, object] = {
     **VERIFICATION,
     "state": "asked",
-    "asked_at": "2026-01-02T03:04:05Z",
+    "requested_at": "2026-01-02T03:04:05Z",
     "differences": [],
     "stopped": None,
 }
@@ -70,25 +70,27 @@ def projection(name: str = "slots", **changes: object) -> dict[str, object]:
 
 
 def rebuilding(position: int, name: str = "slots", **changes: object) -> dict[str, object]:
-    order = {
-        "ordered_at": "2026-01-02T03:04:05Z",
-        "ordered_by": "key:a",
+    rebuild = {
+        "requested_at": "2026-01-02T03:04:05Z",
+        "requested_by": "key:a",
         "position": position,
         "stopped": None,
     }
-    return projection(name, state="rebuilding", rebuild={**order, **changes})
+    return projection(name, state="rebuilding", rebuild={**rebuild, **changes})
 
 
-def test_the_list_tells_where_each_is_and_what_stops_it(plane: ScriptedPlane, sliceplane: Run) -> None:
+def test_projections_list_prints_position_lag_stop_and_skipped_events(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
     holdings = projection("holdings", state="stopped", position=16, stopped=STOP, skipped=[3, 5])
-    plane.answers(LIST, page(projection(), holdings))
+    plane.script(LIST, page(projection(), holdings))
     out = sliceplane("projections", "list").out
     for part in (
         "read.slot",
         "in the append",
         "16 (19984 behind)",
         "position 17: UnreadableEvent",
-        "over 3, 5",
+        "skips events 3, 5",
     ):
         assert part in out
     assert sliceplane("projections", "list", "--json").document == {
@@ -97,41 +99,41 @@ def test_the_list_tells_where_each_is_and_what_stops_it(plane: ScriptedPlane, sl
     }
 
 
-def test_a_rebuild_is_watched_until_it_is_swapped_in(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.answers(
+def test_rebuild_waits_until_the_rebuilt_tables_are_live(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.script(
         LIST, *(page(each) for each in (projection(), rebuilding(0), rebuilding(9_000), projection()))
     )
-    plane.answers(REBUILD_SLOTS, document(rebuilding(0), 202))
+    plane.script(REBUILD_SLOTS, document(rebuilding(0), 202))
     outcome = sliceplane("projections", "rebuild", "slots")
     assert outcome.code == 0
     assert "slots is rebuilt and live in" in outcome.err
     assert "read.slot" in outcome.out
 
 
-def test_all_of_them_are_ordered_before_any_is_waited_for(plane: ScriptedPlane, sliceplane: Run) -> None:
+def test_rebuild_all_requests_every_rebuild_before_it_waits(plane: ScriptedPlane, sliceplane: Run) -> None:
     both = page(projection(), projection("holdings"))
-    plane.answers(LIST, both, page(projection(), rebuilding(7, "holdings")), both)
+    plane.script(LIST, both, page(projection(), rebuilding(7, "holdings")), both)
     for name in ("slots", "holdings"):
-        plane.answers(f"POST /v1/projections/{name}/rebuild", document(rebuilding(0, name), 202))
+        plane.script(f"POST /v1/projections/{name}/rebuild", document(rebuilding(0, name), 202))
     outcome = sliceplane("projections", "rebuild", "--all", "--json")
-    assert [seen.method for seen in plane.seen][:3] == ["GET", "POST", "POST"]
+    assert [request.method for request in plane.received][:3] == ["GET", "POST", "POST"]
     assert outcome.document == {"items": [projection(), projection("holdings")], "next_cursor": None}
     assert outcome.err == ""
 
 
-def test_the_rebuild_that_somebody_orders_next_is_not_waited_for(
+def test_rebuild_does_not_wait_for_a_later_rebuild_of_the_same_projection(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
-    plane.answers(LIST, page(projection()), page(rebuilding(4, ordered_at="2026-01-02T03:09:00Z")))
-    plane.answers(REBUILD_SLOTS, document(rebuilding(0), 202))
+    plane.script(LIST, page(projection()), page(rebuilding(4, requested_at="2026-01-02T03:09:00Z")))
+    plane.script(REBUILD_SLOTS, document(rebuilding(0), 202))
     assert sliceplane("projections", "rebuild", "slots").code == 0
 
 
-def test_an_event_that_stops_a_rebuild_is_told_at_once_with_what_to_do(
+def test_rebuild_stopped_by_an_event_ends_with_code_5_and_advice(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
-    plane.answers(LIST, page(projection()), page(rebuilding(16, stopped=STOP)))
-    plane.answers(REBUILD_SLOTS, document(rebuilding(0), 202))
+    plane.script(LIST, page(projection()), page(rebuilding(16, stopped=STOP)))
+    plane.script(REBUILD_SLOTS, document(rebuilding(0), 202))
     outcome = sliceplane("projections", "rebuild", "slots")
     assert outcome.code == 5
     for part in (
@@ -139,20 +141,20 @@ def test_an_event_that_stops_a_rebuild_is_told_at_once_with_what_to_do(
         "sliceplane events list --after 16 --limit 1",
         "sliceplane projections retry slots",
         "sliceplane projections skip slots 17 --reason",
-        "the live tables stay",
+        "the live tables remain",
     ):
         assert part in outcome.err
 
 
-def test_unknown_names_are_told_together_with_those_that_there_are(
+def test_unknown_projection_names_are_refused_with_the_list_of_projections(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
-    plane.answers(LIST, page(projection(), projection("holdings")))
+    plane.script(LIST, page(projection(), projection("holdings")))
     outcome = sliceplane("projections", "rebuild", "slots", "slot", "nothing")
     assert outcome.code == 2
     assert "'slot', 'nothing'" in outcome.err
     assert "slots, holdings" in outcome.err
-    assert not plane.of(REBUILD_SLOTS)
+    assert not plane.requests(REBUILD_SLOTS)
 
 
 @pytest.mark.parametrize(
@@ -164,53 +166,57 @@ def test_unknown_names_are_told_together_with_those_that_there_are(
         ("skip", "slots", "0", "--reason", "x"),
     ],
 )
-def test_wrong_usage_asks_nothing(plane: ScriptedPlane, sliceplane: Run, words: tuple[str, ...]) -> None:
+def test_wrong_usage_of_projections_ends_with_code_2_without_a_request(
+    plane: ScriptedPlane, sliceplane: Run, words: tuple[str, ...]
+) -> None:
     assert sliceplane("projections", *words).code == 2
-    assert not plane.seen
+    assert not plane.received
 
 
-def test_a_control_plane_that_restarts_is_waited_for(plane: ScriptedPlane, sliceplane: Run) -> None:
-    away = [Reply(lose=True)] * 5
-    plane.answers(LIST, page(projection()), page(rebuilding(4)), *away, page(projection()))
-    plane.answers(REBUILD_SLOTS, document(rebuilding(0), 202))
+def test_rebuild_continues_after_a_restart_of_the_control_plane(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    unreachable = [Reply(lose=True)] * 5
+    plane.script(LIST, page(projection()), page(rebuilding(4)), *unreachable, page(projection()))
+    plane.script(REBUILD_SLOTS, document(rebuilding(0), 202))
     outcome = sliceplane("projections", "rebuild", "slots")
     assert outcome.code == 0
-    assert "connected again" in outcome.err
+    assert "reconnected" in outcome.err
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
-def test_ctrl_c_stops_the_watching_and_says_that_the_rebuild_goes_on(
+def test_ctrl_c_during_a_rebuild_ends_the_command_and_reports_that_the_rebuild_continues(
     plane: ScriptedPlane, environment: None, flags: tuple[str, ...]
 ) -> None:
-    plane.answers(LIST, page(projection()), page(rebuilding(4)))
-    plane.answers(REBUILD_SLOTS, document(rebuilding(0), 202))
+    plane.script(LIST, page(projection()), page(rebuilding(4)))
+    plane.script(REBUILD_SLOTS, document(rebuilding(0), 202))
     words = [*SLICEPLANE, "projections", "rebuild", "slots", *flags]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     plane.await_request(LIST, 3)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (130, "")
-    assert "stopped watching; the rebuild of slots goes on" in err
+    assert "stopped watching; the rebuild of slots continues" in err
     assert "sliceplane projections list" in err
     assert "Traceback" not in err
 
 
-def test_equal_tables_are_told_with_their_position(plane: ScriptedPlane, sliceplane: Run) -> None:
-    running = {**ASKED, "state": "running", "position": 4_000, "upto": LAST}
-    plane.answers(VERIFY, document(ASKED, 202))
-    plane.answers(
+def test_verify_of_equal_tables_prints_the_verified_position(plane: ScriptedPlane, sliceplane: Run) -> None:
+    running = {**REQUESTED, "state": "running", "position": 4_000, "upto": LAST}
+    plane.script(VERIFY, document(REQUESTED, 202))
+    plane.script(
         VERIFYING,
-        *(document(each) for each in (ASKED, running, {**ASKED, "state": "equal", "position": LAST})),
+        *(document(each) for each in (REQUESTED, running, {**REQUESTED, "state": "equal", "position": LAST})),
     )
     outcome = sliceplane("projections", "verify")
     assert (outcome.code, outcome.out) == (0, "equal at position 20000\n")
 
 
 def different(code: str, *differences: Mapping[str, object]) -> dict[str, object]:
-    """The answer of a verification that found these, with this advice."""
-    advice = {"code": code, "message": "words of the control plane"}
+    """Return a verification that found these differences, with advice of this code."""
+    advice = {"code": code, "message": "text from the control plane"}
     return {
-        **ASKED,
+        **REQUESTED,
         "state": "different",
         "position": LAST,
         "differences": [*differences],
@@ -218,35 +224,35 @@ def different(code: str, *differences: Mapping[str, object]) -> dict[str, object
     }
 
 
-def test_the_first_difference_of_each_table_is_told_with_its_key_and_both_values(
+def test_verify_prints_the_first_difference_of_each_table_with_key_and_both_values(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
-    plane.answers(VERIFY, document(ASKED, 202))
-    plane.answers(VERIFYING, document(different("rebuild", SLOT_DIFFERS)))
-    plane.answers(LIST, page(projection(), projection("holdings")))
+    plane.script(VERIFY, document(REQUESTED, 202))
+    plane.script(VERIFYING, document(different("rebuild", SLOT_DIFFERS)))
+    plane.script(LIST, page(projection(), projection("holdings")))
     outcome = sliceplane("projections", "verify")
     assert outcome.code == 1
     assert "read.slot  first difference at slot_id=node-a/1" in outcome.out
-    told = [line.split() for line in outcome.out.splitlines()]
-    assert ["state", "free", "claimed"] in told
-    assert ["allocation_id", "null", "alc-1"] in told
+    rows = [line.split() for line in outcome.out.splitlines()]
+    assert ["state", "free", "claimed"] in rows
+    assert ["allocation_id", "null", "alc-1"] in rows
     assert "1 table not equal to the replayed ledger" in outcome.err
     assert "sliceplane projections rebuild slots" in outcome.err
 
 
 @pytest.mark.parametrize("code", ["keep_evidence", "advice_of_a_newer_release"])
-def test_advice_for_a_changed_ledger_is_to_keep_a_copy_and_never_to_rebuild_or_skip(
+def test_verify_of_a_changed_ledger_advises_to_copy_the_database_and_not_to_rebuild_or_skip(
     plane: ScriptedPlane, sliceplane: Run, code: str
 ) -> None:
-    plane.answers(VERIFY, document(ASKED, 202))
-    plane.answers(VERIFYING, document(different(code, HEAD_IS_MISSING, SLOT_DIFFERS)))
+    plane.script(VERIFY, document(REQUESTED, 202))
+    plane.script(VERIFYING, document(different(code, HEAD_IS_MISSING, SLOT_DIFFERS)))
     outcome = sliceplane("projections", "verify")
     assert outcome.code == 1
     assert "ledger.head  the ledger was changed  first difference at stream_id=slot-node-a/1" in outcome.out
     assert "stream_id=slot-node-a/1: this row is missing" in outcome.out
     assert "2 tables not equal to the replayed ledger" in outcome.err
     for part in (
-        "words of the control plane",
+        "text from the control plane",
         "copy the database",
         "ledger.head: written only by appends",
     ):
@@ -254,67 +260,73 @@ def test_advice_for_a_changed_ledger_is_to_keep_a_copy_and_never_to_rebuild_or_s
     assert "sliceplane projections" not in outcome.err
 
 
-def test_a_program_gets_the_differences_as_they_came(plane: ScriptedPlane, sliceplane: Run) -> None:
+def test_verify_with_json_prints_the_differences_unchanged(plane: ScriptedPlane, sliceplane: Run) -> None:
     found = different("rebuild", SLOT_DIFFERS)
-    plane.answers(VERIFY, document(ASKED, 202))
-    plane.answers(VERIFYING, document(found))
-    plane.answers(LIST, page(projection()))
+    plane.script(VERIFY, document(REQUESTED, 202))
+    plane.script(VERIFYING, document(found))
+    plane.script(LIST, page(projection()))
     outcome = sliceplane("projections", "verify", "--json")
     assert (outcome.code, outcome.document) == (1, found)
     assert json.loads(outcome.err)["exit_code"] == 1
 
 
-def test_a_verification_that_cannot_go_on_names_the_event(plane: ScriptedPlane, sliceplane: Run) -> None:
+def test_verify_stopped_by_an_event_ends_with_code_5_and_the_position_of_the_event(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
     stopped = {"projection": "slots", "position": 17, "error": "UnreadableEvent: slot.painted is not known"}
-    plane.answers(VERIFY, document(ASKED, 202))
-    plane.answers(VERIFYING, document({**ASKED, "state": "stopped", "stopped": stopped}))
+    plane.script(VERIFY, document(REQUESTED, 202))
+    plane.script(VERIFYING, document({**REQUESTED, "state": "stopped", "stopped": stopped}))
     outcome = sliceplane("projections", "verify")
     assert outcome.code == 5
     assert "stopped at position 17, in slots: UnreadableEvent" in outcome.err
     assert "events list --after 16 --limit 1" in outcome.err
 
 
-def test_skipping_and_trying_again_are_asked_and_shown(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.answers("POST /v1/projections/slots/skip", document(projection(skipped=[17])))
-    plane.answers("POST /v1/projections/slots/retry", document(projection()))
+def test_projections_skip_and_retry_send_their_requests_and_print_the_projection(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    plane.script("POST /v1/projections/slots/skip", document(projection(skipped=[17])))
+    plane.script("POST /v1/projections/slots/retry", document(projection()))
     outcome = sliceplane("projections", "skip", "slots", "17", "--reason", "not ours")
-    assert "passes over 17" in outcome.out
-    assert plane.seen[0].body == b'{"position":17,"reason":"not ours"}'
+    assert "skips events 17" in outcome.out
+    assert plane.received[0].body == b'{"position":17,"reason":"not ours"}'
     assert sliceplane("projections", "retry", "slots").code == 0
 
 
-def test_a_refusal_says_where_to_look(plane: ScriptedPlane, sliceplane: Run) -> None:
-    refusal = problem(409, "not_stopped", "projection slots is not stopped")
-    plane.answers("POST /v1/projections/slots/retry", refusal)
+def test_refused_retry_of_a_projection_advises_to_list_projections(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    refusal = problem(409, "projection_not_stopped", "projection slots is not stopped")
+    plane.script("POST /v1/projections/slots/retry", refusal)
     outcome = sliceplane("projections", "retry", "slots")
     assert outcome.code == 1
     assert "sliceplane projections list" in outcome.err
 
 
 @pytest.mark.parametrize(
-    ("columns", "way"), [(32, ("slots", "80 %")), (120, ("rebuilding slots", "16,000 of 20,000"))]
+    ("columns", "progress"), [(32, ("slots", "80 %")), (120, ("rebuilding slots", "16,000 of 20,000"))]
 )
-def test_a_terminal_shows_how_far_it_is_with_its_rate_and_then_the_result(
-    plane: ScriptedPlane, environment: None, columns: int, way: tuple[str, ...]
+def test_rebuild_on_a_terminal_shows_progress_with_rate_and_then_the_result(
+    plane: ScriptedPlane, environment: None, columns: int, progress: tuple[str, ...]
 ) -> None:
-    looks = [rebuilding(position) for position in range(0, LAST, 4_000)]
-    plane.answers(LIST, *(page(each) for each in (projection(), *looks, projection())))
-    plane.answers(REBUILD_SLOTS, document(rebuilding(0), 202))
-    code, shown = on_a_terminal(*SLICEPLANE, "projections", "rebuild", "slots", columns=columns)
+    steps = [rebuilding(position) for position in range(0, LAST, 4_000)]
+    plane.script(LIST, *(page(each) for each in (projection(), *steps, projection())))
+    plane.script(REBUILD_SLOTS, document(rebuilding(0), 202))
+    code, shown = run_on_terminal(*SLICEPLANE, "projections", "rebuild", "slots", columns=columns)
     assert code == 0
-    for part in (*way, "events/s", "slots is rebuilt and live"):
-        assert part in plain(shown)
+    for part in (*progress, "events/s", "slots is rebuilt and live"):
+        assert part in without_escapes(shown)
 
 
 @pytest.mark.parametrize("columns", [30, 120])
-def test_a_narrow_terminal_cuts_no_value_of_a_difference(
+def test_verify_on_a_narrow_terminal_prints_complete_values(
     plane: ScriptedPlane, environment: None, columns: int
 ) -> None:
     found = different("rebuild", SLOT_DIFFERS)
-    plane.answers(VERIFY, document(ASKED, 202))
-    plane.answers(VERIFYING, document(found))
-    plane.answers(LIST, page(projection()))
-    code, shown = on_a_terminal(*SLICEPLANE, "projections", "verify", columns=columns)
+    plane.script(VERIFY, document(REQUESTED, 202))
+    plane.script(VERIFYING, document(found))
+    plane.script(LIST, page(projection()))
+    code, shown = run_on_terminal(*SLICEPLANE, "projections", "verify", columns=columns)
     assert code == 1
     for part in ("claimed", "alc-1", "free", "null"):
-        assert part in plain(shown)
+        assert part in without_escapes(shown)

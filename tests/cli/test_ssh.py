@@ -1,7 +1,6 @@
-"""`sliceplane ssh`: which ssh it becomes, on the machine of a lab and elsewhere, and what it refuses.
+"""`sliceplane ssh`: the ssh command that it executes, on a machine with a lab and on other machines, and its refusals.
 
-Programs called ssh and nsenter stand in PATH that print the words they are started with; the real ones take part in
-tests/up.
+Programs in PATH named ssh and nsenter print their arguments; tests/up uses the real ones.
 """
 
 import json
@@ -54,7 +53,7 @@ TWO_SLOTS: Final[dict[str, Any]] = {
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A folder with an ssh and an nsenter that print their words and end with 23."""
+    """A folder with an ssh and an nsenter that print their arguments and exit with code 23."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("ssh", "nsenter"):
@@ -68,7 +67,7 @@ def programs(tmp_path: Path) -> Path:
 
 
 def started(programs: Path, *words: str) -> tuple[int, list[str], str]:
-    """`sliceplane ssh` as a process: its exit code, the words of the program that it became, and its errors."""
+    """Run `sliceplane ssh`. Return its exit code, the arguments of the program it executed, and its standard error."""
     done = subprocess.run(
         [sys.executable, "-m", "control_plane.cli", "ssh", *words],
         env={**os.environ, "PATH": str(programs)},
@@ -82,14 +81,14 @@ def started(programs: Path, *words: str) -> tuple[int, list[str], str]:
 
 @pytest.fixture
 def active(plane: ScriptedPlane, environment: None) -> ScriptedPlane:
-    plane.answers(PATH, document(allocation()))
-    plane.answers("GET /v1/nodes/lab-a", document(NODE))
+    plane.script(PATH, document(allocation()))
+    plane.script("GET /v1/nodes/lab-a", document(NODE))
     return plane
 
 
 @pytest.fixture
 def lab(home: Path, active: ScriptedPlane, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A configuration file as `./dev up` writes it; the process of the node is 17, that of the site 18."""
+    """A configuration file as `./dev up` writes it, with process 17 for the node and process 18 for the site."""
     pids = {"node": home / "node.pid", "public": home / "site.pid"}
     pids["node"].write_text("17")
     pids["public"].write_text("18")
@@ -102,16 +101,18 @@ def lab(home: Path, active: ScriptedPlane, monkeypatch: pytest.MonkeyPatch) -> P
     return file
 
 
-def test_ssh_elsewhere_is_plain_ssh_and_its_exit_code_is_kept(active: ScriptedPlane, programs: Path) -> None:
+def test_ssh_outside_a_lab_executes_plain_ssh_and_returns_its_exit_code(
+    active: ScriptedPlane, programs: Path
+) -> None:
     assert started(programs, ALLOCATION) == (23, [*PRIVATELY], "")
 
 
-def test_ssh_runs_a_command_with_its_own_options(active: ScriptedPlane, programs: Path) -> None:
+def test_ssh_passes_a_command_and_its_options_unchanged(active: ScriptedPlane, programs: Path) -> None:
     code, words, _ = started(programs, ALLOCATION, "--", "ls", "-l", "--", "-x")
     assert (code, words) == (23, [*PRIVATELY, "ls", "-l", "--", "-x"])
 
 
-def test_ssh_takes_identities_and_options_before_its_own(active: ScriptedPlane, programs: Path) -> None:
+def test_ssh_places_given_options_before_its_own_options(active: ScriptedPlane, programs: Path) -> None:
     options = ("-i", "/keys/50%", "-o", "StrictHostKeyChecking=ask", "-o", "ForwardAgent=yes")
     _, words, _ = started(programs, ALLOCATION, *options)
     given = ("-o", "StrictHostKeyChecking=ask", "-o", "ForwardAgent=yes")
@@ -121,7 +122,7 @@ def test_ssh_takes_identities_and_options_before_its_own(active: ScriptedPlane, 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can enter a network namespace")
 @pytest.mark.parametrize(
-    ("ingress", "options", "entered_for"),
+    ("ingress", "options", "expected"),
     [
         ((), (), (17, PRIVATELY)),
         ((PUBLIC,), (), (18, PUBLICLY)),
@@ -129,39 +130,39 @@ def test_ssh_takes_identities_and_options_before_its_own(active: ScriptedPlane, 
     ],
 )
 @pytest.mark.usefixtures("lab")
-def test_ssh_to_a_node_of_the_lab_enters_the_network_that_reaches_it(
+def test_ssh_to_a_lab_node_enters_the_network_namespace_that_reaches_it(
     plane: ScriptedPlane,
     programs: Path,
     ingress: tuple[dict[str, object], ...],
     options: tuple[str, ...],
-    entered_for: tuple[int, tuple[str, ...]],
+    expected: tuple[int, tuple[str, ...]],
 ) -> None:
     plane._replies[PATH] = [document(allocation(ingress=ingress))]
     code, words, _ = started(programs, ALLOCATION, *options)
-    pid, ssh = entered_for
+    pid, ssh = expected
     assert (code, words) == (23, ["nsenter", f"--target={pid}", "--net", "--", *ssh])
 
 
-def test_ssh_to_another_node_of_a_control_plane_with_a_lab_is_plain_ssh(
+def test_ssh_to_a_node_outside_the_lab_executes_plain_ssh(
     plane: ScriptedPlane, programs: Path, lab: Path
 ) -> None:
     slot = {"slot_id": "rack-1/0", "node_id": "rack-1", "private_ip": "10.100.3.10"}
     endpoint = {"kind": "ssh", "address": "10.100.3.10", "port": 22, "node_id": "rack-1", "via": "node"}
     plane._replies[PATH] = [document(allocation(slots=[slot], endpoints=[endpoint]))]
-    plane.answers("GET /v1/nodes/rack-1", document({**NODE, "id": "rack-1"}))
+    plane.script("GET /v1/nodes/rack-1", document({**NODE, "id": "rack-1"}))
     _, words, _ = started(programs, ALLOCATION)
     assert words == [*PRIVATELY[:-1], "root@10.100.3.10"]
 
 
-def test_ssh_to_a_lab_that_does_not_run_advises_to_start_it(lab: Path, bare: Run) -> None:
+def test_ssh_to_a_lab_that_is_not_running_advises_to_start_it(lab: Path, unconfigured: Run) -> None:
     (lab.parent / "node.pid").unlink()
-    outcome = bare("ssh", ALLOCATION)
+    outcome = unconfigured("ssh", ALLOCATION)
     assert (outcome.code, outcome.out) == (1, "")
     assert "lab node lab-a is not running on this machine" in outcome.err
     assert "./dev up" in outcome.err
 
 
-def test_ssh_in_a_lab_uses_the_key_of_up_beside_the_users_own(
+def test_ssh_in_a_lab_offers_the_key_of_dev_up_and_the_key_of_the_user(
     active: ScriptedPlane, programs: Path, home: Path, lab: Path
 ) -> None:
     made, own = home / "up_key", home / ".ssh/id_ed25519"
@@ -172,9 +173,9 @@ def test_ssh_in_a_lab_uses_the_key_of_up_beside_the_users_own(
     assert words == ["ssh", *OPTIONS, "-i", str(made), "-i", str(own), *PRIVATELY[-4:]]
 
 
-def test_ssh_to_a_simulated_node_is_refused(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.answers(PATH, document(allocation()))
-    plane.answers("GET /v1/nodes/lab-a", document({**NODE, "simulated": True}))
+def test_ssh_to_a_slice_on_a_simulated_node_is_refused(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.script(PATH, document(allocation()))
+    plane.script("GET /v1/nodes/lab-a", document({**NODE, "simulated": True}))
     outcome = sliceplane("ssh", ALLOCATION)
     assert (outcome.code, outcome.out) == (1, "")
     assert "node lab-a is simulated: its slices have no guest to log in to" in outcome.err
@@ -183,7 +184,7 @@ def test_ssh_to_a_simulated_node_is_refused(plane: ScriptedPlane, sliceplane: Ru
 def test_ssh_to_an_unknown_allocation_advises_to_list_allocations(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
-    plane.answers(PATH, problem(404, "unknown_allocation", f"there is no allocation {ALLOCATION}"))
+    plane.script(PATH, problem(404, "unknown_allocation", f"there is no allocation {ALLOCATION}"))
     outcome = sliceplane("ssh", ALLOCATION)
     assert outcome.code == 1
     assert "sliceplane allocations list" in outcome.err
@@ -208,7 +209,9 @@ def found(state: str = "active", **changes: Any) -> Allocation:
         ("released", "sliceplane allocations list"),
     ],
 )
-def test_allocation_that_is_not_active_has_no_login(state: str, advice: str) -> None:
+def test_ssh_to_an_allocation_that_is_not_active_is_refused_with_reason_and_advice(
+    state: str, advice: str
+) -> None:
     with pytest.raises(Failure, match=f"is {state}, not active: the lease ended") as refused:
         login_of(found(state, reason={"code": "x", "message": "the lease ended"}), None, None)
     assert any(advice in each for each in refused.value.advice)
@@ -224,18 +227,18 @@ def test_allocation_that_is_not_active_has_no_login(state: str, advice: str) -> 
         [{**PUBLIC, "slot_id": "lab-a/1"}],
     ],
 )
-def test_login_without_a_published_ingress_to_port_22_is_at_the_private_address(
+def test_login_without_a_published_ingress_rule_to_port_22_uses_the_private_address(
     ingress: list[dict[str, object]],
 ) -> None:
     assert login_of(found(ingress=ingress), None, None) == Login("lab-a", "node", "10.100.1.10", 22)
 
 
-def test_login_by_a_whole_public_address_is_at_port_22() -> None:
+def test_login_through_a_whole_public_address_uses_port_22() -> None:
     whole = {name: PUBLIC[name] for name in ("id", "slot_id", "state", "public_address")}
     assert login_of(found(ingress=[whole]), None, None) == Login("lab-a", "public", "203.0.113.7", 22)
 
 
-def test_allocation_with_several_slots_needs_a_choice_and_takes_it() -> None:
+def test_ssh_to_an_allocation_with_several_slots_requires_a_valid_slot_number() -> None:
     several = found(**TWO_SLOTS)
     with pytest.raises(Failure, match=r"has 2 slots: 0 is lab-a/0 \(10.100.1.10\), 1 is lab-a/1") as refused:
         login_of(several, None, None)
@@ -249,11 +252,15 @@ def test_allocation_with_several_slots_needs_a_choice_and_takes_it() -> None:
     ("changes", "via", "advice"),
     [
         ({"endpoints": []}, None, "allocations show"),
-        ({"endpoints": [], "network_mode": "public-nat"}, None, f"allocations open {ALLOCATION} tcp/22"),
+        (
+            {"endpoints": [], "network_mode": "public-nat"},
+            None,
+            f"allocations ingress add {ALLOCATION} tcp/22",
+        ),
         ({}, "public", "--via node"),
     ],
 )
-def test_slot_without_an_ssh_endpoint_is_refused_with_advice(
+def test_ssh_to_a_slot_without_an_ssh_endpoint_is_refused_with_advice(
     changes: dict[str, Any], via: str | None, advice: str
 ) -> None:
     with pytest.raises(Failure, match="has no SSH endpoint") as refused:
@@ -261,51 +268,51 @@ def test_slot_without_an_ssh_endpoint_is_refused_with_advice(
     assert any(advice in each for each in refused.value.advice)
 
 
-def test_command_that_begins_with_a_dash_stays_a_command() -> None:
+def test_ssh_command_that_begins_with_a_dash_is_not_parsed_as_an_option() -> None:
     words = ssh_arguments(Login("lab-a", "node", "10.100.1.10", 22), command=("-x",))
     assert words[-3:] == ("--", "root@10.100.1.10", "-x")
 
 
-def test_page_of_an_allocation_with_several_slots_names_the_command_for_each(
+def test_show_of_an_allocation_with_several_slots_prints_a_login_command_for_each_slot(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
-    plane.answers(PATH, document(allocation(**TWO_SLOTS)))
-    plane.answers("GET /v1/nodes/lab-a", document(NODE))
+    plane.script(PATH, document(allocation(**TWO_SLOTS)))
+    plane.script("GET /v1/nodes/lab-a", document(NODE))
     out = sliceplane("allocations", "show", ALLOCATION).out
     for slot in (0, 1):
         assert f"sliceplane ssh {ALLOCATION} --slot {slot}" in out
 
 
-def test_page_of_the_past_names_no_command_to_log_in(plane: ScriptedPlane, sliceplane: Run) -> None:
-    plane.answers(PATH, document(allocation()))
-    plane.answers("GET /v1/nodes/lab-a", document(NODE))
+def test_show_with_at_prints_no_login_command(plane: ScriptedPlane, sliceplane: Run) -> None:
+    plane.script(PATH, document(allocation()))
+    plane.script("GET /v1/nodes/lab-a", document(NODE))
     out = sliceplane("allocations", "show", ALLOCATION, "--at", "2026-01-02T03:04:06Z").out
     assert "active" in out
     assert "sliceplane ssh" not in out
 
 
-def test_create_without_a_key_makes_one_and_prints_its_path(
+def test_create_without_any_ssh_key_generates_one_and_prints_its_path(
     plane: ScriptedPlane, sliceplane: Run, home: Path
 ) -> None:
     (home / ".ssh/id_ed25519.pub").unlink()
     (home / ".ssh").rmdir()
-    plane.answers("POST /v1/allocations", document(allocation("placed"), 202))
-    plane.answers("GET /v1/nodes/lab-a", document(NODE))
+    plane.script("POST /v1/allocations", document(allocation("placed"), 202))
+    plane.script("GET /v1/nodes/lab-a", document(NODE))
     create = ("allocations", "create", "--sku", "lab.small", "--no-wait")
     outcome = sliceplane(*create)
     assert outcome.code == 0
     key = home / ".ssh/id_ed25519"
-    assert f"made the SSH key {key}, because ~/.ssh had none" in outcome.err
+    assert f"created the SSH key {key}, because ~/.ssh had none" in outcome.err
     assert (key.stat().st_mode & 0o777, key.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     public = key.with_name("id_ed25519.pub").read_text().strip()
-    assert json.loads(plane.seen[0].body)["ssh_authorized_keys"] == [public]
+    assert json.loads(plane.received[0].body)["ssh_authorized_keys"] == [public]
     derived = subprocess.run(["ssh-keygen", "-y", "-f", key], check=True, capture_output=True, text=True)
     assert derived.stdout.split()[:2] == public.split()[:2]
     assert sliceplane(*create).code == 0
-    assert json.loads(plane.of("POST /v1/allocations")[1].body)["ssh_authorized_keys"] == [public]
+    assert json.loads(plane.requests("POST /v1/allocations")[1].body)["ssh_authorized_keys"] == [public]
 
 
-def test_create_never_replaces_a_private_key_without_its_public_half(
+def test_create_with_a_private_key_without_public_key_is_refused_and_keeps_the_private_key(
     plane: ScriptedPlane, sliceplane: Run, home: Path
 ) -> None:
     (home / ".ssh/id_ed25519.pub").unlink()
@@ -313,15 +320,15 @@ def test_create_never_replaces_a_private_key_without_its_public_half(
     outcome = sliceplane("allocations", "create", "--sku", "lab.small", "--no-wait")
     assert outcome.code == 2
     assert f"ssh-keygen -y -f {home}/.ssh/id_rsa" in outcome.err
-    assert not plane.seen
+    assert not plane.received
     assert [each.name for each in (home / ".ssh").iterdir()] == ["id_rsa"]
 
 
-def test_create_with_a_key_does_not_make_another_key(
+def test_create_with_an_existing_ssh_key_generates_no_key(
     plane: ScriptedPlane, sliceplane: Run, home: Path
 ) -> None:
-    plane.answers("POST /v1/allocations", document(allocation("placed"), 202))
-    plane.answers("GET /v1/nodes/lab-a", document(NODE))
+    plane.script("POST /v1/allocations", document(allocation("placed"), 202))
+    plane.script("GET /v1/nodes/lab-a", document(NODE))
     outcome = sliceplane("allocations", "create", "--sku", "lab.small", "--no-wait")
-    assert json.loads(plane.seen[0].body)["ssh_authorized_keys"] == [OWN_KEY]
-    assert "made the SSH key" not in outcome.err
+    assert json.loads(plane.received[0].body)["ssh_authorized_keys"] == [OWN_KEY]
+    assert "created the SSH key" not in outcome.err

@@ -1,4 +1,4 @@
-"""`sliceplane status`: a page that names what is wrong, and an exit code for scripts."""
+"""`sliceplane status`: readable output that names each failed check, and an exit code for scripts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ def check(name: str, status: str = "ok", message: str = "fine", **figures: objec
 POSTGRES, REDIS = check("postgres", latency_ms=0.4), check("redis", latency_ms=0.2)
 FOLLOWERS = [check(name, leads=True, behind=0, lag_seconds=0.0) for name in ("dispatcher", "projector")]
 COUNTS = {
-    "nodes": {"enrolled": 3, "silent": 1},
+    "nodes": {"enrolled": 3, "unreachable": 1},
     "drift": {"open": 2, "blocking": 1},
     "tasks": {"failed": 1, "poisoned": 0, "refused": 0, "expired": 0, "parked": 4},
 }
@@ -30,23 +30,23 @@ def readiness(*checks: dict[str, Any]) -> dict[str, Any]:
     return {"status": "ready" if ready else "not_ready", "checks": [*checks]}
 
 
-def answers(plane: ScriptedPlane, *checks: dict[str, Any]) -> None:
+def script_status(plane: ScriptedPlane, *checks: dict[str, Any]) -> None:
     found = readiness(*checks)
-    plane.answers("GET /readyz", document(found, 200 if found["status"] == "ready" else 503))
-    plane.answers("GET /v1/status", document({**found, **COUNTS}))
+    plane.script("GET /readyz", document(found, 200 if found["status"] == "ready" else 503))
+    plane.script("GET /v1/status", document({**found, **COUNTS}))
 
 
 def test_ready_control_plane_is_shown_with_its_figures_and_ends_with_code_0(
     sliceplane: Run, plane: ScriptedPlane
 ) -> None:
-    answers(plane, POSTGRES, REDIS, *FOLLOWERS)
+    script_status(plane, POSTGRES, REDIS, *FOLLOWERS)
     done = sliceplane("status")
     assert (done.code, done.err) == (0, "")
     lines = {line.split("  ")[0]: line for line in done.out.splitlines()}
     assert "ready" in lines["control plane"]
-    assert "answers in 0.4 ms" in lines["postgres"]
+    assert "responds in 0.4 ms" in lines["postgres"]
     assert "a process leads, lag 0.00 s" in lines["dispatcher"]
-    assert "3 enrolled, 1 silent" in lines["nodes"]
+    assert "3 enrolled, 1 unreachable" in lines["nodes"]
     assert "2 open, 1 blocking placement" in lines["drift"]
     assert "1 failed, 4 parked" in lines["tasks"]
 
@@ -55,43 +55,45 @@ def test_failed_check_is_shown_with_its_message_and_ends_with_code_1(
     sliceplane: Run, plane: ScriptedPlane
 ) -> None:
     late = check("projector", "failed", "the projector is late", leads=True, behind=70, lag_seconds=65.0)
-    answers(plane, POSTGRES, REDIS, FOLLOWERS[0], late)
+    script_status(plane, POSTGRES, REDIS, FOLLOWERS[0], late)
     done = sliceplane("status")
     assert done.code == 1
     assert "failed  the projector is late (a process leads, 70 positions behind, lag 1 min 5 s)" in done.out
     assert "not ready: projector" in done.err
 
 
-def test_status_without_postgres_shows_the_checks_alone(sliceplane: Run, plane: ScriptedPlane) -> None:
+def test_status_without_postgres_shows_the_checks_without_counts(
+    sliceplane: Run, plane: ScriptedPlane
+) -> None:
     down = check("postgres", "failed", "Postgres does not answer")
-    unknown = [check(name, "unknown", "not known") for name in ("dispatcher", "projector")]
-    answers(plane, down, REDIS, *unknown)
+    unknown = [check(name, "unknown", "unknown") for name in ("dispatcher", "projector")]
+    script_status(plane, down, REDIS, *unknown)
     done = sliceplane("status")
     assert done.code == 1
     assert "Postgres does not answer" in done.out
     assert "nodes" not in done.out
-    assert plane.of("GET /v1/status") == []
+    assert plane.requests("GET /v1/status") == []
 
 
-def test_status_of_an_api_that_does_not_answer_is_a_sentence_and_ends_with_code_4(
+def test_status_of_an_unreachable_api_prints_one_sentence_and_ends_with_code_4(
     sliceplane: Run, plane: ScriptedPlane
 ) -> None:
-    plane.answers("GET /readyz", Reply(lose=True))
+    plane.script("GET /readyz", Reply(lose=True))
     done = sliceplane("status")
     assert (done.code, done.out) == (4, "")
     assert f"cannot reach the control plane at {plane.url}" in done.err
 
 
-def test_status_of_something_else_is_a_sentence_and_ends_with_code_4(
+def test_status_of_a_server_that_is_not_a_control_plane_ends_with_code_4(
     sliceplane: Run, plane: ScriptedPlane
 ) -> None:
-    plane.answers("GET /readyz", Reply(b"<html>hello</html>"))
+    plane.script("GET /readyz", Reply(b"<html>hello</html>"))
     assert sliceplane("status").code == 4
 
 
 def test_status_with_a_wrong_key_ends_with_code_3(sliceplane: Run, plane: ScriptedPlane) -> None:
-    plane.answers("GET /readyz", document(readiness(POSTGRES, REDIS, *FOLLOWERS)))
-    plane.answers("GET /v1/status", problem(401, "unknown_key", "this API key is not known"))
+    plane.script("GET /readyz", document(readiness(POSTGRES, REDIS, *FOLLOWERS)))
+    plane.script("GET /v1/status", problem(401, "unknown_key", "this API key is unknown"))
     assert sliceplane("status").code == 3
 
 
@@ -100,7 +102,7 @@ def test_status_as_json_is_one_document_and_keeps_the_exit_code(
     sliceplane: Run, plane: ScriptedPlane, *, failed: bool
 ) -> None:
     redis = check("redis", "failed", "Redis does not answer") if failed else REDIS
-    answers(plane, POSTGRES, redis, *FOLLOWERS)
+    script_status(plane, POSTGRES, redis, *FOLLOWERS)
     done = sliceplane("status", "--json")
     assert done.code == int(failed)
     assert done.document == {**readiness(POSTGRES, redis, *FOLLOWERS), **COUNTS}

@@ -1,4 +1,4 @@
-"""Histories of an allocation of two slots, state by state."""
+"""Event histories of an allocation of two slots, one for each state."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -35,7 +35,7 @@ NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 ID = allocation_of(new_uuid())
 A, B = slot_id("lab-a/0"), slot_id("lab-a/1")
 KEY = ssh_public_key("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJUNhMTvfjLQo4LVPLtj+JwKLEfEyHSmnjEdHhkqFqP7 test")
-WHY = Reason("because", "of the test")
+REASON = Reason("test_code", "reason of the test")
 PLACED = tuple(PlacedSlot(slot, network_of(slot, ipv4_subnet("10.100.1.0/24"), "default")) for slot in (A, B))
 NETWORK = PLACED[0].network
 REQUESTED = AllocationRequested(
@@ -51,9 +51,9 @@ def ready(slot: str) -> SliceReady:
 
 GRANTED = LeaseGranted(ID, NOW, NOW + timedelta(hours=1))
 ACTIVE = (*PROVISIONING, ready(A), ready(B), AllocationActivated(ID), GRANTED)
-INTERRUPTED = SliceInterrupted(ID, A, WHY, NOW + timedelta(minutes=2))
+INTERRUPTED = SliceInterrupted(ID, A, REASON, NOW + timedelta(minutes=2))
 SOON = NOW + timedelta(minutes=10)
-STOPPING = (*ACTIVE, AllocationStopping(ID, WHY, SOON))
+STOPPING = (*ACTIVE, AllocationStopping(ID, REASON, SOON))
 STOPPED = (*STOPPING, SliceStopped(ID, A, False), SliceStopped(ID, B, False), AllocationStopped(ID))
-STARTING = (*STOPPED, AllocationStarting(ID, WHY, SOON))
-RELEASING = (*ACTIVE, AllocationReleasing(ID, WHY), LeaseEnded(ID))
+STARTING = (*STOPPED, AllocationStarting(ID, REASON, SOON))
+RELEASING = (*ACTIVE, AllocationReleasing(ID, REASON), LeaseEnded(ID))

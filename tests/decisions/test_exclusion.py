@@ -1,4 +1,4 @@
-"""When failed bring-ups exclude a slot or a node from placement, and what ends that."""
+"""Exclusion of a slot or node from placement after failed bring-ups, and readmission."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -37,7 +37,7 @@ def failure(slot: SlotId, number: int = 0) -> FailedBringUp:
 
 
 def failures_on_node(*slots: SlotId) -> tuple[tuple[FailedBringUp, ...], tuple[FailedBringUp, ...] | None]:
-    """The node's consecutive failures after these, and the evidence of its exclusion if there is one."""
+    """Return the node's consecutive failures after a failure in each slot, and the evidence of an exclusion, if any."""
     run: Sequence[FailedBringUp] = ()
     evidence: tuple[FailedBringUp, ...] | None = None
     for number, slot in enumerate(slots):
@@ -50,10 +50,10 @@ def failures_on_node(*slots: SlotId) -> tuple[tuple[FailedBringUp, ...], tuple[F
     return tuple(run), evidence
 
 
-def test_every_failure_code_is_classified_as_a_node_fault_or_not() -> None:
-    of_node = {code for code in codes(SliceFailureCode) if is_of_node(Reason(code, "why"))}
+def test_failure_codes_are_classified_as_node_faults_or_not() -> None:
+    of_node = {code for code in codes(SliceFailureCode) if is_of_node(Reason(code, "reason"))}
     assert of_node == {"step_refused", "host_unreadable", "lease_mismatch"}
-    assert not is_of_node(Reason("code_of_a_newer_node", "why"))
+    assert not is_of_node(Reason("code_of_a_newer_node", "reason"))
 
 
 def test_slot_is_excluded_by_its_third_consecutive_failure_with_the_failures_as_evidence() -> None:
@@ -109,16 +109,16 @@ def test_success_after_failures_ends_the_count_and_the_exclusion() -> None:
 
 
 def test_readmission_without_an_exclusion_is_a_conflict() -> None:
-    why = Reason("readmitted_by_admin", "repaired")
-    assert readmit_node(NODE, EXCLUDED, "repaired") == NodeReadmitted(NODE, why)
-    assert readmit_slot(S0, EXCLUDED, "repaired") == SlotReadmitted(S0, why)
+    reason = Reason("readmitted_by_admin", "repaired")
+    assert readmit_node(NODE, EXCLUDED, "repaired") == NodeReadmitted(NODE, reason)
+    assert readmit_slot(S0, EXCLUDED, "repaired") == SlotReadmitted(S0, reason)
     with pytest.raises(Conflict, match="node lab-a is not excluded"):
         readmit_node(NODE, None, "repaired")
     with pytest.raises(Conflict, match="slot lab-a/0 is not excluded"):
         readmit_slot(S0, None, "repaired")
 
 
-def test_slots_whose_last_bring_up_failed_are_chosen_last() -> None:
+def test_slots_with_a_failed_last_bring_up_are_chosen_last() -> None:
     sku = SkuName("lab.small")
     assert choose([S0, S1, S2], 2, sku) == (S0, S1)
     assert choose([S0, S1, S2], 2, sku, {S0: 1}) == (S1, S2)

@@ -1,19 +1,19 @@
-"""Which public address and port a way in may have, and what an admin may change of them."""
+"""Candidate public addresses and ports of an ingress rule, and changes to the public addresses of a node."""
 
 from itertools import islice
 
 import pytest
 
 from control_plane.decisions.public_addresses import (
-    AddressWish,
-    PortWish,
-    WayWish,
+    AddressRequest,
+    IngressRequest,
+    PortRequest,
     candidates,
     change,
-    normal,
+    normalized_sources,
 )
 from control_plane.decisions.refusals import Conflict
-from events.claims import way_in
+from events.claims import ingress_claim
 from events.nodes import NodeAddressesChanged, PublicAddress
 from events.values import Ipv4Address, Ipv4Subnet, NodeId
 
@@ -24,12 +24,12 @@ WHOLE = PublicAddress(Ipv4Address("203.0.113.9"), "whole", 1, 1)
 ALL = (SHARED, OTHER, WHOLE)
 
 
-def tried(to: PortWish | AddressWish, start: int = 0) -> list[str]:
-    return [way_in(each).value for each in candidates(WayWish(0, to, ()), ALL, start)]
+def candidate_claims(to: PortRequest | AddressRequest, start: int = 0) -> list[str]:
+    return [ingress_claim(each).value for each in candidates(IngressRequest(0, to, ()), ALL, start)]
 
 
-def test_every_port_is_tried_once_from_where_it_begins() -> None:
-    assert tried(PortWish("tcp", 22, None), start=4) == [
+def test_candidates_for_any_port_contain_every_port_once_from_the_start_index() -> None:
+    assert candidate_claims(PortRequest("tcp", 22, None), start=4) == [
         "tcp/203.0.113.7:20001",
         "tcp/203.0.113.7:20002",
         "tcp/203.0.113.7:20000",
@@ -37,48 +37,53 @@ def test_every_port_is_tried_once_from_where_it_begins() -> None:
     ]
 
 
-def test_a_port_that_is_named_is_tried_alone_on_each_address_that_has_it() -> None:
-    assert tried(PortWish("udp", 53, 20000)) == ["udp/203.0.113.7:20000", "udp/203.0.113.8:20000"]
-    assert tried(PortWish("udp", 53, 443)) == []
+def test_candidates_for_a_named_port_are_this_port_on_each_address_that_offers_it() -> None:
+    assert candidate_claims(PortRequest("udp", 53, 20000)) == [
+        "udp/203.0.113.7:20000",
+        "udp/203.0.113.8:20000",
+    ]
+    assert candidate_claims(PortRequest("udp", 53, 443)) == []
 
 
-def test_whole_addresses_are_for_those_who_want_a_whole_one() -> None:
-    assert tried(AddressWish()) == ["203.0.113.9"]
+def test_candidates_for_a_whole_address_are_the_addresses_offered_as_a_whole() -> None:
+    assert candidate_claims(AddressRequest()) == ["203.0.113.9"]
 
 
-def test_sources_that_are_the_same_read_the_same() -> None:
+def test_source_subnets_are_sorted_and_merged() -> None:
     given = ("198.51.100.128/25", "10.0.0.0/8", "198.51.100.0/25", "10.1.0.0/16")
-    assert normal(map(Ipv4Subnet, given)) == ("10.0.0.0/8", "198.51.100.0/24")
+    assert normalized_sources(map(Ipv4Subnet, given)) == ("10.0.0.0/8", "198.51.100.0/24")
 
 
-def test_a_change_names_what_came_and_what_went_and_is_in_order() -> None:
+def test_change_of_public_addresses_records_added_and_withdrawn_addresses_in_order() -> None:
     [fact] = change(NODE, (SHARED, OTHER), (WHOLE, SHARED), used=[SHARED.address])
     assert fact == NodeAddressesChanged(NODE, (SHARED, WHOLE), (WHOLE.address,), (OTHER.address,))
     assert change(NODE, (SHARED, WHOLE), (WHOLE, SHARED), used=[]) == ()
 
 
 @pytest.mark.parametrize(
-    "wanted",
+    "desired",
     [
         (),
         (PublicAddress(SHARED.address, "whole", 1, 1),),
         (PublicAddress(SHARED.address, "ports", 20001, 20002),),
     ],
-    ids=["taken away", "given out otherwise", "fewer ports"],
+    ids=["address removed", "different use", "fewer ports"],
 )
-def test_what_is_in_use_stays_as_it_is(wanted: tuple[PublicAddress, ...]) -> None:
+def test_change_that_removes_a_public_address_or_port_in_use_is_a_conflict(
+    desired: tuple[PublicAddress, ...],
+) -> None:
     with pytest.raises(Conflict, match=SHARED.address):
-        change(NODE, (SHARED,), wanted, used=[SHARED.address])
-    assert len(change(NODE, (SHARED,), wanted, used=[])) == 1
+        change(NODE, (SHARED,), desired, used=[SHARED.address])
+    assert len(change(NODE, (SHARED,), desired, used=[])) == 1
 
 
-def test_more_ports_may_be_added_to_what_is_in_use() -> None:
+def test_ports_can_be_added_to_a_public_address_in_use() -> None:
     wider = PublicAddress(SHARED.address, "ports", 19000, 21000)
     [fact] = change(NODE, (SHARED,), (wider,), used=[SHARED.address])
     assert (fact.addresses, fact.added, fact.withdrawn) == ((wider,), (), ())
 
 
-def test_many_candidates_cost_nothing_until_they_are_tried() -> None:
+def test_candidates_are_generated_lazily() -> None:
     wide = PublicAddress(SHARED.address, "ports", 1, 65535)
-    first = islice(candidates(WayWish(0, PortWish("tcp", 22, None), ()), (wide,), 7), 1)
-    assert [way_in(each).value for each in first] == ["tcp/203.0.113.7:8"]
+    first = islice(candidates(IngressRequest(0, PortRequest("tcp", 22, None), ()), (wide,), 7), 1)
+    assert [ingress_claim(each).value for each in first] == ["tcp/203.0.113.7:8"]

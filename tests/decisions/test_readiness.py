@@ -1,11 +1,11 @@
-"""What an image's sign of being ready does to the orders for its slices, and to where they are told to answer."""
+"""The readiness check of an image in the orders for its slices and in the endpoints of the allocation."""
 
 import pytest
 
-from control_plane.api.allocation_views import Endpoint, allocation_view
+from control_plane.api.views.allocation_views import Endpoint, allocation_view
 from control_plane.decisions.readiness import SSH, Check, check_of, named
-from control_plane.processes.allocation import due, wish_of
-from events.allocations import AllocationFact, ReadinessNamed, SliceReady
+from control_plane.processes.allocation import due, newest_order_of
+from events.allocations import AllocationFact, ReadinessCheckSet, SliceReady
 from events.envelope import Cause, Recorded
 from events.values import Epoch, Position, new_uuid, stream_of_allocation
 from tasks.orders import ApplySlice, Order, Readiness
@@ -22,8 +22,8 @@ from tests.decisions.histories import (
     B,
 )
 
-WEB = ReadinessNamed(ID, 8080, "")
-SSH_ELSEWHERE = ReadinessNamed(ID, 2222, "SSH-2.0")
+WEB = ReadinessCheckSet(ID, 8080, "")
+SSH_ELSEWHERE = ReadinessCheckSet(ID, 2222, "SSH-2.0")
 
 
 def recorded(facts: tuple[AllocationFact, ...]) -> list[Recorded[AllocationFact]]:
@@ -34,9 +34,9 @@ def recorded(facts: tuple[AllocationFact, ...]) -> list[Recorded[AllocationFact]
     ]
 
 
-def of_image(sign: ReadinessNamed, facts: tuple[AllocationFact, ...]) -> tuple[AllocationFact, ...]:
-    """The same history, of an image that has this sign."""
-    return (facts[0], sign, *facts[1:])
+def with_check(check: ReadinessCheckSet, facts: tuple[AllocationFact, ...]) -> tuple[AllocationFact, ...]:
+    """Return the history with an image that has this readiness check."""
+    return (facts[0], check, *facts[1:])
 
 
 def orders(facts: tuple[AllocationFact, ...]) -> list[Order]:
@@ -51,46 +51,46 @@ def endpoints(facts: tuple[AllocationFact, ...]) -> list[Endpoint]:
     return allocation_view(facts, NOW).endpoints
 
 
-def test_an_order_of_a_history_that_names_no_sign_is_what_it_always_was() -> None:
+def test_order_without_a_recorded_readiness_check_contains_the_ssh_check() -> None:
     made = orders(PROVISIONING)
     assert len(made) == 2
-    told = '"readiness":{"port":22,"banner":"SSH-","deadline_seconds":120}'
-    assert all(told in order.model_dump_json() for order in made)
+    expected = '"readiness":{"port":22,"banner":"SSH-","deadline_seconds":120}'
+    assert all(expected in order.model_dump_json() for order in made)
 
 
-def test_an_order_to_carry_a_slice_has_the_sign_of_its_image() -> None:
-    wanted = Readiness(port=8080, banner="", deadline_seconds=120)
-    assert readiness(of_image(WEB, PROVISIONING)) == [wanted] * 2
-    assert readiness(of_image(WEB, STARTING)) == [wanted] * 2
+def test_apply_order_contains_the_readiness_check_of_its_image() -> None:
+    expected = Readiness(port=8080, banner="", deadline_seconds=120)
+    assert readiness(with_check(WEB, PROVISIONING)) == [expected] * 2
+    assert readiness(with_check(WEB, STARTING)) == [expected] * 2
 
 
-def test_the_sign_takes_part_in_what_an_order_wants() -> None:
-    wishes = [wish_of(recorded(of_image(sign, PROVISIONING)), A) for sign in (WEB, SSH_ELSEWHERE)]
-    assert len({wish.content_digest() for wish in wishes if wish is not None}) == 2
+def test_orders_with_different_readiness_checks_have_different_content_digests() -> None:
+    made = [newest_order_of(recorded(with_check(check, PROVISIONING)), A) for check in (WEB, SSH_ELSEWHERE)]
+    assert len({order.content_digest() for order in made if order is not None}) == 2
 
 
-def test_the_sign_moves_no_state() -> None:
+def test_readiness_check_does_not_change_the_state_of_the_allocation() -> None:
     for facts in (ACTIVE, STOPPED, RELEASING):
-        one, other = allocation_view(facts, NOW), allocation_view(of_image(WEB, facts), NOW)
+        one, other = allocation_view(facts, NOW), allocation_view(with_check(WEB, facts), NOW)
         assert (one.state, one.slots, one.lease) == (other.state, other.slots, other.lease)
 
 
-def test_ssh_on_its_own_port_is_not_recorded() -> None:
+def test_default_ssh_readiness_check_is_not_recorded() -> None:
     assert named(ID, SSH) == named(ID, Check(22, "SSH-")) == ()
     assert check_of(PROVISIONING) == SSH
 
 
 @pytest.mark.parametrize("check", [Check(22, ""), Check(2222, "SSH-"), Check(8080, ""), Check(2525, "220 ")])
-def test_every_other_sign_is_recorded_and_read_back(check: Check) -> None:
+def test_readiness_check_different_from_the_default_is_recorded_and_read_back(check: Check) -> None:
     assert check_of((PROVISIONING[0], *named(ID, check), *PROVISIONING[1:])) == check
 
 
-def active_at(port: int, banner: str, sign: ReadinessNamed) -> tuple[AllocationFact, ...]:
+def active_at(port: int, banner: str, check: ReadinessCheckSet) -> tuple[AllocationFact, ...]:
     up = tuple(SliceReady(ID, slot, NETWORK.private_ip, port, banner) for slot in (A, B))
-    return of_image(sign, (*PROVISIONING, *up, *ACTIVE[4:]))
+    return with_check(check, (*PROVISIONING, *up, *ACTIVE[4:]))
 
 
-def test_an_endpoint_is_of_the_kind_that_was_proved_to_answer() -> None:
+def test_endpoint_has_the_kind_and_port_of_the_passed_readiness_check() -> None:
     assert {(each.kind, each.port) for each in endpoints(ACTIVE)} == {("ssh", 22)}
     assert {(each.kind, each.port) for each in endpoints(active_at(8080, "", WEB))} == {("tcp", 8080)}
     elsewhere = endpoints(active_at(2222, "SSH-2.0-x", SSH_ELSEWHERE))

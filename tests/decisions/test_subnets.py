@@ -1,4 +1,4 @@
-"""Subnets for hosts that are admitted together."""
+"""Choice of free subnets for nodes that are registered concurrently."""
 
 from ipaddress import IPv4Network
 
@@ -9,13 +9,13 @@ POOL = IPv4Network("10.64.0.0/12")
 TOGETHER = [NodeId(f"n{number}") for number in range(1000)]
 
 
-def test_the_first_that_is_free_is_given() -> None:
+def test_node_gets_the_first_free_subnet_of_the_pool() -> None:
     assert free_subnet(TOGETHER[0], POOL, {"10.64.1.0/24", "10.64.3.0/24"}, 0) == "10.64.2.0/24"
 
 
-def test_hosts_that_met_hardly_meet_again() -> None:
-    met = TOGETHER
+def test_nodes_that_lost_a_race_for_a_subnet_choose_different_subnets_in_later_attempts() -> None:
+    competing = TOGETHER
     for lost_races in range(1, 8):
-        chosen = [free_subnet(node, POOL, set(), lost_races) for node in met]
-        met = [node for node, subnet in zip(met, chosen, strict=True) if chosen.count(subnet) > 1]
-    assert met == []
+        chosen = [free_subnet(node, POOL, set(), lost_races) for node in competing]
+        competing = [node for node, subnet in zip(competing, chosen, strict=True) if chosen.count(subnet) > 1]
+    assert competing == []

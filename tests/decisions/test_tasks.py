@@ -1,6 +1,4 @@
-"""The life of a task that an admin asked for: given what happened, when something is asked, then this follows or is
-refused.
-"""
+"""Decisions about a requested task: a history and a command lead to new events or to a refusal."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -14,8 +12,8 @@ from control_plane.decisions import tasks as life
 from control_plane.decisions.allocation import retry_removal
 from control_plane.decisions.refusals import Conflict, Malformed
 from control_plane.decisions.tasks import Task, fold, state_name
-from control_plane.processes.allocation import Wait, wish_of
-from control_plane.processes.tasks import Due, GiveUp, Try, due
+from control_plane.processes.allocation import Wait, newest_order_of
+from control_plane.processes.tasks import Due, TimeOut, Try, due
 from events.allocations import (
     AllocationFact,
     AllocationReleasing,
@@ -25,11 +23,11 @@ from events.allocations import (
 from events.envelope import Cause, Recorded
 from events.facts import Fact, Reason
 from events.tasks import (
-    TaskAsked,
-    TaskCancelAsked,
     TaskCancelled,
+    TaskCancelRequested,
     TaskFact,
     TaskFailed,
+    TaskRequested,
     TaskRetried,
     TaskSucceeded,
 )
@@ -42,11 +40,11 @@ from tests.decisions.histories import PLACEMENT, REQUESTED, A, B
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 ID = UUID("01936c3e-7b21-7c40-8a5b-2f1d9c7e4a10")
 LATER = timedelta(days=1)
-LOOK = CATALOGUE["drift.report"]
-ASKED = TaskAsked(ID, "drift.report", NodeId("lab-a"), A, REQUESTED.allocation_id)
-UNREADABLE = Reason("host_unreadable", "of the test")
-WRONG = Reason("not_wanted", "of the test")
-STOPPED = Reason("cancelled", "of the test")
+INSPECTION = CATALOGUE["drift.report"]
+REQUEST = TaskRequested(ID, "drift.report", NodeId("lab-a"), A, REQUESTED.allocation_id)
+UNREADABLE = Reason("host_unreadable", "reason of the test")
+PERMANENT = Reason("not_wanted", "reason of the test")
+STOPPED = Reason("cancelled", "reason of the test")
 
 
 def failed(attempt: int, reason: Reason = UNREADABLE, *, final: bool = False) -> TaskFailed:
@@ -56,12 +54,12 @@ def failed(attempt: int, reason: Reason = UNREADABLE, *, final: bool = False) ->
 F = TypeVar("F", bound=Fact)
 
 
-def told(*facts: F, first: int = 1) -> tuple[Recorded[F], ...]:
-    """Facts as the ledger holds them, a second after one another."""
+def recorded(*facts: F, first: int = 1) -> tuple[Recorded[F], ...]:
+    """Return facts as the ledger stores them, one second apart."""
     return tuple(
         Recorded(
-            Position(place),
-            UUID(int=place),
+            Position(position),
+            UUID(int=position),
             StreamId("s"),
             version,
             fact,
@@ -69,12 +67,12 @@ def told(*facts: F, first: int = 1) -> tuple[Recorded[F], ...]:
             NOW + timedelta(seconds=version - 1),
             Epoch(1),
         )
-        for fact, place, version in zip(facts, count(first), count(1))
+        for fact, position, version in zip(facts, count(first), count(1))
     )
 
 
 def state_after(*facts: TaskFact) -> Task:
-    state = fold(told(*facts))
+    state = fold(recorded(*facts))
     assert state is not None
     return state
 
@@ -83,87 +81,87 @@ PLACED: tuple[AllocationFact, ...] = (REQUESTED, PLACEMENT)
 RELEASING = (*PLACED, AllocationReleasing(REQUESTED.allocation_id, STOPPED))
 
 
-def wish(*facts: AllocationFact, slot: SlotId = A) -> Order:
-    found = wish_of(told(*facts), slot)
+def newest_order(*facts: AllocationFact, slot: SlotId = A) -> Order:
+    found = newest_order_of(recorded(*facts), slot)
     assert found is not None
     return found
 
 
-def what_is_due(*facts: TaskFact, now: datetime = NOW) -> tuple[Due, ...]:
-    return due(told(*facts), now, wish(*PLACED))
+def due_actions(*facts: TaskFact, now: datetime = NOW) -> tuple[Due, ...]:
+    return due(recorded(*facts), now, newest_order(*PLACED))
 
 
 @pytest.mark.parametrize(
     ("facts", "name"),
     [
-        ((ASKED,), "trying"),
-        ((ASKED, failed(1)), "trying"),
-        ((ASKED, failed(1), TaskSucceeded(ID, 2, "{}")), "done"),
-        ((ASKED, failed(1, final=True)), "failed"),
-        ((ASKED, failed(1, Reason("no_answer", ""), final=True)), "expired"),
-        ((ASKED, failed(1, Reason("poisoned", ""), final=True)), "poisoned"),
-        ((ASKED, TaskCancelAsked(ID)), "cancelling"),
-        ((ASKED, TaskCancelAsked(ID), TaskCancelled(ID, STOPPED)), "cancelled"),
-        ((ASKED, TaskCancelAsked(ID), TaskSucceeded(ID, 1, "{}")), "done"),
-        ((ASKED, failed(1, final=True), TaskRetried(ID)), "trying"),
+        ((REQUEST,), "trying"),
+        ((REQUEST, failed(1)), "trying"),
+        ((REQUEST, failed(1), TaskSucceeded(ID, 2, "{}")), "done"),
+        ((REQUEST, failed(1, final=True)), "failed"),
+        ((REQUEST, failed(1, Reason("no_answer", ""), final=True)), "expired"),
+        ((REQUEST, failed(1, Reason("poisoned", ""), final=True)), "poisoned"),
+        ((REQUEST, TaskCancelRequested(ID)), "cancelling"),
+        ((REQUEST, TaskCancelRequested(ID), TaskCancelled(ID, STOPPED)), "cancelled"),
+        ((REQUEST, TaskCancelRequested(ID), TaskSucceeded(ID, 1, "{}")), "done"),
+        ((REQUEST, failed(1, final=True), TaskRetried(ID)), "trying"),
     ],
 )
-def test_each_history_leads_to_its_state(facts: tuple[TaskFact, ...], name: str) -> None:
+def test_task_history_is_folded_to_its_state(facts: tuple[TaskFact, ...], name: str) -> None:
     assert state_name(state_after(*facts)) == name
 
 
-def test_a_history_that_nobody_could_have_decided_is_refused() -> None:
+def test_impossible_task_history_is_refused_by_the_fold() -> None:
     with pytest.raises(AssertionError, match="TaskRetried cannot follow Trying"):
-        fold(told(ASKED, TaskRetried(ID)))
+        fold(recorded(REQUEST, TaskRetried(ID)))
 
 
-def test_a_failure_that_may_pass_is_tried_again_as_often_as_the_catalogue_says() -> None:
-    history: list[TaskFact] = [ASKED]
-    for attempt in range(1, 2 + LOOK.bounds.retries):
+def test_task_with_a_transient_failure_is_retried_up_to_the_limit_in_the_catalogue() -> None:
+    history: list[TaskFact] = [REQUEST]
+    for attempt in range(1, 2 + INSPECTION.bounds.retries):
         assert state_name(state_after(*history)) == "trying"
-        history += life.failed(state_after(*history), attempt, UNREADABLE, LOOK)
+        history += life.failed(state_after(*history), attempt, UNREADABLE, INSPECTION)
     assert state_name(state_after(*history)) == "failed"
 
 
-def test_a_failure_that_stays_is_the_last() -> None:
-    assert life.failed(state_after(ASKED), 1, WRONG, LOOK) == (failed(1, WRONG, final=True),)
+def test_task_with_a_permanent_failure_is_not_retried() -> None:
+    assert life.failed(state_after(REQUEST), 1, PERMANENT, INSPECTION) == (failed(1, PERMANENT, final=True),)
 
 
-def test_a_retry_begins_a_round_with_all_its_tries() -> None:
-    anew = state_after(ASKED, failed(1, final=True), TaskRetried(ID))
-    assert life.failed(anew, 2, UNREADABLE, LOOK) == (failed(2),)
+def test_retried_task_gets_all_its_attempts_again() -> None:
+    retried = state_after(REQUEST, failed(1, final=True), TaskRetried(ID))
+    assert life.failed(retried, 2, UNREADABLE, INSPECTION) == (failed(2),)
 
 
 @pytest.mark.parametrize("attempt", [1, 3])
-def test_what_is_said_of_another_try_decides_nothing(attempt: int) -> None:
-    second = state_after(ASKED, failed(1))
+def test_report_of_a_different_attempt_does_not_change_the_task(attempt: int) -> None:
+    second = state_after(REQUEST, failed(1))
     assert life.done(second, attempt, "{}") == ()
-    assert life.failed(second, attempt, UNREADABLE, LOOK) == ()
+    assert life.failed(second, attempt, UNREADABLE, INSPECTION) == ()
 
 
-def test_a_result_told_twice_counts_once() -> None:
-    assert life.done(state_after(ASKED), 1, "{}") == (TaskSucceeded(ID, 1, "{}"),)
-    assert life.done(state_after(ASKED, TaskSucceeded(ID, 1, "{}")), 1, "{}") == ()
+def test_task_result_reported_twice_is_recorded_once() -> None:
+    assert life.done(state_after(REQUEST), 1, "{}") == (TaskSucceeded(ID, 1, "{}"),)
+    assert life.done(state_after(REQUEST, TaskSucceeded(ID, 1, "{}")), 1, "{}") == ()
 
 
-def test_a_task_that_no_node_knows_of_is_cancelled_at_once() -> None:
-    first, second = life.cancel(state_after(ASKED), never_sent=True)
-    assert isinstance(first, TaskCancelAsked)
+def test_task_that_was_never_sent_is_cancelled_at_once() -> None:
+    first, second = life.cancel(state_after(REQUEST), never_sent=True)
+    assert isinstance(first, TaskCancelRequested)
     assert isinstance(second, TaskCancelled)
 
 
-def test_a_task_that_was_sent_is_cancelled_by_its_node() -> None:
-    asked = TaskCancelAsked(ID)
-    assert life.cancel(state_after(ASKED), never_sent=False) == (asked,)
-    stopping = state_after(ASKED, asked)
+def test_task_that_was_sent_is_cancelled_after_its_node_reports_the_stop() -> None:
+    cancel_requested = TaskCancelRequested(ID)
+    assert life.cancel(state_after(REQUEST), never_sent=False) == (cancel_requested,)
+    stopping = state_after(REQUEST, cancel_requested)
     assert life.cancel(stopping, never_sent=False) == ()
-    assert life.failed(stopping, 1, STOPPED, LOOK) == (TaskCancelled(ID, STOPPED),)
+    assert life.failed(stopping, 1, STOPPED, INSPECTION) == (TaskCancelled(ID, STOPPED),)
     assert life.stopped(stopping, 1, was_running=True) == ()
     assert [type(fact) for fact in life.stopped(stopping, 1, was_running=False)] == [TaskCancelled]
 
 
-def test_who_fails_while_being_cancelled_is_not_tried_again() -> None:
-    assert life.failed(state_after(ASKED, TaskCancelAsked(ID)), 1, UNREADABLE, LOOK) == (
+def test_task_that_fails_while_it_is_cancelled_is_not_retried() -> None:
+    assert life.failed(state_after(REQUEST, TaskCancelRequested(ID)), 1, UNREADABLE, INSPECTION) == (
         failed(1, final=True),
     )
 
@@ -171,47 +169,47 @@ def test_who_fails_while_being_cancelled_is_not_tried_again() -> None:
 @pytest.mark.parametrize(
     "end", [TaskSucceeded(ID, 1, "{}"), failed(1, final=True)], ids=lambda fact: type(fact).__name__
 )
-def test_what_is_over_cannot_be_cancelled(end: TaskFact) -> None:
-    with pytest.raises(Conflict, match="nothing of it runs"):
-        life.cancel(state_after(ASKED, end), never_sent=False)
+def test_cancel_of_a_finished_task_is_a_conflict(end: TaskFact) -> None:
+    with pytest.raises(Conflict, match="nothing to cancel"):
+        life.cancel(state_after(REQUEST, end), never_sent=False)
 
 
-def test_only_what_came_to_a_bad_end_is_tried_again() -> None:
-    assert life.retry(state_after(ASKED, failed(1, final=True))) == (TaskRetried(ID),)
-    for facts in ((ASKED,), (ASKED, TaskCancelAsked(ID)), (ASKED, TaskSucceeded(ID, 1, "{}"))):
+def test_retry_of_a_task_that_did_not_fail_is_a_conflict() -> None:
+    assert life.retry(state_after(REQUEST, failed(1, final=True))) == (TaskRetried(ID),)
+    for facts in ((REQUEST,), (REQUEST, TaskCancelRequested(ID)), (REQUEST, TaskSucceeded(ID, 1, "{}"))):
         with pytest.raises(Conflict):
             life.retry(state_after(*facts))
 
 
-def test_every_reason_against_a_task_is_told_at_once() -> None:
+def test_refused_task_request_reports_all_objections() -> None:
     with pytest.raises(Conflict) as refused:
-        life.ask(ASKED, None, frozenset({"node.verify/1"}), LOOK)
-    assert [each.code for each in refused.value.objections] == ["nothing_wanted", "not_spoken"]
+        life.ask(REQUEST, None, frozenset({"node.verify/1"}), INSPECTION)
+    assert [each.code for each in refused.value.objections] == ["no_desired_state", "unsupported_by_agent"]
 
 
-def test_exposure_stays_while_a_slice_is_kept() -> None:
-    asked = TaskAsked(ID, "exposure.remove", ASKED.node_id, A, ASKED.allocation_id)
-    with pytest.raises(Conflict, match="and its reservation with it"):
-        life.ask(asked, wish(*PLACED), None, CATALOGUE["exposure.remove"])
-    assert life.ask(asked, wish(*RELEASING), None, CATALOGUE["exposure.remove"]) == asked
+def test_request_to_remove_ingress_of_a_kept_slice_is_a_conflict() -> None:
+    request = TaskRequested(ID, "ingress.remove", REQUEST.node_id, A, REQUEST.allocation_id)
+    with pytest.raises(Conflict, match="release the allocation first"):
+        life.ask(request, newest_order(*PLACED), None, CATALOGUE["ingress.remove"])
+    assert life.ask(request, newest_order(*RELEASING), None, CATALOGUE["ingress.remove"]) == request
 
 
 @pytest.mark.parametrize("kind", ["slice.apply", "operation.cancel", "shell.run"])
-def test_what_is_no_task_to_ask_for_is_refused(kind: str) -> None:
+def test_request_for_a_task_kind_that_cannot_be_requested_is_refused(kind: str) -> None:
     with pytest.raises(Malformed):
-        life.kind_askable(kind)
+        life.kind_requestable(kind)
 
 
-def test_asking_twice_what_is_due_gives_the_same_operation() -> None:
-    first, second = what_is_due(ASKED)[0], what_is_due(ASKED, now=NOW + timedelta(seconds=9))[0]
+def test_repeated_evaluation_of_a_task_gives_the_same_operation() -> None:
+    first, second = due_actions(REQUEST)[0], due_actions(REQUEST, now=NOW + timedelta(seconds=9))[0]
     assert isinstance(first, Try)
     assert first == second
-    assert first.operation.body == DriftReport(wish=wish(*PLACED))
+    assert first.operation.body == DriftReport(order=newest_order(*PLACED))
 
 
-def test_each_try_is_an_operation_of_its_own() -> None:
-    second = what_is_due(ASKED, failed(1), now=NOW + timedelta(seconds=9))[0]
-    first = what_is_due(ASKED)[0]
+def test_each_attempt_of_a_task_has_a_new_operation_id() -> None:
+    second = due_actions(REQUEST, failed(1), now=NOW + timedelta(seconds=9))[0]
+    first = due_actions(REQUEST)[0]
     assert isinstance(first, Try)
     assert isinstance(second, Try)
     assert (first.attempt, second.attempt) == (1, 2)
@@ -219,80 +217,82 @@ def test_each_try_is_an_operation_of_its_own() -> None:
     assert first.operation.task_id == second.operation.task_id == ID
 
 
-def test_the_pause_before_the_next_try_doubles() -> None:
+def test_pause_before_the_next_attempt_doubles() -> None:
     pauses = []
-    for tried in range(1, 4):
-        (waits,) = what_is_due(ASKED, *(failed(each) for each in range(1, tried + 1)))
+    for attempts in range(1, 4):
+        (waits,) = due_actions(REQUEST, *(failed(each) for each in range(1, attempts + 1)))
         assert isinstance(waits, Wait)
         assert waits.until is not None
-        pauses.append((waits.until - NOW).total_seconds() - tried)
+        pauses.append((waits.until - NOW).total_seconds() - attempts)
     assert pauses == [2, 4, 8]
 
 
-@pytest.mark.parametrize("facts", [(ASKED,), (ASKED, TaskCancelAsked(ID)), (ASKED, failed(1))])
-def test_every_wait_has_a_deadline_and_then_the_task_is_given_up(facts: tuple[TaskFact, ...]) -> None:
-    moments = [each.until for each in what_is_due(*facts) if isinstance(each, Wait)]
+@pytest.mark.parametrize("facts", [(REQUEST,), (REQUEST, TaskCancelRequested(ID)), (REQUEST, failed(1))])
+def test_every_wait_of_a_task_has_a_deadline_after_which_the_task_times_out(
+    facts: tuple[TaskFact, ...],
+) -> None:
+    moments = [each.until for each in due_actions(*facts) if isinstance(each, Wait)]
     assert moments
     assert None not in moments
-    assert what_is_due(*facts, now=NOW + LATER) == (GiveUp(),)
+    assert due_actions(*facts, now=NOW + LATER) == (TimeOut(),)
 
 
-def test_a_deadline_lies_behind_the_last_moment_of_the_work() -> None:
-    _try, waits = what_is_due(ASKED)
+def test_task_deadline_is_the_maximum_age_plus_the_time_limit() -> None:
+    _try, waits = due_actions(REQUEST)
     assert isinstance(waits, Wait)
-    assert waits.until == NOW + LOOK.bounds.maximum_age + LOOK.bounds.time_limit
+    assert waits.until == NOW + INSPECTION.bounds.maximum_age + INSPECTION.bounds.time_limit
 
 
-def test_what_was_given_up_says_why() -> None:
-    (fact,) = life.give_up(state_after(ASKED), NOW, NOW)
+def test_task_that_timed_out_ends_with_the_reason() -> None:
+    (fact,) = life.time_out(state_after(REQUEST), NOW, NOW)
     assert isinstance(fact, TaskFailed)
     assert fact.final
     assert fact.reason.code == "no_answer"
-    (fact,) = life.give_up(state_after(ASKED, TaskCancelAsked(ID)), NOW, NOW)
+    (fact,) = life.time_out(state_after(REQUEST, TaskCancelRequested(ID)), NOW, NOW)
     assert isinstance(fact, TaskCancelled)
-    assert life.give_up(state_after(ASKED), NOW + LATER, NOW) == ()
+    assert life.time_out(state_after(REQUEST), NOW + LATER, NOW) == ()
 
 
-def test_a_task_being_cancelled_has_its_node_stop_the_try() -> None:
-    running, stop = what_is_due(ASKED)[0], what_is_due(ASKED, TaskCancelAsked(ID))[0]
+def test_task_that_is_being_cancelled_sends_a_cancel_operation_for_its_attempt() -> None:
+    running, stop = due_actions(REQUEST)[0], due_actions(REQUEST, TaskCancelRequested(ID))[0]
     assert isinstance(running, Try)
     assert isinstance(stop, Try)
     assert stop.operation.body == OperationCancel(target=running.operation.operation_id)
 
 
-def test_nothing_is_due_of_what_is_over() -> None:
-    assert what_is_due(ASKED, TaskSucceeded(ID, 1, "{}")) == ()
+def test_finished_task_has_no_due_actions() -> None:
+    assert due_actions(REQUEST, TaskSucceeded(ID, 1, "{}")) == ()
 
 
-def test_a_task_about_a_host_brings_no_wish() -> None:
-    asked = TaskAsked(ID, "node.verify", NodeId("lab-a"), None, None)
-    tried = due(told(asked), NOW, None)[0]
-    assert isinstance(tried, Try)
-    assert tried.operation.body == NodeVerify()
+def test_operation_of_a_node_task_contains_no_order() -> None:
+    request = TaskRequested(ID, "node.verify", NodeId("lab-a"), None, None)
+    attempt = due(recorded(request), NOW, None)[0]
+    assert isinstance(attempt, Try)
+    assert attempt.operation.body == NodeVerify()
 
 
-def test_the_wish_of_a_slot_is_what_was_wanted_of_it_last() -> None:
-    assert isinstance(wish(*PLACED).body, ApplySlice)
-    assert isinstance(wish(*RELEASING).body, RemoveSlice)
-    assert wish_of(told(REQUESTED), A) is None
-    assert wish_of((), A) is None
+def test_newest_order_of_a_slot_follows_from_the_last_event_about_it() -> None:
+    assert isinstance(newest_order(*PLACED).body, ApplySlice)
+    assert isinstance(newest_order(*RELEASING).body, RemoveSlice)
+    assert newest_order_of(recorded(REQUESTED), A) is None
+    assert newest_order_of((), A) is None
 
 
-def test_a_removal_wanted_anew_is_a_new_order_for_that_slot_alone() -> None:
-    anew = (*RELEASING, SliceRemovalRetried(REQUESTED.allocation_id, A))
-    assert wish(*anew).order_id != wish(*RELEASING).order_id
-    assert wish(*anew).token > wish(*RELEASING).token
-    assert wish(*anew).body == wish(*RELEASING).body
-    assert wish(*anew, slot=B) == wish(*RELEASING, slot=B)
+def test_retried_removal_is_a_new_order_for_its_slot_only() -> None:
+    retried = (*RELEASING, SliceRemovalRetried(REQUESTED.allocation_id, A))
+    assert newest_order(*retried).order_id != newest_order(*RELEASING).order_id
+    assert newest_order(*retried).token > newest_order(*RELEASING).token
+    assert newest_order(*retried).body == newest_order(*RELEASING).body
+    assert newest_order(*retried, slot=B) == newest_order(*RELEASING, slot=B)
 
 
-def test_a_removal_wanted_anew_before_the_release_counts_no_more() -> None:
-    # It cannot be decided in this order, but a fold must not depend on that.
+def test_removal_retry_before_the_release_is_ignored() -> None:
+    # No decision records this order of events, but a fold must not depend on that.
     odd = (*PLACED, SliceRemovalRetried(REQUESTED.allocation_id, A), RELEASING[-1])
-    assert wish(*odd).token.position == len(odd)
+    assert newest_order(*odd).token.position == len(odd)
 
 
-def test_only_a_slot_that_is_still_to_be_emptied_is_emptied_anew() -> None:
+def test_retry_of_a_removal_that_is_not_awaited_is_a_conflict() -> None:
     def after(*facts: AllocationFact) -> tuple[AllocationFact, ...]:
         state = allocation_states.fold(facts)
         assert state is not None
@@ -300,5 +300,5 @@ def test_only_a_slot_that_is_still_to_be_emptied_is_emptied_anew() -> None:
 
     assert after(*RELEASING) == (SliceRemovalRetried(REQUESTED.allocation_id, A),)
     for facts in (PLACED, (*RELEASING, SliceRemoved(REQUESTED.allocation_id, A))):
-        with pytest.raises(Conflict, match="does not wait for"):
+        with pytest.raises(Conflict, match="does not await"):
             after(*facts)

@@ -1,4 +1,4 @@
-"""What reading the past rests on: a row follows from its first fact and the last of each type, and fields compare."""
+"""Reading earlier states: a row follows from its first event and the last event of each type; differences of fields."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.time_travel.asked import asked
 from control_plane.time_travel.differences import Difference, Json, differences
 from control_plane.time_travel.holders import held_at
+from control_plane.time_travel.moment import moment as moment_of
 from events import nodes, orders, slots
 from events.bring_ups import FailedBringUp
 from events.claims import Claim
@@ -42,10 +42,10 @@ words = st.lists(word, max_size=2).map(tuple)
 number = st.integers(1, 3)
 moment = st.sampled_from([datetime(2026, 3, day, tzinfo=UTC) for day in (1, 2, 3)])
 reason = st.builds(Reason, word, word)
-way = st.none() | st.just(IngressId("ing-01jd3v6w8xf0r9k2m4n6p8q0s3"))
-found = st.builds(DriftFound, word, word, word, moment, way)
-open_ = st.builds(OpenDrift, word, word, word, moment, way, blocks=st.booleans())
-mended = st.lists(found, min_size=1, max_size=2).map(tuple)
+ingress_id = st.none() | st.just(IngressId("ing-01jd3v6w8xf0r9k2m4n6p8q0s3"))
+found = st.builds(DriftFound, word, word, word, moment, ingress_id)
+open_ = st.builds(OpenDrift, word, word, word, moment, ingress_id, blocks=st.booleans())
+repaired = st.lists(found, min_size=1, max_size=2).map(tuple)
 drift = st.lists(open_, min_size=1, max_size=2).map(tuple)
 ip = word.map(Ipv4Address)
 ips = st.lists(ip, max_size=2).map(tuple)
@@ -79,31 +79,30 @@ of_slot: tuple[st.SearchStrategy[Fact], ...] = (
     st.builds(slots.SlotDevicesGranted, st.just(SLOT), st.just(NODE), pci, pci, pci),
     st.builds(slots.SlotClaimed, st.just(SLOT), allocation),
     st.builds(slots.SlotReleasing, st.just(SLOT), allocation),
-    st.builds(slots.SlotWithheld, st.just(SLOT), allocation, reason, words),
+    st.builds(slots.SlotQuarantined, st.just(SLOT), allocation, reason, words),
     st.builds(slots.SlotReleased, st.just(SLOT), allocation, words),
-    st.builds(slots.SlotFreedUnproved, st.just(SLOT), allocation, word, words),
+    st.builds(slots.SlotForceReleased, st.just(SLOT), allocation, word, words),
     st.builds(slots.SlotDegraded, st.just(SLOT), drift),
     st.builds(slots.SlotRecovered, st.just(SLOT)),
-    st.builds(slots.SlotMended, st.just(SLOT), mended),
+    st.builds(slots.SlotRepaired, st.just(SLOT), repaired),
     st.builds(slots.SlotBringUpFailed, st.just(SLOT), failures),
     st.builds(slots.SlotBringUpSucceeded, st.just(SLOT), allocation),
     st.builds(slots.SlotExcluded, st.just(SLOT), reason, failures),
     st.builds(slots.SlotReadmitted, st.just(SLOT), reason),
 )
-expected = st.builds(nodes.NodeExpected, st.just(NODE), word.map(Ipv4Subnet), word, word, moment)
+registered = st.builds(nodes.NodeRegistered, st.just(NODE), word.map(Ipv4Subnet), word, word, moment)
 of_node: tuple[st.SearchStrategy[Fact], ...] = (
     st.builds(nodes.EnrolmentReopened, st.just(NODE), word, moment),
-    expected,
+    registered,
     st.builds(nodes.NodeRemoved, st.just(NODE), word.map(Ipv4Subnet)),
-    st.builds(nodes.NodeEnrolled, st.just(NODE), word, word, word),
-    st.builds(nodes.NodeIdentified, st.just(NODE), word, word, number, word),
+    st.builds(nodes.NodeEnrolled, st.just(NODE), word, word, number, word),
     st.builds(nodes.AgentSuperseded, st.just(NODE), number, number, moment),
     st.builds(nodes.NodeRevoked, st.just(NODE), word),
     st.builds(nodes.NodeInspected, st.just(NODE), word, word, st.booleans(), words, words),
     st.builds(nodes.NodeAddressesChanged, st.just(NODE), addresses, ips, ips),
     st.builds(nodes.NodeDegraded, st.just(NODE), drift),
     st.builds(nodes.NodeRecovered, st.just(NODE)),
-    st.builds(nodes.NodeMended, st.just(NODE), mended),
+    st.builds(nodes.NodeRepaired, st.just(NODE), repaired),
     st.builds(nodes.NodeBringUpFailed, st.just(NODE), failures),
     st.builds(nodes.NodeBringUpSucceeded, st.just(NODE), st.just(SLOT), allocation),
     st.builds(nodes.NodeExcluded, st.just(NODE), reason, failures),
@@ -118,26 +117,26 @@ of_node: tuple[st.SearchStrategy[Fact], ...] = (
 def histories(
     first: st.SearchStrategy[Fact], others: Iterable[st.SearchStrategy[Fact]]
 ) -> st.SearchStrategy[list[tuple[int, Fact]]]:
-    """A stream in any order that the patches could meet, also those that no decision makes."""
+    """Return event streams in any order, including orders that no decision produces."""
     rest = st.lists(st.one_of(*others), max_size=25)
     return st.builds(lambda born, then: list(enumerate([born, *then], 1)), first, rest)
 
 
 def decisive(history: Sequence[tuple[int, Fact]]) -> list[tuple[int, Fact]]:
-    """The first fact and the last of each type, in the stream's order."""
+    """Return the first fact and the last fact of each type, in stream order."""
     last = {type(fact): version for version, fact in history}
     return [(version, fact) for version, fact in history if version == 1 or last[type(fact)] == version]
 
 
 @given(histories(discovered, of_slot))
-def test_a_slots_row_follows_from_its_first_fact_and_the_last_of_each_type(
+def test_slot_row_follows_from_its_first_event_and_the_last_event_of_each_type(
     history: list[tuple[int, Fact]],
 ) -> None:
     assert made(SLOTS, decisive(history)) == made(SLOTS, history)
 
 
-@given(histories(expected, of_node))
-def test_a_nodes_row_follows_from_its_first_fact_and_the_last_of_each_type(
+@given(histories(registered, of_node))
+def test_node_row_follows_from_its_first_event_and_the_last_event_of_each_type(
     history: list[tuple[int, Fact]],
 ) -> None:
     assert made(NODES, decisive(history)) == made(NODES, history)
@@ -147,7 +146,7 @@ def made(model: Patched, history: Sequence[tuple[int, Fact]]) -> dict[str, Any] 
     return folded(model.table, model.patches(history))
 
 
-def test_the_histories_have_every_type_of_fact() -> None:
+def test_generated_histories_cover_every_event_type() -> None:
     assert len(of_slot) == len(get_args(slots.SlotFact))
     assert len(of_node) == len(NODES.facts)
 
@@ -162,12 +161,12 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_nothing_differs_from_itself(value: Json) -> None:
+def test_value_has_no_differences_from_itself(value: Json) -> None:
     assert differences(value, value) == []
 
 
 @given(json_values, json_values)
-def test_differences_turn_round_with_what_is_compared(one: Json, other: Json) -> None:
+def test_differences_of_swapped_values_are_reversed(one: Json, other: Json) -> None:
     there, back = differences(one, other), differences(other, one)
     assert {(each.path, each.after, each.before) for each in there} == set(back)
 
@@ -182,11 +181,13 @@ def test_differences_turn_round_with_what_is_compared(one: Json, other: Json) ->
         ({"a/b": 1, "c~d": 1}, {"a/b": 2, "c~d": 2}, [("/a~1b", 1, 2), ("/c~0d", 1, 2)]),
     ],
 )
-def test_each_field_that_differs_is_named_once(before: Json, after: Json, found: list[Difference]) -> None:
+def test_each_different_field_is_listed_once_with_its_path(
+    before: Json, after: Json, found: list[Difference]
+) -> None:
     assert differences(before, after) == found
 
 
-def test_who_holds_a_claim_is_the_last_who_took_it_and_nobody_once_it_was_freed() -> None:
+def test_claim_is_held_by_the_last_stream_that_took_it_until_it_is_freed() -> None:
     mac, ip = Claim("mac", "d/m"), Claim("ip", "s/i")
     one, other = StreamId("slot-a/0"), StreamId("slot-a/1")
     history = [
@@ -209,12 +210,12 @@ def test_who_holds_a_claim_is_the_last_who_took_it_and_nobody_once_it_was_freed(
         ("2026-11-21t10:30:00.5+01:00", datetime(2026, 11, 21, 9, 30, 0, 500_000, tzinfo=UTC)),
     ],
 )
-def test_a_place_is_named_by_a_time_or_a_position(raw: str, named: object) -> None:
-    assert asked(raw) == named
+def test_time_or_position_is_parsed(raw: str, named: object) -> None:
+    assert moment_of(raw) == named
 
 
 @given(st.text(max_size=40))
-def test_whatever_is_sent_names_a_place_or_is_refused(raw: str) -> None:
+def test_arbitrary_text_is_parsed_as_a_time_or_position_or_refused(raw: str) -> None:
     for text in (raw, f"position:{raw}", f"2026-11-21T09:30:0{raw}"):
         with suppress(InvalidValue):
-            assert asked(text) is not None
+            assert moment_of(text) is not None

@@ -1,4 +1,4 @@
-"""The dispatcher's parts on a database and a Redis of their own, with nobody following the log."""
+"""Fixtures: the parts of the dispatcher on a separate database and Redis, without a process that follows the ledger."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -6,9 +6,9 @@ import pytest
 import redis
 from joserfc.jwk import OKPKey
 
-from control_plane.redis_nodes import ensure_scripts
-from control_plane.relay import Relay
-from control_plane.sweeper import Sweeper
+from control_plane.dispatcher.task_sender import TaskSender
+from control_plane.queues.redis_nodes import ensure_scripts
+from control_plane.queues.relay import Relay
 from control_plane.wiring import Plane, plane
 from deploy.embedded import redis as embedded
 from tasks.sealed import seal
@@ -44,13 +44,13 @@ def signer() -> Signer:
 
 
 @pytest.fixture
-def sweeper(made: Plane, signer: Signer) -> Sweeper:
-    return Sweeper(
+def task_sender(made: Plane, signer: Signer) -> TaskSender:
+    return TaskSender(
         made.engine,
         made.redis,
         Relay(made.redis),
         lambda text, until: seal(signer, text, until),
-        made.settings.silent_after,
+        made.settings.unreachable_after,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a dispatcher's part finds: task rows as the outbox writes them, nodes that were heard, tasks that ended."""
+"""Preconditions for the dispatcher: task rows as the outbox writes them, heartbeats of nodes, and ended tasks."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,11 +6,11 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-from control_plane import outbox
-from control_plane.derive import Looked, Task
+from control_plane.dispatcher import outbox
+from control_plane.dispatcher.derive import Evaluation, Task
 from control_plane.handle import database_time
 from control_plane.wiring import Plane
-from events.connection import ledger_connection
+from events.ledger.connection import ledger_connection
 from events.values import NodeId, SlotId, StreamId
 from tasks.orders import Token
 from tests.servers.postgres import Database
@@ -18,7 +18,7 @@ from tests.servers.postgres import Database
 STATE = (
     "case when state = 'sent' and order_id in (select order_id from work.unsent) then 'due' else state end"
 )
-"""What state a row of `work.task` is in: what was never sent says that it was."""
+"""SQL expression for the state of a task. Its row already has state `sent` before the task is sent."""
 
 
 def a_task(node: str, *, slot: str | None = None, position: int = 1) -> Task:
@@ -28,18 +28,20 @@ def a_task(node: str, *, slot: str | None = None, position: int = 1) -> Task:
 
 @dataclass(frozen=True)
 class Given:
+    """Tables of one database, set up and read by a test."""
+
     made: Plane
     database: Database
 
     async def tasks(self, *tasks: Task) -> list[UUID]:
-        """One stream's look found these due."""
+        """Write these tasks as the evaluation of one stream does. Return their order ids."""
         async with self.made.engine.begin() as conn:
-            looked = Looked(StreamId("allocation-test"), tasks)
-            await outbox.write(await ledger_connection(conn), [looked], await database_time(conn))
+            evaluation = Evaluation(StreamId("allocation-test"), tasks)
+            await outbox.write(await ledger_connection(conn), [evaluation], await database_time(conn))
         return [task.order_id for task in tasks]
 
-    def heard(self, node: str, *, seconds_ago: float = 0.0) -> None:
-        """The node's last heartbeat."""
+    def heartbeat(self, node: str, *, seconds_ago: float = 0.0) -> None:
+        """Record the node's last heartbeat at a time in the past."""
         self.rows(
             """insert into work.node_seen values
             (%(node)s, clock_timestamp() - make_interval(secs => %(ago)s), 'test', 0, true)
@@ -54,21 +56,21 @@ class Given:
         )
 
     def overdue(self) -> None:
-        """Whatever has a moment has reached it."""
+        """Make every task due that has a due time."""
         self.rows(
             "update work.task set due_at = clock_timestamp() - interval '1 s' where due_at is not null returning 1"
         )
 
     def states(self, node: str) -> dict[tuple[str, bool], int]:
-        """How many of the node's tasks are in which state, with a moment or without."""
+        """Return the number of the node's tasks by state and by whether they have a due time."""
         found = self.rows(
             f"""select {STATE}, due_at is not null, count(*) from work.task where node_id = %(node)s
             group by 1, 2""",
             node=node,
         )
-        return {(state, moment): count for state, moment, count in found}
+        return {(state, has_due_time): count for state, has_due_time, count in found}
 
     def rows(self, query: str, **values: object) -> list[tuple[Any, ...]]:
-        """What the database says, as its superuser."""
+        """Run a query as the database's superuser and return its rows."""
         with psycopg.connect(self.database.admin_dsn, autocommit=True) as conn:
             return conn.execute(query, values or None).fetchall()

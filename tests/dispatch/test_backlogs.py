@@ -1,4 +1,4 @@
-"""A follower with much to read reads ahead, and deals with each fact once and in the log's order (P9)."""
+"""A follower with a backlog reads ahead and processes each event once, in ledger order (P9)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -8,19 +8,19 @@ from datetime import datetime
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bench.placements import placement
-from control_plane import follow as following
-from control_plane.follow import Follower, follow
-from control_plane.followers import ledger_dsn
-from control_plane.wake import Waiter
+from bench.dispatch.placements import placement
+from control_plane.dispatcher.dispatcher_program import ledger_dsn
+from control_plane.following import follow as following
+from control_plane.following.follow import Follower, follow
+from control_plane.following.wake import Waiter
 from control_plane.wiring import Plane
-from events.append import append
-from events.connection import ledger_connection
 from events.envelope import Recorded
 from events.facts import Fact
-from events.tail import Tail
+from events.ledger.append import append
+from events.ledger.connection import ledger_connection
+from events.ledger.tail import Tail
 from events.values import NodeId, Position, SlotIndex, allocation_of, new_uuid, slot_of
-from read_models.checkpoints import Overtaken
+from read_models.checkpoints import CheckpointSuperseded
 
 FACTS = 7 * 3
 
@@ -32,36 +32,36 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "RECONNECT_SECONDS", 0.0)
 
 
-class Seen:
-    """What was dealt with and committed; an event that is in the way once breaks its batch."""
+class Processed:
+    """Records of the events that were processed and committed. Each event in `failing_once` fails its batch once."""
 
-    def __init__(self, *in_the_way: int) -> None:
+    def __init__(self, *failing_once: int) -> None:
         self.positions: list[Position] = []
-        self.looks: list[int] = []
-        """How many facts each look was at."""
+        self.batches: list[int] = []
+        """Number of events in each batch."""
         self.more: list[bool] = []
-        self.all = asyncio.Event()
-        self._in_the_way = {*in_the_way}
+        self.complete = asyncio.Event()
+        self._failing_once = {*failing_once}
         self._uncommitted: list[Position] = []
 
     async def look(self, batch: Sequence[Recorded[Fact]], _at: datetime) -> list[Position]:
         if batch:
-            self.looks.append(len(batch))
+            self.batches.append(len(batch))
         return [each.position for each in batch]
 
     async def write(self, _conn: AsyncConnection, found: list[Position]) -> None:
         self._uncommitted = found
         for position in self._uncommitted:
-            if position in self._in_the_way:
-                self._in_the_way.remove(position)
-                raise Overtaken("test")
+            if position in self._failing_once:
+                self._failing_once.remove(position)
+                raise CheckpointSuperseded("test")
 
     async def committed(self, *, more: bool) -> None:
         self.positions += self._uncommitted
         self._uncommitted = []
         self.more.append(more)
         if len(self.positions) >= FACTS and not more:
-            self.all.set()
+            self.complete.set()
 
 
 async def _placed(made: Plane, count: int) -> None:
@@ -72,9 +72,9 @@ async def _placed(made: Plane, count: int) -> None:
 
 
 @asynccontextmanager
-async def _following(made: Plane, seen: Seen) -> AsyncIterator[None]:
+async def _following(made: Plane, processed: Processed) -> AsyncIterator[None]:
     tail = Tail(ledger_dsn(made))
-    follower = Follower("test", seen.look, seen.write, seen.committed)
+    follower = Follower("test", processed.look, processed.write, processed.committed)
     running = asyncio.ensure_future(follow(made.engine, tail, Waiter(), follower))
     try:
         yield
@@ -85,40 +85,42 @@ async def _following(made: Plane, seen: Seen) -> AsyncIterator[None]:
         await tail.close()
 
 
-async def test_a_backlog_is_dealt_with_in_its_order(made: Plane) -> None:
-    seen = Seen()
+async def test_backlog_is_processed_in_ledger_order(made: Plane) -> None:
+    processed = Processed()
     await _placed(made, 7)
-    async with _following(made, seen):
+    async with _following(made, processed):
         async with asyncio.timeout(30):
-            await seen.all.wait()
-    assert seen.positions == [*range(1, FACTS + 1)]
-    assert seen.more == [True] * (FACTS // 2) + [False]
+            await processed.complete.wait()
+    assert processed.positions == [*range(1, FACTS + 1)]
+    assert processed.more == [True] * (FACTS // 2) + [False]
 
 
-async def test_a_backlog_that_fills_its_last_batch_is_over_too(made: Plane) -> None:
-    seen = Seen()
+async def test_backlog_that_fills_its_last_batch_is_processed_to_its_end(made: Plane) -> None:
+    processed = Processed()
     await _placed(made, 8)
-    async with _following(made, seen):
+    async with _following(made, processed):
         async with asyncio.timeout(30):
-            await seen.all.wait()
-    assert seen.positions == [*range(1, FACTS + 4)]
-    assert seen.more == [True] * (FACTS // 2 + 2) + [False]
+            await processed.complete.wait()
+    assert processed.positions == [*range(1, FACTS + 4)]
+    assert processed.more == [True] * (FACTS // 2 + 2) + [False]
 
 
-async def test_a_backlog_begins_with_a_short_batch(made: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_backlog_is_read_with_batches_that_begin_short(
+    made: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(following, "BATCH", 9)
-    seen = Seen()
+    processed = Processed()
     await _placed(made, 7)
-    async with _following(made, seen):
+    async with _following(made, processed):
         async with asyncio.timeout(30):
-            await seen.all.wait()
-    assert seen.looks == [2, 8, 9, 2]
+            await processed.complete.wait()
+    assert processed.batches == [2, 8, 9, 2]
 
 
-async def test_what_broke_a_batch_loses_and_doubles_nothing(made: Plane) -> None:
-    seen = Seen(1, 6, FACTS)
+async def test_failed_batches_of_a_backlog_lose_and_duplicate_no_event(made: Plane) -> None:
+    processed = Processed(1, 6, FACTS)
     await _placed(made, 7)
-    async with _following(made, seen):
+    async with _following(made, processed):
         async with asyncio.timeout(30):
-            await seen.all.wait()
-    assert seen.positions == [*range(1, FACTS + 1)]
+            await processed.complete.wait()
+    assert processed.positions == [*range(1, FACTS + 1)]

@@ -1,20 +1,20 @@
-"""A batch of the log becomes rows at once: each stream's by its own facts, and no stream's trouble is another's."""
+"""A batch of the ledger becomes rows in one transaction; a stream that cannot be evaluated is parked alone."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bench.placements import placement
-from control_plane.dispatch import Dispatcher
+from bench.dispatch.placements import placement
+from control_plane.dispatcher.dispatch import Dispatcher
 from control_plane.origin import Origin
 from control_plane.wiring import Plane
 from events.allocations import AllocationReleased, AllocationReleasing
-from events.append import Change, Command, append
-from events.connection import ledger_connection
 from events.envelope import Recorded
 from events.facts import Fact, Reason
-from events.store import read_range
+from events.ledger.append import Change, LedgerCommand, append
+from events.ledger.connection import ledger_connection
+from events.ledger.store import read_range
 from events.values import (
     AllocationId,
     NodeId,
@@ -39,10 +39,10 @@ async def _place(made: Plane, index: int) -> AllocationId:
 
 async def _record(made: Plane, allocation: AllocationId, fact: Fact) -> None:
     cause = Origin("test", "test", new_uuid()).at(datetime.now(UTC))
-    await _append(made, Command((Change(stream_of_allocation(allocation), 2, (fact,)),), cause))
+    await _append(made, LedgerCommand((Change(stream_of_allocation(allocation), 2, (fact,)),), cause))
 
 
-async def _append(made: Plane, command: Command) -> None:
+async def _append(made: Plane, command: LedgerCommand) -> None:
     async with made.engine.begin() as conn:
         await append(await ledger_connection(conn), command.changes, command.cause)
 
@@ -52,17 +52,19 @@ async def _read(conn: AsyncConnection, after: int = 0, limit: int = 1000) -> Seq
 
 
 async def _apply(made: Plane, *, after: int = 0, limit: int = 1000) -> None:
-    dispatcher = Dispatcher(made.handle, made.settings.silent_after)
+    dispatcher = Dispatcher(made.handle, made.settings.unreachable_after)
     async with made.engine.begin() as conn:
-        looks = await dispatcher.look(await _read(conn, after, limit), await made.handle.clock(conn))
-        await dispatcher.write(conn, looks)
+        evaluations = await dispatcher.evaluate(
+            await _read(conn, after, limit), await made.handle.clock(conn)
+        )
+        await dispatcher.write(conn, evaluations)
 
 
 def _states(given: Given) -> dict[str, str]:
     return dict(given.rows(f"select kind || ' ' || slot_id, {STATE} from work.task"))
 
 
-async def test_each_placement_of_a_batch_has_its_order_and_its_timer(made: Plane, given: Given) -> None:
+async def test_each_placement_of_a_batch_gets_an_order_and_a_timer(made: Plane, given: Given) -> None:
     placed = [await _place(made, index) for index in range(3)]
     await _apply(made)
     rows = given.rows(f"select allocation_id, slot_id, {STATE}, lane from work.task order by slot_id")
@@ -71,7 +73,7 @@ async def test_each_placement_of_a_batch_has_its_order_and_its_timer(made: Plane
     assert {stream for (stream,) in timers} == {stream_of_allocation(name) for name in placed}
 
 
-async def test_a_batch_that_is_dealt_with_again_changes_nothing(made: Plane, given: Given) -> None:
+async def test_batch_that_is_processed_again_changes_nothing(made: Plane, given: Given) -> None:
     await _place(made, 0)
     await _apply(made)
     given.rows("update work.task set state = 'done' returning 1")
@@ -80,7 +82,9 @@ async def test_a_batch_that_is_dealt_with_again_changes_nothing(made: Plane, giv
     assert given.rows("select * from work.task") == before
 
 
-async def test_an_allocation_that_makes_no_sense_is_parked_alone(made: Plane, given: Given) -> None:
+async def test_allocation_with_an_impossible_history_is_parked_without_affecting_others(
+    made: Plane, given: Given
+) -> None:
     good, broken, other = [await _place(made, index) for index in range(3)]
     await _record(made, broken, AllocationReleased(broken))
     await _apply(made)
@@ -91,18 +95,20 @@ async def test_an_allocation_that_makes_no_sense_is_parked_alone(made: Plane, gi
     assert given.rows("select 1 from work.parked") == []
 
 
-async def test_what_a_slot_is_told_later_supersedes_what_it_was_told(made: Plane, given: Given) -> None:
+async def test_later_order_of_a_slot_supersedes_its_earlier_order(made: Plane, given: Given) -> None:
     allocation = await _place(made, 0)
     await _apply(made)
-    await _record(made, allocation, AllocationReleasing(allocation, Reason("asked", "asked")))
+    await _record(made, allocation, AllocationReleasing(allocation, Reason("requested", "requested")))
     await _apply(made, after=3)
     assert _states(given) == {"slice.apply n1/0": "superseded", "slice.remove n1/0": "due"}
 
 
-async def test_a_look_back_at_the_log_sends_nothing_that_is_outdated(made: Plane, given: Given) -> None:
-    """The rows of the placement were lost, and its part of the log is read again, by itself."""
+async def test_superseded_order_that_is_derived_again_from_the_ledger_is_not_sent(
+    made: Plane, given: Given
+) -> None:
+    """The rows of the placement are lost, and only its range of the ledger is read again."""
     allocation = await _place(made, 0)
-    await _record(made, allocation, AllocationReleasing(allocation, Reason("asked", "asked")))
+    await _record(made, allocation, AllocationReleasing(allocation, Reason("requested", "requested")))
     await _apply(made, after=3)
     await _apply(made, limit=2)
     assert _states(given) == {"slice.apply n1/0": "superseded", "slice.remove n1/0": "due"}

@@ -1,4 +1,4 @@
-"""What the pool gives out can be used, whatever became of the connection since it was used last."""
+"""The connection pool provides usable connections, even if a connection was broken after its last use."""
 
 from collections.abc import AsyncIterator
 
@@ -7,11 +7,11 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from control_plane.database import engine_of
-from events.connection import ledger_connection
+from events.ledger.connection import ledger_connection
 from tests.servers.plane import settings_for
 from tests.servers.postgres import Database
 
-_WHO = "select pg_backend_pid()"
+_BACKEND = "select pg_backend_pid()"
 
 
 @pytest.fixture
@@ -21,33 +21,33 @@ async def engine(database: Database) -> AsyncIterator[AsyncEngine]:
     await engine.dispose()
 
 
-async def who_serves(conn: AsyncConnection) -> int:
-    return int((await conn.exec_driver_sql(_WHO)).scalar_one())
+async def backend_pid(conn: AsyncConnection) -> int:
+    return int((await conn.exec_driver_sql(_BACKEND)).scalar_one())
 
 
-async def test_a_connection_that_served_is_given_out_again(engine: AsyncEngine) -> None:
+async def test_intact_connection_is_reused_by_the_pool(engine: AsyncEngine) -> None:
     async with engine.begin() as conn:
-        first = await who_serves(conn)
+        first = await backend_pid(conn)
     async with engine.begin() as conn:
-        assert await who_serves(conn) == first
+        assert await backend_pid(conn) == first
 
 
-async def test_a_connection_that_the_server_ended_is_replaced(
+async def test_connection_terminated_by_the_server_is_replaced_by_the_pool(
     engine: AsyncEngine, database: Database
 ) -> None:
     async with engine.begin() as conn:
-        first = await who_serves(conn)
+        first = await backend_pid(conn)
     async with await psycopg.AsyncConnection.connect(database.admin_dsn, autocommit=True) as admin:
         await admin.execute("select pg_terminate_backend(%s, 5000)", [first])
     async with engine.begin() as conn:
-        assert await who_serves(conn) != first
+        assert await backend_pid(conn) != first
 
 
-async def test_a_connection_that_was_left_in_a_pipeline_is_replaced(engine: AsyncEngine) -> None:
-    """As by a task that is cancelled just when its pipeline has begun."""
+async def test_connection_left_in_pipeline_mode_is_replaced_by_the_pool(engine: AsyncEngine) -> None:
+    """A task that is cancelled directly after its pipeline began leaves a connection in this mode."""
     async with engine.begin() as conn:
-        first = await who_serves(conn)
-        left = (await ledger_connection(conn)).pipeline()
-        await left.__aenter__()
+        first = await backend_pid(conn)
+        pipeline = (await ledger_connection(conn)).pipeline()
+        await pipeline.__aenter__()
     async with engine.begin() as conn:
-        assert await who_serves(conn) != first
+        assert await backend_pid(conn) != first

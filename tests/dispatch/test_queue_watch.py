@@ -1,4 +1,4 @@
-"""A node that takes more of Redis than work could bring is revoked, and nobody else loses anything by it (P20)."""
+"""A node that uses more of Redis than its work can need is revoked, without loss for other nodes (P20)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -12,20 +12,20 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from structlog.testing import capture_logs
 
-from control_plane.commands.identity import enrol_node, proven
-from control_plane.commands.nodes import expect_node
+from control_plane.commands.identity import enrol_node, verify_enrolment
+from control_plane.commands.nodes import register_node
+from control_plane.dispatcher.task_sender import TaskSender
 from control_plane.origin import Origin
-from control_plane.queue_users import QueueUsers
-from control_plane.queue_watch import GROWN_BYTES, GROWN_CONNECTIONS, ROUND, QueueWatch
-from control_plane.queue_weights import FLOOD, FLOOD_CONNECTIONS, KEPT_CONNECTIONS, SWELLING
-from control_plane.relay import MAX_DEPTH, Enqueued, QueueFull, Relay
+from control_plane.queues.queue_users import QueueUsers
+from control_plane.queues.queue_watch import GROWN_BYTES, GROWN_CONNECTIONS, ROUND, QueueWatch
+from control_plane.queues.queue_weights import FLOOD, FLOOD_CONNECTIONS, KEPT_CONNECTIONS, NEARLY_FLOODED
+from control_plane.queues.relay import MAX_DEPTH, Enqueued, QueueFull, Relay
 from control_plane.settings import SLICE_NETWORKS
-from control_plane.sweeper import Sweeper
 from control_plane.wiring import Plane
 from deploy.embedded.redis import RedisServer
 from events.values import NodeId, new_uuid
 from tasks.catalogue import CATALOGUE
-from tasks.scripts import ENQUEUE, FETCH, PUT_BACK, QueueKeys
+from tasks.scripts import ENQUEUE, FETCH, REQUEUE, QueueKeys
 from tasks.wire import sealed_bytes
 from tests.api.node import QUEUE_PASSWORD, enrolment
 from tests.dispatch.given import Given, a_task
@@ -45,9 +45,9 @@ def watch(made: Plane) -> QueueWatch:
 def enrol(made: Plane) -> Enrol:
     async def enrol(name: str) -> NodeId:
         origin, token = Origin("test", "a node", new_uuid()), f"enrolment-token-of-{name}"
-        await made.handle(expect_node(NodeId(name), token, origin, SLICE_NETWORKS))
-        asked = proven(enrolment(name, token))
-        await made.handle(enrol_node(asked, origin, timedelta(hours=1)))
+        await made.handle(register_node(NodeId(name), token, origin, SLICE_NETWORKS))
+        request = verify_enrolment(enrolment(name, token))
+        await made.handle(enrol_node(request, origin, timedelta(hours=1)))
         await QueueUsers(made.engine, made.redis).follow(NodeId(name))
         return NodeId(name)
 
@@ -56,7 +56,7 @@ def enrol(made: Plane) -> Enrol:
 
 @pytest.fixture
 def connect(redis_server: RedisServer) -> Iterator[Connect]:
-    """As a node: each connection is one of its own, and is made at once."""
+    """Return a function that opens one connection as a node."""
     made = list[redis.Redis]()
 
     def connect(name: str) -> redis.Redis:
@@ -78,22 +78,24 @@ def connect(redis_server: RedisServer) -> Iterator[Connect]:
 
 @pytest.fixture
 async def two_nodes(enrol: Enrol, connect: Connect) -> redis.Redis:
-    """n1 and n2; n1's connection."""
+    """Enrol n1 and n2, and return a connection of n1."""
     await enrol("n1")
     await enrol("n2")
     return connect("n1")
 
 
 def fill(node: redis.Redis, size: int) -> None:
-    """So many bytes under one of n1's keys."""
+    """Write at least this number of bytes to one of n1's keys."""
     for number in range(size // 500_000 + 1):
         node.hset(KEYS.messages, f"junk-{number}", "x" * 500_000)
 
 
-def weighed(admin: redis.Redis) -> int:
-    """How many keys were weighed so far."""
-    said = admin.info("commandstats")
-    return sum(int(stats["calls"]) for name, stats in said.items() if name.startswith("cmdstat_memory"))
+def keys_measured(admin: redis.Redis) -> int:
+    """Return the number of keys measured with MEMORY USAGE so far."""
+    stats_by_command = admin.info("commandstats")
+    return sum(
+        int(stats["calls"]) for name, stats in stats_by_command.items() if name.startswith("cmdstat_memory")
+    )
 
 
 def state(given: Given, name: str) -> tuple[str, str | None]:
@@ -105,7 +107,7 @@ def revocations(given: Given) -> list[tuple[Any, ...]]:
     return given.rows("select data::jsonb ->> 'reason', actor from ledger.event where type = 'node.revoked'")
 
 
-async def test_a_node_that_floods_its_queue_is_revoked_at_the_next_turn(
+async def test_node_that_floods_its_queue_is_revoked_at_the_next_check(
     watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given, admin: redis.Redis
 ) -> None:
     await enrol("n1")
@@ -128,12 +130,12 @@ async def test_a_node_that_floods_its_queue_is_revoked_at_the_next_turn(
     assert state(given, "n2") == ("enrolled", None)
 
 
-async def test_the_most_that_work_could_bring_is_no_flood(
+async def test_queue_with_the_maximum_of_regular_content_is_not_a_flood(
     made: Plane, watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given
 ) -> None:
     node = await enrol("n1")
     largest = b"x" * (max(map(sealed_bytes, CATALOGUE)) + 512)
-    # One by one: all of them are more than a busy machine takes in one of the control plane's breaths.
+    # One at a time: a busy machine does not accept all of them within one Redis timeout.
     relay = Relay(made.redis)
     outcomes = [await relay.enqueue(node, new_uuid(), largest) for _ in range(MAX_DEPTH + 1)]
     assert [type(each) for each in outcomes] == [Enqueued] * MAX_DEPTH + [QueueFull]
@@ -147,10 +149,10 @@ async def test_the_most_that_work_could_bring_is_no_flood(
     assert state(given, "n1") == ("enrolled", None)
 
 
-async def test_a_flood_of_small_entries_is_found_within_a_round(
+async def test_flood_of_small_entries_is_detected_within_one_round(
     watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given
 ) -> None:
-    """So small that Redis grows by less than what has all queues weighed."""
+    """The entries are so small that the growth of Redis does not trigger a check of all queues."""
     await enrol("n1")
     await watch.look()
     connect("n1").zadd(KEYS.workers, {f"worker-{number}": number for number in range(FLOOD.entries + 1)})
@@ -161,7 +163,7 @@ async def test_a_flood_of_small_entries_is_found_within_a_round(
     assert state(given, "n1")[0] == "revoked"
 
 
-async def test_a_key_of_another_kind_is_weighed_like_any(
+async def test_flooded_key_of_an_unexpected_type_is_detected(
     watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given
 ) -> None:
     await enrol("n1")
@@ -170,7 +172,7 @@ async def test_a_key_of_another_kind_is_weighed_like_any(
     assert state(given, "n1")[0] == "revoked"
 
 
-async def test_a_round_goes_through_all_queues_a_few_at_a_time(
+async def test_one_round_checks_all_queues_a_few_at_a_time(
     watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given, admin: redis.Redis
 ) -> None:
     given.rows(
@@ -183,15 +185,15 @@ async def test_a_round_goes_through_all_queues_a_few_at_a_time(
     await enrol("n1")
     await watch.look()
     connect("n1").zadd(KEYS.workers, {f"worker-{number}": number for number in range(FLOOD.entries + 1)})
-    before = weighed(admin)
+    before = keys_measured(admin)
     await watch.look()
-    assert weighed(admin) - before <= 4 * len(KEYS.all())
+    assert keys_measured(admin) - before <= 4 * len(KEYS.all())
     for _ in range(ROUND):
         await watch.look()
     assert state(given, "n1")[0] == "revoked"
 
 
-async def test_two_who_watch_revoke_once(
+async def test_two_concurrent_watches_revoke_a_node_once(
     made: Plane, enrol: Enrol, connect: Connect, given: Given, admin: redis.Redis
 ) -> None:
     await enrol("n1")
@@ -202,45 +204,45 @@ async def test_two_who_watch_revoke_once(
     assert admin.keys("ctl:n1:*") == []
 
 
-async def test_a_queue_that_swells_is_told_once(
+async def test_queue_that_is_nearly_flooded_is_logged_once(
     watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given, admin: redis.Redis
 ) -> None:
     await enrol("n1")
     node = connect("n1")
-    fill(node, SWELLING.bytes)
+    fill(node, NEARLY_FLOODED.bytes)
     with capture_logs() as lines:
         for _ in range(2 * ROUND):
             await watch.look()
     about_queues = [each for each in lines if each["event"].startswith("queue_")]
-    assert [(each["event"], each["node"]) for each in about_queues] == [("queue_swells", "n1")]
+    assert [(each["event"], each["node"]) for each in about_queues] == [("queue_nearly_flooded", "n1")]
     assert state(given, "n1") == ("enrolled", None)
     admin.delete(KEYS.messages)
     for _ in range(2 * ROUND):
         await watch.look()
-    fill(node, SWELLING.bytes)
+    fill(node, NEARLY_FLOODED.bytes)
     with capture_logs() as lines:
         await watch.look()
-    assert [each["event"] for each in lines] == ["queue_swells"]
+    assert [each["event"] for each in lines] == ["queue_nearly_flooded"]
 
 
-async def test_what_found_no_room_in_a_flooded_redis_is_sent_when_the_flood_is_over(
-    watch: QueueWatch, two_nodes: redis.Redis, given: Given, sweeper: Sweeper, admin: redis.Redis
+async def test_task_that_did_not_fit_into_a_flooded_redis_is_sent_after_the_flood(
+    watch: QueueWatch, two_nodes: redis.Redis, given: Given, task_sender: TaskSender, admin: redis.Redis
 ) -> None:
     fill(two_nodes, 2 * FLOOD.bytes)
     admin.config_set("maxmemory", FLOOD.bytes)
     [order] = await given.tasks(a_task("n2"))
-    given.heard("n2")
-    await sweeper.send_due()
+    given.heartbeat("n2")
+    await task_sender.send_due()
     assert given.states("n2") == {("due", True): 1}
     assert admin.keys("ctl:n2:*") == []
     await watch.look()
     assert state(given, "n1")[0] == "revoked"
     given.overdue()
-    await sweeper.send_due()
+    await task_sender.send_due()
     assert admin.lrange("ctl:n2:slices", 0, -1) == [str(order)]
 
 
-async def test_of_a_nodes_connections_the_newest_are_kept(
+async def test_excess_connections_of_a_node_are_closed_except_the_newest(
     watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given
 ) -> None:
     await enrol("n1")
@@ -256,7 +258,7 @@ async def test_of_a_nodes_connections_the_newest_are_kept(
     assert state(given, "n1") == ("enrolled", None)
 
 
-async def test_a_node_with_hundreds_of_connections_is_revoked(
+async def test_node_with_too_many_connections_is_revoked(
     watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given, admin: redis.Redis
 ) -> None:
     await enrol("n1")
@@ -268,7 +270,7 @@ async def test_a_node_with_hundreds_of_connections_is_revoked(
     assert all(each["user"] != "node-n1" for each in admin.client_list())
 
 
-async def test_a_flood_by_a_user_that_is_nobodys_node_is_shut_out(
+async def test_redis_user_without_a_node_that_floods_redis_is_deleted(
     watch: QueueWatch, connect: Connect, given: Given, admin: redis.Redis
 ) -> None:
     admin.acl_setuser("node-n1", enabled=True, passwords=[f"+{QUEUE_PASSWORD}"], commands=["+ping"])
@@ -282,14 +284,14 @@ async def test_a_flood_by_a_user_that_is_nobodys_node_is_shut_out(
 
 @pytest.mark.parametrize(
     "words",
-    [("ZREM", KEYS.workers), ("HDEL", KEYS.held), ("EVALSHA", PUT_BACK.sha, 5, *KEYS.all(), "nobody")],
+    [("ZREM", KEYS.workers), ("HDEL", KEYS.held), ("EVALSHA", REQUEUE.sha, 5, *KEYS.all(), "absent")],
     ids=["ZREM", "HDEL", "a script"],
 )
-async def test_a_node_that_says_a_million_words_at_once_is_revoked_though_nothing_is_left_of_them(
+async def test_node_that_sends_a_command_with_a_million_arguments_is_revoked_even_if_nothing_is_stored(
     watch: QueueWatch, two_nodes: redis.Redis, given: Given, words: tuple[str | int, ...]
 ) -> None:
-    two_nodes.zadd(KEYS.workers, {"somebody": 1})
-    two_nodes.hset(KEYS.held, "an order", "somebody")
+    two_nodes.zadd(KEYS.workers, {"a worker": 1})
+    two_nodes.hset(KEYS.held, "an order", "a worker")
     with suppress(redis.ResponseError):
         two_nodes.execute_command(*words, *["ctl:n2:slices"] * 1_000_000)
     await watch.look()
@@ -297,17 +299,17 @@ async def test_a_node_that_says_a_million_words_at_once_is_revoked_though_nothin
     assert state(given, "n2") == ("enrolled", None)
 
 
-async def test_nobody_is_blamed_for_anothers_words(
+async def test_node_is_not_revoked_for_keys_that_a_different_node_names(
     watch: QueueWatch, two_nodes: redis.Redis, given: Given
 ) -> None:
-    for count, name in ((0, PUT_BACK), (0, ENQUEUE)):
+    for count, name in ((0, REQUEUE), (0, ENQUEUE)):
         with pytest.raises(redis.ResponseError):
             two_nodes.execute_command("EVALSHA", name.sha, count, *["ctl:n2:slices"] * 1_000_000)
     await watch.look()
     assert state(given, "n2") == ("enrolled", None)
 
 
-async def test_a_redis_that_is_away_is_looked_at_again_later(
+async def test_flood_is_detected_after_redis_is_reachable_again(
     watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given, redis_server: RedisServer
 ) -> None:
     await enrol("n1")
@@ -323,6 +325,6 @@ async def test_a_redis_that_is_away_is_looked_at_again_later(
     assert state(given, "n1")[0] == "revoked"
 
 
-def test_the_bounds_leave_room_for_others() -> None:
-    assert GROWN_BYTES < SWELLING.bytes < FLOOD.bytes < 64 * MIB
+def test_flood_limits_leave_memory_and_connections_for_other_nodes() -> None:
+    assert GROWN_BYTES < NEARLY_FLOODED.bytes < FLOOD.bytes < 64 * MIB
     assert 2 < KEPT_CONNECTIONS < GROWN_CONNECTIONS < FLOOD_CONNECTIONS

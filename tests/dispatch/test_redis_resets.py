@@ -1,4 +1,4 @@
-"""A Redis that ends connections while they are made is away, whatever the event loop calls that."""
+"""A Redis that resets connections while they are opened is reported as unavailable under every event loop error."""
 
 import socket
 import struct
@@ -14,24 +14,24 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from control_plane.redis_nodes import RedisAway, answers
+from control_plane.queues.redis_nodes import RedisUnavailable, answers
 
 TIMES: Final = 300
 _RESET: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER of no time: closing resets the connection (socket(7))."""
+"""SO_LINGER with a timeout of 0: closing resets the connection (socket(7))."""
 
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Of somebody who takes connections and resets each."""
+    """The port of a server that accepts connections and resets each of them."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def reset_each() -> None:
             with suppress(OSError):
                 while True:
-                    taken, _ = listening.accept()
-                    taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                    taken.close()
+                    accepted, _ = listening.accept()
+                    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                    accepted.close()
 
         thread = threading.Thread(target=reset_each)
         thread.start()
@@ -40,15 +40,15 @@ def port() -> Iterator[int]:
         thread.join()
 
 
-def test_a_connection_that_ends_while_it_is_made_is_a_redis_that_is_away(port: int) -> None:
-    async def ask() -> Counter[type[Exception]]:
-        told = Counter[type[Exception]]()
+def test_connection_reset_while_it_is_opened_is_reported_as_redis_unavailable(port: int) -> None:
+    async def count_errors() -> Counter[type[Exception]]:
+        errors = Counter[type[Exception]]()
         for _ in range(TIMES):
             async with Redis(host="127.0.0.1", port=port, retry=Retry(NoBackoff(), 1)) as client:
                 try:
                     await answers(client, [("PING",)])
-                except Exception as error:  # noqa: BLE001 (which ones there are is the question)
-                    told[type(error)] += 1
-        return told
+                except Exception as error:  # noqa: BLE001 (the test counts all types of errors)
+                    errors[type(error)] += 1
+        return errors
 
-    assert uvloop.run(ask()) == {RedisAway: TIMES}
+    assert uvloop.run(count_errors()) == {RedisUnavailable: TIMES}

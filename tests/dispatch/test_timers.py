@@ -1,29 +1,29 @@
-"""Timers ring for streams that this release knows how to go on with; another release's keep theirs."""
+"""Timers fire for streams that this release supports; timers of streams of a different release are kept."""
 
 import asyncio
 
-from control_plane import outbox
-from control_plane.dispatch import Dispatcher
+from control_plane.dispatcher import outbox
+from control_plane.dispatcher.dispatch import Dispatcher
 from control_plane.handle import database_time
 from control_plane.wiring import Plane
-from events.connection import ledger_connection
+from events.ledger.connection import ledger_connection
 from events.values import StreamId
 from tests.dispatch.given import Given
 
 
-async def test_all_whose_moment_has_come_ring_in_one_go_however_many_and_whoever_else_rings(
+async def test_all_due_timers_fire_in_one_run_of_two_concurrent_dispatchers(
     made: Plane, given: Given
 ) -> None:
     given.rows(
         """insert into work.timer (stream_id, due_at)
         select 'allocation-' || number, clock_timestamp() from generate_series(1, 250) as number returning 1"""
     )
-    dispatchers = [Dispatcher(made.handle, made.settings.silent_after) for _ in range(2)]
-    await asyncio.gather(*(each.ring_all(made.engine) for each in dispatchers))
+    dispatchers = [Dispatcher(made.handle, made.settings.unreachable_after) for _ in range(2)]
+    await asyncio.gather(*(each.fire_due_timers(made.engine) for each in dispatchers))
     assert given.rows("select 1 from work.timer") == []
 
 
-async def test_timers_of_another_release_hold_up_no_other(made: Plane, given: Given) -> None:
+async def test_timers_of_a_different_release_do_not_delay_other_timers(made: Plane, given: Given) -> None:
     given.rows(
         """insert into work.timer (stream_id, due_at)
         select stream, clock_timestamp() - make_interval(secs => ago)
@@ -34,6 +34,6 @@ async def test_timers_of_another_release_hold_up_no_other(made: Plane, given: Gi
         overdue = await outbox.overdue(await ledger_connection(conn), await database_time(conn), 1)
     assert overdue == [StreamId("allocation-1")]
     for stream in overdue:
-        await Dispatcher(made.handle, made.settings.silent_after).ring(made.engine, stream)
-    left = given.rows("select stream_id from work.timer order by stream_id")
-    assert left == [("migration-1",), ("migration-2",)]
+        await Dispatcher(made.handle, made.settings.unreachable_after).fire_timer(made.engine, stream)
+    remaining = given.rows("select stream_id from work.timer order by stream_id")
+    assert remaining == [("migration-1",), ("migration-2",)]

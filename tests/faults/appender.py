@@ -1,7 +1,7 @@
-"""An appender that goes no further: `python -m tests.faults.appender hang | stop`, the DSN on standard input.
+"""An appender that never commits: `python -m tests.faults.appender hang | stop`, the DSN on standard input.
 
-It appends, says which position it was given, and then, with its transaction open, idles for ever (`hang`) or stops as
-by SIGSTOP (`stop`).
+It appends, prints its event's position, and then, with its transaction open, idles permanently (`hang`) or stops as by
+SIGSTOP (`stop`).
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import sys
 
 import psycopg
 
-from events.append import append
+from events.ledger.append import append
 from tests.ledger.given import because, on
 
 

@@ -1,4 +1,4 @@
-"""A caller who asks until he is answered: of whichever replica, with one key for all his tries."""
+"""A caller that repeats each request until it is answered: by any replica, with one idempotency key."""
 
 import uuid
 from dataclasses import dataclass, field
@@ -14,13 +14,15 @@ from tests.waiting import until
 
 KEY: Final = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHcl9zYpCQlBTb2vG1mW0K7f2LJkYH4wqQ2s5oE3c1aV test"
 ENDS: Final = ("released", "failed")
-"""A failed allocation gives its slots back by itself."""
-PATIENCE_SECONDS: Final = 60.0
+"""A failed allocation releases its slots by itself."""
+TIMEOUT_SECONDS: Final = 60.0
 
 
 @dataclass
 class Caller:
-    """Asks a stack as its admin, for slices of this SKU. `tend` is called in every wait, and starts again what died."""
+    """A client with the admin key of a stack, which creates slices of this SKU. Every wait calls `supervise`, which
+    restarts programs that died.
+    """
 
     layout: Layout
     stack: Stack
@@ -28,16 +30,16 @@ class Caller:
     sku: str = "lab.small"
     _calls: int = field(default=0, repr=False)
 
-    def tend(self) -> None:
-        self.stack.tend()
+    def supervise(self) -> None:
+        self.stack.supervise()
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """The answer, once somebody gives one that does not ask to come again."""
+        """Return the first answer that does not ask to retry later."""
         headers = {"Authorization": f"Bearer {self.key}", "Idempotency-Key": uuid.uuid4().hex}
         answers: list[httpx.Response] = []
 
         def answered() -> bool:
-            self.tend()
+            self.supervise()
             self._calls += 1
             urls = self.stack.api_urls
             url = urls[self._calls % len(urls)]
@@ -57,7 +59,7 @@ class Caller:
             answers.append(answer)
             return True
 
-        until(answered, f"{method} {path} is answered", PATIENCE_SECONDS)
+        until(answered, f"{method} {path} is answered", TIMEOUT_SECONDS)
         assert not answers[0].is_error, f"{method} {path}: {answers[0].status_code} {answers[0].text}"
         return answers[0].json()
 
@@ -71,16 +73,16 @@ class Caller:
     def stop(self, allocation: str) -> None:
         self.call("POST", f"/allocations/{allocation}/stop")
 
-    def give_back(self, *allocations: str) -> None:
-        """Release what is not, and wait until it is."""
+    def release_all(self, *allocations: str) -> None:
+        """Release the allocations that are not released, and wait until they are."""
         for each in filter(None, allocations):
             if self.state(each) not in (*ENDS, "releasing"):
                 self.release(each)
         open_ = set(filter(None, allocations))
         until(
             lambda: all(self.state(each) in ENDS for each in open_),
-            f"{open_} are given back",
-            PATIENCE_SECONDS,
+            f"{open_} are released",
+            TIMEOUT_SECONDS,
         )
 
     def show(self, allocation: str) -> dict[str, Any]:
@@ -90,27 +92,27 @@ class Caller:
     def state(self, allocation: str) -> str:
         return str(self.show(allocation)["state"])
 
-    def await_state(self, allocation: str, state: str, seconds: float = PATIENCE_SECONDS) -> None:
+    def await_state(self, allocation: str, state: str, seconds: float = TIMEOUT_SECONDS) -> None:
         until(lambda: self.state(allocation) == state, f"{allocation} is {state}", seconds)
 
     def is_active(self, allocation: str) -> bool:
-        """Active by its facts and by what the projector made of them."""
-        return self.state(allocation) == "active" and "allocation.lease_granted" in self.story(allocation)
+        """Whether the allocation is active by its events and in the read model."""
+        return self.state(allocation) == "active" and "allocation.lease_granted" in self.timeline(allocation)
 
     def is_reachable(self, allocation: str) -> bool:
-        """By all its ways in."""
+        """Whether all ingress rules of the allocation are published."""
         return {way["state"] for way in self.show(allocation)["ingress"]} == {"published"}
 
-    def story(self, allocation: str) -> list[str]:
+    def timeline(self, allocation: str) -> list[str]:
         return [event["type"] for event in self.call("GET", f"/allocations/{allocation}/events")["items"]]
 
     def facts(self, *types: str) -> list[dict[str, Any]]:
-        """What was recorded of these types, the oldest first."""
+        """Return the data of the recorded events of these types, the oldest first."""
         picked = "&".join(f"type={each}" for each in types)
         return [event["data"] for event in self.call("GET", f"/events?limit=500&{picked}")["items"]]
 
-    def tasks_under_way(self) -> int:
-        """Orders that are due or sent, and not at their end."""
+    def tasks_in_flight(self) -> int:
+        """Return the number of orders that are due or sent and not finished."""
         with psycopg.connect(self.stack.admin_dsn) as conn:
             row = conn.execute("select count(*) from work.task where ended_at is null").fetchone()
         return int(row[0]) if row else 0
@@ -119,7 +121,7 @@ class Caller:
         return redis.Redis.from_url(self.stack.redis_url, socket_timeout=5)
 
     def verified(self) -> list[Any]:
-        """What a replay of the log from zero finds amiss in the live tables."""
+        """Return the differences that a replay of the ledger from zero finds in the live tables."""
         asked = self.call("POST", "/verifications")["id"]
         found: list[dict[str, Any]] = []
 
@@ -127,6 +129,6 @@ class Caller:
             found[:] = [self.call("GET", f"/verifications/{asked}")]
             return found[0]["ended_at"] is not None
 
-        until(ended, "the ledger is verified", PATIENCE_SECONDS)
+        until(ended, "the ledger is verified", TIMEOUT_SECONDS)
         assert found[0]["stopped"] is None, found[0]
         return list(found[0]["differences"])

@@ -1,4 +1,4 @@
-"""A running Sliceplane with real lab nodes for the faults of a module; each test gives its slices back."""
+"""A running Sliceplane with real lab nodes for the faults of a module; each test releases its slices."""
 
 from collections.abc import Iterator
 

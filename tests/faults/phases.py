@@ -1,8 +1,8 @@
-"""One way through every fault that real lab nodes are put to: an allocation on its way, the fault, and what must hold.
+"""One sequence for every fault on real lab nodes: an allocation in a phase, the fault, and the checks after it.
 
-Within 30 seconds of the fault's end everything has converged; within 30 seconds of its own end the allocation has left
-nothing on the hosts and in their queues. A machine is started once, as libvirt's own log says, and again only after it
-died. A fault that found no load shows nothing, and fails.
+Everything converges within 30 seconds of the fault's end; within 30 seconds of its own end the allocation has left
+nothing on the hosts and in their queues. A machine is started once, as libvirt's own log shows, and again only after it
+died. A fault without load would show nothing, and fails the test.
 """
 
 import time
@@ -20,12 +20,12 @@ Phase = Literal["idle", "provisioning", "stopping", "releasing"]
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 CONVERGED_SECONDS: Final = 30.0
 _ASKED: Final[dict[Phase, Callable[[Lab, str], None]]] = {"stopping": Lab.stop, "releasing": Lab.release}
-"""What brings an active allocation into a phase."""
+"""The request that brings an active allocation into a phase."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What a fault befalls (a program, a link), and what is under way then."""
+    """The target of a fault (a program, a link), and the phase of the allocation at that time."""
 
     of: str
     phase: Phase
@@ -35,52 +35,57 @@ class Case:
 
 
 def _nothing() -> None:
-    """It is over at once."""
+    """Do nothing: the fault ends immediately."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done, once its `load` is there, and how that comes to its end (`relent`).
+    """What is done once its `load` exists (`inject`), and how it ends (`end`).
 
-    `around` holds from before a stop or a release is asked for until it was done. `guest_dies` where the guest cannot
-    live on.
+    The context `around` lasts from before a stop or a release is requested until after the fault. `guest_dies` is true
+    where the guest cannot survive.
     """
 
     name: str
-    strike: Callable[[], None]
-    relent: Callable[[], None] = _nothing
+    inject: Callable[[], None]
+    end: Callable[[], None] = _nothing
     around: AbstractContextManager[object] = field(default_factory=nullcontext)
     guest_dies: bool = False
 
 
-def hold(lab: Lab, phase: Phase, fault: Fault) -> None:
-    """Put an allocation in this phase to the fault. Raises `AssertionError` for what does not hold."""
-    until(lab.is_fit, "the node is fit to carry a slice again", 60)
+def run_case(lab: Lab, phase: Phase, fault: Fault) -> None:
+    """Inject the fault while an allocation is in this phase. Raises `AssertionError` for a check that fails."""
+    until(lab.is_ready, "the node is ready to carry a slice again", 60)
     leaks, before, allocation = lab.leak_check(), lab.lives(), lab.create()
     try:
         _bring_up(lab, allocation, phase)
         with fault.around:
             if phase in _ASKED:
                 _ASKED[phase](lab, allocation)
-                until(lambda: lab.tasks_under_way() > 0, f"its {phase} is under way")
+                until(lambda: lab.tasks_in_flight() > 0, f"an order for {phase} is in flight")
             load = _load_of(lab, phase)
-            fault.strike()
-        fault.relent()
+            fault.inject()
+        fault.end()
         began = time.monotonic()
         if fault.guest_dies:
             until(
-                lambda: lab.lives().since(before).starts == 2, "its death is noticed, and it is started again"
+                lambda: lab.lives().since(before).starts == 2,
+                "the death of the guest is detected, and it is started again",
             )
-        until(lambda: _converged(lab, allocation, phase), f"all is well after {fault.name}", _left(began))
+        until(
+            lambda: _converged(lab, allocation, phase),
+            f"the system has converged after {fault.name}",
+            _left(began),
+        )
         if phase == "idle":
-            # Nobody misses an idle program: that it is back, or another in its place, is shown by work alone.
+            # An idle program has no visible effect: only work shows that it, or another in its place, is back.
             lab.release(allocation)
             released = f"the allocation is released after {fault.name}"
             until(lambda: _converged(lab, allocation, "releasing"), released, _left(began))
         print(f"{fault.name}: {load}; converged in {time.monotonic() - began:.1f} s")
-        assert "allocation.failed" not in lab.story(allocation)
+        assert "allocation.failed" not in lab.timeline(allocation)
     finally:
-        lab.give_back(allocation)
+        lab.release_all(allocation)
     ended = began if phase == "releasing" else time.monotonic()
     leaks.await_none(_left(ended))
     _check_none_was_started_twice(lab.lives().since(before), killed=fault.guest_dies)
@@ -88,41 +93,43 @@ def hold(lab: Lab, phase: Phase, fault: Fault) -> None:
 
 
 def _left(began: float) -> float:
-    """Seconds until it should all have converged."""
+    """Return the seconds that remain until everything must have converged."""
     return began + CONVERGED_SECONDS - time.monotonic()
 
 
 def _bring_up(lab: Lab, allocation: str, phase: Phase) -> None:
     if phase == "provisioning":
-        until(lambda: lab.emulators() == 1, "its machine is being started")
+        until(lambda: lab.emulators() == 1, "the machine of the allocation is being started")
     else:
         until(lambda: lab.is_active(allocation), f"{allocation} is active", 60)
 
 
 def _load_of(lab: Lab, phase: Phase) -> str:
-    """What there is to lose at this moment."""
+    """Return a description of the load at this moment; fail if there is none."""
     if phase == "idle":
         machines = lab.machines()
         assert machines, "no load: no machine runs"
         return f"machines {machines}"
-    orders = lab.tasks_under_way()
-    assert orders, "no load: no order is under way"
-    return f"{orders} orders under way"
+    orders = lab.tasks_in_flight()
+    assert orders, "no load: no order is in flight"
+    return f"{orders} orders in flight"
 
 
 def _converged(lab: Lab, allocation: str, phase: Phase) -> bool:
-    if not lab.is_heard():
+    if not lab.is_alive():
         return False
     if phase == "releasing":
         return lab.state(allocation) == "released"
-    # Being told so is not enough: a machine that was killed is only found to be dead a moment later.
+    # The state alone is not sufficient: a machine that was killed is detected as dead a moment later.
     found = (lab.machines(), lab.ports(), lab.emulators())
     if phase == "stopping":
         return lab.state(allocation) == "stopped" and found == ([], [], 0)
     return lab.is_active(allocation) and found == (["slice0"], ["slice0"], 1)
 
 
-def _check_none_was_started_twice(told: Lives, *, killed: bool) -> None:
-    """Once; again after it was `killed`, or after libvirtd ended what it had died in the middle of starting."""
-    assert told.starts == 1 + killed + told.ends("daemon"), told
-    assert ("started", "started") not in pairwise(told.told), told
+def _check_none_was_started_twice(lives: Lives, *, killed: bool) -> None:
+    """Check that the machine was started once, and again only after it was `killed` or libvirtd ended an unfinished
+    start.
+    """
+    assert lives.starts == 1 + killed + lives.ends("daemon"), lives
+    assert ("started", "started") not in pairwise(lives.events), lives

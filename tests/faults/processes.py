@@ -1,4 +1,4 @@
-"""Signals to a program with all of its processes."""
+"""Signals to a program and all of its processes."""
 
 import contextlib
 import os
@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def signal_all(pid: int, number: signal.Signals) -> None:
-    """To a process and its children; the first before the others, whose deaths it would notice. A death is waited for
-    by whoever started it.
+    """Send a signal to a process and then to its children, so that it cannot react to their deaths. The parent of the
+    process waits for its death.
     """
     for each in (pid, *_children_of(pid)):
         with contextlib.suppress(ProcessLookupError):

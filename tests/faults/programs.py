@@ -1,4 +1,4 @@
-"""Every program of a whole Sliceplane on real lab nodes, as what a test may kill and stop."""
+"""Every program of a complete Sliceplane on real lab nodes, as a target that a test can kill and stop."""
 
 import io
 import signal
@@ -7,6 +7,7 @@ from typing import Final
 
 from rich.console import Console
 
+from control_plane.programs import Program
 from deploy.embedded import stack
 from deploy.embedded.leaks import LeakCheck
 from deploy.embedded.nodes import LabNodes
@@ -19,9 +20,7 @@ from tests.waiting import until
 
 NODE: Final = "lab-a"
 REPLICAS: Final = 2
-CONTROL_PLANE: Final = tuple(
-    name for program in stack.PROGRAMS for name in stack.replicas_of(program, REPLICAS)
-)
+CONTROL_PLANE: Final = tuple(name for program in Program for name in stack.replicas_of(program, REPLICAS))
 SERVERS: Final = ("postgres", "redis")
 DAEMONS: Final = {
     "agent": "agent",
@@ -36,7 +35,7 @@ PROGRAMS: Final = (*CONTROL_PLANE, *SERVERS, *DAEMONS)
 
 @dataclass
 class Lab(Caller):
-    """A stack and its two nodes, of which the first carries the slices."""
+    """A stack and its two nodes; the first carries the slices."""
 
     nodes: LabNodes = field(kw_only=True)
 
@@ -45,7 +44,7 @@ class Lab(Caller):
         return self.nodes.lab.node(NODE)
 
     def signal(self, program: str, number: signal.Signals) -> None:
-        """To the program, all of it: to every process of Postgres, and to every guest of the node."""
+        """Send a signal to every process of the program: to all of Postgres, and to every guest of the node."""
         if program in DAEMONS:
             self.node.kill(DAEMONS[program], number)
             return
@@ -53,34 +52,34 @@ class Lab(Caller):
         assert pid is not None
         signal_all(pid, number)
 
-    def is_heard(self) -> bool:
-        """Whether the node's agent says that it lives and has compared its slots."""
-        self.tend()
+    def is_alive(self) -> bool:
+        """Whether the node's agent reports that it is alive and has compared its slots."""
+        self.supervise()
         return bool(self.call("GET", f"/nodes/{NODE}")["state"] == "enrolled")
 
-    def is_fit(self) -> bool:
-        """Whether the node will be the one that is chosen: heard, lacking nothing, and all its slots free."""
+    def is_ready(self) -> bool:
+        """Whether the node will be chosen: reachable, without missing prerequisites, and all its slots free."""
         node = self.call("GET", f"/nodes/{NODE}")
         slots = [each for each in self.call("GET", "/slots")["items"] if each["node_id"] == NODE]
-        return self.is_heard() and not node["missing"] and all(each["state"] == "free" for each in slots)
+        return self.is_alive() and not node["missing"] and all(each["state"] == "free" for each in slots)
 
     def lives(self) -> Lives:
-        """Of the machines in the first slot."""
+        """Return the starts and ends of the machines in the first slot."""
         return lives(self.node)
 
     def emulators(self) -> int:
-        """Processes of QEMU that run a guest."""
+        """Return the number of QEMU processes that run a guest."""
         running = self.node.processes().values()
         return sum(argv[0].endswith(DAEMONS["qemu"]) and "-name" in argv for argv in running)
 
     def ports(self) -> list[str]:
-        """None while Open vSwitch is away."""
+        """Return the ports of the bridge; an empty list while Open vSwitch is down."""
         return self.node.run(
             ["ovs-vsctl", "--timeout=5", "list-ports", "br-slice"], check=False
         ).stdout.split()
 
     def machines(self) -> list[str]:
-        """None while libvirtd is away."""
+        """Return the machines of the node; an empty list while libvirtd is down."""
         listed = self.node.run(["virsh", "-c", "qemu:///system", "list", "--all", "--name"], check=False)
         return listed.stdout.split()
 
@@ -89,24 +88,24 @@ class Lab(Caller):
 
 
 class Leaks:
-    """The leak check of both nodes from here on; what it says is only told where something is left for too long."""
+    """The leak check of both nodes from here on; its output is shown only where something remains too long."""
 
     def __init__(self, lab: Lab) -> None:
-        self._said, screen = io.StringIO(), Screen()
-        screen.console = Console(file=self._said)
+        self._output, screen = io.StringIO(), Screen()
+        screen.console = Console(file=self._output)
         self._check = LeakCheck(lab.layout, lab.nodes, lab.stack.redis_url, screen)
         self._check.snapshot()
 
     def await_none(self, seconds: float) -> None:
-        """Until both nodes are as they were. Not all of that is done when an allocation is released: a node's own
-        network is mended by its survey, and what a dead agent held is taken back when it counts as dead.
+        """Wait until both nodes are in their initial state. The release of an allocation does not complete that: the
+        node's survey repairs its own network, and what a dead agent held is reclaimed when it counts as dead.
         """
         try:
-            until(self._is_clean, "nothing is left", seconds)
+            until(self._is_clean, "both nodes are in their initial state", seconds)
         except AssertionError as late:
-            raise AssertionError(f"{late}: {self._said.getvalue()}") from None
+            raise AssertionError(f"{late}: {self._output.getvalue()}") from None
 
     def _is_clean(self) -> bool:
-        self._said.seek(0)
-        self._said.truncate()
+        self._output.seek(0)
+        self._output.truncate()
         return self._check.compare()

@@ -1,7 +1,7 @@
-"""Programs whose wall clock is really another: ahead, behind, or jumping while they run.
+"""Programs with a wall clock that really differs: ahead, behind, or jumping while they run.
 
-Only what asks libc is deceived, and that is everything in our programs and in OpenSSL. The kernel is not: a wait until
-a moment of the wall clock would end at the true one. Python waits by the monotonic clock, and so do we.
+Only calls of libc are affected, which are all those of our programs and of OpenSSL. The kernel is not: a wait until a
+moment of the wall clock would end at the true one. Python and our programs wait by the monotonic clock.
 """
 
 import shutil
@@ -16,8 +16,8 @@ _SOURCE: Final = Path(__file__).with_suffix(".c")
 _BUILD_SECONDS: Final = 60
 
 
-def built(folder: Path) -> Path:
-    """The library to load first. Skips, or fails where CI=true, without a C compiler."""
+def build_library(folder: Path) -> Path:
+    """Build the library to load first. Skips, or fails where CI=true, without a C compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
         missing_server("a C compiler")
@@ -35,8 +35,8 @@ class ShiftedClock:
     file: Path
 
     def step(self, seconds: int) -> None:
-        """From now on the clock is so much ahead of the true one, or behind it if negative."""
-        # In place: the programs have the file mapped, and would not see another one under its name.
+        """Set the clock so many seconds ahead of the true one, or behind it if negative."""
+        # Written in place: the programs have the file mapped, and would not see another file under its name.
         with self.file.open("r+b" if self.file.exists() else "wb") as file:
             file.write(seconds.to_bytes(8, "little", signed=True))
 

@@ -1,9 +1,9 @@
-"""What brings a program to each of its failpoints, with orders in flight, and how one sees that nothing came of its
-death.
+"""How to bring a program to each of its failpoints with orders in flight, and how to check that its death had no
+consequence.
 
-The load is the same in nearly all: one allocation is active, and while the node's agent is away it is released and
-another is asked for, so that an order of each kind is under way. The agent comes back when a program of the control
-plane died, or the orders would have come to their end before. `SITUATIONS` says what a work wants beside that.
+The load is the same in nearly all cases: one allocation is active, and while the node's agent is down it is released
+and another one is created, so that an order of each kind is in flight. The agent is restarted after a program of the
+control plane died; otherwise the orders would finish before. `SITUATIONS` lists what a kind of work needs in addition.
 """
 
 import time
@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from events.values import Ipv4Address
-from node_agent.flows import Flow
+from node_agent.aspects.flows import Flow
+from node_agent.aspects.machine_plans import FoundDomain, FoundProcess
+from node_agent.aspects.ports import Port
 from node_agent.lab.simulated.host import HeldFlow, HeldNeighbour, State
-from node_agent.machine_plans import FoundDomain, FoundProcess
-from node_agent.ports import Port
-from node_agent.routing import Neighbour
+from node_agent.packets.routing import Neighbour
 from tasks.workflows import FAILPOINTS, Declared, Process
 from tests.connections import outbound
 from tests.faults.system import NODE, ON_CARDS, System
@@ -25,35 +25,39 @@ from tests.waiting import until
 
 @dataclass
 class Load:
-    """`old` is active when it begins, and is released unless it is `kept` or switched `off`; `new` is asked for."""
+    """The allocations of one case. `old` is active at the start, and is released unless it is `kept` or switched `off`;
+    `new` is created.
+    """
 
     old: str = ""
     new: str = ""
-    way: str = ""
-    """By which one comes in to the old one."""
+    ingress: str = ""
+    """The ingress rule of the old allocation."""
     kept: bool = False
     off: bool = False
 
 
 @dataclass(frozen=True)
 class Situation:
-    """`keep` the old allocation, so that its host can be disturbed; `disturb` it while the agent is away; `provoke`
-    what else there is to be done once the program is armed, or have the agent back for what it `reports`."""
+    """What a case needs in addition to the usual load. `keep` the old allocation, so that its host can be disturbed;
+    `disturb` that host while the agent is down; `provoke` further work once the program is armed, or restart the agent
+    for what it `reports`.
+    """
 
     keep: bool = False
     stop: bool = False
-    """Switch the old allocation off instead of releasing it."""
+    """Stop the old allocation instead of releasing it."""
     reports: bool = False
     disturb: Callable[[System, Load, State], None] | None = None
     provoke: Callable[[System, Load], None] | None = None
-    way: bool = False
-    """There is a way in to the old allocation."""
+    ingress: bool = False
+    """Whether the old allocation has an ingress rule."""
     card: bool = False
-    """The machines have virtual functions for their cards."""
+    """Whether the machines have virtual functions for their cards."""
     ask: Callable[[System, Load], None] | None = None
-    """What is asked for while the agent is away, beside the load."""
+    """A request that is sent while the agent is down, beside the load."""
     starts: int = 0
-    """How often the old allocation's machine is started again because of what was done to the host."""
+    """How often the old allocation's machine is started again because of the change of the host."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +86,8 @@ def paused(system: System, load: Load, state: State) -> None:
     state.domains = [replace(each, state="paused") if each.name == place else each for each in state.domains]
 
 
-def strayed(system: System, load: Load, state: State) -> None:
-    """Somebody moved the machine to another CPU."""
+def machine_moved(system: System, load: Load, state: State) -> None:
+    """Move the machine to another CPU, as an operator could."""
     place = system.place(load.old)
     state.domains = [_moved(each) if each.name == place else each for each in state.domains]
 
@@ -93,14 +97,14 @@ def _moved(domain: FoundDomain) -> FoundDomain:
     return replace(domain, guest=replace(domain.guest, place=replace(domain.guest.place, pins=("63",))))
 
 
-def gone(system: System, load: Load, state: State) -> None:
+def domain_removed(system: System, load: Load, state: State) -> None:
     place = system.place(load.old)
     state.domains = [each for each in state.domains if each.name != place]
 
 
-def outlived(system: System, load: Load, state: State) -> None:
-    """The hypervisor forgot the machine, and its process runs on."""
-    gone(system, load, state)
+def domain_removed_and_process_running(system: System, load: Load, state: State) -> None:
+    """Remove the machine from the hypervisor while its process continues."""
+    domain_removed(system, load, state)
     state.strays.append(FoundProcess(system.place(load.old), pid=4711, started=1))
 
 
@@ -126,15 +130,15 @@ def static_neighbour(system: System, load: Load, state: State) -> None:
     state.neighbours.append(HeldNeighbour(state.bridges[0].name, wrong))
 
 
-def rebooted(system: System, load: Load, state: State) -> None:
-    """As the host's memory is after a power cut, but for the disks."""
+def memory_lost(system: System, load: Load, state: State) -> None:
+    """Reset the host's memory as after a power cut, except for the disks."""
     empty = State(uplinks=state.uplinks, disks=state.disks, starts=state.starts)
     for name in State.__struct_fields__:
         setattr(state, name, getattr(empty, name))
 
 
 def long_spool(system: System, load: Load, state: State) -> None:
-    """Reports that were taken long ago, and are still in the file."""
+    """Repeat reports in the spool file that were delivered long ago."""
     spool = system.node.folder / "agent" / "spool" / "reports.jsonl"
     [first, *_] = spool.read_bytes().splitlines(keepends=True)
     spool.write_bytes(first * (300 * 1024 // len(first)) + spool.read_bytes())
@@ -158,19 +162,21 @@ def node_joins(system: System, load: Load) -> None:
 def node_is_revoked(system: System, load: Load) -> None:
     name = f"lab-{time.monotonic_ns() % 10**9}"
     system.call("POST", "/nodes", {"id": name})
-    system.call("POST", f"/nodes/{name}/revoke", {"why": "its disk was sold"})
+    system.call("POST", f"/nodes/{name}/revoke", {"reason": "its disk was sold"})
 
 
 def operation_asked(system: System, load: Load) -> None:
     system.call("POST", "/tasks", {"kind": "node.verify", "node_id": NODE})
 
 
-def way_opened(system: System, load: Load) -> None:
-    load.way = system.call("POST", f"/allocations/{load.old}/ingress", {"protocol": "tcp", "port": 22})["id"]
+def ingress_created(system: System, load: Load) -> None:
+    load.ingress = system.call("POST", f"/allocations/{load.old}/ingress", {"protocol": "tcp", "port": 22})[
+        "id"
+    ]
 
 
-def way_closed(system: System, load: Load) -> None:
-    system.call("DELETE", f"/allocations/{load.old}/ingress/{load.way}")
+def ingress_deleted(system: System, load: Load) -> None:
+    system.call("DELETE", f"/allocations/{load.old}/ingress/{load.ingress}")
 
 
 USUAL: Final = Situation()
@@ -184,24 +190,24 @@ SITUATIONS: Final[dict[tuple[str, Process | None], Situation]] = {
     ("taking reports", None): Situation(reports=True),
     ("rebuilding", None): Situation(provoke=rebuild_ordered),
     ("commanding", "projector"): Situation(provoke=rebuild_ordered),
-    ("interrupting", None): Situation(keep=True, disturb=gone, starts=1),
+    ("interrupting", None): Situation(keep=True, disturb=domain_removed, starts=1),
     ("compacting", None): Situation(disturb=long_spool),
     ("link.set_tap", None): Situation(keep=True, disturb=tap_muted),
     ("link.take", None): Situation(card=True),
-    ("link.give_back", None): Situation(card=True),
+    ("link.release_all", None): Situation(card=True),
     ("machine.shut_down", None): Situation(stop=True),
-    ("machine.pin", None): Situation(keep=True, disturb=strayed),
+    ("machine.pin", None): Situation(keep=True, disturb=machine_moved),
     ("machine.resume", None): Situation(keep=True, disturb=paused),
-    ("machine.end_stray", None): Situation(keep=True, disturb=outlived, starts=1),
-    ("translation.map", None): Situation(keep=True, ask=way_opened),
-    ("translation.unmap", None): Situation(keep=True, way=True, ask=way_closed),
+    ("machine.end_stray", None): Situation(keep=True, disturb=domain_removed_and_process_running, starts=1),
+    ("translation.map", None): Situation(keep=True, ask=ingress_created),
+    ("translation.unmap", None): Situation(keep=True, ingress=True, ask=ingress_deleted),
     ("translation.flush_connections", None): Situation(disturb=connected),
     ("gateway.remove_foreign_flows", None): Situation(keep=True, disturb=foreign_flow),
     ("gateway.remove_foreign_ports", None): Situation(keep=True, disturb=foreign_port),
     ("gateway.set_routes", None): Situation(keep=True, disturb=route_deleted),
     ("gateway.delete_neighbours", None): Situation(keep=True, disturb=static_neighbour),
     **{
-        (each, None): Situation(keep=True, disturb=rebooted, starts=1)
+        (each, None): Situation(keep=True, disturb=memory_lost, starts=1)
         for each in (
             "gateway.set_bridge",
             "gateway.set_rules",
@@ -212,12 +218,12 @@ SITUATIONS: Final[dict[tuple[str, Process | None], Situation]] = {
     },
 }
 
-OTHERWISE: Final = {"joining", "withdrawing", "putting back"}
-"""Works with a test of their own beside the matrix, since the load does not bring a program there."""
+SEPARATELY_TESTED: Final = {"joining", "withdrawing", "putting back"}
+"""Kinds of work with a test of their own beside the matrix, since the load does not bring a program there."""
 
 
 def cases() -> list[Case]:
-    """Every failpoint of every program that comes by it."""
+    """Return every failpoint of every program that reaches it."""
     return [
         Case(each.name, process)
         for each in FAILPOINTS.values()
@@ -227,31 +233,33 @@ def cases() -> list[Case]:
 
 
 def _is_ours(each: Declared, process: Process) -> bool:
-    return each.work not in OTHERWISE and (each.work, process) != ("commanding", "dispatcher")
+    return each.work not in SEPARATELY_TESTED and (each.work, process) != ("commanding", "dispatcher")
 
 
 def begin(system: System, load: Load, situation: Situation) -> None:
-    """One allocation active, with a way in or without, the agent away, and the order of a new one in the queue."""
+    """Create an active allocation, with or without an ingress rule, stop the agent, and queue the order of a new
+    allocation.
+    """
     sku = ON_CARDS if situation.card else system.sku
     load.old = system.create(network_mode="public-nat", sku=sku)
     until(lambda: system.is_active(load.old), "the first allocation is active")
-    if situation.way:
-        way_opened(system, load)
+    if situation.ingress:
+        ingress_created(system, load)
         until(lambda: system.is_reachable(load.old), "the first allocation is reachable from outside")
-    system.away(system.node.agent)
+    system.take_down(system.node.agent)
     load.new = system.create(sku=sku)
     until(lambda: system.in_queue() > 0, "an order is in the queue")
 
 
-def give_up(system: System, load: Load) -> None:
-    """Release the old allocation or switch it off, unless it is to stay as it is."""
+def end_old_allocation(system: System, load: Load) -> None:
+    """Release or stop the old allocation, unless it is kept."""
     if load.off:
         system.stop(load.old)
     elif not load.kept:
         system.release(load.old)
 
 
-def orders_under_way(system: System, load: Load) -> bool:
+def orders_in_flight(system: System, load: Load) -> bool:
     return system.in_queue() >= (1 if load.kept else 2)
 
 

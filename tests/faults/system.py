@@ -1,8 +1,8 @@
-"""One whole Sliceplane of real processes over a simulated node, each of which a test arms, kills and pauses.
+"""One complete Sliceplane of real processes over a simulated node; a test arms, kills and pauses each of them.
 
-Two replicas of every control plane program. An armed program is the only one of its kind until it died at its
-failpoint; then its twins start first and take over, and it comes back unarmed. `tend` does that, and starts again
-whatever else died, so it is called in every wait.
+Every control plane program has two replicas. An armed program is the only one of its kind until it dies at its
+failpoint; then its twins start first and take over, and it is restarted unarmed. `supervise` does that, and restarts
+every other program that died, so every wait calls it.
 """
 
 import signal
@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from control_plane.decisions.skus import SKUS, Sku
-from deploy.embedded.children import Child, python_module
+from deploy.embedded.children import Child, installed_program
 from deploy.embedded.layout import Layout
 from deploy.embedded.node_files import host_file, write_configuration, write_token
 from deploy.embedded.screen import Screen
@@ -36,7 +36,7 @@ CONVERGED_SECONDS: Final = 30.0
 DEATH_SECONDS: Final = 60.0
 REPLICAS: Final = 2
 ON_CARDS: Final = SkuName("lab.small")
-"""Of the slots whose machines have virtual functions for their cards."""
+"""The SKU of the slots with virtual functions as cards."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Node:
         return msgspec.json.decode(self.host.read_bytes(), type=State)
 
     def disturb(self, change: Callable[[State], None]) -> None:
-        """Change the host by hand, while no agent is there to be surprised by its own file."""
+        """Change the host's file while no agent runs that keeps it in memory."""
         state = self.state()
         change(state)
         self.host.write_bytes(msgspec.json.encode(state, order="deterministic"))
@@ -60,8 +60,10 @@ class Node:
 
 @dataclass
 class System(Caller):
-    """`armed` is the program that is to die at its failpoint, and `died_at` when it did, by the monotonic clock.
-    `late` are allocations that a fault itself asked for.
+    """A whole system under test. `armed` is the program that is to die at its failpoint, and `died_at` the time of its
+    death by the monotonic clock.
+
+    `late` are allocations that a fault itself created.
     """
 
     boot_seconds: float = field(kw_only=True)
@@ -76,56 +78,56 @@ class System(Caller):
         return self.nodes[NODE]
 
     def children(self, process: Process) -> list[Child]:
-        """Every replica of a program."""
+        """Return every replica of a program."""
         if process == "agent":
             return [self.node.agent]
         return [child for name, child in self.stack.programs.items() if name.partition("-")[0] == process]
 
     def place(self, allocation: str) -> str:
-        """The tap of its slot."""
+        """Return the tap of the allocation's slot."""
         return f"slice{self.show(allocation)['slots'][0]['slot_index']}"
 
     def in_queue(self) -> int:
-        """Orders that wait for the node."""
+        """Return the number of orders that wait for the node."""
         return int(self.redis().llen(QueueKeys.of(namespace_of(NODE)).waiting))
 
     def held(self) -> list[bytes | str]:
-        """Orders that a worker of the node has fetched."""
+        """Return the orders that a worker of the node has fetched."""
         return self.redis().hkeys(QueueKeys.of(namespace_of(NODE)).held)
 
     def enrolments(self, node: str) -> int:
-        """How often the node became known, as the log says."""
-        return sum(each["node_id"] == node for each in self.facts("node.identified"))
+        """Return how often the node was enrolled, according to the ledger."""
+        return sum(each["node_id"] == node for each in self.facts("node.enrolled"))
 
-    # Dying and coming back
+    # Death and restart
 
-    def away(self, child: Child) -> None:
-        """Kill a program that nobody is to start again for now."""
+    def take_down(self, child: Child) -> None:
+        """Kill a program that must not be restarted for now."""
         child.send(signal.SIGKILL)
         child.stop()
 
     def arm(self, process: Process, point: str, *, child: Child | None = None) -> None:
         """Start one of the programs to die at a failpoint, and stop its twins."""
-        everyone = [child] if child is not None else self.children(process)
-        for each in everyone:
-            self.away(each)
-        self.armed, self.died_at = everyone[0], None
+        replicas = [child] if child is not None else self.children(process)
+        for each in replicas:
+            self.take_down(each)
+        self.armed, self.died_at = replicas[0], None
         self.armed.environment = {**self.armed.environment, "SLICEPLANE_FAILPOINTS": point}
         self.armed.start()
-        self._twins = everyone[1:]
+        self._twins = replicas[1:]
 
-    def tend(self) -> None:
-        """Notice the armed program's death and bring its kind back; start again what else died."""
+    def supervise(self) -> None:
+        """Detect the armed program's death and restart its kind; restart other programs that died."""
         if self.armed is not None and self.armed.status is not None:
             assert self.armed.status == -signal.SIGKILL, f"{self.armed.name} ended with {self.armed.status}"
             self.died_at = time.monotonic()
             self.disarm()
-        self.stack.tend()
+        self.stack.supervise()
         for node in self.nodes.values():
-            node.agent.tend(_silent)
+            node.agent.supervise(_ignore)
 
     def disarm(self) -> None:
-        """Everybody runs, nobody dies. What is still armed is started anew."""
+        """Start every program without failpoints. A program that is still armed is restarted."""
         if self.armed is None:
             return
         child, self.armed = self.armed, None
@@ -134,8 +136,8 @@ class System(Caller):
         for each in (*self._twins, child):
             each.start()
 
-    def die_and_stay_away(self) -> None:
-        """Wait for the armed program's death, and start nobody of its kind."""
+    def await_death_without_restart(self) -> None:
+        """Wait for the armed program's death, and restart none of its kind."""
         child = self.armed
         assert child is not None
         until(lambda: child.status == -signal.SIGKILL, "the program died at its failpoint", DEATH_SECONDS)
@@ -144,31 +146,31 @@ class System(Caller):
 
     def await_death(self, seconds: float = DEATH_SECONDS) -> None:
         def dead() -> bool:
-            self.tend()
+            self.supervise()
             return self.died_at is not None
 
         until(dead, "the program died at its failpoint", seconds)
 
     def converge(self, condition: Callable[[], bool], what: str) -> float:
-        """Seconds from the death until `condition`; at most `CONVERGED_SECONDS`."""
+        """Wait until `condition`, at most `CONVERGED_SECONDS` from the death, and return the elapsed seconds."""
         assert self.died_at is not None
         began = self.died_at
 
         def done() -> bool:
-            self.tend()
+            self.supervise()
             return condition()
 
         until(done, what, began + CONVERGED_SECONDS - time.monotonic())
         return time.monotonic() - began
 
-    # Looking
+    # Observation
 
     def snapshot(self) -> Snapshot:
         return take(SimulatedTarget(str(self.node.host)))
 
     def leaks(self, before: Snapshot) -> list[str]:
         after = self.snapshot()
-        assert not after.unseen
+        assert not after.unreadable
         return [f"{each.change}: {each.kind}: {each.object}" for each in differences(before, after)]
 
     def add_node(self, name: str, failpoints: str = "") -> Node:
@@ -182,7 +184,7 @@ class System(Caller):
         simulated = {
             "simulated": {"boot_seconds": self.boot_seconds, "host_file": str(host)},
             "survey_seconds": 2,
-            # Each with what a machine may have to itself, so that slices are made and ended by every step there is.
+            # Each has something that a machine may have to itself, so that every kind of step makes and ends slices.
             "slots": [
                 *(
                     {"index": index, **slot, "gpus": [f"0000:1b:{index:02x}.0"], "cpus": [index]}
@@ -195,18 +197,20 @@ class System(Caller):
             ],
         }
         path = write_configuration(self.layout, name, self.stack.node_api_url, folder, simulated)
-        agent = Child(name, python_module("node_agent", str(path)), self.layout.logs / f"{name}.log")
+        agent = Child(
+            name, installed_program("sliceplane-agent", str(path)), self.layout.logs / f"{name}.log"
+        )
         agent.environment = {"SLICEPLANE_FAILPOINTS": failpoints}
         self.nodes[name] = Node(name, folder, host, agent)
         agent.start()
         return self.nodes[name]
 
     def seen_at(self, name: str) -> str:
-        """When the node was last heard of, by the database's clock."""
+        """Return when the node last reported, by the database's clock."""
         return str(self.call("GET", f"/nodes/{name}")["seen_at"])
 
     def is_settled(self, name: str = NODE) -> bool:
-        self.tend()
+        self.supervise()
         node = self.call("GET", f"/nodes/{name}")
         return node["state"] == "enrolled" and bool(node["hostname"]) and not node["missing"]
 
@@ -215,23 +219,24 @@ def _room_for(sku: Sku) -> dict[str, int]:
     return {"vcpus": sku.vcpus, "memory_mib": sku.memory_mib}
 
 
-def _silent(_line: str) -> None:
-    """What was started again is seen by its logs."""
+def _ignore(_line: str) -> None:
+    """Ignore the notice: restarts are visible in the program's log."""
 
 
 @contextmanager
 def running_system(boot_seconds: float = 0.2) -> Iterator[System]:
-    """A system whose one node has two approved slots, and slices that take so long to start."""
+    """Yield a system with one node that has two approved slots, with slices that take so long to start."""
     with server_folder() as state:
         layout = Layout(state)
         layout.ensure()
-        stack = Stack(layout, (), Screen().say, replicas=REPLICAS, simulated_nodes=True)
-        # With a rate, so that meters are made and taken away too.
+        stack = Stack(layout, (), Screen().show, replicas=REPLICAS, simulated_nodes=True)
+        # With a rate, so that meters are made and removed too.
         system = System(layout, stack, sku="lab.medium", boot_seconds=boot_seconds)
         try:
             stack.start()
             for child in stack.programs.values():
-                # Deadlines are given no grace: a case that waits for one would wait for that as well.
+                # Deadlines have no grace period: a case that waits for a deadline would wait for the grace period as
+                # well.
                 child.environment = {**child.environment, "SLICEPLANE_DEADLINE_GRACE_SECONDS": "0"}
             system.key = stack.ensure_key()
             system.add_node(NODE)

@@ -1,7 +1,7 @@
-"""P4 on real lab nodes: the one link between a node and its control plane, API and queue, goes bad for a while.
+"""P4 on real lab nodes: the one link between a node and its control plane, for API and queue, goes bad for a while.
 
 The packets are dropped and refused inside the node, where its management link ends. A fault lasts longer than every
-lease; what must hold once it is over is in `phases`. Guests are not on that link and notice nothing.
+lease; the checks after it are in `phases`. Guests do not use that link and are not affected.
 
 A link that is merely slow is in `test_bad_lines`, by a proxy: packets cannot be delayed on every machine.
 """
@@ -14,9 +14,9 @@ from typing import Final
 import pytest
 
 from node_agent.lab.host import MANAGEMENT
-from node_agent.lab.namespaces import LittleHost
+from node_agent.lab.namespaces import LabHost
 from tests import matrix
-from tests.faults.phases import PHASES, Case, Fault, hold
+from tests.faults.phases import PHASES, Case, Fault, run_case
 from tests.faults.programs import Lab
 from tests.waiting import last
 
@@ -33,9 +33,9 @@ LINKS: Final = {
     "lossy": (LOSE, LOSE),
     "reset": (REFUSE, REFUSE),
 }
-"""What becomes of packets to the node, and of those that it sends."""
+"""The verdict for packets to the node, and for those that it sends."""
 BAD_SECONDS: Final = 22.0
-"""The longest lease is a worker's in the queue, 15 s; a node counts as silent after 20."""
+"""The longest lease is that of a worker in the queue, 15 s; a node counts as unreachable after 20."""
 _RULES: Final = """
 table inet bad_link {{
   chain to_node {{ type filter hook input priority -400; iifname "{link}" {to_node}; }}
@@ -47,26 +47,26 @@ table inet bad_link {{
 EVERY: Final = [Case(link, phase) for link in LINKS for phase in PHASES]
 
 
-def go_bad(node: LittleHost, link: str) -> None:
+def break_link(node: LabHost, link: str) -> None:
     to_node, from_node = LINKS[link]
     rules = _RULES.format(link=MANAGEMENT, to_node=to_node, from_node=from_node)
     node.run(["nft", "-f", "-"], stdin=rules)
 
 
-def struck(node: LittleHost) -> int:
-    """Packets that did not get through."""
+def dropped_packets(node: LabHost) -> int:
+    """Return the number of packets that did not pass."""
     listed = node.run(["nft", "list", "table", "inet", "bad_link"]).stdout
     return sum(map(int, re.findall(r"counter packets (\d+)", listed)))
 
 
-def heal(node: LittleHost) -> None:
-    # Added first: to delete a table that is not there is an error.
+def heal(node: LabHost) -> None:
+    # Added first: deleting an absent table is an error.
     node.run(["nft", "-f", "-"], stdin="add table inet bad_link; delete table inet bad_link")
 
 
 @contextmanager
-def healed(node: LittleHost) -> Iterator[None]:
-    """At the end, whatever happened."""
+def healed(node: LabHost) -> Iterator[None]:
+    """Heal the link at the end in every case."""
     try:
         yield
     finally:
@@ -74,11 +74,11 @@ def healed(node: LittleHost) -> Iterator[None]:
 
 
 @matrix.cases("P4", EVERY, few=1)
-def test_a_node_behind_a_bad_link_loses_nothing(lab: Lab, case: Case) -> None:
+def test_nothing_is_lost_while_a_node_is_behind_a_bad_link(lab: Lab, case: Case) -> None:
     def over() -> None:
         last(BAD_SECONDS)
-        assert struck(lab.node), "nothing was on the link: the fault shows nothing"
+        assert dropped_packets(lab.node), "no packet was dropped: the fault shows nothing"
         heal(lab.node)
 
     with healed(lab.node):
-        hold(lab, case.phase, Fault(str(case), lambda: go_bad(lab.node, case.of), over))
+        run_case(lab, case.phase, Fault(str(case), lambda: break_link(lab.node, case.of), over))

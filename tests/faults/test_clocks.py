@@ -1,8 +1,8 @@
-"""P8: clocks that are really off by more than an hour, or jump: each order is started once, nothing expires by them.
+"""P8: clocks that are really off by more than an hour, or jump: each order is started once, and none expires by them.
 
-Two nodes, one ahead and one behind, with slices that take longer to start than a worker may be silent, so that whoever
-judged by a wrong clock would take a living worker for dead, or a good order for expired. Then the control plane's
-programs, one of each kind ahead and its twin behind, over a database whose clock is right.
+Two nodes, one ahead and one behind, have slices that take longer to start than a worker may be silent, so that a
+decision by a wrong clock would treat a living worker as dead, or a valid order as expired. Then the control plane's
+programs, one of each kind ahead and its twin behind, run over a database with a clock that is right.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from node_agent.lab.leaks.snapshot import Snapshot, differences, take
 from node_agent.lab.leaks.target import SimulatedTarget
 from tasks.scripts import WORKER_TIMEOUT
 from tests import matrix
-from tests.faults.shifted_clock import ShiftedClock, built
+from tests.faults.shifted_clock import ShiftedClock, build_library
 from tests.faults.system import CONVERGED_SECONDS, Node, System, running_system
 from tests.waiting import until
 
@@ -31,7 +31,7 @@ BEHIND: Final = -3660
 OTHER: Final = "lab-b"
 BOOT_SECONDS: Final = WORKER_TIMEOUT + 3.0
 LEASE_SECONDS: Final = 60
-"""The shortest that is granted."""
+"""The shortest lease that can be requested."""
 SLICES: Final = 4
 """As many as both nodes can carry."""
 CASES: Final = ("nodes", "jumping nodes", "control plane")
@@ -40,7 +40,7 @@ _TRUE_TIME: Final = {"LD_PRELOAD": ""}
 
 @pytest.fixture(scope="module")
 def system() -> Iterator[System]:
-    """With two nodes, whose slices take long to start."""
+    """A system with two nodes, on which slices take long to start."""
     with running_system(boot_seconds=BOOT_SECONDS) as running:
         running.add_node(OTHER)
         until(lambda: running.is_settled(OTHER), "the other node is settled", 60)
@@ -53,7 +53,7 @@ def system() -> Iterator[System]:
 @pytest.fixture
 def clocks(system: System, tmp_path_factory: pytest.TempPathFactory) -> Iterator["Clocks"]:
     folder = tmp_path_factory.mktemp("clocks")
-    made = Clocks(system, built(folder), folder)
+    made = Clocks(system, build_library(folder), folder)
     yield made
     made.take_back()
 
@@ -69,11 +69,11 @@ def started(node: Node) -> int:
 
 
 def off_by(child: Child) -> float:
-    """Seconds between what the program's newest line in its log says the time is, and the truth."""
-    said = [
+    """Return the seconds between the time in the newest line of the program's log and the true time."""
+    reported = [
         json.loads(line)["timestamp"] for line in child.log.read_text().splitlines() if line.startswith("{")
     ]
-    return (datetime.fromisoformat(said[-1]) - datetime.now(UTC)).total_seconds()
+    return (datetime.fromisoformat(reported[-1]) - datetime.now(UTC)).total_seconds()
 
 
 def starts(system: System) -> dict[str, int]:
@@ -89,7 +89,7 @@ def snapshots(system: System) -> dict[str, Snapshot]:
 
 
 def lease_left(system: System, allocation: str) -> float:
-    """Seconds, by the database's clock."""
+    """Return the seconds until the lease ends, by the database's clock."""
     with psycopg.connect(system.stack.admin_dsn) as conn:
         row = conn.execute("select clock_timestamp()").fetchone()
     assert row is not None
@@ -101,19 +101,23 @@ def refusals(system: System) -> list[str]:
     return [str(each) for each in system.facts("order.refused", "order.message_refused")]
 
 
-def _start_anew(system: System, node: Node, environment: dict[str, str]) -> None:
-    """The agent with this in its environment; returns when the node is settled by its own words, not by its
+def _restart_agent(system: System, node: Node, environment: dict[str, str]) -> None:
+    """Restart the agent with these environment variables; return when the node is settled by its own report, not by its
     predecessor's.
     """
     began = started(node)
     restart(node.agent, {**node.agent.environment, **environment})
-    until(lambda: started(node) > began, "the agent is back")
-    said = system.seen_at(node.name)
-    until(lambda: system.seen_at(node.name) != said and system.is_settled(node.name), "it is settled", 60)
+    until(lambda: started(node) > began, "the agent has restarted")
+    reported = system.seen_at(node.name)
+    until(
+        lambda: system.seen_at(node.name) != reported and system.is_settled(node.name),
+        "the node is settled",
+        60,
+    )
 
 
 class Clocks:
-    """Whose clock is which, and that it really is."""
+    """The clocks of the programs, and the check that they are really off."""
 
     def __init__(self, system: System, library: Path, folder: Path) -> None:
         self.system = system
@@ -124,11 +128,11 @@ class Clocks:
 
     def give_nodes(self) -> None:
         for node, clock in zip(self.system.nodes.values(), self.both, strict=True):
-            _start_anew(self.system, node, clock.environment)
+            _restart_agent(self.system, node, clock.environment)
         self._are_off([node.agent for node in self.system.nodes.values()])
 
     def give_control_plane(self) -> None:
-        """Start its programs anew, the first of each kind ahead and the second behind."""
+        """Restart the control plane's programs, the first of each kind ahead and the second behind."""
         ahead, behind = self.both
         programs = self.system.stack.programs
         for name, child in programs.items():
@@ -147,17 +151,19 @@ class Clocks:
         print(*(f"{child.name} is off by {off_by(child):.0f} s" for child in children), sep=", ")
 
     def take_back(self) -> None:
-        """Everybody has the true time again."""
+        """Restart every program with a wrong clock with the true time."""
         for child in self.system.stack.programs.values():
             if child.environment.get("LD_PRELOAD"):
                 restart(child, {**child.environment, **_TRUE_TIME})
         for node in self.system.nodes.values():
             if node.agent.environment.get("LD_PRELOAD"):
-                _start_anew(self.system, node, _TRUE_TIME)
+                _restart_agent(self.system, node, _TRUE_TIME)
 
 
 @matrix.cases("P8", CASES, few=1)
-def test_each_order_is_started_once_whatever_clocks_say(system: System, clocks: Clocks, case: str) -> None:
+def test_each_order_is_started_once_although_clocks_are_wrong(
+    system: System, clocks: Clocks, case: str
+) -> None:
     if case == "control plane":
         clocks.give_control_plane()
     else:
@@ -174,7 +180,7 @@ def test_each_order_is_started_once_whatever_clocks_say(system: System, clocks: 
         for _ in range(SLICES):
             asked.append(system.create())
         began = time.monotonic()
-        until(active, "all are active", BOOT_SECONDS + CONVERGED_SECONDS)
+        until(active, "all allocations are active", BOOT_SECONDS + CONVERGED_SECONDS)
         print(f"{case}: all are active after {time.monotonic() - began:.1f} s")
         assert time.monotonic() - began > WORKER_TIMEOUT, (
             "no load: no order took as long as a worker may be silent"
@@ -183,7 +189,7 @@ def test_each_order_is_started_once_whatever_clocks_say(system: System, clocks: 
         assert {slot: after[slot] - before.get(slot, 0) for slot in after} == dict.fromkeys(after, 1)
         assert len(after) == SLICES
     finally:
-        system.give_back(*asked)
+        system.release_all(*asked)
     assert starts(system) == after
     for name, found in snapshots(system).items():
         assert not list(differences(empty[name], found)), name
@@ -191,18 +197,20 @@ def test_each_order_is_started_once_whatever_clocks_say(system: System, clocks: 
 
 
 @matrix.cases("P8", ["control plane"], few=0)
-def test_a_lease_ends_when_it_is_over_by_the_databases_clock(
-    system: System, clocks: Clocks, case: str
-) -> None:
+def test_lease_ends_when_it_expires_by_the_databases_clock(system: System, clocks: Clocks, case: str) -> None:
     clocks.give_control_plane()
     asked = system.create(lease_seconds=LEASE_SECONDS)
     try:
-        until(lambda: system.is_active(asked), f"it is active: {case}", BOOT_SECONDS + CONVERGED_SECONDS)
+        until(
+            lambda: system.is_active(asked),
+            f"the allocation is active: {case}",
+            BOOT_SECONDS + CONVERGED_SECONDS,
+        )
         active_at, left = time.monotonic(), lease_left(system, asked)
         assert LEASE_SECONDS - 10 < left <= LEASE_SECONDS
-        until(lambda: system.state(asked) != "active", "its lease is over", LEASE_SECONDS + 10)
+        until(lambda: system.state(asked) != "active", "the lease has ended", LEASE_SECONDS + 10)
         assert time.monotonic() - active_at > left - 5
     finally:
-        system.give_back(asked)
+        system.release_all(asked)
     logs = [child.log.read_text() for name, child in system.stack.programs.items() if name.startswith("api")]
     assert "session_expired" not in "".join(logs)

@@ -1,8 +1,8 @@
-"""P1: a program killed at any of its failpoints, with orders in flight, costs nothing but time.
+"""P1: a program killed at any of its failpoints, with orders in flight, causes only a delay.
 
-The cases are made of the registry: each failpoint of each program that comes by it. The usual run takes a few of them
-by the run's seed, `./dev torture --only P1` takes all. What was done to the host is counted there, in the simulated
-host's own file, and not by those who did it.
+The cases are made from the registry: each failpoint of each program that reaches it. The usual run takes a few of them
+by the run's seed, `./dev torture --only P1` takes all. Machine starts are counted in the simulated host's own file, and
+not by the programs that cause them.
 """
 
 from collections.abc import Iterator
@@ -27,12 +27,12 @@ def system() -> Iterator[System]:
 
 
 def bring_agent_to(system: System, case: Case, load: Load) -> None:
-    """Orders of each kind wait for it when it starts."""
+    """Queue orders of each kind before the armed agent starts."""
     situation = case.situation
-    situations.give_up(system, load)
+    situations.end_old_allocation(system, load)
     if situation.ask is not None:
         situation.ask(system, load)
-    until(lambda: situations.orders_under_way(system, load), "orders are in the queue")
+    until(lambda: situations.orders_in_flight(system, load), "orders are in the queue")
     if situation.disturb is not None:
         disturb = situation.disturb
         system.node.disturb(lambda state: disturb(system, load, state))
@@ -41,23 +41,23 @@ def bring_agent_to(system: System, case: Case, load: Load) -> None:
 
 
 def bring_control_plane_to(system: System, case: Case, load: Load) -> None:
-    """One order waits in the queue, and another comes to be while it runs."""
+    """Leave one order in the queue, and let another be made while the armed program runs."""
     situation = case.situation
     system.arm(case.process, case.point)
-    situations.give_up(system, load)
+    situations.end_old_allocation(system, load)
     if situation.reports:
         system.node.agent.start()
     if situation.provoke is not None:
         situation.provoke(system, load)
     system.await_death()
-    orders = system.tasks_under_way()
-    assert orders, "no load: no order was under way when it died"
-    print(f"{case}: died with {orders} orders under way")
+    orders = system.tasks_in_flight()
+    assert orders, "no load: no order was in flight when the program died"
+    print(f"{case}: died with {orders} orders in flight")
     system.node.agent.ensure()
 
 
 @matrix.cases("P1", CASES, few=6)
-def test_killed_at_a_failpoint_everything_goes_on_and_nothing_is_done_twice(
+def test_work_continues_without_repetition_after_a_program_is_killed_at_a_failpoint(
     system: System, case: Case
 ) -> None:
     untouched, made = system.snapshot(), dict(system.node.state().starts)
@@ -66,24 +66,26 @@ def test_killed_at_a_failpoint_everything_goes_on_and_nothing_is_done_twice(
         situations.begin(system, load, case.situation)
         bring_to = bring_agent_to if case.process == "agent" else bring_control_plane_to
         bring_to(system, case, load)
-        seconds = system.converge(lambda: situations.has_settled(system, load), f"all is well after {case}")
+        seconds = system.converge(
+            lambda: situations.has_settled(system, load), f"the system has converged after {case}"
+        )
         print(f"{case}: converged in {seconds:.1f} s")
-        assert made_since(system, made) == 2 + case.situation.starts
-        assert system.story(load.new).count("allocation.activated") == 1
-        assert "allocation.failed" not in system.story(load.old) + system.story(load.new)
+        assert machines_started_since(system, made) == 2 + case.situation.starts
+        assert system.timeline(load.new).count("allocation.activated") == 1
+        assert "allocation.failed" not in system.timeline(load.old) + system.timeline(load.new)
     finally:
         system.disarm()
         system.node.agent.ensure()
-        system.give_back(load.old, load.new)
+        system.release_all(load.old, load.new)
     assert system.leaks(untouched) == []
     assert system.verified() == []
 
 
-def made_since(system: System, before: dict[str, int]) -> int:
-    """Machines that the host has started since."""
+def machines_started_since(system: System, before: dict[str, int]) -> int:
+    """Return the number of machines that the host has started since."""
     return sum(system.node.state().starts.values()) - sum(before.values())
 
 
 def test_every_failpoint_is_in_the_matrix_or_in_a_test_of_its_own() -> None:
-    elsewhere = {each.name for each in FAILPOINTS.values() if each.work in situations.OTHERWISE}
+    elsewhere = {each.name for each in FAILPOINTS.values() if each.work in situations.SEPARATELY_TESTED}
     assert {case.point for case in CASES} | elsewhere == FAILPOINTS.keys()

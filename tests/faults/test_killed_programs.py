@@ -1,6 +1,6 @@
 """P2 and P3 on real lab nodes: any program killed, or stopped for longer than its leases, while orders are in flight.
 
-A case is a program, what is under way, and what is done to it; what must hold is in `phases`.
+A case is a program, a phase, and what is done to the program; the checks after it are in `phases`.
 """
 
 import signal
@@ -11,16 +11,16 @@ from typing import Final
 import pytest
 
 from tests import matrix
-from tests.faults.phases import PHASES, Case, Fault, hold
+from tests.faults.phases import PHASES, Case, Fault, run_case
 from tests.faults.programs import PROGRAMS, Lab
 from tests.waiting import last
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
 
 STOPPED_SECONDS: Final = {"agent": 18.0, "redis": 5.0}
-"""Longer than the leases: a worker's in the queue is 15 s, the wait for Redis 3 s, ..."""
+"""Longer than the leases: a worker's in the queue is 15 s, the timeout of Redis 3 s, ..."""
 OTHERS_STOPPED_SECONDS: Final = 7.0
-"""... a leader's session 5 s, a transaction 4 s; an agent gives its host's programs less."""
+"""... a leader's session 5 s, a transaction 4 s; an agent's timeouts for its host's programs are shorter."""
 
 
 EVERY: Final = [Case(program, phase) for program in PROGRAMS for phase in PHASES]
@@ -29,14 +29,14 @@ QUICK: Final = [
     for case in EVERY
     if case.of != "agent" and case.phase != "provisioning" and case != Case("qemu", "idle")
 ]
-"""In the others a guest boots after the fault, which takes long on a busy machine, or an agent's long lease
-runs out.
+"""In the other cases a guest boots after the fault, which takes long on a busy machine, or an agent's long lease
+expires.
 """
 
 
 @contextmanager
 def around(lab: Lab, case: Case) -> Iterator[None]:
-    """A removal ends its machine in milliseconds: where QEMU is to be found alive, libvirtd is held up meanwhile."""
+    """Stop libvirtd where QEMU must be found alive: a removal ends its machine in milliseconds."""
     held_up = case == Case("qemu", "releasing")
     if held_up:
         lab.signal("libvirtd", signal.SIGSTOP)
@@ -48,7 +48,7 @@ def around(lab: Lab, case: Case) -> Iterator[None]:
 
 
 def go_on(lab: Lab, program: str) -> None:
-    """Let a stopped program go on, once it was stopped past its leases."""
+    """Continue a stopped program once it was stopped past its leases."""
     try:
         last(STOPPED_SECONDS.get(program, OTHERS_STOPPED_SECONDS))
     finally:
@@ -56,22 +56,22 @@ def go_on(lab: Lab, program: str) -> None:
 
 
 @matrix.cases("P2", EVERY, few=1, among=QUICK)
-def test_a_program_killed(lab: Lab, case: Case) -> None:
+def test_system_converges_after_a_program_is_killed(lab: Lab, case: Case) -> None:
     fault = Fault(
         f"{case} killed",
         lambda: lab.signal(case.of, signal.SIGKILL),
         around=around(lab, case),
         guest_dies=case.of == "qemu" and case.phase in ("idle", "provisioning"),
     )
-    hold(lab, case.phase, fault)
+    run_case(lab, case.phase, fault)
 
 
 @matrix.cases("P3", EVERY, few=1, among=QUICK)
-def test_a_program_stopped_past_its_leases_has_no_stale_effect(lab: Lab, case: Case) -> None:
+def test_program_stopped_past_its_leases_has_no_stale_effect(lab: Lab, case: Case) -> None:
     fault = Fault(
         f"{case} stopped",
         lambda: lab.signal(case.of, signal.SIGSTOP),
         lambda: go_on(lab, case.of),
         around=around(lab, case),
     )
-    hold(lab, case.phase, fault)
+    run_case(lab, case.phase, fault)

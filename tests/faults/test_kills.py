@@ -1,4 +1,4 @@
-"""On real nodes, beside the matrices: news of a node whose API is dead, and orders that its slot must not carry out."""
+"""Cases on real nodes beside the matrices: reports of a node with a dead API, and orders that its slot must refuse."""
 
 import asyncio
 import signal
@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from redis.asyncio import Redis
 
-from control_plane.relay import Relay
+from control_plane.queues.relay import Relay
 from events.values import NodeId, allocation_of, new_uuid
 from tasks.orders import Order, Token
 from tasks.sealed import seal
@@ -21,25 +21,27 @@ from tests.waiting import until
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def test_what_a_node_cannot_tell_its_dead_api_it_tells_the_next(lab: Lab) -> None:
+def test_report_that_a_node_cannot_deliver_to_a_dead_api_is_delivered_to_the_next(lab: Lab) -> None:
     before, api = lab.lives(), lab.stack.programs["api"]
     allocation = lab.create()
     try:
         until(lambda: "slice0" in lab.machines(), "the machine was started")
         lab.signal("api", signal.SIGKILL)
-        # Nobody starts it again before the node has news that it cannot deliver: it knows no other API.
+        # The API is not restarted before the node has a report that it cannot deliver: the node has no other API.
         spool = lab.node.folder / "agent" / "spool" / "reports.jsonl"
-        until(lambda: told_ready(spool, allocation), "readiness is spooled while the API is away", 60)
+        until(
+            lambda: has_spooled_readiness(spool, allocation), "readiness is spooled while the API is away", 60
+        )
         assert api.status == -signal.SIGKILL
         assert not lab.is_active(allocation)
         lab.await_state(allocation, "active")
         assert (lab.machines(), lab.ports()) == (["slice0"], ["slice0"])
         assert lab.lives().since(before).starts == 1
     finally:
-        lab.give_back(allocation)
+        lab.release_all(allocation)
 
 
-def test_older_orders_and_changed_ones_are_refused(lab: Lab) -> None:
+def test_older_and_changed_orders_are_refused(lab: Lab) -> None:
     allocation = lab.create()
     try:
         lab.await_state(allocation, "active")
@@ -59,16 +61,16 @@ def test_older_orders_and_changed_ones_are_refused(lab: Lab) -> None:
         assert lab.state(allocation) == "active"
         assert lab.machines() == ["slice0"]
     finally:
-        lab.give_back(allocation)
+        lab.release_all(allocation)
 
 
-def told_ready(spool: Path, allocation: str) -> bool:
-    """Whether the node's spool holds the readiness of this allocation."""
+def has_spooled_readiness(spool: Path, allocation: str) -> bool:
+    """Whether the node's spool contains the readiness of this allocation."""
     return any(allocation in line and "slice.ready" in line for line in spool.read_text().splitlines())
 
 
 def last_order(lab: Lab) -> str:
-    """The newest order of the first slot, as its node would be told it."""
+    """Return the newest order of the first slot, as its node receives it."""
     newest = "select \"order\" from work.task where slot_id = 'lab-a/0' order by position desc limit 1"
     with psycopg.connect(lab.stack.admin_dsn) as conn:
         row = conn.execute(newest).fetchone()
@@ -77,14 +79,14 @@ def last_order(lab: Lab) -> str:
 
 
 def answer_to(lab: Lab, order: Order) -> str:
-    """The code with which the node refuses the order."""
+    """Return the code with which the node refuses the order."""
     asyncio.run(send(lab, order))
     until(lambda: str(order.order_id) in refusals(lab), "the order is refused")
     return refusals(lab)[str(order.order_id)]
 
 
 def refusals(lab: Lab) -> dict[str, str]:
-    """Codes of refusal by order, as the ledger has them."""
+    """Return the codes of refusal by order, from the ledger."""
     return {fact["order_id"]: fact["reason"]["code"] for fact in lab.facts("order.refused")}
 
 

@@ -1,8 +1,8 @@
-"""P7 on a whole system: an agent killed inside a task has it again within a heartbeat and five seconds; one that it
-dies of each time is reported, and not repeated for ever.
+"""P7 on a whole system: a task of a killed agent is redelivered within a heartbeat and five seconds; a task that kills
+its agent each time is reported, and not repeated permanently.
 
-The task is an operation, since only the queue gives it out again: an order of a slot would be on the agent's disk, or
-come with what the slot should carry, as soon as it starts.
+The task is an operation, since only the queue redelivers it: an order of a slot would be on the agent's disk, or come
+with the slot's desired state, as soon as the agent starts.
 """
 
 import time
@@ -11,7 +11,7 @@ from typing import Final, get_args
 
 import pytest
 
-from tasks.broker.node_broker import POISON_AFTER
+from node_agent.transport.broker.node_broker import POISON_AFTER
 from tasks.scripts import WORKER_TIMEOUT
 from tasks.workflows import Operating
 from tests import matrix
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 BOUND_SECONDS: Final = WORKER_TIMEOUT + 5.0
 ENDED: Final = get_args(Operating)[0]
 INSIDE: Final = ("queue.fetched", ENDED)
-"""Where the agent has the task in hand, and nobody was told its end."""
+"""Failpoints at which the agent has the task in flight and has not reported its end."""
 
 
 @pytest.fixture(scope="module")
@@ -33,54 +33,54 @@ def running() -> Iterator[System]:
 
 @pytest.fixture
 def system(running: System) -> Iterator[System]:
-    """With nothing under way; at the end everybody runs and nobody dies."""
+    """A system with no task in flight; at the end every program runs without failpoints."""
     until(running.is_settled, "the node is settled")
-    until(lambda: running.tasks_under_way() == 0, "nothing is under way")
+    until(lambda: running.tasks_in_flight() == 0, "no task is in flight")
     yield running
     running.disarm()
     running.node.agent.ensure()
 
 
-def asked(system: System) -> str:
-    """A task in the node's queue, with nobody there to take it."""
-    system.away(system.node.agent)
+def queued_task(system: System) -> str:
+    """Queue a task for the node while no agent runs to take it."""
+    system.take_down(system.node.agent)
     task = str(system.call("POST", "/tasks", {"kind": "node.verify", "node_id": NODE})["id"])
-    until(lambda: system.in_queue() == 1, "it is in the queue")
+    until(lambda: system.in_queue() == 1, "the task is in the queue")
     return task
 
 
 def has_ended(system: System, task: str) -> bool:
-    system.tend()
+    system.supervise()
     return bool(system.call("GET", f"/tasks/{task}")["ended_at"] is not None)
 
 
 @matrix.cases("P7", INSIDE, few=1)
-def test_a_task_whose_agent_died_is_there_again_within_a_heartbeat_and_five_seconds(
+def test_task_of_a_killed_agent_is_redelivered_within_a_heartbeat_and_five_seconds(
     system: System, case: str
 ) -> None:
-    task = asked(system)
+    task = queued_task(system)
     system.arm("agent", case)
     system.await_death()
     assert system.died_at is not None
-    until(lambda: has_ended(system, task), "it is done", BOUND_SECONDS + 10)
+    until(lambda: has_ended(system, task), "the task is finished", BOUND_SECONDS + 10)
     seconds = time.monotonic() - system.died_at
     print(f"done {seconds:.1f} s after a death at {case}")
     shown = system.call("GET", f"/tasks/{task}")
     assert (shown["state"], shown["sends"]) == ("done", 2)
-    assert seconds > WORKER_TIMEOUT - 2, "sooner, and it came by another road"
+    assert seconds > WORKER_TIMEOUT - 2, "redelivered too early: the task came by another path"
     assert seconds <= BOUND_SECONDS
 
 
 @matrix.cases("P7", [ENDED], few=1)
-def test_a_task_that_its_agent_dies_of_each_time_is_reported_as_poison(system: System, case: str) -> None:
-    task = asked(system)
+def test_task_that_kills_its_agent_each_time_is_reported_as_poisoned(system: System, case: str) -> None:
+    task = queued_task(system)
     for _ in range(POISON_AFTER):
         system.arm("agent", case)
-        system.die_and_stay_away()
+        system.await_death_without_restart()
     began = time.monotonic()
     system.arm("agent", case)
-    until(lambda: has_ended(system, task), "its end is told", BOUND_SECONDS + 10)
+    until(lambda: has_ended(system, task), "the end of the task is reported", BOUND_SECONDS + 10)
     print(f"reported {time.monotonic() - began:.1f} s after death {POISON_AFTER}")
-    assert system.died_at is None, "it was not begun again"
+    assert system.died_at is None, "the task was started again"
     shown = system.call("GET", f"/tasks/{task}")
     assert (shown["state"], shown["reason"]["code"]) == ("poisoned", "poisoned")

@@ -1,8 +1,7 @@
-"""P6: whatever becomes of Redis, nothing that is due is lost, and users and scripts are back within 30 seconds.
+"""P6: after any failure of Redis, no due work is lost, and users and scripts are restored within 30 seconds.
 
-It happens at the worst moments: with orders seen in the queue and nobody there to fetch them, with an order in the
-hands of a worker that is dead, and with nothing under way. One allocation is active meanwhile, and stays so
-untouched.
+It happens at the worst moments: with orders in the queue and no agent to fetch them, with an order held by a dead
+worker, and with nothing in flight. One allocation is active meanwhile, and remains unaffected.
 """
 
 import itertools
@@ -26,7 +25,7 @@ from tests.waiting import last, until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 Moment = Literal["waiting", "held", "idle"]
 SLOW_SECONDS: Final = 6.0
-"""Longer than anybody waits for Redis, and than a transaction may idle meanwhile."""
+"""Longer than the timeout of every client of Redis, and than a transaction may idle meanwhile."""
 
 
 def flushed(system: System) -> None:
@@ -52,17 +51,17 @@ def restarted_empty(system: System) -> None:
 
 @contextmanager
 def filled(system: System) -> Iterator[None]:
-    """By somebody else's key, up to the last byte that the server may have."""
+    """Fill the server's memory with a foreign key, up to the last byte that it may use."""
     client = system.redis()
     before = client.config_get("maxmemory")["maxmemory"] or "0"
-    client.rpush("stranger", *["x" * 100_000] * 200)
+    client.rpush("foreign", *["x" * 100_000] * 200)
     client.config_set("maxmemory", 10_000_000)
     with pytest.raises(redis.exceptions.OutOfMemoryError):
-        client.set("stranger's second", "x")
+        client.set("foreign second", "x")
     try:
         yield
     finally:
-        client.delete("stranger")
+        client.delete("foreign")
         client.config_set("maxmemory", before)
 
 
@@ -80,7 +79,7 @@ def hanging(system: System) -> None:
 
 
 def stuttering(system: System) -> None:
-    """Half of each second it does not answer."""
+    """Stop the server for half of each second."""
     for _ in range(int(SLOW_SECONDS)):
         for number in (signal.SIGSTOP, signal.SIGCONT):
             signal_all(system.stack.servers["redis"], number)
@@ -112,19 +111,20 @@ def system() -> Iterator[System]:
 
 
 def begin(system: System, moment: Moment) -> list[str]:
-    """Allocations that are asked for, and where the fault is to find their orders."""
+    """Return the created allocations; their orders are where the fault is to find them."""
     match moment:
         case "waiting":
-            system.away(system.node.agent)
+            system.take_down(system.node.agent)
             asked = system.create()
-            until(lambda: system.in_queue() == 1, "its order is in the queue")
+            until(lambda: system.in_queue() == 1, "the order of the allocation is in the queue")
             return [asked]
         case "held":
-            # What an agent of an earlier case died with stays until the dispatcher's turn to tidy this node.
+            # An order that an agent of an earlier case held at its death stays until the dispatcher cleans up this
+            # node.
             before = set(system.held())
             system.arm("agent", "queue.fetched")
             asked = system.create()
-            system.die_and_stay_away()
+            system.await_death_without_restart()
             assert len(set(system.held()) - before) == 1
             return [asked]
         case "idle":
@@ -132,7 +132,7 @@ def begin(system: System, moment: Moment) -> list[str]:
 
 
 @matrix.cases("P6", EVERY, few=2)
-def test_nothing_is_lost_with_redis(system: System, case: Case) -> None:
+def test_nothing_is_lost_when_redis_fails(system: System, case: Case) -> None:
     untouched, system.late = system.snapshot(), []
     made = sum(system.node.state().starts.values())
     old, asked = system.create(), list[str]()
@@ -141,27 +141,27 @@ def test_nothing_is_lost_with_redis(system: System, case: Case) -> None:
         asked = begin(system, case.moment)
         FAULTS[case.fault](system)
         began = time.monotonic()
-        system.tend()
+        system.supervise()
         system.node.agent.ensure()
-        until(lambda: is_restored(system), "users and scripts are back", CONVERGED_SECONDS)
+        until(lambda: is_restored(system), "users and scripts are restored", CONVERGED_SECONDS)
         restored = time.monotonic() - began
         asked += system.late
         if not asked:
             asked.append(system.create())
         left = began + CONVERGED_SECONDS - time.monotonic()
-        until(lambda: all(system.is_active(each) for each in asked), "what was asked for is active", left)
+        until(lambda: all(system.is_active(each) for each in asked), "the new allocations are active", left)
         print(f"{case}: restored in {restored:.1f} s, converged in {time.monotonic() - began:.1f} s")
         assert sum(system.node.state().starts.values()) == made + 1 + len(asked)
     finally:
         system.disarm()
         system.node.agent.ensure()
-        system.give_back(old, *asked)
+        system.release_all(old, *asked)
     assert system.leaks(untouched) == []
     assert system.verified() == []
 
 
 def is_restored(system: System) -> bool:
-    system.tend()
+    system.supervise()
     try:
         client = system.redis()
         known = all(client.script_exists(*(script.sha for script in ALL_SCRIPTS)))

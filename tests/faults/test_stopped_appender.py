@@ -1,7 +1,7 @@
 """P29: an appender that stops or idles between its append and its commit delays readers by five seconds at most.
 
-What it holds is the fence; what bounds it are the settings of the application's role. Measured on the event that was
-committed behind it, with a real process that is really stopped.
+It holds the fence; the settings of the application's role limit how long. The delay is measured on the event that was
+committed after it, with a real process that is really stopped.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from itertools import count
 import psycopg
 import pytest
 
-from events.append import append
-from events.tail import Tail
+from events.ledger.append import append
+from events.ledger.tail import Tail
 from events.values import Position
 from tests.checks.files import ROOT
 from tests.ledger.given import because, committed, on
@@ -27,12 +27,12 @@ pytestmark = [pytest.mark.slow]
 BOUND_SECONDS = 5.0
 
 Start = Callable[..., int]
-"""Starts an appender that does what its word says; returns the position that it holds back."""
+"""Starts an appender with this behaviour; returns the position that it holds back."""
 
 
 @pytest.fixture
 def start(database: Database) -> Iterator[Start]:
-    """None of them is left after the test, stopped or not."""
+    """Start appenders, and kill those that remain after the test."""
     started: list[subprocess.Popen[str]] = []
 
     def start(how: str, dsn: str = database.app_dsn) -> int:
@@ -61,14 +61,14 @@ async def tail(database: Database) -> AsyncIterator[Tail]:
 
 
 async def followed(tail: Tail, event: Position) -> None:
-    """Until a reader who follows the log has the event."""
+    """Wait until a reader that follows the ledger has the event."""
     position = Position(0)
     while position < event:
         position = (await tail.batch(position, 100)).final
 
 
 async def final(tail: Tail, event: Position) -> None:
-    """Until the log is said to be final at the event."""
+    """Wait until the ledger is reported as final at the event."""
     while await tail.final() < event:
         await asyncio.sleep(0.05)
 
@@ -76,7 +76,7 @@ async def final(tail: Tail, event: Position) -> None:
 async def delay(
     tail: Tail, conn: psycopg.AsyncConnection, stream: str, until: Callable[[Tail, Position], Awaitable[None]]
 ) -> float:
-    """Seconds from the commit of a new event."""
+    """Return the seconds from the commit of a new event until the reader has it."""
     (event,) = await committed(conn, on(stream, 0))
     began = time.monotonic()
     await until(tail, event.position)
@@ -84,7 +84,7 @@ async def delay(
 
 
 @pytest.mark.parametrize("how", ["hang", "stop"])
-async def test_one_that_holds_the_fence(
+async def test_one_appender_that_holds_the_fence_delays_a_reader_by_less_than_the_bound(
     how: str, start: Start, tail: Tail, conn: psycopg.AsyncConnection
 ) -> None:
     held = start(how)
@@ -94,7 +94,9 @@ async def test_one_that_holds_the_fence(
     assert 0.5 < seconds < BOUND_SECONDS
 
 
-async def test_many_that_stop_at_once(start: Start, tail: Tail, conn: psycopg.AsyncConnection) -> None:
+async def test_many_appenders_stopped_simultaneously_delay_a_reader_by_less_than_the_bound(
+    start: Start, tail: Tail, conn: psycopg.AsyncConnection
+) -> None:
     await asyncio.gather(*(asyncio.to_thread(start, "stop") for _ in range(6)))
     seconds = await delay(tail, conn, "slot-a", followed)
     print(f"many at once: {seconds:.2f} s")
@@ -102,24 +104,24 @@ async def test_many_that_stop_at_once(start: Start, tail: Tail, conn: psycopg.As
 
 
 @pytest.mark.parametrize("until", [followed, final])
-async def test_many_that_idle_one_after_the_other(
+async def test_many_appenders_idling_in_turn_delay_a_reader_by_less_than_the_bound(
     database: Database,
     tail: Tail,
     connect: Connect,
     until: Callable[[Tail, Position], Awaitable[None]],
 ) -> None:
-    """There is never a moment at which nobody holds the fence."""
+    """The fence is held at every moment."""
     conn = await connect()
     async with holding_in_turn(database):
         delays = [await delay(tail, conn, f"slot-{number}", until) for number in range(2)]
     print(f"one after the other, until {until.__name__}: {[round(seconds, 2) for seconds in delays]}")
-    assert min(delays) > 0.5, "there was a moment at which nobody held the fence"
+    assert min(delays) > 0.5, "there was a moment at which no appender held the fence"
     assert max(delays) < BOUND_SECONDS
 
 
 @asynccontextmanager
 async def holding_in_turn(database: Database, every: float = 0.7) -> AsyncIterator[None]:
-    """Each of them appends and idles until the server ends it; the next one follows meanwhile."""
+    """Hold the fence in turn: each appender idles until the server ends it; the next one follows meanwhile."""
     async with AsyncExitStack() as opened:
 
         async def hold(number: int) -> None:

@@ -1,12 +1,12 @@
-"""What every stored shape looks like, held against a catalog: the objections name all that does not fit.
+"""Examples of every stored event shape, checked against a catalog. The objections list every mismatch.
 
 Three files, each keyed by stored name and version (`slot.claimed/1`):
 
-- `facts.json`: an example of each version ever written, today's included. An entry stays for ever.
-- `released.json`: SHA-256 of each example's canonical JSON, so that none is changed on the way. An example gets its
-  line with the commit that brings it, because a row of its shape may be stored from then on.
-- `read_today.json`: what each example of an older version reads as, in today's shape. So an upcaster that changes its
-  mind is seen, although it is history that it changes.
+- `facts.json`: an example of each version ever written, including the current one. An entry is kept permanently.
+- `released.json`: SHA-256 of each example's canonical JSON, so that no example can change unnoticed. The commit that
+  adds an example adds its line here, because a row of its shape may be stored from then on.
+- `read_today.json`: each example of an older version, in the current shape after its upcasters. It detects a
+  changed result of an upcaster, because such a change alters the meaning of stored events.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _FOLDER: Final = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Corpus:
-    """The three files, and the catalog that must read them."""
+    """The content of the three files, and the catalog that must decode their examples."""
 
     catalog: Mapping[str, Shape]
     upcasts: Mapping[tuple[str, int], Rewrite]
@@ -36,7 +36,7 @@ class Corpus:
     read_today: Mapping[str, object]
 
     def objections(self) -> Iterator[str]:
-        """Everything that does not fit, a sentence each; nothing when every shape ever stored is readable."""
+        """Yield one sentence per mismatch; nothing if every shape ever stored is readable."""
         shapes = Shapes(self.catalog, self.upcasts)
         readable = {
             f"{name}/{version}": (name, version)
@@ -47,16 +47,16 @@ class Corpus:
             if key not in self.stored:
                 yield f"{key} has no example in facts.json"
             elif key not in readable:
-                yield f"{key} has an example in facts.json, and nothing reads it"
+                yield f"{key} has an example in facts.json, but the catalog cannot decode it"
             else:
-                yield from self._objections_to(key, *readable[key], shapes)
+                yield from self._objections_to_example(key, *readable[key], shapes)
 
-    def _objections_to(self, key: str, name: str, version: int, shapes: Shapes) -> Iterator[str]:
+    def _objections_to_example(self, key: str, name: str, version: int, shapes: Shapes) -> Iterator[str]:
         stored, shape = canonical(self.stored[key]), self.catalog[name]
         if key not in self.released:
-            yield f'{key} is new and lacks its line in released.json, "{key}": "{digest(stored)}"'
+            yield f'{key} is new; add its line to released.json: "{key}": "{digest(stored)}"'
         elif self.released[key] != digest(stored):
-            yield f"{key} was released with another example, and no example ever changes"
+            yield f"{key} differs from its released example; a released example must never change"
         try:
             fact = shapes.decode(name, version, stored)
         except UnreadableFact as unreadable:
@@ -64,21 +64,21 @@ class Corpus:
             return
         today = canonical(fact)
         if version < shape.version:
-            yield from self._objections_to_upcast(key, today)
+            yield from self._objections_to_upcast_result(key, today)
         elif today != stored:
-            yield f"{key} reads back as {today}, not as the {stored} of facts.json"
+            yield f"{key} decodes to {today}; facts.json contains {stored}"
         if version == shape.written and shapes.encode(fact) != (name, version, stored):
-            yield f"{key} is written as {shapes.encode(fact)}, not as the {stored} of facts.json"
+            yield f"{key} is encoded as {shapes.encode(fact)}; facts.json contains {stored}"
 
-    def _objections_to_upcast(self, key: str, today: str) -> Iterator[str]:
+    def _objections_to_upcast_result(self, key: str, today: str) -> Iterator[str]:
         if key not in self.read_today:
-            yield f'{key} is of an older version and lacks its line in read_today.json, "{key}": {today}'
+            yield f'{key} is an older version; add its line to read_today.json: "{key}": {today}'
         elif today != canonical(self.read_today[key]):
-            yield f"{key} reads as {today}, not as the {canonical(self.read_today[key])} of read_today.json"
+            yield f"{key} decodes to {today}; read_today.json contains {canonical(self.read_today[key])}"
 
 
 def canonical(shape: object) -> str:
-    """The bytes that the ledger would hold, as text."""
+    """Return the JSON text that the ledger stores for this shape."""
     return msgspec.json.encode(shape, order="sorted").decode()
 
 
@@ -87,7 +87,7 @@ def digest(stored: str) -> str:
 
 
 def corpus() -> Corpus:
-    """That of this repository."""
+    """Return the corpus of this repository, with the product's catalog."""
     stored, released, read_today = (
         json.loads((_FOLDER / name).read_text(encoding="utf-8"))
         for name in ("facts.json", "released.json", "read_today.json")

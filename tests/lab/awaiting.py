@@ -1,4 +1,4 @@
-"""Conditions awaited, never slept for."""
+"""Wait for a condition with a deadline, instead of sleeping for a fixed time."""
 
 import time
 from collections.abc import Callable
@@ -8,10 +8,10 @@ T = TypeVar("T")
 
 
 def eventually(look: Callable[[], T | None], seconds: float = 10.0) -> T:
-    """What `look` gives once it gives something true; fails with the last look at the deadline."""
+    """Return the first true result of `look`; fail after `seconds` with its last result."""
     deadline = time.monotonic() + seconds
-    while not (seen := look()):
+    while not (result := look()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"still {seen!r} after {seconds} s")
+            raise AssertionError(f"condition still returns {result!r} after {seconds} s")
         time.sleep(0.02)
-    return seen
+    return result

@@ -1,6 +1,6 @@
-"""What libvirt's own log says of the machines in one place of a lab node: each start, and each end, in their order.
+"""Starts and ends of the virtual machines of one slot, in order, read from libvirt's own log on a lab node.
 
-It is what "nothing is applied twice" is counted by: of two starts, the first machine has ended in between.
+Tests use it to verify that no start is executed twice: between two starts, the first machine must have ended.
 """
 
 from dataclasses import dataclass
@@ -15,28 +15,28 @@ _ENDED: Final = ": shutting down, reason="
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """Of the machines in one place, in the words of libvirt: `started`, or `ended, ` and why."""
+    """Starts and ends of the machines of one slot, as `started` or `ended, REASON` with libvirt's reason."""
 
-    told: tuple[str, ...]
+    events: tuple[str, ...]
 
     @property
     def starts(self) -> int:
-        return self.told.count("started")
+        return self.events.count("started")
 
     def since(self, before: "Lives") -> "Lives":
-        return Lives(self.told[len(before.told) :])
+        return Lives(self.events[len(before.events) :])
 
     def ends(self, reason: str) -> int:
-        """How many ended for this reason: `daemon` is a libvirtd that ends what it died in the middle of starting."""
-        return self.told.count(f"ended, {reason}")
+        """Return the number of ends for a reason; `daemon` means that libvirtd was killed during the start."""
+        return self.events.count(f"ended, {reason}")
 
 
 def lives(node: LabNode, tap: str = "slice0") -> Lives:
     log = node.folder / "log" / "libvirt" / "qemu" / f"{tap}.log"
-    return Lives(tuple(_told(log)) if log.exists() else ())
+    return Lives(tuple(_events_in(log)) if log.exists() else ())
 
 
-def _told(log: Path) -> list[str]:
+def _events_in(log: Path) -> list[str]:
     return [
         "started" if _STARTED in line else f"ended, {line.partition(_ENDED)[2].strip()}"
         for line in log.read_text(errors="replace").splitlines()

@@ -1,6 +1,6 @@
-"""A slice made with the ordinary commands of a host, without any code of the agent's.
+"""A slice created with the ordinary commands of a host, without any code of the agent.
 
-It shows that a lab node can carry one, and gives the leak checker something to find.
+It shows that a lab node can carry a slice, and gives the leak checker objects to find.
 """
 
 from collections.abc import Iterator
@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from node_agent.aspects.seed import seed_image
 from node_agent.lab.guest import GuestImage
-from node_agent.lab.namespaces import LittleHost
-from node_agent.seed import seed_image
+from node_agent.lab.namespaces import LabHost
 from tests.lab.awaiting import eventually
 
 BRIDGE: Final = "br-plain"
@@ -39,8 +39,8 @@ _XML: Final = """\
 
 
 @contextmanager
-def network(node: LittleHost, folder: Path) -> Iterator[Path]:
-    """A bridge with a gateway address, a tap, and dnsmasq with one reservation; gives the lease file."""
+def network(node: LabHost, folder: Path) -> Iterator[Path]:
+    """Create a bridge with a gateway address, a tap, and a dnsmasq with one reservation; yield the lease file."""
     leases = folder / "leases"
     node.run(["ovs-vsctl", "add-br", BRIDGE, "--", "set", "bridge", BRIDGE, "datapath_type=netdev"])
     node.run(["ip", "tuntap", "add", "dev", TAP, "mode", "tap"])
@@ -78,10 +78,8 @@ def _dnsmasq(leases: Path) -> list[str]:
 
 
 @contextmanager
-def guest(
-    node: LittleHost, image: GuestImage, folder: Path, hostname: str, keys: list[str]
-) -> Iterator[Path]:
-    """A running guest on the tap of `network`; gives its serial log."""
+def guest(node: LabHost, image: GuestImage, folder: Path, hostname: str, keys: list[str]) -> Iterator[Path]:
+    """Start a guest on the tap of `network` and yield its serial log."""
     seed, serial, definition = folder / "seed.iso", folder / "serial.log", folder / "domain.xml"
     seed.write_bytes(seed_image(hostname, keys, "plain-1"))
     definition.write_text(_XML.format(name=DOMAIN, image=image, seed=seed, mac=MAC, tap=TAP, serial=serial))

@@ -1,4 +1,4 @@
-"""A guest boots on plain libvirt in a lab node, gets its address, and takes exactly the key of its seed."""
+"""A guest on plain libvirt in a lab node boots, gets its address and accepts exactly the SSH keys of its seed."""
 
 import subprocess
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def key(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def leases(lab: Lab, guest_image: GuestImage, folder: Path, key: Path) -> Iterator[Path]:
-    """The lease file of a network on which the guest `web-1` has been started and answers."""
+    """The lease file of a network with the running guest `web-1`, which answers on port 22."""
     node = lab.node("lab-a")
     other = key_pair(folder, "second")
     keys = [path.with_suffix(".pub").read_text().strip() for path in (key, other)]
@@ -50,21 +50,21 @@ def banner(node: LabNode) -> str:
     return node.run(program, check=False).stdout
 
 
-def test_a_guest_shows_the_banner_of_its_ssh_server(leases: Path, node: LabNode) -> None:
+def test_guest_sends_the_banner_of_its_ssh_server(leases: Path, node: LabNode) -> None:
     assert banner(node).startswith("SSH-2.0-")
 
 
-def test_a_guest_gets_the_address_that_is_reserved_for_it(leases: Path) -> None:
+def test_guest_gets_the_address_that_is_reserved_for_it(leases: Path) -> None:
     _, mac, address, hostname, _ = leases.read_text().split()
     assert (mac, address, hostname) == (plain_slice.MAC, plain_slice.ADDRESS, "web-1")
 
 
-def test_the_key_of_the_seed_logs_in_and_runs_a_command(leases: Path, node: LabNode, key: Path) -> None:
+def test_login_with_a_key_of_the_seed_runs_a_command(leases: Path, node: LabNode, key: Path) -> None:
     done = login(node, plain_slice.ADDRESS, key, ["hostname; id -un; which awk; exit 3"])
     assert (done.stdout.split(), done.returncode) == (["web-1", "root", "/usr/bin/awk"], 3)
 
 
-def test_every_key_of_the_seed_is_authorized_as_it_was_given(
+def test_authorized_keys_of_the_guest_are_the_keys_of_the_seed_unchanged(
     leases: Path, node: LabNode, key: Path, folder: Path
 ) -> None:
     authorized = login(node, plain_slice.ADDRESS, key, ["cat", "/root/.ssh/authorized_keys"]).stdout
@@ -73,14 +73,16 @@ def test_every_key_of_the_seed_is_authorized_as_it_was_given(
     ]
 
 
-def test_another_key_is_refused(leases: Path, node: LabNode, folder: Path) -> None:
-    stranger = key_pair(folder, "stranger")
+def test_login_with_a_key_that_is_not_in_the_seed_is_refused(
+    leases: Path, node: LabNode, folder: Path
+) -> None:
+    other_key = key_pair(folder, "other")
     with pytest.raises(LoginFailed) as failure:
-        login(node, plain_slice.ADDRESS, stranger, ["true"])
+        login(node, plain_slice.ADDRESS, other_key, ["true"])
     assert failure.value.refused
 
 
-def test_a_login_where_nothing_answers_is_a_failure_but_no_refusal(
+def test_login_at_an_address_that_does_not_answer_fails_without_a_refusal(
     node: LabNode, leases: Path, key: Path
 ) -> None:
     with pytest.raises(LoginFailed) as failure:
@@ -88,21 +90,21 @@ def test_a_login_where_nothing_answers_is_a_failure_but_no_refusal(
     assert not failure.value.refused
 
 
-def test_a_guest_reaches_the_site_through_its_nodes_translation(
+def test_guest_reaches_the_site_through_source_nat_of_its_node(
     leases: Path, lab: Lab, node: LabNode, key: Path
 ) -> None:
     rule = "table ip plain { chain out { type nat hook postrouting priority 100; oifname uplink0 masquerade; }; }"
     node.run(["nft", "-f", "-"], stdin=rule)
     try:
-        seen = login(
+        answer = login(
             node, plain_slice.ADDRESS, key, ["wget", "-q", "-O-", f"http://{lab.upstream_address}/"]
         ).stdout
     finally:
         node.run(["nft", "delete", "table", "ip", "plain"])
-    assert f'"source":"{node.uplink_address}"' in seen
+    assert f'"source":"{node.uplink_address}"' in answer
 
 
-def test_a_guest_powers_off_when_asked_politely(leases: Path, node: LabNode) -> None:
+def test_guest_powers_off_on_a_libvirt_shutdown(leases: Path, node: LabNode) -> None:
     node.run(["virsh", "--connect", plain_slice.URI, "shutdown", plain_slice.DOMAIN])
     eventually(
         lambda: plain_slice.DOMAIN not in node.run(["virsh", "--connect", plain_slice.URI, "list"]).stdout

@@ -1,6 +1,4 @@
-"""Lab nodes are little hosts: daemons at their usual paths, cables where they belong, and nothing left when they
-end.
-"""
+"""Lab nodes behave like small hosts: daemons at their usual paths, working links, and no leftovers after their end."""
 
 import json
 import os
@@ -12,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.lab.inside import processes_in
 from node_agent.lab.lab import Lab, LabNode
+from node_agent.lab.namespace_access import processes_in
 from node_agent.lab.namespaces import CommandFailed, HostFailed
-from node_agent.lab.networks import RunHeld, bridge_name, sweep
+from node_agent.lab.networks import RunInUse, bridge_name, sweep
 from tests.lab.awaiting import eventually
 from tests.servers.lab import kept_folder
 from tests.servers.lab import run_id as new_run
@@ -35,19 +33,19 @@ def reaches(node: LabNode, address: str, port: int) -> bool:
     return node.run(probe, check=False).returncode == 0
 
 
-def test_a_node_has_a_working_switch(node: LabNode) -> None:
+def test_lab_node_has_a_working_open_vswitch(node: LabNode) -> None:
     node.run(["ovs-vsctl", "add-br", "br-test", "--", "set", "bridge", "br-test", "datapath_type=netdev"])
     shown = node.run(["ovs-ofctl", "-O", "OpenFlow13", "show", "br-test"]).stdout
     node.run(["ovs-vsctl", "del-br", "br-test"])
     assert "LOCAL(br-test)" in shown
 
 
-def test_a_node_has_a_working_libvirt(node: LabNode) -> None:
+def test_lab_node_has_a_working_libvirt(node: LabNode) -> None:
     capabilities = node.run(["virsh", "-c", "qemu:///system", "capabilities"]).stdout
     assert "<domain type='qemu'" in capabilities
 
 
-def test_a_node_has_its_name_its_addresses_and_forwards(node: LabNode) -> None:
+def test_lab_node_has_its_hostname_and_addresses_and_forwards_packets(node: LabNode) -> None:
     assert node.run(["hostname"]).stdout.strip() == "lab-a"
     addresses = node.run(["ip", "-4", "-brief", "address"]).stdout
     assert f"{node.management_address}/24" in addresses
@@ -55,26 +53,26 @@ def test_a_node_has_its_name_its_addresses_and_forwards(node: LabNode) -> None:
     assert node.run(["cat", "/proc/sys/net/ipv4/ip_forward"]).stdout == "1\n"
 
 
-def test_two_nodes_have_switches_of_their_own(lab: Lab) -> None:
+def test_bridge_of_one_lab_node_is_not_visible_on_another(lab: Lab) -> None:
     first, second = lab.node("lab-a"), lab.node("lab-b")
     first.run(["ovs-vsctl", "add-br", "br-first", "--", "set", "bridge", "br-first", "datapath_type=netdev"])
-    seen = second.run(["ovs-vsctl", "list-br"]).stdout
+    bridges = second.run(["ovs-vsctl", "list-br"]).stdout
     first.run(["ovs-vsctl", "del-br", "br-first"])
-    assert "br-first" not in seen
+    assert "br-first" not in bridges
 
 
-def test_a_node_sees_its_own_processes_only(lab: Lab) -> None:
+def test_lab_node_sees_only_its_own_processes(lab: Lab) -> None:
     listing = lab.node("lab-a").run(["bash", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).stdout
     assert str(lab.node("lab-a").folder) in listing
     assert str(lab.node("lab-b").folder) not in listing
 
 
-def test_a_node_reaches_this_machine_over_its_management_link(lab: Lab, node: LabNode) -> None:
+def test_lab_node_reaches_this_machine_over_its_management_link(lab: Lab, node: LabNode) -> None:
     with socket.create_server((lab.gateway_address, 0)) as server:
         assert reaches(node, lab.gateway_address, server.getsockname()[1])
 
 
-def test_nodes_do_not_reach_one_another_over_the_management_link(lab: Lab) -> None:
+def test_lab_nodes_do_not_reach_one_another_over_the_management_link(lab: Lab) -> None:
     first, second = lab.node("lab-a"), lab.node("lab-b")
     listener = [
         "python3",
@@ -83,34 +81,34 @@ def test_nodes_do_not_reach_one_another_over_the_management_link(lab: Lab) -> No
     ]
     second.start_daemon("listener", listener)
     try:
-        # Over the upstream network it answers, so silence on the other link means isolation.
+        # The listener answers on the upstream network, so no answer on the management link proves isolation.
         eventually(lambda: reaches(first, second.uplink_address, 4000))
         assert not reaches(first, second.management_address, 4000)
     finally:
         second.stop_daemon("listener")
 
 
-def test_the_site_echoes_and_tells_the_source_address(lab: Lab, node: LabNode) -> None:
+def test_site_echoes_tcp_and_udp_and_returns_the_source_address_over_http(lab: Lab, node: LabNode) -> None:
     gateway = lab.upstream_address
-    talk = f"exec 3<>/dev/tcp/{gateway}/7; echo stream >&3; head -1 <&3; exec 4<>/dev/udp/{gateway}/7; echo datagram >&4; head -1 <&4"
-    assert node.run(["bash", "-c", talk]).stdout.split() == ["stream", "datagram"]
-    asked = f"exec 3<>/dev/tcp/{gateway}/80; printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3"
-    body = node.run(["bash", "-c", asked]).stdout.splitlines()[-1]
+    script = f"exec 3<>/dev/tcp/{gateway}/7; echo stream >&3; head -1 <&3; exec 4<>/dev/udp/{gateway}/7; echo datagram >&4; head -1 <&4"
+    assert node.run(["bash", "-c", script]).stdout.split() == ["stream", "datagram"]
+    request = f"exec 3<>/dev/tcp/{gateway}/80; printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3"
+    body = node.run(["bash", "-c", request]).stdout.splitlines()[-1]
     assert json.loads(body)["source"] == node.uplink_address
 
 
-def test_a_capture_holds_what_left_the_node_and_not_what_came_to_it(
+def test_capture_contains_frames_that_left_the_node_and_no_received_frames(
     lab: Lab, node: LabNode, tmp_path: Path
 ) -> None:
     with lab.capture("lab-a", tmp_path / "uplink.pcap") as capture:
-        talk = f"exec 4<>/dev/udp/{lab.upstream_address}/7; echo canary-7 >&4; head -1 <&4"
-        node.run(["bash", "-c", talk])
+        script = f"exec 4<>/dev/udp/{lab.upstream_address}/7; echo canary-7 >&4; head -1 <&4"
+        node.run(["bash", "-c", script])
     carrying = [frame for frame in capture.frames() if b"canary-7" in frame]
     assert [frame[26:30] for frame in carrying] == [socket.inet_aton(node.uplink_address)]
 
 
 @pytest.mark.parametrize("daemon", ["ovsdb-server", "ovs-vswitchd", "virtlogd", "libvirtd"])
-def test_a_daemon_that_is_killed_runs_again(node: LabNode, daemon: str) -> None:
+def test_killed_daemon_of_a_lab_node_is_started_again(node: LabNode, daemon: str) -> None:
     killed = node.daemons()[daemon]
     node.kill(daemon)
     eventually(lambda: node.daemons().get(daemon, killed) != killed)
@@ -118,32 +116,34 @@ def test_a_daemon_that_is_killed_runs_again(node: LabNode, daemon: str) -> None:
     eventually(lambda: node.run(["virsh", "-c", "qemu:///system", "version"], check=False).returncode == 0)
 
 
-def test_a_daemon_can_be_started_replaced_and_stopped(node: LabNode, tmp_path: Path) -> None:
-    told = tmp_path / "told"
-    script = f"echo $WORD >> {told}; exec sleep 600"
+def test_daemon_of_a_lab_node_is_started_replaced_and_stopped(node: LabNode, tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    script = f"echo $WORD >> {output}; exec sleep 600"
     node.start_daemon("sleeper", ["bash", "-c", script], {"WORD": "one"})
-    eventually(lambda: told.exists() and told.read_text() == "one\n")
+    eventually(lambda: output.exists() and output.read_text() == "one\n")
     node.start_daemon("sleeper", ["bash", "-c", script], {"WORD": "two"})
-    eventually(lambda: told.read_text() == "one\ntwo\n")
+    eventually(lambda: output.read_text() == "one\ntwo\n")
     assert [argv for argv in node.processes().values() if argv[0] == "sleep"] == [("sleep", "600")]
     node.stop_daemon("sleeper")
     assert not [argv for argv in node.processes().values() if argv[0] == "sleep"]
 
 
-def test_a_daemon_that_ignores_being_asked_is_killed(node: LabNode, tmp_path: Path) -> None:
+def test_daemon_that_ignores_sigterm_is_killed_after_the_timeout(node: LabNode, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
-    node.start_daemon("deaf", ["bash", "-c", f"trap '' TERM; touch {ready}; while :; do sleep 1; done"])
+    node.start_daemon(
+        "ignores-sigterm", ["bash", "-c", f"trap '' TERM; touch {ready}; while :; do sleep 1; done"]
+    )
     eventually(ready.exists)
-    node.stop_daemon("deaf", seconds=0.2)
-    assert "deaf" not in node.daemons()
+    node.stop_daemon("ignores-sigterm", seconds=0.2)
+    assert "ignores-sigterm" not in node.daemons()
 
 
-def test_an_orphan_is_reaped(node: LabNode) -> None:
+def test_orphaned_process_of_a_lab_node_is_reaped(node: LabNode) -> None:
     node.run(["bash", "-c", "(sleep 0.01 &) ; exit 0"])
     eventually(lambda: "Z" not in node.run(["bash", "-c", "cat /proc/[0-9]*/stat | cut -d' ' -f3"]).stdout)
 
 
-def test_a_node_that_reboots_keeps_its_folder_and_forgets_the_rest(lab: Lab) -> None:
+def test_rebooted_lab_node_keeps_its_folder_and_loses_its_bridges(lab: Lab) -> None:
     node = lab.node("lab-b")
     node.run(["ovs-vsctl", "add-br", "br-old", "--", "set", "bridge", "br-old", "datapath_type=netdev"])
     (node.folder / "kept").touch()
@@ -153,17 +153,19 @@ def test_a_node_that_reboots_keeps_its_folder_and_forgets_the_rest(lab: Lab) -> 
     assert reaches(node, lab.upstream_address, 80)
 
 
-def test_a_node_inherits_no_secret_of_its_maker(node: LabNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lab_node_does_not_inherit_environment_variables(
+    node: LabNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CANARY", "canary-7")
     assert "canary-7" not in node.run(["env"]).stdout
 
 
-def test_a_command_that_fails_on_a_node_says_what_it_said(node: LabNode) -> None:
+def test_failed_command_on_a_lab_node_raises_with_its_error_output(node: LabNode) -> None:
     with pytest.raises(CommandFailed, match="no bridge named br-none"):
         node.run(["ovs-vsctl", "list-ports", "br-none"])
 
 
-def test_killing_the_first_process_leaves_nothing(tmp_path: Path) -> None:
+def test_lab_node_with_a_killed_first_process_leaves_nothing(tmp_path: Path) -> None:
     with Lab(new_run(), tmp_path, ["lab-k"], kept_folder() / "libvirt") as lab:
         node = lab.node("lab-k")
         inside = node.processes()
@@ -177,7 +179,7 @@ def test_killing_the_first_process_leaves_nothing(tmp_path: Path) -> None:
     assert bridge_name(lab.run_id) not in links_of_this_machine()
 
 
-HOLDER = """
+OWNER_SCRIPT = """
 import sys
 from pathlib import Path
 from node_agent.lab.lab import Lab
@@ -187,44 +189,44 @@ with Lab(sys.argv[1], Path(sys.argv[2]), ["lab-h"], Path(sys.argv[3])) as lab:
 """
 
 
-def holder(run_id: str, state: Path) -> "subprocess.Popen[str]":
-    """A process that holds a lab, as `./dev up` does; `pids_of` waits until it stands."""
-    command = [sys.executable, "-c", HOLDER, run_id, str(state), str(kept_folder() / "libvirt")]
+def lab_owner(run_id: str, state: Path) -> "subprocess.Popen[str]":
+    """Start a process that owns a lab, like `./dev up`; `pids_of` waits until the lab is ready."""
+    command = [sys.executable, "-c", OWNER_SCRIPT, run_id, str(state), str(kept_folder() / "libvirt")]
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
 
 
-def pids_of(held: "subprocess.Popen[str]") -> list[int]:
-    assert held.stderr is not None
-    return [int(word) for word in held.stderr.readline().split()]
+def pids_of(owner: "subprocess.Popen[str]") -> list[int]:
+    assert owner.stderr is not None
+    return [int(word) for word in owner.stderr.readline().split()]
 
 
-def test_a_lab_whose_holder_is_killed_ends_and_is_swept_at_the_next_start(tmp_path: Path) -> None:
+def test_lab_with_a_killed_owner_process_ends_and_is_cleaned_up_at_the_next_start(tmp_path: Path) -> None:
     run_id = new_run()
-    with holder(run_id, tmp_path) as held:
-        inside = [pid for first in pids_of(held) for pid in processes_in(first)]
-        held.kill()
+    with lab_owner(run_id, tmp_path) as owner:
+        inside = [pid for first in pids_of(owner) for pid in processes_in(first)]
+        owner.kill()
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in inside))
     assert bridge_name(run_id) in links_of_this_machine()
-    with holder(run_id, tmp_path) as again:
-        assert pids_of(again)
-        again.kill()
+    with lab_owner(run_id, tmp_path) as next_owner:
+        assert pids_of(next_owner)
+        next_owner.kill()
     sweep(run_id)
 
 
-def test_interrupting_a_lab_leaves_nothing(tmp_path: Path) -> None:
+def test_interrupted_lab_leaves_nothing(tmp_path: Path) -> None:
     run_id = new_run()
-    with holder(run_id, tmp_path) as held:
-        inside = [pid for first in pids_of(held) for pid in processes_in(first)]
-        held.send_signal(signal.SIGINT)
+    with lab_owner(run_id, tmp_path) as owner:
+        inside = [pid for first in pids_of(owner) for pid in processes_in(first)]
+        owner.send_signal(signal.SIGINT)
     assert not any(Path(f"/proc/{pid}").exists() for pid in inside)
     assert not [link for link in links_of_this_machine() if link.startswith(bridge_name(run_id))]
 
 
-def test_a_node_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+def test_lab_node_that_cannot_start_raises_the_cause_and_leaves_nothing(tmp_path: Path) -> None:
     run_id = new_run()
-    # The site needs no folder but the node's is not one.
+    # The node cannot create its cache folder, because a file has its name.
     (tmp_path / "nodes" / "lab-f").mkdir(parents=True)
     (tmp_path / "nodes" / "lab-f" / "cache").write_text("not a folder")
     with pytest.raises(HostFailed, match="FileExistsError"):
@@ -232,14 +234,14 @@ def test_a_node_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) ->
     assert bridge_name(run_id) not in links_of_this_machine()
 
 
-def test_a_second_lab_of_the_same_run_is_refused_and_harms_nothing(
+def test_second_lab_with_the_same_run_id_is_refused_and_does_not_disturb_the_first(
     lab: Lab, node: LabNode, tmp_path: Path
 ) -> None:
-    with pytest.raises(RunHeld):
+    with pytest.raises(RunInUse):
         Lab(lab.run_id, tmp_path, ["lab-a"]).start()
     assert bridge_name(lab.run_id) in links_of_this_machine()
 
 
-def test_a_lab_refuses_a_state_folder_that_its_nodes_would_hide() -> None:
+def test_lab_with_a_state_folder_below_run_is_refused() -> None:
     with pytest.raises(ValueError, match="/run"):
         Lab("x", Path("/run/sliceplane"), ["lab-a"])

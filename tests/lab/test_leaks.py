@@ -1,6 +1,6 @@
-"""The leak checker names every kind of thing that a slice could leave behind, and a host without it is clean.
+"""The leak checker reports every kind of object that a slice can leave behind, and reports nothing on a clean host.
 
-Each leak is planted with the host's own commands on a real lab node, as a release that forgot it would leave it.
+Each test creates a leak with ordinary host commands on a real lab node, as an incomplete release would leave it.
 """
 
 import subprocess
@@ -35,8 +35,8 @@ table ip leaks {
 
 
 @dataclass(frozen=True)
-class Place:
-    """A node with everything that slices need standing, and no slice; `image` is what a domain boots."""
+class Site:
+    """A node with the network that slices need and without a slice; `image` is the guest image for domains."""
 
     node: LabNode
     folder: Path
@@ -45,11 +45,11 @@ class Place:
     image: GuestImage
 
 
-Plant = Callable[[Place], None]
+Plant = Callable[[Site], None]
 
 
 @pytest.fixture(scope="module")
-def place(lab: Lab, guest_image: GuestImage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def site(lab: Lab, guest_image: GuestImage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     node, folder = lab.node("lab-b"), tmp_path_factory.mktemp("leaks")
     for name in ("disks", "hosts"):
         (folder / name).mkdir()
@@ -66,7 +66,7 @@ def place(lab: Lab, guest_image: GuestImage, tmp_path_factory: pytest.TempPathFa
             redis_url_file=str(folder / "redis-url"),
             namespace=f"ctl:{node.name}",
         )
-        yield Place(node, folder, server, target, guest_image)
+        yield Site(node, folder, server, target, guest_image)
 
 
 @contextmanager
@@ -81,19 +81,19 @@ def standing_network(node: LabNode) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def before(place: Place) -> Snapshot:
-    return take(place.target)
+def before(site: Site) -> Snapshot:
+    return take(site.target)
 
 
-def since(before: Snapshot, place: Place) -> list[Difference]:
-    return differences(before, take(place.target))
+def since(before: Snapshot, site: Site) -> list[Difference]:
+    return differences(before, take(site.target))
 
 
 def shell(plant: str, undo: str) -> tuple[Plant, Plant]:
-    """A leak planted and removed by command lines."""
+    """Return functions that create and remove a leak with shell commands."""
     return (
-        lambda place: _run_all(place.node, plant),
-        lambda place: _run_all(place.node, undo),
+        lambda site: _run_all(site.node, plant),
+        lambda site: _run_all(site.node, undo),
     )
 
 
@@ -103,8 +103,8 @@ def _run_all(node: LabNode, script: str) -> None:
 
 def file(name: str, text: str) -> tuple[Plant, Plant]:
     return (
-        lambda place: _write(place.folder / name, text),
-        lambda place: (place.folder / name).unlink(),
+        lambda site: _write(site.folder / name, text),
+        lambda site: (site.folder / name).unlink(),
     )
 
 
@@ -113,8 +113,8 @@ def _write(path: Path, text: str) -> None:
 
 
 def queue(act: Callable[["redis.Redis"], object]) -> Plant:
-    def plant(place: Place) -> None:
-        with redis.Redis.from_url(place.server.url) as client:
+    def plant(site: Site) -> None:
+        with redis.Redis.from_url(site.server.url) as client:
             act(client)
 
     return plant
@@ -208,23 +208,23 @@ LEAKS: dict[str, tuple[tuple[Plant, Plant], str]] = {
 
 
 @pytest.mark.parametrize("kind", LEAKS)
-def test_one_leak_is_named_and_gone_once_it_is_removed(kind: str, place: Place, before: Snapshot) -> None:
-    (plant, undo), mark = LEAKS[kind]
-    plant(place)
+def test_planted_leak_is_reported_until_it_is_removed(kind: str, site: Site, before: Snapshot) -> None:
+    (plant, undo), text = LEAKS[kind]
+    plant(site)
     try:
-        named = [found for found in since(before, place) if found.kind == kind]
+        named = [found for found in since(before, site) if found.kind == kind]
     finally:
-        undo(place)
-    assert [(found.change, mark in found.object) for found in named] == [("appeared", True)]
-    assert since(before, place) == []
+        undo(site)
+    assert [(found.change, text in found.object) for found in named] == [("appeared", True)]
+    assert since(before, site) == []
 
 
-def test_a_guest_that_still_runs_is_named_as_process_tap_port_and_domain(
-    place: Place, before: Snapshot, tmp_path: Path
+def test_running_guest_is_reported_as_process_tap_port_and_domain(
+    site: Site, before: Snapshot, tmp_path: Path
 ) -> None:
-    node = place.node
-    with plain_slice.network(node, tmp_path), plain_slice.guest(node, place.image, tmp_path, "left", []):
-        found = {(difference.kind, difference.object) for difference in since(before, place)}
+    node = site.node
+    with plain_slice.network(node, tmp_path), plain_slice.guest(node, site.image, tmp_path, "left", []):
+        found = {(difference.kind, difference.object) for difference in since(before, site)}
     assert found >= {
         ("process", f"qemu-system-x86_64 guest={plain_slice.DOMAIN}"),
         ("process", "dnsmasq"),
@@ -232,36 +232,36 @@ def test_a_guest_that_still_runs_is_named_as_process_tap_port_and_domain(
         ("tap", plain_slice.TAP),
         ("ovs port", f"{plain_slice.BRIDGE}/{plain_slice.TAP}"),
     }
-    eventually(lambda: since(before, place) == [])
+    eventually(lambda: since(before, site) == [])
 
 
-def test_what_disappears_is_named_too(place: Place, tmp_path: Path) -> None:
-    kept = place.folder / "disks" / "kept.img"
+def test_removed_disk_is_reported_as_disappeared(site: Site, tmp_path: Path) -> None:
+    kept = site.folder / "disks" / "kept.img"
     kept.touch()
-    before = take(place.target)
+    before = take(site.target)
     kept.unlink()
-    assert since(before, place) == [Difference("disappeared", "disk", "kept.img")]
+    assert since(before, site) == [Difference("disappeared", "disk", "kept.img")]
 
 
-def test_two_of_a_kind_are_not_one(place: Place) -> None:
-    leases = place.folder / "leases"
+def test_second_identical_lease_is_reported_as_appeared(site: Site) -> None:
+    leases = site.folder / "leases"
     line = "1790000000 52:54:00:00:00:99 10.98.0.9 left *\n"
     leases.write_text(line)
-    before = take(place.target)
+    before = take(site.target)
     leases.write_text(line * 2)
-    found = since(before, place)
+    found = since(before, site)
     leases.unlink()
     assert [difference.change for difference in found] == ["appeared"]
 
 
-def test_traffic_that_only_moves_counters_is_no_difference(place: Place, before: Snapshot) -> None:
-    place.node.run(["bash", "-c", "echo hello > /dev/udp/198.51.100.1/7"])
-    assert since(before, place) == []
+def test_traffic_that_changes_only_counters_is_not_a_difference(site: Site, before: Snapshot) -> None:
+    site.node.run(["bash", "-c", "echo hello > /dev/udp/198.51.100.1/7"])
+    assert since(before, site) == []
 
 
-def test_every_kind_of_leak_is_planted_by_a_test(before: Snapshot) -> None:
+def test_every_leak_kind_of_a_snapshot_has_a_test(before: Snapshot) -> None:
     assert set(before.kinds) == {*LEAKS, "process"}
-    assert before.unseen == {}
+    assert before.unreadable == {}
 
 
 def checker(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -269,63 +269,63 @@ def checker(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def snapshot(place: Place, out: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+def snapshot(site: Site, out: Path, **changes: str) -> subprocess.CompletedProcess[str]:
     options = {
-        "pid": str(place.target.pid),
-        "disks": place.target.disks,
-        "dhcp-hosts": place.target.dhcp_hosts,
-        "dhcp-leases": place.target.dhcp_leases,
-        "slices": place.target.slices,
-        "redis-url-file": place.target.redis_url_file,
-        "namespace": place.target.namespace,
+        "pid": str(site.target.pid),
+        "disks": site.target.disks,
+        "dhcp-hosts": site.target.dhcp_hosts,
+        "dhcp-leases": site.target.dhcp_leases,
+        "slices": site.target.slices,
+        "redis-url-file": site.target.redis_url_file,
+        "namespace": site.target.namespace,
     }
     words = [word for name, value in (options | changes).items() for word in (f"--{name}", value)]
     return checker("snapshot", "--out", str(out), *words)
 
 
-def test_the_program_exits_0_on_a_clean_host_and_says_what_it_compared(place: Place, tmp_path: Path) -> None:
-    assert snapshot(place, tmp_path / "before").returncode == 0
+def test_leak_checker_exits_with_0_on_a_clean_host_and_lists_the_compared_kinds(
+    site: Site, tmp_path: Path
+) -> None:
+    assert snapshot(site, tmp_path / "before").returncode == 0
     compared = checker("compare", str(tmp_path / "before"))
     assert compared.returncode == 0, compared.stdout
     assert all(f"  {kind}\n" in compared.stdout for kind in (*LEAKS, "process"))
 
 
-def test_the_program_exits_1_and_names_the_leak(place: Place, tmp_path: Path) -> None:
-    snapshot(place, tmp_path / "before")
-    left = place.folder / "disks" / "left.img"
+def test_leak_checker_exits_with_1_and_names_the_leak(site: Site, tmp_path: Path) -> None:
+    snapshot(site, tmp_path / "before")
+    left = site.folder / "disks" / "left.img"
     left.touch()
     compared = checker("compare", str(tmp_path / "before"))
     left.unlink()
     assert (compared.returncode, "appeared: disk: left.img" in compared.stdout) == (1, True)
 
 
-def test_the_program_exits_2_and_names_the_kind_that_it_could_not_look_at(
-    place: Place, tmp_path: Path
-) -> None:
-    taken = snapshot(place, tmp_path / "before", **{"redis-url-file": str(tmp_path / "nothing")})
+def test_leak_checker_exits_with_2_and_names_the_unreadable_kind(site: Site, tmp_path: Path) -> None:
+    taken = snapshot(site, tmp_path / "before", **{"redis-url-file": str(tmp_path / "nothing")})
     compared = checker("compare", str(tmp_path / "before"))
     assert (taken.returncode, compared.returncode) == (2, 2)
-    assert "could not look: redis key: " in compared.stdout
+    assert "could not read: redis key: " in compared.stdout
 
 
-def test_a_folder_that_was_never_made_is_empty_and_one_that_cannot_be_is_not_called_clean(
-    place: Place,
+def test_missing_folder_counts_as_empty_if_its_parent_exists_and_as_unreadable_otherwise(
+    site: Site,
 ) -> None:
-    never_made = msgspec.structs.replace(place.target, disks=str(place.folder / "later"))
+    never_made = msgspec.structs.replace(site.target, disks=str(site.folder / "later"))
     assert take(never_made).kinds["disk"] == []
-    mistaken = msgspec.structs.replace(place.target, disks="/nowhere/disks", dhcp_hosts="/nowhere/hosts")
-    assert set(take(mistaken).unseen) == {"disk", "dhcp reservation"}
+    mistaken = msgspec.structs.replace(site.target, disks="/nowhere/disks", dhcp_hosts="/nowhere/hosts")
+    assert set(take(mistaken).unreadable) == {"disk", "dhcp reservation"}
 
 
-def test_the_program_looks_at_all_of_a_host_or_refuses(tmp_path: Path) -> None:
+def test_leak_checker_refuses_a_snapshot_with_missing_options(tmp_path: Path) -> None:
     refused = checker("snapshot", "--out", str(tmp_path / "before"), "--pid", "1")
     assert (refused.returncode, "--dhcp-leases" in refused.stderr) == (2, True)
 
 
-def test_a_password_of_redis_is_in_no_snapshot(place: Place, tmp_path: Path) -> None:
+def test_snapshot_contains_no_redis_password(site: Site, tmp_path: Path) -> None:
     url = tmp_path / "url"
     url.write_text("redis://admin:canary-7@127.0.0.1:1")
-    snapshot(place, tmp_path / "before", **{"redis-url-file": str(url)})
+    snapshot(site, tmp_path / "before", **{"redis-url-file": str(url)})
     assert "canary-7" not in (tmp_path / "before").read_text()
 
 
@@ -344,7 +344,7 @@ def test_a_password_of_redis_is_in_no_snapshot(place: Place, tmp_path: Path) -> 
         ("connections", "tracked connection"),
     ],
 )
-def test_a_leak_on_a_simulated_host_is_named(part: str, kind: str, tmp_path: Path) -> None:
+def test_leak_on_a_simulated_host_is_reported(part: str, kind: str, tmp_path: Path) -> None:
     parts = SIMULATED_KINDS.values()
     state = tmp_path / "host.json"
     state.write_text(msgspec.json.encode({name: [] for name in parts}).decode())
@@ -356,7 +356,7 @@ def test_a_leak_on_a_simulated_host_is_named(part: str, kind: str, tmp_path: Pat
     assert found == [Difference("appeared", kind, '{"name":"left"}')]
 
 
-def test_a_simulated_host_whose_file_lacks_a_part_is_not_called_clean(tmp_path: Path) -> None:
+def test_simulated_host_file_without_a_part_is_reported_as_unreadable(tmp_path: Path) -> None:
     state = tmp_path / "host.json"
     state.write_text('{"ports": []}')
-    assert "ovs port" in take(SimulatedTarget(state=str(state))).unseen
+    assert "ovs port" in take(SimulatedTarget(state=str(state))).unreadable

@@ -1,4 +1,4 @@
-"""Words for the ledger's tests: small facts, one that takes, one that frees, and a cause."""
+"""Builders for the ledger's tests: facts with and without claims, changes, and a cause."""
 
 from datetime import UTC, datetime
 from uuid import UUID
@@ -6,9 +6,9 @@ from uuid import UUID
 import psycopg
 
 from events.allocations import AllocationActivated
-from events.append import Change, append
 from events.envelope import Cause, Recorded
 from events.facts import Fact
+from events.ledger.append import Change, append
 from events.slots import SlotClaimed, SlotReleased
 from events.values import AllocationId, ProjectId, SlotId, StreamId, new_uuid
 
@@ -16,9 +16,10 @@ ALLOCATION = AllocationId("alc-01h455vb4pex5vsknk084sn02q")
 
 
 def because(correlation_id: UUID | None = None) -> Cause:
+    """Return the cause of a request by the caller alice."""
     return Cause(
         actor="caller:alice",
-        why="req-1",
+        reason="req-1",
         correlation_id=correlation_id or new_uuid(),
         observed_at=datetime(2026, 11, 20, 12, 0, tzinfo=UTC),
         project=ProjectId("default"),
@@ -27,21 +28,26 @@ def because(correlation_id: UUID | None = None) -> Cause:
 
 
 def plain() -> Fact:
+    """Return a fact that takes and releases no claim."""
     return AllocationActivated(allocation_id=ALLOCATION)
 
 
 def takes(slot: str) -> Fact:
+    """Return a fact that takes the claim of a slot."""
     return SlotClaimed(slot_id=SlotId(slot), allocation_id=ALLOCATION)
 
 
 def frees(slot: str) -> Fact:
+    """Return a fact that releases the claim of a slot."""
     return SlotReleased(slot_id=SlotId(slot), allocation_id=ALLOCATION, absent=())
 
 
 def on(stream: str, expected_version: int, *facts: Fact) -> Change:
+    """Return a change of a stream at its expected version; without facts, it contains one plain fact."""
     return Change(StreamId(stream), expected_version, facts or (plain(),))
 
 
 async def committed(conn: psycopg.AsyncConnection, *changes: Change) -> tuple[Recorded[Fact], ...]:
+    """Append the changes in one committed transaction and return the recorded events."""
     async with conn.transaction():
         return await append(conn, changes, because())

@@ -3,9 +3,9 @@ import asyncio
 import psycopg
 import pytest
 
-from events.append import append
-from events.errors import VersionConflict
-from events.store import read_positions, read_range, read_stream
+from events.ledger.append import append
+from events.ledger.errors import VersionConflict
+from events.ledger.store import read_positions, read_range, read_stream
 from events.values import Epoch, Position, StreamId
 from tests.ledger.given import because, committed, on, plain
 from tests.servers.postgres import Connect, Database
@@ -18,7 +18,7 @@ async def last_drawn(conn: psycopg.AsyncConnection) -> int:
     return last
 
 
-async def test_a_fact_is_read_back_as_it_was_recorded(conn: psycopg.AsyncConnection) -> None:
+async def test_appended_fact_is_read_back_as_recorded(conn: psycopg.AsyncConnection) -> None:
     (recorded,) = await committed(conn, on("allocation-a", 0))
 
     assert await read_stream(conn, StreamId("allocation-a")) == (recorded,)
@@ -26,7 +26,9 @@ async def test_a_fact_is_read_back_as_it_was_recorded(conn: psycopg.AsyncConnect
     assert (recorded.position, recorded.version, recorded.epoch) == (1, 1, 1)
 
 
-async def test_several_streams_are_appended_in_the_order_given(conn: psycopg.AsyncConnection) -> None:
+async def test_append_to_several_streams_assigns_positions_in_the_given_order(
+    conn: psycopg.AsyncConnection,
+) -> None:
     recorded = await committed(
         conn, on("slot-z", 0, plain(), plain()), on("allocation-a", 0), on("node-m", 0)
     )
@@ -37,7 +39,9 @@ async def test_several_streams_are_appended_in_the_order_given(conn: psycopg.Asy
     assert await read_range(conn, Position(0), Position(9), limit=9) == recorded
 
 
-async def test_a_conflict_on_one_stream_leaves_the_others_untouched(conn: psycopg.AsyncConnection) -> None:
+async def test_append_with_a_version_conflict_on_one_stream_writes_to_no_stream(
+    conn: psycopg.AsyncConnection,
+) -> None:
     await committed(conn, on("slot-a", 0))
 
     with pytest.raises(VersionConflict) as conflict:
@@ -50,7 +54,9 @@ async def test_a_conflict_on_one_stream_leaves_the_others_untouched(conn: psycop
 
 
 @pytest.mark.parametrize("expected", [1, 3])
-async def test_a_version_that_is_not_the_last_conflicts(conn: psycopg.AsyncConnection, expected: int) -> None:
+async def test_append_with_an_expected_version_other_than_the_current_one_is_rejected(
+    conn: psycopg.AsyncConnection, expected: int
+) -> None:
     await committed(conn, on("slot-a", 0, plain(), plain()))
 
     with pytest.raises(VersionConflict) as conflict:
@@ -59,14 +65,16 @@ async def test_a_version_that_is_not_the_last_conflicts(conn: psycopg.AsyncConne
     assert conflict.value.actual == 2
 
 
-async def test_a_stream_that_is_not_there_is_at_version_zero(conn: psycopg.AsyncConnection) -> None:
+async def test_version_conflict_on_a_missing_stream_reports_version_zero(
+    conn: psycopg.AsyncConnection,
+) -> None:
     with pytest.raises(VersionConflict) as conflict:
         await committed(conn, on("slot-a", 4))
 
     assert conflict.value.actual == 0
 
 
-async def test_of_many_at_once_exactly_one_wins_and_none_is_lost(connect: Connect) -> None:
+async def test_concurrent_appends_to_one_stream_succeed_exactly_once_per_version(connect: Connect) -> None:
     conns = [await connect() for _ in range(8)]
 
     async def race(conn: psycopg.AsyncConnection) -> int:
@@ -86,12 +94,14 @@ async def test_of_many_at_once_exactly_one_wins_and_none_is_lost(connect: Connec
     assert sum(wins) == 20
 
 
-async def test_opposite_orders_of_streams_never_deadlock(connect: Connect) -> None:
-    there, back = await connect(), await connect()
-    # A read outside a transaction of its own would open one for all appends.
-    await there.set_autocommit(True)
-    await back.set_autocommit(True)
-    await committed(there, on("slot-a", 0), on("slot-b", 0))
+async def test_concurrent_appends_to_the_same_streams_in_opposite_order_do_not_deadlock(
+    connect: Connect,
+) -> None:
+    forward, backward = await connect(), await connect()
+    # Without autocommit, the first read would open a transaction that spans all appends.
+    await forward.set_autocommit(True)
+    await backward.set_autocommit(True)
+    await committed(forward, on("slot-a", 0), on("slot-b", 0))
 
     async def run(conn: psycopg.AsyncConnection, *streams: str) -> None:
         done = 0
@@ -103,10 +113,10 @@ async def test_opposite_orders_of_streams_never_deadlock(connect: Connect) -> No
             except VersionConflict:
                 continue
 
-    await asyncio.gather(run(there, "slot-a", "slot-b"), run(back, "slot-b", "slot-a"))
+    await asyncio.gather(run(forward, "slot-a", "slot-b"), run(backward, "slot-b", "slot-a"))
 
 
-async def test_a_refused_command_burns_no_position(conn: psycopg.AsyncConnection) -> None:
+async def test_rejected_append_draws_no_position(conn: psycopg.AsyncConnection) -> None:
     await committed(conn, on("slot-a", 0))
 
     with pytest.raises(VersionConflict):
@@ -115,7 +125,9 @@ async def test_a_refused_command_burns_no_position(conn: psycopg.AsyncConnection
     assert await last_drawn(conn) == 1
 
 
-async def test_a_rolled_back_append_leaves_nothing_but_a_gap(conn: psycopg.AsyncConnection) -> None:
+async def test_append_rolled_back_after_drawing_a_position_leaves_only_a_gap(
+    conn: psycopg.AsyncConnection,
+) -> None:
     await append(conn, [on("slot-a", 0)], because())
     await conn.rollback()
 
@@ -125,16 +137,20 @@ async def test_a_rolled_back_append_leaves_nothing_but_a_gap(conn: psycopg.Async
     assert await read_positions(conn, [Position(1), Position(2)]) == (recorded,)
 
 
-async def test_a_stream_is_read_as_of_a_position(conn: psycopg.AsyncConnection) -> None:
+async def test_stream_read_up_to_a_position_ends_with_the_event_at_that_position(
+    conn: psycopg.AsyncConnection,
+) -> None:
     first, second, _ = await committed(conn, on("slot-a", 0, plain(), plain(), plain()))
 
     assert await read_stream(conn, StreamId("slot-a"), upto=second.position) == (first, second)
 
 
-async def test_what_a_fact_leads_to_keeps_its_thread(conn: psycopg.AsyncConnection) -> None:
+async def test_event_caused_by_another_keeps_its_correlation_id_trace_context_and_project(
+    conn: psycopg.AsyncConnection,
+) -> None:
     (first,) = await committed(conn, on("slot-a", 0))
 
-    cause = first.leads_to(actor="process:placement", why="placed", observed_at=first.recorded_at)
+    cause = first.leads_to(actor="process:placement", reason="placed", observed_at=first.recorded_at)
     (second,) = await append(conn, [on("slot-a", 1)], cause)
 
     assert second.cause.causation_id == first.event_id
@@ -143,7 +159,9 @@ async def test_what_a_fact_leads_to_keeps_its_thread(conn: psycopg.AsyncConnecti
     assert second.cause.project == first.cause.project
 
 
-async def test_append_commits_durably_whatever_the_session_says(conn: psycopg.AsyncConnection) -> None:
+async def test_append_in_a_session_with_synchronous_commit_off_sets_it_to_on(
+    conn: psycopg.AsyncConnection,
+) -> None:
     await conn.execute("set local synchronous_commit = off")
     await append(conn, [on("slot-a", 0)], because())
 
@@ -151,10 +169,10 @@ async def test_append_commits_durably_whatever_the_session_says(conn: psycopg.As
     assert row == ("on",)
 
 
-async def test_a_new_epoch_reaches_sessions_that_appended_before(
+async def test_append_in_a_session_with_cached_plans_after_a_new_epoch_records_the_new_epoch(
     conn: psycopg.AsyncConnection, database: Database
 ) -> None:
-    for version in range(8):  # often enough for a cached plan
+    for version in range(8):  # PostgreSQL caches a generic plan after five executions.
         await committed(conn, on("slot-a", version))
     async with await psycopg.AsyncConnection.connect(database.admin_dsn, autocommit=True) as admin:
         await admin.execute("select ledger.begin_epoch('restored from a backup')")
@@ -165,7 +183,9 @@ async def test_a_new_epoch_reaches_sessions_that_appended_before(
     assert (await read_positions(conn, [recorded.position]))[0].epoch == 2
 
 
-async def test_an_append_that_waited_for_a_new_epoch_is_of_it(connect: Connect, database: Database) -> None:
+async def test_append_that_waited_while_a_new_epoch_began_records_the_new_epoch(
+    connect: Connect, database: Database
+) -> None:
     conn, watcher = await connect(), await connect()
     await watcher.set_autocommit(True)
     for version in range(8):
@@ -173,19 +193,19 @@ async def test_an_append_that_waited_for_a_new_epoch_is_of_it(connect: Connect, 
     async with await psycopg.AsyncConnection.connect(database.admin_dsn) as admin:
         await admin.execute("select ledger.begin_epoch('restored from a backup')")
         waiting = asyncio.create_task(committed(conn, on("slot-a", 8)))
-        await until_somebody_waits_for_the_fence(watcher)
+        await until_an_append_waits_for_the_fence(watcher)
     (recorded,) = await waiting
 
     assert recorded.epoch == Epoch(2)
     assert (await read_positions(conn, [recorded.position]))[0].epoch == 2
 
 
-async def until_somebody_waits_for_the_fence(conn: psycopg.AsyncConnection) -> None:
+async def until_an_append_waits_for_the_fence(conn: psycopg.AsyncConnection) -> None:
     query = "select 1 from pg_locks where locktype = 'advisory' and not granted"
     while await (await conn.execute(query)).fetchone() is None:
         await asyncio.sleep(0.005)
 
 
-async def test_a_change_without_facts_is_refused(conn: psycopg.AsyncConnection) -> None:
+async def test_append_of_a_change_without_facts_raises_value_error(conn: psycopg.AsyncConnection) -> None:
     with pytest.raises(ValueError, match="without facts"):
         await append(conn, [on("slot-a", 0)._replace(facts=())], because())

@@ -21,7 +21,7 @@ def server(postgres_programs: Path) -> Iterator[PostgresServer]:
         server.stop()
 
 
-def number_in(server: PostgresServer) -> int:
+def stored_number(server: PostgresServer) -> int:
     with psycopg.connect(server.admin_dsn) as conn:
         row = conn.execute("select x from kept").fetchone()
     assert row is not None
@@ -29,36 +29,38 @@ def number_in(server: PostgresServer) -> int:
     return number
 
 
-def keep(server: PostgresServer, number: int) -> None:
+def store(server: PostgresServer, number: int) -> None:
     with psycopg.connect(server.admin_dsn) as conn:
         conn.execute("create table kept as select %s::int as x", [number])
 
 
-def test_data_and_passwords_survive_a_stop(server: PostgresServer) -> None:
+def test_embedded_postgres_started_after_a_stop_has_its_data_and_passwords(server: PostgresServer) -> None:
     server.start()
-    keep(server, 7)
+    store(server, 7)
     dsn = server.app_dsn
     server.stop()
 
     server.start()
 
-    assert number_in(server) == 7
+    assert stored_number(server) == 7
     assert server.app_dsn == dsn
 
 
-def test_a_killed_server_starts_again_on_its_data(server: PostgresServer) -> None:
+def test_embedded_postgres_started_after_sigkill_has_its_data(server: PostgresServer) -> None:
     server.start()
-    keep(server, 8)
+    store(server, 8)
     assert server.process is not None
     server.process.kill()
     server.process.wait()
 
     server.start()
 
-    assert number_in(server) == 8
+    assert stored_number(server) == 8
 
 
-def test_a_stale_lock_that_names_a_living_stranger_does_not_stop_a_start(server: PostgresServer) -> None:
+def test_embedded_postgres_starts_if_its_stale_lock_file_names_an_unrelated_live_process(
+    server: PostgresServer,
+) -> None:
     server.start()
     server.stop()
     (server.folder / "data" / "postmaster.pid").write_text(f"{os.getpid()}\n{server.folder / 'data'}\n")
@@ -66,7 +68,7 @@ def test_a_stale_lock_that_names_a_living_stranger_does_not_stop_a_start(server:
     server.start()
 
 
-def test_a_second_server_on_the_same_data_is_refused(
+def test_second_embedded_postgres_on_the_same_data_folder_fails_to_start(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deploy.embedded.postgres_cluster.VACATE_SECONDS", 0.2)
@@ -80,7 +82,7 @@ def test_a_second_server_on_the_same_data_is_refused(
         conn.execute("select 1")
 
 
-def test_an_interrupt_stops_it_in_order(server: PostgresServer) -> None:
+def test_embedded_postgres_that_receives_sigint_exits_with_status_zero(server: PostgresServer) -> None:
     server.start()
     assert server.process is not None
     server.process.send_signal(signal.SIGINT)
@@ -88,7 +90,9 @@ def test_an_interrupt_stops_it_in_order(server: PostgresServer) -> None:
     assert server.process.wait(10) == 0
 
 
-def test_it_listens_on_no_network_and_lets_nobody_in_without_a_password(server: PostgresServer) -> None:
+def test_embedded_postgres_listens_on_a_unix_socket_only_and_requires_a_password(
+    server: PostgresServer,
+) -> None:
     server.start()
 
     with psycopg.connect(server.admin_dsn) as conn:
@@ -99,7 +103,9 @@ def test_it_listens_on_no_network_and_lets_nobody_in_without_a_password(server: 
     assert server.run_folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_failed_start_says_why(server: PostgresServer) -> None:
+def test_embedded_postgres_with_an_invalid_setting_fails_to_start_and_names_the_setting(
+    server: PostgresServer,
+) -> None:
     server.settings = {"shared_buffers": "nonsense"}
 
     with pytest.raises(PostgresUnavailable, match="shared_buffers"):

@@ -1,4 +1,4 @@
-"""docs/events.md tells every event from its type, and whatever a type does not tell is asked for."""
+"""docs/events.md is generated from the event types, and a type without the required descriptions is reported."""
 
 from pathlib import Path
 
@@ -14,20 +14,20 @@ from events.slots import SlotApproved, SlotClaimed
 from events.upcasts import UPCASTS
 
 
-class Unsaid(Fact, frozen=True):
-    """It holds what nobody explains."""
+class Undescribed(Fact, frozen=True):
+    """A fact without field descriptions."""
 
     node_id: str
     ratio: float
 
 
-def called_place(shape: JsonObject) -> JsonObject:
-    """The slot was called
-    its place."""
+def rename_place(shape: JsonObject) -> JsonObject:
+    """The field `slot_id` was called
+    `place`."""
     return {"slot_id": shape.pop("place"), **shape}
 
 
-def back_to_place(shape: JsonObject) -> JsonObject:
+def restore_place(shape: JsonObject) -> JsonObject:
     return {"place": shape.pop("slot_id"), **shape}
 
 
@@ -35,7 +35,7 @@ def section(name: str, text: str) -> str:
     return text.partition(f"### `{name}`\n")[2].partition("\n##")[0]
 
 
-def test_every_event_of_the_catalog_has_its_section() -> None:
+def test_catalogue_page_has_a_section_for_every_event_type_of_the_catalog() -> None:
     text = page().text()
 
     assert [line[5:-1] for line in text.splitlines() if line.startswith("### `")] == sorted(
@@ -43,54 +43,54 @@ def test_every_event_of_the_catalog_has_its_section() -> None:
     )
 
 
-def test_a_section_tells_version_fields_and_claims() -> None:
-    told = section("slot.approved", page().text())
+def test_catalogue_section_of_an_event_type_shows_its_version_fields_and_claims() -> None:
+    shown = section("slot.approved", page().text())
 
-    assert "Version 1, `SlotApproved`." in told
-    assert "| `sku` | SKU name |" in told
-    assert "| `network` | [slot network](#slot-network) |" in told
-    assert "Takes the claim `mac` on `{network.l2_domain}/{network.mac_address}`" in told
+    assert "Version 1, `SlotApproved`." in shown
+    assert "| `sku` | SKU name |" in shown
+    assert "| `network` | [slot network](#slot-network) |" in shown
+    assert "Takes the claim `mac` on `{network.l2_domain}/{network.mac_address}`" in shown
     assert "Frees the claim `slot` on `{slot_id}`." in section("slot.released", page().text())
 
 
-def test_an_older_version_is_told_by_its_upcaster_and_so_is_one_still_written() -> None:
-    catalog = {"slot.claimed": Shape(2, SlotClaimed, still_written=back_to_place)}
-    told = section("slot.claimed", Page(catalog, {("slot.claimed", 1): called_place}).text())
+def test_catalogue_section_of_a_changed_event_type_shows_its_upcaster_and_the_written_version() -> None:
+    catalog = {"slot.claimed": Shape(2, SlotClaimed, still_written=restore_place)}
+    shown = section("slot.claimed", Page(catalog, {("slot.claimed", 1): rename_place}).text())
 
-    assert "Version 2, `SlotClaimed`. Version 1 is what this release writes." in told
-    assert "Version 1: The slot was called its place." in told
+    assert "Version 2, `SlotClaimed`. This release writes version 1." in shown
+    assert "Version 1: The field `slot_id` was called `place`." in shown
 
 
-def test_what_the_types_leave_unsaid_is_named_all_at_once() -> None:
-    catalog = {"slot.unsaid": Shape(2, Unsaid), "slot.approved": Shape(1, SlotApproved)}
+def test_catalogue_page_of_types_without_descriptions_raises_every_objection_at_once() -> None:
+    catalog = {"slot.undescribed": Shape(2, Undescribed), "slot.approved": Shape(1, SlotApproved)}
 
     with pytest.raises(Unexplained) as refused:
-        Page(catalog, {("slot.unsaid", 1): back_to_place}).text()
+        Page(catalog, {("slot.undescribed", 1): restore_place}).text()
 
     assert [objection.partition(",")[0] for objection in refused.value.objections] == [
-        f"{__name__} does not name its stream: its docstring begins '... Stream: `name`.'",
-        "slot.unsaid: Unsaid.node_id has no docstring below it",
-        "slot.unsaid: Unsaid.ratio has no docstring below it",
-        "slot.unsaid: Unsaid.ratio: <class 'float'> has no words in deploy.catalogue.types",
-        "slot.unsaid version 1: the upcaster has no docstring that says what was different",
+        f"{__name__} does not name its stream: begin its docstring with '... Stream: `name`.'",
+        "slot.undescribed: Undescribed.node_id has no docstring below it",
+        "slot.undescribed: Undescribed.ratio has no docstring below it",
+        "slot.undescribed: Undescribed.ratio: <class 'float'> has no description in deploy.catalogue.types",
+        "slot.undescribed version 1: the upcaster has no docstring that describes the difference",
     ]
 
 
-def test_a_page_behind_its_types_is_noticed(tmp_path: Path) -> None:
+def test_catalogue_page_file_that_lacks_an_event_type_differs_from_the_generated_page(tmp_path: Path) -> None:
     path = tmp_path / "events.md"
-    fewer = {name: shape for name, shape in CATALOG.items() if name != "slot.withheld"}
+    fewer = {name: shape for name, shape in CATALOG.items() if name != "slot.quarantined"}
     path.write_text(Page(fewer, UPCASTS).text(), encoding="utf-8")
 
-    assert "+### `slot.withheld`" in differences(page().text(), path)
+    assert "+### `slot.quarantined`" in differences(page().text(), path)
     path.write_text(page().text(), encoding="utf-8")
     assert differences(page().text(), path) == []
 
 
-def test_a_page_that_is_not_there_is_noticed(tmp_path: Path) -> None:
+def test_missing_catalogue_file_differs_from_the_generated_page(tmp_path: Path) -> None:
     assert differences(page().text(), tmp_path / "events.md") != []
 
 
-def test_the_class_docstring_of_every_fact_is_its_own() -> None:
+def test_every_fact_class_has_a_docstring_of_its_own() -> None:
     texts = [shape.fact.__doc__ for shape in CATALOG.values()]
 
     assert len(set(texts)) == len(texts)

@@ -4,21 +4,23 @@ import psycopg
 import pytest
 
 from deploy.embedded.postgres import running_postgres
-from events.fitness import UnfitServer, refuse_unfit_server
+from events.ledger.fitness import UnfitServer, refuse_unfit_server
 from tests.servers.postgres import Database, server_folder
 
 
-async def test_a_fit_server_is_accepted(conn: psycopg.AsyncConnection) -> None:
+async def test_postgres_server_that_meets_all_requirements_is_accepted(conn: psycopg.AsyncConnection) -> None:
     await refuse_unfit_server(conn)
 
 
-async def test_a_superuser_is_refused(database: Database) -> None:
+async def test_connection_as_a_superuser_is_rejected_as_unfit(database: Database) -> None:
     async with await psycopg.AsyncConnection.connect(database.admin_dsn) as conn:
         with pytest.raises(UnfitServer, match="superuser"):
             await refuse_unfit_server(conn)
 
 
-async def test_every_reason_is_named_at_once(postgres_programs: Path) -> None:
+async def test_postgres_server_that_misses_several_requirements_is_rejected_with_all_reasons(
+    postgres_programs: Path,
+) -> None:
     settings = {"max_prepared_transactions": "5", "fsync": "off"}
     with (
         server_folder() as folder,
@@ -37,12 +39,14 @@ async def test_every_reason_is_named_at_once(postgres_programs: Path) -> None:
     ]  # fmt: skip
 
 
-async def test_a_standby_is_refused(postgres_programs: Path) -> None:
+async def test_standby_server_is_rejected_as_unfit(postgres_programs: Path) -> None:
     with server_folder() as folder:
         settings = {"fsync": "off"}
         with running_postgres(folder / "pg", folder / "run", settings=settings, programs=postgres_programs):
             pass
-        (folder / "pg" / "data" / "standby.signal").touch()  # on its own data it replays for ever
+        (
+            folder / "pg" / "data" / "standby.signal"
+        ).touch()  # Without a primary, the server stays in recovery permanently.
         with running_postgres(
             folder / "pg", folder / "run", settings=settings, programs=postgres_programs
         ) as server:

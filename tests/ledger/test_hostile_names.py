@@ -1,13 +1,12 @@
-"""What runs as the ledger's owner finds its functions where no caller can put others."""
+"""Functions that run as the ledger's owner resolve names only in schemas where no caller can create objects."""
 
 import psycopg
 import pytest
 
-from events.append import append, take_key
-from events.append_many import append_many
-from events.merkle import EventRow, leaf_of
+from events.ledger.append import append, take_key
+from events.ledger.merkle import EventRow, leaf_of
 from tests.ledger.given import because, on, plain, takes
-from tests.ledger.test_batches import KEY, command
+from tests.ledger.test_keys import KEY
 from tests.servers.postgres import Database
 
 HOSTILE = """
@@ -25,8 +24,8 @@ create operator hostile.<> (function = hostile.never, leftarg = text, rightarg =
 
 
 @pytest.fixture
-async def misled(conn: psycopg.AsyncConnection, database: Database) -> psycopg.AsyncConnection:
-    """A session that finds another's functions and operators before the server's own."""
+async def hostile_session(conn: psycopg.AsyncConnection, database: Database) -> psycopg.AsyncConnection:
+    """A session that resolves hostile functions and operators before the server's own."""
     with psycopg.connect(database.admin_dsn) as admin:
         admin.execute(HOSTILE)
     await conn.execute("set search_path = hostile, pg_catalog")
@@ -37,38 +36,34 @@ async def misled(conn: psycopg.AsyncConnection, database: Database) -> psycopg.A
     return conn
 
 
-@pytest.mark.parametrize("calls", [1, 8])  # once planned anew, and often enough for a cached plan
-async def test_nothing_that_append_stores_comes_from_a_function_of_the_callers(
-    misled: psycopg.AsyncConnection, calls: int
+@pytest.mark.parametrize("calls", [1, 8])  # once with a custom plan, and often enough for a cached one
+async def test_append_with_a_hostile_search_path_calls_no_hostile_function(
+    hostile_session: psycopg.AsyncConnection, calls: int
 ) -> None:
     for version in range(calls):
-        await append(misled, [on("slot-a", version, takes(f"lab-a/{version}"))], because())
-        await append_many(
-            misled, [command(on("slot-b", version)), command(on(f"slot-c{version}", 0, plain()))]
-        )
-        await misled.commit()
-    assert await take_key(misled, KEY) is None
-    assert len(await append(misled, [on("slot-d", 0)], because(), key=KEY, answer="{}")) == 1
-    await misled.commit()
-    await misled.execute("set search_path = pg_catalog, pg_temp")
+        await append(hostile_session, [on("slot-a", version, takes(f"lab-a/{version}"))], because())
+        await append(hostile_session, [on("slot-b", version)], because())
+        await append(hostile_session, [on(f"slot-c{version}", 0, plain())], because())
+        await hostile_session.commit()
+    assert await take_key(hostile_session, KEY) is None
+    assert len(await append(hostile_session, [on("slot-d", 0)], because(), key=KEY, answer="{}")) == 1
+    await hostile_session.commit()
+    await hostile_session.execute("set search_path = pg_catalog, pg_temp")
 
-    rows = await (await misled.execute("select * from ledger.event order by position")).fetchall()
+    rows = await (await hostile_session.execute("select * from ledger.event order by position")).fetchall()
     events = [EventRow(*row[:-1]) for row in rows]
     assert [event.position for event in events] == list(range(1, 3 * calls + 2))
     assert all(event.recorded_at.year > 1970 for event in events)
     assert [row[-1] for row in rows] == [leaf_of(event) for event in events]
-    key = await (await misled.execute("select principal, answer from ledger.command_key")).fetchone()
+    key = await (await hostile_session.execute("select principal, answer from ledger.command_key")).fetchone()
     assert key == ("caller:alice", "{}")
 
 
-async def test_synchronous_commit_is_on_whatever_the_caller_set(conn: psycopg.AsyncConnection) -> None:
-    """It counts at commit, which is after the call."""
-    for appending in (
-        lambda: append(conn, [on("slot-a", 0)], because()),
-        lambda: append_many(conn, [command(on("slot-b", 0))]),
-    ):
-        await conn.execute("set synchronous_commit = off")
-        await appending()
-        row = await (await conn.execute("show synchronous_commit")).fetchone()
-        assert row == ("on",)
-        await conn.commit()
+async def test_append_after_the_caller_set_synchronous_commit_off_sets_it_to_on(
+    conn: psycopg.AsyncConnection,
+) -> None:
+    """The setting takes effect at commit, which follows the call."""
+    await conn.execute("set synchronous_commit = off")
+    await append(conn, [on("slot-a", 0)], because())
+    row = await (await conn.execute("show synchronous_commit")).fetchone()
+    assert row == ("on",)

@@ -3,9 +3,9 @@ import asyncio
 import psycopg
 import pytest
 
-from events.append import CommandKey, StoredAnswer, append, take_key
-from events.errors import KeyBusy, KeyReused, KeyTaken, VersionConflict
-from events.store import read_stream
+from events.ledger.append import CommandKey, StoredAnswer, append, take_key
+from events.ledger.errors import KeyBusy, KeyReused, KeyTaken, VersionConflict
+from events.ledger.store import read_stream
 from events.values import StreamId
 from tests.ledger.given import because, on
 from tests.servers.postgres import Connect
@@ -14,7 +14,9 @@ KEY = CommandKey("caller:alice", "POST /v1/allocations", "k-1", b"body one")
 OTHER_BODY = KEY._replace(body_hash=b"body two")
 
 
-async def test_a_key_gives_the_first_answer_again(conn: psycopg.AsyncConnection) -> None:
+async def test_idempotency_key_of_a_committed_command_returns_its_stored_answer(
+    conn: psycopg.AsyncConnection,
+) -> None:
     assert await take_key(conn, KEY) is None
     recorded = await append(conn, [on("slot-a", 0), on("slot-b", 0)], because(), key=KEY, answer='{"id": 1}')
     await conn.commit()
@@ -26,7 +28,9 @@ async def test_a_key_gives_the_first_answer_again(conn: psycopg.AsyncConnection)
     assert row == (recorded[0].position, recorded[1].position)
 
 
-async def test_a_key_with_another_body_is_refused(conn: psycopg.AsyncConnection) -> None:
+async def test_idempotency_key_reused_with_a_different_body_is_rejected(
+    conn: psycopg.AsyncConnection,
+) -> None:
     await append(conn, [on("slot-a", 0)], because(), key=KEY, answer="{}")
     await conn.commit()
 
@@ -35,9 +39,11 @@ async def test_a_key_with_another_body_is_refused(conn: psycopg.AsyncConnection)
 
 
 @pytest.mark.parametrize(
-    "other", [KEY._replace(principal="caller:bob"), KEY._replace(route="DELETE /v1/nodes")]
+    "other",
+    [KEY._replace(principal="caller:bob"), KEY._replace(route="DELETE /v1/nodes")],
+    ids=["other-principal", "other-route"],
 )
-async def test_a_key_is_scoped_by_who_sends_it_where(
+async def test_idempotency_key_of_another_principal_or_route_is_unused(
     conn: psycopg.AsyncConnection, other: CommandKey
 ) -> None:
     await append(conn, [on("slot-a", 0)], because(), key=KEY, answer="{}")
@@ -46,7 +52,9 @@ async def test_a_key_is_scoped_by_who_sends_it_where(
     assert await take_key(conn, other) is None
 
 
-async def test_append_refuses_a_key_that_was_answered(conn: psycopg.AsyncConnection) -> None:
+async def test_append_with_an_answered_idempotency_key_is_rejected_with_the_stored_answer(
+    conn: psycopg.AsyncConnection,
+) -> None:
     await append(conn, [on("slot-a", 0)], because(), key=KEY, answer="first")
     await conn.commit()
 
@@ -58,7 +66,9 @@ async def test_append_refuses_a_key_that_was_answered(conn: psycopg.AsyncConnect
     assert len(await read_stream(conn, StreamId("slot-a"))) == 1
 
 
-async def test_a_command_that_changes_nothing_still_answers_its_key(conn: psycopg.AsyncConnection) -> None:
+async def test_append_without_changes_stores_the_answer_of_its_idempotency_key(
+    conn: psycopg.AsyncConnection,
+) -> None:
     await take_key(conn, KEY)
     assert await append(conn, [], because(), key=KEY, answer="nothing to do") == ()
     await conn.commit()
@@ -66,7 +76,9 @@ async def test_a_command_that_changes_nothing_still_answers_its_key(conn: psycop
     assert await take_key(conn, KEY) == StoredAnswer("nothing to do")
 
 
-async def test_a_refusal_gives_the_key_back(conn: psycopg.AsyncConnection) -> None:
+async def test_idempotency_key_of_a_rejected_command_is_unused_after_the_rollback(
+    conn: psycopg.AsyncConnection,
+) -> None:
     await take_key(conn, KEY)
     with pytest.raises(VersionConflict):
         await append(conn, [on("slot-a", 7)], because(), key=KEY, answer="{}")
@@ -75,28 +87,34 @@ async def test_a_refusal_gives_the_key_back(conn: psycopg.AsyncConnection) -> No
     assert await take_key(conn, OTHER_BODY) is None
 
 
-async def test_a_twin_waits_and_gets_the_first_answer(connect: Connect) -> None:
+async def test_concurrent_request_with_the_same_idempotency_key_waits_and_returns_the_first_answer(
+    connect: Connect,
+) -> None:
     first, second, watcher = [await connect() for _ in range(3)]
     await take_key(first, KEY)
-    twin = asyncio.create_task(take_key(second, KEY))
-    await until_one_waits(watcher)
+    second_request = asyncio.create_task(take_key(second, KEY))
+    await until_a_request_waits(watcher)
     await append(first, [on("slot-a", 0)], because(), key=KEY, answer="first")
     await first.commit()
 
-    assert await twin == StoredAnswer("first")
+    assert await second_request == StoredAnswer("first")
 
 
-async def test_a_twin_of_a_refused_command_goes_ahead(connect: Connect) -> None:
+async def test_concurrent_request_with_the_same_idempotency_key_proceeds_after_the_first_is_rolled_back(
+    connect: Connect,
+) -> None:
     first, second, watcher = [await connect() for _ in range(3)]
     await take_key(first, KEY)
-    twin = asyncio.create_task(take_key(second, KEY))
-    await until_one_waits(watcher)
+    second_request = asyncio.create_task(take_key(second, KEY))
+    await until_a_request_waits(watcher)
     await first.rollback()
 
-    assert await twin is None
+    assert await second_request is None
 
 
-async def test_a_twin_that_waited_five_seconds_is_told_to_come_back(connect: Connect) -> None:
+async def test_concurrent_request_with_the_same_idempotency_key_raises_key_busy_after_five_seconds(
+    connect: Connect,
+) -> None:
     first, second = [await connect() for _ in range(2)]
     await first.execute("set idle_in_transaction_session_timeout = 0")
     await take_key(first, KEY)
@@ -108,7 +126,7 @@ async def test_a_twin_that_waited_five_seconds_is_told_to_come_back(connect: Con
     assert 4.5 < asyncio.get_running_loop().time() - began < 7
 
 
-async def until_one_waits(conn: psycopg.AsyncConnection) -> None:
+async def until_a_request_waits(conn: psycopg.AsyncConnection) -> None:
     await conn.set_autocommit(True)
     while await (await conn.execute("select 1 from pg_locks where not granted")).fetchone() is None:
         await asyncio.sleep(0.005)

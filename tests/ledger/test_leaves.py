@@ -1,4 +1,4 @@
-"""The leaf is final: what these bytes are today they are for ever."""
+"""The encoding and the hash of a Merkle leaf are frozen: these bytes never change."""
 
 from datetime import UTC, datetime
 from uuid import UUID
@@ -7,12 +7,12 @@ import psycopg
 import pytest
 
 from events.allocations import AllocationFailed
-from events.append import append
 from events.envelope import Cause
-from events.errors import MalformedAppend
 from events.facts import Reason
-from events.merkle import DeadRow, EventRow, encoding_of, leaf_of
-from events.tail import Tail
+from events.ledger.append import append
+from events.ledger.errors import MalformedAppend
+from events.ledger.merkle import DeadRow, EventRow, encoding_of, leaf_of
+from events.ledger.tail import Tail
 from events.values import Position, ProjectId
 from tests.ledger.given import ALLOCATION, because, on, plain
 from tests.servers.postgres import Database
@@ -28,7 +28,7 @@ ROW = EventRow(
     schema_version=1,
     project=None,
     actor="node:lab-a",
-    why="",
+    reason="",
     correlation_id=TWO,
     causation_id=ONE,
     trace_context=None,
@@ -59,11 +59,13 @@ ROW_ENCODED = (
 )  # fmt: skip
 
 
-def test_the_encoding_of_an_event_is_these_bytes() -> None:
+def test_encoding_of_an_event_row_equals_the_recorded_bytes() -> None:
     assert encoding_of(ROW).hex() == ROW_ENCODED
 
 
-async def test_the_server_encodes_the_same_bytes(conn: psycopg.AsyncConnection) -> None:
+async def test_postgres_encodes_an_event_row_to_the_same_bytes_as_python(
+    conn: psycopg.AsyncConnection,
+) -> None:
     cursor = await conn.execute(
         "select record_send(row(%s::bigint, %s::uuid, %s::text, %s::bigint, %s::text, %s::smallint, %s::text, %s::text,"
         " %s::text, %s::uuid, %s::uuid, %s::text, %s::timestamptz, %s::timestamptz, %s::integer, %s::text, null::bytea))",
@@ -72,7 +74,7 @@ async def test_the_server_encodes_the_same_bytes(conn: psycopg.AsyncConnection) 
     assert [row[0].hex() for row in await cursor.fetchall()] == [ROW_ENCODED.removeprefix("0101")]
 
 
-def test_the_leaves_are_these_hashes() -> None:
+def test_merkle_leaves_of_an_event_and_a_dead_position_equal_the_recorded_hashes() -> None:
     dead = DeadRow(8, datetime(2026, 11, 20, 12, 0, tzinfo=UTC), "tail", 1)
 
     assert leaf_of(ROW).hex() == "553bfd40ec5d5ec580cb0cb4e2d13a52569bbbc4b79cb481ebee4b1bb9280e03"
@@ -107,12 +109,13 @@ async def stored(conn: psycopg.AsyncConnection) -> list[tuple[EventRow, bytes]]:
             "\x01\n",
         ),
     ],
+    ids=["first-year-and-empty", "last-year-and-emoji", "before-1970-and-control-characters"],
 )
-async def test_the_database_and_python_agree_on_awkward_values(
+async def test_merkle_leaf_of_unusual_values_is_the_same_in_postgres_and_in_python(
     conn: psycopg.AsyncConnection, cause: Cause
 ) -> None:
-    awkward = AllocationFailed(ALLOCATION, Reason("é", '\x00"\\ \u2028 \U0001f600'))
-    await append(conn, [on("é-\U0001f600", 0, awkward, plain())], cause)
+    unusual = AllocationFailed(ALLOCATION, Reason("é", '\x00"\\ \u2028 \U0001f600'))
+    await append(conn, [on("é-\U0001f600", 0, unusual, plain())], cause)
 
     rows = await stored(conn)
 
@@ -121,7 +124,7 @@ async def test_the_database_and_python_agree_on_awkward_values(
     assert rows[0][0].observed_at == cause.observed_at
 
 
-async def test_a_dead_position_has_a_leaf_of_its_own(
+async def test_dead_position_is_stored_with_the_merkle_leaf_of_its_row(
     conn: psycopg.AsyncConnection, database: Database
 ) -> None:
     await append(conn, [on("slot-a", 0)], because())
@@ -137,8 +140,10 @@ async def test_a_dead_position_has_a_leaf_of_its_own(
     assert row[2] == "a tail"
 
 
-async def test_a_leaf_that_the_caller_brings_along_is_ignored(conn: psycopg.AsyncConnection) -> None:
-    call = """[{"actor": "a", "why": "w", "leaf": "\\\\x01", "position": 99, "epoch": 9,
+async def test_append_ignores_leaf_position_epoch_and_time_given_by_the_caller(
+    conn: psycopg.AsyncConnection,
+) -> None:
+    call = """[{"actor": "a", "reason": "w", "leaf": "\\\\x01", "position": 99, "epoch": 9,
       "recorded_at": "1999-12-31T23:59:59Z", "correlation_id": "01890000-0000-7000-8000-000000000001",
       "observed_at": "2026-11-20T12:00:00Z", "stream_id": "slot-a", "version": 1, "type": "t", "schema_version": 1,
       "data": "{}", "event_id": "01890000-0000-7000-8000-000000000001"}]"""
@@ -151,13 +156,15 @@ async def test_a_leaf_that_the_caller_brings_along_is_ignored(conn: psycopg.Asyn
     assert row.recorded_at.year > 1999
 
 
-async def test_a_client_of_another_encoding_is_refused(conn: psycopg.AsyncConnection) -> None:
+async def test_append_from_a_client_with_a_non_utf8_encoding_is_rejected(
+    conn: psycopg.AsyncConnection,
+) -> None:
     await conn.execute("set client_encoding = 'LATIN1'")
 
     with pytest.raises(MalformedAppend):
         await append(conn, [on("slot-a", 0)], because())
 
 
-def test_a_stream_is_not_confused_with_its_neighbours() -> None:
-    assert leaf_of(ROW._replace(actor="ab", why="c")) != leaf_of(ROW._replace(actor="a", why="bc"))
+def test_merkle_leaf_depends_on_field_boundaries_and_distinguishes_null_from_empty() -> None:
+    assert leaf_of(ROW._replace(actor="ab", reason="c")) != leaf_of(ROW._replace(actor="a", reason="bc"))
     assert leaf_of(ROW._replace(project=None)) != leaf_of(ROW._replace(project=""))

@@ -1,4 +1,4 @@
-"""A time names the same place in the log for everybody, whoever was slow between the clock and the positions."""
+"""A time maps to one ledger position, even if an appender delays between reading the clock and drawing a position."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ import psycopg
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from events.append import append
-from events.cursors import last_up_to
-from events.moments import SLACK, Settled, position_at, settled
+from events.ledger.append import append
+from events.ledger.cursors import last_up_to
+from events.ledger.moments import SLACK, Settled, position_at, settled
 from events.values import Position
 from tests.ledger.given import because, committed, on
 from tests.servers.postgres import Connect, Database
@@ -20,7 +20,7 @@ BEGAN = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 _FENCE = "select pg_advisory_xact_lock_shared(21328, 1)"
 _DRAW = "select nextval('ledger.position_seq')"
 _INSERT = """
-insert into ledger.event values (%s, gen_random_uuid(), 'node-n' || %s, 1, 'node.expected', 1, null, 'key:x', 'x',
+insert into ledger.event values (%s, gen_random_uuid(), 'node-n' || %s, 1, 'node.registered', 1, null, 'key:x', 'x',
   gen_random_uuid(), null, null, now(), %s, 1, '{}', '')
 """
 SECONDS = st.floats(0, SLACK.total_seconds() - 1, allow_nan=False).map(lambda s: timedelta(seconds=s))
@@ -28,7 +28,7 @@ SECONDS = st.floats(0, SLACK.total_seconds() - 1, allow_nan=False).map(lambda s:
 
 @contextmanager
 def written(database: Database, log: dict[int, datetime]) -> Iterator[None]:
-    """A log with these positions and times."""
+    """Write a ledger with these positions and recording times, and delete it afterwards."""
     with psycopg.connect(database.admin_dsn, autocommit=True) as admin:
         admin.cursor().executemany(_INSERT, [(each, each, time) for each, time in log.items()])
         try:
@@ -37,7 +37,7 @@ def written(database: Database, log: dict[int, datetime]) -> Iterator[None]:
             admin.execute("delete from ledger.event")
 
 
-async def placed(database: Database, moments: list[datetime]) -> list[int]:
+async def positions_at(database: Database, moments: list[datetime]) -> list[int]:
     async with await psycopg.AsyncConnection.connect(database.app_dsn) as conn:
         return [await position_at(conn, moment) for moment in moments]
 
@@ -47,24 +47,24 @@ async def placed(database: Database, moments: list[datetime]) -> list[int]:
     steps=st.lists(
         st.tuples(st.integers(1, 4), st.floats(0, 60).map(lambda s: timedelta(seconds=s)), SECONDS)
     ),
-    asked=st.lists(st.floats(-10, 400), max_size=4),
+    offsets=st.lists(st.floats(-10, 400), max_size=4),
 )
-def test_the_place_of_a_time_is_the_last_event_recorded_until_then(
-    database: Database, steps: list[tuple[int, timedelta, timedelta]], asked: list[float]
+def test_position_at_a_time_is_the_last_event_recorded_up_to_that_time(
+    database: Database, steps: list[tuple[int, timedelta, timedelta]], offsets: list[float]
 ) -> None:
-    """Positions are drawn one after the other, with gaps, and each clock was read up to `SLACK` before."""
+    """Positions are drawn in order, with gaps; each recording time precedes the draw by less than `SLACK`."""
     log: dict[int, datetime] = {}
     position, drawn_at = 0, BEGAN
-    for gap, rest, dawdled in steps:
-        position, drawn_at = position + gap, drawn_at + rest
-        log[position] = drawn_at - dawdled
-    moments = [BEGAN + timedelta(seconds=each) for each in asked] + list(log.values())
+    for gap, pause, delay in steps:
+        position, drawn_at = position + gap, drawn_at + pause
+        log[position] = drawn_at - delay
+    moments = [BEGAN + timedelta(seconds=each) for each in offsets] + list(log.values())
     exact = [max((each for each, time in log.items() if time <= moment), default=0) for moment in moments]
     with written(database, log):
-        assert asyncio.run(placed(database, moments)) == exact
+        assert asyncio.run(positions_at(database, moments)) == exact
 
 
-async def test_a_time_is_settled_when_all_who_may_have_recorded_until_then_have_ended(
+async def test_time_is_settled_once_every_append_that_may_have_recorded_before_it_has_ended(
     database: Database, connect: Connect
 ) -> None:
     appender, reader = await connect(), await connect()
@@ -75,38 +75,42 @@ async def test_a_time_is_settled_when_all_who_may_have_recorded_until_then_have_
         await slow.execute(_FENCE)
         [read] = await one(slow, "select clock_timestamp()")
         await committed(appender, on("node-n2", 0))
-        hung = await look(reader)
-        assert hung.before is None or hung.before <= began
+        held_back = await settled_now(reader)
+        assert held_back.before is None or held_back.before <= began
         [position] = await one(slow, _DRAW)
         await slow.execute(_INSERT, [position, position, read])
         await slow.commit()
-    free = await look(reader)
+    free = await settled_now(reader)
     assert free.before is not None
     assert read < free.before <= free.now
     assert await position_at(reader, read) == position
     assert await position_at(reader, read - timedelta(microseconds=1)) == 1
 
 
-async def test_an_appender_of_the_application_holds_back_only_times_since_it_began(connect: Connect) -> None:
+async def test_open_append_of_the_application_holds_back_only_times_since_its_transaction_began(
+    connect: Connect,
+) -> None:
     appender, reader = await connect(), await connect()
-    before = (await look(reader)).now
+    before = (await settled_now(reader)).now
     [began] = await one(appender, "select now()")
     await append(appender, [on("node-n1", 0)], because())
-    hung = await look(reader)
-    assert hung.before == began > before
+    held_back = await settled_now(reader)
+    assert held_back.before == began > before
     await appender.commit()
-    free = await look(reader)
+    free = await settled_now(reader)
     assert free.before == free.now
 
 
-async def test_an_answer_given_while_appenders_work_stays_true(connect: Connect, database: Database) -> None:
-    """Eight appenders of which some roll back, one that dawdles between the clock and its positions, two readers."""
+async def test_position_at_a_settled_time_never_changes_while_appends_continue(
+    connect: Connect, database: Database
+) -> None:
+    """Eight appenders, some of which roll back, one that delays between the clock and its position, two readers."""
     answers: list[tuple[datetime, int]] = []
     async with asyncio.TaskGroup() as group:
-        asking = [group.create_task(asks(await connect(), answers)) for _ in range(2)]
+        readers = [group.create_task(query_settled_times(await connect(), answers)) for _ in range(2)]
         for number in range(8):
-            group.create_task(appends(await connect(), f"node-n{number}", asking))
-        group.create_task(dawdles(database))
+            group.create_task(append_until_readers_end(await connect(), f"node-n{number}", readers))
+        group.create_task(append_with_delay(database))
     truth = await connect()
     for moment, answered in answers:
         found = await truth.execute(
@@ -115,9 +119,11 @@ async def test_an_answer_given_while_appenders_work_stays_true(connect: Connect,
         assert await found.fetchone() == (answered or None,), moment
 
 
-async def appends(conn: psycopg.AsyncConnection, stream: str, asking: list[asyncio.Task[None]]) -> None:
+async def append_until_readers_end(
+    conn: psycopg.AsyncConnection, stream: str, readers: list[asyncio.Task[None]]
+) -> None:
     version = 0
-    while not all(each.done() for each in asking):
+    while not all(each.done() for each in readers):
         if version % 7 == 3:
             await append(conn, [on(stream, version)], because())
             await conn.rollback()
@@ -125,7 +131,7 @@ async def appends(conn: psycopg.AsyncConnection, stream: str, asking: list[async
         version += 1
 
 
-async def dawdles(database: Database) -> None:
+async def append_with_delay(database: Database) -> None:
     async with await psycopg.AsyncConnection.connect(database.admin_dsn) as slow:
         for _ in range(5):
             await slow.execute(_FENCE)
@@ -136,16 +142,16 @@ async def dawdles(database: Database) -> None:
             await slow.commit()
 
 
-async def asks(conn: psycopg.AsyncConnection, answers: list[tuple[datetime, int]]) -> None:
-    """Ask for the present over and over, and take each answer as soon as there is one."""
+async def query_settled_times(conn: psycopg.AsyncConnection, answers: list[tuple[datetime, int]]) -> None:
+    """Query the position of the current time repeatedly, each time as soon as that time is settled."""
     for _ in range(20):
-        moment = (await look(conn)).now
-        while (before := (await look(conn)).before) is None or before <= moment:
+        moment = (await settled_now(conn)).now
+        while (before := (await settled_now(conn)).before) is None or before <= moment:
             await asyncio.sleep(0)
         answers.append((moment, await position_at(conn, moment)))
 
 
-async def test_the_last_event_up_to_a_gap_is_the_one_before_it(connect: Connect) -> None:
+async def test_last_event_up_to_a_position_without_event_is_the_event_before_it(connect: Connect) -> None:
     conn = await connect()
     [first] = await committed(conn, on("node-n1", 0))
     assert await last_up_to(conn, Position(0)) is None
@@ -160,7 +166,7 @@ async def one(conn: psycopg.AsyncConnection, query: str) -> tuple[datetime]:
     return row
 
 
-async def look(conn: psycopg.AsyncConnection) -> Settled:
-    """In a transaction of its own, as is asked for."""
+async def settled_now(conn: psycopg.AsyncConnection) -> Settled:
+    """Return the settled time, read in a new transaction as `settled` requires."""
     await conn.rollback()
     return await settled(conn)

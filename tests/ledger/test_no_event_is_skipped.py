@@ -1,7 +1,7 @@
-"""P11: whatever befalls sixteen writers, every reader sees each event once and in its streams' order.
+"""P11: every reader sees each event once and in stream order while faults are injected into sixteen writers.
 
-A tenth of the promise's 100,000 events in the usual run, all of them in `./dev torture --only P11`. A run that carried
-too little load, or in which one of the faulty readers lost nothing, proves nothing and fails.
+The usual run appends a tenth of the promise's 100,000 events, `./dev torture --only P11` all of them. A run with too
+little load, or in which a faulty reader lost no event, proves nothing and fails.
 """
 
 import asyncio
@@ -16,26 +16,26 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from control_plane.schema import migrate
 from deploy.embedded.postgres import PostgresServer, running_postgres
-from deploy.embedded.schema import migrate
-from events.tail import Tail
+from events.ledger.tail import Tail
 from tests import torture
-from tests.ledger.skipping.crew import FAULTS, Crew, crew
-from tests.ledger.skipping.journal import Account
-from tests.ledger.skipping.readers import (
+from tests.ledger.skipped_events.crew import FAULTS, Crew, crew
+from tests.ledger.skipped_events.journal import Account
+from tests.ledger.skipped_events.readers import (
     Progress,
     Seen,
     by_batches,
     by_final,
+    by_random_batches,
     faulty_readers,
     follow,
-    restlessly,
 )
 from tests.servers.postgres import Database, server_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 DRAWN_AHEAD = 32
-"""A sequence writes this many numbers in advance to the server's log, and goes on behind them after a crash."""
+"""Numbers of a sequence that PostgreSQL logs in advance; after a crash the sequence continues behind them."""
 
 
 @pytest.fixture
@@ -44,44 +44,44 @@ def writers(database: Database, tmp_path: Path) -> Iterator[Crew]:
         yield made
 
 
-async def test_every_reader_sees_each_event_once_whatever_befalls_the_writers(
+async def test_every_reader_sees_each_event_once_while_writers_are_killed_stopped_and_disconnected(
     database: Database, writers: Crew
 ) -> None:
     count, progress, began = torture.count(100_000), Progress(), time.monotonic()
     async with (
-        readers(database, progress, writers.dice.getrandbits(32)) as reading,
+        readers(database, progress, writers.rng.getrandbits(32)) as reading,
         asyncio.TaskGroup() as group,
     ):
         faulty = group.create_task(faulty_readers(database, progress))
-        reading["late"] = group.create_task(late(database, progress, count // 2))
-        await befall(writers, progress, count)
+        reading["late"] = group.create_task(run_late_reader(database, progress, count // 2))
+        await inject_faults(writers, progress, count)
         account = await writers.finish()
         seconds = time.monotonic() - began
         progress.end = await drawn(database)
     seen = {reader: task.result() for reader, task in reading.items()}
     lost = {reader: len(positions(seen["early"]) - found) for reader, found in faulty.result().items()}
     print(f"{len(seen['early'])} events of {account.commands} commands, {account.refused} of them refused,")
-    print(f"in {seconds:.1f} s; befallen: {dict(writers.befallen)}; lost by faulty readers: {lost}")
+    print(f"in {seconds:.1f} s; injected: {dict(writers.injected)}; lost by faulty readers: {lost}")
 
-    assert_all_saw_the_same(seen)
-    assert_each_once_and_in_order(seen["early"])
+    assert_equal_readers(seen)
+    assert_once_and_in_order(seen["early"])
     await assert_accounted_for(database, seen["early"], account)
-    assert_load(account, writers, count)
+    assert_sufficient_load(account, writers, count)
     assert all(lost.values()), f"each of these readers must lose events here: {lost}"
-    assert lost["naive"] > count / 100, "hardly an event was committed behind a later one"
-    assert count <= len(seen["early"]) > 100 * seconds, "no load"
+    assert lost["naive"] > count / 100, "too few events were committed after an event with a higher position"
+    assert count <= len(seen["early"]) > 100 * seconds, "the load was too low"
 
 
-async def test_every_reader_sees_each_event_once_though_backends_are_killed_and_the_server_recovers(
+async def test_every_reader_sees_each_event_once_while_backends_are_killed_and_the_server_recovers(
     own_server: PostgresServer, tmp_path: Path
 ) -> None:
-    await crash_and_look(own_server, tmp_path, kill_a_backend)
+    await check_readers_during_crashes(own_server, tmp_path, kill_a_backend)
 
 
-async def test_every_reader_sees_each_event_once_though_the_server_is_killed(
+async def test_every_reader_sees_each_event_once_while_the_server_is_killed_and_restarted(
     own_server: PostgresServer, tmp_path: Path
 ) -> None:
-    await crash_and_look(own_server, tmp_path, kill_the_server)
+    await check_readers_during_crashes(own_server, tmp_path, kill_the_server)
 
 
 @pytest.fixture
@@ -100,46 +100,46 @@ def own_server(postgres_programs: Path) -> Iterator[PostgresServer]:
 Crash = Callable[[PostgresServer, Database, random.Random], Awaitable[None]]
 
 
-async def crash_and_look(server: PostgresServer, folder: Path, crash: Crash) -> None:
+async def check_readers_during_crashes(server: PostgresServer, folder: Path, crash: Crash) -> None:
     count, crashes, seed = torture.count(20_000), max(3, torture.count(100) // 3), torture.seed()
     database, progress = Database(server, "sliceplane"), Progress()
     with crew(database, folder, seed) as writers:
         async with readers(database, progress, seed) as reading:
             for number in range(crashes):
-                await seen_so_far(progress, count * (number + 1) // (crashes + 1))
-                await crash(server, database, writers.dice)
-            await seen_so_far(progress, count)
+                await until_seen(progress, count * (number + 1) // (crashes + 1))
+                await crash(server, database, writers.rng)
+            await until_seen(progress, count)
             account = await writers.finish()
             progress.end = await drawn(database)
     seen = {reader: task.result() for reader, task in reading.items()}
 
-    assert_all_saw_the_same(seen)
-    assert_each_once_and_in_order(seen["early"])
+    assert_equal_readers(seen)
+    assert_once_and_in_order(seen["early"])
     await assert_accounted_for(database, seen["early"], account, never_drawn=DRAWN_AHEAD * crashes)
-    assert account.lost > crashes, "the crashes met nobody at work"
+    assert account.lost > crashes, "too few crashes interrupted a writer"
 
 
-async def kill_a_backend(server: PostgresServer, database: Database, dice: random.Random) -> None:
-    """Its shared memory may be harmed, so the server ends every session and recovers."""
+async def kill_a_backend(server: PostgresServer, database: Database, rng: random.Random) -> None:
+    """Kill one backend. Shared memory may be corrupted, so the server ends every session and recovers."""
     query = "select pid from pg_stat_activity where application_name like 'writer%'"
     killed = False
     while not killed:
         await asyncio.sleep(0.01)
-        if pids := await at_work(database, query):
-            with suppress(ProcessLookupError):  # it ended by itself since
-                os.kill(dice.choice(pids), signal.SIGKILL)
+        if pids := await writer_backends(database, query):
+            with suppress(ProcessLookupError):  # It has ended in the meantime.
+                os.kill(rng.choice(pids), signal.SIGKILL)
                 killed = True
 
 
-async def at_work(database: Database, query: str) -> list[int]:
-    """None while the server recovers from the crash before."""
+async def writer_backends(database: Database, query: str) -> list[int]:
+    """Return the process ids of the writers' backends; an empty list while the server recovers."""
     with suppress(psycopg.OperationalError):
         async with await psycopg.AsyncConnection.connect(database.admin_dsn, autocommit=True) as admin:
             return [pid for (pid,) in await (await admin.execute(query)).fetchall()]
     return []
 
 
-async def kill_the_server(server: PostgresServer, database: Database, dice: random.Random) -> None:
+async def kill_the_server(server: PostgresServer, database: Database, rng: random.Random) -> None:
     assert server.process is not None
     server.process.kill()
     await asyncio.to_thread(server.process.wait)
@@ -150,13 +150,13 @@ async def kill_the_server(server: PostgresServer, database: Database, dice: rand
 async def readers(
     database: Database, progress: Progress, seed: int
 ) -> AsyncIterator[dict[str, asyncio.Task[list[Seen]]]]:
-    """Three that follow the log from its start. The block ends when they have come to its end."""
-    names = ("early", "restless", "asking")
-    early, restless, asking = tails = [Tail(database.app_dsn, name) for name in names]
+    """Run three readers from the start of the ledger. The block ends when they have reached its end."""
+    names = ("early", "random batches", "final position")
+    early, in_batches, at_final = tails = [Tail(database.app_dsn, name) for name in names]
     steps = {
         "early": by_batches(early),
-        "restless": restlessly(restless, random.Random(seed)),
-        "asking": by_final(asking, database.app_dsn),
+        "random batches": by_random_batches(in_batches, random.Random(seed)),
+        "final position": by_final(at_final, database.app_dsn),
     }
     try:
         async with asyncio.TaskGroup() as group:
@@ -169,9 +169,9 @@ async def readers(
             await tail.close()
 
 
-async def late(database: Database, progress: Progress, count: int) -> list[Seen]:
-    """One who begins when the others are in the middle."""
-    await seen_so_far(progress, count)
+async def run_late_reader(database: Database, progress: Progress, count: int) -> list[Seen]:
+    """Run a reader that starts after `count` events."""
+    await until_seen(progress, count)
     tail = Tail(database.app_dsn, "late")
     try:
         return await follow(by_batches(tail), progress, [])
@@ -179,16 +179,16 @@ async def late(database: Database, progress: Progress, count: int) -> list[Seen]
         await tail.close()
 
 
-async def befall(writers: Crew, progress: Progress, count: int) -> None:
-    faults = [*FAULTS] * max(2, count // 10_000) + ["outstay"] * max(1, count // 25_000)
-    writers.dice.shuffle(faults)
+async def inject_faults(writers: Crew, progress: Progress, count: int) -> None:
+    faults = [*FAULTS] * max(2, count // 10_000) + ["stop_until_timeout"] * max(1, count // 25_000)
+    writers.rng.shuffle(faults)
     for number, fault in enumerate(faults):
-        await seen_so_far(progress, count * (number + 1) // (len(faults) + 1))
-        await writers.suffer(fault)
-    await seen_so_far(progress, count)
+        await until_seen(progress, count * (number + 1) // (len(faults) + 1))
+        await writers.inject(fault)
+    await until_seen(progress, count)
 
 
-async def seen_so_far(progress: Progress, count: int) -> None:
+async def until_seen(progress: Progress, count: int) -> None:
     while len(progress.seen) < count:
         await asyncio.sleep(0.01)
 
@@ -204,14 +204,14 @@ def positions(seen: list[Seen]) -> set[int]:
     return {event.position for event in seen}
 
 
-def assert_all_saw_the_same(seen: dict[str, list[Seen]]) -> None:
+def assert_equal_readers(seen: dict[str, list[Seen]]) -> None:
     everything = set().union(*seen.values())
     missed = {reader: sorted(everything.difference(events))[:5] for reader, events in seen.items()}
     assert not any(missed.values()), f"events were skipped: {missed}"
     assert all(events == seen["early"] for events in seen.values())
 
 
-def assert_each_once_and_in_order(seen: list[Seen]) -> None:
+def assert_once_and_in_order(seen: list[Seen]) -> None:
     order = [event.position for event in seen]
     assert order == sorted(set(order))
     streams: dict[str, list[int]] = {}
@@ -223,7 +223,7 @@ def assert_each_once_and_in_order(seen: list[Seen]) -> None:
 async def assert_accounted_for(
     database: Database, seen: list[Seen], account: Account, *, never_drawn: int = 0
 ) -> None:
-    """Every position drawn is an event or dead, and dead only where its writer rolled back or was killed."""
+    """Check that every drawn position is an event or dead, and dead only if its writer rolled back or was killed."""
     async with await psycopg.AsyncConnection.connect(database.app_dsn, autocommit=True) as conn:
         rows = await (await conn.execute("select position from ledger.dead_position")).fetchall()
     dead, written = {position for (position,) in rows}, positions(seen)
@@ -231,12 +231,12 @@ async def assert_accounted_for(
     assert written | dead == set(range(1, await drawn(database) + 1))
     assert not written & dead
     unexplained = dead - account.undone - account.unsure
-    assert len(unexplained) <= account.unanswered + never_drawn, "a refused command burned a position"
+    assert len(unexplained) <= account.unanswered + never_drawn, "a rejected append drew a position"
 
 
-def assert_load(account: Account, writers: Crew, count: int) -> None:
+def assert_sufficient_load(account: Account, writers: Crew, count: int) -> None:
     assert account.commands > count / 5
     assert account.refused > count / 100
     assert len(account.undone) > count / 50
     assert account.lost > count / 2000
-    assert set(writers.befallen) == {*FAULTS, "outstay"}
+    assert set(writers.injected) == {*FAULTS, "stop_until_timeout"}

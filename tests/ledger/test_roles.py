@@ -1,8 +1,8 @@
-"""The application's role can do no harm to the log, and no other role can stop it (P14).
+"""The application's role cannot damage the ledger, and no other role can block it (P14).
 
-What is there to be protected is asked of the database itself, so that a table, sequence or function that a migration
-adds is covered from its first day. Three roles try: the application's own, a stranger who may connect, and a
-reader of all data. Every attempt runs in a transaction that is rolled back, so that one which passes does no harm here.
+The tests read the list of protected objects from the database, so that they cover every table, sequence and function
+that a migration adds. Three roles try: the application's own, an unprivileged role that may connect, and a role that
+may read all data. Every attempt runs in a transaction that is rolled back, so that one that succeeds changes nothing.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ from tests.servers.postgres import Database, cloned
 OWNER: Final = "sliceplane_owner"
 PASSWORD: Final = "of-a-test"
 OTHERS: Final[dict[str, LiteralString]] = {
-    "test_stranger": "",
+    "test_unprivileged": "",
     "test_reader": "grant pg_read_all_data to test_reader",
 }
 ROLES: Final = (APP_ROLE, *OTHERS)
@@ -59,7 +59,7 @@ SCHEMA_CHANGES: Final = (
     "drop table {table}",
     "drop table {table} cascade",
 )
-AROUND: Final = (
+CIRCUMVENTIONS: Final = (
     "drop schema ledger cascade",
     "alter schema ledger rename to other",
     "create table ledger.mine (x int)",
@@ -102,12 +102,11 @@ AROUND: Final = (
     "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'postgres'",
 )
 OWN_SETTINGS: Final = "alter role sliceplane_app set idle_in_transaction_session_timeout = 0"
-"""PostgreSQL lets every role choose the defaults of its own sessions; append does not rely on any of them."""
+"""PostgreSQL allows every role to change its own session defaults; append relies on none of them."""
 
 MAY_CALL: Final = frozenset(
     {
         "append",
-        "append_many",
         "take_key",
         "note_dead",
         "note_gaps",
@@ -119,15 +118,15 @@ MAY_CALL: Final = frozenset(
         "lead",
     }
 )
-"""The ledger's functions that the application calls; whatever else stands in the schema is the owner's."""
+"""The functions of the schema `ledger` that the application may call; all others are reserved for the owner."""
 
 
 class Role(NamedTuple):
     name: str
     conn: psycopg.Connection
 
-    def passes(self, statement: str) -> bool:
-        """Whether the database lets it through. Raises what else is wrong with the statement."""
+    def succeeds(self, statement: str) -> bool:
+        """Whether the role may run the statement. Raises any error other than insufficient privilege."""
         try:
             with self.conn.transaction(force_rollback=True):
                 self.conn.execute(statement.encode())
@@ -136,12 +135,12 @@ class Role(NamedTuple):
         return True
 
     def allowed(self, statements: Iterable[str]) -> list[str]:
-        return [statement for statement in statements if self.passes(statement)]
+        return [statement for statement in statements if self.succeeds(statement)]
 
 
 @pytest.fixture(scope="module")
 def database(postgres_server: PostgresServer) -> Iterator[Database]:
-    """One for all of these: what is refused changes nothing."""
+    """One database for the whole module: a rejected statement changes nothing."""
     with cloned(postgres_server) as database, psycopg.connect(database.admin_dsn, autocommit=True) as admin:
         for name, rights in OTHERS.items():
             admin.execute(sql.SQL("create role {} login password {}").format(sql.Identifier(name), PASSWORD))
@@ -192,7 +191,7 @@ SCHEMAS: Final = "select oid from pg_namespace where nspname !~ '^pg_' and nspna
 
 
 def tables(admin: psycopg.Connection, schema: LiteralString = "ledger") -> list[tuple[str, str]]:
-    """Each table of a schema with its first column."""
+    """Return each table of a schema with its first column."""
     found = admin.execute(
         "select c.oid::regclass::text, a.attname from pg_class c join pg_attribute a on a.attrelid = c.oid"
         " where c.relnamespace = %s::regnamespace and c.relkind in ('r', 'p') and a.attnum = 1 order by 1",
@@ -208,14 +207,18 @@ def attempts(templates: Iterable[str], found: Iterable[tuple[str, str]], role: R
             yield template.format(table=table, column=column, role=role.name)
 
 
-def test_no_role_writes_locks_or_changes_a_table_of_the_ledger(admin: psycopg.Connection, role: Role) -> None:
+def test_every_role_is_denied_writing_locking_or_changing_ledger_tables(
+    admin: psycopg.Connection, role: Role
+) -> None:
     assert {"ledger.event", "ledger.dead_position", "ledger.head", "ledger.claim"} <= {
         table for table, _ in tables(admin)
     }
     assert role.allowed(attempts(WRITES + SCHEMA_CHANGES, tables(admin), role)) == []
 
 
-def test_the_ledgers_positions_are_drawn_by_append_alone(admin: psycopg.Connection, role: Role) -> None:
+def test_every_role_is_denied_drawing_ledger_positions_outside_append(
+    admin: psycopg.Connection, role: Role
+) -> None:
     sequences = admin.execute(
         "select oid::regclass::text from pg_class where relnamespace = 'ledger'::regnamespace and relkind = 'S'"
     ).fetchall()
@@ -231,7 +234,7 @@ def test_the_ledgers_positions_are_drawn_by_append_alone(admin: psycopg.Connecti
     assert role.allowed(each.format(name) for (name,) in sequences for each in templates) == []
 
 
-def test_no_role_changes_a_function_of_the_ledger(admin: psycopg.Connection, role: Role) -> None:
+def test_every_role_is_denied_changing_ledger_functions(admin: psycopg.Connection, role: Role) -> None:
     functions = admin.execute(
         "select oid::regprocedure::text from pg_proc where pronamespace = 'ledger'::regnamespace"
     ).fetchall()
@@ -245,12 +248,12 @@ def test_no_role_changes_a_function_of_the_ledger(admin: psycopg.Connection, rol
 
     assert functions
     assert role.allowed(each.format(name, role.name) for (name,) in functions for each in templates) == []
-    assert not role.passes(
+    assert not role.succeeds(
         "create or replace function ledger.current_epoch() returns integer language sql return 9"
     )
 
 
-def test_the_application_calls_what_it_needs_of_the_ledger_and_nobody_else_calls_any(
+def test_application_role_may_call_only_the_listed_ledger_functions_and_other_roles_none(
     admin: psycopg.Connection, role: Role
 ) -> None:
     callable_ = admin.execute(
@@ -260,20 +263,24 @@ def test_the_application_calls_what_it_needs_of_the_ledger_and_nobody_else_calls
     ).fetchall()
 
     assert {name for (name,) in callable_} == (MAY_CALL if role.name == APP_ROLE else set())
-    assert not role.passes("select ledger.begin_epoch('mine')")
+    assert not role.succeeds("select ledger.begin_epoch('mine')")
 
 
-def test_no_role_gets_around_the_functions(database: Database, role: Role) -> None:
-    statements = [statement.format(role=role.name, database=database.name) for statement in AROUND]
+def test_every_role_is_denied_statements_that_circumvent_the_ledger_functions(
+    database: Database, role: Role
+) -> None:
+    statements = [statement.format(role=role.name, database=database.name) for statement in CIRCUMVENTIONS]
 
     assert role.allowed(statements) == ([OWN_SETTINGS] if role.name == APP_ROLE else [])
 
-    with pytest.raises(InsufficientPrivilege):  # refused to be tried in a transaction
+    with pytest.raises(InsufficientPrivilege):  # This statement cannot run inside a transaction.
         role.conn.execute("alter system reset application_name")
 
 
-def test_no_role_takes_or_lets_go_of_an_advisory_lock(admin: psycopg.Connection, role: Role) -> None:
-    """The fence is one: a stranger who held it would stop every reader."""
+def test_every_role_is_denied_taking_or_releasing_advisory_locks(
+    admin: psycopg.Connection, role: Role
+) -> None:
+    """The fence is an advisory lock: a role that could hold it would block every reader."""
     functions = admin.execute(
         "select proname, pronargs from pg_proc"
         " where pronamespace = 'pg_catalog'::regnamespace and proname ~ 'advisory'"
@@ -284,7 +291,7 @@ def test_no_role_takes_or_lets_go_of_an_advisory_lock(admin: psycopg.Connection,
     assert role.allowed(f"select {name}({arguments[count]})" for name, count in functions) == []
 
 
-def test_the_application_changes_no_table_of_its_own_working_data(
+def test_application_role_is_denied_schema_changes_of_read_models_and_work_tables(
     admin: psycopg.Connection, role: Role
 ) -> None:
     found = [*tables(admin, "read"), *tables(admin, "work"), *tables(admin, "idle")]
@@ -294,19 +301,22 @@ def test_the_application_changes_no_table_of_its_own_working_data(
         assert role.allowed(attempts(WRITES, found, role)) == []
 
 
-def test_a_stranger_reads_nothing_and_a_reader_everything(
+def test_unprivileged_role_reads_no_table_and_reader_role_reads_every_table(
     admin: psycopg.Connection, database: Database
 ) -> None:
     found = [*tables(admin), *tables(admin, "read"), *tables(admin, "work"), *tables(admin, "idle")]
     reads = [f"select from {table}" for table, _ in found]
 
-    with connected(database, "test_stranger") as stranger, connected(database, "test_reader") as reader:
-        assert stranger.allowed(reads) == []
+    with (
+        connected(database, "test_unprivileged") as unprivileged,
+        connected(database, "test_reader") as reader,
+    ):
+        assert unprivileged.allowed(reads) == []
         assert reader.allowed(reads) == reads
 
 
 @pytest.mark.parametrize("maker", ["postgres", OWNER])
-def test_a_table_of_the_ledger_that_comes_later_is_as_closed(
+def test_ledger_table_created_later_grants_no_write_privileges(
     admin: psycopg.Connection, role: Role, maker: str
 ) -> None:
     with admin.transaction(force_rollback=True):
@@ -321,7 +331,7 @@ def test_a_table_of_the_ledger_that_comes_later_is_as_closed(
     assert rights == (False,)
 
 
-def test_the_owner_owns_all_of_it_and_nobody_can_be_the_owner(admin: psycopg.Connection) -> None:
+def test_owner_role_owns_every_object_and_no_role_is_a_member_of_it(admin: psycopg.Connection) -> None:
     owners = admin.execute(
         f"select distinct owner::regrole::text from ("
         f" select relowner as owner from pg_class where relnamespace in ({SCHEMAS}) and relname !~ '^alembic_version'"
@@ -342,18 +352,18 @@ def test_the_owner_owns_all_of_it_and_nobody_can_be_the_owner(admin: psycopg.Con
     ).fetchone() == (0,)
 
 
-def test_the_application_owns_nothing_and_passes_no_right_on(admin: psycopg.Connection) -> None:
+def test_application_role_owns_no_object_and_no_privilege_is_grantable(admin: psycopg.Connection) -> None:
     owned = "select count(*) from pg_shdepend where refobjid = %s::regrole and deptype = 'o'"
     assert admin.execute(owned, [APP_ROLE]).fetchone() == (0,)
 
-    passed_on = admin.execute(
+    grantable = admin.execute(
         f"select c.oid::regclass::text, acl.privilege_type from pg_class c, aclexplode(c.relacl) acl"
         f" where c.relnamespace in ({SCHEMAS}) and acl.grantee <> c.relowner and acl.is_grantable"
     ).fetchall()
-    assert passed_on == []
+    assert grantable == []
 
 
-def test_nothing_is_granted_to_everybody(admin: psycopg.Connection) -> None:
+def test_public_has_no_privileges(admin: psycopg.Connection) -> None:
     granted = admin.execute(
         f"select nspname, acl.privilege_type from pg_namespace, aclexplode(nspacl) acl"
         f" where oid in ({SCHEMAS}) and acl.grantee = 0"
@@ -371,10 +381,10 @@ def test_nothing_is_granted_to_everybody(admin: psycopg.Connection) -> None:
     assert granted == []
 
 
-def test_what_runs_as_the_owner_looks_for_names_where_no_caller_can_put_them(
+def test_security_definer_functions_of_the_ledger_have_a_fixed_search_path(
     admin: psycopg.Connection,
 ) -> None:
-    """By the function's own setting, or set by its body, which is the cheaper way for one that is called often."""
+    """The path is a setting of the function, or its body sets it, which costs less in a function called often."""
     paths = admin.execute(
         "select proname, 'search_path=pg_catalog, pg_temp' = any(proconfig)"
         " or prosrc ~ 'set_config\\(''search_path'', ''pg_catalog, pg_temp'', true\\)'"
@@ -385,7 +395,7 @@ def test_what_runs_as_the_owner_looks_for_names_where_no_caller_can_put_them(
     assert [name for name, is_pinned in paths if not is_pinned] == []
 
 
-def test_no_trigger_or_rule_stands_on_the_ledger(admin: psycopg.Connection) -> None:
+def test_ledger_tables_have_no_triggers_or_rules(admin: psycopg.Connection) -> None:
     found = admin.execute(
         "select tgname from pg_trigger t join pg_class c on c.oid = tgrelid"
         " where not tgisinternal and relnamespace = 'ledger'::regnamespace"
@@ -395,10 +405,10 @@ def test_no_trigger_or_rule_stands_on_the_ledger(admin: psycopg.Connection) -> N
     assert found == []
 
 
-async def test_a_reader_who_stays_holds_up_no_append(
+async def test_open_transaction_of_the_reader_role_blocks_no_append(
     database: Database, conn: psycopg.AsyncConnection
 ) -> None:
-    """The weakest lock on every table, and an old snapshot, are all that a role without rights to write can hold."""
+    """A role without write privileges can hold at most the weakest lock on every table and an old snapshot."""
     with connected(database, "test_reader") as reader, reader.conn.transaction():
         reader.conn.execute("set transaction isolation level serializable")
         reader.conn.execute("lock table ledger.event, ledger.head, ledger.claim in access share mode")
@@ -406,7 +416,9 @@ async def test_a_reader_who_stays_holds_up_no_append(
         assert len(await committed(conn, on("slot-b", 0))) == 1
 
 
-async def test_a_search_path_of_the_caller_does_not_lead_append_astray(conn: psycopg.AsyncConnection) -> None:
+async def test_append_with_another_search_path_succeeds_and_keeps_that_path(
+    conn: psycopg.AsyncConnection,
+) -> None:
     await conn.execute("set search_path = work, public")
     await conn.commit()
 
@@ -415,7 +427,7 @@ async def test_a_search_path_of_the_caller_does_not_lead_append_astray(conn: psy
     assert row == ("work, public",)
 
 
-async def test_sessions_of_the_application_are_bounded(conn: psycopg.AsyncConnection) -> None:
+async def test_application_sessions_have_idle_and_lock_timeouts(conn: psycopg.AsyncConnection) -> None:
     cursor = await conn.execute(
         "select current_setting('idle_in_transaction_session_timeout'), current_setting('lock_timeout'),"
         " current_setting('default_transaction_isolation')"
@@ -423,7 +435,7 @@ async def test_sessions_of_the_application_are_bounded(conn: psycopg.AsyncConnec
     assert await cursor.fetchone() == ("4s", "5s", "read committed")
 
 
-async def test_the_application_fills_read_models_and_work(
+async def test_application_role_may_write_read_models_and_work_tables(
     admin: psycopg.Connection, conn: psycopg.AsyncConnection
 ) -> None:
     admin.execute("create table read.probe (x int)")

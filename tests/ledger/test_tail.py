@@ -5,13 +5,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from control_plane.schema import migrate
 from deploy.embedded.postgres import running_postgres
-from deploy.embedded.schema import migrate
-from events.append import append
 from events.envelope import Recorded
 from events.facts import Fact
-from events.fitness import UnfitServer
-from events.tail import Batch, Tail
+from events.ledger.append import append
+from events.ledger.fitness import UnfitServer
+from events.ledger.tail import Batch, Tail
 from events.values import Position
 from tests.ledger.given import because, committed, on, plain
 from tests.servers.postgres import Connect, Database, server_folder
@@ -21,22 +21,22 @@ START = Position(0)
 
 @pytest.fixture
 async def tail(database: Database) -> AsyncIterator[Tail]:
-    tail = Tail(database.app_dsn, "the tail of the test")
+    tail = Tail(database.app_dsn, "test tail")
     yield tail
     await tail.close()
 
 
-def told(batch: Batch) -> tuple[tuple[Recorded[Fact], ...], int]:
-    """All of it but the time."""
+def content(batch: Batch) -> tuple[tuple[Recorded[Fact], ...], int]:
+    """Return the batch without its time."""
     return batch.events, batch.final
 
 
-async def test_an_empty_log_is_final_at_its_start(tail: Tail) -> None:
-    assert told(await tail.batch(START, 10)) == ((), 0)
+async def test_empty_ledger_is_final_at_position_zero(tail: Tail) -> None:
+    assert content(await tail.batch(START, 10)) == ((), 0)
     assert await tail.final() == 0
 
 
-async def test_a_batch_ends_at_its_limit_and_the_next_goes_on(
+async def test_tail_batch_ends_at_its_limit_and_the_next_batch_continues_there(
     tail: Tail, conn: psycopg.AsyncConnection
 ) -> None:
     recorded = await committed(conn, on("slot-a", 0), on("slot-b", 0), on("slot-c", 0))
@@ -48,36 +48,36 @@ async def test_a_batch_ends_at_its_limit_and_the_next_goes_on(
     assert (first.final, second.final, await tail.final()) == (2, 3, 3)
 
 
-async def test_events_behind_an_open_append_are_held_back_until_it_ends(tail: Tail, connect: Connect) -> None:
+async def test_events_after_an_open_append_are_held_back_until_it_ends(tail: Tail, connect: Connect) -> None:
     slow, fast = await connect(), await connect()
     (first,) = await committed(fast, on("slot-a", 0))
     (late,) = await append(slow, [on("slot-b", 0)], because())
     (early,) = await committed(fast, on("slot-c", 0))
 
-    assert told(await tail.batch(START, 10)) == ((first,), 1)
+    assert content(await tail.batch(START, 10)) == ((first,), 1)
     assert await tail.final() <= 1
 
     await slow.commit()
-    assert told(await tail.batch(START, 10)) == ((first, late, early), 3)
+    assert content(await tail.batch(START, 10)) == ((first, late, early), 3)
     assert await tail.final() == 3
 
 
-async def test_a_gap_is_dead_once_its_holders_are_gone(
+async def test_position_gap_is_recorded_as_dead_once_the_append_that_drew_it_is_rolled_back(
     tail: Tail, connect: Connect, conn: psycopg.AsyncConnection
 ) -> None:
     slow, fast = await connect(), await connect()
     await append(slow, [on("slot-b", 0)], because())
     (after,) = await committed(fast, on("slot-c", 0))
-    assert told(await tail.batch(START, 10)) == ((), 0)
+    assert content(await tail.batch(START, 10)) == ((), 0)
 
     await slow.rollback()
 
-    assert told(await tail.batch(START, 10)) == ((after,), 2)
+    assert content(await tail.batch(START, 10)) == ((after,), 2)
     dead = await (await conn.execute("select position, seen_by from ledger.dead_position")).fetchall()
-    assert dead == [(1, "the tail of the test")]
+    assert dead == [(1, "test tail")]
 
 
-async def test_noting_a_gap_waits_for_the_appends_open_then_and_for_none_begun_later(
+async def test_recording_a_dead_gap_waits_for_appends_open_at_that_time_and_not_for_later_ones(
     tail: Tail, connect: Connect
 ) -> None:
     old, younger, youngest, watcher = [await connect() for _ in range(4)]
@@ -86,7 +86,7 @@ async def test_noting_a_gap_waits_for_the_appends_open_then_and_for_none_begun_l
     await append(younger, [on("slot-b", 0)], because())
     await old.rollback()
     noting = asyncio.create_task(tail.batch(START, 10))
-    await until_a_gap_is_being_noted(watcher)
+    await until_a_gap_is_being_recorded(watcher)
 
     await append(youngest, [on("slot-c", 0)], because())
     await younger.commit()
@@ -95,14 +95,14 @@ async def test_noting_a_gap_waits_for_the_appends_open_then_and_for_none_begun_l
     await youngest.commit()
 
 
-async def until_a_gap_is_being_noted(conn: psycopg.AsyncConnection) -> None:
+async def until_a_gap_is_being_recorded(conn: psycopg.AsyncConnection) -> None:
     await conn.set_autocommit(True)
     query = "select 1 from pg_stat_activity where state = 'active' and wait_event = 'PgSleep'"
     while await (await conn.execute(query)).fetchone() is None:
         await asyncio.sleep(0.002)
 
 
-async def test_every_tail_skips_what_one_found_dead(
+async def test_position_found_dead_by_one_tail_is_skipped_by_every_tail(
     tail: Tail, database: Database, conn: psycopg.AsyncConnection
 ) -> None:
     await append(conn, [on("slot-a", 0)], because())
@@ -110,81 +110,81 @@ async def test_every_tail_skips_what_one_found_dead(
     recorded = await committed(conn, on("slot-a", 0))
     other = Tail(database.app_dsn)
 
-    assert told(await tail.batch(START, 10)) == told(await other.batch(START, 10)) == (recorded, 2)
+    assert content(await tail.batch(START, 10)) == content(await other.batch(START, 10)) == (recorded, 2)
     await other.close()
 
 
-async def test_a_position_that_may_still_be_written_is_never_noted_dead(connect: Connect) -> None:
-    slow, liar = await connect(), await connect()
+async def test_position_of_an_open_append_cannot_be_recorded_as_dead(connect: Connect) -> None:
+    slow, faulty = await connect(), await connect()
     await append(slow, [on("slot-a", 0)], because())
 
     with pytest.raises(psycopg.DatabaseError) as refused:
-        await liar.execute("select ledger.note_dead('{1}', 'liar')")
+        await faulty.execute("select ledger.note_dead('{1}', 'faulty')")
 
     assert refused.value.sqlstate == "SP007"
 
 
 @pytest.mark.parametrize("position", [0, 2])
-async def test_a_position_that_was_never_drawn_is_not_noted_dead(
+async def test_position_that_was_never_drawn_cannot_be_recorded_as_dead(
     conn: psycopg.AsyncConnection, position: int
 ) -> None:
     await committed(conn, on("slot-a", 0))
     with pytest.raises(psycopg.DatabaseError) as refused:
-        await conn.execute("select ledger.note_dead(array[%s]::bigint[], 'liar')", [position])
+        await conn.execute("select ledger.note_dead(array[%s]::bigint[], 'faulty')", [position])
     assert refused.value.sqlstate == "SP006"
 
 
-async def test_a_position_with_an_event_is_not_noted_dead(conn: psycopg.AsyncConnection) -> None:
+async def test_position_with_an_event_is_not_recorded_as_dead(conn: psycopg.AsyncConnection) -> None:
     await committed(conn, on("slot-a", 0))
-    row = await (await conn.execute("select ledger.note_dead('{1}', 'liar')")).fetchone()
+    row = await (await conn.execute("select ledger.note_dead('{1}', 'faulty')")).fetchone()
     assert row == ([],)
 
 
-async def test_a_position_that_is_told_as_drawn_is_not_drawn_later(database: Database) -> None:
-    """Others draw as fast as they can, and whoever asks draws as well: what he was told must be lower."""
+async def test_position_reported_as_drawn_is_never_drawn_later(database: Database) -> None:
+    """Concurrent sessions draw positions; a session that also draws must see a reported position below its own."""
     drawing = "select count(nextval('ledger.position_seq')) from generate_series(1, 50000)"
-    asking = (
-        "select count(*) filter (where told >= drawn) from (select ledger.drawn() as told,"
+    comparing = (
+        "select count(*) filter (where reported >= drawn) from (select ledger.drawn() as reported,"
         " nextval('ledger.position_seq') as drawn from generate_series(1, 50000) offset 0) each"
     )
-    asked = asyncio.Event()
+    finished = asyncio.Event()
 
     async def keep_drawing() -> None:
         async with await psycopg.AsyncConnection.connect(database.admin_dsn, autocommit=True) as conn:
-            while not asked.is_set():
+            while not finished.is_set():
                 await conn.execute(drawing)
 
-    async def ask() -> int:
+    async def compare() -> int:
         async with await psycopg.AsyncConnection.connect(database.admin_dsn, autocommit=True) as conn:
-            too_early = [await (await conn.execute(asking)).fetchone() for _ in range(10)]
-        asked.set()
-        return sum(each[0] for each in too_early if each is not None)
+            violations = [await (await conn.execute(comparing)).fetchone() for _ in range(10)]
+        finished.set()
+        return sum(each[0] for each in violations if each is not None)
 
-    async with asyncio.TaskGroup() as together:
-        answer = together.create_task(ask())
+    async with asyncio.TaskGroup() as group:
+        answer = group.create_task(compare())
         for _ in range(3):
-            together.create_task(keep_drawing())
+            group.create_task(keep_drawing())
     assert answer.result() == 0
 
 
-async def test_a_gap_in_which_the_server_finds_an_event_is_read_and_not_passed_over(
+async def test_position_gap_that_an_event_fills_before_it_is_recorded_as_dead_is_read(
     tail: Tail, database: Database, conn: psycopg.AsyncConnection
 ) -> None:
-    """Written past the fence, which only a superuser can, after the tail had looked and before it tells the server."""
+    """A superuser bypasses the fence and writes the event after the tail's read and before it records the gap."""
     (first,) = await committed(conn, on("slot-a", 0))
     async with (
-        await psycopg.AsyncConnection.connect(database.admin_dsn) as sneaking,
-        await psycopg.AsyncConnection.connect(database.admin_dsn) as holding_up,
+        await psycopg.AsyncConnection.connect(database.admin_dsn) as bypassing,
+        await psycopg.AsyncConnection.connect(database.admin_dsn) as blocking,
     ):
-        await sneaking.execute(COPIED)
-        await holding_up.execute("lock table ledger.dead_position in access exclusive mode")
-        looking = asyncio.create_task(tail.batch(START, 10))
-        await until_somebody_waits_for_a_lock(conn)
-        await sneaking.commit()
-        await holding_up.commit()
-        seen = await looking
+        await bypassing.execute(COPIED)
+        await blocking.execute("lock table ledger.dead_position in access exclusive mode")
+        reading = asyncio.create_task(tail.batch(START, 10))
+        await until_a_session_waits_for_a_lock(conn)
+        await bypassing.commit()
+        await blocking.commit()
+        seen = await reading
 
-    assert told(seen) == ((first,), 1)
+    assert content(seen) == ((first,), 1)
     assert [each.position for each in (await tail.batch(START, 10)).events] == [1, 2]
 
 
@@ -196,22 +196,24 @@ insert into ledger.event select (copied.event).* from (
 """
 
 
-async def until_somebody_waits_for_a_lock(conn: psycopg.AsyncConnection) -> None:
+async def until_a_session_waits_for_a_lock(conn: psycopg.AsyncConnection) -> None:
     await conn.set_autocommit(True)
     query = "select 1 from pg_locks where not granted and relation = 'ledger.dead_position'::regclass"
     while await (await conn.execute(query)).fetchone() is None:
         await asyncio.sleep(0.002)
 
 
-async def test_a_snapshot_from_before_the_fence_may_note_nothing(conn: psycopg.AsyncConnection) -> None:
+async def test_repeatable_read_transaction_is_denied_recording_a_dead_position(
+    conn: psycopg.AsyncConnection,
+) -> None:
     await committed(conn, on("slot-a", 0))
     await conn.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
     with pytest.raises(psycopg.DatabaseError) as refused:
-        await conn.execute("select ledger.note_dead('{1}', 'liar')")
+        await conn.execute("select ledger.note_dead('{1}', 'faulty')")
     assert refused.value.sqlstate == "SP006"
 
 
-async def test_a_tail_whose_connection_died_connects_again(
+async def test_tail_reconnects_after_its_connection_is_terminated(
     tail: Tail, database: Database, conn: psycopg.AsyncConnection
 ) -> None:
     recorded = await committed(conn, on("slot-a", 0))
@@ -219,7 +221,7 @@ async def test_a_tail_whose_connection_died_connects_again(
     with psycopg.connect(database.admin_dsn, autocommit=True) as admin:
         admin.execute(
             "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
-            " where datname = current_database() and application_name = 'the tail of the test'"
+            " where datname = current_database() and application_name = 'test tail'"
         )
 
     with pytest.raises(psycopg.OperationalError):
@@ -228,15 +230,15 @@ async def test_a_tail_whose_connection_died_connects_again(
     assert (await tail.batch(START, 10)).events == recorded
 
 
-async def test_a_tail_does_not_follow_an_unfit_server(database: Database) -> None:
+async def test_tail_on_an_unfit_server_raises_unfit_server(database: Database) -> None:
     with pytest.raises(UnfitServer):
         await Tail(database.admin_dsn).batch(START, 10)
 
 
-async def test_what_was_called_final_stays_so_when_a_crash_takes_drawn_positions_back(
+async def test_position_reported_as_final_stays_final_after_a_crash_reverts_drawn_positions(
     postgres_programs: Path,
 ) -> None:
-    """A rolled-back command leaves nothing that the server must write down before it crashes."""
+    """A rolled-back append leaves no WAL record that the server must flush before a crash."""
     settings = {"fsync": "off", "wal_writer_delay": "10s"}
     with (
         server_folder() as folder,
@@ -248,7 +250,7 @@ async def test_what_was_called_final_stays_so_when_a_crash_takes_drawn_positions
         tail = Tail(server.app_dsn)
         async with await psycopg.AsyncConnection.connect(server.app_dsn) as conn:
             await committed(conn, on("slot-a", 0, *[plain()] * 30))
-            # The server wrote down in advance that 33 may be drawn, and now that more may.
+            # The sequence was logged 32 positions in advance; these draws make the server log the next ones.
             await append(conn, [on("slot-b", 0, *[plain()] * 5)], because())
             await conn.rollback()
             final = await tail.final()

@@ -1,7 +1,7 @@
-"""A type that changed its shape twice is read through its upcasters, whatever version a row is of.
+"""An event type with two changes of shape is decoded by its upcasters from every version.
 
-These tests have a catalog of their own, harder to read than any of the product. A berth was once stored with the
-whole place in one field, then with a renamed field, and is today told by quay and number.
+These tests use their own catalog, which needs more upcasting than the product's. Version 1 stores the berth in one
+field and calls the ship a vessel, version 2 renames the vessel, and version 3 stores the berth as quay and number.
 """
 
 import json
@@ -41,13 +41,13 @@ def rename_vessel(shape: JsonObject) -> JsonObject:
 
 
 def split_place(shape: JsonObject) -> JsonObject:
-    """Until version 2 quay and number were one word."""
+    """Until version 2, quay and number were one text."""
     quay, _, number = shape.pop("place").partition("/")
     return {"quay": quay, "number": int(number), "pilot": None, **shape}
 
 
 def join_place(shape: JsonObject) -> JsonObject:
-    """What a release writes that reads version 3 already and writes version 2 still."""
+    """Convert the shape for a release that reads version 3 and still writes version 2."""
     return {"place": f"{shape['quay']}/{shape['number']}", "ship": shape["ship"]}
 
 
@@ -67,11 +67,11 @@ def read(version: int, stored: object, upcasts: Mapping[tuple[str, int], Rewrite
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_every_version_reads_as_the_fact_of_today(version: int) -> None:
+def test_every_stored_version_decodes_to_the_current_fact(version: int) -> None:
     assert read(version, STORED[f"ship.moored/{version}"]) == MOORED
 
 
-def test_what_is_recorded_now_is_of_the_newest_version() -> None:
+def test_fact_is_encoded_in_the_newest_version() -> None:
     assert Shapes(CATALOG, UPCASTS).encode(MOORED) == (
         "ship.moored",
         3,
@@ -80,13 +80,13 @@ def test_what_is_recorded_now_is_of_the_newest_version() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 4])
-def test_a_version_that_this_release_does_not_know_is_unknown_and_not_guessed(version: int) -> None:
+def test_event_with_a_version_outside_the_catalog_raises_unknown_fact(version: int) -> None:
     with pytest.raises(UnknownFact, match=rf"ship\.moored' version {version}$"):
         read(version, STORED["ship.moored/3"])
 
 
 @pytest.mark.parametrize(
-    ("version", "stored", "why"),
+    ("version", "stored", "reason"),
     [
         (1, {"place": "north/7"}, "the upcaster from version 1 failed with KeyError 'vessel'"),
         (1, {"place": "north", "vessel": "Vasa"}, "the upcaster from version 2 failed with invalid literal"),
@@ -96,39 +96,51 @@ def test_a_version_that_this_release_does_not_know_is_unknown_and_not_guessed(ve
         (3, {"quay": "north", "number": 7}, "missing required field `ship`"),
         (1, ["north/7", "Vasa"], "Expected `object`, got `array`"),
     ],
+    ids=[
+        "field-missing-for-first-upcaster",
+        "value-invalid-for-second-upcaster",
+        "type-invalid-for-upcaster",
+        "null-in-required-field",
+        "unknown-field",
+        "required-field-missing",
+        "not-an-object",
+    ],
 )
-def test_a_row_that_is_not_of_its_version_is_named_with_the_reason(
-    version: int, stored: object, why: str
+def test_row_that_does_not_match_its_version_raises_unreadable_fact_with_the_reason(
+    version: int, stored: object, reason: str
 ) -> None:
-    with pytest.raises(UnreadableFact, match=rf"^ship\.moored version {version} cannot be read: .*{why}"):
+    with pytest.raises(UnreadableFact, match=rf"^ship\.moored version {version} cannot be read: .*{reason}"):
         read(version, stored)
 
 
-@pytest.mark.parametrize("stored", ["", "{", '{"quay":"north"'])
+@pytest.mark.parametrize("stored", ["", "{", '{"quay":"north"'], ids=["empty", "brace", "truncated"])
 @pytest.mark.parametrize("version", [1, 3])
-def test_a_row_that_is_no_json_is_named(version: int, stored: str) -> None:
+def test_row_that_is_not_json_raises_unreadable_fact(version: int, stored: str) -> None:
     with pytest.raises(UnreadableFact, match=rf"^ship\.moored version {version} cannot be read: Input data"):
         Shapes(CATALOG, UPCASTS).decode("ship.moored", version, stored)
 
 
 @pytest.mark.parametrize(
-    ("nonsense", "why"),
+    ("invalid", "reason"),
     [
         (lambda shape: {**shape, "number": "seven"}, r"Expected `int`, got `str` - at `\$\.number`"),
         (lambda _: {}, "missing required field `quay`"),
-        (lambda _: None, "the upcaster from version 2 returned no object"),
-        (lambda shape: [shape], "the upcaster from version 2 returned no object"),
+        (lambda _: None, "the upcaster from version 2 returned no JSON object"),
+        (lambda shape: [shape], "the upcaster from version 2 returned no JSON object"),
     ],
+    ids=["wrong-type", "empty-object", "none", "list"],
 )
 @pytest.mark.parametrize("version", [1, 2])
-def test_an_upcaster_that_returns_nonsense_is_found_out(version: int, nonsense: Rewrite, why: str) -> None:
-    broken = {**UPCASTS, ("ship.moored", 2): lambda shape: nonsense(split_place(shape))}
+def test_upcaster_that_returns_an_invalid_shape_raises_unreadable_fact(
+    version: int, invalid: Rewrite, reason: str
+) -> None:
+    broken = {**UPCASTS, ("ship.moored", 2): lambda shape: invalid(split_place(shape))}
 
-    with pytest.raises(UnreadableFact, match=rf"^ship\.moored version {version} cannot be read: .*{why}"):
+    with pytest.raises(UnreadableFact, match=rf"^ship\.moored version {version} cannot be read: .*{reason}"):
         read(version, STORED[f"ship.moored/{version}"], broken)
 
 
-def test_tables_that_do_not_fit_are_refused_with_every_reason_at_once() -> None:
+def test_inconsistent_catalog_and_upcasters_are_rejected_with_every_reason() -> None:
     catalog = {
         "ship.moored": Shape(4, ShipMoored),
         "ship.berthed": Shape(1, ShipMoored),
@@ -150,11 +162,11 @@ def test_tables_that_do_not_fit_are_refused_with_every_reason_at_once() -> None:
         "ship.moored version 3 has no upcaster to version 4",
         "ship.moored has an upcaster from version 4, and its newest is 4",
         "ship.sailed has an upcaster from version 0, and its newest is 1",
-        "ship.sailed has no version before 1 that could still be written",
+        "ship.sailed has no version before 1 that could still be written; remove still_written",
         "there is an upcaster of ship.sunk, which is not in the catalog",
         "ShipMoored is stored both as ship.moored and as ship.berthed",
-        "Ship has version 0, and versions count from 1",
-        "'Ship' is no name such as slot.claimed",
+        "Ship has version 0; versions begin at 1",
+        "'Ship' is not a valid event type such as slot.claimed",
     }
     assert all(objection in str(refused.value) for objection in refused.value.objections)
 
@@ -162,7 +174,7 @@ def test_tables_that_do_not_fit_are_refused_with_every_reason_at_once() -> None:
 ROLLING_OUT = CATALOG | {"ship.moored": Shape(3, ShipMoored, still_written=join_place)}
 
 
-def test_the_release_that_brings_a_shape_reads_it_and_writes_the_one_before() -> None:
+def test_release_that_introduces_a_version_reads_it_and_writes_the_previous_one() -> None:
     shapes = Shapes(ROLLING_OUT, UPCASTS)
     name, version, stored = shapes.encode(MOORED)
 
@@ -171,20 +183,20 @@ def test_the_release_that_brings_a_shape_reads_it_and_writes_the_one_before() ->
     assert shapes.decode("ship.moored", 3, canonical(MOORED)) == MOORED
 
 
-def test_the_release_before_reads_all_that_the_release_that_brings_a_shape_writes() -> None:
-    class ShipMooredThen(Fact, frozen=True):
+def test_previous_release_reads_every_event_of_the_release_that_introduces_a_version() -> None:
+    class ShipMooredBefore(Fact, frozen=True):
         place: str
         ship: str
 
     before = Shapes(
-        {"ship.moored": Shape(2, ShipMooredThen)}, {("ship.moored", 1): UPCASTS["ship.moored", 1]}
+        {"ship.moored": Shape(2, ShipMooredBefore)}, {("ship.moored", 1): UPCASTS["ship.moored", 1]}
     )
 
-    read_then = before.decode(*Shapes(ROLLING_OUT, UPCASTS).encode(MOORED))
-    assert read_then == ShipMooredThen(place="north/7", ship="Vasa")
+    decoded = before.decode(*Shapes(ROLLING_OUT, UPCASTS).encode(MOORED))
+    assert decoded == ShipMooredBefore(place="north/7", ship="Vasa")
 
 
-def test_a_fact_that_the_older_shape_would_cut_down_is_refused_and_not_written() -> None:
+def test_fact_that_the_previous_version_cannot_represent_is_rejected() -> None:
     piloted = ShipMoored(quay="north", number=7, ship="Vasa", pilot="Ane")
 
     with pytest.raises(NotYetWritable, match=r"ship\.moored is still written as version 2"):
@@ -204,56 +216,59 @@ def without(entries: Mapping[str, object], key: str) -> dict[str, object]:
     return {other: entry for other, entry in entries.items() if other != key}
 
 
-def test_a_corpus_with_every_version_has_nothing_to_object_to() -> None:
+def test_corpus_with_every_version_has_no_objections() -> None:
     assert list(GOLDEN.objections()) == []
     assert list(replace(GOLDEN, catalog=ROLLING_OUT).objections()) == []
 
 
 @pytest.mark.parametrize("key", STORED)
-def test_every_version_up_to_todays_needs_its_example(key: str) -> None:
+def test_corpus_without_an_example_of_a_version_names_the_missing_example(key: str) -> None:
     assert f"{key} has no example in facts.json" in replace(GOLDEN, stored=without(STORED, key)).objections()
 
 
-def test_an_example_that_nothing_reads_any_more_is_missed() -> None:
-    forgetful = replace(GOLDEN, catalog={"ship.moored": CATALOG["ship.moored"]})
+def test_corpus_with_an_example_outside_the_catalog_names_it() -> None:
+    reduced = replace(GOLDEN, catalog={"ship.moored": CATALOG["ship.moored"]})
 
-    assert list(forgetful.objections()) == [
-        "ship.sailed/1 has an example in facts.json, and nothing reads it"
+    assert list(reduced.objections()) == [
+        "ship.sailed/1 has an example in facts.json, but the catalog cannot decode it"
     ]
 
 
 @pytest.mark.parametrize("key", STORED)
-def test_a_released_example_never_changes(key: str) -> None:
+def test_corpus_with_a_changed_released_example_names_it(key: str) -> None:
     changed = replace(GOLDEN, stored=STORED | {key: {**STORED[key], "ship": "Mary Rose"}})
 
-    assert f"{key} was released with another example, and no example ever changes" in changed.objections()
+    assert (
+        f"{key} differs from its released example; a released example must never change"
+        in changed.objections()
+    )
 
 
-def test_a_new_example_is_told_its_line_of_the_release_list() -> None:
+def test_corpus_with_a_new_example_shows_the_line_missing_in_released_json() -> None:
     unlisted = {key: digest for key, digest in GOLDEN.released.items() if key != "ship.sailed/1"}
 
     (objection,) = replace(GOLDEN, released=unlisted).objections()
     assert objection == (
-        "ship.sailed/1 is new and lacks its line in released.json,"
+        "ship.sailed/1 is new; add its line to released.json:"
         f' "ship.sailed/1": "{GOLDEN.released["ship.sailed/1"]}"'
     )
 
 
-def test_an_upcaster_that_changes_its_mind_about_history_is_seen() -> None:
-    def split_otherwise(shape: JsonObject) -> JsonObject:
+def test_corpus_with_a_changed_upcaster_names_every_affected_version() -> None:
+    def split_differently(shape: JsonObject) -> JsonObject:
         return split_place(shape) | {"quay": "south"}
 
-    changed = replace(GOLDEN, upcasts=UPCASTS | {("ship.moored", 2): split_otherwise})
+    changed = replace(GOLDEN, upcasts=UPCASTS | {("ship.moored", 2): split_differently})
 
-    assert [objection.partition(" reads as ")[0] for objection in changed.objections()] == [
+    assert [objection.partition(" decodes to ")[0] for objection in changed.objections()] == [
         "ship.moored/1",
         "ship.moored/2",
     ]
 
 
-def test_what_an_older_version_reads_as_must_be_written_down() -> None:
+def test_corpus_without_the_upcast_result_of_an_older_version_shows_the_missing_line() -> None:
     (objection,) = replace(GOLDEN, read_today=without(GOLDEN.read_today, "ship.moored/1")).objections()
     assert objection == (
-        'ship.moored/1 is of an older version and lacks its line in read_today.json, "ship.moored/1": '
+        'ship.moored/1 is an older version; add its line to read_today.json: "ship.moored/1": '
         '{"number":7,"pilot":null,"quay":"north","ship":"Vasa"}'
     )

@@ -1,4 +1,4 @@
-"""Slices as tests want them, alike but for what a test is about."""
+"""Slices as orders describe them, equal except for what a test varies."""
 
 from typing import Final
 
@@ -12,14 +12,14 @@ from events.values import (
     SshPublicKey,
     allocation_id,
 )
-from node_agent.slices import Slice, SliceNetwork, tap_of
+from node_agent.host.slices import Slice, SliceNetwork, tap_of
 from tasks.orders import Machine
 
 FIRST: Final = allocation_id("alc-01jd0000000000000000000001")
 SECOND: Final = allocation_id("alc-01jd0000000000000000000002")
 IMAGE: Final = ImageName("lab-guest")
 KEY: Final = SshPublicKey(
-    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDKsuaAQeJS1YEHu4JbD12QFmMxoljrhK2rxxnRyUc3O somebody"
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDKsuaAQeJS1YEHu4JbD12QFmMxoljrhK2rxxnRyUc3O user"
 )
 
 

@@ -1,9 +1,9 @@
-"""An image that nobody boots."""
+"""An image that is never booted."""
 
 from pathlib import Path
 from typing import Final
 
-from node_agent.images import Image
+from node_agent.host.images import Image
 from tests.node.guests import IMAGE
 
 LAB_GUEST: Final = Image(IMAGE, Path("/images/vmlinuz"), Path("/images/initrd.gz"), "console=ttyS0")

@@ -1,14 +1,13 @@
 """Trees of sysfs, kept in `trees/` as one line of JSON for each PCI function, and laid out as files and links.
 
-Where each comes from:
+`cloud` was recorded: a virtual machine with virtio devices and no IOMMU, Linux 6.18, with all its functions and, for
+each, the files that are read.
 
-- `cloud` was recorded: a virtual machine with virtio devices and no IOMMU, Linux 6.18. All its functions are in it,
-  and of each the files that are read.
-- `hgx`, `bluefield` and `workstation` were composed and never recorded, since no such machine was at hand: ids and
-  classes from the PCI ID database, bus numbers of the first as NVIDIA documents them for its eight-GPU H100 systems,
-  files and their words as the kernel documents them (ABI/testing/sysfs-bus-pci, ABI/testing/sysfs-class-net, and
-  networking/switchdev and mlx5's commit "Move to use common phys port names for vport representors" for the names of
-  representors). They show that documented words are understood, and not what a machine shows.
+`hgx`, `bluefield` and `workstation` were composed and never recorded, since no such machine was available: ids and
+classes from the PCI ID database, bus numbers of the first as NVIDIA documents them for its eight-GPU H100 systems,
+files and their content as the kernel documents them (ABI/testing/sysfs-bus-pci, ABI/testing/sysfs-class-net, and
+networking/switchdev and mlx5's commit "Move to use common phys port names for vport representors" for the names of
+representors). They prove that documented content is parsed, and not what a machine shows.
 """
 
 import json
@@ -22,7 +21,7 @@ _LINK: Final = "-> "
 
 
 def lay_out(tree: str, root: Path) -> Path:
-    """The tree as sysfs would show it below `root`, which is returned."""
+    """Lay out the tree as sysfs would show it below `root`, and return `root`."""
     for line in (_TREES / f"{tree}.jsonl").read_text().splitlines():
         files: dict[str, str] = json.loads(line)
         address = files.pop("at")
@@ -40,7 +39,7 @@ VF: Final = PciAddress("0000:3b:00.2")
 
 
 def switching(root: Path, number: int) -> Path:
-    """`bluefield`, whose first virtual function has the link of that number as its representor."""
+    """Lay out `bluefield`, with the link of that number as the representor of its first virtual function."""
     for port in lay_out("bluefield", root).glob("devices/*/net/eth0/ifindex"):
         port.write_text(f"{number}\n")
     return root

@@ -1,4 +1,4 @@
-"""Any place that settings could give a machine."""
+"""Any place that settings can give a machine."""
 
 from dataclasses import replace
 from typing import Final
@@ -6,13 +6,13 @@ from typing import Final
 from hypothesis import strategies as st
 
 from events.values import pci_address
-from node_agent.places import HostDevice, Place
+from node_agent.host.host_resources import HostDevice, Place
 
 _ADDRESSES: Final = st.from_regex(r"0000:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", fullmatch=True).map(pci_address)
 
 
 def _named(devices: list[HostDevice]) -> tuple[HostDevice, ...]:
-    """As settings name them: GPUs, fabric, and one card at most."""
+    """Order the devices as settings do: GPUs, fabric, and one card at most."""
     of = {use: [each for each in devices if each.use == use] for use in ("gpu", "fabric", "card")}
     return (*of["gpu"], *of["fabric"], *of["card"][:1])
 
@@ -28,5 +28,5 @@ PLACES: Final = st.builds(
     nodeset=st.none() | st.integers(0, 7).map(str),
     hugepage_kib=st.sampled_from([None, 2048, 1048576]),
     queues=st.integers(1, 4),
-    # A virtual function has queues of its own, and says nothing of them.
+    # A virtual function has its own queues, which its domain does not mention.
 ).map(lambda place: place if place.vf is None else replace(place, queues=1))

@@ -1,4 +1,4 @@
-"""Settings of a node with these slots, and nothing else that a test is about."""
+"""Settings of a node with these slots and no other values that a test varies."""
 
 from typing import Any, Final
 

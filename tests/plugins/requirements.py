@@ -1,8 +1,8 @@
-"""What a test needs of the machine, and what happens where it is missing.
+"""Requirements of tests on the machine, and the reaction to a missing requirement.
 
-A test marked `node` needs root and Debian's node packages; a fixture that finds its server missing calls
-`missing_server`. Elsewhere both skip with the reason. With CI=true a missing server is a failure, since a skip there
-would read as a pass; being an ordinary user is no missing server. Tests of a clean machine run when asked for.
+A test marked `node` needs root and Debian's node packages; a fixture that misses its server calls `missing_server`.
+Both skip the test with the reason. With CI=true a missing server fails the test, because a skip would look like a
+pass; a run as an ordinary user does not count as a missing server. Clean machine tests run only on request.
 """
 
 import os
@@ -12,23 +12,23 @@ import pytest
 
 from deploy.setup.debian import missing_packages
 
-_ASKED_FOR = "clean_machine"
+_ON_REQUEST = "clean_machine"
 
 
 def missing_server(reason: str) -> NoReturn:
-    """Ends the running test: skipped with `reason`, or failed with it where CI=true."""
+    """Skip the running test with the reason, or fail it if CI=true."""
     if os.environ.get("CI") == "true":
-        pytest.fail(f"CI has no {reason}", pytrace=False)
+        pytest.fail(f"missing in CI: {reason}", pytrace=False)
     pytest.skip(f"needs {reason}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if _ASKED_FOR in (config.option.markexpr or "") or any(_ASKED_FOR in given for given in config.args):
+    if _ON_REQUEST in (config.option.markexpr or "") or any(_ON_REQUEST in given for given in config.args):
         return
-    left_out = [item for item in items if item.get_closest_marker(_ASKED_FOR)]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+    excluded = [item for item in items if item.get_closest_marker(_ON_REQUEST)]
+    if excluded:
+        config.hook.pytest_deselected(items=excluded)
+        items[:] = [item for item in items if item not in excluded]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -36,7 +36,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("node") is None:
         return
     if os.geteuid() != 0:
-        pytest.skip("needs root: it makes network namespaces and nodes in them")
+        pytest.skip("needs root: the test creates network namespaces and nodes in them")
     missing = missing_packages()
     if missing:
         missing_server(f"Debian packages {', '.join(missing)} (`./dev up` as root installs them)")

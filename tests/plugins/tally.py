@@ -1,7 +1,7 @@
-"""What a run planned of each promise, what of it ran, and what was skipped: told at the end of the run.
+"""Count the planned, run and skipped cases of each promise, and report them at the end of the run.
 
-Cases of a matrix say what was planned (`tests.matrix`). A run of whole promises (`./dev torture`) plans every test of
-theirs, and fails when fewer ran than were planned: a fault that was skipped is no fault that was survived.
+The cases of a matrix contain the planned number (`tests.matrix`). A run of complete promises (`./dev torture`) plans
+every test of these promises, and fails if fewer cases ran than planned: a skipped fault proves nothing.
 """
 
 import json
@@ -16,12 +16,12 @@ from tests.matrix import SEED, is_full
 
 _PROPERTY: Final = "matrix"
 PATHS: Final = pytest.StashKey[Mapping[str, Sequence[str]]]()
-"""The tests of each promise that the run is of, by their paths."""
+"""Test paths of each promise of the run."""
 
 
 @dataclass
 class Tally:
-    """Of one promise. `planned` and `of` are by test: cases to run, and cases that there are."""
+    """Counts of one promise. `planned` and `of` map each test to its number of planned and of existing cases."""
 
     planned: dict[str, int] = field(default_factory=dict)
     of: dict[str, int] = field(default_factory=dict)
@@ -40,8 +40,8 @@ class Tally:
         planned, every = sum(self.planned.values()), sum(self.of.values())
         of = f" of {every}" if every != planned else ""
         seed = f", {SEED}={self.seed}" if of else ""
-        told = f"planned {planned}{of}, run {self.run}, skipped {self.outcomes['skipped']}"
-        return f"{promise}: {told}, failed {self.outcomes['failed']}{seed}"
+        counts = f"planned {planned}{of}, run {self.run}, skipped {self.outcomes['skipped']}"
+        return f"{promise}: {counts}, failed {self.outcomes['failed']}{seed}"
 
 
 _tallies: Final = pytest.StashKey[dict[str, Tally]]()
@@ -49,41 +49,41 @@ _tallies: Final = pytest.StashKey[dict[str, Tally]]()
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    asked = config.stash.get(PATHS, {})
-    if asked:
+    requested = config.stash.get(PATHS, {})
+    if requested:
         others = [
             item
             for item in items
-            if (mark := item.get_closest_marker("matrix")) and mark.kwargs["promise"] not in asked
+            if (mark := item.get_closest_marker("matrix")) and mark.kwargs["promise"] not in requested
         ]
         items[:] = [item for item in items if item not in others]
         config.hook.pytest_deselected(items=others)
     tallies = config.stash.setdefault(_tallies, {})
     for item in items:
         mark = item.get_closest_marker("matrix")
-        of_paths = [name for name, paths in asked.items() if item.nodeid.startswith(tuple(paths))]
+        of_paths = [name for name, paths in requested.items() if item.nodeid.startswith(tuple(paths))]
         promises = [mark.kwargs["promise"]] if mark else of_paths
-        told = {
+        plan = {
             "test": item.nodeid.partition("[")[0],
             **(mark.kwargs if mark else {"planned": 0, "of": 0, "seed": 0}),
         }
         for promise in promises:
-            _plan(tallies.setdefault(promise, Tally()), told)
+            _plan(tallies.setdefault(promise, Tally()), plan)
         if promises:
-            item.user_properties.append((_PROPERTY, json.dumps({**told, "promises": promises})))
+            item.user_properties.append((_PROPERTY, json.dumps({**plan, "promises": promises})))
 
 
-def _plan(tally: Tally, told: dict[str, Any]) -> None:
-    """By what a case says of its matrix, or else one by one."""
-    test = told["test"]
-    if told["of"]:
-        tally.planned[test], tally.of[test], tally.seed = told["planned"], told["of"], told["seed"]
+def _plan(tally: Tally, plan: dict[str, Any]) -> None:
+    """Add the plan of one case: the numbers of its matrix, or one more case for a test without a matrix."""
+    test = plan["test"]
+    if plan["of"]:
+        tally.planned[test], tally.of[test], tally.seed = plan["planned"], plan["of"], plan["seed"]
     else:
         tally.planned[test] = tally.of[test] = tally.planned.get(test, 0) + 1
 
 
 class Counting:
-    """Where reports come together: in the run itself, or with whoever shared it out among workers."""
+    """Counter of test reports, in the run itself or in the controller of its workers."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.tallies = config.stash.setdefault(_tallies, {})
@@ -97,12 +97,12 @@ class Counting:
             if name == _PROPERTY and isinstance(value, str):
                 self._count(json.loads(value), "failed" if report.failed else report.outcome)
 
-    def _count(self, told: dict[str, Any], outcome: str) -> None:
-        for promise in told["promises"]:
+    def _count(self, plan: dict[str, Any], outcome: str) -> None:
+        for promise in plan["promises"]:
             tally = self.tallies.setdefault(promise, Tally())
             tally.outcomes[outcome] += 1
-            if told["of"]:
-                _plan(tally, told)  # a worker planned it, elsewhere
+            if plan["of"]:
+                _plan(tally, plan)  # the worker's plan is not in this process
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.tallies:

@@ -1,4 +1,4 @@
-"""Awaiting a condition beside other work of the same test."""
+"""Wait for a condition without blocking the event loop of the test."""
 
 import asyncio
 import time
@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 
 async def eventually(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> float:
-    """The seconds that it took until `condition` held. Raises `AssertionError` naming `what` when it does not in
-    time.
+    """Wait until `condition` holds and return the seconds that this took.
+
+    Raises `AssertionError` with `what` if it does not hold in time.
     """
     began = time.monotonic()
     while not condition():
-        assert time.monotonic() - began < seconds, f"waited {seconds:.0f} s in vain until {what}"
+        assert time.monotonic() - began < seconds, f"not within {seconds:.0f} s: {what}"
         await asyncio.sleep(0.02)
     return time.monotonic() - began

@@ -1,6 +1,7 @@
-"""What rows of read models must hold, said in another way than by patches: from the last facts of each stream.
+"""The expected rows of read models, computed from the last facts of each stream instead of from patches.
 
-Comparing a table with its replay cannot see what both have wrong. This can, because it shares no code with them.
+Comparing a table with its replay cannot detect a mistake that both contain. These functions can, because they share no
+code with them.
 """
 
 import json
@@ -16,15 +17,15 @@ _SLOT_STATE = {
     "slot.approved": "free",
     "slot.claimed": "claimed",
     "slot.releasing": "releasing",
-    "slot.withheld": "withheld",
+    "slot.quarantined": "quarantined",
     "slot.released": "free",
-    "slot.freed_unproved": "free",
+    "slot.force_released": "free",
 }
 
-_FREED = ("slot.released", "slot.freed_unproved")
+_FREED = ("slot.released", "slot.force_released")
 
 
-class _Told(NamedTuple):
+class _StoredEvent(NamedTuple):
     type: str
     data: Row
 
@@ -33,21 +34,21 @@ def slots(conn: psycopg.Connection) -> dict[str, Row]:
     return {facts[0].data["slot_id"]: _slot(facts) for facts in _streams(conn, "slot-")}
 
 
-def _slot(facts: list[_Told]) -> Row:
-    lives = [each for each in facts if each.type in _SLOT_STATE]
+def _slot(facts: list[_StoredEvent]) -> Row:
+    state_changes = [each for each in facts if each.type in _SLOT_STATE]
     approved = _last(facts, "slot.approved")
     held = _last(facts, "slot.claimed", but_not_after=_FREED)
-    withheld = _last(facts, "slot.withheld", but_not_after=_FREED)
+    quarantined = _last(facts, "slot.quarantined", but_not_after=_FREED)
     hardware = _last(facts, "slot.discovered")["hardware"]
     network = approved.get("network", {})
     described = _last(facts, "slot.devices_described")
     names = ("l2_domain", "mac_address", "private_ip", "subnet", "gateway", "bridge")
     return {
         "version": len(facts),
-        "state": _SLOT_STATE[lives[-1].type] if lives else "discovered",
+        "state": _SLOT_STATE[state_changes[-1].type] if state_changes else "discovered",
         "sku": approved.get("sku"),
         "allocation_id": held.get("allocation_id"),
-        "reason": withheld.get("reason"),
+        "reason": quarantined.get("reason"),
         **_drift(facts, "slot"),
         **_bring_ups(facts, "slot"),
         "devices": described.get("devices", []),
@@ -58,14 +59,14 @@ def _slot(facts: list[_Told]) -> Row:
     }
 
 
-def _bring_ups(facts: list[_Told], of: str) -> Row:
-    over = (f"{of}.bring_up_succeeded", f"{of}.readmitted")
-    failed = _last(facts, f"{of}.bring_up_failed", but_not_after=over)
+def _bring_ups(facts: list[_StoredEvent], of: str) -> Row:
+    ended_by = (f"{of}.bring_up_succeeded", f"{of}.readmitted")
+    failed = _last(facts, f"{of}.bring_up_failed", but_not_after=ended_by)
     excluded = _last(facts, f"{of}.excluded", but_not_after=(f"{of}.readmitted",))
     return {"failures": failed.get("failures"), "excluded": excluded.get("reason")}
 
 
-def _drift(facts: list[_Told], of: str) -> Row:
+def _drift(facts: list[_StoredEvent], of: str) -> Row:
     open_ = _last(facts, f"{of}.degraded", but_not_after=(f"{of}.recovered",)).get("drift")
     return {"drift": open_, "blocked": any(each["blocks"] for each in open_ or ())}
 
@@ -74,27 +75,27 @@ def nodes(conn: psycopg.Connection) -> dict[str, Row]:
     return {facts[0].data["node_id"]: _node(facts) for facts in _streams(conn, "node-")}
 
 
-def _node(facts: list[_Told]) -> Row:
-    admitted = _last(facts, "node.expected")
-    token = _last(facts, "node.expected", "node.enrolment_reopened")
-    key = _last(facts, "node.identified", but_not_after=("node.revoked",))
-    superseded = _last(facts, "node.agent_superseded", but_not_after=("node.identified",))
-    revoked = _last(facts, "node.revoked", but_not_after=("node.identified",))
+def _node(facts: list[_StoredEvent]) -> Row:
+    registered = _last(facts, "node.registered")
+    token = _last(facts, "node.registered", "node.enrolment_reopened")
+    key = _last(facts, "node.enrolled", but_not_after=("node.revoked",))
+    superseded = _last(facts, "node.agent_superseded", but_not_after=("node.enrolled",))
+    revoked = _last(facts, "node.revoked", but_not_after=("node.enrolled",))
     inspected = _last(facts, "node.inspected")
     throttled = _last(facts, "node.reports_throttled", but_not_after=("node.reports_resumed",))
-    agent = _last(facts, "node.identified", "node.inspected")
+    agent = _last(facts, "node.enrolled", "node.inspected")
     states = {
-        "node.expected": "expected",
-        "node.enrolment_reopened": "expected",
-        "node.identified": "enrolled",
+        "node.registered": "registered",
+        "node.enrolment_reopened": "registered",
+        "node.enrolled": "enrolled",
         "node.revoked": "revoked",
         "node.removed": "removed",
     }
     return {
         "version": len(facts),
         "state": [states[each.type] for each in facts if each.type in states][-1],
-        "subnet": admitted["subnet"],
-        "l2_domain": admitted["l2_domain"],
+        "subnet": registered["subnet"],
+        "l2_domain": registered["l2_domain"],
         "token_sha256": token["token_sha256"],
         "public_key": key.get("public_key"),
         "key_thumbprint": key.get("key_thumbprint"),
@@ -108,14 +109,14 @@ def _node(facts: list[_Told]) -> Row:
     }
 
 
-def rows(conn: psycopg.Connection, table: str, key: str, like: dict[str, Row]) -> dict[str, Row]:
-    """What stands in a live table, in the columns that are expected."""
+def rows(conn: psycopg.Connection, table: str, key: str, expected: dict[str, Row]) -> dict[str, Row]:
+    """Return the rows of a live table by key, limited to the columns of the expected rows."""
     found = conn.cursor(row_factory=dict_row).execute(f"select * from read.{table}").fetchall()
-    columns = next(iter(like.values())).keys() if like else ()
+    columns = next(iter(expected.values())).keys() if expected else ()
     return {row[key]: {name: row[name] for name in columns} for row in found}
 
 
-def _last(facts: list[_Told], *types: str, but_not_after: tuple[str, ...] = ()) -> Row:
+def _last(facts: list[_StoredEvent], *types: str, but_not_after: tuple[str, ...] = ()) -> Row:
     for each in reversed(facts):
         if each.type in types:
             return each.data
@@ -124,11 +125,11 @@ def _last(facts: list[_Told], *types: str, but_not_after: tuple[str, ...] = ()) 
     return {}
 
 
-def _streams(conn: psycopg.Connection, prefix: str) -> list[list[_Told]]:
+def _streams(conn: psycopg.Connection, prefix: str) -> list[list[_StoredEvent]]:
     query = (
         "select stream_id, type, data from ledger.event where starts_with(stream_id, %s) order by position"
     )
-    found: defaultdict[str, list[_Told]] = defaultdict(list)
+    found: defaultdict[str, list[_StoredEvent]] = defaultdict(list)
     for stream, type_, data in conn.execute(query, [prefix]):
-        found[stream].append(_Told(type_, json.loads(data)))
+        found[stream].append(_StoredEvent(type_, json.loads(data)))
     return list(found.values())

@@ -1,4 +1,4 @@
-"""A projector as a process of its own, that a test may stop, kill and set going again."""
+"""A projector process that a test can stop, continue and kill."""
 
 import os
 import signal
@@ -9,9 +9,10 @@ from pathlib import Path
 
 import psycopg
 
-from deploy.embedded.children import Child, python_module
+from control_plane.programs import SERVER
+from deploy.embedded.children import Child, installed_program
 from read_models.projections import PROJECTIONS
-from tests.projections.living import settings_of
+from tests.projections.fleet import settings_of
 from tests.servers.postgres import Database
 from tests.waiting import until
 
@@ -29,7 +30,7 @@ class ProjectorProcess:
 
     @property
     def leads(self) -> bool:
-        """Whether it ever led."""
+        """Whether it has ever been the leader."""
         return '"event": "leading"' in self.log()
 
     def log(self) -> str:
@@ -39,18 +40,18 @@ class ProjectorProcess:
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Without a word, and wait for its end."""
+        """Send SIGKILL and wait until the process has ended."""
         self.signal(signal.SIGKILL)
         self.await_end()
 
     def await_end(self) -> None:
-        until(lambda: _is_over(self.pid), "the projector ended")
+        until(lambda: _has_ended(self.pid), "the projector process has ended")
         self.child.stop()
 
 
 @contextmanager
 def projector(database: Database, log: Path, failpoints: str = "") -> Iterator[ProjectorProcess]:
-    """Running, and continued and ended at last. It has nobody's Redis, so that it polls."""
+    """Run a projector; continue and stop it at the end. Its Redis is unreachable, so that it polls."""
     settings = settings_of(database)
     environment = {
         "SLICEPLANE_DATABASE_URL": settings.database_url.get_secret_value(),
@@ -58,37 +59,37 @@ def projector(database: Database, log: Path, failpoints: str = "") -> Iterator[P
         "SLICEPLANE_FAILPOINTS": failpoints,
         "SLICEPLANE_LOG": "json",
     }
-    made = ProjectorProcess(Child("projector", python_module("control_plane", "projector"), log, environment))
+    made = ProjectorProcess(Child("projector", installed_program(SERVER, "projector"), log, environment))
     made.child.start()
     try:
         yield made
     finally:
-        if made.child.pid is not None and not _is_over(made.pid):
+        if made.child.pid is not None and not _has_ended(made.pid):
             made.signal(signal.SIGCONT)
         made.child.stop()
 
 
-def _is_over(pid: int) -> bool:
-    """Its parent, which is us, has not waited for it yet: a zombie is over (proc(5), `State`)."""
+def _has_ended(pid: int) -> bool:
+    """Whether the process has ended. A zombie has: its parent, this process, has not waited for it yet (proc(5))."""
     state = Path(f"/proc/{pid}/stat")
     return not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def caught_up(database: Database) -> bool:
-    """Whether every read model that the projector brings up has all events."""
+    """Whether every read model that the projector fills contains all events."""
     with psycopg.connect(database.admin_dsn) as conn:
         last = conn.execute("select max(position) from ledger.event").fetchone()
         query = "select count(*) from read.checkpoint where name = any(%s) and position >= %s"
         return last is not None and conn.execute(query, [LIVE, last[0]]).fetchone() == (len(LIVE),)
 
 
-def rebuilds_open(database: Database) -> int:
-    """How many rebuilds are ordered and not done."""
+def open_rebuilds(database: Database) -> int:
+    """Return the number of rebuilds that were ordered and have not finished."""
     query = """
         select count(*) from (
           select distinct on (stream_id) type from ledger.event where starts_with(stream_id, 'projection-')
           order by stream_id, version desc
-        ) last where type = 'projection.rebuild_ordered'
+        ) last where type = 'projection.rebuild_requested'
     """
     with psycopg.connect(database.admin_dsn) as conn:
         row = conn.execute(query).fetchone()

@@ -1,7 +1,7 @@
-"""Whatever happens, and in whatever order: live tables equal a rebuild (LED-1).
+"""Live tables equal a rebuild after any history (LED-1).
 
-Hypothesis makes up histories of commands, refused ones among them, with the projector coming along and sets of tables
-being rebuilt and swapped in on the way. SLICEPLANE_TORTURE=full makes up ten times as many.
+Hypothesis generates histories of commands, including refused ones, during which the projector advances and tables are
+rebuilt and swapped in. SLICEPLANE_TORTURE=full generates ten times as many.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from events.values import AllocationId, NodeId, PciAddress, SlotId, new_uuid
 from read_models.projections import PROJECTIONS
 from tasks import reports
 from tests.projections import expected
-from tests.projections.living import living
+from tests.projections.fleet import living
 from tests.servers.postgres import cloned
 from tests.torture import count
 
@@ -30,7 +30,7 @@ EXAMPLES, STEPS = 250, 30
 NODES = st.sampled_from([NodeId("node-a"), NodeId("node-b")])
 WORDS = st.sampled_from(["first", "second"])
 LIVE = [each.name for each in PROJECTIONS.values() if not each.inline]
-REASON = reports.Reason(code="broken", message="it broke")
+REASON = reports.Reason(code="broken", message="the step failed")
 OF_NODE = reports.Reason(code="step_refused", message="machine.start: refused")
 BATCHES = st.sampled_from([1, 2, 7, 500])
 
@@ -41,43 +41,43 @@ GPUS = [
 
 
 class Histories(RuleBasedStateMachine):
-    """The commands of a fleet of two nodes."""
+    """State machine that runs random commands and reports of a fleet of two nodes."""
 
     server: PostgresServer
 
     def __init__(self) -> None:
         super().__init__()
-        self._opened, self._left = ExitStack(), AsyncExitStack()
-        self._runner = self._opened.enter_context(asyncio.Runner())
-        self._database = self._opened.enter_context(cloned(self.server))
-        self.fleet = self._run(self._left.enter_async_context(living(self._database)))
+        self._resources, self._async_resources = ExitStack(), AsyncExitStack()
+        self._runner = self._resources.enter_context(asyncio.Runner())
+        self._database = self._resources.enter_context(cloned(self.server))
+        self.fleet = self._run(self._async_resources.enter_async_context(living(self._database)))
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(coroutine)
 
     @rule(node=NODES)
-    def a_node_is_expected(self, node: NodeId) -> None:
-        self._run(self.fleet.expect(node))
+    def node_is_registered(self, node: NodeId) -> None:
+        self._run(self.fleet.register(node))
 
     @rule(node=NODES)
     def node_is_removed(self, node: NodeId) -> None:
         self._run(self.fleet.remove(node))
 
     @rule(node=NODES, word=WORDS)
-    def enrolment_is_reopened(self, node: NodeId, word: str) -> None:
+    def node_enrolment_is_reopened(self, node: NodeId, word: str) -> None:
         self._run(self.fleet.reopen(node, word))
 
     @rule(node=NODES, word=WORDS, version=st.sampled_from(["1", "2"]))
-    def a_node_enrols(self, node: NodeId, word: str, version: str) -> None:
+    def node_enrols(self, node: NodeId, word: str, version: str) -> None:
         self._run(self.fleet.enrol(node, word, version))
 
     @rule(node=NODES, slots=st.integers(1, 3))
-    def a_node_comes_up(self, node: NodeId, slots: int) -> None:
-        self.a_node_is_expected(node)
-        self.a_node_enrols(node, "first", "1")
-        self.a_host_is_surveyed(node, slots, 1, [], twice=False, gpus=(GPUS[0],))
+    def node_comes_up(self, node: NodeId, slots: int) -> None:
+        self.node_is_registered(node)
+        self.node_enrols(node, "first", "1")
+        self.node_is_surveyed(node, slots, 1, [], twice=False, gpus=(GPUS[0],))
         for index in range(slots):
-            self.a_slot_is_approved(node, index)
+            self.slot_is_approved(node, index)
 
     @rule(
         node=NODES,
@@ -87,7 +87,7 @@ class Histories(RuleBasedStateMachine):
         twice=st.booleans(),
         gpus=st.lists(st.sampled_from(GPUS), max_size=2, unique_by=lambda gpu: gpu.address).map(tuple),
     )
-    def a_host_is_surveyed(
+    def node_is_surveyed(
         self,
         node: NodeId,
         slots: int,
@@ -103,7 +103,7 @@ class Histories(RuleBasedStateMachine):
                 vcpus=vcpus,
                 memory_mib=96,
                 network_device=f"slice{index}",
-                # Given to another slot now and then, which then has to wait until the first one lets go.
+                # The devices sometimes move to another slot, which must wait until the first slot releases them.
                 devices=gpus if index == vcpus - 1 else (),
             )
             for index in range(slots)
@@ -119,23 +119,23 @@ class Histories(RuleBasedStateMachine):
         self._run(self.fleet.report(node, body, twice=twice))
 
     @rule(node=NODES, number=st.integers(0, 3), word=WORDS)
-    def a_session_is_renewed(self, node: NodeId, number: int, word: str) -> None:
+    def session_is_renewed(self, node: NodeId, number: int, word: str) -> None:
         self._run(self.fleet.renew(node, number, word))
 
     @rule(node=NODES)
-    def a_node_is_revoked(self, node: NodeId) -> None:
+    def node_is_revoked(self, node: NodeId) -> None:
         self._run(self.fleet.revoke(node))
 
     @rule(node=NODES, index=st.integers(0, 2))
-    def a_slot_is_approved(self, node: NodeId, index: int) -> None:
+    def slot_is_approved(self, node: NodeId, index: int) -> None:
         self._run(self.fleet.approve(SlotId(f"{node}/{index}")))
 
     @rule(node=NODES, index=st.integers(0, 2))
-    def a_slot_is_freed_without_proof(self, node: NodeId, index: int) -> None:
-        self._run(self.fleet.break_glass(SlotId(f"{node}/{index}")))
+    def slot_is_force_released(self, node: NodeId, index: int) -> None:
+        self._run(self.fleet.force_release(SlotId(f"{node}/{index}")))
 
     @rule(node=NODES, index=st.none() | st.integers(0, 2))
-    def what_is_excluded_is_readmitted(self, node: NodeId, index: int | None) -> None:
+    def node_or_slot_is_readmitted(self, node: NodeId, index: int | None) -> None:
         self._run(self.fleet.readmit(node, None if index is None else SlotId(f"{node}/{index}")))
 
     @precondition(lambda self: self.fleet.placed)
@@ -149,21 +149,21 @@ class Histories(RuleBasedStateMachine):
             self._run(self.fleet.note_replacement(allocation))
 
     @rule(slots=st.integers(1, 3), project=st.sampled_from(["red", "blue"]))
-    def an_allocation_is_asked_for(self, slots: int, project: str) -> None:
+    def allocation_is_requested(self, slots: int, project: str) -> None:
         self._run(self.fleet.create(slots, project))
 
     @rule(name=st.text("abc", min_size=1, max_size=3))
-    def a_key_is_issued(self, name: str) -> None:
+    def key_is_issued(self, name: str) -> None:
         self._run(self.fleet.issue_key(name))
 
     @rule(node=NODES)
-    def an_order_is_refused(self, node: NodeId) -> None:
+    def order_is_refused(self, node: NodeId) -> None:
         body = reports.OrderRefused(order_id=new_uuid(), slot_id=f"{node}/0", reason=REASON)
         self._run(self.fleet.report(node, body))
 
     @precondition(lambda self: self.fleet.placed)
     @rule(data=st.data(), what=st.sampled_from(["release", "expire", "miss_deadline"]))
-    def an_allocation_ends(self, data: st.DataObject, what: str) -> None:
+    def allocation_ends(self, data: st.DataObject, what: str) -> None:
         end = {
             "release": self.fleet.release,
             "expire": self.fleet.expire,
@@ -177,15 +177,15 @@ class Histories(RuleBasedStateMachine):
 
     @precondition(lambda self: self.fleet.placed)
     @rule(data=st.data(), slot=st.integers(0, 2), twice=st.booleans())
-    def a_slice_is_reported(self, data: st.DataObject, slot: int, *, twice: bool) -> None:
+    def slice_is_reported(self, data: st.DataObject, slot: int, *, twice: bool) -> None:
         allocation = self._allocation(data)
         node, slot_id = self.fleet.node_of(allocation, slot)
-        body = data.draw(st.sampled_from(_news(allocation, slot_id)), label="news")
+        body = data.draw(st.sampled_from(_slice_reports(allocation, slot_id)), label="report")
         self._run(self.fleet.report(node, body, twice=twice))
 
     @precondition(lambda self: self.fleet.placed)
     @rule(data=st.data())
-    def an_allocation_lives_and_is_gone(self, data: st.DataObject) -> None:
+    def allocation_becomes_ready_and_is_removed(self, data: st.DataObject) -> None:
         allocation = self._allocation(data)
         for slot in range(len(self.fleet.placed[allocation])):
             node, slot_id = self.fleet.node_of(allocation, slot)
@@ -197,18 +197,18 @@ class Histories(RuleBasedStateMachine):
 
     @precondition(lambda self: self.fleet.placed)
     @rule(data=st.data(), slots=st.integers(1, 3))
-    def two_commands_meet(self, data: st.DataObject, slots: int) -> None:
+    def two_commands_run_concurrently(self, data: st.DataObject, slots: int) -> None:
         async def both(allocation: AllocationId) -> None:
             await asyncio.gather(self.fleet.release(allocation), self.fleet.create(slots, "red"))
 
         self._run(both(self._allocation(data)))
 
     @rule(name=st.sampled_from(LIVE), batch=BATCHES)
-    def the_projector_comes_along(self, name: str, batch: int) -> None:
+    def projector_advances(self, name: str, batch: int) -> None:
         self._run(self.fleet.project([name], batch))
 
     @rule(names=st.lists(st.sampled_from([*PROJECTIONS]), min_size=1, max_size=3, unique=True))
-    def tables_are_rebuilt_and_swapped_in(self, names: list[str]) -> None:
+    def tables_are_rebuilt_and_swapped(self, names: list[str]) -> None:
         self._run(self.fleet.rebuild(names))
 
     def _allocation(self, data: st.DataObject) -> AllocationId:
@@ -219,17 +219,17 @@ class Histories(RuleBasedStateMachine):
         try:
             self._check()
         finally:
-            self._run(self._left.aclose())
-            self._opened.close()
+            self._run(self._async_resources.aclose())
+            self._resources.close()
 
     def _check(self) -> None:
         self._run(self.fleet.project(LIVE, 7))
         with psycopg.connect(self._database.admin_dsn) as conn:
-            for table, key, said in (
+            for table, key, expected_rows in (
                 ("slot", "slot_id", expected.slots),
                 ("node", "node_id", expected.nodes),
             ):
-                wanted = said(conn)
+                wanted = expected_rows(conn)
                 assert expected.rows(conn, table, key, wanted) == wanted
         assert self._run(self.fleet.verify()) == ()
         self._run(self.fleet.rebuild([*PROJECTIONS]))
@@ -247,8 +247,8 @@ def _removed(allocation: AllocationId, slot: SlotId) -> reports.SliceRemoved:
     return reports.SliceRemoved(slot_id=slot, allocation_id=allocation, absent=("port",))
 
 
-def _news(allocation: AllocationId, slot: SlotId) -> list[reports.ReportBody]:
-    """All that a node may say about a slice, at a good moment or not."""
+def _slice_reports(allocation: AllocationId, slot: SlotId) -> list[reports.ReportBody]:
+    """Return one report of each kind that a node may send about a slice, valid in the current state or not."""
     of = {"slot_id": slot, "allocation_id": allocation}
     address = {"mac": "52:54:00:00:00:01", "expected_ip": "10.100.1.10", "actual_ip": "10.100.1.10"}
     return [
@@ -257,14 +257,14 @@ def _news(allocation: AllocationId, slot: SlotId) -> list[reports.ReportBody]:
         _ready(allocation, slot),
         reports.SliceInterrupted(**of, reason=REASON),
         reports.SliceFailed(**of, reason=REASON),
-        reports.SliceRemains(**of, leftovers=("port",)),
+        reports.SliceNotRemoved(**of, leftovers=("port",)),
         _removed(allocation, slot),
     ]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # a failing history is made short, which takes minutes
-def test_live_tables_equal_a_rebuild_after_any_history(postgres_server: PostgresServer) -> None:
+@pytest.mark.timeout(1800)  # Shrinking a failing history takes minutes.
+def test_live_tables_after_a_random_history_equal_a_rebuild(postgres_server: PostgresServer) -> None:
     Histories.server = postgres_server
     run_state_machine_as_test(
         Histories,

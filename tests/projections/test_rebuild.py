@@ -1,7 +1,7 @@
-"""Read models are rebuilt beside the live ones and swapped in, and equal what they were (LED-1, LED-9)."""
+"""Read models are rebuilt beside the live tables and swapped in, and equal the previous ones (LED-1, LED-9)."""
 
 from tests.api.node import allocate
-from tests.projections.keeping import NAMES, caught_up, change, rebuild, show, some_life, verify
+from tests.projections.plane_requests import NAMES, caught_up, change, create_history, rebuild, show, verify
 from tests.servers.plane import RunningPlane
 
 TABLES = ("node", "slot", "api_key", "allocation", "story", "holding")
@@ -11,11 +11,11 @@ def rows(plane: RunningPlane) -> dict[str, list[tuple[object, ...]]]:
     return {table: plane.rows(f"select t::text from read.{table} t order by 1") for table in TABLES}
 
 
-def test_rebuilt_tables_equal_the_live_ones(running_plane: RunningPlane) -> None:
-    some_life(running_plane)
+def test_rebuilt_tables_equal_the_previous_live_tables(running_plane: RunningPlane) -> None:
+    create_history(running_plane)
     caught_up(running_plane)
     before = rows(running_plane)
-    assert all(before.values()), "a comparison of empty tables would prove nothing"
+    assert all(before.values()), "the comparison needs non-empty tables"
 
     rebuild(running_plane, "nodes", "slots", "keys")
 
@@ -29,8 +29,8 @@ def test_rebuilt_tables_equal_the_live_ones(running_plane: RunningPlane) -> None
     assert verify(running_plane)["state"] == "equal"
 
 
-def test_a_rebuild_brings_back_what_was_lost(running_plane: RunningPlane) -> None:
-    made = some_life(running_plane)
+def test_rebuild_restores_changed_and_deleted_rows(running_plane: RunningPlane) -> None:
+    made = create_history(running_plane)
     caught_up(running_plane)
     change(running_plane, "update read.slot set state = 'free', allocation_id = null")
     change(running_plane, "delete from read.story")
@@ -38,12 +38,12 @@ def test_a_rebuild_brings_back_what_was_lost(running_plane: RunningPlane) -> Non
     rebuild(running_plane, "slots", "allocations")
 
     assert verify(running_plane)["state"] == "equal"
-    story = running_plane.client().get(f"/allocations/{made[1]}/events").json()["items"]
-    assert [event["type"] for event in story][:2] == ["allocation.requested", "allocation.placed"]
+    timeline = running_plane.client().get(f"/allocations/{made[1]}/events").json()["items"]
+    assert [event["type"] for event in timeline][:2] == ["allocation.requested", "allocation.placed"]
 
 
-def test_commands_go_on_with_the_rebuilt_rows(running_plane: RunningPlane) -> None:
-    some_life(running_plane, slots=2)
+def test_commands_after_a_rebuild_use_the_rebuilt_rows(running_plane: RunningPlane) -> None:
+    create_history(running_plane, slots=2)
     rebuild(running_plane, "slots", "nodes")
 
     assert allocate(running_plane).status_code == 202
@@ -54,23 +54,25 @@ def test_commands_go_on_with_the_rebuilt_rows(running_plane: RunningPlane) -> No
     assert verify(running_plane)["state"] == "equal"
 
 
-def test_a_rebuild_is_an_event_with_its_actor_and_ordered_twice_is_done_once(
+def test_rebuild_requested_twice_records_events_with_their_actors_and_finishes(
     running_plane: RunningPlane,
 ) -> None:
     for _ in range(2):
         running_plane.client().post("/projections/holdings/rebuild")
     rebuild(running_plane, "holdings")
 
-    told = running_plane.rows(
+    recorded = running_plane.rows(
         "select type, actor from ledger.event where stream_id = 'projection-holdings' order by version"
     )
-    assert [type_ for type_, _ in told].count("projection.rebuilt") in {1, 2}
-    assert told[0][0] == "projection.rebuild_ordered"
-    assert str(told[0][1]).startswith("key:")
-    assert told[1] == ("projection.rebuilt", "process:projector")
+    assert [type_ for type_, _ in recorded].count("projection.rebuilt") in {1, 2}
+    assert recorded[0][0] == "projection.rebuild_requested"
+    assert str(recorded[0][1]).startswith("key:")
+    assert recorded[1] == ("projection.rebuilt", "process:projector")
 
 
-def test_every_projection_is_shown_with_its_position(running_plane: RunningPlane) -> None:
+def test_projection_list_shows_every_projection_with_its_state_and_position(
+    running_plane: RunningPlane,
+) -> None:
     caught_up(running_plane)
     shown = running_plane.client().get("/projections").json()["items"]
 
@@ -79,7 +81,7 @@ def test_every_projection_is_shown_with_its_position(running_plane: RunningPlane
     assert show(running_plane, "slots")["position"] is None
 
 
-def test_a_name_that_is_no_projection_is_unknown(running_plane: RunningPlane) -> None:
+def test_request_for_an_unknown_projection_returns_404(running_plane: RunningPlane) -> None:
     client = running_plane.client()
     keyed = client.post("/projections/sl%20ot/rebuild", headers={"Idempotency-Key": "k"})
     for answer in (client.get("/projections/slot"), client.post("/projections/slot/rebuild"), keyed):

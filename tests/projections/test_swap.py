@@ -1,4 +1,4 @@
-"""Rebuilt tables are swapped in under load: no append is lost or fails, and nobody can make them all wait (LED-9)."""
+"""Rebuilt tables are swapped in under load: no append is lost, fails or waits for long (LED-9)."""
 
 import asyncio
 import signal
@@ -18,25 +18,25 @@ from read_models.projections import PROJECTIONS
 from tasks import reports
 from tests.checks.files import ROOT
 from tests.projections.eventually import eventually
-from tests.projections.living import Fleet, living
-from tests.projections.projector_process import projector, rebuilds_open
+from tests.projections.fleet import Fleet, living
+from tests.projections.projector_process import open_rebuilds, projector
 from tests.servers.postgres import Database
 
 pytestmark = [pytest.mark.slow]
 APPENDERS, SWAPS, SLOTS = 4, 6, 2
 ATTEMPTS = 4
-"""Of a swap that somebody is in the way of, while appends are timed."""
+"""Number of postponed attempts of a blocked swap during which appends are timed."""
 BOUND_SECONDS = 0.3
-"""What the server lets a swap hold appends, its waiting for locks included; a loaded machine adds to it."""
+"""Longest time that a swap may block appends, including its waits for locks; a loaded machine adds to it."""
 NOISE_SECONDS = 0.7
 
 
 @pytest.fixture
 async def fleet(database: Database) -> AsyncIterator[Fleet]:
-    """With a node for each appender."""
+    """A fleet with one node for each appender."""
     async with living(database, pool=APPENDERS + 4) as fleet:
         for number in range(APPENDERS):
-            assert await fleet.expect(_node(number))
+            assert await fleet.register(_node(number))
             assert await fleet.enrol(_node(number), "first", "1")
         yield fleet
 
@@ -46,7 +46,7 @@ def _node(number: int) -> NodeId:
 
 
 async def survey(fleet: Fleet, number: int, turn: int) -> float:
-    """A command that writes the rows of a node and of its slots: each time it finds other hardware. Seconds."""
+    """Report new hardware, which writes the rows of a node and of its slots; return the seconds that this took."""
     found = tuple(
         reports.FoundSlot(index=index, vcpus=1 + turn % 7, memory_mib=96, network_device=f"slice{index}")
         for index in range(SLOTS)
@@ -65,15 +65,15 @@ async def survey(fleet: Fleet, number: int, turn: int) -> float:
 
 
 class Appenders:
-    """They append as fast as they can until they are told to end."""
+    """Concurrent tasks that append as fast as possible until the given work has ended."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self._fleet, self._over = fleet, False
+        self._fleet, self._ended = fleet, False
         self.turns = [0] * APPENDERS
         self.longest = 0.0
 
     async def run(self, number: int) -> None:
-        while not self._over:
+        while not self._ended:
             took = await survey(self._fleet, number, self.turns[number])
             self.turns[number] += 1
             self.longest = max(self.longest, took)
@@ -83,11 +83,11 @@ class Appenders:
         try:
             await work
         finally:
-            self._over = True
+            self._ended = True
             await asyncio.gather(*tasks)
 
 
-async def test_no_append_is_lost_or_fails_while_sets_are_swapped_again_and_again(
+async def test_appends_during_repeated_swaps_of_all_tables_succeed_and_none_is_lost(
     fleet: Fleet, database: Database
 ) -> None:
     async def swaps() -> None:
@@ -109,22 +109,22 @@ async def test_no_append_is_lost_or_fails_while_sets_are_swapped_again_and_again
     assert await fleet.verify() == ()
 
 
-async def test_a_swap_gives_way_to_whoever_reads_on_and_ends_when_he_left(
+async def test_swap_blocked_by_a_reader_is_postponed_without_blocking_appends_and_ends_after_the_reader(
     fleet: Fleet, database: Database
 ) -> None:
     await survey(fleet, 0, 0)
     async with await psycopg.AsyncConnection.connect(database.admin_dsn) as reader:
         await reader.execute("select count(*) from read.slot")
-        with capture_logs() as told:
+        with capture_logs() as log:
             rebuilding = asyncio.ensure_future(fleet.rebuild(["slots"]))
             took: list[float] = []
-            while [each["event"] for each in told].count("swap_put_off") < ATTEMPTS:
+            while [each["event"] for each in log].count("swap_postponed") < ATTEMPTS:
                 took.append(await survey(fleet, 0, 1 + len(took)))
                 assert not rebuilding.done()
-        held = sorted(took)[-ATTEMPTS:]
-        print(f"the longest appends beside it took {', '.join(f'{each * 1000:.0f}' for each in held)} ms")
-        # Each attempt holds one; a disk that stalls may hold another.
-        assert median(held) < BOUND_SECONDS + NOISE_SECONDS
+        longest = sorted(took)[-ATTEMPTS:]
+        print(f"the longest appends beside it took {', '.join(f'{each * 1000:.0f}' for each in longest)} ms")
+        # Each attempt delays one append; a slow disk may delay others.
+        assert median(longest) < BOUND_SECONDS + NOISE_SECONDS
         await reader.rollback()
         await rebuilding
     assert await fleet.verify() == ()
@@ -132,9 +132,9 @@ async def test_a_swap_gives_way_to_whoever_reads_on_and_ends_when_he_left(
 
 @pytest.fixture
 def swapper(database: Database) -> Iterator[subprocess.Popen[str]]:
-    """Stopped in the middle of a swap, with all its locks; not there any more after the test."""
+    """A process stopped in the middle of a swap, with all its locks; it is killed after the test."""
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.projections.swapper"],
+        [sys.executable, "-m", "tests.projections.stopped_swap"],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stdin is not None
@@ -144,25 +144,25 @@ def swapper(database: Database) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-async def said(process: subprocess.Popen[str]) -> str:
+async def output_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return (await asyncio.to_thread(process.stdout.readline)).strip()
 
 
-async def test_a_swapper_that_is_stopped_loses_its_transaction_and_appends_go_on(
+async def test_process_stopped_during_a_swap_loses_its_transaction_and_appends_continue(
     fleet: Fleet, swapper: subprocess.Popen[str]
 ) -> None:
-    assert await said(swapper) == "holds"
+    assert await output_line(swapper) == "holds"
     took = await survey(fleet, 0, 1)
     print(f"the append behind a stopped swap took {took * 1000:.0f} ms")
     assert took < BOUND_SECONDS + NOISE_SECONDS
     swapper.send_signal(signal.SIGCONT)
-    assert await said(swapper) in {"IdleInTransactionSessionTimeout", "OperationalError"}
+    assert await output_line(swapper) in {"IdleInTransactionSessionTimeout", "OperationalError"}
     await fleet.rebuild(["slots"])
     assert await fleet.verify() == ()
 
 
-async def test_killed_inside_the_swap_it_leaves_live_tables_alone_and_the_next_projector_ends_the_rebuild(
+async def test_projector_killed_during_a_swap_leaves_live_tables_unchanged_and_the_next_one_finishes(
     fleet: Fleet, database: Database, tmp_path: Path
 ) -> None:
     for turn in range(5):
@@ -172,18 +172,18 @@ async def test_killed_inside_the_swap_it_leaves_live_tables_alone_and_the_next_p
     with projector(database, tmp_path / "first.log", "rebuild.before_exchange") as first:
         await asyncio.to_thread(first.await_end)
     assert live_set(database) == before
-    assert rebuilds_open(database)
+    assert open_rebuilds(database)
 
     assert await survey(fleet, 0, 6) < BOUND_SECONDS + NOISE_SECONDS
     with projector(database, tmp_path / "second.log"):
-        await eventually(lambda: not rebuilds_open(database), "the next one ends the rebuild")
+        await eventually(lambda: not open_rebuilds(database), "the next projector finishes the rebuild")
 
     assert live_set(database)[0] != before[0]
     assert await fleet.verify() == ()
 
 
 def live_set(database: Database) -> tuple[object, list[tuple[object, ...]]]:
-    """Which table is the live one, and its rows."""
+    """Return the object id of the live slot table and its rows."""
     with psycopg.connect(database.admin_dsn) as conn:
         row = conn.execute("select 'read.slot'::regclass::oid").fetchone()
         return row, conn.execute("select t::text from read.slot t order by 1").fetchall()

@@ -1,4 +1,4 @@
-"""A verification replays the log from zero and names the first row of each table that differs."""
+"""A verification replays the ledger from position 0 and names the first different row of each table."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from deploy.embedded.postgres import PostgresServer
-from tests.projections.keeping import caught_up, change, some_life, verify
+from tests.projections.plane_requests import caught_up, change, create_history, verify
 from tests.servers.plane import RunningPlane, running
 from tests.waiting import until
 
@@ -35,10 +35,27 @@ BY_HAND = [
         "first_position",
     ),
 ]
+BY_HAND_IDS = [
+    "slot-changed",
+    "slot-deleted",
+    "node-changed",
+    "api-key-changed",
+    "timeline-row-deleted",
+    "allocation-changed",
+    "holding-inserted",
+    "checkpoint-advanced",
+    "holding-changed",
+    "event-changed",
+    "head-advanced",
+    "head-inserted",
+    "claim-changed",
+    "claim-deleted",
+    "command-key-inserted",
+]
 
 
-def test_untouched_tables_are_equal(running_plane: RunningPlane) -> None:
-    some_life(running_plane)
+def test_verification_of_unchanged_tables_reports_equal(running_plane: RunningPlane) -> None:
+    create_history(running_plane)
     found = verify(running_plane)
 
     assert found["state"] == "equal", found["differences"]
@@ -46,22 +63,24 @@ def test_untouched_tables_are_equal(running_plane: RunningPlane) -> None:
     assert 0 < found["position"] <= last
 
 
-def test_position_of_an_append_that_is_under_way_is_not_missing(running_plane: RunningPlane) -> None:
+def test_verification_does_not_report_the_position_of_an_open_append_as_missing(
+    running_plane: RunningPlane,
+) -> None:
     with psycopg.connect(running_plane.database.admin_dsn) as appender:
-        appender.execute("select pg_advisory_xact_lock_shared(21328, 1)")  # as append does
+        appender.execute("select pg_advisory_xact_lock_shared(21328, 1)")  # the lock that append takes
         [drawn] = appender.execute("select nextval('ledger.position_seq')").fetchone() or ()
-        some_life(running_plane)
+        create_history(running_plane)
         found = verify(running_plane)
         assert found["position"] > drawn
         assert (found["state"], found["differences"], found["advice"]) == ("equal", [], None)
 
 
 @pytest.fixture(scope="module")
-def lived(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
-    """A control plane with a history, for tests that put back what they change."""
+def used_plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
+    """A control plane with a history, for tests that restore the rows that they change."""
     with running(postgres_server) as made:
         made.rows("select nextval('ledger.position_seq')")  # an append that drew a position and was lost
-        some_life(made)
+        create_history(made)
         caught_up(made)
         until(
             lambda: bool(made.rows("select 1 from ledger.dead_position")),
@@ -70,25 +89,27 @@ def lived(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
         yield made
 
 
-@pytest.mark.parametrize(("table", "statement", "column"), BY_HAND)
-def test_a_row_edited_by_hand_is_named(lived: RunningPlane, table: str, statement: str, column: str) -> None:
-    kept = [row for [row] in lived.rows(f"select to_jsonb(kept)::text from {table} kept")]
-    change(lived, statement)
+@pytest.mark.parametrize(("table", "statement", "column"), BY_HAND, ids=BY_HAND_IDS)
+def test_verification_names_a_row_edited_by_hand(
+    used_plane: RunningPlane, table: str, statement: str, column: str
+) -> None:
+    kept = [row for [row] in used_plane.rows(f"select to_jsonb(kept)::text from {table} kept")]
+    change(used_plane, statement)
 
-    found = verify(lived)
+    found = verify(used_plane)
 
     assert found["state"] == "different"
     [difference] = [each for each in found["differences"] if each["table"] == table]
     assert column in difference["columns"]
     assert difference["key"]
     assert difference["live"] != difference["replayed"]
-    put_back(lived, table, kept)
+    restore(used_plane, table, kept)
     ledger_changed = table.startswith("ledger.")
     assert difference["kind"] == ("ledger" if ledger_changed else "read_model")
     assert found["advice"]["code"] == ("keep_evidence" if ledger_changed else "rebuild")
 
 
-A_MIDDLE = "stream_id = 'slot-node-a/1' and version = 2"
+MIDDLE_EVENT = "stream_id = 'slot-node-a/1' and version = 2"
 NEWEST = "position = (select max(position) from ledger.event)"
 NEWEST_WITH_ITS_HEAD = f"""
 with gone as (delete from ledger.event where {NEWEST} returning stream_id)
@@ -103,12 +124,12 @@ insert into ledger.dead_position
 select position, recorded_at, 'x', epoch, leaf from ledger.event order by position limit 1
 """
 CHANGED_LEDGERS = {
-    "event-of-a-stream-deleted": (f"delete from ledger.event where {A_MIDDLE}", {"stream_id", "version"}),
+    "event-of-a-stream-deleted": (f"delete from ledger.event where {MIDDLE_EVENT}", {"stream_id", "version"}),
     "first-event-deleted": ("delete from ledger.event where position = 1", {"position"}),
     "newest-event-deleted": (f"delete from ledger.event where {NEWEST}", {"position"}),
     "newest-event-deleted-with-its-head": (NEWEST_WITH_ITS_HEAD, {"position"}),
     "stream-deleted-with-its-head": (STREAM_WITH_ITS_HEAD, {"position"}),
-    "event-unreadable": (f"update ledger.event set type = 'slot.painted' where {A_MIDDLE}", {"position"}),
+    "event-unreadable": (f"update ledger.event set type = 'slot.painted' where {MIDDLE_EVENT}", {"position"}),
     "event-inserted-at-a-dead-position": (EVENT_AT_A_DEAD_POSITION, {"position"}),
     "dead-position-deleted": ("delete from ledger.dead_position", {"position"}),
     "dead-position-changed": ("update ledger.dead_position set seen_by = 'other'", {"position"}),
@@ -116,29 +137,31 @@ CHANGED_LEDGERS = {
 
 
 @pytest.mark.parametrize("change_", CHANGED_LEDGERS)
-def test_changed_ledger_is_reported_with_the_advice_to_keep_a_copy(lived: RunningPlane, change_: str) -> None:
+def test_verification_of_a_changed_ledger_names_the_change_and_advises_to_keep_a_copy(
+    used_plane: RunningPlane, change_: str
+) -> None:
     statement, key = CHANGED_LEDGERS[change_]
     tables = ("ledger.event", "ledger.head", "ledger.dead_position")
     kept = {
-        table: [row for [row] in lived.rows(f"select to_jsonb(kept)::text from {table} kept")]
+        table: [row for [row] in used_plane.rows(f"select to_jsonb(kept)::text from {table} kept")]
         for table in tables
     }
-    change(lived, statement)
+    change(used_plane, statement)
     try:
-        found = verify(lived)
+        found = verify(used_plane)
     finally:
         for table, rows in kept.items():
-            put_back(lived, table, rows)
+            restore(used_plane, table, rows)
 
     assert found["state"] == "different"
     assert found["stopped"] is None
     assert found["advice"]["code"] == "keep_evidence"
     named = [set(each["key"]) for each in found["differences"] if each["kind"] == "ledger"]
     assert key in named, found["differences"]
-    assert verify(lived)["state"] == "equal"
+    assert verify(used_plane)["state"] == "equal"
 
 
-def put_back(plane: RunningPlane, table: str, kept: list[str]) -> None:
+def restore(plane: RunningPlane, table: str, kept: list[str]) -> None:
     with psycopg.connect(plane.database.admin_dsn) as conn:
         conn.execute(f"delete from {table}")
         for row in kept:
@@ -147,7 +170,7 @@ def put_back(plane: RunningPlane, table: str, kept: list[str]) -> None:
             )
 
 
-def test_a_verification_that_nobody_asked_for_is_unknown(running_plane: RunningPlane) -> None:
+def test_request_for_an_unknown_verification_returns_404(running_plane: RunningPlane) -> None:
     for name in ("7", "00000000-0000-0000-0000-000000000000"):
         answer = running_plane.client().get(f"/verifications/{name}")
         assert answer.status_code == 404

@@ -1,4 +1,4 @@
-"""One node, its queue and its worker on a real Redis: Debian's, and the oldest we promise to run on (6.2)."""
+"""One node, its queue and its worker on a real Redis: Debian's and the oldest supported version (6.2)."""
 
 import hashlib
 import shutil
@@ -11,12 +11,12 @@ import pytest
 import redis
 from redis.asyncio import Redis
 
-from control_plane import redis_nodes
-from control_plane.relay import Relay
+from control_plane.queues import redis_nodes
+from control_plane.queues.relay import Relay
 from deploy.embedded import redis as embedded
 from events.values import NodeId
-from tasks.broker import QueueAddress
-from tasks.timetable import Timetable
+from node_agent.runtime.timetable import Timetable
+from node_agent.transport.broker import QueueAddress
 from tests.plugins.requirements import missing_server
 from tests.queue.node import WORKER_TIMEOUT, Node
 from tests.servers.redis import server_folder
@@ -45,7 +45,7 @@ def shared_server(program: Path) -> Iterator[embedded.RedisServer]:
 
 @pytest.fixture
 def server(shared_server: embedded.RedisServer) -> embedded.RedisServer:
-    """As empty as a new one."""
+    """The shared server, emptied of keys, scripts and node users."""
     with redis.Redis.from_url(shared_server.url) as admin:
         admin.flushall()
         admin.script_flush()
@@ -78,15 +78,15 @@ def login(node_id: str, password: str = PASSWORD) -> redis_nodes.NodeLogin:
     return redis_nodes.NodeLogin(NodeId(node_id), hashlib.sha256(password.encode()).hexdigest())
 
 
-async def let_in(control: Redis, login: redis_nodes.NodeLogin) -> None:
-    """As a node's new session does: it has its rights, and whoever was connected as the node is no more."""
+async def start_session(control: Redis, login: redis_nodes.NodeLogin) -> None:
+    """Do what a node's new session does: create its Redis user and end every connection of that user."""
     await redis_nodes.ensure_node_users(control, [login])
     await redis_nodes.end_connections(control, [login.node_id])
 
 
-async def turn_out(control: Redis, node_id: NodeId) -> None:
-    """As the end of a node's key does: its connections, its user and its keys are gone."""
-    await redis_nodes.shut_out(control, [node_id])
+async def end_session(control: Redis, node_id: NodeId) -> None:
+    """Do what a node's revocation does: end its connections and delete its user and its keys."""
+    await redis_nodes.delete_node_users(control, [node_id])
     await redis_nodes.forget_queues(control, [node_id])
 
 
@@ -98,7 +98,7 @@ def address(server: embedded.RedisServer, node_id: str, password: str = PASSWORD
 async def lab_a(server: embedded.RedisServer, control: Redis) -> QueueAddress:
     """The queue of an enrolled node."""
     await redis_nodes.ensure_scripts(control)
-    await let_in(control, login("lab-a"))
+    await start_session(control, login("lab-a"))
     return address(server, "lab-a")
 
 
@@ -109,11 +109,11 @@ def timetable() -> Iterator[Timetable]:
 
 
 @pytest.fixture
-def broken(monkeypatch: pytest.MonkeyPatch) -> SimpleQueue[str]:
-    """What ended a thread."""
-    said: SimpleQueue[str] = SimpleQueue()
-    monkeypatch.setattr(threading, "excepthook", lambda how: said.put(repr(how.exc_value)))
-    return said
+def thread_exceptions(monkeypatch: pytest.MonkeyPatch) -> SimpleQueue[str]:
+    """Exceptions that ended a thread, as `repr` texts."""
+    exceptions: SimpleQueue[str] = SimpleQueue()
+    monkeypatch.setattr(threading, "excepthook", lambda arguments: exceptions.put(repr(arguments.exc_value)))
+    return exceptions
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def gate() -> Iterator[threading.Event]:
 
 @pytest.fixture
 def start_node(lab_a: QueueAddress) -> Iterator[Callable[..., Node]]:
-    """Starts workers on lab-a's queue; they are stopped with the test."""
+    """Return a function that starts workers on lab-a's queue; they are stopped at the end of the test."""
     started: list[Node] = []
 
     def start(*, queue: QueueAddress = lab_a, **settings: int) -> Node:

@@ -1,4 +1,4 @@
-"""A node's worker as a test sees it: orders come out of `handled`, and `gate` holds handlers back."""
+"""A node's worker for tests: begun orders are read from `begun`, and `gate` blocks their handlers."""
 
 import asyncio
 import queue
@@ -11,16 +11,16 @@ from uuid import UUID, uuid4
 import dramatiq
 from redis.asyncio import Redis
 
-from control_plane.relay import Relay, Requeued
+from control_plane.queues.relay import Relay, Requeued
 from events.values import NodeId
-from tasks.broker import GivenUp, NodeBroker, NodeWorker, QueueAddress
-from tasks.timetable import Timetable
+from node_agent.runtime.timetable import Timetable
+from node_agent.transport.broker import DeadLetter, NodeBroker, NodeWorker, QueueAddress
 from tasks.wire import OrderMessage, encode_order
 from tests.servers.redis import Depth, queue_depth
 from tests.waiting import until
 
 WORKER_TIMEOUT = 1.5
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 
 
 def message(order_id: UUID, order: str = "{}", actor: str = "slice.apply") -> bytes:
@@ -31,36 +31,36 @@ def order_ids(count: int) -> list[UUID]:
     return [uuid4() for _ in range(count)]
 
 
-def eventually(true: Callable[[], object], within: float = PATIENCE) -> None:
-    """Return as soon as `true()` is; fail after `within` seconds."""
-    until(lambda: bool(true()), "it is so", within)
+def eventually(condition: Callable[[], object], within: float = TIMEOUT_SECONDS) -> None:
+    """Return as soon as `condition()` is true; fail after `within` seconds."""
+    until(lambda: bool(condition()), "the condition holds", within)
 
 
-async def settled(control: Redis, node_id: NodeId, within: float = PATIENCE) -> None:
+async def settled(control: Redis, node_id: NodeId, within: float = TIMEOUT_SECONDS) -> None:
     """Return as soon as the node's queue has nothing waiting and nothing in flight."""
     deadline = time.monotonic() + within
     while await queue_depth(control, node_id) != Depth(0, 0):
-        assert time.monotonic() < deadline, "orders are left in the queue"
+        assert time.monotonic() < deadline, "the queue still has orders"
         await asyncio.sleep(0.005)
 
 
 async def requeued(relay: Relay, node_id: NodeId, order_id: UUID, data: bytes) -> float:
-    """Ask after an order, as the sweeper does, until it is back on the queue; the seconds that took."""
+    """Enqueue an order repeatedly, as the task sender does, until it is requeued; return the seconds that this took."""
     began = time.monotonic()
     while not isinstance(await relay.enqueue(node_id, order_id, data), Requeued):
-        assert time.monotonic() - began < PATIENCE, "its worker is still taken for alive"
+        assert time.monotonic() - began < TIMEOUT_SECONDS, "its worker is still considered alive"
         await asyncio.sleep(0.01)
     return time.monotonic() - began
 
 
 class Node:
-    """A broker and a running worker whose `slice.apply` says what it got, and when, and waits at the gate."""
+    """A broker and a running worker. Its `slice.apply` records each order and its time, and waits at the gate."""
 
     def __init__(
         self, address: QueueAddress, *, prefetch: int = 2, poison_after: int = 3, threads: int = 2
     ) -> None:
         self.begun: queue.SimpleQueue[tuple[str, float]] = queue.SimpleQueue()
-        self.given_up: queue.SimpleQueue[GivenUp] = queue.SimpleQueue()
+        self.dead_letters: queue.SimpleQueue[DeadLetter] = queue.SimpleQueue()
         self.done = 0
         self.gate = threading.Event()
         self.gate.set()
@@ -68,7 +68,7 @@ class Node:
         self.broker = NodeBroker(
             address,
             self._timetable,
-            on_given_up=self.given_up.put,
+            on_dead_letter=self.dead_letters.put,
             prefetch=prefetch,
             poison_after=poison_after,
             worker_timeout=WORKER_TIMEOUT,
@@ -81,26 +81,26 @@ class Node:
 
     @property
     def stopping(self) -> threading.Event:
-        """Set once no further order is taken."""
+        """Event that is set once the worker takes no further orders."""
         return self.broker._queue.stopping
 
     def _apply(self, order: str) -> None:
         self.begun.put((order, time.perf_counter()))
-        assert self.gate.wait(PATIENCE)
+        assert self.gate.wait(TIMEOUT_SECONDS)
         self.done += 1
 
     def _fail(self, order: str) -> None:
         raise OSError(f"no such bridge: {order}")
 
     def next_order(self) -> str:
-        return self.begun.get(timeout=PATIENCE)[0]
+        return self.begun.get(timeout=TIMEOUT_SECONDS)[0]
 
     def next_begin(self) -> float:
-        """The moment (`perf_counter`) at which the next handler began."""
-        return self.begun.get(timeout=PATIENCE)[1]
+        """Return the time (`perf_counter`) at which the next handler began."""
+        return self.begun.get(timeout=TIMEOUT_SECONDS)[1]
 
-    def next_given_up(self) -> GivenUp:
-        return self.given_up.get(timeout=PATIENCE)
+    def next_dead_letter(self) -> DeadLetter:
+        return self.dead_letters.get(timeout=TIMEOUT_SECONDS)
 
     def stop(self) -> None:
         if not self._stopped:

@@ -1,4 +1,4 @@
-"""Orders reach their handlers at once, once, and within bounds."""
+"""Orders reach their handlers immediately, exactly once and within limits."""
 
 import asyncio
 import threading
@@ -9,11 +9,11 @@ import pytest
 import redis
 from redis.asyncio import Redis
 
-from control_plane.relay import AlreadyThere, Enqueued, Outgoing, QueueFull, Relay
+from control_plane.queues.relay import AlreadyQueued, Enqueued, Outgoing, QueueFull, Relay
 from events.values import NodeId
-from tasks.broker import Failed, NodesDoNotEnqueue, QueueAddress, Unreadable
+from node_agent.transport.broker import Failed, NodeCannotEnqueue, QueueAddress, Unreadable
 from tasks.scripts import QueueKeys
-from tests.queue.conftest import let_in, login
+from tests.queue.conftest import login, start_session
 from tests.queue.node import Node, eventually, message, order_ids, settled
 from tests.servers.redis import Depth, queue_depth
 
@@ -21,13 +21,13 @@ LAB_A = NodeId("lab-a")
 KEYS = QueueKeys.of("ctl:lab-a")
 
 
-async def test_an_order_reaches_its_handler_with_its_exact_bytes(node: Node, relay: Relay) -> None:
+async def test_handler_receives_the_exact_bytes_of_an_order(node: Node, relay: Relay) -> None:
     [order_id] = order_ids(1)
     assert await relay.enqueue(LAB_A, order_id, message(order_id, '{"é": 1.0,  "b":[]}')) == Enqueued(1)
     assert node.next_order() == '{"é": 1.0,  "b":[]}'
 
 
-async def test_an_idle_node_begins_an_order_within_milliseconds(
+async def test_idle_node_begins_an_order_within_50_milliseconds(
     node: Node, relay: Relay, record_property: Callable[[str, object], None]
 ) -> None:
     latencies = []
@@ -40,7 +40,7 @@ async def test_an_idle_node_begins_an_order_within_milliseconds(
     assert latencies[100] < 50
 
 
-async def test_a_settled_order_leaves_nothing_but_the_workers_name(
+async def test_settled_order_leaves_only_the_worker_entry_in_redis(
     node: Node, relay: Relay, admin: redis.Redis
 ) -> None:
     [order_id] = order_ids(1)
@@ -51,32 +51,34 @@ async def test_a_settled_order_leaves_nothing_but_the_workers_name(
     assert admin.keys("ctl:*") == []
 
 
-async def test_an_order_sent_twice_while_it_waits_is_there_once_with_the_newer_bytes(
+async def test_order_sent_twice_while_it_waits_runs_once_with_the_newer_bytes(
     lab_a: QueueAddress, control: Redis, relay: Relay, start_node: Callable[..., Node]
 ) -> None:
     [order_id] = order_ids(1)
     await relay.enqueue(LAB_A, order_id, message(order_id, "older"))
-    assert await relay.enqueue(LAB_A, order_id, message(order_id, "newer")) == AlreadyThere(None)
+    assert await relay.enqueue(LAB_A, order_id, message(order_id, "newer")) == AlreadyQueued(None)
     node = start_node()
     assert node.next_order() == "newer"
     await settled(control, LAB_A)
     assert node.done == 1
 
 
-async def test_an_order_sent_again_while_it_is_carried_out_runs_once(node: Node, relay: Relay) -> None:
+async def test_order_sent_again_while_it_runs_is_not_queued_again(node: Node, relay: Relay) -> None:
     first, second = order_ids(2)
     node.gate.clear()
     await relay.enqueue(LAB_A, first, message(first, "first"))
     assert node.next_order() == "first"
     again = await relay.enqueue(LAB_A, first, message(first, "first"))
-    assert isinstance(again, AlreadyThere)
+    assert isinstance(again, AlreadyQueued)
     assert again.worker is not None
     node.gate.set()
     await relay.enqueue(LAB_A, second, message(second, "second"))
     assert node.next_order() == "second"
 
 
-async def test_an_order_sent_ten_times_at_once_runs_once(node: Node, control: Redis, relay: Relay) -> None:
+async def test_order_sent_by_ten_concurrent_senders_runs_once(
+    node: Node, control: Redis, relay: Relay
+) -> None:
     [order_id] = order_ids(1)
     node.gate.clear()
     senders = [Relay(control) for _ in range(10)]
@@ -87,7 +89,7 @@ async def test_an_order_sent_ten_times_at_once_runs_once(node: Node, control: Re
     assert node.done == 1
 
 
-async def test_orders_begin_in_the_order_they_were_sent(
+async def test_orders_run_in_the_sequence_in_which_they_were_sent(
     relay: Relay, lab_a: QueueAddress, start_node: Callable[..., Node]
 ) -> None:
     ids = order_ids(8)
@@ -98,19 +100,19 @@ async def test_orders_begin_in_the_order_they_were_sent(
     assert [node.next_order() for _ in ids] == [str(order_id) for order_id in ids]
 
 
-async def test_a_full_queue_refuses_and_holds_back_no_other_node(
+async def test_full_queue_rejects_orders_and_does_not_affect_another_node(
     relay: Relay, control: Redis, lab_a: QueueAddress
 ) -> None:
-    await let_in(control, login("lab-b"))
+    await start_session(control, login("lab-b"))
     ids = order_ids(9)
     outcomes = await relay.enqueue_many([Outgoing(LAB_A, order_id, message(order_id)) for order_id in ids])
     assert outcomes[:8] == tuple(Enqueued(depth) for depth in range(1, 9))
     assert outcomes[8] == QueueFull(8)
-    assert await relay.enqueue(LAB_A, ids[0], message(ids[0])) == AlreadyThere(None)
+    assert await relay.enqueue(LAB_A, ids[0], message(ids[0])) == AlreadyQueued(None)
     assert await relay.enqueue(NodeId("lab-b"), ids[8], message(ids[8])) == Enqueued(1)
 
 
-async def test_a_node_holds_no_more_orders_than_it_may_prefetch(
+async def test_node_has_at_most_its_prefetch_count_of_orders_in_flight(
     control: Redis, node: Node, relay: Relay
 ) -> None:
     node.gate.clear()
@@ -123,29 +125,31 @@ async def test_a_node_holds_no_more_orders_than_it_may_prefetch(
     eventually(lambda: node.done == 5)
 
 
-async def test_an_order_whose_handler_raises_is_told_of_and_leaves_the_queue(
+async def test_order_with_a_failing_handler_becomes_a_dead_letter_and_leaves_the_queue(
     control: Redis, node: Node, relay: Relay
 ) -> None:
     [order_id] = order_ids(1)
     await relay.enqueue(LAB_A, order_id, message(order_id, "order", actor="slice.fail"))
-    failed = node.next_given_up()
+    failed = node.next_dead_letter()
     assert isinstance(failed, Failed)
     assert failed.message.order_id == order_id
     assert str(failed.error) == "no such bridge: order"
     await settled(control, LAB_A)
 
 
-async def test_an_order_that_nobody_listens_to_is_told_of(control: Redis, node: Node, relay: Relay) -> None:
+async def test_order_without_a_handler_becomes_a_dead_letter(
+    control: Redis, node: Node, relay: Relay
+) -> None:
     [order_id] = order_ids(1)
-    await relay.enqueue(LAB_A, order_id, message(order_id, actor="slice.unheard_of"))
-    failed = node.next_given_up()
+    await relay.enqueue(LAB_A, order_id, message(order_id, actor="slice.unknown"))
+    failed = node.next_dead_letter()
     assert isinstance(failed, Failed)
-    assert failed.message.actor == "slice.unheard_of"
+    assert failed.message.actor == "slice.unknown"
     await settled(control, LAB_A)
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    "corrupt",
     [
         lambda _: b"\xff no json",
         lambda good: good.replace(b'"options":{}', b'"options":{"eta":1}'),
@@ -154,30 +158,32 @@ async def test_an_order_that_nobody_listens_to_is_told_of(control: Redis, node: 
         lambda good: good.replace(b'"queue_name":"slices"', b'"queue_name":"other"'),
         lambda good: good.replace(b'"args":["{}"]', b'"args":[]'),
     ],
-    ids=["no json", "delayed", "another time limit", "keyword arguments", "another queue", "no order"],
+    ids=["not-json", "delayed", "other-time-limit", "keyword-arguments", "other-queue", "no-order"],
 )
-async def test_bytes_that_are_no_order_are_told_of_and_the_next_order_runs(
-    control: Redis, node: Node, relay: Relay, spoil: Callable[[bytes], bytes]
+async def test_bytes_that_are_not_an_order_become_a_dead_letter_and_the_next_order_runs(
+    control: Redis, node: Node, relay: Relay, corrupt: Callable[[bytes], bytes]
 ) -> None:
     bad, good = order_ids(2)
-    spoilt = spoil(message(bad))
-    assert spoilt != message(bad)
-    await relay.enqueue(LAB_A, bad, spoilt)
+    corrupted = corrupt(message(bad))
+    assert corrupted != message(bad)
+    await relay.enqueue(LAB_A, bad, corrupted)
     await relay.enqueue(LAB_A, good, message(good, "good"))
-    unreadable = node.next_given_up()
+    unreadable = node.next_dead_letter()
     assert isinstance(unreadable, Unreadable)
     assert unreadable.key == str(bad)
     assert node.next_order() == "good"
     await settled(control, LAB_A)
 
 
-async def test_an_order_under_another_orders_id_is_refused(node: Node, relay: Relay) -> None:
+async def test_order_queued_under_the_id_of_another_order_becomes_a_dead_letter(
+    node: Node, relay: Relay
+) -> None:
     real, other = order_ids(2)
     await relay.enqueue(LAB_A, other, message(real))
-    assert isinstance(node.next_given_up(), Unreadable)
+    assert isinstance(node.next_dead_letter(), Unreadable)
 
 
-async def test_a_stopped_worker_puts_back_what_it_did_not_begin_in_order_and_uncounted(
+async def test_stopped_worker_requeues_orders_not_begun_in_sequence_and_without_counting_a_delivery(
     relay: Relay, admin: redis.Redis, start_node: Callable[..., Node]
 ) -> None:
     node = start_node(prefetch=3, threads=1)
@@ -195,14 +201,14 @@ async def test_a_stopped_worker_puts_back_what_it_did_not_begin_in_order_and_unc
     assert node.done == 1
 
 
-def test_an_idle_worker_stops_at_once(node: Node) -> None:
+def test_idle_worker_stops_within_half_a_second(node: Node) -> None:
     eventually(lambda: node.worker.consumers["slices"].consumer is not None)
     began = time.perf_counter()
     node.stop()
     assert time.perf_counter() - began < 0.5
 
 
-async def test_a_node_holds_at_most_two_connections(node: Node, relay: Relay, admin: redis.Redis) -> None:
+async def test_node_has_two_redis_connections(node: Node, relay: Relay, admin: redis.Redis) -> None:
     for order_id in order_ids(20):
         await relay.enqueue(LAB_A, order_id, message(order_id))
         node.next_order()
@@ -210,10 +216,10 @@ async def test_a_node_holds_at_most_two_connections(node: Node, relay: Relay, ad
     assert sorted(names) == ["node-lab-a-commands", "node-lab-a-waiter"]
 
 
-async def test_a_node_puts_nothing_on_a_queue(node: Node) -> None:
+async def test_node_that_sends_an_order_raises_node_cannot_enqueue(node: Node) -> None:
     actor = node.broker.get_actor("slice.apply")
-    with pytest.raises(NodesDoNotEnqueue):
+    with pytest.raises(NodeCannotEnqueue):
         actor.send("{}")
-    with pytest.raises(NodesDoNotEnqueue):
+    with pytest.raises(NodeCannotEnqueue):
         actor.send_with_options(args=("{}",), delay=1000)
     assert node.broker.get_declared_delay_queues() == set()

@@ -1,4 +1,4 @@
-"""The Redis that we start ourselves."""
+"""The Redis server that Sliceplane starts itself."""
 
 import contextlib
 import socket
@@ -22,7 +22,7 @@ def folder() -> Iterator[Path]:
         yield folder
 
 
-def test_killed_it_starts_again_on_its_data(program: Path, folder: Path) -> None:
+def test_killed_redis_starts_again_with_its_data_and_password(program: Path, folder: Path) -> None:
     first = embedded.start(folder, server=program)
     with redis.Redis.from_url(first.url) as client:
         client.set("kept", 1)
@@ -34,7 +34,9 @@ def test_killed_it_starts_again_on_its_data(program: Path, folder: Path) -> None
             assert client.get("kept") == b"1"
 
 
-def test_its_password_stands_in_no_process_list_and_no_open_file(program: Path, folder: Path) -> None:
+def test_redis_password_is_not_in_the_process_list_or_in_a_world_readable_file(
+    program: Path, folder: Path
+) -> None:
     with embedded.running_redis(folder, server=program) as server:
         assert server.password not in Path(f"/proc/{server.process.pid}/cmdline").read_text()
         assert server.password not in repr(server)
@@ -43,7 +45,7 @@ def test_its_password_stands_in_no_process_list_and_no_open_file(program: Path, 
             assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
 
 
-def test_it_listens_only_where_it_is_told(program: Path, folder: Path) -> None:
+def test_redis_listens_only_on_the_given_addresses(program: Path, folder: Path) -> None:
     server = embedded.start(folder, server=program, bind=("127.0.0.2", "127.0.0.3"))
     try:
         for address in ("127.0.0.2", "127.0.0.3"):
@@ -54,7 +56,7 @@ def test_it_listens_only_where_it_is_told(program: Path, folder: Path) -> None:
         server.stop()
 
 
-def test_at_its_memory_bound_it_refuses_and_evicts_nothing(program: Path, folder: Path) -> None:
+def test_redis_at_its_memory_limit_rejects_writes_and_evicts_no_key(program: Path, folder: Path) -> None:
     server = embedded.start(folder, server=program, maxmemory="3mb")
     try:
         with redis.Redis.from_url(server.url) as client:
@@ -66,7 +68,7 @@ def test_at_its_memory_bound_it_refuses_and_evicts_nothing(program: Path, folder
         server.stop()
 
 
-def test_it_does_not_outlive_the_program_that_started_it(program: Path, folder: Path) -> None:
+def test_redis_ends_when_the_program_that_started_it_is_killed(program: Path, folder: Path) -> None:
     source = (
         "import sys; from pathlib import Path; from deploy.embedded import redis;"
         f"print(redis.start(Path({str(folder)!r}), server=Path({str(program)!r})).port, flush=True);"
@@ -80,7 +82,9 @@ def test_it_does_not_outlive_the_program_that_started_it(program: Path, folder: 
     eventually(lambda: not _listens(port))
 
 
-def test_a_folder_it_cannot_use_is_an_error_with_its_last_words(program: Path, folder: Path) -> None:
+def test_redis_with_unusable_data_fails_to_start_with_its_log_in_the_error(
+    program: Path, folder: Path
+) -> None:
     folder.mkdir()
     for name in ("appendonlydir", "appendonly.aof"):
         (folder / name).write_bytes(b"no such format\n")

@@ -1,4 +1,4 @@
-"""Workers die, Redis is flushed, restarted, empty or spoilt: every order still arrives, and none twice at once."""
+"""Every order arrives and none runs twice concurrently if workers die or Redis is flushed, restarted or corrupted."""
 
 import subprocess
 import sys
@@ -12,27 +12,27 @@ import redis
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from control_plane import redis_nodes
-from control_plane.redis_nodes import Loss, RedisAway
-from control_plane.relay import (
-    AlreadyThere,
+from control_plane.queues import redis_nodes
+from control_plane.queues.redis_nodes import Loss, RedisUnavailable
+from control_plane.queues.relay import (
+    AlreadyQueued,
     Enqueued,
-    NotTaken,
     Outcome,
     Outgoing,
     QueueFull,
+    Rejected,
     Relay,
     Stranded,
     Withdrawal,
 )
 from deploy.embedded import redis as embedded
 from events.values import NodeId
-from tasks.broker import NodeBroker, Poisoned, QueueAddress
-from tasks.broker.link import QueueAway
-from tasks.broker.queue import NodeQueue
+from node_agent.runtime.timetable import Timetable
+from node_agent.transport.broker import NodeBroker, Poisoned, QueueAddress
+from node_agent.transport.broker.link import QueueUnavailable
+from node_agent.transport.broker.queue import NodeQueue
 from tasks.scripts import QueueKeys
-from tasks.timetable import Timetable
-from tests.queue.conftest import PASSWORD, address, let_in, login, turn_out
+from tests.queue.conftest import PASSWORD, address, end_session, login, start_session
 from tests.queue.node import WORKER_TIMEOUT, Node, eventually, message, order_ids, requeued, settled
 from tests.servers.redis import Depth, queue_depth, server_folder
 
@@ -46,7 +46,7 @@ def doomed_worker(queue: QueueAddress) -> Iterator[subprocess.Popen[str]]:
         [
             sys.executable,
             "-m",
-            "tests.queue.doomed",
+            "tests.queue.killed_worker",
             queue.host,
             str(queue.port),
             queue.username,
@@ -70,7 +70,7 @@ def _first_line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-async def test_an_order_whose_worker_was_killed_goes_to_another_after_one_timeout(
+async def test_order_of_a_killed_worker_goes_to_another_worker_after_one_timeout(
     lab_a: QueueAddress, control: Redis, relay: Relay, start_node: Callable[..., Node]
 ) -> None:
     [order_id] = order_ids(1)
@@ -78,13 +78,13 @@ async def test_an_order_whose_worker_was_killed_goes_to_another_after_one_timeou
     await relay.enqueue(LAB_A, order_id, data)
     with doomed_worker(lab_a) as worker:
         assert _first_line(worker) == "precious"
-        assert isinstance(await relay.enqueue(LAB_A, order_id, data), AlreadyThere)
+        assert isinstance(await relay.enqueue(LAB_A, order_id, data), AlreadyQueued)
     assert await requeued(relay, LAB_A, order_id, data) < WORKER_TIMEOUT + 5
     assert start_node().next_order() == "precious"
     await settled(control, LAB_A)
 
 
-async def test_an_order_that_kills_its_workers_is_told_of_as_poison(
+async def test_order_that_killed_its_workers_is_dead_lettered_as_poisoned(
     lab_a: QueueAddress, control: Redis, relay: Relay, start_node: Callable[..., Node]
 ) -> None:
     [order_id] = order_ids(1)
@@ -95,14 +95,14 @@ async def test_an_order_that_kills_its_workers_is_told_of_as_poison(
             assert _first_line(worker) == "poison"
         await requeued(relay, LAB_A, order_id, data)
     node = start_node(poison_after=2)
-    poisoned = node.next_given_up()
+    poisoned = node.next_dead_letter()
     assert isinstance(poisoned, Poisoned)
     assert (poisoned.message.order_id, poisoned.deliveries) == (order_id, 2)
     await settled(control, LAB_A)
     assert node.begun.empty()
 
 
-async def test_an_order_that_comes_back_to_the_worker_that_has_it_is_no_other_delivery(
+async def test_order_requeued_to_the_worker_that_already_holds_it_counts_as_one_delivery(
     node: Node, control: Redis, relay: Relay, admin: redis.Redis
 ) -> None:
     [order_id] = order_ids(1)
@@ -115,31 +115,31 @@ async def test_an_order_that_comes_back_to_the_worker_that_has_it_is_no_other_de
     assert admin.hget(KEYS.deliveries, str(order_id)) == "1"
 
 
-async def test_what_was_fetched_and_not_looked_at_goes_back_behind_what_was_not_begun(
+async def test_fetched_orders_not_consumed_are_requeued_behind_consumed_orders_that_were_not_begun(
     lab_a: QueueAddress, relay: Relay, admin: redis.Redis
 ) -> None:
     ids = order_ids(3)
     await relay.enqueue_many([Outgoing(LAB_A, each, message(each)) for each in ids])
     with Timetable() as timetable:
-        broker = NodeBroker(lab_a, timetable, on_given_up=print, prefetch=3)
+        broker = NodeBroker(lab_a, timetable, on_dead_letter=print, prefetch=3)
         broker.declare_queue("slices")
         consumer = broker.consume("slices")
-        looked_at = next(consumer)
-        assert looked_at is not None
-        consumer.requeue([looked_at])
+        consumed = next(consumer)
+        assert consumed is not None
+        consumer.requeue([consumed])
         consumer.close()
         broker.close()
     assert admin.lrange(KEYS.waiting, 0, -1) == [str(each) for each in ids]
     assert admin.hgetall(KEYS.deliveries) == {}
 
 
-async def test_what_was_fetched_and_not_looked_at_goes_back_beside_what_is_begun(
+async def test_fetched_order_not_consumed_is_requeued_while_a_begun_order_stays_in_flight(
     lab_a: QueueAddress, control: Redis, relay: Relay, admin: redis.Redis
 ) -> None:
     first, second = order_ids(2)
     await relay.enqueue_many([Outgoing(LAB_A, each, message(each)) for each in (first, second)])
     with Timetable() as timetable:
-        broker = NodeBroker(lab_a, timetable, on_given_up=print, prefetch=2)
+        broker = NodeBroker(lab_a, timetable, on_dead_letter=print, prefetch=2)
         broker.declare_queue("slices")
         consumer = broker.consume("slices")
         assert next(consumer) is not None
@@ -150,7 +150,7 @@ async def test_what_was_fetched_and_not_looked_at_goes_back_beside_what_is_begun
     assert admin.hget(KEYS.deliveries, str(second)) is None
 
 
-async def test_a_worker_at_a_long_order_is_not_taken_for_dead(
+async def test_worker_that_runs_a_long_order_is_not_considered_dead(
     node: Node, relay: Relay, admin: redis.Redis
 ) -> None:
     [order_id] = order_ids(1)
@@ -160,10 +160,10 @@ async def test_a_worker_at_a_long_order_is_not_taken_for_dead(
     first = admin.zscore(KEYS.workers, _only_worker(admin))
     assert first is not None
     eventually(lambda: (admin.zscore(KEYS.workers, _only_worker(admin)) or 0) > first + 1000 * WORKER_TIMEOUT)
-    assert isinstance(await relay.enqueue(LAB_A, order_id, message(order_id)), AlreadyThere)
+    assert isinstance(await relay.enqueue(LAB_A, order_id, message(order_id)), AlreadyQueued)
 
 
-async def test_what_was_flushed_between_commit_and_fetch_arrives_after_restoration(
+async def test_orders_flushed_from_redis_before_their_fetch_arrive_after_restoration(
     lab_a: QueueAddress,
     relay: Relay,
     control: Redis,
@@ -183,7 +183,7 @@ async def test_what_was_flushed_between_commit_and_fetch_arrives_after_restorati
     assert node.done == 3
 
 
-async def test_an_order_being_carried_out_while_redis_is_flushed_and_refilled_runs_once(
+async def test_order_running_while_redis_is_flushed_and_restored_runs_once(
     node: Node, relay: Relay, control: Redis, admin: redis.Redis
 ) -> None:
     running, waiting = order_ids(2)
@@ -203,7 +203,7 @@ async def test_an_order_being_carried_out_while_redis_is_flushed_and_refilled_ru
     assert node.begun.empty()
 
 
-async def test_an_order_settled_while_it_waits_anew_does_not_run_again(
+async def test_order_settled_after_it_was_enqueued_again_does_not_run_again(
     lab_a: QueueAddress, relay: Relay, admin: redis.Redis, timetable: Timetable
 ) -> None:
     [order_id] = order_ids(1)
@@ -217,7 +217,7 @@ async def test_an_order_settled_while_it_waits_anew_does_not_run_again(
     worker.close()
 
 
-async def test_redis_restarted_empty_while_the_worker_waits_and_it_goes_on_by_itself(program: Path) -> None:
+async def test_waiting_worker_continues_after_redis_is_restarted_empty_and_restored(program: Path) -> None:
     with server_folder() as kept, server_folder() as fresh:
         first = embedded.start(kept, server=program)
         async with Redis.from_url(first.url) as control:
@@ -239,7 +239,9 @@ async def test_redis_restarted_empty_while_the_worker_waits_and_it_goes_on_by_it
                 node.stop()
 
 
-async def test_redis_killed_and_restarted_on_its_data_keeps_the_queue_and_is_found_out(program: Path) -> None:
+async def test_redis_restarted_with_its_data_keeps_the_queue_and_is_detected_as_restarted(
+    program: Path,
+) -> None:
     with server_folder() as folder:
         first = embedded.start(folder, server=program)
         [order_id] = order_ids(1)
@@ -257,16 +259,16 @@ async def test_redis_killed_and_restarted_on_its_data_keeps_the_queue_and_is_fou
             node.stop()
 
 
-async def test_a_restoration_that_fails_half_way_is_found_undone(control: Redis, lab_a: QueueAddress) -> None:
+async def test_interrupted_restoration_is_detected_as_incomplete(control: Redis, lab_a: QueueAddress) -> None:
     async def fails() -> None:
-        raise RedisAway("gone again")
+        raise RedisUnavailable("unreachable again")
 
-    with pytest.raises(RedisAway):
+    with pytest.raises(RedisUnavailable):
         await redis_nodes.restore(control, lambda: _users(control), fails)
     assert await redis_nodes.inspect(control) is Loss.FLUSHED
 
 
-async def test_lost_scripts_are_found_out_and_a_send_brings_them_back(
+async def test_lost_scripts_are_detected_and_loaded_again_by_the_next_send(
     node: Node, control: Redis, relay: Relay, admin: redis.Redis
 ) -> None:
     await redis_nodes.restore(control, lambda: _users(control), _nothing_due)
@@ -277,17 +279,17 @@ async def test_lost_scripts_are_found_out_and_a_send_brings_them_back(
     assert node.next_order() == "order"
 
 
-async def test_a_node_without_its_user_waits_and_goes_on_when_it_is_back(
+async def test_node_without_its_redis_user_waits_and_continues_when_the_user_exists_again(
     node: Node, control: Redis, relay: Relay
 ) -> None:
-    await turn_out(control, LAB_A)
+    await end_session(control, LAB_A)
     [order_id] = order_ids(1)
     await relay.enqueue(LAB_A, order_id, message(order_id, "order"))
-    await let_in(control, login("lab-a"))
+    await start_session(control, login("lab-a"))
     assert node.next_order() == "order"
 
 
-async def test_orders_arrive_once_each_over_connections_that_break_all_the_time(
+async def test_orders_arrive_exactly_once_while_connections_are_closed_repeatedly(
     node: Node, control: Redis, admin: redis.Redis
 ) -> None:
     relay = Relay(control)
@@ -300,36 +302,36 @@ async def test_orders_arrive_once_each_over_connections_that_break_all_the_time(
     assert node.begun.empty()
 
 
-async def test_connections_that_end_and_are_back_at_once_are_no_outage(
+async def test_connections_closed_and_reopened_immediately_are_not_logged_as_an_outage(
     node: Node, relay: Relay, admin: redis.Redis
 ) -> None:
     [order_id] = order_ids(1)
-    with capture_logs() as told:
+    with capture_logs() as log:
         assert admin.client_kill_filter(user="node-lab-a", skipme=True)
         await relay.enqueue(LAB_A, order_id, message(order_id, "order"))
         assert node.next_order() == "order"
-    assert [each["event"] for each in told if each["event"].startswith("queue")] == []
+    assert [each["event"] for each in log if each["event"].startswith("queue")] == []
 
 
-async def test_an_outage_is_told_once_with_its_reason_and_its_end(
+async def test_outage_is_logged_once_with_its_reason_and_once_when_it_ends(
     node: Node, control: Redis, relay: Relay
 ) -> None:
-    def said() -> list[str]:
-        return [each["event"] for each in told if each["event"].startswith("queue")]
+    def queue_events() -> list[str]:
+        return [each["event"] for each in log if each["event"].startswith("queue")]
 
     [order_id] = order_ids(1)
-    with capture_logs() as told:
-        await turn_out(control, LAB_A)
-        eventually(said)
-        await let_in(control, login("lab-a"))
+    with capture_logs() as log:
+        await end_session(control, LAB_A)
+        eventually(queue_events)
+        await start_session(control, login("lab-a"))
         await relay.enqueue(LAB_A, order_id, message(order_id, "order"))
         assert node.next_order() == "order"
-        eventually(lambda: said()[-1] == "queue_back")
-    assert said() == ["queue_away", "queue_back"]
-    assert told[0]["reason"]
+        eventually(lambda: queue_events()[-1] == "queue_reachable")
+    assert queue_events() == ["queue_unreachable", "queue_reachable"]
+    assert log[0]["reason"]
 
 
-def test_a_worker_stops_at_once_while_redis_is_away(program: Path) -> None:
+def test_worker_stops_within_one_second_while_redis_is_unreachable(program: Path) -> None:
     with server_folder() as folder:
         server = embedded.start(folder, server=program)
         node = Node(address(server, "lab-a"))
@@ -340,19 +342,21 @@ def test_a_worker_stops_at_once_while_redis_is_away(program: Path) -> None:
         assert time.perf_counter() - began < 1
 
 
-async def test_an_order_given_in_an_answer_that_was_lost_is_given_again_and_counted_once(
+async def test_order_missing_in_the_workers_acknowledgement_is_returned_again_and_counted_once(
     lab_a: QueueAddress, relay: Relay, timetable: Timetable
 ) -> None:
-    lost, known = order_ids(2)
-    await relay.enqueue_many([Outgoing(LAB_A, order_id, message(order_id)) for order_id in (lost, known)])
+    lost, acknowledged = order_ids(2)
+    await relay.enqueue_many(
+        [Outgoing(LAB_A, order_id, message(order_id)) for order_id in (lost, acknowledged)]
+    )
     worker = NodeQueue(lab_a, timetable, worker_timeout=WORKER_TIMEOUT)
     assert len(worker.fetch(2, ())) == 2
-    [again] = worker.fetch(1, [str(known)])
+    [again] = worker.fetch(1, [str(acknowledged)])
     assert (again.order_id, again.count) == (str(lost), 1)
     worker.close()
 
 
-async def test_a_worker_that_was_stopped_past_its_time_settles_nothing_that_another_holds(
+async def test_worker_stopped_past_its_timeout_cannot_settle_or_requeue_an_order_of_another_worker(
     lab_a: QueueAddress, control: Redis, relay: Relay
 ) -> None:
     [order_id] = order_ids(1)
@@ -365,14 +369,14 @@ async def test_a_worker_that_was_stopped_past_its_time_settles_nothing_that_anot
     await requeued(relay, LAB_A, order_id, data)
     assert other.fetch(1, ())[0].count == 2
     assert not stopped.settle(str(order_id))
-    stopped.put_back([str(order_id)])
+    stopped.requeue([str(order_id)])
     assert await queue_depth(control, LAB_A) == Depth(waiting=0, in_flight=1)
     assert other.settle(str(order_id))
     stopped.close()
     other.close()
 
 
-async def test_orders_of_dead_workers_are_listed_and_can_be_withdrawn(
+async def test_stranded_orders_of_a_dead_worker_are_listed_and_can_be_withdrawn(
     lab_a: QueueAddress, relay: Relay, admin: redis.Redis, timetable: Timetable
 ) -> None:
     held, waiting = order_ids(2)
@@ -388,30 +392,30 @@ async def test_orders_of_dead_workers_are_listed_and_can_be_withdrawn(
     assert admin.keys("ctl:*") == []
 
 
-async def test_a_queue_that_its_node_spoilt_holds_back_no_other(
+async def test_queue_corrupted_by_its_node_does_not_affect_another_node(
     lab_a: QueueAddress, relay: Relay, admin: redis.Redis
 ) -> None:
     admin.zadd(KEYS.messages, {"not a hash": 1})
     first, second = order_ids(2)
-    spoilt, good = await relay.enqueue_many(
+    corrupted, good = await relay.enqueue_many(
         [Outgoing(LAB_A, first, message(first)), Outgoing(NodeId("lab-b"), second, message(second))]
     )
-    assert isinstance(spoilt, NotTaken)
+    assert isinstance(corrupted, Rejected)
     assert good == Enqueued(1)
 
 
-async def test_a_redis_without_memory_takes_no_order_and_says_so(program: Path) -> None:
+async def test_redis_without_free_memory_rejects_an_order_with_the_reason(program: Path) -> None:
     with server_folder() as folder, embedded.running_redis(folder, server=program) as server:
         async with Redis.from_url(server.url) as control:
             await redis_nodes.ensure_scripts(control)
             await control.config_set("maxmemory", 1)
             [order_id] = order_ids(1)
             outcome = await Relay(control).enqueue(LAB_A, order_id, message(order_id))
-            assert isinstance(outcome, NotTaken)
+            assert isinstance(outcome, Rejected)
             assert "used memory > 'maxmemory'" in outcome.reason
 
 
-async def test_a_redis_that_is_away_is_an_error_of_its_own(
+async def test_unreachable_redis_raises_redis_unavailable_and_queue_unavailable(
     program: Path, lab_a: QueueAddress, timetable: Timetable
 ) -> None:
     with server_folder() as folder:
@@ -419,10 +423,10 @@ async def test_a_redis_that_is_away_is_an_error_of_its_own(
         server.stop()
         [order_id] = order_ids(1)
         async with Redis.from_url(server.url, retry=None) as control:
-            with pytest.raises(RedisAway):
+            with pytest.raises(RedisUnavailable):
                 await Relay(control).enqueue(LAB_A, order_id, message(order_id))
         queue = NodeQueue(address(server, "lab-a"), timetable, worker_timeout=WORKER_TIMEOUT)
-        with pytest.raises(QueueAway):
+        with pytest.raises(QueueUnavailable):
             queue.fetch(1, ())
 
 
@@ -437,8 +441,8 @@ async def _users(control: Redis) -> None:
 
 async def _send(relay: Relay, due: list[Outgoing]) -> None:
     outcomes: tuple[Outcome, ...] = await relay.enqueue_many(due)
-    assert not any(isinstance(outcome, NotTaken | QueueFull) for outcome in outcomes)
+    assert not any(isinstance(outcome, Rejected | QueueFull) for outcome in outcomes)
 
 
 async def _nothing_due() -> None:
-    """There is no order to send again."""
+    """Send no orders: none is due."""

@@ -1,4 +1,4 @@
-"""Jobs of many agents run when they want to, or are woken, on few threads; what blocks delays nobody else."""
+"""Jobs of many agents run at their times or when woken, on few threads; a blocking job delays no other."""
 
 import threading
 import time
@@ -8,11 +8,11 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
-from tasks.timetable import Job, Rest, Timetable
+from node_agent.runtime.timetable import Job, Rest, Timetable
 from tests.queue.node import eventually
 
 Runs = SimpleQueue[float]
-A_WHILE = 0.3
+REST_SECONDS = 0.3
 
 
 @pytest.fixture
@@ -22,8 +22,8 @@ def timetable() -> Iterator[Timetable]:
 
 
 @pytest.fixture
-def narrow() -> Iterator[Timetable]:
-    """Of one thread, which runs all that is due in its order."""
+def one_thread_timetable() -> Iterator[Timetable]:
+    """A timetable with one thread, which runs due jobs in the order of their times."""
     with Timetable(threads=1) as timetable:
         yield timetable
 
@@ -33,8 +33,8 @@ def runs() -> Runs:
     return SimpleQueue()
 
 
-def noting(runs: Runs, again: float | Rest | None) -> Job:
-    """A job that says when it ran."""
+def recording(runs: Runs, again: float | Rest | None) -> Job:
+    """Return a job that records when it ran."""
 
     def job() -> float | Rest | None:
         runs.put(time.monotonic())
@@ -43,25 +43,29 @@ def noting(runs: Runs, again: float | Rest | None) -> Job:
     return job
 
 
-def test_a_job_runs_again_when_it_says(timetable: Timetable, runs: Runs) -> None:
+def test_job_runs_again_after_the_seconds_that_it_returns(timetable: Timetable, runs: Runs) -> None:
     began = time.monotonic()
-    timetable.enter(noting(runs, 0.05), name="job", after=0.1)
+    timetable.enter(recording(runs, 0.05), name="job", after=0.1)
     times = [began, *(runs.get(timeout=10) for _ in range(4))]
     pauses = [later - sooner for sooner, later in pairwise(times)]
     assert pauses[0] >= 0.1
     assert all(pause >= 0.05 for pause in pauses[1:])
 
 
-def test_a_job_that_names_no_time_runs_only_when_it_is_woken(narrow: Timetable, runs: Runs) -> None:
-    entry = narrow.enter(noting(runs, None), name="job", after=None)
+def test_job_that_returns_none_runs_again_only_when_woken(
+    one_thread_timetable: Timetable, runs: Runs
+) -> None:
+    entry = one_thread_timetable.enter(recording(runs, None), name="job", after=None)
     for count in range(3):
-        all_due_ran(narrow)
+        all_due_ran(one_thread_timetable)
         assert runs.qsize() == count
         entry.wake()
 
 
-def test_a_wake_brings_the_next_run_forward(timetable: Timetable, runs: Runs) -> None:
-    entry = timetable.enter(noting(runs, 3600), name="job", after=3600)
+def test_wake_moves_the_next_run_to_an_earlier_time_and_never_to_a_later_one(
+    timetable: Timetable, runs: Runs
+) -> None:
+    entry = timetable.enter(recording(runs, 3600), name="job", after=3600)
     entry.wake(within=1800)
     entry.wake()
     runs.get(timeout=10)
@@ -70,73 +74,73 @@ def test_a_wake_brings_the_next_run_forward(timetable: Timetable, runs: Runs) ->
     runs.get(timeout=10)
 
 
-def test_a_wake_during_a_run_is_kept_and_many_are_one(
-    narrow: Timetable, runs: Runs, gate: threading.Event
+def test_wakes_during_a_run_cause_one_further_run(
+    one_thread_timetable: Timetable, runs: Runs, gate: threading.Event
 ) -> None:
     def job() -> None:
         runs.put(time.monotonic())
         gate.wait(10)
 
-    entry = narrow.enter(job, name="job", after=0)
+    entry = one_thread_timetable.enter(job, name="job", after=0)
     runs.get(timeout=10)
     for _ in range(100):
         entry.wake()
     gate.set()
     runs.get(timeout=10)
-    all_due_ran(narrow)
+    all_due_ran(one_thread_timetable)
     assert runs.empty()
 
 
-def test_no_wake_is_lost_between_two_runs(timetable: Timetable) -> None:
-    given, taken = SimpleQueue[int](), SimpleQueue[int]()
+def test_wake_between_two_runs_is_never_lost(timetable: Timetable) -> None:
+    submitted, processed = SimpleQueue[int](), SimpleQueue[int]()
 
     def job() -> None:
         while True:
             try:
-                taken.put(given.get_nowait())
+                processed.put(submitted.get_nowait())
             except Empty:
                 return
 
     entry = timetable.enter(job, name="job", after=None)
     for number in range(5000):
-        given.put(number)
+        submitted.put(number)
         entry.wake()
-    assert [taken.get(timeout=10) for _ in range(5000)] == list(range(5000))
+    assert [processed.get(timeout=10) for _ in range(5000)] == list(range(5000))
 
 
-def test_a_job_that_rests_is_not_woken_before_its_time(timetable: Timetable, runs: Runs) -> None:
-    entry = timetable.enter(noting(runs, Rest(A_WHILE)), name="job", after=0)
+def test_job_woken_during_its_rest_runs_after_the_rest(timetable: Timetable, runs: Runs) -> None:
+    entry = timetable.enter(recording(runs, Rest(REST_SECONDS)), name="job", after=0)
     first = runs.get(timeout=10)
     entry.wake()
-    assert runs.get(timeout=10) - first >= A_WHILE
+    assert runs.get(timeout=10) - first >= REST_SECONDS
 
 
-def test_a_job_that_rests_for_a_while_at_most_runs_at_once_then_if_it_was_woken_meanwhile(
+def test_job_with_a_maximum_rest_that_was_woken_runs_after_its_minimum_rest(
     timetable: Timetable, runs: Runs
 ) -> None:
-    entry = timetable.enter(noting(runs, Rest(A_WHILE, at_most=3600)), name="job", after=0)
+    entry = timetable.enter(recording(runs, Rest(REST_SECONDS, at_most=3600)), name="job", after=0)
     first = runs.get(timeout=10)
     entry.wake()
-    assert runs.get(timeout=10) - first >= A_WHILE
+    assert runs.get(timeout=10) - first >= REST_SECONDS
 
 
-def test_a_job_that_rests_for_a_while_at_most_runs_by_itself_when_that_is_over(
+def test_job_with_a_maximum_rest_that_was_not_woken_runs_after_its_maximum_rest(
     timetable: Timetable, runs: Runs
 ) -> None:
-    timetable.enter(noting(runs, Rest(0.01, at_most=A_WHILE)), name="job", after=0)
+    timetable.enter(recording(runs, Rest(0.01, at_most=REST_SECONDS)), name="job", after=0)
     times = [runs.get(timeout=10) for _ in range(3)]
-    assert all(later - sooner >= A_WHILE for sooner, later in pairwise(times))
+    assert all(later - sooner >= REST_SECONDS for sooner, later in pairwise(times))
 
 
-def test_a_job_never_runs_twice_at_once(timetable: Timetable) -> None:
-    at_work, most, done = 0, 0, SimpleQueue[int]()
+def test_job_woken_repeatedly_never_runs_twice_concurrently(timetable: Timetable) -> None:
+    running, most, done = 0, 0, SimpleQueue[int]()
 
     def job() -> float:
-        nonlocal at_work, most
-        at_work += 1
-        most = max(most, at_work)
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
         time.sleep(0)
-        at_work -= 1
+        running -= 1
         done.put(1)
         return 0.0
 
@@ -148,15 +152,17 @@ def test_a_job_never_runs_twice_at_once(timetable: Timetable) -> None:
     assert most == 1
 
 
-def test_a_job_that_blocks_delays_no_other(timetable: Timetable, runs: Runs, gate: threading.Event) -> None:
+def test_blocking_jobs_do_not_delay_another_job(
+    timetable: Timetable, runs: Runs, gate: threading.Event
+) -> None:
     for _ in range(3):
         timetable.enter(lambda: gate.wait(10) and None, name="blocked", after=0)
-    timetable.enter(noting(runs, 0.01), name="job", after=0)
+    timetable.enter(recording(runs, 0.01), name="job", after=0)
     for _ in range(10):
         runs.get(timeout=10)
 
 
-def test_an_urgent_job_runs_while_all_others_block(
+def test_urgent_job_runs_while_all_normal_threads_are_blocked(
     timetable: Timetable, runs: Runs, gate: threading.Event
 ) -> None:
     begun = threading.Semaphore(0)
@@ -169,22 +175,22 @@ def test_an_urgent_job_runs_while_all_others_block(
         timetable.enter(blocks, name="blocked", after=0)
     for _ in range(4):
         assert begun.acquire(timeout=10)
-    timetable.enter(noting(runs, 0.01), name="urgent", after=0, urgent=True)
+    timetable.enter(recording(runs, 0.01), name="urgent", after=0, urgent=True)
     for _ in range(10):
         runs.get(timeout=10)
 
 
-def test_a_cancelled_job_runs_no_more(narrow: Timetable, runs: Runs) -> None:
-    entry = narrow.enter(noting(runs, 0), name="job", after=0)
+def test_cancelled_job_does_not_run_again(one_thread_timetable: Timetable, runs: Runs) -> None:
+    entry = one_thread_timetable.enter(recording(runs, 0), name="job", after=0)
     runs.get(timeout=10)
     assert entry.cancel(10)
     ran = runs.qsize()
     entry.wake()
-    all_due_ran(narrow)
+    all_due_ran(one_thread_timetable)
     assert runs.qsize() == ran
 
 
-def test_a_cancel_waits_for_a_run_under_way_and_not_for_ever(
+def test_cancel_waits_for_a_running_job_up_to_its_timeout(
     timetable: Timetable, gate: threading.Event
 ) -> None:
     begun, ended = threading.Event(), threading.Event()
@@ -202,22 +208,22 @@ def test_a_cancel_waits_for_a_run_under_way_and_not_for_ever(
     assert ended.is_set()
 
 
-def test_a_job_that_breaks_is_told_like_a_thread_and_runs_no_more(
-    timetable: Timetable, runs: Runs, broken: SimpleQueue[str]
+def test_job_that_raises_is_reported_to_the_thread_excepthook_and_does_not_run_again(
+    timetable: Timetable, runs: Runs, thread_exceptions: SimpleQueue[str]
 ) -> None:
-    def breaks() -> None:
-        raise LookupError("a mistake of ours")
+    def fails() -> None:
+        raise LookupError("simulated error")
 
-    entry = timetable.enter(breaks, name="job", after=0)
-    assert broken.get(timeout=10) == "LookupError('a mistake of ours')"
+    entry = timetable.enter(fails, name="job", after=0)
+    assert thread_exceptions.get(timeout=10) == "LookupError('simulated error')"
     entry.wake()
-    timetable.enter(noting(runs, None), name="other", after=0)
+    timetable.enter(recording(runs, None), name="other", after=0)
     runs.get(timeout=10)
     assert entry.cancel(10)
-    assert broken.empty()
+    assert thread_exceptions.empty()
 
 
-def test_a_thousand_idle_jobs_share_few_threads(timetable: Timetable) -> None:
+def test_thousand_periodic_jobs_share_at_most_five_threads(timetable: Timetable) -> None:
     ran = threading.Semaphore(0)
     before = threading.active_count()
 
@@ -232,21 +238,21 @@ def test_a_thousand_idle_jobs_share_few_threads(timetable: Timetable) -> None:
     assert threading.active_count() - before <= 5
 
 
-def test_a_closed_timetable_runs_nothing_and_has_no_threads(runs: Runs) -> None:
+def test_closed_timetable_runs_no_job_and_has_no_threads(runs: Runs) -> None:
     before = set(threading.enumerate())
     with Timetable() as timetable:
-        entry = timetable.enter(noting(runs, 0.001), name="closing-job", after=0)
-        later = timetable.enter(noting(runs, None), name="closing-job", after=3600)
+        entry = timetable.enter(recording(runs, 0.001), name="closing-job", after=0)
+        later = timetable.enter(recording(runs, None), name="closing-job", after=3600)
         runs.get(timeout=10)
     entry.wake()
     later.wake()
-    timetable.enter(noting(runs, None), name="closing-job", after=0)
+    timetable.enter(recording(runs, None), name="closing-job", after=0)
     eventually(lambda: set(threading.enumerate()) <= before)
     assert later.cancel(0)
 
 
-def all_due_ran(narrow: Timetable) -> None:
-    """Return when everything ran that was due before."""
+def all_due_ran(one_thread_timetable: Timetable) -> None:
+    """Return when every job that was already due has run."""
     ran = threading.Event()
-    narrow.enter(ran.set, name="last", after=0)
+    one_thread_timetable.enter(ran.set, name="last", after=0)
     assert ran.wait(10)

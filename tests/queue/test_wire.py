@@ -1,4 +1,4 @@
-"""An order's bytes in a queue."""
+"""The wire format of orders in a queue."""
 
 from datetime import UTC, datetime
 from uuid import UUID
@@ -23,7 +23,7 @@ ORDER = UUID("01934e6a-0000-7000-8000-000000000001")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def test_an_orders_bytes_are_dramatiqs_message_format() -> None:
+def test_order_is_encoded_in_the_message_format_of_dramatiq() -> None:
     assert encode_order(OrderMessage(ORDER, "slice.apply", '{"a":1}'), sent_at=NOON) == (
         b'{"queue_name":"slices","actor_name":"slice.apply","args":["{\\"a\\":1}"],"kwargs":{},"options":{},'
         b'"message_id":"01934e6a-0000-7000-8000-000000000001","message_timestamp":1767268800000}'
@@ -31,13 +31,13 @@ def test_an_orders_bytes_are_dramatiqs_message_format() -> None:
 
 
 @given(order=st.text(max_size=200))
-def test_an_order_comes_out_as_it_went_in(order: str) -> None:
+def test_encoded_order_decodes_to_the_same_order(order: str) -> None:
     message = OrderMessage(ORDER, "slice.apply", order)
     assert order_of(decode_message(encode_order(message, sent_at=NOON))) == message
 
 
 @pytest.mark.parametrize("kind", ["slice.apply", "node.verify", "drift.report"])
-def test_a_task_past_the_bound_of_its_type_is_not_sent(kind: str) -> None:
+def test_task_larger_than_its_type_allows_raises_order_too_large(kind: str) -> None:
     bound = bounds_of(kind).payload_bytes
     refuse_too_large(ORDER, kind, "a" * bound)
     with pytest.raises(OrderTooLarge) as refused:
@@ -45,7 +45,7 @@ def test_a_task_past_the_bound_of_its_type_is_not_sent(kind: str) -> None:
     assert refused.value.size == bound // 2 * 2 + 2
 
 
-def test_a_signed_text_past_its_bound_is_not_sent() -> None:
+def test_signed_text_larger_than_its_limit_raises_order_too_large() -> None:
     bound = sealed_bytes("node.verify")
     encode_order(OrderMessage(ORDER, "node.verify", "a" * bound), sent_at=NOON)
     with pytest.raises(OrderTooLarge):
@@ -53,6 +53,6 @@ def test_a_signed_text_past_its_bound_is_not_sent() -> None:
 
 
 @given(data=st.binary(max_size=300))
-def test_any_bytes_are_an_order_or_malformed(data: bytes) -> None:
+def test_arbitrary_bytes_raise_malformed_message(data: bytes) -> None:
     with pytest.raises(MalformedMessage):
         decode_message(data)

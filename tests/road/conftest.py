@@ -1,4 +1,4 @@
-"""The whole road over simulated nodes: a control plane and agents that are processes of their own."""
+"""End-to-end fixtures: a control plane and simulated nodes with agents as separate processes."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deploy.embedded.children import Child, python_module
+from deploy.embedded.children import Child, installed_program
 from deploy.embedded.node_files import SLOTS
 from node_agent.lab.leaks.snapshot import Snapshot, take
 from node_agent.lab.leaks.target import SimulatedTarget
@@ -21,26 +21,26 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHcl9zYpCQlBTb2vG1mW0K7f2LJkYH4wqQ2s5
 
 @dataclass
 class SimulatedNode:
-    """An agent process over a host in memory, which outlives it in `host_file`."""
+    """An agent process with a simulated host, which is stored in `host_file` and survives the agent."""
 
     name: str
     agent: Child
     host_file: Path
 
-    def holds(self) -> Snapshot:
-        """What the host holds, as the leak checker sees it."""
+    def snapshot(self) -> Snapshot:
+        """Return a snapshot of the host's resources, as the leak checker takes it."""
         return take(SimulatedTarget(state=str(self.host_file)))
 
 
 @dataclass
 class Site:
-    """A control plane with one node whose two slots are approved."""
+    """A control plane and one node with two approved slots."""
 
     plane: RunningPlane
     node: SimulatedNode
 
     def create(self, **fields: object) -> str:
-        """Ask for a slice; returns the allocation's id."""
+        """Create an allocation and return its id."""
         body = {"sku": "lab.small", "ssh_authorized_keys": [KEY], **fields}
         answer = self.plane.client().post("/allocations", json=body)
         assert answer.status_code == 202, answer.text
@@ -50,7 +50,7 @@ class Site:
         found: dict[str, Any] = self.plane.client().get(f"/allocations/{allocation}").json()
         return found
 
-    def story(self, allocation: str) -> list[dict[str, Any]]:
+    def timeline(self, allocation: str) -> list[dict[str, Any]]:
         events: list[dict[str, Any]] = (
             self.plane.client().get(f"/allocations/{allocation}/events").json()["items"]
         )
@@ -69,10 +69,10 @@ def start_node(
     slots: Sequence[Mapping[str, int]] = SLOTS,
     images: Sequence[Mapping[str, object]] = (),
 ) -> SimulatedNode:
-    """Admit a node and start its agent. `images` are those that its host has beside the lab's."""
-    expected = plane.client().post("/nodes", json={"id": name}).json()
+    """Register a node and start its agent. `images` are further images of its host, in addition to the lab's."""
+    registered = plane.client().post("/nodes", json={"id": name}).json()
     folder.mkdir()
-    (folder / "token").write_text(expected["enrolment_token"])
+    (folder / "token").write_text(registered["enrolment_token"])
     configuration = {
         "node_id": name,
         "api_url": plane.url,
@@ -90,13 +90,15 @@ def start_node(
         },
     }
     (folder / "agent.json").write_text(json.dumps(configuration))
-    agent = Child(name, python_module("node_agent", str(folder / "agent.json")), folder / "agent.log")
+    agent = Child(
+        name, installed_program("sliceplane-agent", str(folder / "agent.json")), folder / "agent.log"
+    )
     agent.start()
     return SimulatedNode(name, agent, folder / "host.json")
 
 
 @contextmanager
-def a_site(
+def running_site(
     plane: RunningPlane,
     folder: Path,
     slots: Sequence[Mapping[str, int]] = SLOTS,
@@ -108,7 +110,7 @@ def a_site(
         until(lambda: len(client.get("/slots").json()["items"]) == 2, "the node's slots are discovered")
         for index in (0, 1):
             assert client.post(f"/nodes/sim-a/slots/{index}/approve").status_code == 200
-        until(lambda: client.get("/nodes/sim-a").json()["state"] == "enrolled", "the node is settled")
+        until(lambda: client.get("/nodes/sim-a").json()["state"] == "enrolled", "the node is enrolled")
         yield Site(plane, node)
     finally:
         node.agent.stop()
@@ -116,5 +118,5 @@ def a_site(
 
 @pytest.fixture
 def site(running_plane: RunningPlane, tmp_path: Path) -> Iterator[Site]:
-    with a_site(running_plane, tmp_path) as made:
+    with running_site(running_plane, tmp_path) as made:
         yield made

@@ -1,4 +1,4 @@
-"""A node whose hypervisor refuses every machine start: its allocations run elsewhere, and it leaves placement."""
+"""A node with a hypervisor that refuses every machine start: allocations run on another node, and it is excluded."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,27 +10,27 @@ import pytest
 
 from node_agent.lab.leaks.snapshot import differences
 from node_agent.lab.simulated.host import State
-from tests.road.conftest import SimulatedNode, Site, a_site, start_node
-from tests.road.test_unproved import disturb
+from tests.road.conftest import SimulatedNode, Site, running_site, start_node
+from tests.road.test_quarantined_slot import disturb
 from tests.servers.plane import RunningPlane
 from tests.waiting import until
 
 FAULT: Final = "could not access KVM kernel module: Permission denied"
-SLOTS_BESIDE: Final = [{"index": index, "vcpus": 1, "memory_mib": 96} for index in range(4)]
+SECOND_NODE_SLOTS: Final = [{"index": index, "vcpus": 1, "memory_mib": 96} for index in range(4)]
 
 
 @dataclass
 class TwoNodes:
-    """A site whose first node can be broken, and a second node with more slots, which placement fills later."""
+    """A site with a first node that can be broken, and a second node with more slots, which placement fills later."""
 
     site: Site
     second: SimulatedNode
 
-    def break_first(self, why: str | None) -> None:
-        """Have the first node's hypervisor refuse machine starts for this reason; None: start machines again."""
+    def break_first(self, reason: str | None) -> None:
+        """Make the first node's hypervisor refuse machine starts with this reason; None makes it start them again."""
 
         def change(state: State) -> None:
-            state.refuses_starts = why
+            state.refuses_starts = reason
 
         self.site.node.agent.send(SIGKILL)
         until(lambda: self.site.node.agent.status == -SIGKILL, "the agent is dead")
@@ -39,69 +39,70 @@ class TwoNodes:
         [(dead_at,)] = rows("select clock_timestamp()")
         self.site.node.agent.start()
         since = "select 1 from work.node_seen where node_id = 'sim-a' and resynced and seen_at > %(since)s"
-        until(lambda: bool(rows(since, since=dead_at)), "the new agent compared all slots")
+        until(lambda: bool(rows(since, since=dead_at)), "the new agent has compared all slots")
 
     def first(self) -> dict[str, Any]:
         return dict(self.site.plane.client().get("/nodes/sim-a").json())
 
-    def places(self, allocation: str) -> list[str]:
+    def node_ids(self, allocation: str) -> list[str]:
         return [each["node_id"] for each in self.site.show(allocation)["slots"]]
 
-    def free_on_first(self) -> bool:
+    def first_is_free(self) -> bool:
         listed = self.site.plane.client().get("/slots", params={"node": "sim-a"}).json()["items"]
         return {each["state"] for each in listed} == {"free"}
 
 
 @pytest.fixture
 def nodes(running_plane: RunningPlane, tmp_path: Path) -> Iterator[TwoNodes]:
-    with a_site(running_plane, tmp_path) as site:
-        second = start_node(running_plane, tmp_path / "sim-b", "sim-b", slots=SLOTS_BESIDE)
+    with running_site(running_plane, tmp_path) as site:
+        second = start_node(running_plane, tmp_path / "sim-b", "sim-b", slots=SECOND_NODE_SLOTS)
         try:
             client = running_plane.client()
             listed = {"node": "sim-b"}
             until(
-                lambda: len(client.get("/slots", params=listed).json()["items"]) == len(SLOTS_BESIDE),
+                lambda: len(client.get("/slots", params=listed).json()["items"]) == len(SECOND_NODE_SLOTS),
                 "the second node's slots are discovered",
             )
-            for index in range(len(SLOTS_BESIDE)):
+            for index in range(len(SECOND_NODE_SLOTS)):
                 assert client.post(f"/nodes/sim-b/slots/{index}/approve").is_success
             until(
-                lambda: client.get("/nodes/sim-b").json()["state"] == "enrolled", "the second node is settled"
+                lambda: client.get("/nodes/sim-b").json()["state"] == "enrolled",
+                "the second node is enrolled",
             )
             yield TwoNodes(site, second)
         finally:
             second.agent.stop()
 
 
-def test_allocations_of_a_node_that_starts_no_machine_run_elsewhere_until_it_is_repaired_and_readmitted(
+def test_node_that_starts_no_machine_gets_no_allocation_until_it_is_repaired_and_readmitted(
     nodes: TwoNodes,
 ) -> None:
-    site, before = nodes.site, nodes.site.node.holds()
+    site, before = nodes.site, nodes.site.node.snapshot()
     nodes.break_first(FAULT)
     for _ in range(3):
         allocation = site.create()
         site.await_state(allocation, "active")
-        assert nodes.places(allocation) == ["sim-b"]
+        assert nodes.node_ids(allocation) == ["sim-b"]
         assert site.show(allocation)["replaced"]["reason"]["code"] == "step_refused"
-        until(nodes.free_on_first, "the first node proved its slots empty")
+        until(nodes.first_is_free, "the first node has reported its slots as empty")
 
     broken = nodes.first()
     assert (broken["blocked_by"], len(broken["failures"])) == ("bring_ups_failed", 3)
     assert FAULT in broken["excluded"]["message"]
-    assert differences(before, site.node.holds()) == []
+    assert differences(before, site.node.snapshot()) == []
     fourth = site.create()
     site.await_state(fourth, "active")
-    assert (nodes.places(fourth), site.show(fourth)["replaced"]) == (["sim-b"], None)
+    assert (nodes.node_ids(fourth), site.show(fourth)["replaced"]) == (["sim-b"], None)
 
     nodes.break_first(None)
-    why = {"why": "the module's permissions were repaired"}
-    assert site.plane.client().post("/nodes/sim-a/readmit", json=why).is_success
+    reason = {"reason": "the module's permissions were repaired"}
+    assert site.plane.client().post("/nodes/sim-a/readmit", json=reason).is_success
     back = site.create(slot_count=2)
     site.await_state(back, "active")
-    assert nodes.places(back) == ["sim-a", "sim-a"]
+    assert nodes.node_ids(back) == ["sim-a", "sim-a"]
 
 
-def test_allocation_fails_with_both_reasons_where_no_other_node_has_room(site: Site) -> None:
+def test_allocation_on_a_broken_node_without_another_node_fails_with_both_reasons(site: Site) -> None:
     only = TwoNodes(site, site.node)
     only.break_first(FAULT)
     allocation = site.create()
@@ -110,4 +111,4 @@ def test_allocation_fails_with_both_reasons_where_no_other_node_has_room(site: S
     assert reason["code"] == "step_refused"
     assert FAULT in reason["message"]
     assert "not placed on another node: no schedulable node" in reason["message"]
-    until(only.free_on_first, "the slot is proved empty")
+    until(only.first_is_free, "the slot is free")

@@ -1,6 +1,4 @@
-"""Agents that are not who they say: a disk copied, restored or revoked, with real agents on a real control plane
-(P9).
-"""
+"""Agents with a copied, restored or revoked identity are refused, with real agents on a real control plane (P9)."""
 
 import json
 import shutil
@@ -11,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.embedded.children import Child, python_module
-from node_agent.sessions import SessionFiles
+from deploy.embedded.children import Child, installed_program
+from node_agent.transport.sessions import SessionFiles
 from tasks.signing import payload_of
 from tests.road.conftest import Site
 from tests.waiting import until
@@ -22,13 +20,13 @@ Start = Callable[[Path], Child]
 
 @pytest.fixture
 def folder(site: Site) -> Path:
-    """Where the node keeps everything."""
+    """The folder that contains all files of the node."""
     return site.node.host_file.parent
 
 
 @pytest.fixture
 def start_copy(site: Site) -> Iterator[Start]:
-    """Runs another agent of the same node from a copy of its state folder."""
+    """Return a function that runs another agent of the same node from a copy of its state folder."""
     started: list[Child] = []
 
     def start(state: Path) -> Child:
@@ -41,7 +39,9 @@ def start_copy(site: Site) -> Iterator[Start]:
             "simulated": {"boot_seconds": 0.3, "host_file": str(home / "host.json")},
         }
         (home / "agent.json").write_text(json.dumps(configuration))
-        copy = Child("copy", python_module("node_agent", str(home / "agent.json")), home / "agent.log")
+        copy = Child(
+            "copy", installed_program("sliceplane-agent", str(home / "agent.json")), home / "agent.log"
+        )
         started.append(copy)
         copy.start()
         return copy
@@ -66,61 +66,67 @@ def log_of(child: Child) -> str:
     return child.log.read_text()
 
 
-def test_of_two_agents_on_copies_of_one_disk_one_is_refused_and_shown_and_the_other_goes_on(
+def test_second_agent_on_a_copied_disk_supersedes_the_first_which_is_refused_and_shown(
     site: Site, folder: Path, tmp_path: Path, start_copy: Start
 ) -> None:
     slice_ = site.create()
     site.await_state(slice_, "active")
     copy = start_copy(copied(folder, tmp_path / "copy"))
     node = site.plane.client()
-    until(lambda: node.get("/nodes/sim-a").json()["superseded_at"] is not None, "one of them is shown", 40)
+    until(
+        lambda: node.get("/nodes/sim-a").json()["superseded_at"] is not None,
+        "the node is shown as superseded",
+        40,
+    )
     assert len(superseded(site)) == 1
-    refused, goes_on = (site.node.agent, copy)
-    until(lambda: "orders_stopped" in log_of(refused), "the refused one takes no orders")
-    assert "orders_stopped" not in log_of(goes_on)
-    assert len(site.node.holds().kinds["domain"]) == 1, "its slices are kept"
+    refused, accepted = (site.node.agent, copy)
+    until(lambda: "orders_stopped" in log_of(refused), "the refused agent takes no orders")
+    assert "orders_stopped" not in log_of(accepted)
+    assert len(site.node.snapshot().kinds["domain"]) == 1, "the refused agent removed a slice"
     site.plane.client().delete(f"/allocations/{slice_}")
     site.await_state(slice_, "released", 60)
     assert superseded(site) == superseded(site)[:1]
 
 
-def test_an_agent_on_an_older_disk_is_refused_and_does_not_begin(
+def test_agent_on_an_older_disk_is_refused_and_changes_nothing_on_its_host(
     site: Site, folder: Path, tmp_path: Path, start_copy: Start
 ) -> None:
     older = copied(folder, tmp_path / "older")
     site.node.agent.stop()
     site.node.agent.start()
-    until(lambda: log_of(site.node.agent).count("agent_started") == 2, "the node is back")
+    until(lambda: log_of(site.node.agent).count("agent_started") == 2, "the agent has restarted")
     site.node.agent.stop()
     copy = start_copy(older)
-    until(lambda: "agent_cannot_run" in log_of(copy), "the older disk is refused")
+    until(lambda: "agent_cannot_run" in log_of(copy), "the agent with the older disk is refused")
     assert "superseded" in site.plane.rows("select code from work.refusal")[0]
-    assert not (tmp_path / "older" / "host.json").exists(), "nothing of what it remembers was made"
+    assert not (tmp_path / "older" / "host.json").exists(), "the agent with the older disk changed its host"
     site.node.agent.start()
-    until(lambda: log_of(site.node.agent).count("agent_started") == 3, "the node is back once more")
-    until(lambda: site.plane.client().get("/nodes/sim-a").json()["state"] == "enrolled", "and settled")
+    until(lambda: log_of(site.node.agent).count("agent_started") == 3, "the agent has restarted again")
+    until(
+        lambda: site.plane.client().get("/nodes/sim-a").json()["state"] == "enrolled", "the node is enrolled"
+    )
     slice_ = site.create()
     site.await_state(slice_, "active")
 
 
-def test_a_revoked_agent_stops_taking_orders_keeps_its_slices_and_comes_back_with_a_token(
+def test_revoked_agent_takes_no_orders_keeps_its_slices_and_enrols_again_with_a_new_token(
     site: Site, folder: Path
 ) -> None:
     slice_ = site.create()
     site.await_state(slice_, "active")
     admin = site.plane.client()
-    assert admin.post("/nodes/sim-a/revoke", json={"why": "to see"}).status_code == 200
-    until(lambda: "orders_stopped" in log_of(site.node.agent), "it takes no orders")
+    assert admin.post("/nodes/sim-a/revoke", json={"reason": "test"}).status_code == 200
+    until(lambda: "orders_stopped" in log_of(site.node.agent), "the agent takes no orders")
     assert admin.post("/allocations", json={"sku": "lab.small"}).is_error
-    assert len(site.node.holds().kinds["domain"]) == 1
+    assert len(site.node.snapshot().kinds["domain"]) == 1
     token = admin.post("/nodes/sim-a/enrolment").json()["enrolment_token"]
     (folder / "token").write_text(token)
-    until(lambda: admin.get("/nodes/sim-a").json()["state"] == "enrolled", "it enrolled again", 40)
+    until(lambda: admin.get("/nodes/sim-a").json()["state"] == "enrolled", "the node has enrolled again", 40)
     admin.delete(f"/allocations/{slice_}")
     site.await_state(slice_, "released", 60)
 
 
-def test_an_agent_that_slept_past_its_session_renews_it_and_goes_on(site: Site) -> None:
+def test_agent_with_an_expired_session_renews_it_and_continues(site: Site) -> None:
     ended = "update work.node_session set expires_at = clock_timestamp() returning number"
     for _ in range(3):
         [(number,)] = site.plane.rows(ended)
@@ -132,34 +138,34 @@ def test_an_agent_that_slept_past_its_session_renews_it_and_goes_on(site: Site) 
     assert superseded(site) == []
 
 
-def test_a_disk_that_was_altered_is_noticed_and_the_node_asks_what_it_should_hold(
-    site: Site, folder: Path
-) -> None:
+def test_agent_with_an_altered_fence_file_replaces_it_by_the_signed_order(site: Site, folder: Path) -> None:
     slice_ = site.create()
     site.await_state(slice_, "active")
     site.node.agent.stop()
     [path] = (folder / "agent" / "fence").glob("slot-*.json")
     path.write_text(with_order(path, lambda order: order.replace(b'"memory_mib":96', b'"memory_mib":960')))
     site.node.agent.start()
-    until(lambda: log_of(site.node.agent).count("agent_started") == 2, "the agent is back")
+    until(lambda: log_of(site.node.agent).count("agent_started") == 2, "the agent has restarted")
     assert "fence_file_unreadable" in log_of(site.node.agent)
-    assert b'"memory_mib":96,' in payload_of(signed_in(path)), "what the control plane wants took its place"
-    until(lambda: site.show(slice_)["state"] == "active", "the slice is as it was")
+    assert b'"memory_mib":96,' in payload_of(signed_order(path)), (
+        "the fence file does not contain the order of the control plane"
+    )
+    until(lambda: site.show(slice_)["state"] == "active", "the slice is active")
 
 
 def with_order(path: Path, change: Callable[[bytes], bytes]) -> str:
-    """A fence file's text with another order under the same signature."""
-    signed = signed_in(path)
+    """Return a fence file's text with a changed order and the unchanged signature."""
+    signed = signed_order(path)
     header, _, signature = signed.split(".")
     payload = urlsafe_b64encode(change(payload_of(signed))).rstrip(b"=").decode()
     return path.read_text().replace(signed, f"{header}.{payload}.{signature}")
 
 
-def signed_in(path: Path) -> str:
+def signed_order(path: Path) -> str:
     return str(json.loads(path.read_text())["signed"])
 
 
-def test_secrets_of_an_enrolment_are_in_one_file_of_the_owners(site: Site, folder: Path) -> None:
+def test_secrets_of_an_enrolled_node_are_only_in_its_private_session_file(site: Site, folder: Path) -> None:
     state = folder / "agent"
     kept = SessionFiles(state).kept()
     assert kept is not None
@@ -167,7 +173,7 @@ def test_secrets_of_an_enrolment_are_in_one_file_of_the_owners(site: Site, folde
     assert ([*map(mode_of, (state, session))], session.owner()) == ([0o700, 0o600], folder.owner())
     key = "".join(kept.secrets.key.splitlines()[1:-1])
     for secret in (kept.secrets.credential, kept.secrets.queue_password, key):
-        found = [path for path in folder.rglob("*") if path.is_file() and holds(path, secret)]
+        found = [path for path in folder.rglob("*") if path.is_file() and contains(path, secret)]
         assert found == [session]
 
 
@@ -175,6 +181,6 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def holds(path: Path, secret: str) -> bool:
-    """However its lines are broken."""
+def contains(path: Path, secret: str) -> bool:
+    """Whether the file contains the secret, regardless of line breaks."""
     return secret in path.read_text(errors="replace").replace("\\n", "").replace("\n", "")

@@ -1,4 +1,4 @@
-"""Many nodes in one process: each costs one thread and two connections to its queue, and takes nothing from others."""
+"""Many nodes in one process: each needs one thread and two Redis connections, and none affects another."""
 
 import threading
 from collections import Counter
@@ -13,12 +13,12 @@ import pytest
 import redis
 from dramatiq.worker import ConsumerThread
 
-from node_agent.enrol import become_known
-from node_agent.halt import Halt
+from node_agent.runtime.halt import Halt
+from node_agent.runtime.timetable import Timetable
 from node_agent.settings import Settings
+from node_agent.transport.enrol import enrol_or_resume
 from node_agent.wiring import Agent, host_builder
-from tasks.timetable import Timetable
-from tests.api.node import allocate, expect
+from tests.api.node import allocate, register_node
 from tests.servers.plane import RunningPlane
 from tests.waiting import until
 
@@ -29,13 +29,13 @@ Agents = dict[str, Agent]
 
 @pytest.fixture
 def agents(running_plane: RunningPlane, tmp_path: Path) -> Iterator[Agents]:
-    """On one timetable, each with all of its slots approved."""
+    """Agents that share one timetable, each with all of its slots approved."""
     halt, agents = Halt(), Agents()
     with Timetable() as timetable:
         try:
             for name in NODES:
                 settings = settings_of(running_plane, tmp_path / name, name)
-                known = become_known(settings, halt)
+                known = enrol_or_resume(settings, halt)
                 agents[name] = Agent(settings, known, host_builder(settings), timetable)
                 agents[name].start(halt)
                 approve(running_plane, name)
@@ -47,7 +47,7 @@ def agents(running_plane: RunningPlane, tmp_path: Path) -> Iterator[Agents]:
 
 def settings_of(plane: RunningPlane, folder: Path, name: str) -> Settings:
     folder.mkdir()
-    (folder / "token").write_text(expect(plane, name))
+    (folder / "token").write_text(register_node(plane, name))
     return Settings.model_validate(
         {
             "node_id": name,
@@ -67,7 +67,7 @@ def approve(plane: RunningPlane, name: str) -> None:
     client = plane.client()
     for index in range(SLOTS):
         until(partial(is_approved, client, name, index), f"{name}/{index} is approved")
-    until(lambda: client.get(f"/nodes/{name}").json()["state"] == "enrolled", f"{name} is settled")
+    until(lambda: client.get(f"/nodes/{name}").json()["state"] == "enrolled", f"{name} is enrolled")
 
 
 def is_approved(client: httpx.Client, name: str, index: int) -> bool:
@@ -79,7 +79,7 @@ def states(plane: RunningPlane) -> Counter[str]:
 
 
 def threads_of_nodes() -> Counter[str]:
-    """Those that grow with the number of nodes, or with what they have to do."""
+    """Count the threads that depend on the number of nodes or on their work, by kind."""
     named = (thread.name.partition("-")[0] for thread in threading.enumerate())
     kinds = Counter(name for name in named if name in ("orders", "slot"))
     kinds["consumer"] = sum(isinstance(thread, ConsumerThread) for thread in threading.enumerate())
@@ -92,28 +92,32 @@ def connections(plane: RunningPlane) -> Counter[str]:
         return Counter(user for user in users if user.startswith("node-"))
 
 
-def test_a_node_costs_one_thread_and_two_connections_before_and_after_its_work(
+def test_idle_node_has_one_thread_and_two_connections_before_and_after_its_work(
     running_plane: RunningPlane, agents: Agents
 ) -> None:
     one_each = Counter(consumer=len(NODES))
-    until(lambda: threads_of_nodes() == one_each, "only the consumers are left")
-    asked = [allocate(running_plane).json()["id"] for _ in range(len(NODES) * SLOTS)]
-    until(lambda: states(running_plane) == Counter(active=len(asked)), "all are active", 60)
-    for allocation in asked:
+    until(lambda: threads_of_nodes() == one_each, "only the consumer threads are running")
+    allocations = [allocate(running_plane).json()["id"] for _ in range(len(NODES) * SLOTS)]
+    until(lambda: states(running_plane) == Counter(active=len(allocations)), "all allocations are active", 60)
+    for allocation in allocations:
         assert running_plane.client().delete(f"/allocations/{allocation}").is_success
-    until(lambda: states(running_plane) == Counter(released=len(asked)), "all are released", 60)
-    until(lambda: threads_of_nodes() == one_each, "only the consumers are left")
+    until(
+        lambda: states(running_plane) == Counter(released=len(allocations)),
+        "all allocations are released",
+        60,
+    )
+    until(lambda: threads_of_nodes() == one_each, "only the consumer threads are running")
     two_each = Counter({f"node-{name}": 2 for name in NODES})
-    until(lambda: connections(running_plane) == two_each, "each has its two connections and no other")
+    until(lambda: connections(running_plane) == two_each, "each node has exactly two connections")
 
 
-def test_an_agent_that_ends_takes_nothing_from_the_others(
+def test_agent_continues_after_the_other_agents_of_its_process_end(
     running_plane: RunningPlane, agents: Agents
 ) -> None:
     *ending, last = NODES
     for name in ending:
         agents[name].stop()
-    until(lambda: threads_of_nodes() == Counter(consumer=1), "the others' threads ended")
+    until(lambda: threads_of_nodes() == Counter(consumer=1), "the threads of the other agents have ended")
     client = running_plane.client()
-    asked = client.post("/tasks", json={"kind": "node.verify", "node_id": last}).json()["id"]
-    until(lambda: client.get(f"/tasks/{asked}").json()["state"] == "done", f"{last} carried out a task")
+    task = client.post("/tasks", json={"kind": "node.verify", "node_id": last}).json()["id"]
+    until(lambda: client.get(f"/tasks/{task}").json()["state"] == "done", f"{last} has finished the task")

@@ -1,4 +1,4 @@
-"""Servers that go away, hang or forget: the control plane's programs wait for them and go on."""
+"""Programs of the control plane continue after a database or Redis that was unreachable, hung or lost its data."""
 
 import os
 import signal
@@ -17,17 +17,28 @@ import redis
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from control_plane.api import problems
-from control_plane.work import RESEND
-from deploy.embedded.children import Child, python_module
-from tests.api.node import BEAT, QUEUE_PASSWORD, admit, allocate, as_node, enrol, expect, renew, renewal
-from tests.api.streams import watched
+from control_plane.api.requests import problems
+from control_plane.programs import SERVER
+from control_plane.work.tables import RESEND
+from deploy.embedded.children import Child, installed_program
+from tests.api.node import (
+    BEAT,
+    QUEUE_PASSWORD,
+    admit,
+    allocate,
+    as_node,
+    enrol,
+    register_node,
+    renew,
+    renewal,
+)
+from tests.api.streams import watch_events
 from tests.servers.plane import RunningPlane, free_port
 from tests.waiting import until
 
 
-def admit_somebody(plane: RunningPlane) -> float:
-    """Append something; returns the seconds until the answer."""
+def seconds_to_register(plane: RunningPlane) -> float:
+    """Register a new node and return the seconds until the response."""
     began = time.monotonic()
     assert plane.client().post("/nodes", json={"id": f"n{uuid4().hex[:8]}"}).status_code == 201
     return time.monotonic() - began
@@ -46,19 +57,23 @@ def state_of_task(plane: RunningPlane) -> list[tuple[str]]:
     return plane.rows("select state from work.task")
 
 
-def test_every_program_outlives_its_connections_to_the_database(running_plane: RunningPlane) -> None:
+def test_every_program_continues_after_its_database_connections_are_terminated(
+    running_plane: RunningPlane,
+) -> None:
     admit(running_plane, "n1")
     assert running_plane.database.cut() > 3
-    until(lambda: allocate(running_plane).status_code == 202, "the API is back")
-    until(lambda: state_of_task(running_plane) == [("sent",)], "the dispatcher is back")
+    until(lambda: allocate(running_plane).status_code == 202, "the API responds")
+    until(lambda: state_of_task(running_plane) == [("sent",)], "the dispatcher has sent the task")
     allocation = running_plane.client().get
-    until(lambda: len(allocation("/allocations").json()["items"]) == 1, "the projector is back")
+    until(
+        lambda: len(allocation("/allocations").json()["items"]) == 1, "the projector has added the allocation"
+    )
     last = running_plane.rows("select max(position) from ledger.event")[0][0]
-    seen = watched(running_plane, f"/events/watch?after=position:{last - 1}", 1)
+    seen = watch_events(running_plane, f"/events/watch?after=position:{last - 1}", 1)
     assert [event.data["position"] for event in seen] == [last]
 
 
-def test_while_the_database_is_away_every_caller_is_told_to_come_again(running_plane: RunningPlane) -> None:
+def test_api_without_database_returns_503_with_retry_after(running_plane: RunningPlane) -> None:
     name = sql.Identifier(running_plane.database.name)
     server = make_conninfo(running_plane.database.admin_dsn, dbname="postgres")
     with psycopg.connect(server, autocommit=True) as admin:
@@ -70,13 +85,15 @@ def test_while_the_database_is_away_every_caller_is_told_to_come_again(running_p
                 answer = client.get(path)
                 assert (answer.status_code, answer.headers.get("retry-after")) == (503, "1"), answer.text
                 assert answer.headers["content-type"] == "application/problem+json"
-                assert answer.json()["type"] == "urn:sliceplane:problem:database-away"
+                assert answer.json()["type"] == "urn:sliceplane:problem:database-unavailable"
         finally:
             admin.execute(sql.SQL("alter database {} with allow_connections true").format(name))
-    until(lambda: _answers(running_plane), "the API is back")
+    until(lambda: _responds(running_plane), "the API responds")
 
 
-def test_an_event_that_cannot_be_read_is_named_to_who_needs_it(running_plane: RunningPlane) -> None:
+def test_request_that_needs_an_unreadable_event_returns_503_with_its_position(
+    running_plane: RunningPlane,
+) -> None:
     admit(running_plane, "n1")
     allocation = allocate(running_plane).json()["id"]
     [(position,)] = running_plane.rows(
@@ -88,8 +105,8 @@ def test_an_event_that_cannot_be_read_is_named_to_who_needs_it(running_plane: Ru
     assert f"position {position} " in answer.json()["detail"]
 
 
-def test_a_node_enrols_and_renews_its_session_while_redis_is_away(running_plane: RunningPlane) -> None:
-    token = expect(running_plane, "n1")
+def test_node_enrols_and_renews_its_session_while_redis_is_unreachable(running_plane: RunningPlane) -> None:
+    token = register_node(running_plane, "n1")
     running_plane.redis.process.kill()
     running_plane.redis.process.wait()
     assert enrol(running_plane, "n1", token).status_code == 200
@@ -98,41 +115,43 @@ def test_a_node_enrols_and_renews_its_session_while_redis_is_away(running_plane:
     assert running_plane.rows("select queue_number from work.node_session") == [(None,)]
 
 
-def test_the_description_of_the_api_names_every_kind_of_problem(shared_plane: RunningPlane) -> None:
+def test_openapi_document_describes_every_problem_type(shared_plane: RunningPlane) -> None:
     described = httpx.get(f"{shared_plane.url}/openapi.json").json()
     answers = described["paths"]["/v1/events"]["get"]["responses"]
-    told = " ".join(answer["description"] for answer in answers.values())
+    descriptions = " ".join(answer["description"] for answer in answers.values())
     for kind in (*problems.KINDS.values(), *problems.OTHERS):
-        assert f"{problems.URN}{kind.name}:" in told
+        assert f"{problems.URN}{kind.name}:" in descriptions
         assert problems.MEDIA_TYPE in answers[str(kind.status)]["content"]
 
 
-def test_a_redis_that_hangs_delays_no_answer_and_ends_no_program(running_plane: RunningPlane) -> None:
+def test_hanging_redis_delays_no_response_and_the_task_is_sent_afterwards(
+    running_plane: RunningPlane,
+) -> None:
     admit(running_plane, "n1")
     with stopped(running_plane):
         assert allocate(running_plane).status_code == 202
-        assert max(admit_somebody(running_plane) for _ in range(3)) < 1
+        assert max(seconds_to_register(running_plane) for _ in range(3)) < 1
         due = "select 1 from work.task where due_at < clock_timestamp() - interval '6 s'"
         until(
             lambda: bool(running_plane.rows(due)),
-            "the task is overdue for longer than a transaction may idle",
+            "the task is overdue for longer than the idle timeout of transactions",
         )
     until(lambda: state_of_task(running_plane) == [("sent",)], "the task is sent", 3 * RESEND.total_seconds())
 
 
-def test_a_redis_that_is_gone_delays_no_answer(running_plane: RunningPlane) -> None:
+def test_killed_redis_delays_no_response(running_plane: RunningPlane) -> None:
     running_plane.redis.process.kill()
     running_plane.redis.process.wait()
-    assert max(admit_somebody(running_plane) for _ in range(3)) < 1
+    assert max(seconds_to_register(running_plane) for _ in range(3)) < 1
 
 
-def test_a_node_that_may_enrol_again_keeps_its_queue_until_it_does(running_plane: RunningPlane) -> None:
+def test_node_with_reopened_enrolment_keeps_its_redis_user(running_plane: RunningPlane) -> None:
     admit(running_plane, "n1")
     assert running_plane.client().post("/nodes/n1/enrolment").status_code == 201
     with redis.Redis.from_url(running_plane.redis.url) as admin:
         admin.acl_deluser("node-n1")
         admin.flushall()
-        until(lambda: "node-n1" in _users(admin), "its user is back")
+        until(lambda: "node-n1" in _users(admin), "the Redis user of the node exists again")
     port = running_plane.redis.port
     with redis.Redis("127.0.0.1", port, username="node-n1", password=QUEUE_PASSWORD) as node:
         assert node.ping()
@@ -142,28 +161,28 @@ def _users(admin: redis.Redis) -> list[str]:
     return [str(user) for user in admin.acl_users()]
 
 
-def test_a_request_in_flight_is_answered_before_the_api_ends(
+def test_api_that_receives_sigterm_finishes_a_request_in_flight(
     running_plane: RunningPlane, tmp_path: Path
 ) -> None:
-    given, port = running_plane.settings, free_port()
+    settings, port = running_plane.settings, free_port()
     environment = {
-        "SLICEPLANE_DATABASE_URL": given.database_url.get_secret_value(),
-        "SLICEPLANE_REDIS_URL": given.redis_url.get_secret_value(),
-        "SLICEPLANE_SIGNING_KEY_FILE": str(given.signing_key_file),
+        "SLICEPLANE_DATABASE_URL": settings.database_url.get_secret_value(),
+        "SLICEPLANE_REDIS_URL": settings.redis_url.get_secret_value(),
+        "SLICEPLANE_SIGNING_KEY_FILE": str(settings.signing_key_file),
         "SLICEPLANE_LISTEN": f"127.0.0.1:{port}",
     }
-    api = Child("api", python_module("control_plane", "api"), tmp_path / "api.log", environment)
+    api = Child("api", installed_program(SERVER, "api"), tmp_path / "api.log", environment)
     api.start()
     try:
-        there = replace(running_plane, url=f"http://127.0.0.1:{port}")
-        until(lambda: _answers(there), "the second API answers")
+        second = replace(running_plane, url=f"http://127.0.0.1:{port}")
+        until(lambda: _responds(second), "the second API responds")
         with ThreadPoolExecutor(1) as pool, psycopg.connect(running_plane.database.admin_dsn) as holding:
             holding.execute("lock table read.node in access exclusive mode")
-            answer = pool.submit(there.client().post, "/nodes", json={"id": "n1"})
+            answer = pool.submit(second.client().post, "/nodes", json={"id": "n1"})
             until(lambda: bool(running_plane.rows(WAITING)), "the request waits")
             assert api.pid is not None
             os.kill(api.pid, signal.SIGTERM)
-            until(lambda: not _answers(there), "the API takes nobody in any more")
+            until(lambda: not _responds(second), "the API accepts no new connection")
             holding.rollback()
             assert answer.result().status_code == 201
     finally:
@@ -173,13 +192,13 @@ def test_a_request_in_flight_is_answered_before_the_api_ends(
 WAITING = "select 1 from pg_locks where not granted and relation = 'read.node'::regclass"
 
 
-def _answers(plane: RunningPlane) -> bool:
+def _responds(plane: RunningPlane) -> bool:
     with suppress(httpx.TransportError):
         return plane.client().get("/skus").is_success
     return False
 
 
-def test_a_key_is_all_that_is_printed_when_one_is_issued_while_redis_is_away(
+def test_issue_key_while_redis_is_unreachable_prints_only_a_valid_key(
     running_plane: RunningPlane,
 ) -> None:
     environment = {
@@ -188,7 +207,7 @@ def test_a_key_is_all_that_is_printed_when_one_is_issued_while_redis_is_away(
         "SLICEPLANE_REDIS_URL": "redis://127.0.0.1:1",
     }
     made = subprocess.run(
-        python_module("control_plane", "issue-key", "late"),
+        installed_program(SERVER, "issue-key", "late"),
         env=environment,
         capture_output=True,
         check=True,

@@ -1,4 +1,4 @@
-"""Tasks that an admin asks for, on the whole road: control plane, queue, and an agent over a host in memory."""
+"""Tasks requested by an admin, end to end: control plane, queue and an agent with a simulated host."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from node_agent.halt import Halt, Halted
 from node_agent.lab.simulated.host import SimulatedHost
-from node_agent.lab.simulated.node import host_over
+from node_agent.lab.simulated.node import assemble_simulated_host
+from node_agent.runtime.halt import Halt, Halted
 from node_agent.settings import Settings
 from node_agent.wiring import run
 from tests.api.node import allocate
@@ -24,13 +24,13 @@ NEVER_BOOTS = 3600.0
 
 @dataclass
 class Road:
-    """A control plane with one node, whose host the test can reach into."""
+    """A control plane and one node with a simulated host that the test can change."""
 
     plane: RunningPlane
     host: SimulatedHost
 
-    def asked(self, kind: str, **place: str) -> dict[str, Any]:
-        """What came of a task."""
+    def run_task(self, kind: str, **place: str) -> dict[str, Any]:
+        """Request a task, wait until it ends and return it."""
         answer = self.plane.client().post("/tasks", json={"kind": kind, **place})
         assert answer.status_code == 202, answer.text
         return self.ended(str(answer.json()["id"]))
@@ -52,8 +52,8 @@ class Road:
 
 
 @contextmanager
-def a_road(plane: RunningPlane, folder: Path, boot_seconds: float = 0.05) -> Iterator[Road]:
-    """The agent runs in a thread of this process, and surveys its host at its start and then no more."""
+def running_road(plane: RunningPlane, folder: Path, boot_seconds: float = 0.05) -> Iterator[Road]:
+    """Run an agent in a thread of this process; it surveys its host only once, at its start."""
     (folder / "token").write_text(
         plane.client().post("/nodes", json={"id": "sim-a"}).json()["enrolment_token"]
     )
@@ -72,15 +72,15 @@ def a_road(plane: RunningPlane, folder: Path, boot_seconds: float = 0.05) -> Ite
         }
     )
     host, halt, pool = SimulatedHost(), Halt(), ThreadPoolExecutor(1)
-    agent = pool.submit(run, settings, halt, lambda *given: host_over(host, *given))
+    agent = pool.submit(run, settings, halt, lambda *arguments: assemble_simulated_host(host, *arguments))
     client = plane.client()
     try:
-        until(lambda: len(client.get("/slots").json()["items"]) == 1, "the node's slot is discovered")
+        until(lambda: len(client.get("/slots").json()["items"]) == 1, "the slot of the node is discovered")
         assert client.post("/nodes/sim-a/slots/0/approve").is_success
-        until(lambda: client.get("/nodes/sim-a").json()["state"] == "enrolled", "the node is settled")
+        until(lambda: client.get("/nodes/sim-a").json()["state"] == "enrolled", "the node is enrolled")
         yield Road(plane, host)
     finally:
-        halt.ask()
+        halt.request()
         wait([agent], 20)
         pool.shutdown(wait=False)
         if not isinstance(agent.exception(0), Halted):
@@ -89,68 +89,70 @@ def a_road(plane: RunningPlane, folder: Path, boot_seconds: float = 0.05) -> Ite
 
 @pytest.fixture
 def road(running_plane: RunningPlane, tmp_path: Path) -> Iterator[Road]:
-    with a_road(running_plane, tmp_path) as made:
+    with running_road(running_plane, tmp_path) as made:
         yield made
 
 
 def active(road: Road) -> str:
     allocation = str(allocate(road.plane).json()["id"])
-    until(lambda: road.state(allocation) == "active", "it is active")
+    until(lambda: road.state(allocation) == "active", "the allocation is active")
     return allocation
 
 
-def test_drift_is_named_and_mended(road: Road) -> None:
+def test_drift_report_names_a_deleted_port_and_reconcile_repairs_it(road: Road) -> None:
     active(road)
-    assert road.asked("drift.report", slot_id="sim-a/0")["result"]["drift"] == []
+    assert road.run_task("drift.report", slot_id="sim-a/0")["result"]["drift"] == []
     with road.host.change() as state:
         state.ports.clear()
-    [drift] = road.asked("drift.report", slot_id="sim-a/0")["result"]["drift"]
+    [drift] = road.run_task("drift.report", slot_id="sim-a/0")["result"]["drift"]
     assert drift["aspect"] == "port"
-    mended = road.asked("port.reconcile", slot_id="sim-a/0")
-    assert (mended["state"], bool(mended["result"]["steps"])) == ("done", True)
-    assert road.asked("drift.report", slot_id="sim-a/0")["result"]["drift"] == []
-    assert road.asked("port.reconcile", slot_id="sim-a/0")["result"]["steps"] == []
+    repaired = road.run_task("port.reconcile", slot_id="sim-a/0")
+    assert (repaired["state"], bool(repaired["result"]["steps"])) == ("done", True)
+    assert road.run_task("drift.report", slot_id="sim-a/0")["result"]["drift"] == []
+    assert road.run_task("port.reconcile", slot_id="sim-a/0")["result"]["steps"] == []
 
 
-def test_a_host_is_verified(road: Road) -> None:
-    checks = road.asked("node.verify", node_id="sim-a")["result"]["checks"]
+def test_node_verify_task_on_an_intact_host_reports_only_successful_checks(road: Road) -> None:
+    checks = road.run_task("node.verify", node_id="sim-a")["result"]["checks"]
     assert checks
     assert all(check["ok"] for check in checks)
 
 
-def test_every_kind_that_can_be_asked_for_ends(road: Road) -> None:
+def test_task_of_every_kind_for_an_active_slot_ends_as_done(road: Road) -> None:
     allocation = active(road)
-    kinds = ("vnic.attach", "port.reconcile", "lease.apply", "exposure.apply", "address.report")
-    looks = ("readiness.poll", "drift.report", "machine.inspect")
-    for kind in (*kinds, *looks):
-        ended = road.asked(kind, slot_id="sim-a/0")
+    kinds = ("vnic.attach", "port.reconcile", "lease.apply", "ingress.apply", "address.report")
+    inspections = ("readiness.poll", "drift.report", "machine.inspect")
+    for kind in (*kinds, *inspections):
+        ended = road.run_task(kind, slot_id="sim-a/0")
         assert ended["state"] == "done", ended
     client = road.plane.client()
-    refused = client.post("/tasks", json={"kind": "exposure.remove", "slot_id": "sim-a/0"})
+    refused = client.post("/tasks", json={"kind": "ingress.remove", "slot_id": "sim-a/0"})
     assert refused.status_code == 409
     assert road.state(allocation) == "active"
     verification = f"/verifications/{client.post('/verifications').json()['id']}"
-    until(lambda: client.get(verification).json()["ended_at"] is not None, "the tables are compared")
-    assert client.get(verification).json()["state"] == "equal", "a task's stream is nothing to read models"
+    until(lambda: client.get(verification).json()["ended_at"] is not None, "the verification has ended")
+    assert client.get(verification).json()["state"] == "equal", "a task stream changed a read model"
 
 
-def test_a_poll_of_what_never_gets_ready_is_stopped(running_plane: RunningPlane, tmp_path: Path) -> None:
-    with a_road(running_plane, tmp_path, boot_seconds=NEVER_BOOTS) as road:
+def test_readiness_poll_of_a_slice_that_never_becomes_ready_can_be_cancelled(
+    running_plane: RunningPlane, tmp_path: Path
+) -> None:
+    with running_road(running_plane, tmp_path, boot_seconds=NEVER_BOOTS) as road:
         allocation = str(allocate(road.plane).json()["id"])
-        until(lambda: road.state(allocation) == "provisioning", "it is being brought up")
+        until(lambda: road.state(allocation) == "provisioning", "the allocation is provisioning")
         client = road.plane.client()
         task = str(client.post("/tasks", json={"kind": "readiness.poll", "slot_id": "sim-a/0"}).json()["id"])
-        until(lambda: (road.show(task)["deliveries"] or 0) > 0, "the node has fetched it")
+        until(lambda: (road.show(task)["deliveries"] or 0) > 0, "the node has fetched the task")
         assert client.post(f"/tasks/{task}/cancel").is_success
         ended = road.ended(task)
         assert (ended["state"], ended["reason"]["code"]) == ("cancelled", "cancelled")
         assert road.state(allocation) == "provisioning"
 
 
-def test_progress_of_an_allocation_is_told_between_its_events(
+def test_allocation_watch_sends_progress_between_its_events(
     running_plane: RunningPlane, tmp_path: Path
 ) -> None:
-    with a_road(running_plane, tmp_path, boot_seconds=2.0) as road:
+    with running_road(running_plane, tmp_path, boot_seconds=2.0) as road:
         allocation = str(allocate(road.plane).json()["id"])
         seen: list[Event] = []
         with open_stream(road.plane, f"/allocations/{allocation}/watch") as stream:
@@ -159,6 +161,6 @@ def test_progress_of_an_allocation_is_told_between_its_events(
         steps = [each for each in seen if each.type == "progress"]
         assert steps
         assert {each.data["slot_id"] for each in steps} == {"sim-a/0"}
-        # Its id is that of the event before it: what a client goes on from is always an event.
+        # The id of progress is that of the previous event, so that a client always resumes from an event.
         assert all(each.id.partition(".")[0] == "1" for each in seen[1:])
-        assert road.tasks(kind="slice.apply")[0]["progress"] is None, "what is over makes no progress"
+        assert road.tasks(kind="slice.apply")[0]["progress"] is None, "a finished task shows progress"

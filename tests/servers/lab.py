@@ -1,6 +1,6 @@
-"""One lab for a whole test session: two nodes without agents, and the guest's image, made once and kept.
+"""Session fixtures: one lab with two nodes without agents, and the guest image, which is kept between sessions.
 
-Tests share the nodes and leave them as they found them; one that kills a node makes a lab of its own.
+Tests share the nodes and restore their state; a test that kills a node creates its own lab.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from node_agent.lab.lab import Lab
 
 
 def kept_folder() -> Path:
-    """Where what is slow to make survives test sessions: the guest's image, libvirt's findings."""
+    """Return the folder that keeps slow results between test sessions: the guest image and libvirt's capabilities."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "sliceplane" / "tests"
 
@@ -24,7 +24,7 @@ _labs = itertools.count()
 
 
 def run_id() -> str:
-    """One of its own for every lab of every session that runs now; a run id has room for eight characters."""
+    """Return a run id that no other lab of a running session uses. It has at most eight characters."""
     return f"t{os.getpid() % 100_000:05d}{next(_labs)}"
 
 

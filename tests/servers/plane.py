@@ -1,6 +1,6 @@
-"""A control plane for tests: API, dispatcher and projector as they are, on a database and a Redis of its own.
+"""A control plane for tests: the real API, dispatcher and projector on a separate database and Redis.
 
-`plane` runs them in one thread of this process, which starts fast; `stack` in `deploy.embedded` runs them as
+`running` runs them in one thread of this process, which starts fast; `stack` in `deploy.embedded` runs them as
 processes that can be killed.
 """
 
@@ -22,7 +22,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from control_plane.api.server import serve
 from control_plane.commands.access import issue_key
-from control_plane.followers import run_dispatcher
+from control_plane.dispatcher.dispatcher_program import run_dispatcher
 from control_plane.projector.program import run_projector
 from control_plane.settings import Settings
 from control_plane.wiring import Plane, configure_logs, plane
@@ -38,7 +38,7 @@ ADMIN_KEY = "sp_test-admin"
 
 @dataclass(frozen=True)
 class RunningPlane:
-    """A control plane that answers. `redis` may be flushed and killed: nobody else uses it."""
+    """A running control plane. A test may flush and kill `redis`: no other test uses it."""
 
     url: str
     settings: Settings
@@ -46,23 +46,23 @@ class RunningPlane:
     redis: embedded_redis.RedisServer
 
     def client(self, **headers: str) -> httpx.Client:
-        """An admin's client."""
+        """Return an HTTP client with the key of an admin."""
         return httpx.Client(
             base_url=f"{self.url}/v1", headers={"Authorization": f"Bearer {ADMIN_KEY}", **headers}, timeout=20
         )
 
     def rows(self, query: str, **values: object) -> list[tuple[Any, ...]]:
-        """What the database says, as its superuser; `values` stand in the query as `%(name)s`."""
+        """Run a query as the database's superuser and return its rows. `values` fill `%(name)s` in the query."""
         with psycopg.connect(self.database.admin_dsn, autocommit=True) as conn:
             return conn.execute(query, values or None).fetchall()
 
     def last_position(self) -> int:
-        """Of the newest event."""
+        """Return the position of the newest event."""
         [(position,)] = self.rows("select max(position) from ledger.event")
         return int(position)
 
-    def somebody_waits_for_a_lock(self) -> bool:
-        """Whether a statement on its server stands behind another transaction."""
+    def has_lock_waiter(self) -> bool:
+        """Return whether a statement on the database server waits for a lock of another transaction."""
         return bool(self.rows("select 1 from pg_stat_activity where wait_event_type = 'Lock'"))
 
 
@@ -93,13 +93,13 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running(server: PostgresServer, **told: object) -> Iterator[RunningPlane]:
-    """A control plane on a new database of the session's server and on a new Redis, `told` these settings too."""
+def running(server: PostgresServer, **changes: object) -> Iterator[RunningPlane]:
+    """Run a control plane on a new database of the session's server and on a new Redis, with these changed settings."""
     configure_logs("console")
     with cloned(server) as database, server_folder() as folder, embedded_redis.running_redis(folder) as redis:
         key = ensure_signing_key(folder.parent / "signing-key.pem")
-        known = settings_for(database, redis.url, free_port(), redis.port, key)
-        settings = known.model_copy(update=told)
+        defaults = settings_for(database, redis.url, free_port(), redis.port, key)
+        settings = defaults.model_copy(update=changes)
         with _in_a_thread(settings):
             made = RunningPlane(f"http://{settings.listen}", settings, database, redis)
             until(lambda: _answers(made), "the API answers")
@@ -108,14 +108,14 @@ def running(server: PostgresServer, **told: object) -> Iterator[RunningPlane]:
 
 @pytest.fixture
 def running_plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
-    """For one test, which may do to it what it likes."""
+    """A control plane for one test, which may change or stop it."""
     with running(postgres_server) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def shared_plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
-    """For tests that ask and change nothing."""
+    """A control plane for tests of one module that only read."""
     with running(postgres_server) as made:
         yield made
 

@@ -1,7 +1,7 @@
-"""A real Postgres for tests: one server a session, migrated once into a template, cloned for every test.
+"""A real Postgres for tests: one server per session, with a migrated template database that is cloned for every test.
 
-`fsync` is off: a test's server never outlives a power cut. Each clone gets the database privileges again,
-which `create database ... template` does not copy. A test that stops or kills a server takes one of its own.
+`fsync` is off: no test needs its data after a power failure. Each clone gets the database privileges again,
+because `create database ... template` does not copy them. A test that stops or kills a server starts its own.
 """
 
 import os
@@ -18,9 +18,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from control_plane.schema import migrate
 from deploy.embedded.postgres import APP_ROLE, PostgresServer
 from deploy.embedded.postgres_cluster import PostgresUnavailable, find_programs, server_user
-from deploy.embedded.schema import migrate
 from tests.plugins.requirements import missing_server
 
 TEMPLATE: Final = "sliceplane"
@@ -29,7 +29,7 @@ _NUMBERS: Final = count(1)
 
 @dataclass(frozen=True)
 class Database:
-    """A database of its own with the whole schema, on the session's server."""
+    """A separate database with the whole schema on the session's server."""
 
     server: PostgresServer
     name: str
@@ -43,8 +43,8 @@ class Database:
         return self.server.app_dsn_of(self.name)
 
     def cut(self) -> int:
-        """End every connection to it, as a restart of the server would; returns how many, once they are gone."""
-        # A process that is told to end lives on for a moment, and a connection that is tried then is found good.
+        """Terminate all connections to the database, as a restart does. Wait for their end and return their number."""
+        # A terminated server process ends later, and until then a check finds its connection usable: wait for its end.
         query = "select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = %s"
         with psycopg.connect(self.server.admin_dsn_of("postgres")) as conn:
             return len(conn.execute(query, [self.name]).fetchall())
@@ -52,7 +52,7 @@ class Database:
 
 @contextmanager
 def server_folder() -> Iterator[Path]:
-    """A folder with a short name (a socket's path is limited) that the server's user may enter."""
+    """Create a folder with a short name, because socket paths are limited, that the server's user may enter."""
     folder = Path(tempfile.mkdtemp(prefix="sp-pg-"))
     folder.chmod(0o711)
     try:
@@ -69,14 +69,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--postgres",
         default=os.environ.get("SLICEPLANE_TEST_POSTGRES", ""),
         metavar="FOLDER",
-        help="run on the server whose programs are in this folder (`/usr/lib/postgresql/15/bin`), or on the newest one "
+        help="run on the server programs in this folder (`/usr/lib/postgresql/15/bin`), or on the newest one "
         f"of the Python package (`{PACKAGED}`); the default comes from SLICEPLANE_TEST_POSTGRES, else it is Debian's",
     )
 
 
 @pytest.fixture(scope="session")
 def postgres_programs(pytestconfig: pytest.Config) -> Iterator[Path]:
-    """The folder of the server's programs, as the option `--postgres` says."""
+    """The folder of the server programs that the option `--postgres` selects."""
     given = str(pytestconfig.getoption("--postgres"))
     try:
         if given == PACKAGED:
@@ -90,21 +90,21 @@ def postgres_programs(pytestconfig: pytest.Config) -> Iterator[Path]:
 
 @contextmanager
 def _within_reach(programs: Path) -> Iterator[Path]:
-    """As root the server runs as another user, who may not enter every folder that a checkout lies in."""
+    """Copy the programs to a folder that the server's user may enter, if the tests run as root."""
     if server_user() is None:
         yield programs
         return
     with server_folder() as folder:
         installation, package = programs.parent, programs.parent.parent
         copied = shutil.copytree(installation, folder / package.name / installation.name)
-        libraries = f"{package.name}.libs"  # which the programs look for beside their package
+        libraries = f"{package.name}.libs"  # the programs expect them beside their package
         shutil.copytree(package.parent / libraries, folder / libraries)
         yield copied / programs.name
 
 
 @pytest.fixture(scope="session")
 def postgres_server(postgres_programs: Path) -> Iterator[PostgresServer]:
-    """Shared by the session; its database `sliceplane` is the migrated template and is not to be touched."""
+    """The server of the session. Tests must not change its database `sliceplane`, the migrated template."""
     with server_folder() as folder:
         server = PostgresServer(
             folder / "postgres", folder / "run", settings={"fsync": "off"}, programs=postgres_programs
@@ -126,6 +126,7 @@ def database(postgres_server: PostgresServer) -> Iterator[Database]:
 
 @contextmanager
 def cloned(server: PostgresServer) -> Iterator[Database]:
+    """Clone the template database, and drop the clone at the end."""
     database = Database(server, f"test_{next(_NUMBERS)}")
     name = sql.Identifier(database.name)
     with psycopg.connect(server.admin_dsn_of("postgres"), autocommit=True) as admin:
@@ -147,7 +148,7 @@ Connect = Callable[[], Awaitable[psycopg.AsyncConnection]]
 
 @pytest.fixture
 async def connect(database: Database) -> AsyncIterator[Connect]:
-    """Opens connections as the application's role, and closes them after the test."""
+    """Return a function that opens connections as the application's role. They are closed after the test."""
     opened: list[psycopg.AsyncConnection] = []
 
     async def open_one() -> psycopg.AsyncConnection:

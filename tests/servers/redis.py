@@ -1,4 +1,4 @@
-"""Real Redis servers for tests: one a session for whoever shares, one of its own for whoever kills it."""
+"""Real Redis servers for tests: one per session that tests share; a test that kills a server starts its own."""
 
 import shutil
 import tempfile
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 from redis.asyncio import Redis
 
-from control_plane.redis_nodes import answers
+from control_plane.queues.redis_nodes import answers
 from deploy.embedded import redis as embedded
 from events.values import NodeId
 from tasks.scripts import QueueKeys, namespace_of
@@ -18,21 +18,21 @@ from tests.plugins.requirements import missing_server
 
 
 class Depth(NamedTuple):
-    """How many orders a node's queue has."""
+    """The number of waiting orders and of orders in flight in a node's queue."""
 
     waiting: int
     in_flight: int
 
 
 async def queue_depth(client: Redis, node_id: NodeId) -> Depth:
-    """Asked as the control plane."""
+    """Return the depth of a node's queue, read as the control plane."""
     keys = QueueKeys.of(namespace_of(node_id))
     return Depth(*await answers(client, [("LLEN", keys.waiting), ("HLEN", keys.held)]))
 
 
 @contextmanager
 def server_folder() -> Iterator[Path]:
-    """A folder with a short name, under a parent that the server's user may enter (pytest's own are closed)."""
+    """Return a short path below a new folder that the server's user may enter, unlike the folders of pytest."""
     parent = Path(tempfile.mkdtemp(prefix="sp-redis-"))
     parent.chmod(0o711)
     try:
@@ -43,7 +43,7 @@ def server_folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[embedded.RedisServer]:
-    """Shared by the session: keep to node ids of your own, and never flush it."""
+    """The Redis server of the session. A test uses its own node ids and never flushes it."""
     try:
         program = embedded.find_server()
     except embedded.RedisNotFound as missing:

@@ -1,4 +1,4 @@
-"""`./dev` on a machine that is set up."""
+"""`./dev` on a machine that is already set up."""
 
 import re
 import subprocess
@@ -18,7 +18,7 @@ def dev(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_help_lists_the_verbs() -> None:
+def test_dev_help_lists_all_verbs_in_order() -> None:
     listed = dev("help").stdout
     assert re.findall(r"\./dev (\w+)", listed) == [
         "up",
@@ -31,33 +31,42 @@ def test_help_lists_the_verbs() -> None:
         "events",
         "tasks",
         "drift",
+        "names",
         "lock",
     ]
 
 
-def test_an_unknown_verb_is_refused_with_the_list_of_verbs() -> None:
-    ended = dev("dance")
-    assert ended.returncode == 2
-    assert "./dev up" in ended.stderr
+def test_unknown_dev_verb_is_refused_with_the_list_of_verbs() -> None:
+    completed = dev("dance")
+    assert completed.returncode == 2
+    assert "./dev up" in completed.stderr
 
 
-def test_torture_refuses_an_unknown_promise_with_the_list_of_those_it_knows() -> None:
-    ended = dev("torture", "--only", "P11", "P99")
-    assert ended.returncode == 2
-    assert "P99" in ended.stderr
-    assert all(f"'{promise}'" in ended.stderr for promise in PROMISES)
+def test_torture_refuses_an_unknown_promise_with_the_list_of_known_promises() -> None:
+    completed = dev("torture", "--only", "P11", "P99")
+    assert completed.returncode == 2
+    assert "P99" in completed.stderr
+    assert all(f"'{promise}'" in completed.stderr for promise in PROMISES)
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+def test_tests_that_torture_runs_for_a_promise_exist(promise: str) -> None:
+    for test in PROMISES[promise]:
+        path, _, function = test.partition("::")
+        assert (ROOT / path).exists(), test
+        assert not function or f"def {function}(" in (ROOT / path).read_text(), test
 
 
 @pytest.mark.parametrize("module", ["sitecustomize", "tomllib"])
-def test_an_interrupt_before_the_set_up_ends_it_with_one_line(tmp_path: Path, module: str) -> None:
-    ended = interrupted(tmp_path, module, ROOT / "dev", "test", "--version")
-    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "\nInterrupted.\n")
+def test_dev_prints_one_line_when_it_is_interrupted_before_the_set_up(tmp_path: Path, module: str) -> None:
+    completed = interrupted(tmp_path, module, ROOT / "dev", "test", "--version")
+    assert (completed.returncode, completed.stdout, completed.stderr) == (130, "", "\nInterrupted.\n")
 
 
-@pytest.mark.skipif(not (ROOT / ".venv/complete").exists(), reason="this environment was not made by ./dev")
-def test_being_set_up_already_costs_next_to_nothing() -> None:
+@pytest.mark.skipif(not (ROOT / ".venv/complete").exists(), reason="./dev did not create this environment")
+def test_dev_on_a_machine_that_is_set_up_starts_the_verb_within_three_seconds() -> None:
     began = time.monotonic()
-    ended = dev("test", "--version")
-    assert ended.returncode == 0
-    assert "installing" not in ended.stderr
-    assert time.monotonic() - began < 3  # pytest's own start is most of it
+    completed = dev("test", "--version")
+    assert completed.returncode == 0
+    assert "installing" not in completed.stderr
+    assert time.monotonic() - began < 3  # most of it is the start of pytest

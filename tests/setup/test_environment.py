@@ -1,37 +1,63 @@
-"""Which environment counts as ready. Making one is shown by tests/clean_machine."""
+"""Conditions under which a Python environment counts as ready. tests/clean_machine covers its creation."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from deploy.setup import environment
-from deploy.setup.environment import Extent, is_ready
+from deploy.setup.environment import Extent, is_ready, write_programs
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def environment_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(environment, "ENVIRONMENT", tmp_path)
     return tmp_path
 
 
-def test_an_environment_without_a_stamp_is_not_ready(made: Path) -> None:
+def test_python_environment_without_a_stamp_file_is_not_ready(environment_folder: Path) -> None:
     assert not is_ready(Extent.BASE)
 
 
-def test_the_larger_extent_is_ready_for_the_smaller_one_and_not_the_reverse(made: Path) -> None:
-    (made / "complete").write_text(Extent.NODE.key())
+def test_node_environment_is_ready_for_the_base_extent_but_not_the_reverse(environment_folder: Path) -> None:
+    (environment_folder / "complete").write_text(Extent.NODE.key())
     assert is_ready(Extent.BASE)
-    (made / "complete").write_text(Extent.BASE.key())
+    (environment_folder / "complete").write_text(Extent.BASE.key())
     assert not is_ready(Extent.NODE)
 
 
-def test_changed_locks_are_another_environment(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_python_environment_is_not_ready_after_the_lock_files_change(
+    environment_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (made / "complete").write_text(Extent.BASE.key())
+    (environment_folder / "complete").write_text(Extent.BASE.key())
     locks = tmp_path / "locks"
     locks.mkdir()
     (locks / "base.lock").write_text("other==1\n")
     (locks / "node.lock").write_text("other==1\n")
     monkeypatch.setattr(environment, "LOCKS", locks)
     assert not is_ready(Extent.BASE)
+
+
+def test_programs_that_an_environment_lacks_or_has_in_an_old_form_are_written(
+    environment_folder: Path,
+) -> None:
+    programs = environment_folder / "bin"
+    programs.mkdir()
+    (programs / "sliceplane-server").write_text("old")
+    write_programs()
+    assert {path.name for path in programs.iterdir()} == {
+        "sliceplane",
+        "sliceplane-agent",
+        "sliceplane-server",
+    }
+    script = programs / "sliceplane-server"
+    assert "from control_plane.__main__ import main" in script.read_text()
+    assert os.access(script, os.X_OK)
+
+
+def test_complete_programs_of_an_environment_are_not_written_again(environment_folder: Path) -> None:
+    (environment_folder / "bin").mkdir()
+    write_programs()
+    before = [path.stat().st_mtime_ns for path in sorted((environment_folder / "bin").iterdir())]
+    write_programs()
+    assert [path.stat().st_mtime_ns for path in sorted((environment_folder / "bin").iterdir())] == before

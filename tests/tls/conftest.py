@@ -1,4 +1,4 @@
-"""One site for a module: it takes seconds to come up, and its tests leave it with its own certificates."""
+"""Fixtures: one site per module, because its start takes seconds. Its tests restore its own certificates."""
 
 import shutil
 import tempfile
@@ -22,7 +22,7 @@ def server_with_tls() -> Path:
         found = embedded_redis.find_server()
     except embedded_redis.RedisNotFound as missing:
         missing_server(str(missing))
-    if not embedded_redis.speaks_tls(found):
+    if not embedded_redis.supports_tls(found):
         missing_server("a redis-server with TLS")
     return found
 
@@ -32,7 +32,7 @@ def site(server_with_tls: Path) -> Iterator[Site]:
     state = Path(tempfile.mkdtemp(prefix="sp-tls-"))
     layout = Layout(state)
     layout.ensure()
-    # As if this were not the first start: the CA has years to go, and the servers' certificate none.
+    # Simulate a later start: the CA is still valid for years, and the servers' certificate has expired.
     made = ensure(
         layout.certificates,
         ["127.0.0.1"],
@@ -40,11 +40,11 @@ def site(server_with_tls: Path) -> Iterator[Site]:
     )
     expired = made.server.rename(layout.state / "expired.pem")
     made.server.write_bytes(expired.read_bytes())
-    said: list[str] = []
-    stack = Stack(layout, (), said.append, simulated_nodes=True)
+    output: list[str] = []
+    stack = Stack(layout, (), output.append, simulated_nodes=True)
     try:
         stack.start()
-        yield Site(layout, stack, said, expired)
+        yield Site(layout, stack, output, expired)
     finally:
         stack.stop()
         layout.remove_run()
@@ -53,7 +53,7 @@ def site(server_with_tls: Path) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def agent(site: Site) -> Iterator[Agent]:
-    """Of `lab-a`, which takes orders."""
+    """The agent of `lab-a`, with approved slots."""
     agent = site.agent(NODE)
     try:
         site.approve(NODE)
@@ -63,6 +63,6 @@ def agent(site: Site) -> Iterator[Agent]:
 
 
 @pytest.fixture
-def others(tmp_path: Path) -> Certificates:
-    """Certificates for the same addresses, by another CA."""
+def other_ca(tmp_path: Path) -> Certificates:
+    """Certificates for the same addresses from a different CA."""
     return ensure(tmp_path / "others", ["127.0.0.1"], datetime.now(UTC))

@@ -1,4 +1,4 @@
-"""What `./dev up` runs, without its story: API and Redis over TLS as processes, and one agent over a host in memory."""
+"""The programs of `./dev up` without its demonstration: API and Redis over TLS, and an agent on a host in memory."""
 
 import json
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 
 from deploy.embedded import redis as embedded_redis
 from deploy.embedded.certificates import Certificates
-from deploy.embedded.children import Child, python_module
+from deploy.embedded.children import Child, installed_program
 from deploy.embedded.client import Api
 from deploy.embedded.layout import Layout
 from deploy.embedded.node_files import host_file, write_configuration, write_token
@@ -20,7 +20,7 @@ NODE = "lab-a"
 
 @dataclass
 class Agent:
-    """A node's agent as a process; `said` is its log from `mark` on."""
+    """A node's agent as a process. `logged` reads its log from the last `mark` on."""
 
     child: Child
     _from: int = 0
@@ -28,27 +28,29 @@ class Agent:
     def mark(self) -> None:
         self._from = len(self.child.log.read_text())
 
-    def said(self, event: str) -> list[dict[str, Any]]:
+    def logged(self, event: str) -> list[dict[str, Any]]:
         lines = self.child.log.read_text()[self._from :].splitlines()
-        told = [json.loads(line) for line in lines if line.startswith("{")]
-        return [each for each in told if each["event"] == event]
+        entries = [json.loads(line) for line in lines if line.startswith("{")]
+        return [each for each in entries if each["event"] == event]
 
-    def await_said(self, event: str, words: str = "", seconds: float = 30.0) -> None:
+    def await_log(self, event: str, words: str = "", seconds: float = 30.0) -> None:
         def has() -> bool:
-            return any(words in str(each.get("reason")) for each in self.said(event))
+            return any(words in str(each.get("reason")) for each in self.logged(event))
 
         until(
-            has if words else lambda: bool(self.said(event)),
-            f"the agent says {event} {words}",
+            has if words else lambda: bool(self.logged(event)),
+            f"the agent logs {event} {words}",
             seconds,
         )
 
 
 @dataclass
 class Site:
+    """A control plane over TLS with its output. `expired` is an expired certificate of the same CA."""
+
     layout: Layout
     stack: Stack
-    said: list[str]
+    output: list[str]
     expired: Path
     api: Api = field(init=False)
 
@@ -56,7 +58,7 @@ class Site:
         self.api = Api(self.stack.api_url, self.stack.ensure_key(), self.stack.trusted)
 
     def agent(self, name: str, **settings: object) -> Agent:
-        """Admit a node and start its agent; `settings` are put over those that `up` writes."""
+        """Register a node and start its agent. `settings` override the settings that `up` writes."""
         write_token(self.layout, name, self.api.post("/nodes", {"id": name})["enrolment_token"])
         folder = self.layout.node(name)
         host = {
@@ -69,7 +71,7 @@ class Site:
         path = write_configuration(self.layout, name, self.stack.node_api_url, folder, more)
         child = Child(
             name,
-            python_module("node_agent", str(path)),
+            installed_program("sliceplane-agent", str(path)),
             self.layout.logs / f"{name}.log",
         )
         child.start()
@@ -84,11 +86,11 @@ class Site:
             self.api.post(f"/nodes/{name}/slots/{index}/approve")
         until(
             lambda: self.api.get(f"/nodes/{name}")["state"] == "enrolled",
-            "the node is settled",
+            "the node is enrolled",
         )
 
     def make_slice(self) -> str:
-        """Have an order reach the node's handler, and its outcome come back; returns the allocation."""
+        """Create an allocation, wait until it is active, and return its id."""
         made = str(self.api.post("/allocations", {"sku": "lab.small", "ssh_authorized_keys": [KEY]})["id"])
         until(lambda: self.state(made) == "active", f"{made} is active", 40.0)
         return made
@@ -104,14 +106,14 @@ class Site:
     def state(self, allocation: str) -> str:
         return str(self.api.get(f"/allocations/{allocation}")["state"])
 
-    def show(self, certificates: Certificates) -> None:
-        """End API and Redis, and have them come up again with these."""
-        self.show_as_api(certificates.server)
+    def restart_with(self, certificates: Certificates) -> None:
+        """Restart API and Redis with these certificates."""
+        self.restart_api_with(certificates.server)
         self.stack.certificates = certificates
         self.redis.stop()
-        self.stack.tend()
+        self.stack.supervise()
 
-    def show_as_api(self, server: Path) -> None:
+    def restart_api_with(self, server: Path) -> None:
         api = self.stack.programs["api"]
         files = ("SLICEPLANE_TLS_CERTIFICATE_FILE", "SLICEPLANE_TLS_KEY_FILE")
         api.environment = {**api.environment, **dict.fromkeys(files, str(server))}

@@ -1,4 +1,4 @@
-"""The small CA of `./dev up`: kept while it is good, made anew when it is not, and never half there."""
+"""The CA of `./dev up` and its certificates: kept while valid, renewed before they expire, and completed if damaged."""
 
 import os
 import ssl
@@ -14,7 +14,7 @@ from control_plane.settings import Settings
 from deploy.embedded import redis as embedded_redis
 from deploy.embedded.certificates import (
     CA_LIFE,
-    LEFT,
+    MINIMUM_REMAINING_VALIDITY,
     SERVER_LIFE,
     Certificates,
     ensure,
@@ -40,21 +40,24 @@ def _contents(made: Certificates) -> tuple[bytes, bytes]:
     return made.ca.read_bytes(), made.server.read_bytes()
 
 
-def test_what_is_good_is_kept(made: Certificates) -> None:
+def test_valid_certificates_are_kept(made: Certificates) -> None:
     before = _contents(made)
-    assert _contents(ensure(made.ca.parent, ADDRESSES[:1], NOW + SERVER_LIFE - LEFT)) == before
+    assert (
+        _contents(ensure(made.ca.parent, ADDRESSES[:1], NOW + SERVER_LIFE - MINIMUM_REMAINING_VALIDITY))
+        == before
+    )
 
 
-def test_a_certificate_with_less_than_thirty_days_to_go_is_renewed_by_the_same_ca(
+def test_server_certificate_that_expires_within_thirty_days_is_renewed_by_the_same_ca(
     made: Certificates,
 ) -> None:
     ca, server = _contents(made)
-    again = _contents(ensure(made.ca.parent, ADDRESSES, NOW + SERVER_LIFE - LEFT + DAY))
+    again = _contents(ensure(made.ca.parent, ADDRESSES, NOW + SERVER_LIFE - MINIMUM_REMAINING_VALIDITY + DAY))
     assert again[0] == ca
     assert again[1] != server
 
 
-def test_a_new_address_makes_a_new_certificate_and_no_new_ca(
+def test_new_server_address_leads_to_a_new_certificate_of_the_same_ca(
     made: Certificates,
 ) -> None:
     ca, server = _contents(made)
@@ -71,59 +74,61 @@ def test_a_new_address_makes_a_new_certificate_and_no_new_ca(
     assert names.value.get_values_for_type(x509.DNSName) == ["localhost"]
 
 
-def test_a_ca_near_its_end_is_followed_by_another_and_its_certificate(
+def test_ca_that_expires_soon_is_replaced_together_with_its_server_certificate(
     made: Certificates,
 ) -> None:
     ca, server = _contents(made)
-    again = _contents(ensure(made.ca.parent, ADDRESSES, NOW + CA_LIFE - LEFT + DAY))
+    again = _contents(ensure(made.ca.parent, ADDRESSES, NOW + CA_LIFE - MINIMUM_REMAINING_VALIDITY + DAY))
     assert again[0] != ca
     assert again[1] != server
 
 
 @pytest.mark.parametrize("name", ["ca.key", "server.pem", "ca.pem"])
-@pytest.mark.parametrize("harm", [lambda path: path.unlink(), lambda path: path.write_text("torn")])
-def test_what_is_missing_or_torn_is_made_again(
-    made: Certificates, name: str, harm: Callable[[Path], object]
+@pytest.mark.parametrize("fault", [lambda path: path.unlink(), lambda path: path.write_text("damaged")])
+def test_missing_or_damaged_certificate_file_is_recreated(
+    made: Certificates, name: str, fault: Callable[[Path], object]
 ) -> None:
-    harm(made.ca.with_name(name))
+    fault(made.ca.with_name(name))
     again = ensure(made.ca.parent, ADDRESSES, NOW)
     server = x509.load_pem_x509_certificate(again.server.read_bytes())
     server.verify_directly_issued_by(x509.load_pem_x509_certificate(again.ca.read_bytes()))
 
 
-def test_keys_are_for_their_owner_alone(made: Certificates) -> None:
+def test_private_keys_are_readable_only_by_their_owner(made: Certificates) -> None:
     modes = {path.name: path.stat().st_mode & 0o777 for path in made.ca.parent.iterdir()}
     assert modes == {"ca.key": 0o600, "server.pem": 0o600, "ca.pem": 0o644}
 
 
-def test_a_ca_that_was_given_counts_alone(made: Certificates) -> None:
+def test_given_ca_is_the_only_trusted_ca(made: Certificates) -> None:
     assert trust(made.ca.read_text()).cert_store_stats()["x509_ca"] == 1
 
 
-@pytest.mark.parametrize("given", ["", "no certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n", "é"])
-def test_what_is_no_certificate_is_refused_as_a_ca(given: str) -> None:
+@pytest.mark.parametrize("given", ["", "not a certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n", "é"])
+def test_text_that_is_not_a_certificate_is_refused_as_a_ca(given: str) -> None:
     with pytest.raises(UnusableCa):
         trust(given)
 
 
-def _settings(**told: object) -> Settings:
+def _settings(**changes: object) -> Settings:
     return Settings.model_validate(
         {
             "database_url": "postgresql+psycopg://x@/x",
             "redis_url": "rediss://127.0.0.1",
-            **told,
+            **changes,
         }
     )
 
 
-def test_nothing_older_than_tls_1_2_is_spoken(made: Certificates) -> None:
+def test_tls_contexts_require_at_least_tls_1_2(made: Certificates) -> None:
     server = server_context(_settings(tls_certificate_file=made.server, tls_key_file=made.server))
     assert server is not None
     for context in (server, trust(None), trust(made.ca.read_text())):
         assert context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-def test_files_that_cannot_be_used_are_named(made: Certificates, tmp_path: Path) -> None:
+def test_unusable_certificate_file_is_refused_with_its_path_or_fault(
+    made: Certificates, tmp_path: Path
+) -> None:
     other = ensure(tmp_path / "other", ADDRESSES, NOW)
     wrong = {
         "is not the key of that certificate": (
@@ -141,47 +146,47 @@ def test_files_that_cannot_be_used_are_named(made: Certificates, tmp_path: Path)
         _settings(tls_certificate_file=made.server)
 
 
-def _agent(**told: object) -> AgentSettings:
+def _agent(**changes: object) -> AgentSettings:
     folders = ("enrolment_token_file", "state_folder", "run_folder", "images_folder")
     slot = {"index": 0, "vcpus": 1, "memory_mib": 96}
     settings = {"node_id": "lab-a", "api_url": "https://127.0.0.1", "slots": [slot]}
-    return AgentSettings.model_validate({**dict.fromkeys(folders, Path("/x")), **settings, **told})
+    return AgentSettings.model_validate({**dict.fromkeys(folders, Path("/x")), **settings, **changes})
 
 
-def test_an_agent_refuses_a_ca_that_it_cannot_read_or_would_not_ask(
+def test_agent_refuses_an_unreadable_ca_file_and_a_ca_file_for_a_url_without_https(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(SettingsRefused, match=r"ca_file: .*No such file"):
         api_trust(_agent(ca_file=tmp_path / "none.pem"))
-    (tmp_path / "torn.pem").write_text("torn")
+    (tmp_path / "torn.pem").write_text("damaged")
     with pytest.raises(SettingsRefused, match=r"ca_file: .*no certificate"):
         api_trust(_agent(ca_file=tmp_path / "torn.pem"))
-    with pytest.raises(ValueError, match="nobody would be checked"):
+    with pytest.raises(ValueError, match="does not begin with https"):
         _agent(ca_file=tmp_path / "torn.pem", api_url="http://127.0.0.1")
 
 
 @pytest.mark.parametrize(
-    ("addresses", "when", "said"),
+    ("addresses", "when", "message"),
     [
         (
             ADDRESSES,
             -SERVER_LIFE - DAY,
-            "has expired, or this machine's clock is wrong: it says",
+            "has expired, or this machine's clock is wrong: it shows",
         ),
-        (ADDRESSES, 2 * DAY, "is not valid yet, or this machine's clock is wrong: it says"),
+        (ADDRESSES, 2 * DAY, "is not valid yet, or this machine's clock is wrong: it shows"),
         (
             ADDRESSES[1:],
             -DAY,
-            "is another's: IP address mismatch, certificate is not valid for '127.0.0.1'",
+            "is for another host: IP address mismatch, certificate is not valid for '127.0.0.1'",
         ),
     ],
 )
-def test_a_redis_whose_certificate_is_not_good_is_told_why(
+def test_redis_start_with_an_invalid_certificate_fails_with_the_reason(
     server_with_tls: Path,
     tmp_path: Path,
     addresses: tuple[str, ...],
     when: timedelta,
-    said: str,
+    message: str,
 ) -> None:
     made = ensure(tmp_path, addresses, datetime.now(UTC) + when)
     with (
@@ -189,38 +194,38 @@ def test_a_redis_whose_certificate_is_not_good_is_told_why(
         pytest.raises(embedded_redis.RedisDidNotStart) as refused,
     ):
         embedded_redis.start(folder, server=server_with_tls, certificates=made)
-    assert said in str(why_untrusted(refused.value))
-    assert said in refused.value.reason
+    assert message in str(why_untrusted(refused.value))
+    assert message in refused.value.reason
 
 
-def test_debians_redis_is_found_though_another_comes_first_in_the_path(
+def test_redis_of_debian_is_preferred_to_the_bundled_redis_in_path(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bundled, debian = embedded_redis.bundled_server(), Path("/usr/bin/redis-server")
     if bundled is None or not debian.exists():
-        pytest.skip("needs both")
+        pytest.skip("needs the bundled redis-server and that of Debian")
     monkeypatch.setenv("PATH", str(bundled.parent), prepend=os.pathsep)
     assert embedded_redis.find_server() == debian
 
 
-def test_a_redis_without_tls_is_found_out_and_never_leaves_loopback(
+def test_redis_without_tls_is_refused_for_other_addresses_and_used_on_loopback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bundled = embedded_redis.bundled_server()
-    if bundled is None or embedded_redis.speaks_tls(bundled):
+    if bundled is None or embedded_redis.supports_tls(bundled):
         pytest.skip("needs a redis-server without TLS")
     monkeypatch.setattr(embedded_redis, "find_server", lambda: bundled)
-    said: list[str] = []
+    message: list[str] = []
     with server_folder() as state:
         layout = Layout(state)
         layout.ensure()
         with pytest.raises(StackFailed, match="install Debian's redis-server"):
-            Stack(layout, ("10.213.0.1",), said.append)._start_redis()
-        alone = Stack(layout, (), said.append)
-        alone._start_redis()
+            Stack(layout, ("10.213.0.1",), message.append)._start_redis()
+        on_loopback = Stack(layout, (), message.append)
+        on_loopback._start_redis()
         try:
-            assert alone.redis_url.startswith("redis://")
-            assert "without TLS" in said[-1]
+            assert on_loopback.redis_url.startswith("redis://")
+            assert "without TLS" in message[-1]
         finally:
-            alone.stop()
+            on_loopback.stop()
             layout.remove_run()

@@ -1,4 +1,4 @@
-"""The path inventory (PLT-2): who reaches what, and what of it an operator should mend."""
+"""The inventory of network paths (PLT-2): client and server of each path, and warnings about insecure settings."""
 
 from collections.abc import Mapping
 
@@ -6,12 +6,12 @@ import msgspec
 import pytest
 import redis
 
-from control_plane.path_inventory import KnownNodes, ReachPath, RedisLimits, paths
+from control_plane.api.path_inventory import KnownNodes, ReachPath, RedisLimits, paths
 from control_plane.settings import Settings
 from tests.servers.plane import RunningPlane
 
-SOUND = RedisLimits(policy="noeviction", maxmemory=2**28, bind=("10.0.0.5",), plain_port=0)
-SEALED = {
+SECURE_REDIS = RedisLimits(policy="noeviction", maxmemory=2**28, bind=("10.0.0.5",), plain_port=0)
+SECURE_SETTINGS = {
     "database_url": "postgresql+psycopg://sliceplane_app:secret@10.0.0.4/sliceplane?sslmode=verify-full",
     "redis_url": "rediss://control:secret@10.0.0.5:6380/0",
     "queue_host": "10.0.0.5",
@@ -23,23 +23,25 @@ SEALED = {
 FLEET = KnownNodes(with_access=4608, expected=1)
 
 
-def inventory(redis: RedisLimits = SOUND, nodes: KnownNodes = FLEET, **told: object) -> tuple[ReachPath, ...]:
-    return paths(settings(told), nodes, redis)
+def inventory(
+    redis: RedisLimits = SECURE_REDIS, nodes: KnownNodes = FLEET, **changes: object
+) -> tuple[ReachPath, ...]:
+    return paths(settings(changes), nodes, redis)
 
 
-def settings(told: Mapping[str, object]) -> Settings:
-    return Settings.model_validate({**SEALED, **told})
+def settings(changes: Mapping[str, object]) -> Settings:
+    return Settings.model_validate({**SECURE_SETTINGS, **changes})
 
 
 def warnings(found: tuple[ReachPath, ...]) -> set[str]:
-    return {f"{path.who} to {path.reaches}: {warning}" for path in found for warning in path.warnings}
+    return {f"{path.client} to {path.server}: {warning}" for path in found for warning in path.warnings}
 
 
-def test_a_sealed_control_plane_has_no_warning_and_no_path_in_plaintext() -> None:
+def test_control_plane_with_secure_settings_has_only_encrypted_paths_and_no_warning() -> None:
     found = inventory()
     assert warnings(found) == set()
     assert all(path.encrypted for path in found)
-    assert [(path.who, path.reaches) for path in found] == [
+    assert [(path.client, path.server) for path in found] == [
         ("callers", "API"),
         *((program, "Postgres") for program in ("api", "dispatcher", "projector")),
         *((program, "Redis") for program in ("api", "dispatcher", "projector")),
@@ -49,20 +51,20 @@ def test_a_sealed_control_plane_has_no_warning_and_no_path_in_plaintext() -> Non
     ]
 
 
-def test_only_the_way_of_nodes_to_their_queues_ends_with_a_private_redis() -> None:
-    ending = [(path.who, path.reaches) for path in inventory() if not path.survives_private_redis]
+def test_only_the_path_of_nodes_to_redis_fails_if_redis_becomes_private() -> None:
+    ending = [(path.client, path.server) for path in inventory() if not path.survives_private_redis]
     assert ending == [("4,608 nodes", "Redis")]
 
 
-def test_no_secret_is_shown() -> None:
+def test_path_inventory_contains_no_password() -> None:
     assert "secret" not in repr(inventory())
 
 
-PLAIN = "passwords and what they open cross the network in plaintext"
+PLAIN = "credentials and data cross the network in plaintext"
 
 
 @pytest.mark.parametrize(
-    ("told", "warned"),
+    ("changes", "warning"),
     [
         (
             {"tls_certificate_file": None, "tls_key_file": None},
@@ -84,7 +86,7 @@ PLAIN = "passwords and what they open cross the network in plaintext"
         ),
         (
             {"queue_host": "8.8.8.8"},
-            "4,608 nodes to Redis: nodes find Redis at a public address; it must have none",
+            "4,608 nodes to Redis: Redis has a public address; let nodes reach it at a private one",
         ),
         (
             {"database_url": "postgresql+psycopg://x@10.0.0.4/x"},
@@ -92,16 +94,16 @@ PLAIN = "passwords and what they open cross the network in plaintext"
         ),
         (
             {"database_url": "postgresql+psycopg://x@10.0.0.4/x?sslmode=require"},
-            "api to Postgres: nobody checks whom Postgres is: set sslmode=verify-full",
+            "api to Postgres: the server certificate of Postgres is not verified: set sslmode=verify-full",
         ),
     ],
 )
-def test_what_is_readable_or_public_is_warned_of(told: dict[str, object], warned: str) -> None:
-    assert warned in warnings(paths(settings(told), FLEET, SOUND))
+def test_plaintext_public_or_unverified_path_has_a_warning(changes: dict[str, object], warning: str) -> None:
+    assert warning in warnings(paths(settings(changes), FLEET, SECURE_REDIS))
 
 
 @pytest.mark.parametrize(
-    ("said", "warned"),
+    ("limits", "warning"),
     [
         (
             {"policy": "allkeys-lru"},
@@ -113,29 +115,32 @@ def test_what_is_readable_or_public_is_warned_of(told: dict[str, object], warned
         ),
         (
             {"plain_port": 6379},
-            "Redis answers in plaintext too, at port 6379: set port 0",
+            "Redis also accepts plaintext connections on port 6379: set port 0",
         ),
         ({"bind": ["*"]}, "Redis listens on every address of its machine (*)"),
         ({"bind": []}, "Redis listens on every address of its machine (*)"),
         ({"bind": ["8.8.8.8"]}, "Redis listens on a public address (8.8.8.8)"),
-        ({"policy": None}, "Redis does not say what it does when its memory is full"),
+        (
+            {"policy": None},
+            "the memory limit of Redis is unknown: it does not report maxmemory and maxmemory-policy",
+        ),
     ],
 )
-def test_what_redis_says_of_itself_is_warned_of_once(said: dict[str, object], warned: str) -> None:
-    said_by_redis = msgspec.convert(
+def test_insecure_redis_setting_is_warned_of_once(limits: dict[str, object], warning: str) -> None:
+    reported = msgspec.convert(
         {
             "policy": "noeviction",
             "maxmemory": 1,
             "bind": ["10.0.0.5"],
             "plain_port": 0,
-            **said,
+            **limits,
         },
         RedisLimits,
     )
-    assert warnings(inventory(said_by_redis)) == {f"api to Redis: {warned}"}
+    assert warnings(inventory(reported)) == {f"api to Redis: {warning}"}
 
 
-def test_plaintext_on_loopback_and_sockets_is_nobodys_business() -> None:
+def test_plaintext_on_loopback_and_unix_sockets_has_no_warning() -> None:
     found = inventory(
         RedisLimits("noeviction", 1, ("127.0.0.1", "-::1"), 6379),
         database_url="postgresql+psycopg://x@/x?host=/run/postgresql&port=5433",
@@ -147,34 +152,38 @@ def test_plaintext_on_loopback_and_sockets_is_nobodys_business() -> None:
     )
     assert warnings(found) == set()
     assert not any(path.encrypted for path in found)
-    assert {path.at for path in found if path.reaches == "Postgres"} == {"/run/postgresql/.s.PGSQL.5433"}
+    assert {path.address for path in found if path.server == "Postgres"} == {"/run/postgresql/.s.PGSQL.5433"}
 
 
-def test_the_api_tells_the_inventory_with_what_redis_says(
+def test_api_lists_the_path_inventory_with_the_settings_of_redis(
     shared_plane: RunningPlane,
 ) -> None:
     answer = shared_plane.client().get("/paths").json()
     assert answer["next_cursor"] is None
-    found = {(each["who"], each["reaches"]): each for each in answer["items"]}
+    found = {(each["client"], each["server"]): each for each in answer["items"]}
     assert found["dispatcher", "Redis"]["credential"] == "user sliceplane, password"
-    assert found["callers", "API"]["at"] == shared_plane.settings.listen
+    assert found["callers", "API"]["address"] == shared_plane.settings.listen
     assert [each["warnings"] for each in found.values() if each["warnings"]] == []
 
 
-def test_a_redis_that_evicts_is_found_in_the_inventory(
+def test_redis_with_an_evicting_policy_has_a_warning_in_the_api(
     running_plane: RunningPlane,
 ) -> None:
     with redis.Redis.from_url(running_plane.redis.url) as admin:
         admin.config_set("maxmemory-policy", "allkeys-lru")
     found = running_plane.client().get("/paths").json()["items"]
-    told = [warning for each in found for warning in each["warnings"]]
-    assert told == ["maxmemory-policy is allkeys-lru: Redis drops orders when it is full; set noeviction"]
+    found_warnings = [warning for each in found for warning in each["warnings"]]
+    assert found_warnings == [
+        "maxmemory-policy is allkeys-lru: Redis drops orders when it is full; set noeviction"
+    ]
 
 
-def test_a_redis_that_is_away_is_said_to_say_nothing(
+def test_unreachable_redis_has_the_warning_that_its_limits_are_unknown(
     running_plane: RunningPlane,
 ) -> None:
     running_plane.redis.stop()
     found = running_plane.client().get("/paths").json()["items"]
-    told = [warning for each in found for warning in each["warnings"]]
-    assert told == ["Redis does not say what it does when its memory is full"]
+    found_warnings = [warning for each in found for warning in each["warnings"]]
+    assert found_warnings == [
+        "the memory limit of Redis is unknown: it does not report maxmemory and maxmemory-policy"
+    ]

@@ -1,4 +1,4 @@
-"""The API client of `up`: it reads lists to their end and turns a refusal into a sentence."""
+"""The API client of `up`: it reads all pages of a list and turns a refusal into readable text."""
 
 import ssl
 
@@ -13,16 +13,16 @@ def api(shared_plane: RunningPlane) -> Api:
     return Api(shared_plane.url, ADMIN_KEY, ssl.create_default_context())
 
 
-def test_a_list_of_several_pages_is_read_to_its_end(api: Api) -> None:
+def test_api_client_returns_the_items_of_all_pages_of_a_list(api: Api) -> None:
     names = [f"paged-{number}" for number in range(5)]
     for name in names:
         api.post("/nodes", {"id": name})
     assert {*names} <= {node["id"] for node in api.items("/nodes", limit="2")}
-    registered = api.items("/events?type=node.expected&type=node.removed", limit="2")
-    assert {event["type"] for event in registered} == {"node.expected"}
+    registered = api.items("/events?type=node.registered&type=node.removed", limit="2")
+    assert {event["type"] for event in registered} == {"node.registered"}
 
 
-def test_a_refusal_is_a_sentence_with_its_codes_and_without_json(api: Api) -> None:
+def test_api_client_raises_a_refusal_as_text_with_reason_codes_and_without_json(api: Api) -> None:
     with pytest.raises(
         ApiRefused, match=r"^the API refused GET /v1/nodes/absent with status 404: "
     ) as refused:

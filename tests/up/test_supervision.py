@@ -1,4 +1,4 @@
-"""A supervised server is started again for as long as `up` runs, however often it fails meanwhile."""
+"""Supervision by `up`: a server is restarted as long as `up` runs, however often it fails."""
 
 import os
 import signal
@@ -34,8 +34,8 @@ class Supervised:
         os.kill(self.stack.servers[server], signal.SIGKILL)
 
     def is_ready(self) -> bool:
-        """Tend the processes once; whether the API is ready now."""
-        self.stack.tend()
+        """Restart exited processes once. Return whether the API is ready now."""
+        self.stack.supervise()
         try:
             answer = httpx.get(f"{self.stack.api_url}/readyz", timeout=2, verify=self.stack.trusted)
         except httpx.TransportError:
@@ -43,26 +43,26 @@ class Supervised:
         return answer.status_code == httpx.codes.OK
 
     def failed_starts(self, server: str) -> int:
-        """Tend the processes once; how many starts of the server failed until now."""
-        self.stack.tend()
+        """Restart exited processes once. Return how many starts of the server have failed."""
+        self.stack.supervise()
         return sum(line.startswith(f"{server} did not start") for line in self.lines)
 
     def restarts(self, server: str) -> int:
-        """Tend the processes once; how often the server was started again until now."""
-        self.stack.tend()
-        return self.lines.count(f"{server} ended and is started again")
+        """Restart exited processes once. Return how often the server has been restarted."""
+        self.stack.supervise()
+        return self.lines.count(f"{server} exited and is restarted")
 
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Supervised]:
     with server_folder() as folder:
-        made = Supervised(Layout(folder))
+        supervised_plane = Supervised(Layout(folder))
         try:
-            made.stack.start()
-            yield made
+            supervised_plane.stack.start()
+            yield supervised_plane
         finally:
-            made.stack.stop()
-            made.layout.remove_run()
+            supervised_plane.stack.stop()
+            supervised_plane.layout.remove_run()
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def supervised(running: Supervised) -> Supervised:
     return running
 
 
-def test_postgres_that_cannot_start_is_retried_until_it_can(supervised: Supervised) -> None:
+def test_postgres_that_cannot_start_is_retried_until_it_starts(supervised: Supervised) -> None:
     control = supervised.layout.state / "postgres" / "data" / "global" / "pg_control"
     hidden = control.rename(control.with_name("pg_control.hidden"))
     supervised.kill("postgres")
@@ -80,10 +80,10 @@ def test_postgres_that_cannot_start_is_retried_until_it_can(supervised: Supervis
     until(supervised.is_ready, "the API is ready", 60)
 
 
-def test_postgres_killed_at_each_of_two_recoveries_is_started_again(supervised: Supervised) -> None:
+def test_postgres_killed_during_two_recoveries_in_a_row_is_restarted(supervised: Supervised) -> None:
     for kills in (1, 2):
         supervised.kill("postgres")
-        until(partial(_is_restarted, supervised, kills), "PostgreSQL is started again")
+        until(partial(_is_restarted, supervised, kills), "PostgreSQL is restarted")
     until(supervised.is_ready, "the API is ready", 60)
 
 
@@ -101,17 +101,17 @@ def _is_restarted(supervised: Supervised, times: int) -> bool:
 
 
 def _listener(port: int) -> socket.socket:
-    """Occupy the port once the killed server has left it."""
-    made = socket.socket()
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """Occupy the port as soon as the killed server has released it."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
     def is_bound() -> bool:
         try:
-            made.bind(("127.0.0.1", port))
+            listener.bind(("127.0.0.1", port))
         except OSError:
             return False
         return True
 
     until(is_bound, "the port is free")
-    made.listen()
-    return made
+    listener.listen()
+    return listener

@@ -4,26 +4,26 @@ from pathlib import Path
 
 import pytest
 
+from node_agent.aspects.machines import Machines
 from node_agent.lab.guest import GuestImage
 from node_agent.lab.lab import Lab
-from node_agent.machines import Machines
-from tests.contract.machines.hosts import Host, Simulated, machines_of, real_host, shelve
+from tests.contract.machines.hosts import Host, Simulated, machines_of, real_host, store_image
 from tests.servers.lab import kept_folder, run_id
 
 
 @pytest.fixture(scope="session")
 def guest_on_disk(guest_image: GuestImage) -> Iterator[Path]:
-    """A folder with the lab's guest as a node's image. QEMU is not root, and must be able to reach it."""
+    """A folder with the lab's guest as a node's image. QEMU does not run as root and must be able to read it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
-        shelve(folder, guest_image)
+        store_image(folder, guest_image)
         yield folder
 
 
 @pytest.fixture(scope="package")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """Of its own: the gateway that the network's tests prepare on the shared nodes would keep these guests mute."""
+    """A lab of its own: the gateway that the network tests prepare on the shared nodes would cut these guests off."""
     folder = tmp_path_factory.mktemp("machines-lab")
     with Lab(run_id(), folder, ["lab-a"], kept_folder() / "libvirt") as lab:
         yield lab

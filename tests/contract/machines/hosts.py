@@ -1,4 +1,4 @@
-"""The two hosts that one suite runs on: a lab node with its libvirt, and the simulated host."""
+"""The two hosts that one test suite runs on: a lab node with its libvirt, and the simulated host."""
 
 import re
 import shutil
@@ -11,24 +11,24 @@ from typing import Final, Protocol
 from uuid import uuid4
 
 from events.values import PciAddress
-from node_agent.domain_xml import domain_xml
-from node_agent.drivers.disks import DisksFolder
+from node_agent.aspects.hypervisors import Disks, Hypervisor
+from node_agent.aspects.links import Tap
+from node_agent.aspects.machine_plans import FoundDomain
+from node_agent.aspects.machines import Machines
+from node_agent.aspects.passthrough import PciBus
+from node_agent.drivers.machines.disks import DisksFolder
+from node_agent.drivers.machines.domain_xml import domain_xml
 from node_agent.drivers.sysfs import SysfsPci
-from node_agent.guests import Hosting, guest_for
-from node_agent.hypervisors import Disks, Hypervisor
-from node_agent.images import FixedImages, Image, Images, ImagesFolder, publish
+from node_agent.host.guests import Hosting, guest_for
+from node_agent.host.host_resources import NO_PLACES, HostDevice, Place, Places
+from node_agent.host.images import FixedImages, Image, Images, ImagesFolder, publish
+from node_agent.host.snapshots import StartedRead
 from node_agent.lab.guest import GuestImage
 from node_agent.lab.lab import LabNode
 from node_agent.lab.simulated.host import SimulatedHost
 from node_agent.lab.simulated.links import SimulatedLinks
 from node_agent.lab.simulated.machines import SimulatedDisks, SimulatedHypervisor
 from node_agent.lab.simulated.pci import SimulatedPci
-from node_agent.links import Tap
-from node_agent.looks import Begun
-from node_agent.machine_plans import FoundDomain
-from node_agent.machines import Machines
-from node_agent.passthrough import PciBus
-from node_agent.places import NO_PLACES, HostDevice, Place, Places
 from tests.node.guests import IMAGE, slice_on
 from tests.node.images import LAB_GUEST
 from tests.node.pci_trees import lay_out
@@ -36,16 +36,17 @@ from tests.node.pci_trees import lay_out
 HOSTING: Final = Hosting(
     LAB_GUEST, Path("/disks/slice0/seed.iso"), Path("/disks/slice0/console.log"), "qemu", offload=False
 )
-"""Of guests that are only defined."""
+"""How libvirt runs guests that are only defined in these tests."""
 VIRSH: Final = ("virsh", "--quiet", "--connect", "qemu:///system")
 
 
 @dataclass(frozen=True)
 class Alteration:
-    """What an operator does to a machine that runs, and what there is beside what was written for it then.
+    """A change that an operator makes to a running machine, and how the observed domain differs from its definition
+    then.
 
-    `virsh` is what is asked of libvirt for the domain (`{file}` is one that QEMU may read, `{mac}` its card's);
-    `written` is made `other` in the domain's XML, and it is created again by that.
+    `virsh` is the libvirt command for the domain (`{file}` is a file that QEMU can read, `{mac}` the MAC of its card);
+    `written` is replaced by `other` in the domain's XML, and the domain is created again from that.
     """
 
     strange: str
@@ -110,7 +111,7 @@ EXTENSIONS: Final = {
 
 
 class Host(Protocol):
-    """The drivers of a host, and what a test does to it behind their back."""
+    """The drivers of a host, and the changes that a test makes to it without its drivers."""
 
     hypervisor: Hypervisor
     disks: Disks
@@ -123,37 +124,39 @@ class Host(Protocol):
     def delete_tap(self, name: str) -> None: ...
 
     def is_plugged(self, tap: str) -> bool:
-        """Whether a program holds it."""
+        """Whether a program holds the tap open."""
         ...
 
     def pause(self, domain: FoundDomain) -> None: ...
 
     def have_pci(self, tree: str, folder: Path) -> Path:
-        """Have the PCI functions of a tree of `tests.node.pci_trees`, and no others; where the folder of each is."""
+        """Replace the PCI functions by those of a tree of `tests.node.pci_trees`, and return the parent of their
+        folders.
+        """
         ...
 
     def hold(self, machine: str, address: PciAddress) -> None:
-        """Another program's machine that does not run, and would have this function."""
+        """Define a stopped machine of another program that has this PCI function."""
         ...
 
     def repin(self, domain: FoundDomain, cpu: int) -> None:
-        """As an operator may: the first virtual CPU on that one of the host's."""
+        """Pin the first virtual CPU to this CPU of the host, as an operator may do."""
         ...
 
     def stop(self, domain: FoundDomain) -> None:
-        """End it as an operator would, with no word to the agent."""
+        """End the machine as an operator would, without notifying the agent."""
         ...
 
     def alter(self, domain: FoundDomain, alteration: Alteration) -> None: ...
 
     def freeze(self, domain: FoundDomain) -> None:
-        """Stop its process by a signal."""
+        """Stop the machine's process by a signal."""
         ...
 
     def extend(self, domain: FoundDomain, extension: Extension) -> None: ...
 
     def block(self, slot: str) -> None:
-        """Put a file in the place of the slot's folder, and away with that."""
+        """Replace the slot's folder by a file of the same name."""
         ...
 
 
@@ -186,7 +189,7 @@ class Simulated:
         self._links.delete_link(name)
 
     def is_plugged(self, tap: str) -> bool:
-        return self._links.is_carried(tap)
+        return self._links.is_in_use(tap)
 
     def pause(self, domain: FoundDomain) -> None:
         self._hypervisor.pause(domain.uuid)
@@ -201,7 +204,7 @@ class Simulated:
         self._hypervisor.freeze(domain.uuid)
 
     def extend(self, domain: FoundDomain, extension: Extension) -> None:
-        self._hypervisor.extend(domain.uuid, extension.foreign)
+        self._hypervisor.add_foreign_device(domain.uuid, extension.foreign)
 
     def block(self, slot: str) -> None:
         self.disks.wipe(slot)
@@ -210,15 +213,15 @@ class Simulated:
 
 
 class Real:
-    """Reached through the node's root folder; `folder` is one that this machine and its nodes share.
+    """A real host, reached through the node's root folder; `folder` is shared by this machine and its nodes.
 
-    The suite itself stands outside the node, and looks for QEMU's processes among the node's.
+    The test process itself is outside the node, and looks for QEMU's processes among those of the node.
     """
 
     def __init__(self, node: LabNode, folder: Path) -> None:
-        # Here and not above: libvirt's package is an extra, and the simulated host needs none of it.
-        from node_agent.drivers.libvirt import LibvirtHypervisor
-        from node_agent.drivers.qemu import QemuProcesses
+        # Imported here and not above: libvirt's package is an extra, and the simulated host needs none of it.
+        from node_agent.drivers.machines.libvirt import LibvirtHypervisor
+        from node_agent.drivers.machines.qemu import QemuProcesses
 
         self._node, self.changed = node, threading.Event()
         socket = f"/proc/{node.pid}/root/run/libvirt/libvirt-sock"
@@ -263,7 +266,7 @@ class Real:
         self.virsh("destroy", str(domain.uuid))
 
     def alter(self, domain: FoundDomain, alteration: Alteration) -> None:
-        # A kernel's bytes are those of a disk too, and of a first file system that nobody can read.
+        # The bytes of a kernel also serve as a disk, and as an unreadable initial file system.
         other_file = f"{domain.name}/other"
         self.disks.write(other_file, self.images.find(IMAGE).kernel.read_bytes())
         named = {
@@ -277,7 +280,7 @@ class Real:
         xml = self._node.run([*VIRSH, "dumpxml", str(domain.uuid)]).stdout
         other, made = re.subn(alteration.written, alteration.other.format(**named), xml)
         assert made == 1, xml
-        # As it was given to libvirt, but for the rest of what makes the machine.
+        # The XML as the agent wrote it, except for the alteration: libvirt adds the removed elements again.
         fresh = re.sub("<(alias|address type='pci'|log) .*/>", "", other)
         self.virsh("destroy", str(domain.uuid))
         self._node.run([*VIRSH, "create", "/dev/stdin"], stdin=fresh)
@@ -303,15 +306,15 @@ class Real:
             self.disks.wipe(slot)
         self._hypervisor.close()
 
-    def list_domains(self) -> Begun:
-        return self._hypervisor.ask_domains()
+    def list_domains(self) -> StartedRead:
+        return self._hypervisor.start_listing_domains()
 
     def virsh(self, *words: str, check: bool = True) -> None:
         self._node.run([*VIRSH, *words], check=check)
 
 
 def machines_of(host: Host, places: Places = NO_PLACES) -> Machines:
-    """The aspect over this host's drivers."""
+    """Return the machine aspect over this host's drivers."""
     drivers = host.hypervisor, host.disks, host.images
     return Machines(*drivers, "qemu", offload=False, is_plugged=host.is_plugged, bus=host.bus, places=places)
 
@@ -325,8 +328,8 @@ def real_host(node: LabNode, folder: Path) -> Iterator[Real]:
         host.clear()
 
 
-def shelve(folder: Path, guest: GuestImage) -> None:
-    """Lay the lab's guest in as the one image of the node whose images are below `folder`."""
+def store_image(folder: Path, guest: GuestImage) -> None:
+    """Store the lab's guest as the only image of the node with images stored below `folder`."""
     home = folder / "images" / IMAGE
     home.mkdir(parents=True)
     kernel, initrd = (Path(shutil.copy(path, home)) for path in (guest.kernel, guest.initrd))

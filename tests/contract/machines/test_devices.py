@@ -1,7 +1,7 @@
-"""Which PCI functions a machine may have, and what becomes of them after it.
+"""Which PCI functions a machine may have, and what happens to them after the machine is gone.
 
-On the real host the trees are composed ones (`tests.node.pci_trees`) while libvirt sees the machine's own: what is
-refused before a domain is made is refused there as on a host with such devices, and no guest gets one.
+On the real host the trees are composed ones (`tests.node.pci_trees`) while libvirt sees the machine's own functions: a
+request that is refused before a domain is made is refused as on a host with such devices, and no guest gets one.
 """
 
 import re
@@ -11,11 +11,11 @@ from typing import Final
 import pytest
 
 from events.values import PciAddress, SlotIndex
+from node_agent.aspects.machines import Machines
 from node_agent.drivers.sysfs import SysfsPci
-from node_agent.looks import one_look
-from node_agent.machines import Machines
-from node_agent.places import HostDevice, Place, Use
-from node_agent.slices import HostRefused
+from node_agent.host.host_resources import HostDevice, Place, Use
+from node_agent.host.slices import HostRefused
+from node_agent.host.snapshots import host_snapshot
 from tests.contract.machines.hosts import Host, Simulated, machines_of
 from tests.node.guests import SECOND, network_on, slice_on
 from tests.node.pci_trees import VF, lay_out
@@ -40,72 +40,76 @@ def apply(machines: Machines, allocation: str = slice_on(0).allocation_id) -> li
 
 
 def refused(host: Host, its: Place) -> str:
-    """Why no domain was made."""
+    """Return the reason for which no domain was made."""
     host.add_tap("slice0")
-    with pytest.raises(HostRefused) as why:
+    with pytest.raises(HostRefused) as reason:
         apply(on(host, its))
     assert [each.name for each in host.hypervisor.domains() if each.name == "slice0"] == []
     assert [name for name in host.disks.found("slice0") if "device-" in name] == []
-    return str(why.value)
+    return str(reason.value)
 
 
-def test_a_device_that_is_not_there_is_refused(host: Host, tmp_path: Path) -> None:
+def test_absent_device_is_refused(host: Host, tmp_path: Path) -> None:
     host.have_pci("hgx", tmp_path)
     assert refused(host, place("0000:02:00.0")) == "PCI device 0000:02:00.0 is not there"
 
 
-def test_every_objection_is_told_at_once(host: Host, tmp_path: Path) -> None:
+def test_refusal_lists_the_objections_to_all_devices(host: Host, tmp_path: Path) -> None:
     host.have_pci("hgx", tmp_path)
     host.hold("other", GPU)
     reasons = refused(host, place(GPU, "0000:18:00.2", "0000:29:00.0", "0000:02:00.0")).split("; ")
     assert reasons == [
         "PCI device 0000:1b:00.0 is held by domain other (stopped)",
         "PCI device 0000:18:00.2 is bound to mlx5_core",
-        "PCI device 0000:29:00.0 is no gpu, but a fabric (15b3:1021)",
+        "PCI device 0000:29:00.0 is not a gpu, but a fabric (15b3:1021)",
         "PCI device 0000:29:00.0 is bound to mlx5_core",
         "PCI device 0000:02:00.0 is not there",
     ]
 
 
-def test_a_gpu_is_no_fabric(host: Host, tmp_path: Path) -> None:
+def test_gpu_configured_as_fabric_device_is_refused(host: Host, tmp_path: Path) -> None:
     host.have_pci("hgx", tmp_path)
-    assert "is no fabric, but a gpu (10de:2330)" in refused(host, place(GPU, use="fabric"))
+    assert "is not a fabric, but a gpu (10de:2330)" in refused(host, place(GPU, use="fabric"))
 
 
 @pytest.mark.parametrize(
     ("tree", "device", "reason"),
     [
-        ("bluefield", "0000:3b:00.0", "is no virtual function, but a fabric (15b3:a2dc)"),
+        ("bluefield", "0000:3b:00.0", "is not a virtual function, but a fabric (15b3:a2dc)"),
         ("bluefield", "0000:3b:00.6", "is not there"),
         ("hgx", "0000:9a:00.1", "has no representor: its card is not in switchdev mode"),
     ],
 )
-def test_a_card_is_a_virtual_function_of_a_card_that_switches(
+def test_card_is_refused_unless_it_is_a_virtual_function_of_a_card_in_switchdev_mode(
     host: Host, tmp_path: Path, tree: str, device: str, reason: str
 ) -> None:
     host.have_pci(tree, tmp_path)
     assert f"PCI device {device} {reason}" in refused(host, place(device, use="card"))
 
 
-def test_a_host_without_an_iommu_gives_nothing_away(host: Host, tmp_path: Path) -> None:
+def test_device_without_an_iommu_group_is_refused(host: Host, tmp_path: Path) -> None:
     host.have_pci("cloud", tmp_path)
     assert "is in no IOMMU group" in refused(host, place("0000:00:01.0"))
 
 
-def test_a_device_does_not_go_without_its_group(host: Host, tmp_path: Path) -> None:
+def test_device_is_refused_if_its_slot_does_not_have_its_whole_iommu_group(
+    host: Host, tmp_path: Path
+) -> None:
     host.have_pci("workstation", tmp_path)
     assert refused(host, place("0000:01:00.0")) == (
         "PCI device 0000:01:00.0 shares IOMMU group 1 with 0000:01:00.1 (10de:22ba), not of this slot"
     )
 
 
-def test_with_its_group_only_what_uses_it_is_in_the_way(host: Host, tmp_path: Path) -> None:
+def test_device_with_its_whole_group_is_refused_only_because_of_a_bound_driver(
+    host: Host, tmp_path: Path
+) -> None:
     host.have_pci("workstation", tmp_path)
     reason = "PCI device 0000:01:00.1 is bound to snd_hda_intel"
     assert refused(host, place("0000:01:00.0", "0000:01:00.1")) == reason
 
 
-def test_what_the_slots_devices_are_bound_to_is_a_leftover(host: Host, tmp_path: Path) -> None:
+def test_bound_driver_or_other_domain_of_a_slots_device_is_a_leftover(host: Host, tmp_path: Path) -> None:
     host.have_pci("workstation", tmp_path)
     host.hold("other", PciAddress("0000:01:00.0"))
     assert on(host, place("0000:01:00.0", "0000:01:00.1")).remains(network_on(0)) == (
@@ -114,7 +118,7 @@ def test_what_the_slots_devices_are_bound_to_is_a_leftover(host: Host, tmp_path:
     )
 
 
-def test_a_noted_device_is_reset_before_the_folder_goes(host: Host, tmp_path: Path) -> None:
+def test_recorded_device_is_reset_before_the_slots_folder_is_wiped(host: Host, tmp_path: Path) -> None:
     devices = host.have_pci("hgx", tmp_path)
     host.disks.write(f"slice0/device-{GPU}", GPU.encode())
     machines = on(host, place())
@@ -133,7 +137,7 @@ def test_a_noted_device_is_reset_before_the_folder_goes(host: Host, tmp_path: Pa
         ("0000:00:00.0", "offers no way to be reset"),
     ],
 )
-def test_what_cannot_be_reset_keeps_its_note_and_says_why(
+def test_device_that_cannot_be_reset_keeps_its_record_and_the_refusal_states_the_reason(
     host: Host, tmp_path: Path, device: str, reason: str
 ) -> None:
     host.have_pci("hgx" if device == "0000:18:00.2" else "workstation", tmp_path)
@@ -145,7 +149,7 @@ def test_what_cannot_be_reset_keeps_its_note_and_says_why(
     assert f"file slice0/device-{device}" in machines.remains(network_on(0))
 
 
-def test_a_device_that_another_machine_has_by_now_is_not_reset_under_it(host: Host, tmp_path: Path) -> None:
+def test_recorded_device_that_another_machine_holds_is_not_reset(host: Host, tmp_path: Path) -> None:
     host.have_pci("hgx", tmp_path)
     host.disks.write(f"slice0/device-{GPU}", b"noted")
     host.hold("other", GPU)
@@ -154,7 +158,7 @@ def test_a_device_that_another_machine_has_by_now_is_not_reset_under_it(host: Ho
         resetting.run()
 
 
-def test_a_device_that_is_gone_needs_no_reset(host: Host, tmp_path: Path) -> None:
+def test_recorded_device_that_is_absent_needs_no_reset(host: Host, tmp_path: Path) -> None:
     host.have_pci("hgx", tmp_path)
     host.disks.write("slice0/device-0000:02:00.0", b"noted")
     machines = on(host, place())
@@ -165,7 +169,7 @@ def test_a_device_that_is_gone_needs_no_reset(host: Host, tmp_path: Path) -> Non
 
 @pytest.fixture
 def simulated(tmp_path: Path) -> Simulated:
-    """The one host here that can give a device to a guest."""
+    """The simulated host, the only one here that can pass a device through to a guest."""
     host = Simulated()
     host.have_pci("hgx", tmp_path)
     host.add_tap("slice0")
@@ -179,7 +183,9 @@ def both() -> Place:
     return Place((HostDevice(GPU, "gpu"), HostDevice(CARD, "fabric")), nodeset="0")
 
 
-def test_a_machine_gets_its_devices_and_the_next_tenant_gets_them_reset(simulated: Simulated) -> None:
+def test_machine_gets_its_devices_and_they_are_reset_before_the_next_tenant_gets_them(
+    simulated: Simulated,
+) -> None:
     machines = on(simulated, both())
     assert apply(machines) == ["machine.write_seed", *STARTING]
     assert apply(machines) == []
@@ -195,7 +201,7 @@ def test_a_machine_gets_its_devices_and_the_next_tenant_gets_them_reset(simulate
     ]
 
 
-def test_a_released_machine_leaves_its_devices_reset_and_nothing_else(simulated: Simulated) -> None:
+def test_removed_machine_leaves_its_devices_reset_and_nothing_else(simulated: Simulated) -> None:
     machines = on(simulated, both())
     apply(machines)
     steps = machines.to_remove(network_on(0))
@@ -211,7 +217,7 @@ def test_a_released_machine_leaves_its_devices_reset_and_nothing_else(simulated:
     assert machines.to_remove(network_on(0)) == ()
 
 
-def test_a_machine_whose_card_is_a_virtual_function_needs_no_tap(tmp_path: Path) -> None:
+def test_machine_with_a_virtual_function_as_card_starts_without_a_tap(tmp_path: Path) -> None:
     host = Simulated()
     host.have_pci("bluefield", tmp_path)
     machines = on(host, place(VF, use="card"))
@@ -223,7 +229,9 @@ def test_a_machine_whose_card_is_a_virtual_function_needs_no_tap(tmp_path: Path)
     assert [step.name for step in steps] == ["machine.destroy", "machine.reset_device", "machine.wipe_disks"]
 
 
-def test_what_a_machine_had_is_reset_by_the_kernel(simulated: Simulated, tmp_path: Path) -> None:
+def test_devices_of_a_removed_machine_are_reset_through_the_kernel(
+    simulated: Simulated, tmp_path: Path
+) -> None:
     root = lay_out("hgx", tmp_path / "sys")
     simulated.bus = SysfsPci(root)
     machines = on(simulated, both())
@@ -235,11 +243,13 @@ def test_what_a_machine_had_is_reset_by_the_kernel(simulated: Simulated, tmp_pat
     assert [path.read_text() for path in resets] == ["1", "1"]
 
 
-def test_a_device_that_was_bound_since_the_plan_is_refused(simulated: Simulated, tmp_path: Path) -> None:
+def test_device_that_was_bound_to_a_driver_after_planning_is_refused_at_start(
+    simulated: Simulated, tmp_path: Path
+) -> None:
     root = lay_out("hgx", tmp_path / "sys")
     simulated.bus = SysfsPci(root)
-    with one_look():
-        # As for a slot's link, which is looked for before the machine is.
+    with host_snapshot():
+        # Read before planning, as a slot's link is read before its machine is.
         simulated.bus.devices()
         steps = {step.name: step for step in on(simulated, place(GPU)).to_apply(slice_on(0))}
         driver = root / "devices" / GPU / "driver"
@@ -249,7 +259,7 @@ def test_a_device_that_was_bound_since_the_plan_is_refused(simulated: Simulated,
             steps["machine.check_devices"].run()
 
 
-def test_a_device_that_cannot_be_read_is_not_given_nor_reset_nor_proved_let_go(
+def test_unreadable_device_is_neither_passed_through_nor_reset_and_remains_a_leftover(
     simulated: Simulated, tmp_path: Path
 ) -> None:
     root = lay_out("hgx", tmp_path / "sys")
@@ -257,33 +267,35 @@ def test_a_device_that_cannot_be_read_is_not_given_nor_reset_nor_proved_let_go(
     machines = on(simulated, place(GPU))
     apply(machines)
     (root / "devices" / GPU / "class").write_text("display")
-    told = f"{GPU}.* cannot be read"
+    unreadable = f"{GPU}.* cannot be read"
     destroy, resetting, _wiping = machines.to_remove(network_on(0))
     destroy.run()
-    with pytest.raises(HostRefused, match=told):
+    with pytest.raises(HostRefused, match=unreadable):
         resetting.run()
     assert (root / "devices" / GPU / "reset").read_text() == ""
-    assert [words for words in machines.remains(network_on(0)) if re.search(told, words)] != []
-    with pytest.raises(HostRefused, match=told):
+    assert [words for words in machines.remains(network_on(0)) if re.search(unreadable, words)] != []
+    with pytest.raises(HostRefused, match=unreadable):
         apply(machines)
 
 
-def test_a_machine_with_other_devices_than_its_slot_is_another_machine(simulated: Simulated) -> None:
+def test_machine_with_devices_that_differ_from_its_slots_is_replaced_and_reported(
+    simulated: Simulated,
+) -> None:
     apply(on(simulated, both()))
     steps = on(simulated, place(GPU, nodeset="0")).to_apply(slice_on(0))
     assert [step.name for step in steps] == ["machine.destroy", "machine.check_devices", "machine.start"]
-    (evidence,) = {step.mends for step in steps}
+    (evidence,) = {step.repairs for step in steps}
     assert evidence is not None
     assert evidence.kind == "machine.devices"
-    assert evidence.wanted.endswith(f"with gpu {GPU}")
-    assert evidence.found.endswith(f"with gpu {GPU}, fabric {CARD}")
+    assert evidence.desired.endswith(f"with gpu {GPU}")
+    assert evidence.observed.endswith(f"with gpu {GPU}, fabric {CARD}")
 
 
-def test_a_device_that_another_slot_had_at_its_start_is_still_refused(simulated: Simulated) -> None:
+def test_device_that_another_slots_running_machine_holds_is_refused(simulated: Simulated) -> None:
     apply(on(simulated, both()))
     simulated.add_tap("slice1")
-    greedy = machines_of(simulated, {SlotIndex(1): place(GPU)})
-    seed, check, *_ = greedy.to_apply(slice_on(1))
+    other_machines = machines_of(simulated, {SlotIndex(1): place(GPU)})
+    seed, check, *_ = other_machines.to_apply(slice_on(1))
     seed.run()
     with pytest.raises(HostRefused, match=r"held by domain slice0 \(running\)"):
         check.run()

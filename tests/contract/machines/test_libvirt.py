@@ -1,4 +1,4 @@
-"""What only a real node can show: libvirtd dying and hanging under its guests, and a guest that boots and answers."""
+"""Behaviour that only a real node shows: libvirtd dying and hanging, and a guest that boots and answers."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -8,14 +8,14 @@ from time import monotonic
 
 import pytest
 
-from node_agent.host import Answered
+from node_agent.aspects.machine_drift import describe_domain
+from node_agent.aspects.machine_plans import FoundDomain
+from node_agent.aspects.machines import Machines
+from node_agent.host.host import Answered
+from node_agent.host.slices import HostUnreadable
+from node_agent.host.snapshots import host_snapshot
 from node_agent.lab.lab import Lab, LabNode
-from node_agent.looks import one_look
-from node_agent.machine_drift import domain_words
-from node_agent.machine_plans import FoundDomain
-from node_agent.machines import Machines
-from node_agent.readiness import BannerProbe
-from node_agent.slices import HostUnreadable
+from node_agent.slots.readiness import BannerProbe
 from tests.contract.machines.hosts import ALTERATIONS, Real, machines_of, real_host
 from tests.lab.awaiting import eventually
 from tests.node.guests import slice_on
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.node
 WANTED = slice_on(0)
 DEATHS = 4
 _LISTENS = 0x10000
-"""A unix socket that accepts connections (`__SO_ACCEPTCON`)."""
+"""Flag of a unix socket that accepts connections (`__SO_ACCEPTCON`)."""
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def host(node: LabNode, guest_on_disk: Path) -> Iterator[Real]:
 
 @pytest.fixture
 def machines(host: Real) -> Machines:
-    """Of a node on which the guest runs."""
+    """The machine aspect of a node on which the guest runs."""
     machines = machines_of(host)
     host.add_tap("slice0")
     for step in machines.to_apply(WANTED):
@@ -69,7 +69,7 @@ def hung(node: LabNode) -> Iterator[None]:
         node.kill("libvirtd", signal.SIGCONT)
 
 
-def test_guests_do_not_notice_that_libvirtd_died(machines: Machines, node: LabNode) -> None:
+def test_guests_keep_running_when_libvirtd_is_killed_and_restarted(machines: Machines, node: LabNode) -> None:
     before, pid = qemu(node), node.daemons()["libvirtd"]
     node.kill("libvirtd")
     eventually(lambda: node.daemons().get("libvirtd", pid) != pid)
@@ -78,7 +78,7 @@ def test_guests_do_not_notice_that_libvirtd_died(machines: Machines, node: LabNo
     assert qemu(node) == before
 
 
-def test_a_guest_that_ends_after_libvirtd_came_back_is_still_told(
+def test_guest_that_ends_after_libvirtd_restarted_is_reported_as_a_change(
     machines: Machines, host: Real, node: LabNode
 ) -> None:
     eventually(host.changed.is_set)
@@ -91,7 +91,7 @@ def test_a_guest_that_ends_after_libvirtd_came_back_is_still_told(
     assert [step.name for step in machines.to_apply(WANTED)] == ["machine.start"]
 
 
-def test_a_libvirtd_that_dies_again_and_again_costs_no_open_file(host: Real, node: LabNode) -> None:
+def test_libvirtd_that_dies_repeatedly_leaks_no_open_file(host: Real, node: LabNode) -> None:
     def dies() -> int:
         host.changed.clear()
         node.kill("libvirtd")
@@ -102,48 +102,50 @@ def test_a_libvirtd_that_dies_again_and_again_costs_no_open_file(host: Real, nod
     eventually(host.changed.is_set)
     after_one = dies()
     after_all = [dies() for _ in range(DEATHS)][-1]
-    # Others in this process open and close files meanwhile, and fewer than every second death would cost.
+    # Other threads of this process open and close files meanwhile, but fewer than one per second death.
     assert after_all - after_one < DEATHS / 2
 
 
-def test_a_hung_libvirtd_makes_the_host_unreadable_in_time_and_comes_back(
+def test_hung_libvirtd_makes_the_host_unreadable_within_the_timeout_until_it_continues(
     machines: Machines, host: Real, node: LabNode
 ) -> None:
-    # Here and not above: the drivers' packages are an extra, and these tests are collected without it too.
-    from node_agent.drivers.libvirt import LibvirtHypervisor
+    # Imported here and not above: the drivers' packages are an extra, and these tests are collected without it too.
+    from node_agent.drivers.machines.libvirt import LibvirtHypervisor
 
     socket = f"/proc/{node.pid}/root/run/libvirt/libvirt-sock"
-    hasty = LibvirtHypervisor(f"qemu:///system?socket={socket}", host.changed.set, read_seconds=1)
-    eventually(lambda: readable(hasty.domains))
+    with_short_timeout = LibvirtHypervisor(
+        f"qemu:///system?socket={socket}", host.changed.set, read_seconds=1
+    )
+    eventually(lambda: readable(with_short_timeout.domains))
     with hung(node):
         began = monotonic()
         for _ in range(3):
             with pytest.raises(HostUnreadable, match="no answer within"):
-                hasty.domains()
+                with_short_timeout.domains()
         assert monotonic() - began < 2 * 3
-    eventually(lambda: readable(hasty.domains))
-    assert hasty.domains() == host.hypervisor.domains()
-    hasty.close()
+    eventually(lambda: readable(with_short_timeout.domains))
+    assert with_short_timeout.domains() == host.hypervisor.domains()
+    with_short_timeout.close()
 
 
-def test_domains_that_were_listed_ahead_are_not_asked_for_in_the_same_look(
+def test_domains_listed_in_advance_are_not_listed_again_in_the_same_snapshot(
     machines: Machines, host: Real, node: LabNode
 ) -> None:
     (domain,) = host.hypervisor.domains()
     listed = host.list_domains()
     assert listed.answer() == (domain,)
-    with one_look(), hung(node):
-        machines.look_ahead(lambda: listed)
-        assert machines.still_on(WANTED.network)[:1] == (domain_words(domain),)
+    with host_snapshot(), hung(node):
+        machines.start_reading(lambda: listed)
+        assert machines.still_on(WANTED.network)[:1] == (describe_domain(domain),)
 
 
-def test_a_device_that_a_guest_let_go_is_told_of(machines: Machines, host: Real) -> None:
+def test_device_that_a_guest_released_is_reported_as_a_change(machines: Machines, host: Real) -> None:
     (domain,) = host.hypervisor.domains()
     host.alter(domain, ALTERATIONS["a disk is attached"])
     eventually(lambda: strange(host) == ("disk vdb",))
     while host.changed.wait(0.5):
         host.changed.clear()
-    # A guest that has not come so far yet does not hear it.
+    # A guest that has not booted far enough does not receive the request.
     eventually(lambda: detached(host, domain) and host.changed.wait(1), seconds=60)
     eventually(lambda: strange(host) == ())
     assert machines.to_apply(WANTED) == ()
@@ -160,7 +162,7 @@ def detached(host: Real, domain: FoundDomain) -> bool:
     return True
 
 
-def test_a_started_guest_boots_and_answers_with_its_ssh_banner(machines: Machines, node: LabNode) -> None:
+def test_started_guest_boots_and_answers_with_its_ssh_banner(machines: Machines, node: LabNode) -> None:
     network = WANTED.network
     node.run(["ip", "address", "add", f"{network.gateway}/24", "dev", "slice0"])
     node.start_daemon(
@@ -177,26 +179,28 @@ def test_a_started_guest_boots_and_answers_with_its_ssh_banner(machines: Machine
     with open("/proc/self/ns/net") as home:
         netns.setns(f"/proc/{node.pid}/ns/net")
         try:
-            heard = eventually(lambda: answer(machines), seconds=40)
+            answered = eventually(lambda: probe_answer(machines), seconds=40)
         finally:
             netns.setns(home.fileno())
             node.stop_daemon("dnsmasq")
-    assert heard.banner.startswith("SSH-2.0-")
+    assert answered.banner.startswith("SSH-2.0-")
 
 
-def answer(machines: Machines) -> Answered | None:
+def probe_answer(machines: Machines) -> Answered | None:
     assert machines.to_apply(WANTED) == ()
-    heard = BannerProbe(seconds=0.5)(WANTED.network.ip, 22, "SSH-")
-    return heard if isinstance(heard, Answered) else None
+    answered = BannerProbe(seconds=0.5)(WANTED.network.ip, 22, "SSH-")
+    return answered if isinstance(answered, Answered) else None
 
 
-def test_a_guest_that_runs_listens_for_nobody_but_libvirt(machines: Machines, node: LabNode) -> None:
+def test_running_guest_has_no_listening_socket_except_libvirts_monitor(
+    machines: Machines, node: LabNode
+) -> None:
     (pid,) = qemu(node)
     assert machines.to_apply(WANTED) == ()
     assert listening(pid) == ["monitor.sock"]
 
 
-def test_a_display_that_listens_is_seen_by_the_same_look(
+def test_listening_display_is_detected_by_the_same_socket_listing_and_removed(
     machines: Machines, host: Real, node: LabNode
 ) -> None:
     (domain,) = host.hypervisor.domains()
@@ -208,7 +212,7 @@ def test_a_display_that_listens_is_seen_by_the_same_look(
 
 
 def listening(pid: int) -> list[str]:
-    """Every internet socket that a process has, and the names of its others that listen (proc(5), /proc/pid/net)."""
+    """Return the internet sockets of a process, and the names of its listening unix sockets (proc(5))."""
     of_process, net = Path(f"/proc/{pid}"), Path(f"/proc/{pid}/net")
     held = {str(file.readlink()) for file in (of_process / "fd").iterdir()}
     internet = (
@@ -225,7 +229,7 @@ def listening(pid: int) -> list[str]:
     return [*internet, *local]
 
 
-def test_what_a_guest_said_is_gone_with_its_folder(machines: Machines, host: Real) -> None:
+def test_console_output_of_a_guest_is_removed_with_its_folder(machines: Machines, host: Real) -> None:
     folder = host.disks.path("slice0")
     eventually(lambda: (folder / "console.log").stat().st_size > 0, seconds=40)
     for step in machines.to_remove(WANTED.network):

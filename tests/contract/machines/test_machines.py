@@ -1,4 +1,4 @@
-"""What the machine aspect promises on any host, real or simulated."""
+"""Behaviour of the machine aspect on any host, real or simulated."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,12 +8,12 @@ from uuid import uuid4
 import pytest
 
 from events.values import ImageName
-from node_agent.guests import Guest, guest_for
-from node_agent.host import MachineSeen
-from node_agent.looks import one_look
-from node_agent.machine_plans import FoundDomain
-from node_agent.machines import Machines
-from node_agent.slices import HostRefused, HostUnreadable, Slice
+from node_agent.aspects.machine_plans import FoundDomain
+from node_agent.aspects.machines import Machines
+from node_agent.host.guests import Guest, guest_for
+from node_agent.host.host import ObservedMachine
+from node_agent.host.slices import HostRefused, HostUnreadable, Slice
+from node_agent.host.snapshots import host_snapshot
 from tests.contract.machines.hosts import ALTERATIONS, EXTENSIONS, Host
 from tests.lab.awaiting import eventually
 from tests.node.guests import SECOND, network_on, slice_on
@@ -40,7 +40,7 @@ def only_domain(host: Host) -> FoundDomain:
     return domain
 
 
-def test_a_slot_gets_its_guest_as_wanted_and_applying_again_changes_nothing(
+def test_applied_slice_has_its_guest_and_applying_again_changes_nothing(
     host: Host, machines: Machines
 ) -> None:
     host.add_tap("slice0")
@@ -49,7 +49,7 @@ def test_a_slot_gets_its_guest_as_wanted_and_applying_again_changes_nothing(
     assert apply(machines) == []
 
 
-def test_a_removed_slice_leaves_nothing_and_removing_again_changes_nothing(
+def test_removed_slice_leaves_nothing_and_removing_again_changes_nothing(
     host: Host, machines: Machines
 ) -> None:
     host.add_tap("slice0")
@@ -60,7 +60,7 @@ def test_a_removed_slice_leaves_nothing_and_removing_again_changes_nothing(
     assert remove(machines) == []
 
 
-def test_a_file_in_the_place_of_the_slots_folder_is_told_and_taken_away(
+def test_file_in_place_of_the_slots_folder_is_a_leftover_and_is_removed(
     host: Host, machines: Machines
 ) -> None:
     host.block("slice0")
@@ -69,7 +69,7 @@ def test_a_file_in_the_place_of_the_slots_folder_is_told_and_taken_away(
     assert machines.remains(network_on(0)) == ()
 
 
-def test_a_file_in_the_place_of_the_slots_folder_makes_way_for_a_guest_and_under_one(
+def test_file_in_place_of_the_slots_folder_is_replaced_before_and_during_a_guests_run(
     host: Host, machines: Machines
 ) -> None:
     host.add_tap("slice0")
@@ -80,19 +80,19 @@ def test_a_file_in_the_place_of_the_slots_folder_makes_way_for_a_guest_and_under
     assert apply(machines) == []
 
 
-def test_a_machine_is_seen_running_paused_and_gone(host: Host, machines: Machines) -> None:
+def test_machine_is_observed_as_running_paused_and_absent(host: Host, machines: Machines) -> None:
     assert machines.inspect(network_on(0)) is None
     host.add_tap("slice0")
     apply(machines)
     running = machines.inspect(network_on(0))
-    assert running == MachineSeen("running", WANTED.machine.vcpus, WANTED.machine.memory_mib)
+    assert running == ObservedMachine("running", WANTED.machine.vcpus, WANTED.machine.memory_mib)
     host.pause(only_domain(host))
     assert machines.inspect(network_on(0)) == replace(running, state="paused")
     remove(machines)
     assert machines.inspect(network_on(0)) is None
 
 
-def test_a_guest_without_its_tap_is_refused_and_starts_once_the_tap_is_there(
+def test_guest_without_its_tap_is_refused_and_starts_once_the_tap_exists(
     host: Host, machines: Machines
 ) -> None:
     with pytest.raises(HostRefused, match="slice0"):
@@ -101,19 +101,19 @@ def test_a_guest_without_its_tap_is_refused_and_starts_once_the_tap_is_there(
     assert apply(machines) == ["machine.start"]
 
 
-def test_an_image_that_the_node_has_not_is_refused_by_name(host: Host, machines: Machines) -> None:
+def test_image_that_the_node_does_not_have_is_refused_by_name(host: Host, machines: Machines) -> None:
     host.add_tap("slice0")
     with pytest.raises(HostRefused, match="image windows"):
         apply(machines, slice_on(0, image=ImageName("windows")))
     assert host.hypervisor.domains() == ()
 
 
-def test_a_guest_that_was_ended_from_outside_is_told_and_started_again(
+def test_guest_that_an_operator_ended_is_reported_as_a_change_and_started_again(
     host: Host, machines: Machines
 ) -> None:
     host.add_tap("slice0")
     apply(machines)
-    # A watch that has just connected counts as an event, so its first call says nothing about this guest.
+    # A watch that has just connected counts as an event, so its first call does not report a change of this guest.
     host.changed.wait(0.5)
     host.changed.clear()
     host.stop(only_domain(host))
@@ -127,18 +127,20 @@ CHANGES: Final[dict[str, Callable[[Host, FoundDomain], None]]] = {
 }
 
 
-@pytest.mark.parametrize("what", CHANGES)
-def test_a_change_of_a_machine_that_runs_is_told_at_once(what: str, host: Host, machines: Machines) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+def test_change_of_a_running_machine_is_reported_immediately(
+    change: str, host: Host, machines: Machines
+) -> None:
     host.add_tap("slice0")
     apply(machines)
-    # As above; and a machine that comes up is told of, too.
+    # A watch that has just connected counts as an event, and so does a machine that starts.
     while host.changed.wait(0.5):
         host.changed.clear()
-    CHANGES[what](host, only_domain(host))
+    CHANGES[change](host, only_domain(host))
     assert host.changed.wait(5)
 
 
-def test_a_paused_guest_is_resumed_and_not_replaced(host: Host, machines: Machines) -> None:
+def test_paused_guest_is_resumed_and_not_replaced(host: Host, machines: Machines) -> None:
     host.add_tap("slice0")
     apply(machines)
     host.pause(only_domain(host))
@@ -147,7 +149,9 @@ def test_a_paused_guest_is_resumed_and_not_replaced(host: Host, machines: Machin
     assert only_domain(host).state == "running"
 
 
-def test_resuming_what_is_not_paused_any_more_asks_for_another_look(host: Host, machines: Machines) -> None:
+def test_resume_of_a_guest_that_is_not_paused_or_absent_raises_host_unreadable(
+    host: Host, machines: Machines
+) -> None:
     host.add_tap("slice0")
     apply(machines)
     domain = only_domain(host)
@@ -158,7 +162,7 @@ def test_resuming_what_is_not_paused_any_more_asks_for_another_look(host: Host, 
         host.hypervisor.resume(domain.uuid)
 
 
-def test_the_next_tenant_finds_nothing_of_the_last(host: Host, machines: Machines) -> None:
+def test_next_tenant_of_a_slot_finds_no_data_of_the_previous_one(host: Host, machines: Machines) -> None:
     host.add_tap("slice0")
     apply(machines)
     left = host.disks.found("slice0")
@@ -168,7 +172,7 @@ def test_the_next_tenant_finds_nothing_of_the_last(host: Host, machines: Machine
     assert [name for name in left if "seed" in name and name in host.disks.found("slice0")] == []
 
 
-def test_a_guest_of_another_size_is_replaced(host: Host, machines: Machines) -> None:
+def test_guest_of_another_size_is_replaced(host: Host, machines: Machines) -> None:
     host.add_tap("slice0")
     apply(machines)
     assert apply(machines, slice_on(0, memory_mib=112)) == ["machine.destroy", "machine.start"]
@@ -176,17 +180,17 @@ def test_a_guest_of_another_size_is_replaced(host: Host, machines: Machines) -> 
 
 
 @pytest.mark.parametrize("altered", ALTERATIONS)
-def test_a_machine_that_was_altered_is_told_and_made_anew(
-    altered: str, host: Host, machines: Machines
-) -> None:
+def test_altered_machine_is_reported_and_replaced(altered: str, host: Host, machines: Machines) -> None:
     host.add_tap("slice0")
     apply(machines)
     host.alter(only_domain(host), ALTERATIONS[altered])
     strange = eventually(lambda: guest_of(only_domain(host)).strange)
     assert len(strange) == 1
     assert strange[0].startswith(ALTERATIONS[altered].strange)
-    mends = {step.mends for step in machines.to_apply(WANTED)}
-    assert [(each.kind, strange[0] in each.found) for each in mends if each] == [("machine.changed", True)]
+    repairs = {step.repairs for step in machines.to_apply(WANTED)}
+    assert [(each.kind, strange[0] in each.observed) for each in repairs if each] == [
+        ("machine.changed", True)
+    ]
     assert apply(machines) == ["machine.destroy", "machine.start"]
     assert guest_of(only_domain(host)) == guest_for(WANTED)
     assert apply(machines) == []
@@ -200,21 +204,21 @@ def test_machine_extended_through_its_monitor_is_reported_and_replaced(
     apply(machines)
     assert apply(machines) == []
     host.extend(only_domain(host), EXTENSIONS[name])
-    mends = {step.mends for step in machines.to_apply(WANTED)}
-    found = [(each.kind, EXTENSIONS[name].foreign in each.found) for each in mends if each]
+    repairs = {step.repairs for step in machines.to_apply(WANTED)}
+    found = [(each.kind, EXTENSIONS[name].foreign in each.observed) for each in repairs if each]
     assert found == [("machine.changed", True)]
     assert apply(machines) == ["machine.destroy", "machine.start"]
     assert apply(machines) == []
 
 
-def test_machine_whose_process_is_stopped_by_signal_is_reported_and_continues(
+def test_machine_with_a_process_stopped_by_signal_is_reported_and_continues(
     host: Host, machines: Machines
 ) -> None:
     host.add_tap("slice0")
     apply(machines)
     host.freeze(only_domain(host))
     eventually(lambda: [step.name for step in machines.to_apply(WANTED)] == ["machine.resume"])
-    assert [step.mends.kind for step in machines.to_apply(WANTED) if step.mends] == ["machine.frozen"]
+    assert [step.repairs.kind for step in machines.to_apply(WANTED) if step.repairs] == ["machine.frozen"]
     process = host.hypervisor.process(only_domain(host))
     assert apply(machines) == ["machine.resume"]
     assert apply(machines) == []
@@ -228,7 +232,7 @@ def guest_of(domain: FoundDomain) -> Guest:
     return domain.guest
 
 
-def test_two_slots_of_one_allocation_stand_side_by_side(host: Host, machines: Machines) -> None:
+def test_two_slots_of_one_allocation_have_separate_machines(host: Host, machines: Machines) -> None:
     for index in (0, 1):
         host.add_tap(f"slice{index}")
         apply(machines, slice_on(index))
@@ -237,16 +241,16 @@ def test_two_slots_of_one_allocation_stand_side_by_side(host: Host, machines: Ma
     assert apply(machines, slice_on(1)) == []
 
 
-def test_a_second_guest_of_the_same_name_is_refused(host: Host, machines: Machines) -> None:
+def test_second_guest_with_the_same_name_is_refused(host: Host, machines: Machines) -> None:
     host.add_tap("slice0")
     apply(machines)
-    twin = replace(guest_for(WANTED), uuid=uuid4())
+    duplicate = replace(guest_for(WANTED), uuid=uuid4())
     with pytest.raises(HostRefused, match="slice0"):
-        host.hypervisor.start(twin, machines.hosting(twin))
+        host.hypervisor.start(duplicate, machines.hosting(duplicate))
     assert only_domain(host).guest == guest_for(WANTED)
 
 
-def test_a_second_guest_on_the_same_tap_is_refused(host: Host, machines: Machines) -> None:
+def test_second_guest_on_the_same_tap_is_refused(host: Host, machines: Machines) -> None:
     host.add_tap("slice0")
     apply(machines)
     squatter = replace(guest_for(WANTED), name="squatter", uuid=uuid4())
@@ -258,14 +262,14 @@ def test_a_second_guest_on_the_same_tap_is_refused(host: Host, machines: Machine
     host.disks.wipe("squatter")
 
 
-def test_a_guest_without_its_seed_is_refused(host: Host, machines: Machines) -> None:
+def test_guest_without_its_seed_is_refused(host: Host, machines: Machines) -> None:
     host.add_tap("slice0")
     guest = guest_for(WANTED)
     with pytest.raises(HostRefused, match="slice0"):
         host.hypervisor.start(guest, machines.hosting(guest))
 
 
-def test_destroying_what_is_gone_is_no_error(host: Host) -> None:
+def test_destroying_an_absent_domain_raises_no_error(host: Host) -> None:
     host.hypervisor.destroy(uuid4())
 
 
@@ -283,7 +287,9 @@ def ask_to_shut_down(machines: Machines, index: int = 0) -> list[str]:
     return [step.name for step in steps]
 
 
-def test_a_stopped_machine_keeps_its_folder_and_starts_from_it_again(host: Host, machines: Machines) -> None:
+def test_stopped_machine_keeps_its_folder_and_is_started_from_it_again(
+    host: Host, machines: Machines
+) -> None:
     host.add_tap("slice0")
     apply(machines)
     kept = host.disks.found("slice0")
@@ -295,7 +301,9 @@ def test_a_stopped_machine_keeps_its_folder_and_starts_from_it_again(host: Host,
     assert apply(machines) == ["machine.start"]
 
 
-def test_a_machine_whose_tap_was_deleted_under_it_is_started_anew(host: Host, machines: Machines) -> None:
+def test_machine_is_restarted_after_its_tap_was_deleted_and_added_again(
+    host: Host, machines: Machines
+) -> None:
     host.add_tap("slice0")
     apply(machines)
     host.delete_tap("slice0")
@@ -304,7 +312,7 @@ def test_a_machine_whose_tap_was_deleted_under_it_is_started_anew(host: Host, ma
     assert apply(machines) == []
 
 
-def test_a_machine_that_is_gone_is_not_asked_to_shut_down(host: Host, machines: Machines) -> None:
+def test_absent_machine_is_not_asked_to_shut_down(host: Host, machines: Machines) -> None:
     assert ask_to_shut_down(machines) == []
     host.add_tap("slice0")
     apply(machines)
@@ -315,7 +323,7 @@ def test_a_machine_that_is_gone_is_not_asked_to_shut_down(host: Host, machines: 
     assert ask_to_shut_down(machines) == []
 
 
-def test_a_paused_machine_cannot_shut_down_and_is_not_asked_to(host: Host, machines: Machines) -> None:
+def test_paused_machine_is_not_asked_to_shut_down_and_can_be_stopped(host: Host, machines: Machines) -> None:
     host.add_tap("slice0")
     apply(machines)
     host.pause(only_domain(host))
@@ -323,7 +331,7 @@ def test_a_paused_machine_cannot_shut_down_and_is_not_asked_to(host: Host, machi
     assert stop(machines) == ["machine.destroy"]
 
 
-def test_all_that_is_asked_of_machines_within_a_look_is_one_listing(
+def test_machine_queries_within_one_snapshot_share_one_listing(
     host: Host, machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listings, domains = list[str](), host.hypervisor.domains
@@ -333,7 +341,7 @@ def test_all_that_is_asked_of_machines_within_a_look_is_one_listing(
         return domains()
 
     monkeypatch.setattr(host.hypervisor, "domains", listed)
-    with one_look():
+    with host_snapshot():
         for index in (0, 1):
             machines.inspect(network_on(index))
             machines.still_on(network_on(index))

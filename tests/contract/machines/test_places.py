@@ -1,4 +1,4 @@
-"""A machine's place on its host, as far as any host can give one: pinned processors, and a card of several queues."""
+"""A machine's place on its host, as far as any host can provide it: pinned CPUs, and a card with several queues."""
 
 import json
 import os
@@ -8,11 +8,11 @@ from typing import Final
 import pytest
 
 from events.values import SlotIndex
-from node_agent.guests import guest_for
+from node_agent.aspects.machines import Machines
+from node_agent.host.guests import guest_for
+from node_agent.host.host_resources import Place, place_for
+from node_agent.host.slices import HostRefused
 from node_agent.lab.lab import Lab, LabNode
-from node_agent.machines import Machines
-from node_agent.places import Place, place_for
-from node_agent.slices import HostRefused
 from tests.contract.machines.hosts import Host, machines_of, real_host
 from tests.lab.awaiting import eventually
 from tests.node.guests import slice_on
@@ -30,7 +30,7 @@ def apply(machines: Machines) -> list[str]:
     return [step.name for step in steps]
 
 
-def test_a_machine_is_pinned_from_its_start_on_and_again_when_somebody_moves_it(host: Host) -> None:
+def test_machine_is_pinned_at_its_start_and_pinned_again_after_an_operator_moved_it(host: Host) -> None:
     host.add_tap("slice0")
     machines = machines_of(host, PINNED)
     assert apply(machines) == ["machine.write_seed", "machine.start"]
@@ -42,7 +42,7 @@ def test_a_machine_is_pinned_from_its_start_on_and_again_when_somebody_moves_it(
     assert apply(machines) == []
 
 
-def test_a_machine_of_several_queues_needs_a_tap_of_as_many(host: Host) -> None:
+def test_machine_with_several_queues_needs_a_tap_with_several_queues(host: Host) -> None:
     host.add_tap("slice0")
     machines = machines_of(host, SEVERAL)
     with pytest.raises(HostRefused, match="slice0"):
@@ -65,7 +65,7 @@ def test_each_virtual_cpu_runs_on_its_own_cpu_of_the_host(lab: Lab, guest_on_dis
 
 
 @pytest.mark.node
-def test_a_guest_that_has_booted_uses_every_queue_of_its_card(lab: Lab, guest_on_disk: Path) -> None:
+def test_booted_guest_uses_every_queue_of_its_card(lab: Lab, guest_on_disk: Path) -> None:
     node = lab.node("lab-a")
     with real_host(node, guest_on_disk) as host:
         host.add_tap("slice0", many=True)
@@ -74,14 +74,22 @@ def test_a_guest_that_has_booted_uses_every_queue_of_its_card(lab: Lab, guest_on
 
 
 def allowed(node: LabNode) -> dict[str, str]:
-    """Where the threads of the machine's processors may run."""
+    """Return the host CPUs on which each virtual CPU's thread may run."""
     (qemu,) = (pid for pid, argv in node.processes().items() if argv[0].endswith("qemu-system-x86_64"))
     threads = [path.read_text() for path in Path(f"/proc/{qemu}/task").glob("*/status")]
-    told = (dict(line.split(":\t", 1) for line in thread.splitlines() if ":\t" in line) for thread in threads)
-    return {each["Name"]: each["Cpus_allowed_list"] for each in told if each["Name"].startswith("CPU ")}
+    fields_of_threads = (
+        dict(line.split(":\t", 1) for line in thread.splitlines() if ":\t" in line) for thread in threads
+    )
+    return {
+        each["Name"]: each["Cpus_allowed_list"]
+        for each in fields_of_threads
+        if each["Name"].startswith("CPU ")
+    }
 
 
 def queues(node: LabNode) -> int:
-    """How many of the tap's queues are in use: QEMU opens all, and the guest's driver turns on what it wants."""
+    """Return how many of the tap's queues are in use: QEMU opens all, and the guest's driver enables those that it
+    needs.
+    """
     (link,) = json.loads(node.run(["ip", "-json", "-details", "link", "show", "slice0"]).stdout)
     return int(link["linkinfo"]["info_data"]["numqueues"])

@@ -1,7 +1,7 @@
-"""libvirt's own word on what is written for it: its schema, its parser and its checks of a definition.
+"""Domain definitions checked by libvirt itself: its schema, its parser and its checks of a definition.
 
-No machine with a GPU or a fabric card was at hand, so that no test starts a guest with one: what is proved of such
-guests is that libvirt takes their domains, and lays them out as they are meant.
+No machine with a GPU or a fabric card was available, so no test starts a guest with one: these tests prove that libvirt
+accepts the domains of such guests and interprets them as intended.
 """
 
 import xml.etree.ElementTree as ET
@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from events.values import pci_address
-from node_agent.domain_xml import domain_xml, guest_in
-from node_agent.guests import guest_for
+from node_agent.drivers.machines.domain_xml import domain_xml, guest_in
+from node_agent.host.guests import guest_for
+from node_agent.host.host_resources import HostDevice, Place
 from node_agent.lab.lab import Lab
-from node_agent.places import HostDevice, Place
 from tests.contract.machines.hosts import HOSTING
 from tests.node.guests import slice_on
 from tests.node.places import PLACES
@@ -49,7 +49,7 @@ def libvirtd(lab: Lab) -> Iterator[Any]:
 
 @contextmanager
 def defined(libvirtd: Any, xml: str) -> Iterator[str]:
-    """What libvirt made of it."""
+    """Define a domain and yield its XML as libvirt stored it."""
     import libvirt
 
     domain = libvirtd.defineXMLFlags(xml, libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
@@ -61,13 +61,15 @@ def defined(libvirtd: Any, xml: str) -> Iterator[str]:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=PLACES)
-def test_libvirt_takes_any_place_and_gives_the_same_guest_back(libvirtd: Any, place: Place) -> None:
+def test_libvirt_accepts_any_place_and_returns_the_same_guest(libvirtd: Any, place: Place) -> None:
     guest = replace(GUEST, vcpus=4, memory_mib=1024, place=place)
     with defined(libvirtd, domain_xml(guest, HOSTING)) as made:
         assert guest_in(made) == guest
 
 
-def test_every_function_gets_a_root_port_of_its_own_below_a_window_for_eight_gpus(libvirtd: Any) -> None:
+def test_each_of_sixteen_pci_functions_gets_its_own_root_port_and_the_pci_window_fits_eight_gpus(
+    libvirtd: Any,
+) -> None:
     guest = replace(GUEST, vcpus=8, memory_mib=8192, place=EIGHT)
     with defined(libvirtd, domain_xml(guest, HOSTING)) as made:
         devices = ET.fromstring(made).find("devices")
@@ -79,13 +81,13 @@ def test_every_function_gets_a_root_port_of_its_own_below_a_window_for_eight_gpu
     assert devices.findtext("controller[@model='pcie-root']/pcihole64") == str(9 * 256 * 1024 * 1024)
 
 
-def test_the_processor_that_a_gpu_needs_passes_the_schema_where_nothing_is_emulated(libvirtd: Any) -> None:
+def test_cpu_definition_for_gpus_passes_libvirts_schema_without_emulation(libvirtd: Any) -> None:
     import libvirt
 
     guest = replace(GUEST, vcpus=8, memory_mib=8192, place=EIGHT)
     xml = domain_xml(guest, replace(HOSTING, accelerator="kvm"))
     assert '<cpu mode="host-passthrough"><maxphysaddr mode="passthrough" /></cpu>' in xml
-    # Without KVM the definition ends at that: the schema comes before it.
+    # Without KVM the definition fails after this point: libvirt checks the schema first.
     has_kvm = "<domain type='kvm'" in libvirtd.getCapabilities()
     ending = nullcontext() if has_kvm else pytest.raises(libvirt.libvirtError, match="domaintype=kvm")
     with ending, defined(libvirtd, xml) as made:
@@ -105,7 +107,7 @@ def test_the_processor_that_a_gpu_needs_passes_the_schema_where_nothing_is_emula
         ('<maxphysaddr mode="passthrough"', '<maxphysaddr mode="guess"'),
     ],
 )
-def test_libvirt_refuses_what_is_written_wrong(libvirtd: Any, written: str, wrong: str) -> None:
+def test_libvirt_refuses_an_invalid_domain_definition(libvirtd: Any, written: str, wrong: str) -> None:
     import libvirt
 
     guest = replace(GUEST, vcpus=8, memory_mib=8192, place=EIGHT)

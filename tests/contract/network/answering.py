@@ -1,4 +1,4 @@
-"""A guest in a thread: it holds a tap, and answers ARP and TCP as a machine's kernel does."""
+"""A guest in a thread: it holds a tap open, and answers ARP and TCP as a machine's kernel does."""
 
 import threading
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet
 
-from node_agent.slices import SliceNetwork
-from tests.contract.network.wire import Wire
+from node_agent.host.slices import SliceNetwork
+from tests.contract.network.traffic.wire import Wire
 
 
 @contextmanager
 def answering(slot: SliceNetwork) -> Iterator[None]:
-    """Open at every port meanwhile."""
+    """Answer at every port while the context is open."""
     ended = threading.Event()
     with Wire(slot.tap) as wire:
         thread = threading.Thread(target=_answer, args=(wire, slot, ended))
@@ -28,7 +28,7 @@ def answering(slot: SliceNetwork) -> Iterator[None]:
 
 def _answer(wire: Wire, slot: SliceNetwork, ended: threading.Event) -> None:
     while not ended.is_set():
-        frame = wire.heard(lambda _: True, seconds=0.1)
+        frame = wire.receive(lambda _: True, seconds=0.1)
         if frame is not None and (answer := _answer_to(frame, slot)) is not None:
             wire.send(answer)
 

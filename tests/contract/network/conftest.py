@@ -1,11 +1,11 @@
-"""Each test runs on a simulated host and, as root on Debian, on a lab node; a slot it used is empty afterwards."""
+"""Each test runs on a simulated host and, as root on Debian, on a lab node; the slots it used are empty afterwards."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from node_agent.looks import one_look
-from node_agent.slices import Aspect
+from node_agent.host.slices import Aspect
+from node_agent.host.snapshots import host_snapshot
 from tests.contract.network.hosts import Host, Simulated, aspects_of, gateway_of
 from tests.contract.network.slices import NETWORK, network, run
 
@@ -17,7 +17,8 @@ def _node_host(request: pytest.FixtureRequest) -> Iterator[Host]:
     if request.param == "simulated":
         yield Simulated(NETWORK)
         return
-    # Here and not above: the packages of the host drivers are an extra, and the simulated host needs none of them.
+    # Imported here and not above: the packages of the host drivers are an extra, and the simulated host needs none of
+    # them.
     from tests.contract.network.lab_host import real_host
 
     with real_host(request.getfixturevalue("lab").node("lab-a"), NETWORK) as host:
@@ -32,8 +33,8 @@ def host(node_host: Host) -> Iterator[Host]:
 
 
 def clear(host: Host) -> None:
-    """Empty every slot that a test may have used; what holds nothing shares one look."""
-    with one_look():
+    """Empty every slot that a test may have used, within one snapshot."""
+    with host_snapshot():
         for aspect in reversed(aspects_of(host)):
             for index in range(4):
                 run(aspect.to_remove(network(index)))

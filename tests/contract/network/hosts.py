@@ -1,4 +1,4 @@
-"""The hosts that one suite runs on, and the simulated one of the two; it needs no package of the host drivers."""
+"""The hosts that one test suite runs on, and the simulated one of them; it needs no package of the host drivers."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -9,11 +9,26 @@ from typing import Any, Final, Literal, Protocol, assert_never
 from uuid import UUID
 
 from events.values import Ipv4Address, MacAddress
+from node_agent.aspects.flows import LOCAL_NUMBER
+from node_agent.aspects.gateway import (
+    Bridges,
+    DhcpServers,
+    Gateway,
+    HostLinks,
+    HostRouting,
+    NodeFilter,
+    NodeNetwork,
+)
+from node_agent.aspects.leases import LeaseAspect, Leases
+from node_agent.aspects.links import Alterations, LinkAspect, Links, OtherLink, Representor
+from node_agent.aspects.machine_plans import FoundDomain
+from node_agent.aspects.passthrough import PciBus
+from node_agent.aspects.ports import Port, PortAspect, Switch, Switching
+from node_agent.aspects.translations import Filter, TranslationAspect
 from node_agent.drivers.sysfs import SysfsPci
-from node_agent.flows import LOCAL_NUMBER
-from node_agent.foreign_rules import ForeignRule, ForeignTable
-from node_agent.gateway import Bridges, DhcpServers, Gateway, HostLinks, HostRouting, NodeFilter, NodeNetwork
-from node_agent.host import Reachability
+from node_agent.host.host import Reachability
+from node_agent.host.host_resources import NO_PLACES, Places
+from node_agent.host.slices import Aspect, SliceNetwork
 from node_agent.lab.simulated.dhcp import SimulatedLeases, ask_for_lease
 from node_agent.lab.simulated.host import HeldRepresentor, SimulatedHost
 from node_agent.lab.simulated.links import SimulatedLinks
@@ -22,19 +37,12 @@ from node_agent.lab.simulated.ovs import SimulatedSwitch
 from node_agent.lab.simulated.pci import SimulatedPci
 from node_agent.lab.simulated.reaching import SimulatedReachability
 from node_agent.lab.simulated.routing import SimulatedRouting
-from node_agent.leases import LeaseAspect, Leases
-from node_agent.links import Alterations, LinkAspect, Links, OtherLink, Representor
-from node_agent.machine_plans import FoundDomain
-from node_agent.passthrough import PciBus
-from node_agent.places import NO_PLACES, Places
-from node_agent.ports import Port, PortAspect, Switch, Switching
-from node_agent.rules import Chain, canonical, match
-from node_agent.rules import field as port_of
-from node_agent.slices import Aspect, SliceNetwork
-from node_agent.translations import Filter, TranslationAspect
-from node_agent.xfrm import XfrmPolicy
+from node_agent.packets.foreign_rules import ForeignRule, ForeignTable
+from node_agent.packets.rules import Chain, canonical, match
+from node_agent.packets.rules import field as port_of
+from node_agent.packets.xfrm import XfrmPolicy
 from tests.connections import inbound, outbound
-from tests.contract.network.interference import CHANGED, Interference
+from tests.contract.network.traffic.interference import CHANGED, Interference
 from tests.node.pci_trees import switching
 
 _NUMBER: Final = 77
@@ -52,7 +60,7 @@ ADDED: Final[Mapping[Addition, Alterations]] = {
         frozenset({"u32 filter that redirects to slice1"}), frozenset({"qdisc ingress at its hooks"})
     ),
     "program": Alterations(frozenset({"bpf filter that is there"}), frozenset({"qdisc clsact at its hooks"})),
-    "macvlan": Alterations(frozenset({"macvlan link spy0 on it"})),
+    "macvlan": Alterations(frozenset({"macvlan link spy0 stacked on it"})),
     "mac": Alterations(others=frozenset({"MAC 02:00:00:00:00:99"})),
     "route_localnet": Alterations(others=frozenset({"setting route_localnet"})),
     "xdp": Alterations(frozenset({"an XDP program"})),
@@ -62,9 +70,9 @@ ADDED: Final[Mapping[Addition, Alterations]] = {
 
 @dataclass(frozen=True)
 class FilterChange:
-    """A change of the agent's tables, as lines of `nft`, and as what a listing then shows.
+    """A change of the agent's tables, as lines of `nft`, and its effect in a listing.
 
-    `others` are what is there beside the declaration; a chain named in `chains` has these attributes.
+    `others` are objects that the declaration does not contain; a chain named in `chains` has these attributes.
     """
 
     nft: str
@@ -102,8 +110,9 @@ FILTER_CHANGES: Final = {
     "a counter": FilterChange("add counter inet sliceplane seen", ("counter inet seen",)),
     "a quota": FilterChange("add quota inet sliceplane much { 9 mbytes; }", ("quota inet much",)),
 }
-"""Changes of the tables' declaration that leave each rule as it is, but for those of a chain that is made again."""
-THIEF: Final = "br-thief"
+"""Changes of the tables' declaration that leave each rule as it is, except the rules of a chain that is created again.
+"""
+OTHER_BRIDGE: Final = "br-other"
 """The bridge of `plant_master`."""
 
 
@@ -111,8 +120,8 @@ THIEF: Final = "br-thief"
 class SwitchSetting:
     """Foreign settings that an administrator makes in the switch, by a command with `{bridge}` and `{tap}`.
 
-    `found` is what it is reported by: of the slice's port, of the bridge, of a port or all of the OpenFlow switch, or
-    the name of a port that is not a slot's.
+    `found` is the text that reports it: a setting of the slice's port, of the bridge, of a port or all of the OpenFlow
+    switch, or the name of a port that does not belong to a slot.
     """
 
     command: str
@@ -185,7 +194,7 @@ class AllLeases(Leases, DhcpServers, Protocol): ...
 
 
 class Host(Protocol):
-    """The drivers of a host, and what a test does to it behind their back."""
+    """The drivers of a host, and the changes that a test makes to it without its drivers."""
 
     network: NodeNetwork
     links: AllLinks
@@ -197,31 +206,31 @@ class Host(Protocol):
     reachability: Reachability
 
     def answering(self, slot: SliceNetwork) -> AbstractContextManager[None]:
-        """A guest on the slot's tap that answers ARP, and TCP at every port."""
+        """Run a guest on the slot's tap that answers ARP, and TCP at every port."""
         ...
 
     def lease(self, tap: str, mac: MacAddress) -> Ipv4Address | None:
-        """What a guest on `tap` gets by DHCP."""
+        """Return the address that a guest on `tap` gets by DHCP."""
         ...
 
     def connect(self, ip: Ipv4Address) -> None:
         """Leave a tracked connection of `ip`."""
         ...
 
-    def come_in(self, public: Ipv4Address, public_port: int, target: Ipv4Address, port: int) -> None:
-        """Leave a tracked TCP connection of an allowed source that was translated."""
+    def connect_inbound(self, public: Ipv4Address, public_port: int, target: Ipv4Address, port: int) -> None:
+        """Leave a tracked TCP connection of an allowed source, with a translated destination."""
         ...
 
     def plant_link(self, name: str) -> None:
-        """A link of another kind under this name."""
+        """Add a link of another kind under this name."""
         ...
 
     def stop_forwarding(self, name: str) -> None:
-        """Have the host forward nothing that the link receives."""
+        """Disable forwarding of what the link receives."""
         ...
 
-    def plant_unplugged(self, name: str) -> None:
-        """A link that is up without a carrier, and a default route by it, until the link is deleted."""
+    def plant_link_without_carrier(self, name: str) -> None:
+        """Add a link that is up without a carrier, and a default route by it, until the link is deleted."""
         ...
 
     def plug_in(self, name: str) -> None:
@@ -229,30 +238,30 @@ class Host(Protocol):
         ...
 
     def plant_diversion(self, to: Ipv4Address, port: int) -> None:
-        """Have a table `other` send what comes to this TCP port to an address, until `uproot_diversion`."""
+        """Add a table `other` that redirects connections to this TCP port to an address, until `remove_diversion`."""
         ...
 
-    def uproot_diversion(self) -> None: ...
+    def remove_diversion(self) -> None: ...
 
     def plant_addition(self, name: str, addition: Addition) -> None:
-        """Have another program add this to the link."""
+        """Add this addition to the link, as another program would."""
         ...
 
     def interfere(self, interference: Interference) -> None:
-        """Have another program do this, until `end_interference`."""
+        """Make this foreign change, until `end_interference`."""
         ...
 
     def end_interference(self, interference: Interference) -> None: ...
 
-    def put_diversion_to_sleep(self) -> None:
-        """Switch the table `other` off, without deleting it."""
+    def make_diversion_dormant(self) -> None:
+        """Make the table `other` dormant without deleting it."""
         ...
 
     def plant_policy(self, source: str, destination: str) -> None:
-        """Have an IPsec policy drop what is forwarded between these networks, until `uproot_policy`."""
+        """Add an IPsec policy that drops packets forwarded between these networks, until `remove_policy`."""
         ...
 
-    def uproot_policy(self, source: str, destination: str) -> None: ...
+    def remove_policy(self, source: str, destination: str) -> None: ...
 
     def plant_in_filter(self, what: str) -> None:
         """Change the declaration of the agent's own tables: one of `FILTER_CHANGES`."""
@@ -262,16 +271,16 @@ class Host(Protocol):
         """Make the link a port of another bridge, until the end of the test."""
         ...
 
-    def plant_strangers(self) -> None:
-        """Have a mirror called `spy` copy all frames of the bridge, and have a controller at `tcp:127.0.0.1:9`."""
+    def plant_foreign_objects(self) -> None:
+        """Add a mirror called `spy` that copies all frames of the bridge, and a controller at `tcp:127.0.0.1:9`."""
         ...
 
-    def without_datapath_type(self, datapath_type: str) -> None:
-        """Have the switch not support this type; a real one does not support `nonsense`."""
+    def drop_datapath_type(self, datapath_type: str) -> None:
+        """Remove the switch's support of this datapath type; a real switch does not support `nonsense`."""
         ...
 
     def plant_without_datapath(self) -> None:
-        """Have the bridge be of a datapath type that its switch cannot make."""
+        """Set the bridge to a datapath type that its switch cannot make."""
         ...
 
     def plant_vlan(self, tap: str, tag: int) -> None:
@@ -280,27 +289,28 @@ class Host(Protocol):
 
     def set_in_switch(self, tap: str, setting: SwitchSetting) -> None: ...
 
-    def spoil_reservation(self, tap: str, spoiling: str) -> None:
+    def damage_reservation(self, tap: str, command: str) -> None:
         """Change the tap's reservation, or add a file to it, by a shell's command with `{file}` and `{folder}`."""
         ...
 
     def plant_dhcp_server(self) -> None:
-        """Have another program serve DHCP on the bridge, until `uproot_dhcp_server`."""
+        """Start another program that serves DHCP on the bridge, until `remove_dhcp_server`."""
         ...
 
-    def uproot_dhcp_server(self) -> None: ...
+    def remove_dhcp_server(self) -> None: ...
 
     def plant_manager(self, *targets: str) -> None:
-        """Have the switch's database take changes from these and from no other manager."""
+        """Set the managers from which the switch's database accepts changes."""
         ...
 
     def plant_representor(self, name: str, folder: Path) -> int:
-        """Have a card that switches (`tests.node.pci_trees`, laid out in the folder), whose first virtual function has
-        this link; the link's number."""
+        """Add a card in switchdev mode (`tests.node.pci_trees`, laid out in the folder); the representor of its first
+        virtual function is this link. Return the link's number.
+        """
         ...
 
     def lose_representor(self) -> None:
-        """The card's functions were made anew, or its mode was changed."""
+        """Remove the card's functions, as when they are created again or the card's mode is changed."""
         ...
 
 
@@ -331,7 +341,7 @@ class Simulated:
         with self.host.change() as state:
             state.connections.append(outbound(ip))
 
-    def come_in(self, public: Ipv4Address, public_port: int, target: Ipv4Address, port: int) -> None:
+    def connect_inbound(self, public: Ipv4Address, public_port: int, target: Ipv4Address, port: int) -> None:
         with self.host.change() as state:
             state.connections.append(inbound(public, public_port, target, port))
 
@@ -343,7 +353,7 @@ class Simulated:
         with self.host.change() as state:
             state.not_forwarding.append(name)
 
-    def plant_unplugged(self, name: str) -> None:
+    def plant_link_without_carrier(self, name: str) -> None:
         with self.host.change() as state:
             state.others.append(OtherLink(name, "veth"))
 
@@ -358,10 +368,10 @@ class Simulated:
             rules = (ForeignRule("pre", "handle 2", body),)
             state.foreign_tables = [ForeignTable("ip other", "ip", (chain,), rules)]
 
-    def put_diversion_to_sleep(self) -> None:
-        self.uproot_diversion()
+    def make_diversion_dormant(self) -> None:
+        self.remove_diversion()
 
-    def uproot_diversion(self) -> None:
+    def remove_diversion(self) -> None:
         with self.host.change() as state:
             state.foreign_tables = []
 
@@ -395,7 +405,7 @@ class Simulated:
         with self.host.change() as state:
             state.policies = [XfrmPolicy("fwd", source, destination, "drop")]
 
-    def uproot_policy(self, source: str, destination: str) -> None:
+    def remove_policy(self, source: str, destination: str) -> None:
         with self.host.change() as state:
             state.policies = []
 
@@ -407,20 +417,22 @@ class Simulated:
 
     def plant_master(self, name: str) -> None:
         with self.host.change() as state:
-            state.taps = [replace(each, master=THIEF) if each.name == name else each for each in state.taps]
+            state.taps = [
+                replace(each, master=OTHER_BRIDGE) if each.name == name else each for each in state.taps
+            ]
             state.representors = [
-                HeldRepresentor(each.number, replace(each.link, master=THIEF))
+                HeldRepresentor(each.number, replace(each.link, master=OTHER_BRIDGE))
                 if each.link.name == name
                 else each
                 for each in state.representors
             ]
 
-    def plant_strangers(self) -> None:
-        strangers = frozenset({"mirror spy", "controller tcp:127.0.0.1:9"})
+    def plant_foreign_objects(self) -> None:
+        foreign_objects = frozenset({"mirror spy", "controller tcp:127.0.0.1:9"})
         with self.host.change() as state:
-            state.bridges = [replace(each, strangers=strangers) for each in state.bridges]
+            state.bridges = [replace(each, foreign_objects=foreign_objects) for each in state.bridges]
 
-    def without_datapath_type(self, datapath_type: str) -> None:
+    def drop_datapath_type(self, datapath_type: str) -> None:
         with self.host.change() as state:
             state.datapaths_missing = [datapath_type]
 
@@ -461,20 +473,20 @@ class Simulated:
                 case _:
                     assert_never(setting.of)
 
-    def spoil_reservation(self, tap: str, spoiling: str) -> None:
+    def damage_reservation(self, tap: str, command: str) -> None:
         with self.host.change() as state:
-            if "{file}" not in spoiling:
-                state.foreign_files = [spoiling]
+            if "{file}" not in command:
+                state.foreign_files = [command]
                 return
             state.reservations = [
-                replace(each, spoilt=spoiling) if each.name == tap else each for each in state.reservations
+                replace(each, spoilt=command) if each.name == tap else each for each in state.reservations
             ]
 
     def plant_dhcp_server(self) -> None:
         with self.host.change() as state:
             state.foreign_servers = ["process 7, dnsmasq"]
 
-    def uproot_dhcp_server(self) -> None:
+    def remove_dhcp_server(self) -> None:
         with self.host.change() as state:
             state.foreign_servers = []
 
@@ -498,7 +510,7 @@ def gateway_of(host: Host) -> Gateway:
 
 
 def aspects_of(host: Host, places: Places = NO_PLACES) -> tuple[Aspect, ...]:
-    """In the order in which a slice is made."""
+    """Return the network aspects in the order in which a slice is made."""
     return (
         LinkAspect(host.links, host.bus, places),
         LeaseAspect(host.leases),

@@ -1,4 +1,4 @@
-"""The real host of the suite: a lab node with its daemons, seen by drivers that stand in its network namespace."""
+"""The real host of the test suite: a lab node with its daemons, observed by drivers in its network namespace."""
 
 import os
 import re
@@ -16,25 +16,25 @@ from typing import Final
 from pyroute2 import IPRoute, netns
 
 from events.values import Ipv4Address, MacAddress
-from node_agent.drivers.dhcp import DnsmasqLeases
-from node_agent.drivers.host_routing import NetlinkRouting
-from node_agent.drivers.links import NetlinkLinks
-from node_agent.drivers.nat import Nftables
-from node_agent.drivers.ovs import OpenVSwitch
-from node_agent.drivers.probing import Prober
+from node_agent.aspects.gateway import HostRouting, NodeNetwork
+from node_agent.aspects.passthrough import PciBus
+from node_agent.drivers.dhcp.dhcp import DnsmasqLeases
+from node_agent.drivers.network.host_routing import NetlinkRouting
+from node_agent.drivers.network.links import NetlinkLinks
+from node_agent.drivers.network.nat import Nftables
+from node_agent.drivers.network.ovs import OpenVSwitch
+from node_agent.drivers.probes.probing import Prober
 from node_agent.drivers.sysfs import SysfsPci
 from node_agent.drivers.watching import Source
-from node_agent.gateway import HostRouting, NodeNetwork
-from node_agent.host import Reachability
+from node_agent.host.host import Reachability
+from node_agent.host.slices import SliceNetwork
 from node_agent.lab.lab import LabNode
-from node_agent.passthrough import PciBus
 from node_agent.real_host import sources_of
-from node_agent.slices import SliceNetwork
 from tests.connections import WORLD
 from tests.contract.network.answering import answering
 from tests.contract.network.hosts import (
     FILTER_CHANGES,
-    THIEF,
+    OTHER_BRIDGE,
     Addition,
     AllFilter,
     AllLeases,
@@ -42,9 +42,9 @@ from tests.contract.network.hosts import (
     AllSwitch,
     SwitchSetting,
 )
-from tests.contract.network.interference import BY_COMMANDS, Interference
 from tests.contract.network.programs import attach_xdp
-from tests.contract.network.wire import Wire, lease
+from tests.contract.network.traffic.interference import BY_COMMANDS, Interference
+from tests.contract.network.traffic.wire import Wire, lease
 from tests.node.pci_trees import switching
 
 FAR_END: Final = "vf-far-end"
@@ -66,7 +66,7 @@ def _run(script: str, **names: str) -> None:
 
 
 class Real:
-    """In the network namespace of a lab node; `with real_host(node) as host`."""
+    """A host in the network namespace of a lab node; `with real_host(node) as host`."""
 
     def __init__(self, network: NodeNetwork, sockets: Path, folder: Path) -> None:
         self.network, self.sockets = network, sockets
@@ -103,7 +103,7 @@ class Real:
         words = ["-p", "udp", "-s", ip, "-d", "198.51.100.1", "--sport", "4000", "--dport", "4000"]
         subprocess.run(["conntrack", "-I", "--timeout", "60", *words], check=True, capture_output=True)
 
-    def come_in(self, public: Ipv4Address, public_port: int, target: Ipv4Address, port: int) -> None:
+    def connect_inbound(self, public: Ipv4Address, public_port: int, target: Ipv4Address, port: int) -> None:
         asked = ["-s", WORLD, "-d", public, "--sport", "4000", "--dport", str(public_port)]
         answered = ["-r", target, "-q", WORLD, "--reply-port-src", str(port), "--reply-port-dst", "4000"]
         words = ["-p", "tcp", *asked, *answered, "--state", "ESTABLISHED", "--dst-nat", f"{target}:{port}"]
@@ -116,7 +116,7 @@ class Real:
     def stop_forwarding(self, name: str) -> None:
         Path("/proc/sys/net/ipv4/conf", name, "forwarding").write_text("0\n")
 
-    def plant_unplugged(self, name: str) -> None:
+    def plant_link_without_carrier(self, name: str) -> None:
         for words in (
             f"link add {name} type veth peer name {name}-far",
             f"link set {name} up",
@@ -134,10 +134,10 @@ class Real:
             ["nft", "-f", "-"], input=f"add table ip other\n{chain}\n{rule}\n", check=True, text=True
         )
 
-    def put_diversion_to_sleep(self) -> None:
+    def make_diversion_dormant(self) -> None:
         subprocess.run(["nft", "add table ip other { flags dormant; }"], check=True)
 
-    def uproot_diversion(self) -> None:
+    def remove_diversion(self) -> None:
         subprocess.run(["nft", "delete", "table", "ip", "other"], check=True)
 
     def plant_addition(self, name: str, addition: Addition) -> None:
@@ -156,12 +156,12 @@ class Real:
         words = ["src", source, "dst", destination, "dir", "fwd", "action", "block"]
         subprocess.run(["ip", "xfrm", "policy", "add", *words], check=True)
 
-    def uproot_policy(self, source: str, destination: str) -> None:
+    def remove_policy(self, source: str, destination: str) -> None:
         words = ["src", source, "dst", destination, "dir", "fwd"]
         subprocess.run(["ip", "xfrm", "policy", "delete", *words], check=True)
 
     def plant_in_filter(self, what: str) -> None:
-        # A chain that has rules is not deleted.
+        # A chain that has rules cannot be deleted.
         lines = FILTER_CHANGES[what].nft
         made_again = re.findall(r"delete chain (\S+ \S+ \S+)", lines)
         flush = "".join(f"flush chain {chain}; " for chain in made_again)
@@ -169,18 +169,18 @@ class Real:
 
     def plant_master(self, name: str) -> None:
         with IPRoute() as netlink:
-            if not netlink.link_lookup(ifname=THIEF):
-                netlink.link("add", ifname=THIEF, kind="bridge")
-            (master,), (own,) = netlink.link_lookup(ifname=THIEF), netlink.link_lookup(ifname=name)
+            if not netlink.link_lookup(ifname=OTHER_BRIDGE):
+                netlink.link("add", ifname=OTHER_BRIDGE, kind="bridge")
+            (master,), (own,) = netlink.link_lookup(ifname=OTHER_BRIDGE), netlink.link_lookup(ifname=name)
             netlink.link("set", index=own, master=master)
 
-    def plant_strangers(self) -> None:
+    def plant_foreign_objects(self) -> None:
         bridge = self.network.bridge
         mirror = ("--id=@to", "get", "port", bridge, "--", "--id=@spy", "create", "mirror", "name=spy")
         self._vsctl(*mirror, "select_all=1", "output_port=@to", "--", "set", "bridge", bridge, "mirrors=@spy")
         self._vsctl("set-controller", bridge, "tcp:127.0.0.1:9")
 
-    def without_datapath_type(self, datapath_type: str) -> None:
+    def drop_datapath_type(self, datapath_type: str) -> None:
         assert datapath_type == "nonsense"
 
     def plant_without_datapath(self) -> None:
@@ -207,12 +207,12 @@ class Real:
             ["ovs-vsctl", database, "--no-wait", "--", *arguments], check=True, capture_output=True
         )
 
-    def spoil_reservation(self, tap: str, spoiling: str) -> None:
+    def damage_reservation(self, tap: str, command: str) -> None:
         folder = self.leases_driver.folders[0]
-        subprocess.run(["sh", "-ec", spoiling.format(file=folder / tap, folder=folder)], check=True)
+        subprocess.run(["sh", "-ec", command.format(file=folder / tap, folder=folder)], check=True)
 
     def plant_dhcp_server(self) -> None:
-        """As an operator may, beside the node's own; it has bound its socket once it is in the background."""
+        """Start a second DHCP server as an operator may; it has bound its socket once it is in the background."""
         folder = self.leases_driver.folders[1]
         self._other_pid = folder / "other.pid"
         words = (
@@ -224,7 +224,7 @@ class Real:
         fixed = ("--conf-file=/dev/null", "--port=0", "--bind-dynamic")
         subprocess.run(["dnsmasq", *fixed, *words], check=True)
 
-    def uproot_dhcp_server(self) -> None:
+    def remove_dhcp_server(self) -> None:
         handle = os.pidfd_open(int(self._other_pid.read_text()))
         signal.pidfd_send_signal(handle, signal.SIGKILL)
         select.select([handle], [], [], 5.0)
@@ -234,7 +234,7 @@ class Real:
         self._vsctl("del-manager", *(("--", "set-manager", *targets) if targets else ()))
 
     def plant_representor(self, name: str, folder: Path) -> int:
-        """A veth in its place: what the other end sends is the virtual function's."""
+        """Add a veth as the representor: a frame sent at its other end is sent by the virtual function."""
         with IPRoute() as netlink:
             netlink.link("add", ifname=name, kind="veth", peer={"ifname": FAR_END})
             (number,) = netlink.link_lookup(ifname=name)
@@ -251,10 +251,11 @@ class Real:
 
 @contextmanager
 def real_host(node: LabNode, network: NodeNetwork) -> Iterator[Real]:
-    """Drivers that stand in `node`: this thread, and every thread and program it starts, sees the node's links.
+    """Yield drivers inside `node`: this thread, and every thread and program it starts, uses the node's network
+    namespace.
 
-    OVS's sockets are reached through the node's root folder. dnsmasq gives up root's rights, and so must be able
-    to reach its folder.
+    OVS's sockets are reached through the node's root folder. dnsmasq gives up root's rights, and so must be able to
+    reach its folder.
     """
     with tempfile.TemporaryDirectory() as folder, open("/proc/self/ns/net") as home:
         Path(folder).chmod(0o755)
@@ -269,7 +270,7 @@ def real_host(node: LabNode, network: NodeNetwork) -> Iterator[Real]:
 
 @contextmanager
 def socket_of(pid: int) -> Iterator[socket.socket]:
-    """A UDP socket in another's network: a thread goes there to make it, and the socket stays."""
+    """Yield a UDP socket in the network namespace of process `pid`: a thread enters it to create the socket."""
     made: list[socket.socket] = []
 
     def make() -> None:

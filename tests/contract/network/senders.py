@@ -1,4 +1,4 @@
-"""Who sends Alice's frames: the test itself, which holds her tap, or a guest on it, from inside."""
+"""Senders of the frames of Alice's slice: the test itself, which holds its tap, or a guest on it."""
 
 import base64
 import subprocess
@@ -12,24 +12,24 @@ from typing import Final, Protocol
 from scapy.packet import Packet
 
 from events.values import SshPublicKey
-from node_agent.flows import gateway_mac
+from node_agent.aspects.flows import gateway_mac
 from node_agent.lab.guest import GuestImage
 from node_agent.lab.lab import LabNode
 from node_agent.lab.login import LoginFailed, login
 from tests.agent.eventually import eventually
-from tests.contract.machines.hosts import machines_of, real_host, shelve
+from tests.contract.machines.hosts import machines_of, real_host, store_image
 from tests.contract.network.slices import GATEWAY, network, run, slice_on
-from tests.contract.network.wire import Wire
+from tests.contract.network.traffic.wire import Wire
 from tests.node.guests import IMAGE
 
 ALICE: Final = network(0)
 SENDING_PROGRAM: Final = "socat"
-"""A Debian package and its program: each read of its standard input leaves as one frame, whole as it is."""
+"""A Debian package and its program: each read of its standard input leaves unchanged as one frame."""
 
 
 class Sender(Protocol):
     def send(self, *frames: Packet) -> None:
-        """In this order; returns when the last has left."""
+        """Send the frames in this order; return when the last has left."""
         ...
 
 
@@ -53,7 +53,7 @@ class FromGuest:
         )
 
     def do(self, script: str) -> str:
-        """What a shell's line prints, run as root in the guest; it must succeed."""
+        """Return the output of a shell's line, run as root in the guest; it must succeed."""
         done = login(self._node, ALICE.ip, self._key, [script])
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -66,12 +66,12 @@ class FromGuest:
 
 @contextmanager
 def booted(node: LabNode, image: GuestImage) -> Iterator[FromGuest]:
-    """Alice's machine as the agent makes it, on the tap that is there. Other machines on the node end with it."""
+    """Boot Alice's machine as the agent does, on the existing tap. Other machines on the node end with it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        # QEMU's images lie below it.
+        # QEMU's images are below it.
         folder.chmod(0o755)
-        shelve(folder, image)
+        store_image(folder, image)
         key = folder / "key"
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
         wanted = slice_on(ALICE)
@@ -81,6 +81,6 @@ def booted(node: LabNode, image: GuestImage) -> Iterator[FromGuest]:
             run(machines_of(host).to_apply(replace(wanted, machine=machine)))
             guest = FromGuest(node, key)
             eventually(guest.answers, within=60)
-            # What it is answered falsely, where a guard is away, must not cut it off from who sends by it.
+            # Forged answers, while a guard is removed, must not disconnect the guest from the test that logs in to it.
             guest.do(f"arp -s {GATEWAY} {gateway_mac(GATEWAY)}")
             yield guest

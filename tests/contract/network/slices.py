@@ -1,4 +1,4 @@
-"""Slices as orders want them, for the slots of one node."""
+"""Slices as orders describe them, for the slots of one node."""
 
 from uuid import UUID
 
@@ -11,8 +11,8 @@ from events.values import (
     image_name,
     ingress_of,
 )
-from node_agent.gateway import NodeNetwork
-from node_agent.slices import Slice, SliceNetwork, Step, tap_of
+from node_agent.aspects.gateway import NodeNetwork
+from node_agent.host.slices import Slice, SliceNetwork, Step, tap_of
 from tasks.orders import AddressMapping, Machine, Mapping, PortMapping
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJUNhMTvfjLQo4LVPLtj+JwKLEfEyHSmnjEdHhkqFqP7 test"
@@ -42,7 +42,7 @@ def slice_on(slot: SliceNetwork, *ingress: Mapping) -> Slice:
 
 
 def port_mapping(number: int, public: str, public_port: int, port: int = 22, *sources: str) -> PortMapping:
-    """One way in, named by its number."""
+    """Return an ingress rule for one port, identified by its number."""
     return PortMapping(
         ingress_id=ingress_of(UUID(int=number)),
         public_address=Ipv4Address(public),

@@ -7,12 +7,12 @@ from typing import Final, get_args
 import pytest
 
 from events.values import SlotIndex
-from node_agent.drift import differences
-from node_agent.flows import gateway_mac
-from node_agent.gateway import GatewayLink
-from node_agent.links import LinkAspect, Representor, Tap
-from node_agent.places import HostDevice, Place
-from node_agent.slices import Aspect
+from node_agent.aspects.flows import gateway_mac
+from node_agent.aspects.gateway import GatewayLink
+from node_agent.aspects.links import LinkAspect, Representor, Tap
+from node_agent.host.drift import differences
+from node_agent.host.host_resources import HostDevice, Place
+from node_agent.host.slices import Aspect
 from tests.agent.eventually import eventually
 from tests.contract.network.hosts import ADDED, Addition, Host, aspects_of, gateway_of
 from tests.contract.network.slices import GATEWAY, NETWORK, network, run, slice_on
@@ -21,7 +21,7 @@ from tests.node.pci_trees import VF
 ADDITIONS: Final[tuple[Addition, ...]] = get_args(Addition)
 SLOT: Final = network(0)
 ON_BRIDGE: Final = tuple(each for each in ADDITIONS if each not in {"address", "mac", "macvlan"})
-"""Addresses and MAC of the bridge are compared by themselves, and links that are stacked on it are left alone."""
+"""Addresses and MAC of the bridge are compared separately, and links that are stacked on it are left in place."""
 AS_DECLARED: Final = GatewayLink(frozenset({"10.100.1.1/24"}), up=True, mac=gateway_mac(GATEWAY), mtu=1500)
 
 
@@ -36,9 +36,9 @@ def test_tap_with_an_addition_is_drift_of_its_slot_and_is_repaired_in_one_step(
     added = ADDED[addition]
     assert host.links.link(SLOT.tap) == Tap(SLOT.tap, alterations=added)
     [step] = aspects[0].to_apply(slice_on(SLOT))
-    assert step.mends is not None
-    assert step.mends.kind == ("link.diverted" if added.diversions else "link.changed")
-    assert step.mends.found == f"{step.mends.wanted}, with {added}"
+    assert step.repairs is not None
+    assert step.repairs.kind == ("link.diverted" if added.diversions else "link.changed")
+    assert step.repairs.observed == f"{step.repairs.desired}, with {added}"
     assert aspects[0].to_apply(slice_on(network(1))) == ()
     step.run()
     assert host.links.link(SLOT.tap) == Tap(SLOT.tap)
@@ -70,7 +70,7 @@ def test_bridge_with_an_addition_is_drift_of_the_node_and_is_repaired(
     run(aspects[0].to_apply(slice_on(network(1))))
     host.plant_addition(NETWORK.bridge, addition)
     [differs] = differences(gateway_of(host).to_apply())
-    assert (differs.kind, differs.found) == ("gateway.link", f"{differs.wanted}, with {ADDED[addition]}")
+    assert (differs.kind, differs.observed) == ("gateway.link", f"{differs.desired}, with {ADDED[addition]}")
     assert run(gateway_of(host).to_apply()) == ["gateway.set_address"]
     assert host.links.gateway_link(NETWORK.bridge) == AS_DECLARED
 
@@ -94,8 +94,8 @@ def test_bridge_with_another_mtu_or_without_arp_is_drift_and_is_repaired(
     assert host.links.gateway_link(NETWORK.bridge) == AS_DECLARED
 
 
-def test_bridge_with_another_mac_gets_its_own_back(host: Host) -> None:
+def test_bridge_with_another_mac_gets_its_own_mac_again(host: Host) -> None:
     host.links.set_gateway_link(NETWORK.bridge, replace(AS_DECLARED, mac=gateway_mac(SLOT.ip)))
-    # Open vSwitch sets a changed MAC back too, and has the link down meanwhile.
+    # Open vSwitch also resets a changed MAC, and has the link down meanwhile.
     eventually(lambda: not run(gateway_of(host).to_apply()), 10.0)
     assert host.links.gateway_link(NETWORK.bridge) == AS_DECLARED

@@ -1,18 +1,18 @@
-"""The four aspects of a slice's network, on every kind of host: apply, apply again, differ, remove, prove absence."""
+"""The four network aspects of a slice, on every kind of host: apply, repeat, detect drift, remove, prove absence."""
 
 from dataclasses import replace
 
 import pytest
 
 from events.values import Ipv4Address, MacAddress
-from node_agent.flows import cookie_of, port_number
-from node_agent.foreign import STANDALONE
-from node_agent.leases import LeaseAspect, ObservedAddress
-from node_agent.links import Tap
-from node_agent.looks import one_look
-from node_agent.ports import Port
-from node_agent.rules import Change
-from node_agent.slices import Aspect, SliceNetwork
+from node_agent.aspects.flows import cookie_of, port_number
+from node_agent.aspects.foreign import STANDALONE
+from node_agent.aspects.leases import LeaseAspect, ObservedAddress
+from node_agent.aspects.links import Tap
+from node_agent.aspects.ports import Port
+from node_agent.host.slices import Aspect, SliceNetwork
+from node_agent.host.snapshots import host_snapshot
+from node_agent.packets.rules import Change
 from tests.contract.network.hosts import Host
 from tests.contract.network.slices import names, network, run, slice_on
 
@@ -37,13 +37,15 @@ def remains(aspects: tuple[Aspect, ...], slot: SliceNetwork) -> list[str]:
     return [words for aspect in aspects for words in aspect.remains(slot)]
 
 
-def test_a_slice_is_made_in_five_steps_and_a_second_time_in_none(aspects: tuple[Aspect, ...]) -> None:
+def test_slice_network_is_made_in_five_steps_and_applying_again_takes_none(
+    aspects: tuple[Aspect, ...],
+) -> None:
     made = apply(aspects, network(0))
     assert made == ["link.add_tap", "lease.reserve", "port.add", "port.set_flows", "translation.set_rules"]
     assert apply(aspects, network(0)) == []
 
 
-def test_a_removed_slice_leaves_nothing_and_is_removed_a_second_time_in_no_step(
+def test_removed_slice_network_leaves_nothing_and_removing_again_takes_no_step(
     aspects: tuple[Aspect, ...],
 ) -> None:
     apply(aspects, network(0))
@@ -58,7 +60,7 @@ def test_a_removed_slice_leaves_nothing_and_is_removed_a_second_time_in_no_step(
     assert remove(aspects, network(0)) == []
 
 
-def test_a_stopped_slice_keeps_its_reservation_alone(aspects: tuple[Aspect, ...]) -> None:
+def test_stopped_slice_keeps_only_its_dhcp_reservation(aspects: tuple[Aspect, ...]) -> None:
     slot = network(0)
     apply(aspects, slot)
     assert stop(aspects, slot) == [
@@ -72,19 +74,19 @@ def test_a_stopped_slice_keeps_its_reservation_alone(aspects: tuple[Aspect, ...]
     assert stop(aspects, slot) == []
 
 
-def test_a_stopped_slice_gets_its_reservation_back_and_nothing_else(aspects: tuple[Aspect, ...]) -> None:
+def test_stopped_slice_without_its_reservation_gets_only_that_again(aspects: tuple[Aspect, ...]) -> None:
     assert stop(aspects, network(0)) == ["lease.reserve"]
     assert still_on(aspects, network(0)) == []
 
 
-def test_what_is_still_on_is_named_and_a_reservation_is_not(aspects: tuple[Aspect, ...]) -> None:
+def test_still_on_lists_everything_of_a_slice_except_its_reservation(aspects: tuple[Aspect, ...]) -> None:
     apply(aspects, network(0))
     assert still_on(aspects, network(0)) == [
         each for each in remains(aspects, network(0)) if not each.startswith("dhcp reservation")
     ]
 
 
-def test_what_remains_of_a_slice_is_named(aspects: tuple[Aspect, ...]) -> None:
+def test_remains_lists_everything_of_an_applied_slice(aspects: tuple[Aspect, ...]) -> None:
     apply(aspects, network(0))
     assert remains(aspects, network(0)) == [
         "tap slice0",
@@ -99,7 +101,7 @@ def test_what_remains_of_a_slice_is_named(aspects: tuple[Aspect, ...]) -> None:
     ]
 
 
-def test_slots_do_not_touch_one_another(aspects: tuple[Aspect, ...]) -> None:
+def test_change_of_one_slot_leaves_the_other_slots_unchanged(aspects: tuple[Aspect, ...]) -> None:
     for index in range(3):
         apply(aspects, network(index))
     remove(aspects, network(1))
@@ -107,7 +109,7 @@ def test_slots_do_not_touch_one_another(aspects: tuple[Aspect, ...]) -> None:
     assert remains(aspects, network(1)) == []
 
 
-def test_a_crash_after_any_step_is_gone_on_from(aspects: tuple[Aspect, ...]) -> None:
+def test_apply_continues_after_a_crash_after_any_step(aspects: tuple[Aspect, ...]) -> None:
     """Steps are run one by one, each followed by a new comparison, as after a crash."""
     done = []
     while steps := [step for aspect in aspects for step in aspect.to_apply(slice_on(network(0)))]:
@@ -119,14 +121,14 @@ def test_a_crash_after_any_step_is_gone_on_from(aspects: tuple[Aspect, ...]) -> 
 @pytest.mark.parametrize(
     ("left_out", "repaired"),
     [
-        # A port holds on to its device: with the device goes the port's number.
+        # A port is bound to its device: its number is lost with the device.
         ("link", {"link", "port"}),
         ("lease", {"lease"}),
         ("port", {"port"}),
         ("translation", {"translation"}),
     ],
 )
-def test_only_what_differs_is_repaired(
+def test_apply_repairs_only_the_aspect_that_differs(
     aspects: tuple[Aspect, ...], left_out: str, repaired: set[str]
 ) -> None:
     apply(aspects, network(0))
@@ -136,7 +138,7 @@ def test_only_what_differs_is_repaired(
     assert apply(aspects, network(0)) == []
 
 
-def test_flows_that_somebody_deleted_come_back_and_the_port_stays(
+def test_deleted_flows_of_a_slice_are_set_again_and_its_port_stays(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     apply(aspects, network(0))
@@ -144,9 +146,7 @@ def test_flows_that_somebody_deleted_come_back_and_the_port_stays(
     assert apply(aspects, network(0)) == ["port.set_flows"]
 
 
-def test_a_flow_that_somebody_smuggled_in_under_a_slots_cookie_goes(
-    host: Host, aspects: tuple[Aspect, ...]
-) -> None:
+def test_foreign_flow_under_a_slots_cookie_is_removed(host: Host, aspects: tuple[Aspect, ...]) -> None:
     apply(aspects, network(0))
     cookie = cookie_of(network(0).index)
     host.switch.set_flows("br-slice", cookie, host.switch.flows("br-slice")[cookie] | {STANDALONE})
@@ -154,9 +154,7 @@ def test_a_flow_that_somebody_smuggled_in_under_a_slots_cookie_goes(
     assert STANDALONE not in host.switch.flows("br-slice")[cookie]
 
 
-def test_a_port_with_another_number_is_deleted_before_it_is_added_again(
-    host: Host, aspects: tuple[Aspect, ...]
-) -> None:
+def test_port_with_another_number_is_deleted_and_added_again(host: Host, aspects: tuple[Aspect, ...]) -> None:
     slot = network(0)
     host.links.add_tap(Tap(slot.tap))
     host.switch.add_port(Port(slot.tap, slot.bridge, 77))
@@ -165,7 +163,7 @@ def test_a_port_with_another_number_is_deleted_before_it_is_added_again(
     assert host.switch.port(slot.tap) == Port(slot.tap, slot.bridge, port_number(slot.index))
 
 
-def test_a_port_whose_tap_was_made_anew_is_made_anew_too_and_heard_again(
+def test_port_is_replaced_and_passes_frames_after_its_tap_was_created_again(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     slot = network(0)
@@ -174,18 +172,20 @@ def test_a_port_whose_tap_was_made_anew_is_made_anew_too_and_heard_again(
     host.links.delete_link(slot.tap)
     host.links.add_tap(Tap(slot.tap))
     stale = Port(slot.tap, slot.bridge, None)
-    assert host.switch.port(slot.tap) == stale, "its number leads to a device that is no more"
+    assert host.switch.port(slot.tap) == stale, "its number leads to a deleted device"
     assert apply(aspects, slot) == ["port.delete_flows", "port.delete", "port.add", "port.set_flows"]
     assert host.lease(slot.tap, slot.mac) == slot.ip
 
 
-def test_a_link_of_another_kind_makes_way_for_the_tap(host: Host, aspects: tuple[Aspect, ...]) -> None:
+def test_link_of_another_kind_is_deleted_before_the_tap_is_added(
+    host: Host, aspects: tuple[Aspect, ...]
+) -> None:
     host.plant_link("slice0")
     assert aspects[0].remains(network(0)) == ("veth link slice0",)
     assert run(aspects[0].to_apply(slice_on(network(0)))) == ["link.delete", "link.add_tap"]
 
 
-def test_a_rule_that_is_there_twice_is_once_too_many(host: Host, aspects: tuple[Aspect, ...]) -> None:
+def test_duplicate_rule_of_a_slice_is_repaired_in_one_step(host: Host, aspects: tuple[Aspect, ...]) -> None:
     apply(aspects, network(0))
     rules = tuple(found.rule for found in host.filter.ruleset().rules if found.rule.owner == network(0).tap)
     host.filter.change(Change(insert=rules))
@@ -193,7 +193,7 @@ def test_a_rule_that_is_there_twice_is_once_too_many(host: Host, aspects: tuple[
     assert apply(aspects, network(0)) == []
 
 
-def test_a_slot_whose_address_changed_takes_its_old_reservation_back_first(
+def test_reservation_of_a_slots_previous_address_is_withdrawn_before_the_new_one_is_made(
     aspects: tuple[Aspect, ...],
 ) -> None:
     apply(aspects, network(0))
@@ -205,18 +205,18 @@ def test_a_slot_whose_address_changed_takes_its_old_reservation_back_first(
 
 
 @pytest.mark.parametrize("shared", ["mac", "ip"])
-def test_another_slots_reservation_of_the_wanted_card_or_address_is_taken_back_first(
+def test_conflicting_reservation_of_another_slot_is_withdrawn_first(
     host: Host, aspects: tuple[Aspect, ...], shared: str
 ) -> None:
-    rival = network(1)
-    wanted = replace(network(0), **{shared: getattr(rival, shared)})
-    apply(aspects, rival)
+    conflicting = network(1)
+    wanted = replace(network(0), **{shared: getattr(conflicting, shared)})
+    apply(aspects, conflicting)
     assert run(aspects[1].to_apply(slice_on(wanted))) == ["lease.withdraw", "lease.reserve"]
     run(aspects[1].to_remove(wanted))
     assert remains(aspects[1:2], wanted) == []
 
 
-def test_a_guest_leases_its_reserved_address_and_its_lease_goes_with_the_slot(
+def test_guest_leases_its_reserved_address_and_the_lease_is_cleared_with_the_slot(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     slot, leases = network(0), LeaseAspect(host.leases)
@@ -228,7 +228,7 @@ def test_a_guest_leases_its_reserved_address_and_its_lease_goes_with_the_slot(
     assert remains(aspects, slot) == []
 
 
-def test_a_lease_is_cleared_also_when_its_reservation_is_long_gone(
+def test_lease_without_a_reservation_is_a_leftover_and_is_cleared(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     slot = network(0)
@@ -242,7 +242,7 @@ def test_a_lease_is_cleared_also_when_its_reservation_is_long_gone(
     assert remains(aspects[1:2], slot) == []
 
 
-def test_a_neighbours_lease_on_the_wanted_address_is_foreign_and_is_cleared_first(
+def test_lease_of_another_mac_on_the_slots_address_is_foreign_and_is_cleared_first(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     old, new = network(0), replace(network(0), mac=MacAddress("52:54:00:01:00:77"))
@@ -254,26 +254,26 @@ def test_a_neighbours_lease_on_the_wanted_address_is_foreign_and_is_cleared_firs
     run(aspects[1].to_remove(new))
 
 
-def test_a_lease_that_was_cleared_within_a_look_is_seen_no_more_in_it(
+def test_lease_that_is_cleared_within_a_snapshot_is_absent_from_it_afterwards(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     slot, leases = network(0), LeaseAspect(host.leases)
     apply(aspects, slot)
     host.lease(slot.tap, slot.mac)
-    with one_look():
+    with host_snapshot():
         assert leases.observe_address(slot) == ObservedAddress(slot.ip, "bound")
         run(leases.to_remove(slot))
         assert leases.observe_address(slot) == ObservedAddress(None, "none")
 
 
-def test_a_guest_without_a_reservation_gets_no_address(host: Host, aspects: tuple[Aspect, ...]) -> None:
+def test_guest_without_a_reservation_gets_no_address(host: Host, aspects: tuple[Aspect, ...]) -> None:
     slot = network(0)
     apply(aspects, slot)
     run(aspects[1].to_remove(slot))
     assert host.lease(slot.tap, slot.mac) is None
 
 
-def test_tracked_connections_of_a_slice_end_with_it(host: Host, aspects: tuple[Aspect, ...]) -> None:
+def test_tracked_connections_of_a_slice_are_removed_with_it(host: Host, aspects: tuple[Aspect, ...]) -> None:
     apply(aspects, network(0))
     host.connect(network(0).ip)
     host.connect(network(1).ip)

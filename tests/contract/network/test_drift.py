@@ -1,4 +1,4 @@
-"""What differs has its name and its evidence, on every kind of host; mended, nothing differs any more."""
+"""Each drift has its kind and its evidence, on every kind of host; after the repair there is no drift."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,20 +7,20 @@ from typing import Final
 import pytest
 
 from events.values import Ipv4Address, MacAddress
-from node_agent.drift import differences
-from node_agent.flows import cookie_of
-from node_agent.foreign import STANDALONE
-from node_agent.gateway import GatewayLink
-from node_agent.leases import Reservation
-from node_agent.links import Tap
-from node_agent.meters import Meter, to_slice
-from node_agent.rules import Change
-from node_agent.slices import Aspect, Difference
+from node_agent.aspects.flows import cookie_of
+from node_agent.aspects.foreign import STANDALONE
+from node_agent.aspects.gateway import GatewayLink
+from node_agent.aspects.leases import Reservation
+from node_agent.aspects.links import Tap
+from node_agent.aspects.meters import Meter, to_slice
+from node_agent.host.drift import differences
+from node_agent.host.slices import Aspect, Difference
+from node_agent.packets.rules import Change
 from tasks.drift import DriftKind
 from tests.contract.network.hosts import SETTINGS, Host, aspects_of, gateway_of
 from tests.contract.network.slices import NETWORK, network, port_mapping, run, slice_on
 
-Harm = Callable[[Host], None]
+InjectedFault = Callable[[Host], None]
 SLOT: Final = network(0, rate_mbit=100)
 ELSEWHERE: Final = Ipv4Address("192.0.2.77")
 
@@ -42,7 +42,7 @@ def unreserved(host: Host) -> None:
         host.leases.withdraw(each)
 
 
-def given_to_another(host: Host) -> None:
+def reserved_for_another(host: Host) -> None:
     unreserved(host)
     host.leases.reserve(Reservation("slice3", network(3).mac, SLOT.ip))
 
@@ -65,11 +65,11 @@ def rules_twice(host: Host) -> None:
 
 
 def leased_by_another(host: Host) -> None:
-    """The slot's address was another card's, who has its lease still, when all else is as it should be again."""
-    stranger = replace(SLOT, mac=MacAddress("52:54:00:01:00:77"))
+    """Leave another card's lease on the slot's address while everything else is in the desired state again."""
+    foreign = replace(SLOT, mac=MacAddress("52:54:00:01:00:77"))
     for aspect in aspects_of(host):
-        run(aspect.to_apply(slice_on(stranger)))
-    assert host.lease(SLOT.tap, stranger.mac) == SLOT.ip
+        run(aspect.to_apply(slice_on(foreign)))
+    assert host.lease(SLOT.tap, foreign.mac) == SLOT.ip
     unreserved(host)
     host.leases.reserve(Reservation(SLOT.tap, SLOT.mac, SLOT.ip))
     for aspect in aspects_of(host):
@@ -81,12 +81,12 @@ def in_a_vlan(host: Host) -> None:
     host.plant_vlan(SLOT.tap, 7)
 
 
-IN_SLOTS: Final[list[tuple[DriftKind, Harm]]] = [
+OF_SLOTS: Final[list[tuple[DriftKind, InjectedFault]]] = [
     ("link.absent", without_tap),
     ("link.changed", tap_down),
     ("link.changed", enslaved),
     ("lease.unreserved", unreserved),
-    ("lease.rival", given_to_another),
+    ("lease.conflicting", reserved_for_another),
     ("lease.foreign", leased_by_another),
     ("port.absent", without_port),
     ("port.changed", in_a_vlan),
@@ -108,8 +108,8 @@ def in_band(host: Host) -> None:
     host.switch.set_bridge(replace(found, in_band=True))
 
 
-def overheard(host: Host) -> None:
-    host.plant_strangers()
+def mirrored(host: Host) -> None:
+    host.plant_foreign_objects()
 
 
 def bridge_not_forwarding(host: Host) -> None:
@@ -134,10 +134,10 @@ def without_masquerade(host: Host) -> None:
     host.filter.change(Change(delete=found))
 
 
-OF_NODES: Final[list[tuple[DriftKind, Harm]]] = [
+OF_NODES: Final[list[tuple[DriftKind, InjectedFault]]] = [
     ("bridge.changed", standalone),
     ("bridge.changed", in_band),
-    ("bridge.changed", overheard),
+    ("bridge.changed", mirrored),
     ("bridge.foreign_flows", foreign_flows),
     ("gateway.address", without_address),
     ("gateway.forwarding", bridge_not_forwarding),
@@ -151,38 +151,38 @@ def differing(aspects: tuple[Aspect, ...]) -> dict[DriftKind, Difference]:
     return {each.kind: each for each in found}
 
 
-@pytest.mark.parametrize(("kind", "harm"), IN_SLOTS)
-def test_what_differs_in_a_slot_has_its_name_and_its_evidence(
-    host: Host, aspects: tuple[Aspect, ...], kind: DriftKind, harm: Harm
+@pytest.mark.parametrize(("kind", "fault"), OF_SLOTS)
+def test_drift_of_a_slot_is_reported_with_kind_and_evidence_and_repaired(
+    host: Host, aspects: tuple[Aspect, ...], kind: DriftKind, fault: InjectedFault
 ) -> None:
     for aspect in aspects:
         run(aspect.to_apply(slice_on(SLOT)))
-    harm(host)
+    fault(host)
     found = differing(aspects)
     assert kind in found
-    assert found[kind].wanted != found[kind].found
+    assert found[kind].desired != found[kind].observed
     for aspect in aspects:
         run(aspect.to_apply(slice_on(SLOT)))
     assert differing(aspects) == {}
 
 
-@pytest.mark.parametrize(("kind", "harm"), OF_NODES)
-def test_what_differs_with_the_node_has_its_name_and_its_evidence(
-    host: Host, kind: DriftKind, harm: Harm
+@pytest.mark.parametrize(("kind", "fault"), OF_NODES)
+def test_drift_of_the_node_is_reported_with_kind_and_evidence_and_repaired(
+    host: Host, kind: DriftKind, fault: InjectedFault
 ) -> None:
     gateway = gateway_of(host)
-    harm(host)
+    fault(host)
     found = {each.kind: each for each in differences(gateway.to_apply())}
     assert kind in found
-    assert found[kind].wanted != found[kind].found
+    assert found[kind].desired != found[kind].observed
     run(gateway.to_apply())
     assert gateway.to_apply() == ()
 
 
-def test_who_hears_a_bridge_or_sets_its_flows_is_named(host: Host) -> None:
-    host.plant_strangers()
+def test_mirror_and_controller_of_the_bridge_are_reported_by_name(host: Host) -> None:
+    host.plant_foreign_objects()
     [changed] = [each for each in differences(gateway_of(host).to_apply()) if each.kind == "bridge.changed"]
-    assert changed.found == f"{changed.wanted}, with controller tcp:127.0.0.1:9, mirror spy"
+    assert changed.observed == f"{changed.desired}, with controller tcp:127.0.0.1:9, mirror spy"
     run(gateway_of(host).to_apply())
 
 
@@ -201,10 +201,10 @@ def test_translation_of_another_table_is_reported_where_it_meets_the_slices(
     translation = aspects_of(host)[3]
     run(translation.to_apply(slice_on(SLOT, port_mapping(1, "198.51.100.7", 2222))))
     host.plant_diversion(to, port)
-    told = [(each.kind, each.found) for each in gateway_of(host).lost()]
-    host.uproot_diversion()
+    reported = [(each.kind, each.observed) for each in gateway_of(host).lost()]
+    host.remove_diversion()
     at = "ip other pre (prerouting), handle 2"
-    assert told == [("foreign.rules", f"{at}: {each}") for each in found]
+    assert reported == [("foreign.rules", f"{at}: {each}") for each in found]
     assert gateway_of(host).lost() == ()
 
 
@@ -221,24 +221,24 @@ def test_ipsec_policy_is_reported_where_it_selects_the_slices_network(
     host: Host, source: str, destination: str, found: list[str]
 ) -> None:
     host.plant_policy(source, destination)
-    told = [(each.kind, each.found) for each in gateway_of(host).lost()]
-    host.uproot_policy(source, destination)
-    assert told == [("foreign.xfrm_policy", each) for each in found]
+    reported = [(each.kind, each.observed) for each in gateway_of(host).lost()]
+    host.remove_policy(source, destination)
+    assert reported == [("foreign.xfrm_policy", each) for each in found]
     assert gateway_of(host).lost() == ()
 
 
-def test_an_uplink_without_a_default_route_is_lost(host: Host) -> None:
+def test_uplink_without_a_default_route_is_reported_as_lost(host: Host) -> None:
     elsewhere = replace(NETWORK, uplink="nowhere0")
     host.network = elsewhere
     try:
         [lost] = gateway_of(host).lost()
     finally:
         host.network = NETWORK
-    assert (lost.kind, lost.wanted) == ("uplink.lost", "a default route by nowhere0")
+    assert (lost.kind, lost.desired) == ("uplink.lost", "a default route by nowhere0")
 
 
-def test_an_uplink_without_a_carrier_is_lost_although_its_default_route_stays(host: Host) -> None:
-    host.plant_unplugged("unplugged0")
+def test_uplink_without_a_carrier_is_reported_as_lost_despite_its_default_route(host: Host) -> None:
+    host.plant_link_without_carrier("unplugged0")
     host.network = replace(NETWORK, uplink="unplugged0")
     try:
         unplugged = [each.kind for each in gateway_of(host).lost()]
@@ -250,10 +250,10 @@ def test_an_uplink_without_a_carrier_is_lost_although_its_default_route_stays(ho
     assert (unplugged, plugged_in) == (["uplink.lost"], [])
 
 
-def test_forwarding_that_is_off_is_told_by_its_link(host: Host) -> None:
+def test_disabled_forwarding_is_reported_with_the_name_of_its_link(host: Host) -> None:
     host.stop_forwarding(NETWORK.bridge)
     [off] = differences(gateway_of(host).to_apply())
-    assert off.found == "IPv4 forwarding off for br-slice"
+    assert off.observed == "IPv4 forwarding off for br-slice"
     run(gateway_of(host).to_apply())
 
 
@@ -268,9 +268,9 @@ def test_foreign_setting_of_slice_port_is_reported_and_removed(
         run(aspect.to_apply(slice_on(SLOT)))
     host.set_in_switch(SLOT.tap, SETTINGS[name])
     found = differing(aspects)
-    # The switch polices by a queueing discipline of the link.
+    # The switch implements policing by a queueing discipline of the link.
     assert {*found} - {"link.changed"} == {"port.changed"}
-    assert found["port.changed"].found == f"{found['port.changed'].wanted}, with {SETTINGS[name].found}"
+    assert found["port.changed"].observed == f"{found['port.changed'].desired}, with {SETTINGS[name].found}"
     for aspect in aspects:
         run(aspect.to_apply(slice_on(SLOT)))
     assert differing(aspects) == {}
@@ -284,19 +284,19 @@ def test_foreign_setting_of_bridge_is_reported_and_removed_and_slice_port_stays(
         run(aspect.to_apply(slice_on(SLOT)))
     gateway, setting = gateway_of(host), SETTINGS[name]
     host.set_in_switch(SLOT.tap, setting)
-    # The switch polices by a queueing discipline of the link.
+    # The switch implements policing by a queueing discipline of the link.
     [found] = (each for each in differences(gateway.to_apply()) if each.kind != "gateway.link")
     assert found.kind == ("bridge.foreign_port" if setting.of == "ports" else "bridge.changed")
-    assert setting.found in found.found
+    assert setting.found in found.observed
     run(gateway.to_apply())
     run(gateway.to_apply())
     assert gateway.to_apply() == ()
     assert differing(aspects) == {}
 
 
-SPOILT: Final = {
+DAMAGES: Final = {
     "mode 000": "chmod 000 {file}",
-    "writable for everybody": "chmod 666 {file}",
+    "writable for all users": "chmod 666 {file}",
     "another owner": "chown dnsmasq {file}",
     "another syntax": "echo 52:54:00:01:00:00,set:x,10.100.1.10,infinite > {file}",
     "a comment": "echo '# mine' >> {file}",
@@ -306,14 +306,14 @@ SPOILT: Final = {
 }
 
 
-@pytest.mark.parametrize("name", SPOILT)
+@pytest.mark.parametrize("name", DAMAGES)
 def test_reservation_not_written_by_this_program_is_reported_and_written_again(
     host: Host, aspects: tuple[Aspect, ...], name: str
 ) -> None:
     for aspect in aspects:
         run(aspect.to_apply(slice_on(SLOT)))
     assert differing(aspects) == {}
-    host.spoil_reservation(SLOT.tap, SPOILT[name])
+    host.damage_reservation(SLOT.tap, DAMAGES[name])
     found = differing(aspects)
     assert list(found) == ["lease.unreserved"]
     for aspect in aspects:
@@ -322,13 +322,13 @@ def test_reservation_not_written_by_this_program_is_reported_and_written_again(
     assert host.lease(SLOT.tap, SLOT.mac) == SLOT.ip
 
 
-@pytest.mark.parametrize("name", SPOILT)
+@pytest.mark.parametrize("name", DAMAGES)
 def test_reservation_not_written_by_this_program_is_left_over_until_it_is_removed(
     host: Host, aspects: tuple[Aspect, ...], name: str
 ) -> None:
     [leases] = [aspect for aspect in aspects if aspect.name == "lease"]
     run(leases.to_apply(slice_on(SLOT)))
-    host.spoil_reservation(SLOT.tap, SPOILT[name])
+    host.damage_reservation(SLOT.tap, DAMAGES[name])
     assert len(leases.remains(SLOT)) == 1
     run(leases.to_remove(SLOT))
     assert leases.remains(SLOT) == ()
@@ -350,9 +350,9 @@ def test_foreign_file_among_reservations_is_reported_and_removed(
         run(aspect.to_apply(slice_on(SLOT)))
     gateway = gateway_of(host)
     assert gateway.to_apply() == ()
-    host.spoil_reservation(SLOT.tap, FOREIGN_FILES[name])
+    host.damage_reservation(SLOT.tap, FOREIGN_FILES[name])
     [found] = differences(gateway.to_apply())
-    assert (found.kind, found.wanted) == ("gateway.dhcp", "reservations of slots alone")
+    assert (found.kind, found.desired) == ("gateway.dhcp", "only reservations of slots")
     run(gateway.to_apply())
     assert gateway.to_apply() == ()
     assert differing(aspects) == {}
@@ -363,8 +363,8 @@ def test_another_dhcp_server_on_the_bridge_is_reported_by_its_process_and_left(h
     gateway = gateway_of(host)
     assert gateway.lost() == ()
     host.plant_dhcp_server()
-    found = [(each.kind, each.found) for each in gateway.lost()]
-    host.uproot_dhcp_server()
+    found = [(each.kind, each.observed) for each in gateway.lost()]
+    host.remove_dhcp_server()
     [(kind, words)] = found
     assert kind == "foreign.dhcp_server"
     assert "process" in words
@@ -376,7 +376,7 @@ def test_another_dhcp_server_on_the_bridge_is_reported_by_its_process_and_left(h
 def test_manager_of_the_switch_is_reported_by_its_target_and_left(host: Host) -> None:
     gateway = gateway_of(host)
     host.plant_manager("ptcp:6640:127.0.0.1")
-    found = [(each.kind, each.found) for each in gateway.lost()]
+    found = [(each.kind, each.observed) for each in gateway.lost()]
     host.plant_manager()
     assert found == [("foreign.switch_manager", "managers ptcp:6640:127.0.0.1")]
     assert gateway.to_apply() == ()

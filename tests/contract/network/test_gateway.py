@@ -1,64 +1,64 @@
-"""The node's own part, on every kind of host: prepared once, repaired where somebody else was at work."""
+"""The node's own network, on every kind of host: prepared once, and repaired after foreign changes."""
 
 from dataclasses import replace
 from typing import Final
 
 import pytest
 
-from node_agent.drift import differences
-from node_agent.flows import gateway_mac
-from node_agent.foreign import STANDALONE
-from node_agent.gateway import Gateway, GatewayLink
-from node_agent.meters import Meter
-from node_agent.rules import ACCEPT, DROP, NODE, OUT_OF_SLICES, Change, rule
-from node_agent.slices import Aspect, HostRefused
+from node_agent.aspects.flows import gateway_mac
+from node_agent.aspects.foreign import STANDALONE
+from node_agent.aspects.gateway import Gateway, GatewayLink
+from node_agent.aspects.meters import Meter
+from node_agent.host.drift import differences
+from node_agent.host.slices import Aspect, HostRefused
+from node_agent.packets.rules import ACCEPT, DROP, NODE, OUT_OF_SLICES, Change, rule
 from tests.contract.network.hosts import FILTER_CHANGES, Host, aspects_of, gateway_of
 from tests.contract.network.slices import GATEWAY, NETWORK, names, network, port_mapping, run, slice_on
 
 CHAIN_MADE_AGAIN: Final = {"another priority", "another device"}
-"""Changes by which a chain lost its rules too."""
+"""Changes by which a chain also lost its rules."""
 
 
 def lacking(gateway: Gateway) -> list[str]:
     return [each.detail for each in gateway.prerequisites() if not each.ok]
 
 
-def test_a_prepared_node_is_fit_and_is_prepared_a_second_time_in_no_step(host: Host) -> None:
+def test_prepared_node_has_no_missing_prerequisite_and_preparing_again_takes_no_step(host: Host) -> None:
     gateway = gateway_of(host)
     assert lacking(gateway) == []
     assert names(gateway.to_apply()) == []
 
 
-def test_a_flow_of_nobodys_is_removed(host: Host) -> None:
+def test_flow_without_a_slot_is_removed(host: Host) -> None:
     host.switch.set_flows(NETWORK.bridge, 7, frozenset({STANDALONE}))
     assert run(gateway_of(host).to_apply()) == ["gateway.remove_foreign_flows"]
     assert host.switch.flows(NETWORK.bridge) == {}
 
 
-def test_a_meter_of_nobodys_is_removed_and_the_slots_meters_stay(host: Host) -> None:
+def test_meter_without_a_slot_is_removed_and_the_slots_meters_stay(host: Host) -> None:
     host.switch.add_meter(NETWORK.bridge, 1, Meter(9, 9))
     host.switch.add_meter(NETWORK.bridge, 900, Meter(9, 9))
     [remove] = gateway_of(host).to_apply()
-    assert remove.mends is not None
-    assert (remove.mends.kind, remove.mends.found) == ("bridge.foreign_flows", "no flows, meters 900")
+    assert remove.repairs is not None
+    assert (remove.repairs.kind, remove.repairs.observed) == ("bridge.foreign_flows", "no flows, meters 900")
     assert run(gateway_of(host).to_apply()) == ["gateway.remove_foreign_flows"]
     assert host.switch.meters(NETWORK.bridge) == {1: Meter(9, 9)}
 
 
-def test_a_rule_of_nobodys_is_removed_and_the_slots_rules_stay(host: Host) -> None:
+def test_rule_without_a_slot_is_removed_and_the_slots_rules_stay(host: Host) -> None:
     translation = aspects_of(host)[3]
     run(translation.to_apply(slice_on(network(0))))
-    host.filter.change(Change(insert=(rule("inet", OUT_OF_SLICES, "somebody", ACCEPT),)))
+    host.filter.change(Change(insert=(rule("inet", OUT_OF_SLICES, "other", ACCEPT),)))
     assert "masquerade" in " ".join(lacking(gateway_of(host)))
     assert run(gateway_of(host).to_apply()) == ["gateway.set_rules"]
     assert gateway_of(host).to_apply() == translation.to_apply(slice_on(network(0))) == ()
 
 
-def test_the_nodes_last_word_is_put_back_behind_the_slots_rules(host: Host) -> None:
+def test_nodes_final_drop_rule_is_restored_after_the_slots_rules(host: Host) -> None:
     run(aspects_of(host)[3].to_apply(slice_on(network(0))))
     drops = rule("inet", OUT_OF_SLICES, NODE, DROP)
-    gone = tuple(found for found in host.filter.ruleset().rules if found.rule == drops)
-    host.filter.change(Change(delete=gone))
+    removed = tuple(found for found in host.filter.ruleset().rules if found.rule == drops)
+    host.filter.change(Change(delete=removed))
     assert "masquerade" in " ".join(lacking(gateway_of(host)))
     assert run(gateway_of(host).to_apply()) == ["gateway.set_rules"]
     chain = [found.rule for found in host.filter.ruleset().rules if found.rule.chain == OUT_OF_SLICES]
@@ -77,8 +77,8 @@ def test_own_table_with_a_changed_declaration_is_replaced_and_the_slots_rules_st
     assert host.filter.ruleset() != before
     assert lacking(gateway_of(host)) == [f"masquerade and filter rules for {NETWORK.subnet}"]
     [replaced] = gateway_of(host).to_apply()
-    assert replaced.mends is not None
-    assert replaced.mends.kind == "gateway.rules"
+    assert replaced.repairs is not None
+    assert replaced.repairs.kind == "gateway.rules"
     run((replaced,))
     after = host.filter.ruleset()
     assert (after.chains, after.others) == (before.chains, frozenset())
@@ -99,7 +99,7 @@ def test_slot_rule_deleted_after_the_listing_does_not_come_back_with_the_replace
     assert gateway_of(host).to_apply() == ()
 
 
-def test_a_bridge_that_forwards_like_any_switch_is_made_secure_again(host: Host) -> None:
+def test_bridge_that_forwards_like_an_ordinary_switch_is_made_secure_again(host: Host) -> None:
     bridge = host.switch.bridge(NETWORK.bridge)
     assert bridge is not None
     host.switch.set_bridge(replace(bridge, secure=False))
@@ -119,9 +119,9 @@ def test_bridge_without_a_datapath_is_made_again_with_the_configured_type_and_ke
     found = host.switch.bridge(NETWORK.bridge)
     assert found is not None
     assert not found.has_datapath
-    # A real bridge's device is gone too, with its address.
+    # The device of a real bridge is gone too, with its address.
     [changed, *_] = differences(gateway_of(host).to_apply())
-    assert (changed.kind, "without a datapath" in changed.found) == ("bridge.changed", True)
+    assert (changed.kind, "without a datapath" in changed.observed) == ("bridge.changed", True)
     run(gateway_of(host).to_apply())
     run(gateway_of(host).to_apply())
     assert gateway_of(host).to_apply() == ()
@@ -131,7 +131,7 @@ def test_bridge_without_a_datapath_is_made_again_with_the_configured_type_and_ke
 
 
 def test_datapath_type_that_the_switch_does_not_support_is_missing_and_makes_no_bridge(host: Host) -> None:
-    host.without_datapath_type("nonsense")
+    host.drop_datapath_type("nonsense")
     wanted = replace(NETWORK, bridge="br-nonsense", datapath_type="nonsense")
     gateway = Gateway(wanted, host.switch, host.links, host.filter, host.leases, routing=host.routing)
     [missing] = gateway.missing()
@@ -142,7 +142,7 @@ def test_datapath_type_that_the_switch_does_not_support_is_missing_and_makes_no_
     assert host.switch.bridge("br-nonsense") is None
 
 
-def test_the_gateways_address_comes_back(host: Host) -> None:
+def test_gateways_lost_address_is_restored(host: Host) -> None:
     host.links.set_gateway_link(NETWORK.bridge, GatewayLink(frozenset({"10.9.9.9/24"}), up=False))
     assert run(gateway_of(host).to_apply()) == ["gateway.set_address"]
     assert host.links.gateway_link(NETWORK.bridge) == GatewayLink(
@@ -150,7 +150,7 @@ def test_the_gateways_address_comes_back(host: Host) -> None:
     )
 
 
-def test_another_lease_time_replaces_the_dhcp_server(host: Host) -> None:
+def test_dhcp_server_with_another_lease_time_is_replaced(host: Host) -> None:
     host.leases.serve(replace(NETWORK, lease_seconds=120))
     assert run(gateway_of(host).to_apply()) == ["gateway.serve_dhcp"]
     assert gateway_of(host).to_apply() == ()
@@ -160,7 +160,7 @@ def test_dormant_table_of_another_program_is_read_and_not_reported(host: Host) -
     host.plant_diversion(network(0).ip, 2299)
     [reported] = gateway_of(host).lost()
     assert reported.kind == "foreign.rules"
-    host.put_diversion_to_sleep()
+    host.make_diversion_dormant()
     assert gateway_of(host).lost() == ()
     assert gateway_of(host).to_apply() == ()
-    host.uproot_diversion()
+    host.remove_diversion()

@@ -1,4 +1,4 @@
-"""What the kernel lists of a lab node's links and routes, and how much of it is read."""
+"""Listings of a lab node's links and routes by the kernel, and how much of them is read."""
 
 import socket
 import subprocess
@@ -49,9 +49,9 @@ def counters() -> str:
     return Path("/proc/thread-self/net/dev").read_text()
 
 
-def test_links_that_only_counted_packets_are_not_decoded_anew(host: "Real") -> None:
-    # Here and not above: the drivers' packages are an extra, and these tests are collected without it too.
-    from node_agent.drivers import rtnetlink
+def test_links_with_changed_packet_counters_only_are_not_decoded_again(host: "Real") -> None:
+    # Imported here and not above: the drivers' packages are an extra, and these tests are collected without it too.
+    from node_agent.drivers.network import rtnetlink
 
     before, counted = rtnetlink.links(), counters()
     decoded = rtnetlink._link.cache_info().misses

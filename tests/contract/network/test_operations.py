@@ -1,4 +1,4 @@
-"""Operations on every kind of host: carried out, carried out again in no step, and what somebody changed put right."""
+"""Operations on every kind of host: executed, executed again without a step, and foreign changes repaired."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.flows import cookie_of
-from node_agent.host import Host as AgentsHost
-from node_agent.host import NotYet, Prerequisite
-from node_agent.leases import LeaseAspect
-from node_agent.pci import PciDevices
-from node_agent.rules import Change
+from node_agent.aspects.flows import cookie_of
+from node_agent.aspects.leases import LeaseAspect
+from node_agent.host.host import Host as AgentsHost
+from node_agent.host.host import NotYet, Prerequisite
+from node_agent.host.pci import PciDevices
+from node_agent.packets.rules import Change
 from tasks.operations import (
     AddressReport,
     AddressReported,
     DriftReport,
     DriftReported,
-    ExposureApplied,
-    ExposureApply,
-    ExposureRemove,
-    ExposureRemoved,
+    IngressApply,
+    IngressApplyResult,
+    IngressRemove,
+    IngressRemoveResult,
     LeaseApplied,
     LeaseApply,
     NodeVerified,
@@ -43,13 +43,13 @@ MADE: list[tuple[type, OperationResult]] = [
     (VnicAttach, VnicAttached(steps=("link.add_tap",))),
     (LeaseApply, LeaseApplied(steps=("lease.reserve",))),
     (PortReconcile, PortReconciled(steps=("port.add", "port.set_flows"))),
-    (ExposureApply, ExposureApplied(steps=("translation.set_rules",))),
+    (IngressApply, IngressApplyResult(steps=("translation.set_rules",))),
 ]
 
 
 @dataclass
 class Node:
-    """An agent's core over the host of this suite, which has no machines."""
+    """An agent's core over the host of this test suite, which has no machines."""
 
     entrance: Entrance
     host: Host
@@ -91,14 +91,14 @@ def node(host: Host, tmp_path: Path) -> Node:
         inspect_machine=lambda _: None,
         runs=lambda _network: False,
         to_shut_down=lambda _: (),
-        look_ahead=lambda: None,
+        start_reading=lambda: None,
         listen=lambda: None,
         close=lambda: None,
     )
     return Node(Entrance(tmp_path, host=agents), host)
 
 
-def test_a_slices_network_is_made_by_four_operations_and_a_second_time_in_no_step(node: Node) -> None:
+def test_slice_network_is_made_by_four_operations_and_repeating_them_takes_no_step(node: Node) -> None:
     assert [node.result_of(kind) for kind, _ in MADE] == [result for _, result in MADE]
     assert node.drift() == {}
     again = [node.result_of(kind) for kind, _ in MADE]
@@ -123,40 +123,40 @@ def withdraw_reservation(host: Host) -> None:
 
 
 def delete_rules(host: Host) -> None:
-    gone = tuple(found for found in host.filter.ruleset().rules if found.rule.owner == "slice0")
-    host.filter.change(Change(delete=gone))
+    removed = tuple(found for found in host.filter.ruleset().rules if found.rule.owner == "slice0")
+    host.filter.change(Change(delete=removed))
 
 
 @pytest.mark.parametrize(
-    ("harm", "aspect", "kind"),
+    ("fault", "aspect", "kind"),
     [
         (delete_tap, "link", VnicAttach),
         (delete_port, "port", PortReconcile),
         (delete_flows, "port", PortReconcile),
         (withdraw_reservation, "lease", LeaseApply),
-        (delete_rules, "translation", ExposureApply),
+        (delete_rules, "translation", IngressApply),
     ],
 )
-def test_what_somebody_took_away_is_named_and_put_back(
-    node: Node, harm: Callable[[Host], None], aspect: str, kind: type
+def test_foreign_deletion_is_reported_as_drift_and_repaired_by_its_operation(
+    node: Node, fault: Callable[[Host], None], aspect: str, kind: type
 ) -> None:
     node.make()
-    harm(node.host)
+    fault(node.host)
     assert aspect in node.drift()
     node.result_of(kind)
     assert aspect not in node.drift()
 
 
-def test_exposure_and_lease_are_taken_away_and_proved_gone(node: Node) -> None:
+def test_ingress_removal_takes_rules_and_lease_and_proves_their_absence(node: Node) -> None:
     node.make()
     node.host.connect(network(0).ip)
-    removed = node.result_of(ExposureRemove, wanted=False)
-    assert isinstance(removed, ExposureRemoved)
+    removed = node.result_of(IngressRemove, wanted=False)
+    assert isinstance(removed, IngressRemoveResult)
     assert removed.steps == ("translation.delete_rules", "translation.flush_connections", "lease.withdraw")
-    assert node.result_of(ExposureRemove, wanted=False) == removed.model_copy(update={"steps": ()})
+    assert node.result_of(IngressRemove, wanted=False) == removed.model_copy(update={"steps": ()})
 
 
-def test_an_address_is_reported_before_and_after_its_lease(node: Node) -> None:
+def test_address_is_reported_before_and_after_its_lease(node: Node) -> None:
     node.make()
     before = node.result_of(AddressReport)
     assert node.host.lease("slice0", network(0).mac) == network(0).ip
@@ -166,7 +166,7 @@ def test_an_address_is_reported_before_and_after_its_lease(node: Node) -> None:
     assert after == before.model_copy(update={"lease_state": "bound", "actual_ip": network(0).ip})
 
 
-def test_a_node_that_is_fit_has_all_it_needs(node: Node) -> None:
+def test_prepared_node_passes_every_check(node: Node) -> None:
     found = node.done(verify())
     assert isinstance(found, NodeVerified)
     assert [check.name for check in found.checks if not check.ok] == []

@@ -1,7 +1,7 @@
-"""A slot whose card is a virtual function: its representor is taken under the slot's name, and given back.
+"""A slot with a virtual function as its card: its representor is taken under the slot's name, and returned.
 
-No card that switches was at hand: on the real host a veth is in its place, which is a link of the kernel as well, and
-the tree of `tests.node.pci_trees` says that it is the port of a virtual function.
+No card in switchdev mode was available: on the real host a veth replaces it, which is a link of the kernel as well, and
+the tree of `tests.node.pci_trees` declares it as the port of a virtual function.
 """
 
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from typing import Final
 import pytest
 
 from events.values import SlotIndex
-from node_agent.flows import port_number
-from node_agent.links import LinkAspect, Representor, Tap
-from node_agent.places import HostDevice, Place
-from node_agent.ports import Port
-from node_agent.slices import Aspect, HostRefused
-from tests.contract.network.hosts import THIEF, Host, aspects_of
+from node_agent.aspects.flows import port_number
+from node_agent.aspects.links import LinkAspect, Representor, Tap
+from node_agent.aspects.ports import Port
+from node_agent.host.host_resources import HostDevice, Place
+from node_agent.host.slices import Aspect, HostRefused
+from tests.contract.network.hosts import OTHER_BRIDGE, Host, aspects_of
 from tests.contract.network.slices import names, network, run, slice_on
 from tests.node.pci_trees import VF
 
@@ -50,7 +50,7 @@ def remains(aspects: tuple[Aspect, ...]) -> list[str]:
     return [words for aspect in aspects for words in aspect.remains(SLOT)]
 
 
-def test_a_representor_is_the_slots_link_from_order_to_release(
+def test_representor_is_the_slots_link_from_order_to_release(
     host: Host, number: int, aspects: tuple[Aspect, ...]
 ) -> None:
     assert apply(aspects)[0] == "link.take"
@@ -65,32 +65,35 @@ def test_a_representor_is_the_slots_link_from_order_to_release(
     assert host.links.representor(number) == Representor(SLOT.tap)
 
 
-def test_a_representor_that_somebody_changed_is_set_again(
+def test_changed_representor_is_reported_and_set_again(
     host: Host, number: int, aspects: tuple[Aspect, ...]
 ) -> None:
     apply(aspects)
     host.links.set_representor(number, Representor(SLOT.tap, mtu=1400, up=False))
     (step,) = aspects[0].to_apply(slice_on(SLOT))
-    assert step.mends is not None
-    assert step.mends.kind == "link.changed"
-    assert step.mends.found == f"link slice0, down, 1400 bytes, mute, of virtual function {VF}"
+    assert step.repairs is not None
+    assert step.repairs.kind == "link.changed"
+    assert step.repairs.observed == f"link slice0, down, 1400 bytes, mute, of virtual function {VF}"
     step.run()
     assert host.links.representor(number) == Representor(SLOT.tap)
 
 
-def test_a_representor_that_another_bridge_holds_is_taken_from_it(
+def test_representor_attached_to_another_bridge_is_detached_from_it(
     host: Host, number: int, aspects: tuple[Aspect, ...]
 ) -> None:
     apply(aspects)
     host.plant_master(SLOT.tap)
     (step,) = aspects[0].to_apply(slice_on(SLOT))
-    assert step.mends is not None
-    assert step.mends.found == f"link slice0, up, 1500 bytes, mute, held by {THIEF}, of virtual function {VF}"
+    assert step.repairs is not None
+    assert (
+        step.repairs.observed
+        == f"link slice0, up, 1500 bytes, mute, attached to {OTHER_BRIDGE}, of virtual function {VF}"
+    )
     step.run()
     assert host.links.representor(number) == Representor(SLOT.tap)
 
 
-def test_a_representor_that_somebody_renamed_gets_its_name_and_its_port_again(
+def test_renamed_representor_gets_its_name_and_its_port_again(
     host: Host, number: int, aspects: tuple[Aspect, ...]
 ) -> None:
     apply(aspects)
@@ -100,22 +103,22 @@ def test_a_representor_that_somebody_renamed_gets_its_name_and_its_port_again(
     assert apply(aspects) == []
 
 
-def test_a_virtual_function_without_a_representor_is_told_and_refused(
+def test_virtual_function_without_a_representor_is_reported_and_refused(
     host: Host, number: int, aspects: tuple[Aspect, ...]
 ) -> None:
     apply(aspects)
     host.lose_representor()
     aspects = aspects_of(host, {SlotIndex(0): Place((HostDevice(VF, "card"),))})
     (step,) = aspects[0].to_apply(slice_on(SLOT))
-    assert step.mends is not None
-    assert (step.mends.kind, step.mends.found) == ("link.absent", f"no link, of virtual function {VF}")
+    assert step.repairs is not None
+    assert (step.repairs.kind, step.repairs.observed) == ("link.absent", f"no link, of virtual function {VF}")
     with pytest.raises(HostRefused, match=rf"{VF} has no representor"):
         step.run()
     assert "port.delete" in remove(aspects)
     assert remains(aspects) == []
 
 
-def test_a_slots_link_follows_its_settings_from_tap_to_function_and_back(
+def test_slots_link_follows_its_settings_from_tap_to_virtual_function_and_back(
     host: Host, number: int, aspects: tuple[Aspect, ...]
 ) -> None:
     on_tap = LinkAspect(host.links, host.bus)
@@ -125,7 +128,7 @@ def test_a_slots_link_follows_its_settings_from_tap_to_function_and_back(
     assert (host.links.link(SLOT.tap), host.links.representor(number)) == (Tap(SLOT.tap), RESTING)
 
 
-def test_whoever_bears_the_name_goes_before_the_representor_gets_it(
+def test_link_with_the_slots_name_is_deleted_before_the_representor_gets_it(
     host: Host, number: int, aspects: tuple[Aspect, ...]
 ) -> None:
     host.plant_link(SLOT.tap)
@@ -136,7 +139,7 @@ def test_whoever_bears_the_name_goes_before_the_representor_gets_it(
     assert host.links.representor(number) == Representor(SLOT.tap)
 
 
-def test_a_link_that_is_not_there_cannot_be_set(host: Host) -> None:
+def test_setting_an_absent_representor_is_refused(host: Host) -> None:
     assert host.links.representor(4711) is None
     with pytest.raises(HostRefused, match="4711"):
         host.links.set_representor(4711, Representor("slice0"))

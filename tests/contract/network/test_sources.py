@@ -1,4 +1,4 @@
-"""Who tells of changes on a real node says something of each that another program makes, and nothing before."""
+"""The change sources of a real node report each change by another program, and nothing before it."""
 
 import select
 import socket
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from node_agent.flows import cookie_of
+from node_agent.aspects.flows import cookie_of
+from node_agent.aspects.leases import Reservation
 from node_agent.lab.lab import Lab
-from node_agent.leases import Reservation
-from node_agent.rules import Change
+from node_agent.packets.rules import Change
 from tests.contract.network.conftest import clear
 from tests.contract.network.hosts import SETTINGS, Host, aspects_of, gateway_of
 from tests.contract.network.slices import NETWORK, network, run, slice_on
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.node
 SLOT: Final = network(0)
-_PATIENCE: Final = 10.0
+_TIMEOUT: Final = 10.0
 _QUIET: Final = 0.2
 
 
 @dataclass(frozen=True)
-class Told:
-    """A change, and who tells of it; `greets`: it says something once it listens."""
+class ReportedChange:
+    """A change, and the source that reports it; a source that `greets` reports once when it starts to listen."""
 
     source: str
     change: Callable[[Host], None]
@@ -41,8 +41,8 @@ def no_port(host: Host) -> None:
     host.switch.delete_port(SLOT.tap)
 
 
-def overheard(host: Host) -> None:
-    host.plant_strangers()
+def mirrored(host: Host) -> None:
+    host.plant_foreign_objects()
 
 
 def in_a_vlan(host: Host) -> None:
@@ -83,12 +83,12 @@ def no_rules(host: Host) -> None:
     host.filter.change(Change(delete=host.filter.ruleset().rules))
 
 
-def given_to_another(host: Host) -> None:
+def reserved_for_another(host: Host) -> None:
     host.leases.reserve(Reservation("slice3", network(3).mac, network(3).ip))
 
 
 def unreadable_reservation(host: Host) -> None:
-    host.spoil_reservation(SLOT.tap, "chmod 000 {file}")
+    host.damage_reservation(SLOT.tap, "chmod 000 {file}")
 
 
 def set_in_switch(name: str) -> Callable[[Host], None]:
@@ -101,33 +101,33 @@ def dormant(host: Host) -> None:
 
 def ipsec_policy(host: Host) -> None:
     host.plant_policy("10.100.1.0/24", "0.0.0.0/0")
-    host.uproot_policy("10.100.1.0/24", "0.0.0.0/0")
+    host.remove_policy("10.100.1.0/24", "0.0.0.0/0")
 
 
 CHANGES: Final = {
-    "a port": Told("ovsdb", no_port, greets=True),
-    "who hears the bridge": Told("ovsdb", overheard, greets=True),
-    "a port's VLAN": Told("ovsdb", in_a_vlan, greets=True),
-    "all flows of a slot": Told("openflow", no_flows, greets=True),
-    "one flow": Told("openflow", one_flow_less, greets=True),
-    "a tap": Told("rtnetlink", tap_down),
-    "the gateway's address": Told("rtnetlink", no_address),
-    "a discipline of a tap": Told("rtnetlink", throttled),
-    "a policy rule": Told("rtnetlink", policy_rule),
-    "a static neighbour": Told("neighbours", static_neighbour),
-    "rules": Told("nfnetlink", no_rules),
-    "a dormant table": Told("nfnetlink", dormant),
-    "an IPsec policy": Told("xfrm", ipsec_policy),
-    "reservations": Told("inotify", given_to_another),
-    "a reservation's mode": Told("inotify", unreadable_reservation),
+    "a port": ReportedChange("ovsdb", no_port, greets=True),
+    "a mirror of the bridge": ReportedChange("ovsdb", mirrored, greets=True),
+    "a port's VLAN": ReportedChange("ovsdb", in_a_vlan, greets=True),
+    "all flows of a slot": ReportedChange("openflow", no_flows, greets=True),
+    "one flow": ReportedChange("openflow", one_flow_less, greets=True),
+    "a tap": ReportedChange("rtnetlink", tap_down),
+    "the gateway's address": ReportedChange("rtnetlink", no_address),
+    "a discipline of a tap": ReportedChange("rtnetlink", throttled),
+    "a policy rule": ReportedChange("rtnetlink", policy_rule),
+    "a static neighbour": ReportedChange("neighbours", static_neighbour),
+    "rules": ReportedChange("nfnetlink", no_rules),
+    "a dormant table": ReportedChange("nfnetlink", dormant),
+    "an IPsec policy": ReportedChange("xfrm", ipsec_policy),
+    "reservations": ReportedChange("inotify", reserved_for_another),
+    "a reservation's mode": ReportedChange("inotify", unreadable_reservation),
     **{
-        f"{name} in the switch": Told(
+        f"{name} in the switch": ReportedChange(
             "openflow" if setting.command.startswith("ovs-ofctl") else "ovsdb",
             set_in_switch(name),
             greets=True,
         )
         for name, setting in SETTINGS.items()
-        # The switch reports nothing of how it treats fragments.
+        # The switch does not report a change of how it treats fragments.
         if name != "no fragments"
     },
 }
@@ -151,15 +151,15 @@ def carrying(host: "Real") -> "Real":
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_a_change_is_told_of(what: str, carrying: "Real") -> None:
-    told = CHANGES[what]
-    with closing(carrying.sources()[told.source]()) as listening:
-        patience = _PATIENCE if told.greets else 0
-        while select.select([listening], [], [], patience)[0]:
+def test_change_by_another_program_is_reported_by_its_source(what: str, carrying: "Real") -> None:
+    reported = CHANGES[what]
+    with closing(carrying.sources()[reported.source]()) as listening:
+        timeout = _TIMEOUT if reported.greets else 0
+        while select.select([listening], [], [], timeout)[0]:
             assert listening.drain()
-            patience = _QUIET
-        told.change(carrying)
-        assert select.select([listening], [], [], _PATIENCE)[0]
+            timeout = _QUIET
+        reported.change(carrying)
+        assert select.select([listening], [], [], _TIMEOUT)[0]
         assert listening.drain()
 
 
@@ -173,5 +173,5 @@ def test_neighbour_that_the_kernel_learned_is_not_reported(carrying: "Real") -> 
         subprocess.run(["ip", "neigh", "flush", "dev", "uplink0"], check=True)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sends:
             sends.sendto(b"", ("198.51.100.1", 9))
-        until(is_learned, "the gateway is learned")
+        until(is_learned, "the kernel has learned the gateway")
         assert not select.select([listening], [], [], _QUIET)[0]

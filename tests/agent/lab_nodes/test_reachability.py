@@ -1,0 +1,192 @@
+"""Unreachable slices on a real node: each cause is detected, reported with the failed hop, and closed on recovery."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import pytest
+from redis.asyncio import Redis
+
+from control_plane.queues import redis_nodes
+from events.values import IngressId, SlotIndex
+from node_agent.lab.connectivity_faults import CONNECTIVITY_FAULTS, ConnectivityFault
+from node_agent.lab.fault_injection import names
+from node_agent.lab.lab import Lab
+from node_agent.settings import Settings
+from tasks.drift import LocatedEvidence
+from tasks.orders import PortMapping
+from tasks.reports import NodeSurveyed, SliceIngressObserved
+from tests import matrix
+from tests.agent.control_plane import FakeControlPlane
+from tests.agent.eventually import eventually
+from tests.agent.orders import apply, network, ssh_ingress
+from tests.agent.queue import await_enrolment, send
+from tests.agent.real_node import RUN_FOLDER, RealNode, guest_images, node_queue, real_node
+
+pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
+BOOT: Final = 90.0
+DETECTED: Final = 15.0
+"""P17: seconds within which an unreachable slice is reported."""
+SLOT: Final = SlotIndex(0)
+
+
+def _ingress() -> PortMapping:
+    ingress = ssh_ingress()
+    assert isinstance(ingress, PortMapping)
+    return ingress
+
+
+INGRESS: Final = _ingress()
+NAMES: Final = names(
+    SLOT,
+    network().mac_address,
+    network().private_ip,
+    RUN_FOLDER,
+    public=INGRESS.public_address,
+    public_port=str(INGRESS.public_port),
+)
+
+
+@dataclass(frozen=True)
+class Detection:
+    """How the agent detects unreachable slices: by change events, or by a survey at an interval in seconds."""
+
+    watch_changes: bool
+    survey_seconds: float
+
+
+DETECTIONS: Final = {"events": Detection(True, 3600.0), "surveyed": Detection(False, 2.0)}
+
+
+@dataclass
+class CarryingNode:
+    """A node with a running slice that has an ingress rule."""
+
+    node: RealNode
+    plane: FakeControlPlane
+
+    def do(self, script: str) -> None:
+        self.node.do(script, NAMES)
+
+    def restart_agent(self) -> None:
+        """Restart the agent, which clears its record of recurring drift, and wait until no drift is open."""
+        self.node.lab.stop_daemon("agent")
+        before = len(self.plane.heartbeats)
+        self.node.start()
+        eventually(lambda: any(beat.resynced for beat in self.plane.heartbeats[before:]), BOOT, self.node.log)
+        eventually(lambda: self.open() == (), BOOT, self.node.log)
+
+    def open(self) -> tuple[LocatedEvidence, ...]:
+        described = [report.body for report in self.plane.reports if isinstance(report.body, NodeSurveyed)]
+        return described[-1].drift if described else ()
+
+    def unreachable(self) -> list[LocatedEvidence]:
+        return [each for each in self.open() if each.kind == "slice.unreachable"]
+
+    def lost(self) -> tuple[IngressId, ...]:
+        """Return the ingress rules that are lost in the newest report."""
+        reported = [
+            report.body.lost for report in self.plane.reports if isinstance(report.body, SliceIngressObserved)
+        ]
+        return reported[-1] if reported else ()
+
+    def log(self) -> str:
+        return f"{self.open()}\n{self.node.log()[-4000:]}"
+
+
+class Site:
+    """A lab node with an agent for one detection method; another method starts another agent."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab, self._ends = lab, ExitStack()
+        self._now: tuple[str, CarryingNode] | None = None
+
+    def carrying(self, detection: str) -> CarryingNode:
+        """Return the node with this detection method once it has no open drift."""
+        if self._now is None or self._now[0] != detection:
+            self.close()
+            self._now = detection, self._ends.enter_context(_carrying(self._lab, DETECTIONS[detection]))
+        self._now[1].restart_agent()
+        return self._now[1]
+
+    def close(self) -> None:
+        self._ends.close()
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Iterator[Site]:
+    site = Site(lab)
+    yield site
+    site.close()
+
+
+@contextmanager
+def _carrying(lab: Lab, detection: Detection) -> Iterator[CarryingNode]:
+    def changed(settings: Settings) -> Settings:
+        return settings.model_copy(update=vars(detection))
+
+    plane = FakeControlPlane()
+    with node_queue(lab, plane) as url, real_node(lab, plane, guest_images(), changed) as node:
+        node.start()
+        asyncio.run(_bring_up(url, plane))
+        plane.await_kind("slice.ready", within=BOOT)
+        yield CarryingNode(node, plane)
+
+
+async def _bring_up(url: str, plane: FakeControlPlane) -> None:
+    async with Redis.from_url(url) as queue:
+        await redis_nodes.ensure_scripts(queue)
+        await await_enrolment(plane)
+        await send(queue, apply(7, ingress=(INGRESS,), rate=100, deadline=int(BOOT)))
+
+
+class Case(NamedTuple):
+    detection: str
+    name: str
+    fault: ConnectivityFault
+
+    def __str__(self) -> str:
+        return f"{self.detection}-{self.name}"
+
+
+CASES: Final = [
+    Case(detection, name, fault) for detection in DETECTIONS for name, fault in CONNECTIVITY_FAULTS.items()
+]
+
+
+@matrix.cases("P17", CASES, few=3)
+def test_slice_cut_off_by_a_fault_is_reported_with_the_failed_hop_until_it_answers(
+    site: Site, case: Case
+) -> None:
+    carrying = site.carrying(case.detection)
+    carrying.do(case.fault.inject_command)
+    try:
+        eventually(lambda: carrying.unreachable() != [], DETECTED, carrying.log)
+        found = carrying.unreachable()[0]
+        assert found.observed.endswith(f"(hop: {case.fault.hop})")
+        if case.fault.hop == "ingress":
+            assert found.ingress_id == INGRESS.ingress_id
+            eventually(lambda: carrying.lost() == (INGRESS.ingress_id,), DETECTED, carrying.log)
+    finally:
+        carrying.do(case.fault.revert_command)
+    eventually(lambda: carrying.unreachable() == [], DETECTED, carrying.log)
+    eventually(lambda: (carrying.open(), carrying.lost()) == ((), ()), BOOT, carrying.log)
+
+
+def test_slice_unreachable_across_an_agent_restart_stays_open_since_its_first_detection(site: Site) -> None:
+    carrying, fault = site.carrying("surveyed"), CONNECTIVITY_FAULTS["filter.input_dropped"]
+    carrying.do(fault.inject_command)
+    try:
+        eventually(lambda: carrying.unreachable() != [], DETECTED, carrying.log)
+        before, reports = carrying.unreachable(), len(carrying.plane.reports)
+        carrying.node.lab.kill("agent")
+        eventually(lambda: len(carrying.plane.renewals) > 0, BOOT, carrying.log)
+        beats = len(carrying.plane.heartbeats)
+        eventually(lambda: len(carrying.plane.heartbeats) > beats + 10, BOOT, carrying.log)
+        assert carrying.unreachable() == before
+        assert [r for r in carrying.plane.reports[reports:] if isinstance(r.body, NodeSurveyed)] == []
+    finally:
+        carrying.do(fault.revert_command)
+    eventually(lambda: carrying.open() == (), DETECTED, carrying.log)

@@ -1,0 +1,154 @@
+"""The agent on a lab node with Open vSwitch, dnsmasq, nftables, libvirt and a guest that boots."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from deploy.embedded.children import python_module
+from events.values import image_name
+from node_agent.host.images import Image, ImagesFolder, publish
+from node_agent.lab.lab import Lab
+from tasks.reports import SliceReady, SliceStopped
+from tests.agent.control_plane import FakeControlPlane
+from tests.agent.eventually import eventually_async
+from tests.agent.orders import apply, network, remove, stop
+from tests.agent.process import REPOSITORY
+from tests.agent.queue import await_enrolment, send
+from tests.agent.real_node import (
+    RealNode,
+    control_of,
+    guest_images,
+    real_node,
+    restarts_during,
+)
+
+pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
+BOOT = 90.0
+PINGED_SECONDS = 30
+LISTENING = "printf '::respawn:/bin/busybox httpd -f -p 8080\\n' >> /etc/inittab; exec /init"
+"""First command of the guest: it opens an additional port that sends no banner."""
+
+
+@pytest.fixture(scope="module")
+def images() -> Path:
+    return guest_images()
+
+
+@pytest.fixture
+async def control(lab: Lab, plane: FakeControlPlane) -> AsyncIterator[Redis]:
+    async with control_of(lab, plane) as client:
+        yield client
+
+
+@pytest.fixture
+def node(lab: Lab, plane: FakeControlPlane, images: Path) -> Iterator[RealNode]:
+    with real_node(lab, plane, images) as node:
+        yield node
+
+
+async def test_guest_survives_an_agent_kill_is_restarted_after_a_qemu_kill_and_is_removed(
+    node: RealNode, plane: FakeControlPlane, control: Redis
+) -> None:
+    node.start()
+    await await_enrolment(plane)
+    await send(control, apply(deadline=120))
+    await eventually_async(lambda: node.domains() == ["slice0"], BOOT, node.log)
+    node.lab.kill("agent")
+    await eventually_async(lambda: "slice.ready" in plane.kinds(), BOOT, node.log)
+    assert plane.kinds().count("slice.ready") == 1
+    assert node.log().count('"step": "machine.start", "event": "step_done"') <= 1
+    assert node.ports() == ["slice0"]
+
+    node.lab.kill("qemu-system-x86_64")
+    await eventually_async(lambda: plane.kinds().count("slice.ready") == 2, BOOT, node.log)
+    assert plane.kinds().count("slice.interrupted") == 1
+
+    await send(control, remove())
+    await eventually_async(lambda: "slice.removed" in plane.kinds(), BOOT, node.log)
+    assert (node.ports(), node.domains(), node.taps()) == ([], [], [])
+    assert "slice.failed" not in plane.kinds()
+    assert "slice.removal_incomplete" not in plane.kinds()
+
+
+@pytest.fixture
+def web(images: Path) -> Iterator[Path]:
+    """A folder with an image of another name: the lab's guest with a web server."""
+    guest = ImagesFolder(images).find(image_name("lab-guest"))
+    with tempfile.TemporaryDirectory() as name:
+        folder, home = Path(name), Path(name) / "web"
+        # QEMU, which runs as another user, reads images below this folder.
+        folder.chmod(0o755)
+        home.mkdir()
+        kernel, initrd = (Path(shutil.copy(path, home)) for path in (guest.kernel, guest.initrd))
+        cmdline = f'{guest.cmdline} rdinit=/bin/sh -- -c "{LISTENING}"'
+        publish(folder, Image(image_name("web"), kernel, initrd, cmdline))
+        yield folder
+
+
+async def test_guest_with_a_custom_readiness_port_is_ready_once_the_port_is_open(
+    lab: Lab, plane: FakeControlPlane, control: Redis, web: Path
+) -> None:
+    with real_node(lab, plane, web) as node:
+        node.start()
+        await await_enrolment(plane)
+        await send(control, apply(image="web", port=8080, banner="", deadline=120))
+        await eventually_async(
+            lambda: bool({"slice.ready", "slice.failed"} & {*plane.kinds()}), 130.0, node.log
+        )
+        ready = [report.body for report in plane.reports if isinstance(report.body, SliceReady)]
+        assert [(each.port, each.banner) for each in ready] == [(8080, "")], node.log()
+        await send(control, remove())
+        await eventually_async(lambda: "slice.removed" in plane.kinds(), BOOT, node.log)
+
+
+async def test_agent_restarts_lose_no_ping_of_a_guest(
+    node: RealNode, plane: FakeControlPlane, control: Redis
+) -> None:
+    node.start()
+    await await_enrolment(plane)
+    await send(control, apply(deadline=120))
+    await eventually_async(lambda: "slice.ready" in plane.kinds(), BOOT, node.log)
+    command = python_module("tests.agent.pinger", network().private_ip, str(PINGED_SECONDS))
+    pinging = asyncio.create_task(
+        asyncio.to_thread(node.lab.run, command, seconds=BOOT, environment={"PYTHONPATH": str(REPOSITORY)})
+    )
+    restarts = await restarts_during(node, plane, pinging)
+    sent, lost = map(int, (await pinging).stdout.split())
+    assert lost == 0, f"{lost} of {sent} pings were lost during {restarts} restarts"
+    assert (sent > PINGED_SECONDS * 50, restarts > 1) == (True, True), (
+        f"too little load: {sent} pings, {restarts} restarts"
+    )
+    await send(control, remove())
+    await eventually_async(lambda: "slice.removed" in plane.kinds(), BOOT, node.log)
+
+
+async def test_guest_stopped_by_an_order_stays_off_and_starts_again_with_its_disk(
+    node: RealNode, plane: FakeControlPlane, control: Redis
+) -> None:
+    wiped = node.log().count("machine.wipe_disks")
+    node.start()
+    await await_enrolment(plane)
+    await send(control, apply(7, deadline=120))
+    await eventually_async(lambda: "slice.ready" in plane.kinds(), BOOT, node.log)
+
+    await send(control, stop(8, grace=60))
+    await eventually_async(lambda: "slice.stopped" in plane.kinds(), BOOT, node.log)
+    stopped = next(report.body for report in plane.reports if isinstance(report.body, SliceStopped))
+    assert not stopped.forced, node.log()
+    assert (node.ports(), node.domains(), node.taps()) == ([], [], [])
+    node.lab.kill("agent")
+    beats = len(plane.heartbeats)
+    await eventually_async(lambda: len(plane.heartbeats) >= beats + 4, BOOT, node.log)
+    assert node.domains() == []
+
+    await send(control, apply(9, deadline=120))
+    await eventually_async(lambda: plane.kinds().count("slice.ready") == 2, BOOT, node.log)
+    assert node.log().count("machine.wipe_disks") == wiped
+    await send(control, remove(10))
+    await eventually_async(lambda: "slice.removed" in plane.kinds(), BOOT, node.log)
+    assert not {"slice.failed", "slice.removal_incomplete", "slice.interrupted"} & {*plane.kinds()}

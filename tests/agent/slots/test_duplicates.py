@@ -1,0 +1,144 @@
+"""P5: recorded messages that are delivered twice, in parallel, in reverse or an hour late have one effect each.
+
+Effects are counted as steps on a toy host.
+"""
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tasks.catalogue import CATALOGUE
+from tasks.operations import IngressApply, IngressRemove, LeaseApply, Operation, PortReconcile, VnicAttach
+from tasks.orders import Order
+from tasks.reports import OrderRefused
+from tests.agent.entrance import Copy, Entrance, copy_of
+from tests.agent.operations import INSPECTIONS, cancel, on_slot, verify
+from tests.agent.orders import apply, remove, stop
+from tests.agent.toy_host import STEPS, Toy
+
+LIFE: list[Order | Operation] = [
+    apply(7),
+    *(
+        on_slot(kind, apply(7))
+        for kind in (VnicAttach, LeaseApply, PortReconcile, IngressApply, *INSPECTIONS)
+    ),
+    verify(),
+    cancel(verify()),
+    stop(8),
+    remove(9),
+    on_slot(IngressRemove, remove(9)),
+]
+"""The whole life of a slot, from the creation of its slice to the removal, with every type of task."""
+WITHOUT_STOP = Counter(step for steps in STEPS.values() for step in steps)
+"""Every step that creates or removes a slice, each taken once."""
+ONCE = WITHOUT_STOP - Counter(["machine.destroy"]) + Counter(["machine.shut_down"])
+"""Steps of a slice that is stopped before its removal: its guest shuts down instead of being destroyed."""
+
+
+@pytest.fixture
+def toy() -> Toy:
+    return Toy()
+
+
+@pytest.fixture
+def node(tmp_path: Path, toy: Toy) -> Entrance:
+    return Entrance(tmp_path, host=toy.host())
+
+
+@pytest.fixture
+def recorded(node: Entrance) -> list[Copy]:
+    """The messages of the whole slot life as the queue stores them; none is delivered yet."""
+    return [copy_of(task, node.clock.now()) for task in LIFE]
+
+
+def test_recorded_slot_life_contains_every_task_type() -> None:
+    assert {task.body.kind for task in LIFE} == set(CATALOGUE)
+
+
+def test_every_message_delivered_twice_has_one_effect(node: Entrance, toy: Toy, recorded: list[Copy]) -> None:
+    for copy in recorded:
+        node.deliver(copy)
+        node.deliver(copy)
+    node.settle_slots()
+    assert toy.counts() == ONCE
+    assert toy.objects == {}
+
+
+def test_whole_slot_life_delivered_twice_has_one_effect(
+    node: Entrance, toy: Toy, recorded: list[Copy]
+) -> None:
+    for copy in [*recorded, *recorded]:
+        node.deliver(copy)
+    node.settle_slots()
+    assert toy.counts() == ONCE
+    assert toy.objects == {}
+
+
+def test_every_message_delivered_ten_times_in_parallel_has_one_effect(
+    node: Entrance, toy: Toy, recorded: list[Copy]
+) -> None:
+    with ThreadPoolExecutor(10) as pool:
+        for copy in recorded:
+            list(pool.map(node.deliver, [copy] * 10))
+    node.settle_slots()
+    assert toy.counts() == ONCE
+    assert toy.objects == {}
+
+
+@pytest.mark.parametrize("kind", [VnicAttach, LeaseApply, PortReconcile, IngressApply])
+def test_repair_delivered_ten_times_in_parallel_takes_its_step_once(
+    node: Entrance, toy: Toy, kind: type
+) -> None:
+    node.do(apply(7))
+    toy.done.clear()
+    toy.objects.clear()
+    copy = copy_of(on_slot(kind, apply(7)))
+    with ThreadPoolExecutor(10) as pool:
+        list(pool.map(node.deliver, [copy] * 10))
+    assert len(toy.done) == 1
+    assert {end.kind for end in node.final_reports()} == {"operation.done"}
+
+
+def test_slot_life_delivered_in_reverse_has_no_effect(node: Entrance, toy: Toy, recorded: list[Copy]) -> None:
+    for copy in recorded[::-1]:
+        node.deliver(copy)
+    node.settle_slots()
+    assert toy.objects == {}
+    assert toy.done == [], "the removal came first and found an empty slot, so every other order is stale"
+
+
+def test_messages_delivered_an_hour_late_are_refused_as_expired(
+    node: Entrance, toy: Toy, recorded: list[Copy]
+) -> None:
+    node.advance(timedelta(hours=1, seconds=1))
+    for copy in recorded:
+        node.deliver(copy)
+    assert toy.done == []
+    refused = [body.reason.code for body in node.reports() if isinstance(body, OrderRefused)]
+    assert refused == ["expired"] * len(recorded)
+    assert next(iter(node.acceptance.slots)).held is None
+
+
+def test_slot_life_delivered_again_an_hour_later_has_no_further_effect(
+    node: Entrance, toy: Toy, recorded: list[Copy]
+) -> None:
+    for copy in recorded:
+        node.deliver(copy)
+    node.advance(timedelta(hours=1, seconds=1))
+    for copy in recorded:
+        node.deliver(copy)
+    assert toy.counts() == ONCE
+    assert toy.objects == {}
+
+
+def test_old_order_sent_again_with_a_fresh_signature_is_refused_as_stale(node: Entrance, toy: Toy) -> None:
+    node.do(apply(7), remove(9))
+    node.advance(timedelta(hours=5))
+    node.deliver(copy_of(apply(7), node.clock.now()))
+    last = node.reports()[-1]
+    assert isinstance(last, OrderRefused)
+    assert last.reason.code == "stale_token"
+    assert toy.counts() == WITHOUT_STOP

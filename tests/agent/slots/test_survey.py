@@ -1,0 +1,129 @@
+"""Survey reports of a node: their content and the moment at which they are sent."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from events.values import PciAddress, SlotIndex
+from node_agent.host.drift import Drifts
+from node_agent.host.pci import PciDevice
+from node_agent.host.slices import Difference
+from node_agent.runtime.clock import NodeClock
+from node_agent.runtime.timetable import Timetable
+from node_agent.settings import SlotSettings
+from node_agent.slots.accept import Acceptance
+from node_agent.slots.fence import FenceFiles
+from node_agent.slots.inspection import Inspection
+from node_agent.slots.outcomes import Outcomes
+from node_agent.slots.slot_work import SlotWork
+from node_agent.slots.slots import Slots
+from node_agent.slots.survey import Survey
+from node_agent.transport.gate import Gate
+from node_agent.transport.reporter import Reporter
+from node_agent.transport.spool import Spool
+from tasks.reports import NodeSurveyed
+from tests.agent.entrance import settings_in
+from tests.agent.eventually import eventually
+from tests.agent.orders import NODE
+from tests.agent.slots.test_accept import NETWORK
+from tests.agent.task_signing import trust
+from tests.agent.toy_host import Toy
+
+GPU = PciDevice(PciAddress("0000:1b:00.0"), 0x10DE, 0x2330, 0x030200)
+PORT = Difference("port.absent", "port 1000", "no port")
+
+
+@dataclass
+class SurveyedNode:
+    """A node with a survey once an hour, and whenever a test wakes the survey."""
+
+    folder: Path
+    toy: Toy
+    timetable: Timetable
+
+    def __post_init__(self) -> None:
+        clock, host = NodeClock(), self.toy.host()
+        self.spool = Spool(self.folder / "spool")
+        reporter = Reporter(self.spool, clock)
+        self.drifts = Drifts(reporter.report, clock.now, self._on_drift_change)
+        files = FenceFiles(self.folder / "fence", trust().verify_stored)
+        slots = Slots(NODE, NETWORK, (SlotIndex(0),), files, lambda: None)
+        acceptance = Acceptance(slots, SlotWork(host, Outcomes(reporter), self.drifts), reporter)
+        slot = SlotSettings(index=SlotIndex(0), vcpus=1, memory_mib=96, gpus=(GPU.address,))
+        settings = settings_in(self.folder).model_copy(update={"slots": (slot,)})
+        settings.state_folder.mkdir(exist_ok=True)
+        inspection = Inspection(settings, host, reporter, self.drifts, lambda: "token")
+        gate = Gate(self.spool, clock)
+        self.survey = Survey(acceptance, inspection, gate, lambda _slot: None, seconds=3600)
+        self.survey.start(self.timetable)
+
+    def _on_drift_change(self) -> None:
+        self.survey.report()
+
+    def survey_reports(self) -> list[NodeSurveyed]:
+        bodies = (report.body for report in self.spool._waiting)
+        return [body for body in bodies if isinstance(body, NodeSurveyed)]
+
+    def open(self) -> list[str]:
+        """Return the kinds of open drift in the newest survey report."""
+        reports = self.survey_reports()
+        return [each.kind for each in reports[-1].drift] if reports else []
+
+    def devices(self) -> list[str | None]:
+        """Return the vendor and device numbers of the slot's devices in the newest survey report."""
+        return [each.number for each in self.survey_reports()[-1].slots[0].devices]
+
+
+@pytest.fixture
+def toy() -> Iterator[Toy]:
+    toy = Toy()
+    yield toy
+    if toy.gateway_read_blocks_until is not None:
+        toy.gateway_read_blocks_until.set()
+
+
+@pytest.fixture
+def surveyed(tmp_path: Path, toy: Toy) -> Iterator[SurveyedNode]:
+    with Timetable() as timetable:
+        yield SurveyedNode(tmp_path, toy, timetable)
+
+
+def test_new_open_drift_is_reported_at_once_while_a_survey_hangs(surveyed: SurveyedNode, toy: Toy) -> None:
+    toy.gateway_read_blocks_until = threading.Event()
+    surveyed.survey.wake()
+    assert toy.hangs.wait(10)
+    surveyed.drifts.record(SlotIndex(0), left=[PORT])
+    eventually(lambda: surveyed.open() == ["port.absent"])
+
+
+def test_drift_that_closes_is_reported(surveyed: SurveyedNode) -> None:
+    surveyed.drifts.record(SlotIndex(0), left=[PORT])
+    eventually(lambda: surveyed.open() == ["port.absent"])
+    surveyed.drifts.record(SlotIndex(0))
+    eventually(lambda: surveyed.open() == [])
+
+
+def test_unreadable_devices_after_an_agent_restart_are_reported_with_their_last_values(
+    tmp_path: Path, toy: Toy, surveyed: SurveyedNode
+) -> None:
+    toy.pci = (GPU,)
+    surveyed.survey.survey_host()
+    assert surveyed.devices() == ["10de:2330"]
+    toy.unreadable.add("pci")
+    with Timetable() as timetable:
+        restarted = SurveyedNode(tmp_path, toy, timetable)
+        restarted.survey.survey_host()
+        assert restarted.open() == ["host.unreadable"]
+        assert restarted.devices() == ["10de:2330"]
+
+
+def test_node_part_of_the_survey_uses_one_host_snapshot_while_the_spool_is_full(
+    surveyed: SurveyedNode, toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Spool, "full", property(lambda _: True))
+    surveyed.survey.wake()
+    eventually(lambda: toy.reads_per_snapshot != [])
+    assert toy.reads_per_snapshot == [1]

@@ -1,0 +1,110 @@
+"""Views of allocations show the current state: an unreachable node, and no lease of a slice that is off or removed."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.lifecycle import get_view
+from tests.api.node import BEAT, admit
+from tests.api.reporting import RunningAllocation
+from tests.servers.plane import RunningPlane
+
+_LONG_AGO = "update work.node_seen set seen_at = clock_timestamp() - interval '1 hour' returning seen_at"
+
+
+@pytest.fixture
+def node(running_plane: RunningPlane) -> httpx.Client:
+    return admit(running_plane, "n1")
+
+
+def in_list(plane: RunningPlane, allocation: str) -> dict[str, Any]:
+    [found] = [each for each in get_view(plane, "/allocations").json()["items"] if each["id"] == allocation]
+    return dict(found)
+
+
+def slot_of(view: dict[str, Any]) -> tuple[str | None, str | None]:
+    [slot] = view["slots"]
+    return slot["actual_ip"], slot["lease_state"]
+
+
+def report_lease_bound(running: RunningAllocation) -> tuple[str, str]:
+    """Report that the guest leased the reserved address; return the address and the lease state that views show."""
+    mac, address = running.slot["mac_address"], running.slot["private_ip"]
+    running.report("slice.address", mac=mac, expected_ip=address, actual_ip=address, lease_state="bound")
+    return address, "bound"
+
+
+def test_active_allocation_on_an_unreachable_node_shows_the_condition_since_its_last_heartbeat(
+    running_plane: RunningPlane, node: httpx.Client
+) -> None:
+    running = RunningAllocation(running_plane, node)
+    assert node.post("/heartbeat", json=BEAT).is_success
+    assert (running.view()["state"], running.view()["conditions"]) == ("active", [])
+    position = running_plane.last_position()
+
+    [(seen_at,)] = running_plane.rows(_LONG_AGO)
+
+    for view in (running.view(), in_list(running_plane, running.id)):
+        [condition] = view["conditions"]
+        assert (view["state"], condition["code"], condition["node_id"]) == (
+            "active",
+            "node_unreachable",
+            "n1",
+        )
+        assert condition["since"].replace("Z", "+00:00") == seen_at.isoformat()
+        assert "n1 is unreachable" in condition["message"]
+    past = get_view(running_plane, f"/allocations/{running.id}", at=f"position:{position}").json()
+    assert past["conditions"] is None
+
+    assert node.post("/heartbeat", json=BEAT).is_success
+    assert running.view()["conditions"] == []
+
+
+def test_released_allocation_shows_neither_a_lease_nor_a_condition(
+    running_plane: RunningPlane, node: httpx.Client
+) -> None:
+    running = RunningAllocation(running_plane, node)
+    assert slot_of(running.view()) == (None, None)
+    held = report_lease_bound(running)
+    assert running_plane.client().delete(f"/allocations/{running.id}").is_success
+    assert slot_of(running.view()) == held
+    while_bound = running_plane.last_position()
+
+    running.report("slice.removed", absent=["port", "lease"])
+    running_plane.rows(_LONG_AGO)
+
+    view = running.view()
+    assert (view["state"], slot_of(view), view["conditions"]) == ("released", (None, None), [])
+    past = get_view(running_plane, f"/allocations/{running.id}", at=f"position:{while_bound}").json()
+    assert slot_of(past) == held
+
+
+def test_interrupted_slice_shows_no_lease_until_it_is_ready_again(
+    running_plane: RunningPlane, node: httpx.Client
+) -> None:
+    running = RunningAllocation(running_plane, node)
+    held = report_lease_bound(running)
+
+    running.report("slice.interrupted", reason={"code": "host_rebooted", "message": "the host rebooted"})
+    assert (running.view()["state"], slot_of(running.view())) == ("starting", (None, None))
+
+    running.report_ready()
+    assert (running.view()["state"], slot_of(running.view())) == ("active", held)
+
+
+def test_stopped_slice_shows_no_lease_until_it_is_started_again(
+    running_plane: RunningPlane, node: httpx.Client
+) -> None:
+    running = RunningAllocation(running_plane, node)
+    held = report_lease_bound(running)
+    assert running.request("stop").is_success
+    assert slot_of(running.view()) == held
+
+    running.report_stopped()
+    assert (running.view()["state"], slot_of(running.view())) == ("stopped", (None, None))
+
+    assert running.request("start").is_success
+    report_lease_bound(running)
+    running.report_ready()
+    assert (running.view()["state"], slot_of(running.view())) == ("active", held)

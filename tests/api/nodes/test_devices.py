@@ -1,0 +1,148 @@
+"""PCI functions of slots: described by their node, granted by approval, held by one slot each (LED-3, ALC-1)."""
+
+from typing import Any, Final
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tests.api.node import SLOT, admit, allocate, batch, survey
+from tests.servers.plane import RunningPlane
+from tests.waiting import until
+
+GPU: Final = {"address": "0000:1b:00.0", "use": "gpu", "number": "10de:2330", "kind": "gpu", "numa_node": 0}
+CARD: Final = {
+    "address": "0000:18:00.1",
+    "use": "fabric",
+    "number": "15b3:101e",
+    "kind": "vf",
+    "numa_node": 0,
+}
+
+
+class DescribedNode:
+    """A node with two slots that are not approved. Each report is a new description of the node."""
+
+    def __init__(self, plane: RunningPlane) -> None:
+        self.plane, self._node = plane, admit(plane, "n1", slots=2, approve=False)
+        self._spool, self._sequence = str(uuid4()), 0
+
+    def describe_devices(self, *devices: dict[str, Any], slot: int = 0, numa_node: int | None = 0) -> None:
+        """Report these devices in one slot, and none in the other."""
+        slots = [{**SLOT, "index": index, "network_device": f"slice{index}"} for index in (0, 1)]
+        slots[slot] |= {"devices": list(devices), "numa_node": numa_node}
+        self._sequence += 1
+        report = batch(self._spool, (self._sequence, survey(slots=slots)))
+        answer = self._node.post("/reports", json=report)
+        assert answer.is_success, answer.text
+
+    def approve(self, slot: int = 0) -> httpx.Response:
+        with self.plane.client() as client:
+            return client.post(f"/nodes/n1/slots/{slot}/approve")
+
+    def slot(self, slot: int = 0) -> dict[str, Any]:
+        with self.plane.client() as client:
+            return dict(client.get("/slots").json()["items"][slot])
+
+    def claims(self) -> list[tuple[str, str]]:
+        query = "select value, stream_id from ledger.claim where kind = 'pci' order by value"
+        return [(value, stream) for value, stream in self.plane.rows(query)]
+
+    def holders(self, position: int) -> list[str]:
+        """Return the streams that held the GPU at a position, from its history."""
+        with self.plane.client() as client:
+            answer = client.get("/history/device/n1/0000:1b:00.0", params={"at": f"position:{position}"})
+        return [held["stream"] for held in answer.json()["state"]["holders"]] if answer.is_success else []
+
+    def device_events(self) -> list[str]:
+        """Return the types of the recorded events about devices and drift, in ledger order."""
+        rows = self.plane.rows("select type from ledger.event order by position")
+        kept = ("slot.devices_described", "slot.devices_granted", "slot.degraded", "slot.recovered")
+        return [type_ for (type_,) in rows if type_ in kept]
+
+
+@pytest.fixture
+def node(running_plane: RunningPlane) -> DescribedNode:
+    return DescribedNode(running_plane)
+
+
+def test_slot_shows_described_devices_and_claims_them_when_it_is_approved(node: DescribedNode) -> None:
+    node.describe_devices(GPU, CARD)
+    slot = node.slot()
+    assert slot["devices"] == [{**GPU, "granted": False}, {**CARD, "granted": False}]
+    assert (slot["numa_node"], node.claims()) == (0, [])
+    assert node.approve().is_success
+    assert node.slot()["devices"] == [{**GPU, "granted": True}, {**CARD, "granted": True}]
+    assert node.claims() == [("n1/0000:18:00.1", "slot-n1/0"), ("n1/0000:1b:00.0", "slot-n1/0")]
+
+
+def test_slot_without_devices_records_no_device_events(node: DescribedNode) -> None:
+    node.describe_devices(numa_node=None)
+    assert node.approve().is_success
+    assert (node.device_events(), node.slot()["devices"], node.slot()["numa_node"]) == ([], [], None)
+
+
+def test_unchanged_device_description_is_recorded_once(node: DescribedNode) -> None:
+    node.describe_devices(GPU)
+    node.describe_devices(GPU)
+    assert node.device_events() == ["slot.devices_described"]
+
+
+def test_approval_of_a_device_that_another_slot_holds_is_refused(node: DescribedNode) -> None:
+    node.describe_devices(GPU)
+    assert node.approve().is_success
+    node.describe_devices(GPU, slot=1)
+    refused = node.approve(1)
+    assert refused.status_code == 409
+    assert "pci_taken" in refused.text
+    assert node.claims() == [("n1/0000:1b:00.0", "slot-n1/0")]
+
+
+def test_approved_slot_with_changed_devices_is_not_allocated_until_it_is_approved_again(
+    node: DescribedNode,
+) -> None:
+    node.describe_devices(GPU)
+    node.approve()
+    node.describe_devices(CARD)
+    (open_,) = node.slot()["drift"]
+    assert (open_["kind"], open_["blocks"]) == ("slot.ungranted", True)
+    assert allocate(node.plane).status_code == 409
+    assert node.approve().is_success
+    assert node.slot()["drift"] == []
+    assert node.claims() == [("n1/0000:18:00.1", "slot-n1/0")]
+    node.describe_devices(CARD)
+    assert node.device_events() == [
+        "slot.devices_described",
+        "slot.devices_granted",
+        "slot.devices_described",
+        "slot.degraded",
+        "slot.devices_granted",
+        "slot.recovered",
+    ]
+    assert allocate(node.plane).is_success
+
+
+def test_device_that_moved_to_another_slot_can_be_claimed_there_and_history_names_each_holder(
+    node: DescribedNode,
+) -> None:
+    node.describe_devices(GPU)
+    node.approve()
+    first = node.plane.last_position()
+    node.describe_devices(GPU, slot=1)
+    assert node.approve().is_success
+    unclaimed = node.plane.last_position()
+    assert node.approve(1).is_success
+    assert node.claims() == [("n1/0000:1b:00.0", "slot-n1/1")]
+    until(
+        lambda: node.holders(node.plane.last_position()) == ["slot-n1/1"], "its history shows the next holder"
+    )
+    assert (node.holders(first), node.holders(unclaimed)) == (["slot-n1/0"], [])
+
+
+def test_approval_of_changed_devices_of_a_claimed_slot_is_refused(node: DescribedNode) -> None:
+    node.describe_devices(GPU)
+    node.approve()
+    assert allocate(node.plane).is_success
+    node.describe_devices(CARD)
+    assert node.approve().status_code == 409
+    assert node.claims() == [("n1/0000:1b:00.0", "slot-n1/0")]

@@ -1,0 +1,142 @@
+"""The registration of a node can be repeated and removed until the node has enrolled."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.lifecycle import get_view
+from tests.api.node import admit, enrol, register_node
+from tests.servers.plane import RunningPlane
+
+
+def register(plane: RunningPlane, name: str) -> dict[str, Any]:
+    with plane.client() as client:
+        answer = client.post("/nodes", json={"id": name})
+    assert answer.status_code == 201, answer.text
+    return dict(answer.json())
+
+
+def remove(plane: RunningPlane, name: str) -> httpx.Response:
+    with plane.client() as client:
+        return client.delete(f"/nodes/{name}")
+
+
+def names(plane: RunningPlane, **query: str) -> list[str]:
+    return [each["id"] for each in get_view(plane, "/nodes", **query).json()["items"]]
+
+
+def reason(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["reasons"][0]["code"]
+
+
+def claimed(plane: RunningPlane, kind: str) -> list[str]:
+    found = plane.rows("select value from ledger.claim where kind = %(kind)s order by value", kind=kind)
+    return [value for (value,) in found]
+
+
+def test_node_that_never_enrolled_is_removed_and_its_name_and_subnet_are_registered_again(
+    running_plane: RunningPlane,
+) -> None:
+    first = register(running_plane, "rack-l")
+    with running_plane.client() as client:
+        own = [{"address": "203.0.113.7", "use": "whole"}]
+        assert client.put("/nodes/rack-l/public-addresses", json={"addresses": own}).is_success
+    registered = running_plane.last_position()
+    assert claimed(running_plane, "subnet") == [first["subnet"]]
+
+    removed = remove(running_plane, "rack-l")
+
+    assert (removed.status_code, removed.json()["state"]) == (200, "removed")
+    assert (claimed(running_plane, "subnet"), claimed(running_plane, "public")) == ([], [])
+    assert names(running_plane) == []
+    assert get_view(running_plane, "/nodes/rack-l").status_code == 404
+    assert enrol(running_plane, "rack-l", first["enrolment_token"]).status_code == 401
+    assert register(running_plane, "rack-1")["subnet"] == first["subnet"]
+    again = register(running_plane, "rack-l")
+    assert again["subnet"] != first["subnet"]
+    assert names(running_plane) == ["rack-1", "rack-l"]
+    assert names(running_plane, at=f"position:{registered}") == ["rack-l"]
+    assert enrol(running_plane, "rack-l", first["enrolment_token"]).status_code == 401
+    assert enrol(running_plane, "rack-l", again["enrolment_token"]).status_code == 200
+
+
+def test_removed_node_is_absent_from_views_of_the_time_after_its_removal(
+    running_plane: RunningPlane,
+) -> None:
+    register(running_plane, "n1")
+    assert remove(running_plane, "n1").is_success
+    after = running_plane.last_position()
+    register(running_plane, "n1")
+
+    assert names(running_plane, at=f"position:{after}") == []
+    assert get_view(running_plane, "/nodes/n1", at=f"position:{after}").status_code == 404
+    history = get_view(running_plane, "/history/node/n1", at=f"position:{after}").json()
+    assert history["state"]["state"] == "removed"
+
+
+def test_repeated_removal_of_a_registration_adds_no_event(running_plane: RunningPlane) -> None:
+    register(running_plane, "n1")
+    assert remove(running_plane, "n1").is_success
+    last = running_plane.last_position()
+
+    assert remove(running_plane, "n1").json()["state"] == "removed"
+    assert running_plane.last_position() == last
+    assert reason(remove(running_plane, "n2")) == (404, "unknown_node")
+
+
+@pytest.mark.parametrize("since", ["enrolled", "reopened", "revoked"])
+def test_removal_of_a_node_that_has_enrolled_is_refused_with_advice(
+    running_plane: RunningPlane, since: str
+) -> None:
+    admit(running_plane, "n1")
+    with running_plane.client() as client:
+        if since == "reopened":
+            assert client.post("/nodes/n1/enrolment").is_success
+        if since == "revoked":
+            assert client.post("/nodes/n1/revoke", json={"reason": "lost"}).is_success
+
+    refused = remove(running_plane, "n1")
+
+    assert reason(refused) == (409, "node_enrolled")
+    assert "sliceplane nodes revoke n1" in refused.json()["detail"]
+    assert len(claimed(running_plane, "subnet")) == 1
+
+
+def test_repeated_registration_returns_a_new_token_and_invalidates_the_old_one(
+    running_plane: RunningPlane,
+) -> None:
+    first, second = register(running_plane, "n1"), register(running_plane, "n1")
+
+    assert second["subnet"] == first["subnet"]
+    assert second["enrolment_token"] != first["enrolment_token"]
+    assert enrol(running_plane, "n1", first["enrolment_token"]).status_code == 401
+    assert enrol(running_plane, "n1", second["enrolment_token"]).status_code == 200
+
+
+@pytest.mark.parametrize("since", ["enrolled", "reopened"])
+def test_registration_of_a_node_that_has_enrolled_is_refused_with_advice(
+    running_plane: RunningPlane, since: str
+) -> None:
+    enrol(running_plane, "n1", register_node(running_plane, "n1"))
+    with running_plane.client() as client:
+        if since == "reopened":
+            assert client.post("/nodes/n1/enrolment").is_success
+        refused = client.post("/nodes", json={"id": "n1"})
+
+    assert reason(refused) == (409, "node_exists")
+    assert "POST /v1/nodes/n1/enrolment" in refused.json()["detail"]
+
+
+def test_enrolment_and_removal_at_once_leave_the_node_either_enrolled_or_removed(
+    running_plane: RunningPlane,
+) -> None:
+    for name in (f"n{number}" for number in range(8)):
+        token = register_node(running_plane, name)
+        with ThreadPoolExecutor(2) as pool:
+            enrolling = pool.submit(enrol, running_plane, name, token)
+            removing = pool.submit(remove, running_plane, name)
+            outcomes = enrolling.result().status_code, removing.result().status_code
+        assert outcomes in {(200, 409), (401, 200)}
+        assert (name in names(running_plane)) is (outcomes == (200, 409))

@@ -1,0 +1,221 @@
+"""Starts of the control plane's programs: help, version, and a one-line error when a start fails."""
+
+import os
+import socket
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from control_plane.programs import SERVER, Program
+from control_plane.schema import admin_engine
+from deploy.checks.migrations import differences
+from deploy.embedded.children import installed_program
+from deploy.embedded.postgres import PostgresServer
+from deploy.embedded.signing_key import ensure_signing_key
+from deploy.embedded.stack import sqlalchemy_url
+from tests.checks.files import ROOT
+from tests.servers.postgres import Database
+
+SECRET: Final = "a-secret-word"
+UNREACHABLE_SERVERS: Final = {
+    "SLICEPLANE_DATABASE_URL": f"postgresql+psycopg://app:{SECRET}@127.0.0.1:1/ledger",
+    "SLICEPLANE_REDIS_URL": f"redis://app:{SECRET}@127.0.0.1:1",
+}
+
+
+def run_program(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, with these SLICEPLANE settings only."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("SLICEPLANE_")}
+    return subprocess.run(
+        installed_program(SERVER, *arguments),
+        cwd=ROOT,
+        env={**inherited, **settings},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def assert_one_error_line(run: subprocess.CompletedProcess[str], *parts: str) -> None:
+    """Assert that the program failed with one line that contains all these parts and no secret."""
+    assert (run.returncode, run.stdout) == (1, "")
+    [line] = run.stderr.splitlines()
+    assert [part for part in parts if part not in line] == [], line
+    assert SECRET not in line
+
+
+def database_url(database: Database) -> str:
+    return sqlalchemy_url(database.app_dsn).render_as_string(hide_password=False)
+
+
+@pytest.mark.parametrize("words", [("--help",), ("migrate", "--help")])
+def test_help_is_printed_with_every_program(words: tuple[str, ...]) -> None:
+    run = run_program(*words)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert [
+        each
+        for each in (*Program, "migrate", "issue-key", "SLICEPLANE_DATABASE_URL")
+        if each not in run.stdout
+    ] == []
+
+
+def test_version_option_prints_the_project_version() -> None:
+    released = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    run = run_program("--version")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.split()[1].partition("+")[0] == released
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("nonsense",), ("api", "twice"), ("issue-key",), ("issue-key", "--nonsense")]
+)
+def test_wrong_usage_is_refused_with_the_place_of_the_help(words: tuple[str, ...]) -> None:
+    run = run_program(*words)
+    assert (run.returncode, run.stdout) == (2, "")
+    [line] = run.stderr.splitlines()
+    assert "(see sliceplane-server --help)" in line
+    assert [word for word in words if word not in line] == []
+
+
+@pytest.mark.parametrize("program", Program)
+def test_program_without_settings_names_those_that_are_required(program: str) -> None:
+    run = run_program(program)
+    assert_one_error_line(
+        run, "SLICEPLANE_DATABASE_URL: not set", "SLICEPLANE_REDIS_URL: not set", "Correct the"
+    )
+
+
+def test_unknown_command_lists_the_commands() -> None:
+    assert "choose one of api, dispatcher, projector, migrate, issue-key" in run_program("nonsense").stderr
+
+
+def test_migrate_without_a_database_url_names_the_setting_in_one_sentence() -> None:
+    assert_one_error_line(
+        run_program("migrate"), "SLICEPLANE_MIGRATE_URL: not set. Correct the environment variables"
+    )
+
+
+@pytest.mark.parametrize("url", [SECRET, "", f"mysql://app:{SECRET}@127.0.0.1/ledger"])
+def test_migrate_with_an_unusable_database_url_states_the_form_without_the_secret(url: str) -> None:
+    run = run_program("migrate", SLICEPLANE_MIGRATE_URL=url)
+    assert_one_error_line(run, "SLICEPLANE_MIGRATE_URL: must be a URL of the form postgresql://")
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg"])
+def test_migrate_without_a_database_server_names_its_address_and_gives_advice(scheme: str) -> None:
+    run = run_program("migrate", SLICEPLANE_MIGRATE_URL=f"{scheme}://admin:{SECRET}@127.0.0.1:1/ledger")
+    assert_one_error_line(
+        run, "database ledger at 127.0.0.1:1", "Connection refused", "SLICEPLANE_MIGRATE_URL"
+    )
+
+
+def test_migrate_as_an_ordinary_role_states_that_it_needs_a_superuser(empty_database: Database) -> None:
+    run = run_program("migrate", SLICEPLANE_MIGRATE_URL=empty_database.app_dsn)
+    assert_one_error_line(run, f"database {empty_database.name} at", "permission denied", "superuser")
+
+
+def test_migrate_prepares_an_empty_database_and_changes_nothing_when_repeated(
+    empty_database: Database,
+) -> None:
+    for _ in ("first", "second"):
+        run = run_program("migrate", SLICEPLANE_MIGRATE_URL=empty_database.admin_dsn)
+        assert (run.returncode, run.stderr) == (0, "")
+    with admin_engine(empty_database.admin_dsn).connect() as connection:
+        assert differences(connection) == []
+
+
+def test_migrate_refuses_a_schema_of_a_newer_release(empty_database: Database) -> None:
+    with psycopg.connect(empty_database.admin_dsn) as admin:
+        admin.execute("create schema ledger")
+        admin.execute("create table ledger.alembic_version (version_num varchar(32) not null)")
+        admin.execute("insert into ledger.alembic_version values ('9999_future')")
+    run = run_program("migrate", SLICEPLANE_MIGRATE_URL=empty_database.admin_dsn)
+    assert_one_error_line(run, "the revision 9999_future", "use the release that migrated it")
+
+
+@pytest.mark.parametrize("words", [*((each,) for each in Program), ("issue-key", "admin")])
+def test_program_without_a_database_names_its_address_and_gives_advice(words: tuple[str, ...]) -> None:
+    run = run_program(*words, **UNREACHABLE_SERVERS)
+    assert_one_error_line(run, "app:***@127.0.0.1:1/ledger", "Connection refused", "Start PostgreSQL")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SLICEPLANE_DATABASE_URL", SECRET),
+        ("SLICEPLANE_DATABASE_URL", f"mysql://app:{SECRET}@127.0.0.1/ledger"),
+        ("SLICEPLANE_DATABASE_URL", f"postgresql://app:{SECRET}@127.0.0.1:port/ledger"),
+        ("SLICEPLANE_REDIS_URL", SECRET),
+        ("SLICEPLANE_REDIS_URL", f"http://app:{SECRET}@127.0.0.1"),
+        ("SLICEPLANE_LISTEN", "here"),
+        ("SLICEPLANE_LISTEN", "127.0.0.1:8080,127.0.0.1:65536"),
+        ("SLICEPLANE_QUEUE_PORT", "none"),
+    ],
+)
+def test_invalid_setting_is_named_without_its_secret_value(name: str, value: str) -> None:
+    assert_one_error_line(
+        run_program("api", **{**UNREACHABLE_SERVERS, name: value}),
+        f"{name}: ",
+        "Correct the environment variables",
+    )
+
+
+def test_api_on_a_database_without_schema_names_the_migration_command(empty_database: Database) -> None:
+    run = run_program(
+        "api", **{**UNREACHABLE_SERVERS, "SLICEPLANE_DATABASE_URL": database_url(empty_database)}
+    )
+    assert_one_error_line(run, "has no schema", "sliceplane-server migrate")
+
+
+def test_api_on_a_database_that_does_not_exist_names_it(database: Database) -> None:
+    url = sqlalchemy_url(database.server.app_dsn_of("nowhere")).render_as_string(hide_password=False)
+    assert_one_error_line(
+        run_program("api", **{**UNREACHABLE_SERVERS, "SLICEPLANE_DATABASE_URL": url}),
+        '"nowhere" does not exist',
+    )
+
+
+@pytest.fixture
+def empty_database(postgres_server: PostgresServer) -> Iterator[Database]:
+    """A database without a schema, on a server that has the application's role."""
+    name = f"empty_{uuid4().hex[:12]}"
+    with psycopg.connect(postgres_server.admin_dsn_of("postgres"), autocommit=True) as admin:
+        admin.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+        try:
+            yield Database(postgres_server, name)
+        finally:
+            admin.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def taken_address() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        yield f"127.0.0.1:{holder.getsockname()[1]}"
+
+
+def test_api_on_an_address_in_use_names_the_address(
+    database: Database, tmp_path: Path, taken_address: str
+) -> None:
+    settings = {
+        **UNREACHABLE_SERVERS,
+        "SLICEPLANE_DATABASE_URL": database_url(database),
+        "SLICEPLANE_SIGNING_KEY_FILE": str(ensure_signing_key(tmp_path / "key.pem")),
+        "SLICEPLANE_LISTEN": taken_address,
+    }
+    assert_one_error_line(
+        run_program("api", **settings), taken_address, "Address already in use", "SLICEPLANE_LISTEN"
+    )
+
+
+@pytest.mark.parametrize("program", ["api", "dispatcher"])
+def test_program_without_a_signing_key_names_the_setting(database: Database, program: str) -> None:
+    settings = {**UNREACHABLE_SERVERS, "SLICEPLANE_DATABASE_URL": database_url(database)}
+    assert_one_error_line(run_program(program, **settings), "SLICEPLANE_SIGNING_KEY_FILE is not set")

@@ -1,0 +1,216 @@
+"""`/readyz` and `/v1/status`: each part of the control plane with its measurements, and 503 unless all are ok."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from control_plane.api.health import CHECKS, LONGEST_LAG_SECONDS, judged
+from control_plane.commands.access import issue_key
+from control_plane.programs import SERVER
+from control_plane.settings import Settings
+from control_plane.wiring import plane
+from deploy.embedded.children import Child, installed_program
+from deploy.embedded.postgres import PostgresServer
+from tests.api.api_process import api_process
+from tests.api.node import admit, allocate, batch, register_node, survey
+from tests.servers.plane import ADMIN_KEY, RunningPlane, settings_for
+from tests.servers.postgres import cloned
+from tests.waiting import until
+
+
+def readiness(plane: RunningPlane, check: str = "") -> tuple[int, dict[str, dict[str, Any]]]:
+    """Return the status code of `/readyz`, and each check by its name."""
+    answer = httpx.get(f"{plane.url}/readyz{check}", timeout=20)
+    assert (answer.json()["status"] == "ready") is (answer.status_code == 200)
+    return answer.status_code, {each["name"]: each for each in answer.json()["checks"]}
+
+
+def is_ready(plane: RunningPlane) -> bool:
+    return readiness(plane)[0] == 200
+
+
+def await_checks(plane: RunningPlane, **statuses: str) -> dict[str, dict[str, Any]]:
+    """Wait until the named checks have these statuses and all others are ok, and return the checks.
+
+    On a busy machine a follower may lose its leadership for a moment, so no single answer is decisive.
+    """
+    wanted = {**dict.fromkeys(CHECKS, "ok"), **statuses}
+    found: list[dict[str, dict[str, Any]]] = []
+
+    def checks_match() -> bool:
+        code, checks = readiness(plane)
+        found[:] = [checks]
+        statuses_match = {name: check["status"] for name, check in checks.items()} == wanted
+        return statuses_match and code == (503 if statuses else 200)
+
+    until(checks_match, f"the checks are {wanted}")
+    return found[0]
+
+
+def summary(plane: RunningPlane) -> dict[str, Any]:
+    with plane.client() as client:
+        return dict(client.get("/status").json())
+
+
+def test_ready_control_plane_shows_every_check_with_its_measurements(running_plane: RunningPlane) -> None:
+    checks = await_checks(running_plane)
+
+    assert [*checks] == ["postgres", "redis", "dispatcher", "projector"]
+    assert all(checks[name]["latency_ms"] > 0 for name in ("postgres", "redis"))
+    assert all(checks[name]["leads"] is True for name in ("dispatcher", "projector"))
+    assert all(checks[name]["lag_seconds"] < LONGEST_LAG_SECONDS for name in ("dispatcher", "projector"))
+
+
+def test_readiness_without_redis_names_it_and_leaves_the_other_checks_ok(running_plane: RunningPlane) -> None:
+    running_plane.redis.process.kill()
+    running_plane.redis.process.wait()
+
+    checks = await_checks(running_plane, redis="failed")
+
+    assert "no order reaches a node" in checks["redis"]["message"]
+    assert readiness(running_plane, "/postgres")[0] == 200
+    assert readiness(running_plane, "/redis")[0] == 503
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "check"),
+    [("dispatcher", "dispatcher"), ("allocations", "projector"), ("holdings", "projector")],
+)
+def test_follower_that_lags_is_not_ready_until_it_catches_up(
+    running_plane: RunningPlane, checkpoint: str, check: str
+) -> None:
+    await_checks(running_plane)
+    with psycopg.connect(running_plane.database.admin_dsn) as holding:
+        holding.execute("select from read.checkpoint where name = %s for update", [checkpoint])
+        register_node(running_plane, "n1")
+        age = f"interval '{LONGEST_LAG_SECONDS + 30} seconds'"
+        running_plane.rows(
+            f"update ledger.event set recorded_at = recorded_at - {age} where type = 'node.registered' returning 1"
+        )
+
+        def is_late() -> bool:
+            code, checks = readiness(running_plane)
+            late = checks[check]
+            figures = late["behind"] >= 1 and late["lag_seconds"] > LONGEST_LAG_SECONDS
+            return code == 503 and figures and f"the {check} is" in late["message"]
+
+        until(is_late, "the lag is reported")
+    until(lambda: is_ready(running_plane), "the follower caught up")
+
+
+@contextmanager
+def unfollowed_api(server: PostgresServer, other: RunningPlane, folder: Path) -> Iterator[RunningPlane]:
+    """Run an API on a new database without dispatcher and projector, with the Redis of another control plane."""
+    with cloned(server) as database:
+        known = other.settings
+        redis = known.redis_url.get_secret_value()
+        settings = settings_for(database, redis, 0, known.queue_port, known.signing_key_file)
+        asyncio.run(_issue_key(settings))
+        with api_process(replace(other, settings=settings, database=database), folder / "api.log") as api:
+            yield api.plane
+
+
+async def _issue_key(settings: Settings) -> None:
+    async with plane(settings, pool=1) as made:
+        await made.handle(issue_key("test", "admin", sha256(ADMIN_KEY.encode()).hexdigest()))
+
+
+def test_follower_without_a_leader_is_not_ready_until_a_process_becomes_leader(
+    postgres_server: PostgresServer, running_plane: RunningPlane, tmp_path: Path
+) -> None:
+    with unfollowed_api(postgres_server, running_plane, tmp_path) as there, ExitStack() as opened:
+        environment = {
+            "SLICEPLANE_DATABASE_URL": there.settings.database_url.get_secret_value(),
+            "SLICEPLANE_REDIS_URL": there.settings.redis_url.get_secret_value(),
+            "SLICEPLANE_SIGNING_KEY_FILE": str(there.settings.signing_key_file),
+        }
+        code, checks = readiness(there)
+        assert code == 503
+        for name in ("dispatcher", "projector"):
+            assert (checks[name]["status"], checks[name]["leads"]) == ("failed", False)
+            assert f"{SERVER} {name}" in checks[name]["message"]
+        followers = [
+            Child(name, installed_program(SERVER, name), tmp_path / f"{name}.log", environment)
+            for name in ("dispatcher", "projector")
+        ]
+        for follower in followers:
+            opened.callback(follower.stop)
+            follower.start()
+        until(lambda: is_ready(there), "both followers lead")
+        followers[0].stop()
+        await_checks(there, dispatcher="failed")
+
+
+def test_unknown_readiness_check_is_refused_with_the_names_of_all_checks(running_plane: RunningPlane) -> None:
+    answer = httpx.get(f"{running_plane.url}/readyz/moon", timeout=20)
+    assert answer.status_code == 404
+    assert "choose one of postgres, redis, dispatcher, projector" in answer.json()["detail"]
+
+
+def test_readiness_without_postgres_shows_the_followers_as_unknown(running_plane: RunningPlane) -> None:
+    await_checks(running_plane)
+    name = running_plane.database.name
+    server = psycopg.conninfo.make_conninfo(running_plane.database.admin_dsn, dbname="postgres")
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(f'alter database "{name}" with allow_connections false')
+        try:
+            running_plane.database.cut()
+            await_checks(running_plane, postgres="failed", dispatcher="unknown", projector="unknown")
+        finally:
+            admin.execute(f'alter database "{name}" with allow_connections true')
+    until(lambda: is_ready(running_plane), "the control plane is back")
+
+
+def test_status_counts_nodes_by_state_and_drift_and_tasks_that_need_attention(
+    running_plane: RunningPlane,
+) -> None:
+    assert summary(running_plane)["nodes"] == {}
+    register_node(running_plane, "n2")
+    node = admit(running_plane, "n1")
+    noticed = {"slot": None, "kind": "uplink.lost", "desired": "a default route", "observed": "none"}
+    drift = [{**noticed, "since": "2026-03-01T12:00:00Z"}]
+    report = batch("5f5ae5b2-3a7d-4a3e-9d8b-0d5b7a0f6c11", (1, survey(drift=drift)))
+    assert node.post("/reports", json=report).is_success
+
+    found = summary(running_plane)
+
+    assert found["nodes"] == {"enrolled": 1, "registered": 1}
+    assert found["drift"] == {"open": 1, "blocking": 1}
+    assert found["tasks"] == {"failed": 0, "poisoned": 0, "refused": 0, "expired": 0, "parked": 0}
+    running_plane.rows("update work.node_seen set seen_at = seen_at - interval '1 hour' returning 1")
+    assert summary(running_plane)["nodes"] == {"registered": 1, "unreachable": 1}
+
+
+def test_status_counts_failed_tasks(running_plane: RunningPlane) -> None:
+    admit(running_plane, "n1")
+    assert allocate(running_plane).status_code == 202
+    failed = "update work.task set state = 'failed' where kind = 'slice.apply' returning 1"
+    until(lambda: len(running_plane.rows(failed)) == 1, "the order is derived")
+    assert summary(running_plane)["tasks"]["failed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("lag", "ok"), [(0.0, True), (LONGEST_LAG_SECONDS, True), (LONGEST_LAG_SECONDS + 1, False)]
+)
+def test_follower_is_ready_only_within_the_maximum_lag(lag: float, ok: bool) -> None:
+    assert judged("projector", leads=True, behind=3, lag_seconds=lag, error=None).ok is ok
+
+
+def test_follower_stopped_by_an_event_is_not_ready_and_names_the_event() -> None:
+    check = judged(
+        "projector",
+        leads=True,
+        behind=3,
+        lag_seconds=0.0,
+        error="holdings is stopped by the event at position 7",
+    )
+    assert check.ok is False
+    assert "position 7" in check.message

@@ -1,0 +1,198 @@
+"""An invalid request is refused with every reason at once, as problem+json, and changes nothing."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from control_plane.api.requests.body_limit import MOST_BYTES
+from tests.servers.plane import RunningPlane
+
+GOOD = {
+    "sku": "lab.small",
+    "ssh_authorized_keys": [
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHcl9zYpCQlBTb2vG1mW0K7f2LJkYH4wqQ2s5oE3c1aV"
+    ],
+}
+EVERYTHING_WRONG = {
+    "sku": "h900.huge",
+    "network_mode": "fabric-only",
+    "image": "no-such-image",
+    "ssh_authorized_keys": ["ssh-rsa not-base64"],
+    "lease_seconds": "an hour",
+    "not_a_field": 1,
+}
+
+
+def codes(answer: httpx.Response) -> set[str]:
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["request_id"] == answer.headers["x-request-id"]
+    return {reason["code"] for reason in answer.json()["reasons"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code"),
+    [
+        ({"sku": "h900.huge"}, 404, "unknown_sku"),
+        ({"image": "no-such-image"}, 404, "unknown_image"),
+        ({"network_mode": "fabric-only"}, 409, "fabric_only_refused"),
+        ({"network_mode": "overlay"}, 409, "network_mode_not_offered"),
+        ({"network_mode": "pigeon"}, 422, "unknown_network_mode"),
+        ({"ssh_authorized_keys": ["ssh-rsa not-base64"]}, 422, "invalid_value"),
+        ({"ssh_authorized_keys": []}, 422, "too_short"),
+        ({"not_a_field": 1}, 422, "unknown_field"),
+        ({"lease_seconds": "an hour"}, 422, "wrong_type"),
+        ({"lease_seconds": True}, 422, "wrong_type"),
+        ({"slot_count": 0}, 422, "out_of_range"),
+        ({"project": "Not A Name"}, 422, "invalid_value"),
+        ({}, 409, "no_capacity"),
+    ],
+)
+def test_invalid_allocation_request_is_refused_with_its_status_and_reason(
+    shared_plane: RunningPlane, change: dict[str, Any], status: int, code: str
+) -> None:
+    before = shared_plane.rows("select max(position) from ledger.event")
+    answer = shared_plane.client().post("/allocations", json=GOOD | change)
+    assert answer.status_code == status
+    assert codes(answer) == {code}
+    assert shared_plane.rows("select max(position) from ledger.event") == before
+
+
+@pytest.mark.parametrize(("count", "what"), [(1, "a free slot"), (3, "3 free slots")])
+def test_allocation_request_without_capacity_names_the_missing_slots(
+    shared_plane: RunningPlane, count: int, what: str
+) -> None:
+    answer = shared_plane.client().post("/allocations", json={**GOOD, "slot_count": count})
+    [reason] = answer.json()["reasons"]
+    assert reason["message"] == f"no schedulable node has {what} of SKU {GOOD['sku']}"
+
+
+def test_allocation_request_with_several_errors_is_refused_with_every_reason(
+    shared_plane: RunningPlane,
+) -> None:
+    answer = shared_plane.client().post("/allocations", json=EVERYTHING_WRONG)
+    assert answer.status_code == 422
+    assert codes(answer) == {
+        "unknown_sku",
+        "unknown_image",
+        "fabric_only_refused",
+        "invalid_value",
+        "wrong_type",
+        "unknown_field",
+    }
+    assert {reason["field"] for reason in answer.json()["reasons"]} == {
+        "/sku",
+        "/image",
+        "/network_mode",
+        "/ssh_authorized_keys/0",
+        "/lease_seconds",
+        "/not_a_field",
+    }
+
+
+def test_error_about_a_wrong_type_does_not_repeat_the_value(shared_plane: RunningPlane) -> None:
+    secret = "a-token-in-the-wrong-place"
+    wrong = GOOD | {"lease_seconds": secret, "slot_count": 1.5, "labels": [secret]}
+    answer = shared_plane.client().post("/allocations", json=wrong)
+    assert {each["field"]: each["message"] for each in answer.json()["reasons"]} == {
+        "/lease_seconds": "must be an integer, not a string",
+        "/slot_count": "must be an integer, not a number",
+        "/labels": "must be an object, not a list",
+    }
+    assert secret not in answer.text
+    assert "/lease_seconds: must be an integer, not a string" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 422),
+        (b"[]", 422),
+        (b"null", 422),
+        (b'"\\ud800"', 422),
+        (b"1e999", 422),
+        (b"{", 400),
+        (b"\xff\xfe", 400),
+        (b"[" * 100_000, 400),
+        (b"[" * 900 + b"]" * 900, 422),
+    ],
+)
+def test_body_that_is_not_a_json_object_is_refused(
+    shared_plane: RunningPlane, body: bytes, status: int
+) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = shared_plane.client().post("/allocations", content=body, headers=headers)
+    assert answer.status_code == status
+    assert codes(answer)
+    assert "pydantic" not in answer.text.lower()
+
+
+def test_body_larger_than_the_limit_is_refused_on_every_route(
+    shared_plane: RunningPlane,
+) -> None:
+    for path in ("agent/enroll", "agent/reports", "allocations"):
+        answer = httpx.post(f"{shared_plane.url}/v1/{path}", content=iter([b"x" * MOST_BYTES, b"x"]))
+        assert (answer.status_code, codes(answer)) == (413, {"content_too_large"})
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/allocations/nonsense", 404),
+        ("/allocations/alc-00000000000000000000000000", 404),
+        ("/nodes/NOT-A-NODE", 404),
+        ("/nodes/not-registered", 404),
+        ("/allocations?cursor=x", 422),
+        ("/allocations?limit=0", 422),
+        ("/slots?cursor=lab-a", 422),
+        ("/nodes?cursor=NOT-A-NODE", 422),
+        ("/allocations?project=%00", 422),
+        ("/slots?node=%00", 422),
+        ("/events?after=-1", 422),
+        ("/no-such-route", 404),
+    ],
+)
+def test_invalid_name_or_cursor_is_refused(shared_plane: RunningPlane, path: str, status: int) -> None:
+    answer = shared_plane.client().get(path)
+    assert answer.status_code == status
+    assert codes(answer)
+
+
+@pytest.mark.parametrize("path", ["/nodes?att=position:1&sort=name", "/skus?att=1&sort=name"])
+def test_unknown_query_parameters_are_refused_and_all_named(shared_plane: RunningPlane, path: str) -> None:
+    answer = shared_plane.client().get(path)
+    assert answer.status_code == 422
+    assert codes(answer) == {"unknown_parameter"}
+    assert all(f"'{name}'" in answer.json()["detail"] for name in ("att", "sort"))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "header", "value"),
+    [
+        ("GET", "/events/watch", "Last-Event-ID", "9" * 5000),
+        ("GET", "/events/watch", "Last-Event-ID", "the last"),
+        ("POST", "/allocations", "Idempotency-Key", "k" * 256),
+        ("POST", "/allocations", "Idempotency-Key", ""),
+    ],
+)
+def test_invalid_request_header_is_refused(
+    shared_plane: RunningPlane, method: str, path: str, header: str, value: str
+) -> None:
+    answer = shared_plane.client(**{header: value}).request(method, path, json=GOOD)
+    assert answer.status_code == 422
+    assert codes(answer)
+
+
+def test_request_without_a_valid_api_key_is_refused_with_401(shared_plane: RunningPlane) -> None:
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic eDp5"}):
+        answer = httpx.get(f"{shared_plane.url}/v1/allocations", headers=headers)
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert codes(answer)
+
+
+def test_agent_request_without_a_valid_credential_is_refused_with_401(shared_plane: RunningPlane) -> None:
+    for token in ("lab-a:guess", "lab-a", ":", "Not/A/Node:x"):
+        headers = {"Authorization": f"Bearer {token}"}
+        answer = httpx.post(f"{shared_plane.url}/v1/agent/desired-state", json={}, headers=headers)
+        assert answer.status_code == 401

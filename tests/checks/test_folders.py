@@ -1,0 +1,15 @@
+"""The size of folders: a reader can survey the modules of one folder."""
+
+from collections import Counter
+
+from tests.checks.files import ROOT, python_files
+
+MAX_MODULES = 25
+
+
+def test_no_folder_has_more_modules_than_a_reader_can_survey() -> None:
+    modules = Counter(path.parent for path in python_files() if path.name != "__init__.py")
+    crowded = {
+        str(folder.relative_to(ROOT)): count for folder, count in modules.items() if count > MAX_MODULES
+    }
+    assert crowded == {}

@@ -1,0 +1,43 @@
+"""Documents and code name the control plane's programs as they are installed."""
+
+import re
+
+from control_plane.__main__ import HELP
+from control_plane.programs import PURPOSES, SERVER, Program
+from tests.checks.files import ROOT, place, repository_files, text_lines
+
+COMMAND = re.compile(rf"{SERVER} ([a-z][a-z-]*)")
+# The words are joined from parts, so that this file does not match its own pattern.
+MODULE = re.compile(r"python3? -m " + r"(control_plane|node_agent)\b(?!\.)")
+
+
+def test_help_lists_every_program_with_its_purpose() -> None:
+    listed = dict(line.strip().split(maxsplit=1) for line in HELP.splitlines() if line.startswith("  "))
+    assert {name: listed.get(name) for name in Program} == PURPOSES
+
+
+def test_parts_table_of_the_architecture_page_lists_every_program() -> None:
+    rows = re.findall(rf"^\| `{SERVER} ([a-z-]+)`", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE)
+    assert rows == [*Program]
+
+
+def test_documents_name_only_commands_that_the_server_has() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    unknown = [
+        f"{place(page, number)}: {command}"
+        for page in pages
+        for number, line in enumerate(text_lines(page), start=1)
+        for command in COMMAND.findall(line)
+        if f"\n  {command} " not in HELP
+    ]
+    assert unknown == []
+
+
+def test_no_file_starts_a_program_as_a_module_instead_of_its_installed_name() -> None:
+    found = [
+        place(path, number)
+        for path in repository_files()
+        for number, line in enumerate(text_lines(path), start=1)
+        if MODULE.search(line)
+    ]
+    assert found == []

@@ -1,0 +1,33 @@
+"""Every kind of attack of P18 by its victim, with the guards that stop it.
+
+`neighbour`: Bob's port, and Bob's lease. `gateway`: the bridge's own device with the gateway's address, and its ARP
+table. `host`: its services on all its addresses, its other links and what leaves by them, and its end of Alice's tap;
+with the userspace datapath, the host's own stack receives the frames of the tap as well.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from tests.contract.network.traffic.attacks import Attack, Kind, Victim
+from tests.contract.network.traffic.isolation import LINKS, PORTS
+from tests.contract.network.traffic.spoofing import DHCP, DISCOVERY, SPOOFING
+
+ATTACKS: Final[Mapping[str, Attack]] = {
+    attack.name: attack for attack in (*SPOOFING, *DISCOVERY, *DHCP, *LINKS, *PORTS)
+}
+
+_LEASES: Final = "it is done to a lease, and leases are slices': a neighbour's, or one's own to give"
+_BETWEEN: Final = "it is what one slice does to another"
+NO_MEANING: Final[Mapping[tuple[Kind, Victim], str]] = {
+    ("DHCP release", "gateway"): _LEASES,
+    ("DHCP release", "host"): _LEASES,
+    ("DHCP decline", "gateway"): _LEASES,
+    ("DHCP decline", "host"): _LEASES,
+    ("east-west", "gateway"): _BETWEEN,
+    ("east-west", "host"): _BETWEEN,
+    ("hairpin", "gateway"): _BETWEEN,
+    ("hairpin", "host"): _BETWEEN,
+    ("host port", "neighbour"): "a neighbour's ports are reached east-west or by hairpin",
+    ("BPDU", "host"): "no bridge of the host has a slice's link as its port, and only IP is routed",
+    ("other protocol", "host"): "its stack takes IP and ARP alone, and only IP is routed",
+}

@@ -1,0 +1,193 @@
+"""Fail-closed behaviour (P19): probes every ten milliseconds leak nothing while slices are plugged in, and while the
+switch is killed and restarted; all legitimate traffic passes afterwards.
+"""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Final
+
+import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet
+
+from node_agent.aspects.foreign import STANDALONE
+from node_agent.host.slices import HostUnreadable, SliceNetwork
+from node_agent.lab.lab import Lab, LabNode
+from node_agent.packets.rules import ACCEPT, FROM_SLICES, INTO_SLICES, NODE, OUT_OF_SLICES, Change, rule
+from tests.agent.eventually import eventually
+from tests.contract.network.hosts import Host, aspects_of, gateway_of
+from tests.contract.network.probes import (
+    GATEWAY_MAC,
+    WORLD,
+    Received,
+    Sent,
+    leaked,
+    listening,
+    probes,
+    probing,
+)
+from tests.contract.network.slices import GATEWAY, NETWORK, network, run, slice_on
+from tests.contract.network.traffic.wire import Capture, Wire, arp_request, is_arp_reply
+
+pytestmark = pytest.mark.node
+ALICE, BOB = network(0), network(1)
+ROUNDS: Final = 5
+FLOOR: Final = 10
+"""How many rounds of probes make sure that one round was sent in the meantime."""
+FORGED: Final = 0x77
+"""A cookie that belongs to no slot."""
+DENYING: Final = (FROM_SLICES, OUT_OF_SLICES, INTO_SLICES)
+
+
+@pytest.fixture
+def node(lab: Lab) -> LabNode:
+    return lab.node("lab-b")
+
+
+@pytest.fixture
+def host(node: LabNode) -> Iterator[Host]:
+    from tests.contract.network.lab_host import real_host
+
+    with real_host(node, NETWORK) as host:
+        run(gateway_of(host).to_apply())
+        yield host
+        for slot in (ALICE, BOB):
+            unplug(host, slot)
+
+
+@pytest.fixture
+def at_host(host: Host) -> Iterator[Received]:
+    with listening(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as received:
+        yield received
+
+
+def unplug(host: Host, slot: SliceNetwork) -> None:
+    for aspect in reversed(aspects_of(host)):
+        run(aspect.to_remove(slot))
+
+
+def frames_before_answer(wire: Wire, slot: SliceNetwork) -> list[Packet]:
+    """Return all frames that arrived before the gateway's answer."""
+    before: list[Packet] = []
+
+    def is_answer(frame: Packet) -> bool:
+        before.append(frame)
+        return is_arp_reply(frame)
+
+    assert wire.ask(arp_request(GATEWAY, mac=slot.mac, own=slot.ip), is_answer) is not None
+    return before
+
+
+def frames_before_own(uplink: Capture, wire: Wire, slot: SliceNetwork) -> list[Packet]:
+    """Return all frames that left by the uplink before an allowed packet of the slice did."""
+    wire.send(Ether(src=slot.mac, dst=GATEWAY_MAC) / IP(src=slot.ip, dst=WORLD) / UDP(dport=7) / b"own")
+    return uplink.until(lambda frame: UDP in frame and bytes(frame[UDP].payload)[:3] == b"own")
+
+
+@contextmanager
+def plugged(host: Host, slot: SliceNetwork) -> Iterator[Wire]:
+    """Plug in the slice step by step; its tap is held open as soon as it exists."""
+    with plugged_and_probing(host, slot, ()) as (wire, _):
+        yield wire
+
+
+@contextmanager
+def plugged_and_probing(
+    host: Host, slot: SliceNetwork, frames: tuple[Packet, ...]
+) -> Iterator[tuple[Wire, Sent]]:
+    """Plug in the slice step by step, and send these frames as soon as its tap exists."""
+    steps = (step for aspect in aspects_of(host) for step in aspect.to_apply(slice_on(slot)))
+    first = next(steps)
+    assert first.name == "link.add_tap"
+    first.run()
+    with Wire(slot.tap) as wire, probing(wire, frames) as sent:
+        for step in steps:
+            step.run()
+        yield wire, sent
+
+
+def await_more_rounds(sent: Sent) -> None:
+    before = sent.rounds
+    eventually(lambda: sent.rounds >= before + FLOOR)
+
+
+def test_nothing_reaches_a_slice_while_it_is_plugged_in(host: Host) -> None:
+    with plugged_and_probing(host, ALICE, probes(ALICE, BOB)) as (_, sent):
+        for _ in range(ROUNDS):
+            before = sent.rounds
+            with plugged(host, BOB) as bob:
+                assert sent.rounds > before, "no probe was sent meanwhile"
+                await_more_rounds(sent)
+                assert leaked(frames_before_answer(bob, BOB)) == set()
+            unplug(host, BOB)
+
+
+def test_no_forbidden_probe_leaves_a_slice_while_it_is_plugged_in(host: Host, at_host: Received) -> None:
+    with plugged(host, ALICE) as alice, Capture("uplink0") as uplink:
+        for _ in range(ROUNDS):
+            with plugged_and_probing(host, BOB, probes(BOB, ALICE)) as (bob, sent):
+                assert sent.rounds > 0, "no probe was sent meanwhile"
+                await_more_rounds(sent)
+                assert leaked(frames_before_answer(bob, BOB)) == set()
+                assert leaked(frames_before_answer(alice, ALICE)) == set()
+            unplug(host, BOB)
+        assert leaked(frames_before_own(uplink, alice, ALICE)) == set()
+        assert leaked(at_host()) == set()
+
+
+def test_nothing_leaks_while_the_switch_is_killed_and_restarted(
+    host: Host, node: LabNode, at_host: Received
+) -> None:
+    with (
+        plugged_and_probing(host, ALICE, probes(ALICE, BOB)) as (_, sent),
+        plugged(host, BOB) as bob,
+        Capture("uplink0") as uplink,
+    ):
+        await_more_rounds(sent)
+        assert leaked(frames_before_answer(bob, BOB)) == set()
+        before = sent.rounds
+        node.kill("ovs-vswitchd")
+        eventually(lambda: is_repaired(host))
+        assert sent.rounds >= before + FLOOR, "no probe was sent meanwhile"
+        await_more_rounds(sent)
+        assert leaked(frames_before_answer(bob, BOB)) == set()
+        assert leaked(frames_before_own(uplink, bob, BOB)) == set()
+        assert leaked(at_host()) == set()
+
+
+def test_every_probe_arrives_when_the_bridge_and_the_gateway_are_open(host: Host, at_host: Received) -> None:
+    """Without this test, probes that never arrive would prove nothing."""
+    with (
+        plugged_and_probing(host, ALICE, probes(ALICE, BOB)) as (_, sent),
+        plugged(host, BOB) as bob,
+        Capture("uplink0") as uplink,
+    ):
+        assert leaked(frames_before_answer(bob, BOB)) == set()
+        host.switch.set_flows(NETWORK.bridge, FORGED, frozenset({replace(STANDALONE, priority=900)}))
+        host.filter.change(Change(insert=tuple(rule("inet", chain, NODE, ACCEPT) for chain in DENYING)))
+        await_more_rounds(sent)
+        assert leaked(frames_before_answer(bob, BOB)) >= {
+            "to the neighbour's MAC",
+            "by the gateway",
+            "by broadcast",
+        }
+        assert "with the neighbour's address" in leaked(frames_before_own(uplink, bob, BOB))
+        assert leaked(at_host()) == {"to the host"}
+    run(gateway_of(host).to_apply())
+
+
+def is_repaired(host: Host) -> bool:
+    """Run one survey; return whether there was nothing left to do."""
+    with suppress(HostUnreadable):
+        done = run(gateway_of(host).to_apply())
+        done += [
+            name
+            for slot in (ALICE, BOB)
+            for aspect in aspects_of(host)
+            for name in run(aspect.to_apply(slice_on(slot)))
+        ]
+        return done == []
+    return False

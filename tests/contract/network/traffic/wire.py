@@ -1,0 +1,156 @@
+"""A guest's end of a tap: raw frames in and out, as a tenant that ignores every rule would send them."""
+
+import fcntl
+import os
+import select
+import socket
+import struct
+from collections.abc import Callable
+from time import monotonic
+from types import TracebackType
+from typing import Final, Self
+
+from scapy.layers.dhcp import BOOTP, DHCP
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import ARP, Ether
+from scapy.packet import Packet
+
+from events.values import Ipv4Address
+
+BROADCAST: Final = "ff:ff:ff:ff:ff:ff"
+_TUNSETIFF: Final = 0x400454CA
+_SIOCGIFHWADDR: Final = 0x8927
+_IFF_TAP, _IFF_NO_PI = 0x0002, 0x1000
+
+
+class Wire:
+    """A tap that is opened as a machine opens it. Its carrier is up while a process holds it open."""
+
+    def __init__(self, tap: str) -> None:
+        self._file = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+        fcntl.ioctl(self._file, _TUNSETIFF, struct.pack("16sH22x", tap.encode(), _IFF_TAP | _IFF_NO_PI))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._file)
+
+    def send(self, frame: Packet) -> None:
+        os.write(self._file, bytes(frame))
+
+    def receive(self, wanted: Callable[[Packet], bool], seconds: float = 2.0) -> Packet | None:
+        """Return the first frame for which `wanted` is true, or None when none arrives within so many seconds."""
+        ends = monotonic() + seconds
+        while (left := ends - monotonic()) > 0:
+            if select.select([self._file], [], [], left)[0]:
+                frame = Ether(os.read(self._file, 65536))
+                if wanted(frame):
+                    return frame
+        return None
+
+    def until(self, last: Callable[[Packet], bool]) -> list[Packet]:
+        """Return all frames that arrive before the first for which `last` is true; fail when that does not arrive."""
+        before: list[Packet] = []
+
+        def is_last(frame: Packet) -> bool:
+            before.append(frame)
+            return last(frame)
+
+        assert self.receive(is_last, seconds=5.0) is not None, "the last frame did not arrive"
+        return before[:-1]
+
+    def ask(self, frame: Packet, wanted: Callable[[Packet], bool]) -> Packet | None:
+        """Send until answered: OVS needs a moment to detect that the tap has a carrier."""
+        for _ in range(30):
+            self.send(frame)
+            if (answer := self.receive(wanted, seconds=0.1)) is not None:
+                return answer
+        return None
+
+
+class FarEnd(Wire):
+    """The end of a link that is not a tap: frames in and out at the other end of a veth pair, for instance."""
+
+    def __init__(self, link: str) -> None:
+        end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
+        end.bind((link, 0))
+        self._file = end.detach()
+
+
+class Capture:
+    """A capture of the frames that pass a link of the node in both directions."""
+
+    def __init__(self, link: str) -> None:
+        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
+        self._socket.bind((link, 0))
+        self._socket.settimeout(5.0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def until(self, last: Callable[[Packet], bool]) -> list[Packet]:
+        """Return all frames that pass before the first for which `last` is true; time out when that does not pass."""
+        before: list[Packet] = []
+        while not last(frame := Ether(self._socket.recv(65536))):
+            before.append(frame)
+        return before
+
+
+def hardware_address(link: str) -> str:
+    """Return the MAC of the host's end (netdevice(7), SIOCGIFHWADDR)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        answer = fcntl.ioctl(any_socket, _SIOCGIFHWADDR, struct.pack("16s16x8x", link.encode()))
+    return answer[18:24].hex(":")
+
+
+def arp_request(ip: str, *, mac: str, own: str) -> Packet:
+    return Ether(src=mac, dst=BROADCAST) / ARP(op=1, hwsrc=mac, psrc=own, pdst=ip)
+
+
+def is_arp_reply(frame: Packet) -> bool:
+    return ARP in frame and frame[ARP].op == 2
+
+
+def dhcp(
+    kind: str,
+    *,
+    mac: str,
+    chaddr: str | None = None,
+    flags: int = 0,
+    ciaddr: str = "0.0.0.0",
+    client_id: bytes | None = None,
+    **options: str,
+) -> Packet:
+    """Return a DHCP message as a client broadcasts it; `chaddr` is the MAC that the lease is for."""
+    words = [("message-type", kind), *options.items(), *([("client_id", client_id)] if client_id else [])]
+    hardware = bytes.fromhex((chaddr or mac).replace(":", ""))
+    return (
+        Ether(src=mac, dst=BROADCAST)
+        / IP(src="0.0.0.0", dst="255.255.255.255")
+        / UDP(sport=68, dport=67)
+        / BOOTP(chaddr=hardware, xid=0x5C1CE, flags=flags, ciaddr=ciaddr)
+        / DHCP(options=[*words, "end"])
+    )
+
+
+def is_dhcp(kind: int) -> Callable[[Packet], bool]:
+    return lambda frame: DHCP in frame and ("message-type", kind) in frame[DHCP].options
+
+
+def lease(wire: Wire, mac: str, flags: int = 0, client_id: bytes | None = None) -> Ipv4Address | None:
+    """Send a discover and a request; return the address that was acknowledged, or None."""
+    offer = wire.ask(dhcp("discover", mac=mac, flags=flags, client_id=client_id), is_dhcp(2))
+    if offer is None:
+        return None
+    wanted = offer[BOOTP].yiaddr
+    request = dhcp("request", mac=mac, flags=flags, client_id=client_id, requested_addr=wanted)
+    ack = wire.ask(request, is_dhcp(5))
+    return Ipv4Address(ack[BOOTP].yiaddr) if ack is not None else None

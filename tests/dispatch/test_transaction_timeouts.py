@@ -1,0 +1,68 @@
+"""A call to a hanging Redis times out before Postgres ends the transaction around it, and a command with a transaction
+that Postgres ended runs again.
+"""
+
+import secrets
+import signal
+import time
+from ipaddress import IPv4Network
+from typing import Final
+
+import pytest
+import sqlalchemy as sa
+
+from control_plane.commands.nodes import register_node
+from control_plane.handle import Decision, Transaction
+from control_plane.origin import Origin
+from control_plane.queues.redis_nodes import RedisUnavailable, answers
+from control_plane.wiring import Plane
+from deploy.embedded import redis as embedded
+from events.values import NodeId, new_uuid
+from tests.dispatch.given import Given
+from tests.projections.eventually import eventually
+
+ORIGIN: Final = Origin("key:admin", "a test", new_uuid())
+
+
+async def test_two_calls_to_a_hanging_redis_time_out_before_the_idle_transaction_timeout(
+    made: Plane, given: Given, redis_server: embedded.RedisServer
+) -> None:
+    """The task sender makes two calls in one transaction: find orders, then withdraw them."""
+    [(idle,)] = given.rows(
+        "select substring(each from '=(.*)s')::int from pg_roles, unnest(rolconfig) as each"
+        " where rolname = 'sliceplane_app' and each like 'idle_in_transaction%%'"
+    )
+    redis_server.process.send_signal(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        with pytest.raises(RedisUnavailable):
+            await answers(made.redis, [("PING",)])
+        waited = time.monotonic() - began
+    finally:
+        redis_server.process.send_signal(signal.SIGCONT)
+    assert 2 * waited < idle
+
+
+async def test_command_runs_again_after_postgres_ended_its_idle_transaction(
+    made: Plane, given: Given
+) -> None:
+    """Postgres ends the transaction of a process that was stopped, or paused with its machine, for too long."""
+    runs = 0
+    admit = register_node(NodeId("idle"), secrets.token_hex(16), ORIGIN, IPv4Network("10.200.0.0/16"))
+
+    async def idle_at_first(transaction: Transaction) -> Decision:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            conn = transaction.conn
+            server = await conn.scalar(sa.select(sa.func.pg_backend_pid()))
+            await conn.execute(sa.text("set local idle_in_transaction_session_timeout = '10ms'"))
+            await eventually(
+                lambda: not given.rows(f"select from pg_stat_activity where pid = {server}"),
+                "the server process has ended",
+            )
+        return await admit(transaction)
+
+    await made.handle(idle_at_first)
+    assert runs == 2
+    assert given.rows("select count(*) from ledger.event where type = 'node.registered'") == [(1,)]

@@ -1,0 +1,116 @@
+"""Every program refuses a server on which the ledger's guarantees do not hold, in one sentence."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from control_plane.programs import SERVER, Program
+from deploy.embedded.children import installed_program
+from deploy.embedded.postgres import PostgresServer, running_postgres
+from deploy.embedded.postgres_cluster import as_user, server_environment, server_user
+from tests.checks.files import ROOT
+from tests.servers.plane import settings_for
+from tests.servers.postgres import TEMPLATE, Database, server_folder
+from tests.waiting import until
+
+PROGRAMS = (*Program, "issue-key")
+
+pytestmark = [pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def preparing(postgres_programs: Path) -> Iterator[PostgresServer]:
+    """A server that accepts prepared transactions."""
+    settings = {"fsync": "off", "max_prepared_transactions": "5"}
+    with (
+        server_folder() as folder,
+        running_postgres(
+            folder / "pg", folder / "run", settings=settings, programs=postgres_programs
+        ) as server,
+    ):
+        yield server
+
+
+@pytest.fixture(scope="module")
+def standby(postgres_programs: Path) -> Iterator[PostgresServer]:
+    """A server that follows another."""
+    settings = {"fsync": "off"}
+    with (
+        server_folder() as folder,
+        running_postgres(
+            folder / "pg", folder / "run", settings=settings, programs=postgres_programs
+        ) as primary,
+    ):
+        copy = PostgresServer(folder / "copy", folder / "run2", settings=settings, programs=postgres_programs)
+        copy_of(primary, copy.folder, postgres_programs)
+        copy.start()
+        try:
+            yield copy
+        finally:
+            copy.stop()
+
+
+def copy_of(primary: PostgresServer, folder: Path, programs: Path) -> None:
+    """Make a base backup that continues as a standby, with the same passwords."""
+    user = server_user()
+    folder.mkdir(mode=0o700)
+    if user is not None:
+        shutil.chown(folder, user.pw_uid, user.pw_gid)
+    subprocess.run(
+        [*as_user(user), programs / "pg_basebackup", "--pgdata", folder / "data", "--write-recovery-conf",
+         "--checkpoint", "fast", "--no-sync", "--dbname", primary.admin_dsn_of("replication")],
+        check=True, cwd=folder, env=server_environment(programs),
+    )  # fmt: skip
+    shutil.copy(primary.folder / "secrets.json", folder / "secrets.json")
+
+
+def check_all_refuse(server: PostgresServer, reason: str) -> None:
+    """Check that each program prints one line that names the reason, and ends."""
+    programs = [started(program, server) for program in PROGRAMS]
+    try:
+        for program in programs:
+            output, errors = program.communicate(timeout=100)
+            (line,) = errors.splitlines()
+            assert line.startswith("This PostgreSQL server cannot be used for the ledger: ")
+            assert reason in line
+            assert (program.returncode, output) == (1, "")
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+
+
+def started(program: str, server: PostgresServer) -> subprocess.Popen[str]:
+    settings = settings_for(Database(server, TEMPLATE), "redis://127.0.0.1:1", port=0, queue_port=1)
+    named = ["alice"] if program == "issue-key" else []
+    return subprocess.Popen(
+        installed_program(SERVER, program, *named),
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={
+            "SLICEPLANE_DATABASE_URL": settings.database_url.get_secret_value(),
+            "SLICEPLANE_REDIS_URL": settings.redis_url.get_secret_value(),
+        },
+    )  # fmt: skip
+
+
+def test_every_program_refuses_a_server_with_prepared_transactions(preparing: PostgresServer) -> None:
+    check_all_refuse(preparing, "max_prepared_transactions is not 0")
+
+
+def test_every_program_refuses_a_standby(standby: PostgresServer) -> None:
+    check_all_refuse(standby, "it is a standby")
+
+
+def test_standby_of_these_tests_follows_its_primary(standby: PostgresServer) -> None:
+    with psycopg.connect(standby.admin_dsn, autocommit=True) as conn:
+        until(lambda: receives(conn), "the standby receives what its primary writes")
+
+
+def receives(conn: psycopg.Connection) -> bool:
+    return (
+        conn.execute("select 1 from pg_stat_wal_receiver where status = 'streaming'").fetchone() is not None
+    )

@@ -1,0 +1,108 @@
+"""Calls under a deadline: the answer, the error, or neither in time."""
+
+import threading
+from concurrent.futures import Future, wait
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from node_agent.drivers.deadlines import DeadlineExceeded, Deadlines
+
+
+def test_answer_within_the_deadline_is_returned() -> None:
+    assert Deadlines().within(5, lambda: 42) == 42
+
+
+def test_error_within_the_deadline_is_raised_unchanged() -> None:
+    def fails() -> None:
+        raise LookupError("gone")
+
+    with pytest.raises(LookupError, match="gone"):
+        Deadlines().within(5, fails)
+
+
+def test_timeout_error_of_the_call_itself_is_raised_unchanged() -> None:
+    def times_out() -> None:
+        raise TimeoutError("its own")
+
+    with pytest.raises(TimeoutError, match="its own"):
+        Deadlines().within(5, times_out)
+
+
+def test_caller_of_a_hanging_call_gets_deadline_exceeded_at_the_deadline() -> None:
+    answered = threading.Event()
+    with pytest.raises(DeadlineExceeded, match=r"no answer within 0\.05 s"):
+        Deadlines().within(0.05, answered.wait)
+    answered.set()
+
+
+def test_hanging_calls_are_limited_and_free_their_places_when_they_end() -> None:
+    answered, deadlines = threading.Event(), Deadlines(max_concurrent=2)
+    for _ in range(2):
+        with pytest.raises(DeadlineExceeded):
+            deadlines.within(0.05, answered.wait)
+    with pytest.raises(DeadlineExceeded, match="too many earlier calls hang"):
+        deadlines.within(0.05, lambda: 42)
+    answered.set()
+    assert deadlines.within(5, lambda: 42) == 42
+
+
+def test_deadline_of_a_call_counts_from_its_begin() -> None:
+    answered, deadlines = threading.Event(), Deadlines()
+    call = deadlines.begin(0.05, answered.wait)
+    with pytest.raises(DeadlineExceeded):
+        deadlines.within(0.1, answered.wait)
+    assert call.ends < monotonic()
+    with pytest.raises(DeadlineExceeded, match=r"no answer within 0\.05 s"):
+        call.result()
+    answered.set()
+
+
+def test_answer_within_the_deadline_is_returned_however_late_it_is_requested() -> None:
+    call = Deadlines().begin(0.0, lambda: 42)
+    wait([call.outcome])
+    assert call.result() == 42
+
+
+def test_call_is_refused_without_waiting_when_no_place_is_free() -> None:
+    answered, deadlines = threading.Event(), Deadlines(max_concurrent=1)
+    # Longer than a test may take: a call that waited would not pass late.
+    deadlines.begin(3600, answered.wait)
+    with pytest.raises(DeadlineExceeded, match="too many earlier calls hang"):
+        deadlines.begin(3600, lambda: 42)
+    answered.set()
+    assert deadlines.within(5, lambda: 42) == 42
+
+
+def test_answer_that_arrives_at_the_moment_of_the_deadline_is_returned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits, may_answer = Future[Any].result, threading.Event()
+
+    def waits_too_short(outcome: Future[Any], timeout: float | None = None) -> Any:
+        if timeout is None:
+            return waits(outcome)
+        may_answer.set()
+        waits(outcome)
+        raise TimeoutError
+
+    def answers() -> int:
+        may_answer.wait()
+        return 42
+
+    monkeypatch.setattr(Future, "result", waits_too_short)
+    assert Deadlines().within(5, answers) == 42
+
+
+def test_thread_that_cannot_be_started_occupies_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    deadlines = Deadlines(max_concurrent=1)
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        with pytest.raises(DeadlineExceeded, match="can't start new thread"):
+            deadlines.within(5, lambda: 42)
+    assert deadlines.within(5, lambda: 42) == 42

@@ -1,0 +1,56 @@
+"""Warnings of the agent that repeat: the first is written, and then one a minute with how many were dropped."""
+
+import pytest
+import structlog
+
+from node_agent.runtime.logs import RepeatsLimited
+
+
+class Log:
+    """The lines that a processor lets pass, at a time that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.limit = RepeatsLimited(60, lambda: self.now)
+
+    def write(self, method: str = "warning", /, **fields: object) -> dict[str, object] | None:
+        try:
+            return dict(self.limit(None, method, dict(fields)))
+        except structlog.DropEvent:
+            return None
+
+
+UNREADABLE = {"event": "host_unreadable", "reason": "libvirt: no answer"}
+
+
+def test_equal_warning_within_a_minute_is_dropped_and_counted_in_the_next_one() -> None:
+    log = Log()
+    assert log.write(**UNREADABLE) == UNREADABLE
+    for at in (1.0, 30.0, 59.9):
+        log.now = at
+        assert log.write(**UNREADABLE) is None
+    log.now = 60.0
+    assert log.write(**UNREADABLE) == {**UNREADABLE, "repeated": 3}
+    log.now = 120.0
+    assert log.write(**UNREADABLE) == UNREADABLE
+
+
+@pytest.mark.parametrize("changed", [{"reason": "ovs: no answer"}, {"slot": 1}, {"event": "slot_unreadable"}])
+def test_warning_with_another_reason_place_or_name_is_written(changed: dict[str, object]) -> None:
+    log = Log()
+    log.write(**UNREADABLE)
+    assert log.write(**UNREADABLE | changed) == UNREADABLE | changed
+
+
+@pytest.mark.parametrize("method", ["info", "error"])
+def test_line_that_is_not_a_warning_is_written_each_time(method: str) -> None:
+    log = Log()
+    assert [log.write(method, **UNREADABLE) for _ in range(3)] == [UNREADABLE] * 3
+
+
+def test_repetition_of_a_warning_that_many_others_followed_is_written() -> None:
+    log = Log()
+    log.write(**UNREADABLE)
+    for number in range(1000):
+        log.write(event="other", number=number)
+    assert log.write(**UNREADABLE) == UNREADABLE

@@ -1,0 +1,110 @@
+"""What a node reports about the PCI functions of its slots when its prerequisites are checked."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from events.values import PciAddress
+from node_agent.aspects.devices import devices_of, lost_devices
+from node_agent.aspects.links import Representor
+from node_agent.host.host import Prerequisite
+from node_agent.host.pci import PciDevice
+from node_agent.host.slices import Difference, HostRefused
+from node_agent.lab.simulated.host import SimulatedHost
+from node_agent.lab.simulated.links import SimulatedLinks
+from node_agent.lab.simulated.pci import SimulatedPci, add_pci_devices
+from node_agent.settings import Settings
+from tests.node.settings import SLOT, settings
+
+GPU: Final = PciAddress("0000:1b:00.0")
+SLOTS: Final = settings({**SLOT, "gpus": [GPU], "numa_node": 0})
+
+
+@pytest.fixture
+def host() -> SimulatedHost:
+    host = SimulatedHost()
+    add_pci_devices(host, SLOTS.places.values())
+    return host
+
+
+def pci(host: SimulatedHost, node_settings: Settings = SLOTS) -> Prerequisite:
+    _vf, _bf3, pci = devices_of(node_settings, SimulatedLinks(host), SimulatedPci(host))()
+    return pci
+
+
+def change(host: SimulatedHost, changed: Callable[[PciDevice], PciDevice]) -> None:
+    with host.change() as state:
+        state.pci = [changed(each) for each in state.pci]
+
+
+def test_pci_prerequisite_without_devices_is_not_configured(host: SimulatedHost) -> None:
+    assert pci(host, settings(SLOT)) == Prerequisite("pci", ok=True, detail="not configured")
+
+
+def test_usable_devices_of_slots_are_counted(host: SimulatedHost) -> None:
+    assert pci(host) == Prerequisite("pci", ok=True, detail="1 given to slots")
+
+
+def test_unusable_device_is_reported_with_its_reason(host: SimulatedHost) -> None:
+    change(host, lambda device: replace(device, driver="nvidia"))
+    detail = "1 given to slots; PCI device 0000:1b:00.0 is bound to nvidia"
+    assert pci(host) == Prerequisite("pci", ok=False, detail=detail)
+
+
+def test_unreadable_device_is_lost_only_for_its_own_slot(host: SimulatedHost) -> None:
+    other = PciAddress("0000:1c:00.0")
+    two = settings({**SLOT, "gpus": [GPU]}, {**SLOT, "index": 1, "gpus": [other]})
+    add_pci_devices(host, two.places.values())
+    change(host, lambda device: replace(device, unread="EIO") if device.address == GPU else device)
+    found = f"PCI device {GPU} cannot be read: EIO"
+    assert pci(host, two) == Prerequisite("pci", ok=False, detail=f"2 given to slots; {found}")
+    lost = lost_devices(two.places, SimulatedPci(host).devices())
+    assert {slot: [each.observed for each in of] for slot, of in lost.items()} == {0: [found], 1: []}
+
+
+def test_vendor_specific_vfio_driver_is_accepted(host: SimulatedHost) -> None:
+    change(host, lambda device: replace(device, driver="nvgrace_gpu_vfio_pci"))
+    assert pci(host).ok
+
+
+def test_device_on_another_numa_node_is_reported_and_is_not_a_failure(host: SimulatedHost) -> None:
+    change(host, lambda device: replace(device, numa_node=1))
+    detail = "1 given to slots; PCI device 0000:1b:00.0 is on NUMA node 1, and the slot on 0"
+    assert pci(host) == Prerequisite("pci", ok=True, detail=detail)
+
+
+def test_virtual_function_is_lost_once_its_card_is_not_in_switchdev_mode(host: SimulatedHost) -> None:
+    node_settings = settings({**SLOT, "vf": "0000:3b:00.2"}, {**SLOT, "index": 1, "vf": "0000:3b:00.3"})
+    add_pci_devices(host, node_settings.places.values())
+    assert pci(host, node_settings) == Prerequisite("pci", ok=True, detail="2 given to slots")
+    change(host, lambda device: replace(device, netdevs=device.netdevs[:2]))
+    reason = "PCI device 0000:3b:00.3 has no representor: its card is not in switchdev mode"
+    assert pci(host, node_settings) == Prerequisite("pci", ok=False, detail=f"2 given to slots; {reason}")
+    lost = lost_devices(node_settings.places, SimulatedPci(host).devices())
+    assert lost == {0: (), 1: (Difference("slot.device", "card at 0000:3b:00.3", reason),)}
+
+
+def test_unreadable_card_makes_only_the_slots_of_its_functions_lose_their_device(host: SimulatedHost) -> None:
+    node_settings = settings({**SLOT, "vf": "0000:3b:00.2"}, {**SLOT, "index": 1, "gpus": [GPU]})
+    add_pci_devices(host, node_settings.places.values())
+    (card,) = {each.physical_function for each in SimulatedPci(host).devices() if each.kind == "vf"}
+    change(host, lambda device: replace(device, unread="EIO") if device.address == card else device)
+    reason = f"PCI device 0000:3b:00.2 cannot be read: PCI device {card}: EIO"
+    assert pci(host, node_settings) == Prerequisite("pci", ok=False, detail=f"2 given to slots; {reason}")
+    lost = lost_devices(node_settings.places, SimulatedPci(host).devices())
+    assert lost == {0: (Difference("slot.device", "card at 0000:3b:00.2", reason),), 1: ()}
+
+
+def test_representor_of_a_simulated_card_persists_over_a_restart_of_the_agent(tmp_path: Path) -> None:
+    places = settings({**SLOT, "vf": "0000:3b:00.2"}).places.values()
+    number = 1000
+    add_pci_devices(SimulatedHost(tmp_path / "host"), places)
+    SimulatedLinks(SimulatedHost(tmp_path / "host")).set_representor(number, Representor("slice0"))
+    add_pci_devices(host := SimulatedHost(tmp_path / "host"), places)
+    assert SimulatedLinks(host).representor(number) == Representor("slice0")
+    assert SimulatedPci(host).devices().behind(PciAddress("0000:3b:00.2")) == number
+    with pytest.raises(HostRefused, match="not supported"):
+        SimulatedLinks(host).delete_link("slice0")

@@ -1,0 +1,55 @@
+"""Anything in place of a slot's folder is listed and removed, and nothing beyond it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from node_agent.drivers.machines.disks import DisksFolder
+
+
+def a_file(place: Path, _elsewhere: Path) -> None:
+    place.write_text("foreign")
+
+
+def a_link_to_a_folder(place: Path, elsewhere: Path) -> None:
+    place.symlink_to(elsewhere)
+
+
+def a_link_to_nothing(place: Path, elsewhere: Path) -> None:
+    place.symlink_to(elsewhere / "gone")
+
+
+def a_folder_with_a_link_out_of_it(place: Path, elsewhere: Path) -> None:
+    place.mkdir()
+    (place / "out").symlink_to(elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("planted", "listed"),
+    [
+        (a_file, ("slice0",)),
+        (a_link_to_a_folder, ("slice0",)),
+        (a_link_to_nothing, ("slice0",)),
+        (a_folder_with_a_link_out_of_it, ("slice0", "slice0/out")),
+    ],
+)
+def test_foreign_object_in_place_of_the_slots_folder_is_listed_and_wiped_and_its_link_target_stays(
+    planted: Callable[[Path, Path], None], listed: tuple[str, ...], tmp_path: Path
+) -> None:
+    disks, elsewhere = DisksFolder(tmp_path), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept").write_text("another's")
+    planted(tmp_path / "slice0", elsewhere)
+    assert disks.found("slice0") == listed
+    disks.wipe("slice0")
+    assert disks.found("slice0") == ()
+    assert (elsewhere / "kept").read_text() == "another's"
+
+
+def test_wiping_an_absent_folder_changes_nothing(tmp_path: Path) -> None:
+    disks = DisksFolder(tmp_path)
+    disks.wipe("slice0")
+    disks.write("slice1/seed.iso", b"seed")
+    disks.wipe("slice0")
+    assert disks.found("slice1") == ("slice1", "slice1/seed.iso")

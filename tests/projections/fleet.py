@@ -1,0 +1,289 @@
+"""A simulated fleet on its own database, driven by the same commands that the API's routes run.
+
+No other program runs: the projector advances only when a test calls it, so that a history has one order and a test can
+pause between any two steps.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_plane.commands.access import issue_key
+from control_plane.commands.allocations import expire_lease, miss_deadline, release_allocation
+from control_plane.commands.bring_ups import readmit_node_to_placement, readmit_slot_to_placement
+from control_plane.commands.identity import (
+    enrol_node,
+    record_superseded,
+    renew_session,
+    revoke_node,
+    verify_enrolment,
+)
+from control_plane.commands.nodes import register_node, remove_node, reopen_enrolment
+from control_plane.commands.placing import create_allocation
+from control_plane.commands.projections import order_rebuild
+from control_plane.commands.slots import approve_slot, force_release
+from control_plane.decisions.readiness import SSH
+from control_plane.decisions.refusals import Refused
+from control_plane.dispatcher.dispatcher_program import ledger_dsn
+from control_plane.handle import Command, Handle, database_time
+from control_plane.histories import allocation_history
+from control_plane.identity.sessions import Superseded
+from control_plane.origin import Origin
+from control_plane.projector.advance import Advance
+from control_plane.projector.compare import Difference
+from control_plane.projector.rebuild import Rebuild
+from control_plane.projector.verify import verify
+from control_plane.reports.intake import Step, take_report
+from control_plane.reports.slice_reports import Place
+from control_plane.settings import SLICE_NETWORKS, Settings
+from control_plane.wiring import plane
+from control_plane.work import tables
+from control_plane.work.report_budget import Limits
+from events.allocations import AllocationPlaced, AllocationReplaced, AllocationRequested
+from events.facts import Reason
+from events.ledger.tail import Tail
+from events.values import (
+    AllocationId,
+    ImageName,
+    NodeId,
+    Position,
+    ProjectId,
+    SkuName,
+    SlotId,
+    SshPublicKey,
+    allocation_of,
+    new_uuid,
+    node_of,
+)
+from read_models.generations import LIVE
+from read_models.projections import PROJECTIONS
+from tasks.reports import FoundSlot, NodeSurveyed, Report, ReportBody, SliceRemoved
+from tests.api.node import KEY, enrolment, renewal
+from tests.servers.plane import settings_for
+from tests.servers.postgres import Database
+
+_UNREACHABLE_REDIS: Final = "redis://127.0.0.1:1"
+
+
+def token(word: str) -> str:
+    return f"a token of sixteen characters or more, {word}"
+
+
+@dataclass
+class Fleet:
+    """Commands and reports of a fleet. `later` is added to the database's time. Commands return True unless refused."""
+
+    handle: Handle
+    tail: Tail
+    later: timedelta = timedelta()
+    placed: dict[AllocationId, tuple[SlotId, ...]] = field(default_factory=dict)
+    _sequences: dict[NodeId, int] = field(default_factory=dict)
+    _credentials: dict[NodeId, str] = field(default_factory=dict)
+
+    async def clock(self, conn: AsyncConnection) -> datetime:
+        return await database_time(conn) + self.later
+
+    async def do(self, command: Command) -> bool:
+        try:
+            await self.handle(command)
+        except Refused:
+            return False
+        return True
+
+    async def register(self, node: NodeId) -> bool:
+        return await self.do(register_node(node, token("first"), self.origin("register"), SLICE_NETWORKS))
+
+    async def reopen(self, node: NodeId, word: str) -> bool:
+        return await self.do(reopen_enrolment(node, token(word), self.origin("reopen")))
+
+    async def remove(self, node: NodeId) -> bool:
+        return await self.do(remove_node(node, self.origin("remove")))
+
+    async def enrol(self, node: NodeId, word: str, version: str) -> bool:
+        enrolment_request = verify_enrolment(enrolment(node, token(word), credential=word, version=version))
+        done = await self.do(enrol_node(enrolment_request, self.origin("enrol"), timedelta(minutes=15)))
+        if done:
+            self._credentials[node] = word
+        return done
+
+    async def renew(self, node: NodeId, number: int, word: str) -> bool:
+        """Renew a session; return False for a superseded session, which is recorded."""
+        request = renewal(node, number, word, presented=self._credentials.get(node, word))
+        try:
+            done = await self.do(
+                renew_session(request, self.origin("renew"), timedelta(minutes=15), Limits())
+            )
+        except Superseded as superseded:
+            await self.do(record_superseded(superseded, self.origin("renew")))
+            return False
+        if done:
+            self._credentials[node] = word
+        return done
+
+    async def revoke(self, node: NodeId) -> bool:
+        return await self.do(revoke_node(node, "no reason", self.origin("revoke")))
+
+    async def report(self, node: NodeId, body: ReportBody, *, twice: bool = False) -> bool:
+        """Deliver the next report of the node's spool, and deliver it again if `twice` is set."""
+        self._sequences[node] = self._sequences.get(node, 0) + 1
+        moment = datetime.now(UTC)
+        report = Report(sequence=self._sequences[node], observed_at=moment, body=body)
+        place = Place(node, UUID(int=1))
+        unreachable_after = timedelta(seconds=20)
+        command = take_report(
+            place,
+            Step(report),
+            Limits(burst=10**6),
+            unreachable_after=unreachable_after,
+            simulated_allowed=True,
+        )
+        done = [await self.do(command) for _ in range(1 + twice)]
+        return all(done)
+
+    async def approve(self, slot: SlotId) -> bool:
+        return await self.do(approve_slot(slot, self.origin("approve")))
+
+    async def force_release(self, slot: SlotId) -> bool:
+        return await self.do(force_release(slot, "its host burned down", self.origin("force-release")))
+
+    async def readmit(self, node: NodeId, slot: SlotId | None) -> bool:
+        origin, reason = self.origin("readmit"), "it was repaired"
+        if slot is None:
+            return await self.do(readmit_node_to_placement(node, reason, origin))
+        return await self.do(readmit_slot_to_placement(slot, reason, origin))
+
+    async def note_replacement(self, allocation: AllocationId) -> None:
+        """Add the slots of a replaced allocation on its new node to `placed`."""
+        async with self.handle.engine.connect() as conn:
+            history = await allocation_history(conn, allocation)
+        for fact in (each.fact for each in history):
+            if isinstance(fact, AllocationReplaced):
+                self.placed[allocation] = (*fact.vacated, *(each.slot_id for each in fact.slots))
+
+    async def create(self, slots: int, project: str) -> bool:
+        await self._record_heartbeats()
+        allocation = allocation_of(new_uuid())
+        requested = AllocationRequested(
+            allocation, ProjectId(project), SkuName("lab.small"), "private-nat", ImageName("lab-guest"),
+            (SshPublicKey(KEY),), 3600, slots, {},
+        )  # fmt: skip
+
+        def note_slots(facts: tuple[object, ...], _now: datetime) -> str:
+            [placed] = [fact for fact in facts if isinstance(fact, AllocationPlaced)]
+            self.placed[allocation] = tuple(each.slot_id for each in placed.slots)
+            return ""
+
+        return await self.do(
+            create_allocation(
+                requested,
+                SSH,
+                (),
+                self.origin("create"),
+                note_slots,
+                unreachable_after=timedelta(seconds=20),
+                simulated_allowed=True,
+            )
+        )
+
+    async def release(self, allocation: AllocationId) -> bool:
+        reason = Reason("released_by_caller", "asked for")
+        return await self.do(release_allocation(allocation, self.origin("release"), reason))
+
+    async def expire(self, allocation: AllocationId) -> bool:
+        return await self.do(expire_lease(allocation))
+
+    async def miss_deadline(self, allocation: AllocationId) -> bool:
+        return await self.do(miss_deadline(allocation, unreachable_after=timedelta(minutes=1)))
+
+    async def issue_key(self, name: str) -> bool:
+        return await self.do(issue_key(name, "admin", new_uuid().hex * 2))
+
+    async def bring_up(self, node: NodeId, slots: int) -> None:
+        """Register and enrol a node and approve its slots."""
+        assert await self.register(node)
+        assert await self.enrol(node, "first", "1")
+        found = tuple(
+            FoundSlot(index=index, vcpus=1, memory_mib=96, network_device=f"slice{index}")
+            for index in range(slots)
+        )
+        body = NodeSurveyed(
+            hostname="host", agent_version="1", simulated=True, images=("lab-guest",), missing=(), slots=found
+        )
+        assert await self.report(node, body)
+        for index in range(slots):
+            assert await self.approve(SlotId(f"{node}/{index}"))
+
+    async def report_removed(self, allocation: AllocationId) -> None:
+        for slot in self.placed[allocation]:
+            body = SliceRemoved(slot_id=slot, allocation_id=allocation, absent=("port",))
+            assert await self.report(node_of(slot), body)
+
+    async def project(self, names: Sequence[str], batch: int) -> None:
+        """Advance the live tables to the end of the ledger, in batches of that size."""
+        for name in names:
+            advance = Advance(self.handle.engine, self.tail, [PROJECTIONS[name]], LIVE, batch)
+            await advance.begin()
+            while await advance.step():
+                pass
+
+    async def order_rebuild(self, name: str) -> None:
+        assert await self.do(order_rebuild(name, self.origin("rebuild")))
+
+    async def rebuild(self, names: list[str]) -> None:
+        for name in names:
+            await self.order_rebuild(name)
+        await Rebuild(self.handle, self.tail)([PROJECTIONS[name] for name in names])
+
+    async def verify(self) -> tuple[Difference, ...]:
+        async def record_progress(position: Position, upto: Position) -> None:
+            assert position <= upto
+
+        _, differences = await verify(self.handle.engine, record_progress)
+        return differences
+
+    def origin(self, reason: str) -> Origin:
+        return Origin("key:test", reason, new_uuid())
+
+    async def _record_heartbeats(self) -> None:
+        """Record a heartbeat of every node: placement ignores a node without heartbeats."""
+        seen = {
+            "seen_at": sa.func.clock_timestamp(),
+            "agent_version": "1",
+            "spooled_reports": 0,
+            "resynced": True,
+        }
+        async with self.handle.engine.begin() as conn:
+            for node in self._sequences:
+                statement = insert(tables.node_seen).values(node_id=node, **seen)
+                await conn.execute(statement.on_conflict_do_update(index_elements=["node_id"], set_=seen))
+
+    def node_of(self, allocation: AllocationId, slot: int) -> tuple[NodeId, SlotId]:
+        slots = self.placed[allocation]
+        return node_of(slots[slot % len(slots)]), slots[slot % len(slots)]
+
+
+def settings_of(database: Database) -> Settings:
+    """Return settings for programs that neither send nor receive wake-ups, because their Redis is unreachable."""
+    return settings_for(database, _UNREACHABLE_REDIS, 1, 1)
+
+
+@asynccontextmanager
+async def living(database: Database, pool: int = 4) -> AsyncIterator[Fleet]:
+    async with plane(settings_of(database), pool=pool) as made:
+        fleet = Fleet(Handle(made.engine, _wake_no_follower), Tail(ledger_dsn(made)))
+        fleet.handle = replace(fleet.handle, clock=fleet.clock)
+        try:
+            yield fleet
+        finally:
+            await fleet.tail.close()
+
+
+async def _wake_no_follower() -> None:
+    """Do nothing: no follower of the ledger runs."""

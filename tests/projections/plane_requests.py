@@ -1,0 +1,67 @@
+"""Requests of the read model tests to a running control plane."""
+
+from typing import Any
+from uuid import uuid4
+
+from tests.api.node import admit, allocate, batch
+from tests.servers.plane import RunningPlane
+from tests.waiting import until
+
+NAMES = ("nodes", "slots", "keys", "allocations", "holdings")
+
+
+def create_history(plane: RunningPlane, node: str = "node-a", slots: int = 3) -> list[str]:
+    """Create a node with slots, one allocation that is released and others that stay; return their ids."""
+    client = admit(plane, node, slots)
+    made = [allocate(plane).json() for _ in range(slots - 1)]
+    assert plane.client().delete(f"/allocations/{made[0]['id']}").is_success
+    removed = {
+        "kind": "slice.removed",
+        "allocation_id": made[0]["id"],
+        "slot_id": made[0]["slots"][0]["slot_id"],
+        "absent": ["port", "domain"],
+    }
+    assert client.post("/reports", json=batch(str(uuid4()), (1, removed))).is_success
+    return [each["id"] for each in made]
+
+
+def show(plane: RunningPlane, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = plane.client().get(f"/projections/{name}").json()
+    return found
+
+
+def rebuild(plane: RunningPlane, *names: str) -> None:
+    for name in names:
+        assert plane.client().post(f"/projections/{name}/rebuild").status_code == 202
+    until(
+        lambda: all(show(plane, name)["rebuild"] is None for name in names),
+        f"the rebuilds of {names} have finished",
+    )
+
+
+def caught_up(plane: RunningPlane) -> None:
+    """Wait until every read model contains all events of the ledger."""
+    [[last]] = plane.rows("select last from ledger.fence()")
+    until(
+        lambda: all((show(plane, name)["position"] or last) >= last for name in NAMES),
+        f"every projection is at position {last}",
+    )
+
+
+def verify(plane: RunningPlane) -> dict[str, Any]:
+    """Request a verification and return its state after it has ended."""
+    accepted = plane.client().post("/verifications")
+    assert accepted.status_code == 202, accepted.text
+    found: dict[str, Any] = accepted.json()
+
+    def ended() -> bool:
+        found.update(plane.client().get(f"/verifications/{found['id']}").json())
+        return found["state"] not in {"asked", "running"}
+
+    until(ended, "the verification has ended")
+    return found
+
+
+def change(plane: RunningPlane, statement: str) -> None:
+    """Run a data-changing statement as the database's superuser."""
+    plane.rows(f"{statement} returning 1")
