@@ -133,9 +133,9 @@ def test_skip_and_retry_of_a_running_projection_are_rejected(running_plane: Runn
 
     assert (not_stopped.status_code, not_stopped.json()["reasons"][0]["code"]) == (
         409,
-        "stopped_on_another_node",
+        "not_stopped_at_position",
     )
-    assert (again.status_code, again.json()["reasons"][0]["code"]) == (409, "not_stopped")
+    assert (again.status_code, again.json()["reasons"][0]["code"]) == (409, "projection_not_stopped")
     assert (blank.status_code, invalid.status_code) == (422, 422)
     assert {reason["field"] for reason in invalid.json()["reasons"]} == {"/position", "/reason", "/more"}
     assert verify(running_plane)["state"] == "equal"
