@@ -131,6 +131,8 @@ class Lab:
         """
         node = self.nodes[name]
         node.stop()
+        # A network namespace that another process holds open keeps its links, also the node's port on the site.
+        self.site.run(["ip", "link", "delete", f"{PORT_PREFIX}{node.index}"], check=False)
         node.launch()
         node.await_namespaces()
         self._attach_links([node])

@@ -153,6 +153,12 @@ def test_rebooted_lab_node_keeps_its_folder_and_loses_its_bridges(lab: Lab) -> N
     assert reaches(node, lab.upstream_address, 80)
 
 
+def test_lab_node_is_rebooted_while_another_process_holds_its_network_namespace_open(lab: Lab) -> None:
+    with Path(f"/proc/{lab.node('lab-b').pid}/ns/net").open():
+        lab.reboot("lab-b")
+    assert reaches(lab.node("lab-b"), lab.upstream_address, 80)
+
+
 def test_lab_node_does_not_inherit_environment_variables(
     node: LabNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
