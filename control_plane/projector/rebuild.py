@@ -7,7 +7,7 @@ does not get its locks in time gives way to appends, notes this in the idle chec
 pauses, because each try holds appends back for a moment.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,12 +22,13 @@ from control_plane.outage import DATABASE_UNAVAILABLE, rest
 from control_plane.projector.advance import Advance
 from control_plane.projector.gathering import Gathering, Stopped
 from control_plane.projector.live import count_orders, wait_for_order
+from events.envelope import Recorded
 from events.ledger.append import Change
 from events.ledger.connection import ledger_connection
 from events.ledger.cursors import drawn
 from events.ledger.store import read_range
 from events.ledger.tail import Tail
-from events.projections import ProjectionRebuilt
+from events.projections import ProjectionFact, ProjectionRebuilt
 from events.values import Position, stream_of_projection
 from read_models import checkpoints
 from read_models.generations import IDLE, LIVE, use_table_set
@@ -63,17 +64,19 @@ class Rebuild:
     async def __call__(self, projections: Sequence[Projection]) -> None:
         """Rebuild projections and swap their tables.
 
-        If an event stops it, wait (without limit) for an operator's order.
+        If an event stops it, wait (without limit) for an operator's order. Raises `CheckpointSuperseded` if another
+        process has executed one of these rebuilds.
         """
+        ordered = await self._ordered(projections)
         await self._empty(projections)
-        await self._fill(projections)
-        for each in projections:
+        await self._fill(ordered)
+        for each, order in ordered.items():
             pause = SHORTEST_PAUSE_SECONDS
-            await self._fill([each])
-            while not await self._swapped(each):
+            await self._fill({each: order})
+            while not await self._swapped(each, order):
                 await rest(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-                await self._fill([each])
+                await self._fill({each: order})
 
     async def _empty(self, projections: Sequence[Projection]) -> None:
         async with self.handle.engine.begin() as conn:
@@ -84,9 +87,10 @@ class Rebuild:
             failpoint("rebuild.before_emptying")
         failpoint("rebuild.emptied")
 
-    async def _fill(self, projections: Sequence[Projection]) -> None:
+    async def _fill(self, ordered: Mapping[Projection, Position]) -> None:
+        projections = [*ordered]
         while True:
-            await self._refuse_unless_ordered(projections)
+            await self._refuse_unless_open(ordered)
             known = {each.name: await count_orders(self.handle.engine, each.name) for each in projections}
             advance = Advance(self.handle.engine, self.tail, projections, IDLE, BATCH)
             await advance.begin()
@@ -94,24 +98,32 @@ class Rebuild:
                 await _fill_until_few_missing(advance)
             except Stopped as stopped:
                 # If another process swapped meanwhile, the old live rows are here now, and they cause the stop.
-                await self._refuse_unless_ordered(projections)
+                await self._refuse_unless_open(ordered)
                 name = stopped.projection
                 await wait_for_order(self.handle.engine, name, known[name], self.meanwhile)
             else:
                 return
 
-    async def _refuse_unless_ordered(self, projections: Sequence[Projection]) -> None:
-        """Check that the rebuilds are still ordered. Raises `CheckpointSuperseded` if another process has executed
-        one."""
+    async def _ordered(self, projections: Sequence[Projection]) -> dict[Projection, Position]:
+        """Return the position of each projection's open order. Raises `CheckpointSuperseded` if one has none."""
         async with self.handle.engine.connect() as conn:
-            for each in projections:
-                if fold(await projection_history(conn, each.name)).rebuild_order is None:
-                    raise checkpoints.CheckpointSuperseded(each.name)
+            return {
+                each: _open_order(each, await projection_history(conn, each.name)).position
+                for each in projections
+            }
 
-    async def _swapped(self, projection: Projection) -> bool:
+    async def _refuse_unless_open(self, ordered: Mapping[Projection, Position]) -> None:
+        """Check that these orders are still open. Raises `CheckpointSuperseded` if another process has executed one,
+        also if a newer rebuild is ordered since: the idle tables then hold the old live rows, or another rebuild's.
+        """
+        for each, order in (await self._ordered([*ordered])).items():
+            if order != ordered[each]:
+                raise checkpoints.CheckpointSuperseded(each.name)
+
+    async def _swapped(self, projection: Projection, order: Position) -> bool:
         """Return whether the swap succeeded. If the remaining events fail, the next fill finds the failing one."""
         try:
-            await self.handle(swap(projection))
+            await self.handle(swap(projection, order))
         except (Stopped, TooMuchMissing, *DATABASE_UNAVAILABLE) as error:
             log.info("swap_postponed", projection=projection.name, error=str(error))
             async with self.handle.engine.begin() as conn:
@@ -124,6 +136,16 @@ class Rebuild:
         return True
 
 
+def _open_order(
+    projection: Projection, history: Iterable[Recorded[ProjectionFact]]
+) -> Recorded[ProjectionFact]:
+    """Return the unfinished order of a rebuild. Raises `CheckpointSuperseded` if another process has executed it."""
+    order = fold(history).rebuild_order
+    if order is None:
+        raise checkpoints.CheckpointSuperseded(projection.name)
+    return order
+
+
 async def _fill_until_few_missing(advance: Advance) -> None:
     await advance.stream()
     before = advance.position
@@ -133,21 +155,24 @@ async def _fill_until_few_missing(advance: Advance) -> None:
         before = advance.position
 
 
-def swap(projection: Projection) -> Command:
-    """Swap the idle tables with the live ones. Raises a database error if its locks are not granted in time."""
+def swap(projection: Projection, order: Position) -> Command:
+    """Swap the idle tables, which were filled for the order at this position, with the live ones.
+
+    Raises a database error if its locks are not granted in time, and `CheckpointSuperseded` if the order is not open.
+    """
 
     async def command(transaction: Transaction) -> Decision:
         conn = transaction.conn
         history = await projection_history(conn, projection.name)
-        kept = fold(history)
-        if kept.rebuild_order is None:
+        open_order = _open_order(projection, history)
+        if open_order.position != order:
             raise checkpoints.CheckpointSuperseded(projection.name)
         # Lock the checkpoint before the tables, in the order of the projector; otherwise both could deadlock.
         await checkpoints.find(conn, projection.name, lock=True)
         ledger = await ledger_connection(conn)
         tables = [table.name for table in projection.tables]
         await ledger.execute("select ledger.begin_swap(%s)", [tables])
-        last = await _replay_rest(conn, projection, kept.skipped)
+        last = await _replay_rest(conn, projection, fold(history).skipped)
         failpoint("rebuild.before_exchange")
         await ledger.execute("select ledger.end_swap(%s)", [tables])
         await checkpoints.begin(conn, projection.name, Position(0))
@@ -155,9 +180,7 @@ def swap(projection: Projection) -> Command:
         if not projection.inline:
             await checkpoints.begin(conn, projection.name, last)
         fact = ProjectionRebuilt(projection.name, last)
-        cause = kept.rebuild_order.leads_to(
-            actor="process:projector", reason="rebuild", observed_at=transaction.now
-        )
+        cause = open_order.leads_to(actor="process:projector", reason="rebuild", observed_at=transaction.now)
         return Decision((Change(stream_of_projection(projection.name), len(history), (fact,)),), cause)
 
     return command

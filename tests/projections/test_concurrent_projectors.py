@@ -1,6 +1,9 @@
 """Two projectors that lead at the same time, and one with an outdated end of the ledger, project no event twice."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
 
 from control_plane.dispatcher.dispatcher_program import ledger_dsn
 from control_plane.outage import DATABASE_UNAVAILABLE
@@ -8,12 +11,14 @@ from control_plane.projector.advance import Advance
 from control_plane.projector.rebuild import Rebuild
 from control_plane.wiring import Plane, plane
 from events.ledger.tail import Tail
-from events.values import Position
+from events.values import NodeId, Position
 from read_models.checkpoints import CheckpointSuperseded
 from read_models.generations import IDLE
 from read_models.projections import PROJECTIONS
+from tests.projections.fleet import living
 from tests.projections.plane_requests import caught_up, create_history, show, verify
 from tests.servers.plane import RunningPlane
+from tests.servers.postgres import Database
 
 
 class HeldBackTail(Tail):
@@ -55,6 +60,40 @@ async def test_two_concurrent_rebuilds_of_one_projection_lose_no_event(running_p
     await asyncio.to_thread(caught_up, running_plane)
     assert show(running_plane, "holdings")["state"] in {"live", "rebuilding"}
     assert (await asyncio.to_thread(verify, running_plane))["state"] == "equal"
+
+
+class InterruptedTail(Tail):
+    """A tail that runs `meanwhile` before its first answer, as while its process is suspended."""
+
+    def __init__(self, dsn: str, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(dsn)
+        self._meanwhile: Callable[[], Awaitable[None]] | None = meanwhile
+
+    async def final(self) -> Position:
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
+        return await super().final()
+
+
+async def test_rebuild_whose_order_was_executed_ends_although_a_newer_order_is_open(
+    database: Database,
+) -> None:
+    async with living(database) as fleet:
+        await fleet.bring_up(NodeId("node-a"), slots=3)
+
+        async def another_rebuild() -> None:
+            await Rebuild(fleet.handle, fleet.tail)([PROJECTIONS["slots"]])
+            await fleet.order_rebuild("slots")
+
+        await fleet.order_rebuild("slots")
+        suspended = InterruptedTail(database.app_dsn, another_rebuild)
+        async with asyncio.timeout(20):
+            with pytest.raises(CheckpointSuperseded):
+                await Rebuild(fleet.handle, suspended)([PROJECTIONS["slots"]])
+        await suspended.close()
+        await Rebuild(fleet.handle, fleet.tail)([PROJECTIONS["slots"]])
+        assert await fleet.verify() == ()
 
 
 async def _rebuild(made: Plane) -> None:
