@@ -27,8 +27,9 @@ REDIS_UNAVAILABLE: Final = (redis.exceptions.RedisError, OSError, RuntimeError)
 async def rest(seconds: float) -> None:
     """Sleep inside a loop that runs until it is cancelled.
 
-    The Redis client swallows a cancellation that arrives while it connects (`Connection.connect`). Without this check
-    the loop would run permanently and its program could not be stopped.
+    The Redis client swallows a cancellation that arrives when it has just sent a command: it sends with
+    `asyncio.wait_for`, which in Python 3.11 then returns its result. Without this check the loop would run permanently
+    and its program could not be stopped.
     """
     raise_if_cancelled()
     await asyncio.sleep(seconds)

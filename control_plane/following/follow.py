@@ -21,7 +21,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from control_plane.following.wake import Waiter
-from control_plane.outage import DATABASE_UNAVAILABLE
+from control_plane.outage import DATABASE_UNAVAILABLE, rest
 from events.envelope import Recorded
 from events.facts import Fact
 from events.ledger.errors import UnreadableEvent
@@ -75,10 +75,10 @@ async def follow(engine: AsyncEngine, tail: Tail, waiter: Waiter, follower: Foll
             await _from_checkpoint(engine, tail, waiter, follower)
         except (checkpoints.CheckpointSuperseded, *DATABASE_UNAVAILABLE) as error:
             log.warning("follower_restarted", follower=follower.name, error=str(error))
-            await asyncio.sleep(RECONNECT_SECONDS)
+            await rest(RECONNECT_SECONDS)
         except UnreadableEvent as error:
             log.error("follower_stopped_by_unreadable_event", follower=follower.name, error=str(error))
-            await asyncio.sleep(UNREADABLE_SECONDS)
+            await rest(UNREADABLE_SECONDS)
 
 
 async def _from_checkpoint(

@@ -76,12 +76,16 @@ async def listen(
 
     Runs until cancelled, also while Redis is down.
     """
+    ignored = None if ignored_sender is None else ignored_sender.encode()
     while True:
         try:
             async with client.pubsub(ignore_subscribe_messages=True) as subscription:
                 await subscription.subscribe(channel)
-                async for message in subscription.listen():
-                    if ignored_sender is None or message["data"] != ignored_sender.encode():
+                while True:
+                    # An unlimited wait would never end if the client swallowed the cancellation (see `rest`).
+                    raise_if_cancelled()
+                    message = await subscription.get_message(timeout=IDLE_POLL)
+                    if message and message["data"] != ignored:
                         for waiter in waiters:
                             waiter.wake()
         except REDIS_UNAVAILABLE as error:

@@ -19,7 +19,7 @@ from control_plane.api.feed.ledger_pages import Past
 from control_plane.api.feed.ring import Ring, ledger_range
 from control_plane.following.follow import RECONNECT_SECONDS
 from control_plane.following.wake import Waiter
-from control_plane.outage import DATABASE_UNAVAILABLE
+from control_plane.outage import DATABASE_UNAVAILABLE, rest
 from control_plane.time_travel.time_limit import time_limit
 from events.ledger.connection import ledger_connection
 from events.ledger.cursors import Cursor, holds, last_up_to
@@ -58,7 +58,7 @@ class Feed:
             except DATABASE_UNAVAILABLE as error:
                 log.warning("feed_connection_lost", error=str(error))
                 self._may_differ = True
-                await asyncio.sleep(RECONNECT_SECONDS)
+                await rest(RECONNECT_SECONDS)
             else:
                 if grew:
                     await asyncio.sleep(GATHER_SECONDS)

@@ -23,7 +23,7 @@ from control_plane.api.requests.access import CallingNode
 from control_plane.api.requests.problems import PROBLEMS
 from control_plane.api.requests.state import feed_of, plane_of
 from control_plane.api.routes.watch import watch
-from control_plane.outage import REDIS_UNAVAILABLE, rest
+from control_plane.outage import REDIS_UNAVAILABLE, raise_if_cancelled, rest
 from control_plane.queues.progress import Step, channel_of, keep, newest_of, spread
 from events.ledger.search import EventFilter
 from events.values import NodeId, Position
@@ -97,6 +97,7 @@ class Hub:
     async def run(self) -> None:
         """Receive progress while there are watchers. Runs until cancelled, and reconnects when Redis was lost."""
         while True:
+            raise_if_cancelled()
             await self._wanted.wait()
             try:
                 await self._listen()
@@ -115,6 +116,7 @@ class Hub:
             if added := set(self._boxes) - before:
                 await subscription.subscribe(*map(channel_of, added))
             while self._boxes:
+                raise_if_cancelled()
                 message = await subscription.get_message(timeout=RETRY_SECONDS)
                 if message is not None:
                     self._deliver(message)
