@@ -2,7 +2,8 @@
 
 The description that was reported last is stored on disk, so that a restarted agent reports nothing if nothing changed:
 otherwise a fleet that restarts would report all descriptions at once. It is reported again after a new enrolment, and
-when either side may have lost it. A crash between the report and the write to disk leads to a duplicate report.
+when either side may have lost it. Before a changed description is reported, it is stored as not reported, because it
+contains since when drift is open. A crash before it is stored as reported leads to a duplicate report.
 
 A fault of the node is reported and never fatal: running slices keep running, and the next survey tries a repair again.
 """
@@ -11,6 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import Final
 
 import structlog
 from pydantic import ValidationError
@@ -33,12 +35,14 @@ from tasks.fields import Wire, line
 from tasks.reports import MOST_IMAGES, FoundDevice, FoundSlot, NodeSurveyed
 
 log = structlog.get_logger(__name__)
+_NOT_REPORTED: Final = ""
 
 
 class LastDescription(Wire):
-    """Content of `described.json`: the description that was reported last.
+    """Content of `described.json`: the newest description.
 
-    It is valid for the enrolment by the token with the hash `token_sha256`.
+    It was reported under the enrolment by the token with the hash `token_sha256`. An empty hash means that it may not
+    have been reported.
     """
 
     token_sha256: str
@@ -117,13 +121,19 @@ class Inspection:
             self._last = None
         if found == self._last:
             return
+        # Store it before the report: an agent killed after the report would otherwise restart without the times since
+        # when drift is open, and would contradict the report.
+        self._store(found.model_copy(update={"token_sha256": _NOT_REPORTED}))
         self._reporter.report(found.description)
         failpoint("agent.described.before")
-        # Not durable: if a crash of the host loses it, the description is only reported twice.
-        replace_file(self._file, found.model_dump_json().encode(), durable=False)
+        self._store(found)
         failpoint("agent.described.after")
         self._last = found
         log.info("node_description_reported", missing=found.description.missing)
+
+    def _store(self, found: LastDescription) -> None:
+        # Not durable: if a crash of the host loses it, the description is only reported twice.
+        replace_file(self._file, found.model_dump_json().encode(), durable=False)
 
     def _record(self, found: tuple[Difference, ...], unread: list[Difference]) -> None:
         gateway = self._host.gateway

@@ -15,6 +15,7 @@ from node_agent.lab.connectivity_faults import CONNECTIVITY_FAULTS, Connectivity
 from node_agent.lab.fault_injection import names
 from node_agent.lab.lab import Lab
 from node_agent.settings import Settings
+from node_agent.slots.inspection import LastDescription
 from tasks.drift import LocatedEvidence
 from tasks.orders import PortMapping
 from tasks.reports import NodeSurveyed, SliceIngressObserved
@@ -81,6 +82,12 @@ class CarryingNode:
     def open(self) -> tuple[LocatedEvidence, ...]:
         described = [report.body for report in self.plane.reports if isinstance(report.body, NodeSurveyed)]
         return described[-1].drift if described else ()
+
+    def has_recorded_its_report(self) -> bool:
+        """Whether the agent's state folder contains the newest report of the node as reported."""
+        settings = Settings.model_validate_json(self.node.config.read_bytes())
+        stored = LastDescription.model_validate_json((settings.state_folder / "described.json").read_bytes())
+        return stored.token_sha256 != "" and stored.description.drift == self.open()
 
     def unreachable(self) -> list[LocatedEvidence]:
         return [each for each in self.open() if each.kind == "slice.unreachable"]
@@ -180,6 +187,8 @@ def test_slice_unreachable_across_an_agent_restart_stays_open_since_its_first_de
     carrying.do(fault.inject_command)
     try:
         eventually(lambda: carrying.unreachable() != [], DETECTED, carrying.log)
+        # A kill before the agent has recorded its report would lead to a second report of the same drift.
+        eventually(carrying.has_recorded_its_report, DETECTED, carrying.log)
         before, reports = carrying.unreachable(), len(carrying.plane.reports)
         carrying.node.lab.kill("agent")
         eventually(lambda: len(carrying.plane.renewals) > 0, BOOT, carrying.log)

@@ -19,6 +19,7 @@ from node_agent.host.pci import PciDevice
 from node_agent.runtime.halt import Halt, Halted
 from node_agent.runtime.single_agent import StateFolderInUse, single_agent_lock
 from node_agent.settings import Settings, SlotSettings
+from node_agent.slots import inspection
 from node_agent.transport.enrol import EnrolmentRefused
 from node_agent.transport.sessions import SessionFiles
 from node_agent.wiring import run
@@ -149,6 +150,28 @@ async def test_restarted_node_sends_a_survey_report_only_if_the_content_changed(
     toy.missing = ("program nft",)
     start()
     await eventually_async(lambda: plane.kinds() == ["node.surveyed"] * 2)
+
+
+async def test_agent_ended_before_it_recorded_a_report_keeps_the_time_since_when_drift_is_open(
+    start: Callable[..., Running], plane: FakeControlPlane, control: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = SlotSettings(index=SlotIndex(0), vcpus=1, memory_mib=96, gpus=(PciAddress("0000:1b:00.0"),))
+
+    def end(point: str) -> None:
+        if point == "agent.described.before":
+            raise Halted
+
+    with monkeypatch.context() as patched:
+        patched.setattr(inspection, "failpoint", end)
+        ended = start(slots=(missing,))
+        await eventually_async(ended.end.done)
+    start(slots=(missing,))
+    await eventually_async(lambda: plane.kinds() == ["node.surveyed"] * 2)
+    first, second = (report.body for report in plane.reports)
+    assert isinstance(first, NodeSurveyed)
+    assert isinstance(second, NodeSurveyed)
+    assert [each.kind for each in first.drift] == ["slot.device"]
+    assert second.drift == first.drift
 
 
 async def test_node_that_enrols_again_sends_its_survey_report_again(
