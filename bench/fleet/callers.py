@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import httpx
 import msgspec
+from httpx_sse import EventSource, ServerSentEvent
 
 from bench.fleet.hosted import Admitted
 
@@ -87,15 +88,13 @@ class Watch:
         ) as stream:
             stream.raise_for_status()
             self.listening.set()
-            async for line in stream.aiter_lines():
-                self._handle_line(line)
+            async for message in EventSource(stream).aiter_sse():
+                self._handle(message)
 
-    def _handle_line(self, line: str) -> None:
-        name, _, value = line.partition(": ")
-        if name == "id":
-            self._last = value
-        elif name == "data":
-            event = msgspec.json.decode(value, type=_Event)
+    def _handle(self, message: ServerSentEvent) -> None:
+        self._last = message.id or self._last
+        if message.data:
+            event = msgspec.json.decode(message.data, type=_Event)
             future = self._future(event.stream.removeprefix("allocation-"), event.type)
             if not future.done():
                 future.set_result(_Arrival(time.monotonic(), bytes(event.data)))

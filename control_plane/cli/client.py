@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import httpx
 import msgspec
+from httpx_sse import EventSource, ServerSentEvent
 
 from control_plane.cli.access import Access
 from control_plane.cli.answers import Page, Problem, decode
@@ -90,9 +91,10 @@ class Client:
     @contextmanager
     def stream(
         self, path: str, params: Params | None = None, last_id: str | None = None
-    ) -> Iterator[Iterator[str]]:
-        """Provide the lines of a server-sent event stream after `last_id`. Raises `Unreachable` if the connection
-        breaks.
+    ) -> Iterator[Iterator[ServerSentEvent]]:
+        """Provide the messages of a server-sent event stream after `last_id`. A message without an id has the last one.
+
+        Raises `Unreachable` if the connection breaks.
         """
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         if last_id is not None:
@@ -110,7 +112,7 @@ class Client:
             if response.status_code != httpx.codes.OK:
                 response.read()
                 raise self._failure(response)
-            yield response.iter_lines()
+            yield EventSource(response).iter_sse()
 
     def _send(
         self,

@@ -8,7 +8,9 @@ with --after.
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
+
+from httpx_sse import ServerSentEvent
 
 from control_plane.cli.client import Client, Params
 from control_plane.cli.failures import Unreachable
@@ -18,35 +20,10 @@ _LONGEST_PAUSE: Final = 5.0
 _PROGRESS: Final = "progress"
 
 
-class Message(NamedTuple):
-    """One message of an event stream: the lines between two empty lines, unless they are only comments (heartbeats)."""
-
-    id: str | None
-    data: bytes | None
-    event: str | None = None
-
-    @property
-    def position(self) -> int | None:
-        """Ledger position in the id, which is `<epoch>.<position>`; None without one."""
-        _, _, position = (self.id or "").rpartition(".")
-        return int(position) if position.isascii() and position.isdigit() else None
-
-
-def messages(lines: Iterable[str]) -> Iterator[Message]:
-    """Parse the messages of a stream. An incomplete message at the end is ignored."""
-    id_ = event = None
-    data: list[str] = []
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name == "id":
-            id_ = value.removeprefix(" ")
-        elif name == "event":
-            event = value.removeprefix(" ")
-        elif name == "data":
-            data.append(value.removeprefix(" "))
-        elif not line and (data or id_ is not None):
-            yield Message(id_, "\n".join(data).encode() if data else None, event)
-            id_, event, data = None, None, []
+def position_of(message: ServerSentEvent) -> int | None:
+    """Return the ledger position in the id of a message, which is `<epoch>.<position>`; None without one."""
+    position = message.id.rpartition(".")[2]
+    return int(position) if position.isascii() and position.isdigit() else None
 
 
 @dataclass
@@ -77,10 +54,10 @@ class Follower:
         connected = False
         while True:
             try:
-                with self.client.stream(self.path, self.params, self._last_id) as lines:
+                with self.client.stream(self.path, self.params, self._last_id) as messages:
                     connected = True
                     self._found()
-                    yield from self._news(messages(lines))
+                    yield from self._news(messages)
             except Unreachable as lost:
                 if not connected and self.retry_seconds is None:
                     raise
@@ -88,16 +65,16 @@ class Follower:
             time.sleep(self._pause)
             self._pause = min(self._pause * 2, _LONGEST_PAUSE)
 
-    def _news(self, received: Iterable[Message]) -> Iterator[bytes]:
+    def _news(self, received: Iterable[ServerSentEvent]) -> Iterator[bytes]:
         for message in received:
-            position = message.position
-            self._last_id = message.id if message.id is not None else self._last_id
+            position = position_of(message)
+            self._last_id = message.id or self._last_id
             self._pause = _FIRST_PAUSE
             if message.event == _PROGRESS:
-                self.on_progress(message.data or b"")
-            elif message.data is not None and (position is None or position > self._position):
+                self.on_progress(message.data.encode())
+            elif message.data and (position is None or position > self._position):
                 self._position = position or self._position
-                yield message.data
+                yield message.data.encode()
 
     def _lost(self, lost: Unreachable) -> None:
         if self._lost_at is None:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 
-from control_plane.cli.follow import Message, messages
 from tests.cli.control_plane import Reply, ScriptedPlane, page, problem, stream
 from tests.cli.examples import BRING_UP, event
 from tests.cli.outcome import Outcome
@@ -16,24 +15,6 @@ GONE = problem(410, "cursor_expired", "the ledger holds nothing at 1.5")
 
 def resumed_from(plane: ScriptedPlane) -> list[str | None]:
     return [request.headers.get("Last-Event-ID") for request in plane.requests(WATCH)]
-
-
-def test_server_sent_events_are_parsed_as_the_html_standard_specifies() -> None:
-    lines = [
-        ": welcome",
-        "",
-        "id: 1.1",
-        "event: x",
-        "data: {",
-        "data:}",
-        "",
-        ": alive",
-        "",
-        "id: 1.9",
-        "",
-        "data: cut",
-    ]
-    assert list(messages(lines)) == [Message("1.1", b"{\n}", "x"), Message("1.9", None)]
 
 
 def test_event_line_of_a_repair_shows_the_evidence_of_each_drift(
@@ -122,6 +103,18 @@ def test_id_without_an_event_moves_the_cursor_and_prints_nothing(
     outcome = sliceplane("events", "follow")
     assert resumed_from(plane) == [None, "1.900"]
     assert len(outcome.out.splitlines()) == 1
+
+
+def test_event_with_a_unicode_line_separator_is_one_message(plane: ScriptedPlane, sliceplane: Run) -> None:
+    # Only CR and LF end a line of an event stream (WHATWG HTML, section 9.2.6); `str.splitlines` knows more.
+    events = stream({**BRING_UP[0], "reason": "one two"})
+    plane.script(
+        WATCH, Reply(events.body.replace(b"one two", "one\u2028two".encode()), headers=events.headers), GONE
+    )
+    outcome = sliceplane("events", "follow")
+    assert resumed_from(plane) == [None, f"1.{BRING_UP[0]['position']}"]
+    assert (outcome.out.count("\n"), outcome.code) == (1, 1)
+    assert "the ledger holds nothing at 1.5" in outcome.err
 
 
 def test_events_follow_with_an_expired_cursor_ends_with_the_reason_and_advice(
