@@ -106,7 +106,7 @@ def test_id_without_an_event_moves_the_cursor_and_prints_nothing(
 
 
 def test_event_with_a_unicode_line_separator_is_one_message(plane: ScriptedPlane, sliceplane: Run) -> None:
-    # Only CR and LF end a line of an event stream (WHATWG HTML, section 9.2.6); `str.splitlines` knows more.
+    # Only CR and LF end a line of an event stream (WHATWG HTML, section 9.2.6); `str.splitlines` has more line ends.
     events = stream({**BRING_UP[0], "reason": "one two"})
     plane.script(
         WATCH, Reply(events.body.replace(b"one two", "one\u2028two".encode()), headers=events.headers), GONE

@@ -76,7 +76,7 @@ class InterruptedTail(Tail):
         return await super().final()
 
 
-async def test_rebuild_whose_order_was_executed_ends_although_a_newer_order_is_open(
+async def test_rebuild_of_an_executed_order_ends_although_a_newer_order_is_open(
     database: Database,
 ) -> None:
     async with living(database) as fleet:
