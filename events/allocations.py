@@ -14,6 +14,7 @@ from events.values import (
     ImageName,
     Ipv4Address,
     MacAddress,
+    NetworkMode,
     NodeId,
     ProjectId,
     SkuName,
@@ -38,7 +39,7 @@ class AllocationRequested(Fact, frozen=True, omit_defaults=True):
     """Project that the allocation belongs to."""
     sku: SkuName
     """Requested slice size."""
-    network_mode: str
+    network_mode: NetworkMode
     """Network mode of the slices, such as `private-nat`."""
     image: ImageName
     """Image that the slices boot from."""

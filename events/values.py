@@ -8,7 +8,7 @@ input; it raises `InvalidValue`, which names the value, the kind and the reason.
 import ipaddress
 import re
 from functools import lru_cache
-from typing import Final, NewType
+from typing import Final, Literal, NewType
 from uuid import UUID
 
 import uuid_utils.compat
@@ -39,6 +39,10 @@ SshPublicKey = NewType("SshPublicKey", str)
 Position = NewType("Position", int)
 """Position of an event in the ledger's total order; 0 is before the first event. Positions are not dense."""
 Epoch = NewType("Epoch", int)
+
+NetworkMode = Literal["private-nat", "public-nat"]
+"""How slices are connected. Closed: every match on it ends in `assert_never`, in the control plane and on the node, so
+that a new mode does not type-check until it is handled everywhere."""
 
 LABEL: Final = re.compile(r"[a-z](?:[a-z0-9-]{0,29}[a-z0-9])?")
 _MAC: Final = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from pydantic import Field
 
+from events.values import NetworkMode
 from tasks.fields import (
     AllocationId,
     ImageName,
@@ -130,6 +131,20 @@ class ApplySlice(Wire):
     # Omitted if empty: an agent without support for ingress rules refuses the unknown field.
     ingress: tuple[Mapping, ...] = Field(default=(), max_length=MOST_MAPPINGS, exclude_if=is_empty)
     """All ingress rules of the slice."""
+
+    @property
+    def network_mode(self) -> NetworkMode:
+        """The network mode of the slice, as far as its node distinguishes modes; see `network_mode_of`."""
+        return network_mode_of(self.ingress)
+
+
+def network_mode_of(ingress: tuple[Mapping, ...]) -> NetworkMode:
+    """Return the network mode of a slice with these ingress rules.
+
+    Orders do not contain the mode, because on a node the two modes differ only in the rules: a slice without any is the
+    same in both. A mode that differs in anything else needs a field of its own in `SliceNetwork`.
+    """
+    return "public-nat" if ingress else "private-nat"
 
 
 class StopSlice(Wire):

@@ -197,7 +197,7 @@ class _Allocation:
             world.trace(),
         )
         asked = AllocationRequested(
-            self._id, project, _SKU, "nat", _IMAGE, (_LOGIN,), int(_LEASE.total_seconds()), len(self._slots),
+            self._id, project, _SKU, "private-nat", _IMAGE, (_LOGIN,), int(_LEASE.total_seconds()), len(self._slots),
             {"team": f"team-{caller % 7}", "run": f"{world.rng.getrandbits(32):08x}"},
         )  # fmt: skip
         chosen = tuple(PlacedSlot(slot, _network(slot)) for slot in self._slots)

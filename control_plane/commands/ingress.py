@@ -12,6 +12,7 @@ from control_plane.commands.loaded import LoadedAllocation, check_supported, loa
 from control_plane.decisions import ingress
 from control_plane.decisions.public_addresses import IngressRequest, change, refuse_slice_addresses
 from control_plane.decisions.refusals import Conflict, Malformed, Objection
+from control_plane.decisions.requests import permits_ingress
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.claims import address_claim_bounds
@@ -62,8 +63,7 @@ def open_ingress(
     async def command(transaction: Transaction) -> Decision:
         loaded = await load(transaction.conn, allocation)
         slot = _slot_of(loaded, request)
-        if loaded.state.request.network_mode != "public-nat":
-            mode = loaded.state.request.network_mode
+        if not permits_ingress(mode := loaded.state.request.network_mode):
             message = f"allocation {allocation} has network mode {mode}; ingress rules need public-nat"
             raise Conflict(Objection("ingress_needs_public_nat", message))
         ingress.check_ingress_limit(loaded.state, loaded.ingress_rules, slot)

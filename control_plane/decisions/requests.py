@@ -1,14 +1,15 @@
 """Checks of an allocation request before capacity is considered. Each check concerns one field."""
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, assert_never, get_args
 
 from control_plane.decisions.refusals import Conflict, Malformed, Objection, UnknownName
 from control_plane.decisions.skus import SKUS, Images
-from events.values import ImageName, SkuName
+from events.values import ImageName, NetworkMode, SkuName
 
-MODES: Final = ("private-nat", "private-routed", "public-nat", "overlay", "fabric-only")
-OFFERED: Final = ("private-nat", "public-nat")
+_OFFERED: Final[dict[str, NetworkMode]] = {mode: mode for mode in get_args(NetworkMode)}
+_PLANNED: Final = ("private-routed", "overlay")
+"""Modes that users may know from the documentation; no release offers them yet."""
 
 
 def sku_offered(raw: str) -> SkuName:
@@ -25,7 +26,7 @@ def image_offered(raw: str, images: Images) -> ImageName:
     return name
 
 
-def network_mode_offered(raw: str) -> str:
+def network_mode_offered(raw: str) -> NetworkMode:
     """Return the network mode if it is offered.
 
     Raises `Malformed` for an unknown mode, and `Conflict` for a mode that is refused (ALC-7).
@@ -33,17 +34,30 @@ def network_mode_offered(raw: str) -> str:
     if raw == "fabric-only":
         reason = (
             "network mode fabric-only is not supported: without a management network, a slice cannot be reached and its"
-            f" readiness cannot be checked; choose one of {_list(OFFERED)}"
+            f" readiness cannot be checked; choose one of {_list(_OFFERED)}"
         )
         raise Conflict(Objection("fabric_only_refused", reason))
-    if raw not in MODES:
-        raise Malformed(
-            Objection("unknown_network_mode", f"unknown network mode {raw!r}; choose one of {_list(OFFERED)}")
-        )
-    if raw not in OFFERED:
-        reason = f"network mode {raw} is not supported yet; choose one of {_list(OFFERED)}"
+    if raw in _PLANNED:
+        reason = f"network mode {raw} is not supported yet; choose one of {_list(_OFFERED)}"
         raise Conflict(Objection("network_mode_not_offered", reason))
-    return raw
+    if raw not in _OFFERED:
+        raise Malformed(
+            Objection(
+                "unknown_network_mode", f"unknown network mode {raw!r}; choose one of {_list(_OFFERED)}"
+            )
+        )
+    return _OFFERED[raw]
+
+
+def permits_ingress(mode: NetworkMode) -> bool:
+    """Return whether slices of this network mode can have ingress rules (ING-1)."""
+    match mode:
+        case "private-nat":
+            return False
+        case "public-nat":
+            return True
+        case _:
+            assert_never(mode)
 
 
 def _list(names: Iterable[str]) -> str:

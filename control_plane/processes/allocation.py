@@ -55,7 +55,7 @@ from events.allocations import (
 )
 from events.envelope import Recorded
 from events.ingress import IngressReserved, IngressWithdrawn
-from events.values import SlotId, correlation_of, node_of
+from events.values import NetworkMode, SlotId, correlation_of, node_of
 from tasks.orders import (
     AddressMapping,
     ApplySlice,
@@ -313,8 +313,19 @@ def _apply(
             ssh_authorized_keys=request.ssh_authorized_keys,
         ),
         readiness=Readiness(port=check.port, banner=check.banner, deadline_seconds=deadline),
-        ingress=tuple(map(_mapping, ingress_rules)),
+        ingress=_mappings(request.network_mode, ingress_rules),
     )
+
+
+def _mappings(mode: NetworkMode, ingress_rules: tuple[IngressReserved, ...]) -> tuple[Mapping, ...]:
+    """Return the ingress rules of an order. The order does not contain the mode: see `ApplySlice.network_mode`."""
+    match mode:
+        case "private-nat":
+            return ()
+        case "public-nat":
+            return tuple(map(_mapping, ingress_rules))
+        case _:
+            assert_never(mode)
 
 
 def _mapping(rule: IngressReserved) -> Mapping:

@@ -10,7 +10,7 @@ lease without a reservation, which the next plan clears.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar, assert_never
 
 from events.values import Ipv4Address, MacAddress
 from node_agent.host.slices import Difference, Slice, SliceNetwork, Step
@@ -155,7 +155,11 @@ class LeaseAspect:
         self._leases = leases
 
     def to_apply(self, desired: Slice) -> tuple[Step, ...]:
-        return self._to_keep(desired.network)
+        match desired.network_mode:
+            case "private-nat" | "public-nat":
+                return self._to_keep(desired.network)
+            case mode:
+                assert_never(mode)
 
     def to_stop(self, stopped: SliceNetwork) -> tuple[Step, ...]:
         return self._to_keep(stopped)

@@ -16,7 +16,7 @@ or no link of that name: the next plan continues from either.
 
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Final, Protocol
+from typing import Final, Protocol, assert_never
 
 from events.values import MacAddress, PciAddress
 from node_agent.aspects.passthrough import NO_REPRESENTOR, PciBus
@@ -200,6 +200,14 @@ class LinkAspect:
         self._links, self._bus, self._places, self._mtu = links, bus, places, mtu
 
     def to_apply(self, desired: Slice) -> tuple[Step, ...]:
+        match desired.network_mode:
+            case "private-nat" | "public-nat":
+                return self._to_connect(desired)
+            case mode:
+                assert_never(mode)
+
+    def _to_connect(self, desired: Slice) -> tuple[Step, ...]:
+        """Return the steps that connect the slice to the node's bridge."""
         place, name = place_for(desired, self._places), desired.network.tap
         if place.vf is not None:
             return self._to_take(place.vf, Representor(name, self._mtu))

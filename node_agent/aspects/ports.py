@@ -10,7 +10,7 @@ that name them and deleted after them (`meters`); another rate changes the meter
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from node_agent.aspects.flows import Flow, cookie_of, flows_of, port_number
 from node_agent.aspects.meters import Meter, describe_meters, in_slot, meters_of
@@ -127,7 +127,11 @@ class PortAspect:
         self._switch = switch
 
     def to_apply(self, wanted: Slice) -> tuple[Step, ...]:
-        return plan(wanted.network, observed(wanted.network, self._switch), self._switch)
+        match wanted.network_mode:
+            case "private-nat" | "public-nat":
+                return plan(wanted.network, observed(wanted.network, self._switch), self._switch)
+            case mode:
+                assert_never(mode)
 
     def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:
         found = observed(gone, self._switch)

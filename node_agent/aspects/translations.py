@@ -19,7 +19,7 @@ for a slice that has ingress rules or had some until this change.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, assert_never
 
 from events.values import IngressId, Ipv4Address, MacAddress
 from node_agent.aspects.ingress_rules import Connection, ingress_in, owner_of, permits
@@ -51,6 +51,7 @@ from node_agent.packets.rules import (
     rule,
 )
 from tasks.drift import DriftKind
+from tasks.orders import Mapping as Ingress
 
 # BOOTP after the 8 bytes of the UDP header: op, htype, hlen; giaddr and the first six bytes of chaddr.
 REQUEST_OVER_ETHERNET: Final = (raw(64, 24), 0x01_01_06)
@@ -188,14 +189,18 @@ def _is_closed(wanted: Slice, connection: Connection) -> bool:
 
 def groups_of(wanted: Slice, uplink: str) -> tuple[Group, ...]:
     """Return all rules of a slice in groups: its own ones, and those of each ingress."""
-    slot = wanted.network
-    return (
-        Group(slot.tap, rules_of(slot, uplink)),
-        *(
-            Group(owner_of(slot.tap, ingress), mapping_rules(slot.tap, slot.ip, ingress), ingress.ingress_id)
-            for ingress in wanted.ingress
-        ),
-    )
+    own = Group(wanted.network.tap, rules_of(wanted.network, uplink))
+    match wanted.network_mode:
+        case "private-nat":
+            return (own,)
+        case "public-nat":
+            return own, *(_ingress_group(wanted.network, each) for each in wanted.ingress)
+        case mode:
+            assert_never(mode)
+
+
+def _ingress_group(slot: SliceNetwork, ingress: Ingress) -> Group:
+    return Group(owner_of(slot.tap, ingress), mapping_rules(slot.tap, slot.ip, ingress), ingress.ingress_id)
 
 
 def plan(wanted: tuple[Rule, ...], found: Sequence[FoundRule]) -> Change | None:

@@ -84,7 +84,14 @@ class HostView:
 
 def paths_of(wanted: Slice, port: int) -> tuple[Path, ...]:
     """Return the paths of a slice, the one from the gateway first. `port` is where its readiness was proved."""
-    return (Path(wanted.network, port), *_ingress_paths(wanted.network, wanted.ingress, port))
+    from_gateway = Path(wanted.network, port)
+    match wanted.network_mode:
+        case "private-nat":
+            return (from_gateway,)
+        case "public-nat":
+            return from_gateway, *_ingress_paths(wanted.network, wanted.ingress, port)
+        case mode:
+            assert_never(mode)
 
 
 def _ingress_paths(network: SliceNetwork, ingresses: Iterable[Ingress], port: int) -> Iterator[Path]:

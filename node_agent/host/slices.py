@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from events.values import AllocationId, IngressId, Ipv4Address, Ipv4Subnet, MacAddress, SlotIndex
+from events.values import AllocationId, IngressId, Ipv4Address, Ipv4Subnet, MacAddress, NetworkMode, SlotIndex
 from tasks.drift import DriftKind
-from tasks.orders import Machine, Mapping
+from tasks.orders import Machine, Mapping, network_mode_of
 from tasks.workflows import StepName
 
 
@@ -44,6 +44,11 @@ class Slice:
     ingress: tuple[Mapping, ...] = ()
     ingress_changed: bool = False
     """Whether the ingress rules changed, and it is not proved yet that no other rule or connection leads to it."""
+
+    @property
+    def network_mode(self) -> NetworkMode:
+        """The mode that each network aspect implements. Stopping and removing a slice does not depend on it."""
+        return network_mode_of(self.ingress)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ REASON = Reason("test_code", "reason of the test")
 PLACED = tuple(PlacedSlot(slot, network_of(slot, ipv4_subnet("10.100.1.0/24"), "default")) for slot in (A, B))
 NETWORK = PLACED[0].network
 REQUESTED = AllocationRequested(
-    ID, ProjectId("p"), SkuName("lab.small"), "private-nat", ImageName("lab-guest"), (KEY,), 3600, 2, {}
+    ID, ProjectId("p"), SkuName("lab.small"), "public-nat", ImageName("lab-guest"), (KEY,), 3600, 2, {}
 )
 PLACEMENT = AllocationPlaced(ID, PLACED, NOW + timedelta(minutes=2))
 PROVISIONING: tuple[AllocationFact, ...] = (REQUESTED, PLACEMENT)

@@ -25,7 +25,7 @@ from control_plane.decisions.public_addresses import (
     normalized_sources,
 )
 from control_plane.decisions.refusals import Refused
-from control_plane.decisions.requests import network_mode_offered, sku_offered
+from control_plane.decisions.requests import network_mode_offered, permits_ingress, sku_offered
 from control_plane.decisions.tasks import REQUESTABLE, kind_requestable
 from events import values
 from events.ssh_keys import ssh_public_key
@@ -170,7 +170,7 @@ class CreateAllocation(Body):
 
     @model_validator(mode="after")
     def _has_ingress_for_its_own_slots_only(self) -> Self:
-        if self.ingress and self.network_mode != "public-nat":
+        if self.ingress and not permits_ingress(network_mode_offered(self.network_mode)):
             reason = f"network mode {self.network_mode} does not support ingress; use public-nat"
             raise PydanticCustomError("ingress_needs_public_nat", "{reason}", {"reason": reason})
         if beyond := [each.slot for each in self.ingress if each.slot >= self.slot_count]:

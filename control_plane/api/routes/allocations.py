@@ -18,6 +18,7 @@ from control_plane.api.views.past_views import allocations_then, view_of_history
 from control_plane.commands.allocations import release_allocation, start_allocation, stop_allocation
 from control_plane.commands.placing import create_allocation
 from control_plane.decisions.refusals import Malformed, Objection, UnknownName
+from control_plane.decisions.requests import network_mode_offered
 from control_plane.handle import Command
 from control_plane.histories import allocation_history, histories
 from control_plane.origin import Origin
@@ -80,7 +81,7 @@ def _request(allocation: AllocationId, body: CreateAllocation) -> AllocationRequ
         allocation_id=allocation,
         project=ProjectId(body.project),
         sku=SkuName(body.sku),
-        network_mode=body.network_mode,
+        network_mode=network_mode_offered(body.network_mode),
         image=ImageName(body.image),
         ssh_authorized_keys=tuple(SshPublicKey(key) for key in body.ssh_authorized_keys),
         lease_seconds=body.lease_seconds,
