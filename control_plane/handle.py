@@ -42,10 +42,15 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """The connection and time that a command decides with. `now` is the database's time, or a test's."""
+    """The connection and time that a command decides with. `now` is the database's time, or a test's.
+
+    `wait_for_locked` is the only state that one run of a command leaves to the next: whether an earlier run raised
+    `RetryWithoutLocks`, so that this run waits for rows that other transactions have locked.
+    """
 
     conn: AsyncConnection
     now: datetime
+    wait_for_locked: bool = False
 
 
 Command = Callable[[Transaction], Awaitable[Decision]]
@@ -53,7 +58,9 @@ Clock = Callable[[AsyncConnection], Awaitable[datetime]]
 
 
 class RetryWithoutLocks(Exception):
-    """Raised by a command that must run again without locks; raised to the caller after `ATTEMPTS` runs."""
+    """Raised by a command that must run again without locks, to wait for rows that it skipped: the next run has
+    `Transaction.wait_for_locked`. Raised to the caller after `ATTEMPTS` runs.
+    """
 
 
 class Wake(Protocol):
@@ -81,24 +88,26 @@ class Handle:
 
         Also raises `Conflict` if another stream holds a claim that the command needs (LED-3).
         """
+        wait_for_locked = False
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return await self._once(command, key)
+                return await self._once(command, key, wait_for_locked=wait_for_locked)
             except ClaimHeld as held:
                 if attempt == ATTEMPTS:
                     raise Conflict(Objection(f"{held.claim.kind}_taken", str(held))) from held
             except (RetryWithoutLocks, VersionConflict, psycopg.Error, sa.exc.DBAPIError) as error:
                 if attempt == ATTEMPTS or not _may_run_again(error):
                     raise
+                wait_for_locked |= isinstance(error, RetryWithoutLocks)
         raise AssertionError("unreachable")
 
-    async def _once(self, command: Command, key: CommandKey | None) -> str:
+    async def _once(self, command: Command, key: CommandKey | None, *, wait_for_locked: bool) -> str:
         async with self.engine.connect() as conn:
             ledger = await ledger_connection(conn)
             if key is not None and (stored := await take_key(ledger, key)) is not None:
                 await conn.commit()
                 return stored.answer
-            decision = await command(Transaction(conn, await self.clock(conn)))
+            decision = await command(Transaction(conn, await self.clock(conn), wait_for_locked))
             if decision.changes or key is not None:
                 await inline.apply(conn, _numbered(decision.changes))
                 failpoint("handle.before_append")

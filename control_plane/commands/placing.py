@@ -58,17 +58,14 @@ def create_allocation(
     requests that name it, unless `simulated_allowed`.
     """
 
-    wait_for_locked = False
     wanted = PlacementRequest(request, ingress_rules, unreachable_after, simulated_allowed=simulated_allowed)
 
     async def command(transaction: Transaction) -> Decision:
-        nonlocal wait_for_locked
         try:
-            found = await find_place(transaction.conn, wanted, wait_for_locked=wait_for_locked)
+            found = await find_place(transaction, wanted)
         except Conflict as nothing:
-            if wait_for_locked:
+            if transaction.wait_for_locked:
                 raise await _with_exclusions(transaction.conn, request, nothing) from None
-            wait_for_locked = True
             raise RetryWithoutLocks from nothing
         placed = AllocationPlaced(
             allocation_id=request.allocation_id,
@@ -118,12 +115,12 @@ class Place:
     reserved: tuple[IngressReserved, ...]
 
 
-async def find_place(conn: AsyncConnection, wanted: PlacementRequest, *, wait_for_locked: bool) -> Place:
+async def find_place(transaction: Transaction, wanted: PlacementRequest) -> Place:
     """Find and lock slots for a request, all on one node. Raises `Conflict`.
 
-    With `wait_for_locked`, rows that other transactions have locked are waited for; else they are skipped.
+    With `Transaction.wait_for_locked`, rows that other transactions have locked are waited for; else they are skipped.
     """
-    request = wanted.request
+    conn, wait_for_locked, request = transaction.conn, transaction.wait_for_locked, wanted.request
     query = _candidates(wanted)
     rows = await _free_slots(conn, query.with_for_update(skip_locked=not wait_for_locked, of=slots.slot))
     if wait_for_locked and wanted.ingress_rules and not fits(rows, request.slot_count):

@@ -4,9 +4,8 @@ This runs in the transaction that stores the node's report: the allocation gets 
 slots are emptied like those of any allocation that ends, and become free once their node proves that they are empty.
 """
 
-from datetime import datetime, timedelta
-
-from sqlalchemy.ext.asyncio import AsyncConnection
+from dataclasses import dataclass
+from datetime import timedelta
 
 from control_plane.commands.loaded import LoadedAllocation
 from control_plane.commands.placing import Place, PlacementRequest, find_place
@@ -15,39 +14,39 @@ from control_plane.decisions import ingress
 from control_plane.decisions.allocation_states import Provisioning
 from control_plane.decisions.exclusion import is_of_node
 from control_plane.decisions.refusals import Conflict
-from control_plane.handle import RetryWithoutLocks
+from control_plane.handle import RetryWithoutLocks, Transaction
 from events.allocations import AllocationFact
 from events.facts import Reason
 from events.ledger.append import Change
 from events.values import SlotId, ingress_of, new_uuid, node_of
 
 
+@dataclass(frozen=True, slots=True)
 class Replacing:
-    """Handling of one failed bring-up: place its allocation on another node. It may run again in another transaction.
+    """Handling of a failed bring-up: place its allocation on another node. It may run again in another transaction.
 
     The first run skips slots that other transactions have locked, the next waits for them (see `placing`).
     """
 
-    def __init__(self, unreachable_after: timedelta, *, simulated_allowed: bool) -> None:
-        self._silent_after, self._simulated_allowed = unreachable_after, simulated_allowed
-        self._wait_for_locked = False
+    unreachable_after: timedelta
+    """Time without heartbeat after which a node is unreachable."""
+    simulated_allowed: bool
 
     async def __call__(
-        self, conn: AsyncConnection, loaded: LoadedAllocation, slot: SlotId, reason: Reason, now: datetime
+        self, transaction: Transaction, loaded: LoadedAllocation, slot: SlotId, reason: Reason
     ) -> tuple[Change, ...]:
         """Place the allocation on another node, or fail it. Raises `RetryWithoutLocks` to wait for locked slots."""
         state = loaded.state
         if not (
-            isinstance(state, Provisioning) and is_of_node(reason) and life.may_be_replaced(state, slot, now)
+            isinstance(state, Provisioning)
+            and is_of_node(reason)
+            and life.may_be_replaced(state, slot, transaction.now)
         ):
             return loaded.changes(life.fail_slice(state, slot, reason))
         try:
-            place = await find_place(
-                conn, self._placement_request(loaded, state), wait_for_locked=self._wait_for_locked
-            )
+            place = await find_place(transaction, self._placement_request(loaded, state))
         except Conflict as nowhere:
-            if not self._wait_for_locked:
-                self._wait_for_locked = True
+            if not transaction.wait_for_locked:
                 raise RetryWithoutLocks from nowhere
             return loaded.changes(life.fail_slice(state, slot, _both(reason, nowhere)))
         return loaded.changes(_facts(loaded, state, place, reason), *place.claims)
@@ -61,8 +60,8 @@ class Replacing:
         return PlacementRequest(
             state.request,
             ingress_rules,
-            self._silent_after,
-            simulated_allowed=self._simulated_allowed,
+            self.unreachable_after,
+            simulated_allowed=self.simulated_allowed,
             except_nodes=frozenset(map(node_of, held)),
         )
 

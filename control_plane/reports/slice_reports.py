@@ -135,7 +135,7 @@ async def _failed(
 ) -> tuple[Change, ...]:
     """Return the changes for a failed slice: place its allocation again or fail it, and count a fault of the node."""
     slot, reason = body.slot_id, _reason(body.reason)
-    changes = await replacing(transaction.conn, loaded, slot, reason, transaction.now)
+    changes = await replacing(transaction, loaded, slot, reason)
     if not changes or not is_of_node(reason):
         return changes
     failure = FailedBringUp(slot, body.allocation_id, reason, report.observed_at)

@@ -10,9 +10,10 @@ from typing import Final
 
 import pytest
 import sqlalchemy as sa
+from psycopg.errors import DeadlockDetected
 
 from control_plane.commands.nodes import register_node
-from control_plane.handle import Decision, Transaction
+from control_plane.handle import Decision, RetryWithoutLocks, Transaction
 from control_plane.origin import Origin
 from control_plane.queues.redis_nodes import RedisUnavailable, answers
 from control_plane.wiring import Plane
@@ -66,3 +67,24 @@ async def test_command_runs_again_after_postgres_ended_its_idle_transaction(
     await made.handle(idle_at_first)
     assert runs == 2
     assert given.rows("select count(*) from ledger.event where type = 'node.registered'") == [(1,)]
+
+
+async def test_command_that_runs_again_without_locks_waits_for_locked_rows_in_every_later_run(
+    made: Plane,
+) -> None:
+    """The second run ends by a deadlock, which must not make the third skip locked rows again."""
+    waits: list[bool] = []
+    admit = register_node(NodeId("waits"), secrets.token_hex(16), ORIGIN, IPv4Network("10.200.0.0/16"))
+
+    async def retried_twice(transaction: Transaction) -> Decision:
+        waits.append(transaction.wait_for_locked)
+        match len(waits):
+            case 1:
+                raise RetryWithoutLocks
+            case 2:
+                raise DeadlockDetected
+            case _:
+                return await admit(transaction)
+
+    await made.handle(retried_twice)
+    assert waits == [False, True, True]
