@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from events.drift import OpenDrift
 from events.facts import Reason
 from events.ledger.tables import metadata
+from events.slot_states import SlotStateName, holder_of, quarantine_reason, slot_state
 from events.slots import (
     SlotApproved,
     SlotBringUpFailed,
@@ -84,8 +85,7 @@ _NETWORK: Final = SlotNetwork.__struct_fields__
 
 
 class SlotRow:
-    """The row of a slot. States: discovered, free, claimed, releasing, quarantined; `drift` is the open drift of the
-    slot.
+    """The row of a slot; `drift` is the open drift of the slot.
 
     `devices` are the PCI functions that its node describes, and `granted` those that it was approved with. `failures`
     are the consecutive failed bring-ups in it; `excluded` is the reason why it is excluded from placement.
@@ -96,14 +96,18 @@ class SlotRow:
         self.node_id = NodeId(row["node_id"])
         self.index = SlotIndex(row["slot_index"])
         self.version: int = row["version"]
-        self.state: str = row["state"]
+        self.state = slot_state(
+            msgspec.convert(row["state"], SlotStateName),
+            AllocationId(row["allocation_id"]) if row["allocation_id"] else None,
+            Reason(**row["reason"]) if row["reason"] else None,
+        )
         self.hardware = SlotHardware(row["vcpus"], row["memory_mib"], row["network_device"])
         self.devices = msgspec.convert(row["devices"] or (), tuple[SlotDevice, ...])
         self.numa_node: int | None = row["numa_node"]
         self.granted = tuple(PciAddress(each) for each in row["granted"] or ())
         self.sku = SkuName(row["sku"]) if row["sku"] else None
-        self.allocation_id = AllocationId(row["allocation_id"]) if row["allocation_id"] else None
-        self.reason = Reason(**row["reason"]) if row["reason"] else None
+        self.allocation_id = holder_of(self.state)
+        self.reason = quarantine_reason(self.state)
         self.drift = drift_in(row["drift"])
         self.failures, self.excluded = failures_in(row["failures"]), excluded_in(row["excluded"])
         self.network = SlotNetwork(*(row[name] for name in _NETWORK)) if row["mac_address"] else None
@@ -119,22 +123,22 @@ def patch(version: int, fact: SlotFact) -> Patch:
                 "memory_mib": hardware.memory_mib,
                 "network_device": hardware.network_device,
             }
-            born = {"node_id": node_id, "slot_index": index_of(slot_id), "state": "discovered"}
+            born = {"node_id": node_id, "slot_index": index_of(slot_id), **_named("discovered")}
             return Patch(slot_id, described, born)
         case SlotApproved(network=network, sku=sku):
             fields = {name: getattr(network, name) for name in _NETWORK}
-            return Patch(fact.slot_id, {"version": version, "state": "free", "sku": sku, **fields})
+            return Patch(fact.slot_id, {"version": version, **_named("free"), "sku": sku, **fields})
         case SlotDevicesDescribed() | SlotDevicesGranted():
             return Patch(fact.slot_id, {"version": version, **_device_columns(fact)})
         case SlotClaimed(allocation_id=allocation):
-            return Patch(fact.slot_id, {"version": version, "state": "claimed", "allocation_id": allocation})
+            return Patch(fact.slot_id, {"version": version, **_named("claimed"), "allocation_id": allocation})
         case SlotReleasing():
-            return Patch(fact.slot_id, {"version": version, "state": "releasing"})
+            return Patch(fact.slot_id, {"version": version, **_named("releasing")})
         case SlotQuarantined(reason=reason):
             details = {"code": reason.code, "message": reason.message}
-            return Patch(fact.slot_id, {"version": version, "state": "quarantined", "reason": details})
+            return Patch(fact.slot_id, {"version": version, **_named("quarantined"), "reason": details})
         case SlotReleased() | SlotForceReleased():
-            freed = {"version": version, "state": "free", "allocation_id": None, "reason": None}
+            freed = {"version": version, **_named("free"), "allocation_id": None, "reason": None}
             return Patch(fact.slot_id, freed)
         case SlotDegraded() | SlotRecovered() | SlotRepaired():
             open_ = {} if isinstance(fact, SlotRepaired) else drift_columns(_open_drift(fact))
@@ -143,6 +147,10 @@ def patch(version: int, fact: SlotFact) -> Patch:
             return Patch(fact.slot_id, {"version": version, **bring_up_values(fact)})
         case _:
             assert_never(fact)
+
+
+def _named(state: SlotStateName) -> dict[str, object]:
+    return {"state": state}
 
 
 def _open_drift(fact: SlotDegraded | SlotRecovered) -> tuple[OpenDrift, ...]:

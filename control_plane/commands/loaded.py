@@ -74,9 +74,7 @@ class LoadedAllocation:
         return tuple(
             change
             for row in self.rows.values()
-            for change in self.slot_change(
-                row.slot_id, begin_release(row.slot_id, row.allocation_id, row.state, by)
-            )
+            for change in self.slot_change(row.slot_id, begin_release(row.slot_id, row.state, by))
         )
 
 

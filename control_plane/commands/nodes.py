@@ -15,7 +15,7 @@ from control_plane.commands.loaded import locked_node
 from control_plane.decisions import drift
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.decisions.registration import Registration, check_repeatable, removal
-from control_plane.decisions.slots import NOTHING_DESCRIBED, Described, described, discover
+from control_plane.decisions.slots import NOTHING_DESCRIBED, Described, awaits_approval, described, discover
 from control_plane.decisions.subnets import free_subnet
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
@@ -159,7 +159,7 @@ def _described(slot: FoundSlot) -> Described:
 def _ungranted(
     slot: SlotId, row: SlotRow | None, reported: FoundSlot, since: datetime
 ) -> tuple[OpenDrift, ...]:
-    if row is None or row.state == "discovered":
+    if row is None or awaits_approval(row.state):
         return ()
     return drift.ungranted(slot, row.granted, _described(reported)[0], since)
 

@@ -28,6 +28,7 @@ from control_plane.work import placeable, tables
 from events.allocations import AllocationFact, AllocationPlaced, AllocationRequested, PlacedSlot
 from events.ingress import IngressReserved
 from events.ledger.append import Change
+from events.slot_states import Free, slot_state_name
 from events.values import MAX_SLOTS, IngressId, NodeId, SlotId, node_of, stream_of_allocation, stream_of_slot
 from read_models import nodes, slots
 from read_models.slots import SlotRow
@@ -37,7 +38,7 @@ CANDIDATES: Final = MAX_SLOTS + 1
 """Number of rows read for one request; more than the slots of any node."""
 _NAMED: Final = 5
 """Number of excluded nodes and slots that a refusal names."""
-_FREE: Final[sa.ColumnClause[str]] = sa.literal_column("'free'")
+_FREE: Final[sa.ColumnClause[str]] = sa.literal_column(f"'{slot_state_name(Free())}'")
 """Not a parameter: the partial index of free slots is for this constant, and a generic plan could not use it."""
 
 

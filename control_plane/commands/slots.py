@@ -20,6 +20,7 @@ from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
 from events.ledger.append import Change
 from events.ledger.tables import claim
+from events.slot_states import Free
 from events.values import SlotId, node_of, stream_of_slot
 from read_models import nodes, slots
 
@@ -35,7 +36,7 @@ def approve_slot(slot: SlotId, origin: Origin) -> Command:
         if node is None or row is None:
             raise _unknown(slot)
         given = grant(slot, row.granted, row.devices)
-        if given and row.state == "free":
+        if given and isinstance(row.state, Free):
             facts = (*given, *granted_now(slot, row.drift))
             return Decision((Change(stream_of_slot(slot), row.version, facts),), origin.at(transaction.now))
         taken = await _taken_macs(transaction.conn, slot, node.l2_domain)
@@ -57,11 +58,11 @@ def force_release(slot: SlotId, reason: str, origin: Origin) -> Command:
         found = await slots.find(transaction.conn, slot)
         if found is None:
             raise _unknown(slot)
-        holder = holder_awaiting_proof(slot, found.allocation_id, found.state)
+        holder = holder_awaiting_proof(slot, found.state)
         loaded = await load(transaction.conn, holder)
         # Read the row again: only now it is locked, with all rows of its allocation and in lock order.
         row = loaded.rows[slot]
-        freed = force_release_slot(slot, row.allocation_id, row.state, reason, loaded.leftovers(slot))
+        freed = force_release_slot(slot, row.state, reason, loaded.leftovers(slot))
         overridden = life.override_removal(loaded.state, slot, reason)
         gone = emptied(loaded.ingress_rules, slot)
         changes = loaded.changes((*gone, *overridden), *loaded.slot_change(slot, (freed,)))

@@ -1,4 +1,4 @@
-"""The states of a slot: discovered -> free -> claimed -> releasing (-> quarantined) -> free.
+"""Decisions about a slot: each takes its state (`events.slot_states`) and returns facts, or raises a refusal.
 
 The state of a slot is in its row, which changes in the append that records the reason; this module decides which change
 is allowed in which state. The MAC is derived from the slot's id (ALC-3) and the IP address from its index in the node's
@@ -9,11 +9,20 @@ later uses its next derived MAC.
 import hashlib
 import ipaddress
 from collections.abc import Collection
-from typing import Final
+from typing import Final, assert_never
 
 from control_plane.decisions.refusals import Conflict, Objection
 from control_plane.decisions.skus import best_fit
 from events.facts import Reason
+from events.slot_states import (
+    Claimed,
+    Discovered,
+    Free,
+    Quarantined,
+    Releasing,
+    SlotState,
+    slot_state_name,
+)
 from events.slots import (
     SlotApproved,
     SlotClaimed,
@@ -64,12 +73,24 @@ def discover(
     )
 
 
-def approve(slot: SlotId, state: str, hardware: SlotHardware, network: SlotNetwork) -> SlotApproved:
+def awaits_approval(state: SlotState) -> bool:
+    """Return whether no administrator has approved the slot yet."""
+    match state:
+        case Discovered():
+            return True
+        case Free() | Claimed() | Releasing() | Quarantined():
+            return False
+        case _:
+            assert_never(state)
+
+
+def approve(slot: SlotId, state: SlotState, hardware: SlotHardware, network: SlotNetwork) -> SlotApproved:
     """Approve a slot, which fixes its SKU and addresses. Raises `Conflict` unless it awaits approval and fits an
     SKU.
     """
-    if state != "discovered":
-        raise Conflict(Objection("not_awaiting_approval", f"slot {slot} is {state}, not awaiting approval"))
+    if not awaits_approval(state):
+        reason = f"slot {slot} is {slot_state_name(state)}, not awaiting approval"
+        raise Conflict(Objection("not_awaiting_approval", reason))
     sku = best_fit(hardware)
     if sku is None:
         raise Conflict(Objection("no_fitting_sku", f"slot {slot} is smaller than every SKU"))
@@ -131,18 +152,22 @@ def claim(slot: SlotId, allocation: AllocationId) -> SlotFact:
     return SlotClaimed(slot, allocation)
 
 
-def begin_release(
-    slot: SlotId, holder: AllocationId | None, state: str, by: AllocationId
-) -> tuple[SlotFact, ...]:
+def begin_release(slot: SlotId, state: SlotState, by: AllocationId) -> tuple[SlotFact, ...]:
     """Start the release of a slot by its allocation: its desired state becomes empty."""
-    return (SlotReleasing(slot, by),) if holder == by and state == "claimed" else ()
+    match state:
+        case Claimed(by=holder):
+            return (SlotReleasing(slot, by),) if holder == by else ()
+        case Discovered() | Free() | Releasing() | Quarantined():
+            return ()
+        case _:
+            assert_never(state)
 
 
 def quarantine(
-    slot: SlotId, holder: AllocationId | None, state: str, by: AllocationId, leftovers: tuple[str, ...]
+    slot: SlotId, state: SlotState, by: AllocationId, leftovers: tuple[str, ...]
 ) -> tuple[SlotFact, ...]:
     """Quarantine a slot because its node still finds parts of the slice."""
-    if holder != by or state not in ("releasing", "quarantined"):
+    if _awaiting_proof_for(state) != by:
         return ()
     reason = Reason(
         "absence_not_proved", f"node {node_of(slot)} still finds {len(leftovers)} leftovers of the slice"
@@ -150,27 +175,34 @@ def quarantine(
     return (SlotQuarantined(slot, by, reason, leftovers),)
 
 
-def free(
-    slot: SlotId, holder: AllocationId | None, state: str, by: AllocationId, absent: tuple[str, ...]
-) -> tuple[SlotFact, ...]:
+def free(slot: SlotId, state: SlotState, by: AllocationId, absent: tuple[str, ...]) -> tuple[SlotFact, ...]:
     """Free a slot because its node proved it empty; `absent` is what the node did not find."""
-    if holder != by or state not in ("releasing", "quarantined"):
-        return ()
-    return (SlotReleased(slot, by, absent),)
+    return (SlotReleased(slot, by, absent),) if _awaiting_proof_for(state) == by else ()
 
 
 def force_release_slot(
-    slot: SlotId, holder: AllocationId | None, state: str, reason: str, leftovers: tuple[str, ...]
+    slot: SlotId, state: SlotState, reason: str, leftovers: tuple[str, ...]
 ) -> SlotForceReleased:
     """Force-release a slot that is not proved empty (ALC-11). Raises `Conflict` unless it awaits only that proof."""
-    return SlotForceReleased(slot, holder_awaiting_proof(slot, holder, state), reason, leftovers)
+    return SlotForceReleased(slot, holder_awaiting_proof(slot, state), reason, leftovers)
 
 
-def holder_awaiting_proof(slot: SlotId, holder: AllocationId | None, state: str) -> AllocationId:
+def holder_awaiting_proof(slot: SlotId, state: SlotState) -> AllocationId:
     """Return the allocation of the slice that the node has not proved removed yet. Raises `Conflict` if there is
     none.
     """
-    if holder is None or state not in ("releasing", "quarantined"):
-        reason = f"slot {slot} is {state} and does not await the proof that it is empty"
+    holder = _awaiting_proof_for(state)
+    if holder is None:
+        reason = f"slot {slot} is {slot_state_name(state)} and does not await the proof that it is empty"
         raise Conflict(Objection("not_awaiting_proof", reason))
     return holder
+
+
+def _awaiting_proof_for(state: SlotState) -> AllocationId | None:
+    match state:
+        case Releasing(by=holder) | Quarantined(by=holder):
+            return holder
+        case Discovered() | Free() | Claimed():
+            return None
+        case _:
+            assert_never(state)

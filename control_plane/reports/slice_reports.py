@@ -184,7 +184,7 @@ def _ended(
             removed = life.slice_removed(state, slot)
             if not removed:
                 return ()
-            freed = free(slot, row.allocation_id, row.state, allocation, body.absent)
+            freed = free(slot, row.state, allocation, body.absent)
             return loaded.changes(
                 (*ingress.emptied(ingress_rules, slot), *removed), *loaded.slot_change(slot, freed)
             )
@@ -193,7 +193,7 @@ def _ended(
             remaining = life.slice_removal_incomplete(state, unproved)
             if not remaining or not loaded.is_new(unproved):
                 return ()
-            held = quarantine(slot, row.allocation_id, row.state, allocation, body.leftovers)
+            held = quarantine(slot, row.state, allocation, body.leftovers)
             return loaded.changes(remaining, *loaded.slot_change(slot, held))
         case _:
             assert_never(body)

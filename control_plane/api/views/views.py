@@ -15,6 +15,7 @@ from events.drift import OpenDrift
 from events.envelope import Recorded
 from events.facts import Fact, Reason
 from events.nodes import PublicAddress
+from events.slot_states import slot_state_name
 from events.slots import SlotDevice
 from events.values import NodeId, PciAddress, SlotId
 from read_models.nodes import NodeRow
@@ -257,7 +258,7 @@ def slot_view(slot: SlotRow, blocked_by: str | None = None) -> SlotView:
         id=slot.slot_id,
         node_id=slot.node_id,
         index=slot.index,
-        state=slot.state,
+        state=slot_state_name(slot.state),
         sku=slot.sku,
         vcpus=slot.hardware.vcpus,
         memory_mib=slot.hardware.memory_mib,

@@ -1,0 +1,111 @@
+"""The states of a slot: discovered -> free -> claimed -> releasing (-> quarantined) -> free.
+
+Each state carries only its own data. The union is closed: every match on it ends in `assert_never`, so that a state
+that is not handled does not type-check. Rows store a state as its name, its holder and its reason.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, assert_never
+
+from events.facts import Reason
+from events.values import AllocationId
+
+SlotStateName = Literal["discovered", "free", "claimed", "releasing", "quarantined"]
+"""The name of a state in rows and views."""
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """The node reported the slot, and no administrator has approved it yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """The slot is approved, and no allocation has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The allocation `by` has the slot."""
+
+    by: AllocationId
+
+
+@dataclass(frozen=True, slots=True)
+class Releasing:
+    """The desired state of the slot is empty, and its node has not proved yet that the slice of `by` is removed."""
+
+    by: AllocationId
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """The node still finds parts of the slice of `by`; `reason` describes them."""
+
+    by: AllocationId
+    reason: Reason | None
+
+
+SlotState = Discovered | Free | Claimed | Releasing | Quarantined
+
+
+def slot_state(name: SlotStateName, holder: AllocationId | None, reason: Reason | None) -> SlotState:
+    """Return the state that a row stores. Raises `ValueError` if a state that needs a holder has none."""
+    match name:
+        case "discovered":
+            return Discovered()
+        case "free":
+            return Free()
+        case "claimed":
+            return Claimed(_holder(name, holder))
+        case "releasing":
+            return Releasing(_holder(name, holder))
+        case "quarantined":
+            return Quarantined(_holder(name, holder), reason)
+        case _:
+            assert_never(name)
+
+
+def _holder(name: SlotStateName, holder: AllocationId | None) -> AllocationId:
+    if holder is None:
+        raise ValueError(f"the row of a {name} slot names no allocation; rebuild the read model")
+    return holder
+
+
+def slot_state_name(state: SlotState) -> SlotStateName:
+    """Return the name of a state, as rows and views show it."""
+    match state:
+        case Discovered():
+            return "discovered"
+        case Free():
+            return "free"
+        case Claimed():
+            return "claimed"
+        case Releasing():
+            return "releasing"
+        case Quarantined():
+            return "quarantined"
+        case _:
+            assert_never(state)
+
+
+def holder_of(state: SlotState) -> AllocationId | None:
+    """Return the allocation that has the slot, or whose slice is not proved removed; None if there is none."""
+    match state:
+        case Claimed(by=by) | Releasing(by=by) | Quarantined(by=by):
+            return by
+        case Discovered() | Free():
+            return None
+        case _:
+            assert_never(state)
+
+
+def quarantine_reason(state: SlotState) -> Reason | None:
+    """Return why the slot is quarantined; None if it is not."""
+    match state:
+        case Quarantined(reason=reason):
+            return reason
+        case Discovered() | Free() | Claimed() | Releasing():
+            return None
+        case _:
+            assert_never(state)

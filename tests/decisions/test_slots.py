@@ -1,0 +1,96 @@
+"""Decisions about a slot in each of its states."""
+
+from typing import get_args
+
+import pytest
+
+from control_plane.decisions.refusals import Conflict
+from control_plane.decisions.slots import (
+    approve,
+    awaits_approval,
+    begin_release,
+    force_release_slot,
+    free,
+    holder_awaiting_proof,
+    quarantine,
+)
+from events.facts import Reason
+from events.slot_states import (
+    Claimed,
+    Discovered,
+    Free,
+    Quarantined,
+    Releasing,
+    SlotState,
+    SlotStateName,
+    holder_of,
+    quarantine_reason,
+    slot_state,
+    slot_state_name,
+)
+from events.slots import SlotForceReleased, SlotHardware, SlotReleased, SlotReleasing
+from events.values import allocation_of, new_uuid
+from tests.decisions.histories import ID, NETWORK, A
+
+OTHER = allocation_of(new_uuid())
+LEFT = ("tap slice0",)
+REASON = Reason("absence_not_proved", "node lab-a still finds 1 leftovers of the slice")
+STATES: tuple[SlotState, ...] = (
+    Discovered(),
+    Free(),
+    Claimed(ID),
+    Releasing(ID),
+    Quarantined(ID, REASON),
+)
+
+
+def names(states: list[SlotState]) -> list[str]:
+    return [slot_state_name(each) for each in states]
+
+
+def test_every_state_of_a_slot_survives_storage_in_a_row() -> None:
+    assert names([*STATES]) == [*get_args(SlotStateName)]
+    for each in STATES:
+        assert slot_state(slot_state_name(each), holder_of(each), quarantine_reason(each)) == each
+
+
+@pytest.mark.parametrize("name", ["claimed", "releasing", "quarantined"])
+def test_row_of_a_held_slot_without_an_allocation_is_refused(name: SlotStateName) -> None:
+    with pytest.raises(ValueError, match=f"the row of a {name} slot names no allocation"):
+        slot_state(name, None, None)
+
+
+def test_only_a_discovered_slot_can_be_approved() -> None:
+    assert names([each for each in STATES if awaits_approval(each)]) == ["discovered"]
+    with pytest.raises(Conflict, match="is quarantined, not awaiting approval"):
+        approve(A, Quarantined(ID, REASON), SlotHardware(4, 8192, "eth0"), NETWORK)
+
+
+def test_only_a_claimed_slot_is_released_by_its_allocation() -> None:
+    assert names([each for each in STATES if begin_release(A, each, ID)]) == ["claimed"]
+    assert begin_release(A, Claimed(ID), ID) == (SlotReleasing(A, ID),)
+
+
+def test_proof_of_an_empty_slot_counts_only_while_its_slice_is_being_removed() -> None:
+    awaiting = ["releasing", "quarantined"]
+    assert names([each for each in STATES if free(A, each, ID, LEFT)]) == awaiting
+    assert names([each for each in STATES if quarantine(A, each, ID, LEFT)]) == awaiting
+    assert free(A, Releasing(ID), ID, LEFT) == (SlotReleased(A, ID, LEFT),)
+
+
+def test_decisions_for_an_allocation_that_does_not_have_the_slot_return_no_facts() -> None:
+    for each in STATES:
+        assert begin_release(A, each, OTHER) == ()
+        assert free(A, each, OTHER, LEFT) == ()
+        assert quarantine(A, each, OTHER, LEFT) == ()
+
+
+@pytest.mark.parametrize("state", [Discovered(), Free(), Claimed(ID)], ids=slot_state_name)
+def test_slot_that_does_not_await_proof_cannot_be_force_released(state: SlotState) -> None:
+    with pytest.raises(Conflict, match=f"is {slot_state_name(state)} and does not await the proof"):
+        holder_awaiting_proof(A, state)
+
+
+def test_force_released_slot_names_the_allocation_that_had_it() -> None:
+    found = force_release_slot(A, Quarantined(ID, REASON), "rack removed", LEFT)
+    assert found == SlotForceReleased(A, ID, "rack removed", LEFT)
