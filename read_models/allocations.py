@@ -3,7 +3,7 @@
 The state of an allocation is folded from its own stream; these tables only index the streams and events.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import UUID
@@ -43,16 +43,26 @@ def request(recorded: Recorded[AllocationRequested]) -> list[tuple[Position, All
     return [(recorded.position, recorded.fact.allocation_id, recorded.fact.project)]
 
 
+class Requested(NamedTuple):
+    """The request of an allocation, and its position in the ledger."""
+
+    position: Position
+    allocation_id: AllocationId
+
+
 async def page(
     conn: AsyncConnection, *, project: str | None, before: Position | None, limit: int
-) -> list[tuple[Position, AllocationId]]:
-    """Return the position and the allocation id of each request, newest first."""
+) -> list[Requested]:
+    """Return the requests of allocations, newest first."""
     query = sa.select(allocation).order_by(allocation.c.position.desc()).limit(limit)
     if project is not None:
         query = query.where(allocation.c.project == project)
     if before is not None:
         query = query.where(allocation.c.position < before)
-    return [(Position(row.position), AllocationId(row.allocation_id)) for row in await conn.execute(query)]
+    return [
+        Requested(Position(row.position), AllocationId(row.allocation_id))
+        for row in await conn.execute(query)
+    ]
 
 
 async def positions(

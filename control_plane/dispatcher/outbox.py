@@ -21,6 +21,7 @@ import psycopg
 
 from control_plane.dispatcher.derive import PROCESSES, Evaluation, Task
 from control_plane.work.tables import RESEND
+from events.ledger.connection import fetch_values
 from events.values import NodeId, SlotId, StreamId
 from tasks.catalogue import bounds_of
 from tasks.orders import Token
@@ -125,8 +126,7 @@ async def hold_timer(conn: psycopg.AsyncConnection, stream: StreamId) -> bool:
 
 async def overdue(conn: psycopg.AsyncConnection, now: datetime, limit: int) -> list[StreamId]:
     """Return streams with a due timer, oldest first; timers of stream kinds unknown to this release are skipped."""
-    cursor = await conn.execute(_OVERDUE, [now, [*PROCESSES], limit], prepare=True)
-    return [StreamId(stream) for (stream,) in await cursor.fetchall()]
+    return [*map(StreamId, await fetch_values(conn, _OVERDUE, [now, [*PROCESSES], limit], prepare=True))]
 
 
 async def _write_timers(conn: psycopg.AsyncConnection, found: Sequence[Evaluation]) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from events.ledger.connection import ledger_connection
+from events.ledger.connection import fetch_values, ledger_connection
 from events.values import NodeId
 from tasks.scripts import WORKER_TIMEOUT
 
@@ -25,5 +25,5 @@ where statement_timestamp() - (expires_at - %b::interval) between %b::interval a
 async def newcomers(conn: AsyncConnection, session_lifetime: timedelta) -> frozenset[NodeId]:
     """Return the nodes with a session that began one worker timeout ago; some of them only renewed their session."""
     ledger = await ledger_connection(conn)
-    cursor = await ledger.execute(_CAME_UP, [session_lifetime, *_AGO], prepare=True)
-    return frozenset([NodeId(str(node)) for (node,) in await cursor.fetchall()])
+    found = await fetch_values(ledger, _CAME_UP, [session_lifetime, *_AGO], prepare=True)
+    return frozenset(map(NodeId, found))

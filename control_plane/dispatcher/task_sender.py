@@ -23,6 +23,7 @@ from zlib import crc32
 import psycopg
 import sqlalchemy as sa
 import structlog
+from psycopg.rows import kwargs_row
 from redis.asyncio import Redis
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -79,9 +80,10 @@ with taken as (
   where u.ctid = first.place
   returning u.place, u.order_id
 )
-select taken.order_id, t.*, statement_timestamp(), false, false, 'due', null::timestamptz, 0
+select taken.order_id, t.*, statement_timestamp() as now, false as silent, false as fresh, 'due' as was,
+  null::timestamptz as sent_at, 0 as sends
 from taken, lateral (
-  select node_id, kind, "order" from work.task t where t.order_id = taken.order_id and t.state in ('due', 'sent')
+  select node_id, kind, "order" as text from work.task t where t.order_id = taken.order_id and t.state in ('due', 'sent')
   offset 0  -- one row after the other, whatever row counts the planner estimates
 ) as t
 order by taken.place
@@ -103,8 +105,8 @@ update work.task t set state = 'sent',
   sent_at = case when due.fresh then t.sent_at else clock_timestamp() end,
   sends = t.sends + (not due.fresh)::int
 from due where t.ctid = due.place
-returning t.order_id, t.node_id, t.kind, t."order", statement_timestamp(), due.silent, due.fresh, due.was, due.sent_at,
-  due.sends
+returning t.order_id, t.node_id, t.kind, t."order" as text, statement_timestamp() as now, due.silent, due.fresh,
+  due.was, due.sent_at, due.sends
 """
 _CORRECT: Final = """
 update work.task t set state = r.state, due_at = clock_timestamp() + r.pause, sent_at = r.sent_at, sends = r.sends
@@ -160,8 +162,9 @@ class TaskSender:
         values = {"copy": COPY, "unreachable": self.unreachable_after, "resend": RESEND, "batch": BATCH}
         async with conn.pipeline():
             await conn.execute(_SETTINGS)
-            cursor = await conn.cursor(binary=True).execute(query, values, prepare=True)
-        return [_Due(*row) for row in await cursor.fetchall()]
+            named = conn.cursor(binary=True, row_factory=kwargs_row(_Due))
+            cursor = await named.execute(query, values, prepare=True)
+        return await cursor.fetchall()
 
     async def _send(self, conn: psycopg.AsyncConnection, rows: Sequence[_Due]) -> None:
         queued = await self._already_queued(rows)

@@ -13,6 +13,7 @@ import psycopg
 import structlog
 
 from control_plane.outage import DATABASE_UNAVAILABLE, rest
+from events.ledger.connection import fetch_value
 
 log = structlog.get_logger()
 LEAD_SECONDS: Final = 1.0
@@ -50,5 +51,4 @@ async def _leading(dsn: str, name: str, run: Callable[[], Awaitable[None]]) -> N
 
 
 async def _lead(conn: psycopg.AsyncConnection, name: str) -> bool:
-    row = await (await conn.execute("select ledger.lead(%s)", [name])).fetchone()
-    return bool(row and row[0])
+    return bool(await fetch_value(conn, "select ledger.lead(%s)", [name]))

@@ -49,8 +49,8 @@ async def compare_checkpoints(conn: AsyncConnection) -> Difference | None:
     row = (await conn.execute(query.order_by(checkpoint.c.name).limit(1))).one_or_none()
     if row is None:
         return None
-    key, last = {"name": row[0]}, {"position": await conn.scalar(sa.select(drawn))}
-    live, replayed = {**key, "position": row[1]}, {**key, **last}
+    key, last = {"name": row.name}, {"position": await conn.scalar(sa.select(drawn))}
+    live, replayed = {**key, "position": row.position}, {**key, **last}
     return Difference(str(checkpoint), key, ("position",), live, replayed, READ_MODEL)
 
 
@@ -82,7 +82,10 @@ async def first_difference(
     same = sa.and_(*(left.c[name] == right.c[name] for name in key))
     differs = sa.or_(*(left.c[name].is_distinct_from(right.c[name]) for name in columns))
     query = (
-        sa.select(sa.func.to_jsonb(left.table_valued()), sa.func.to_jsonb(right.table_valued()))
+        sa.select(
+            sa.func.to_jsonb(left.table_valued()).label("stored"),
+            sa.func.to_jsonb(right.table_valued()).label("expected"),
+        )
         .select_from(left.join(right, same, full=True))
         .where(differs)
         .order_by(*(sa.func.coalesce(left.c[name], right.c[name]) for name in key))
@@ -91,7 +94,7 @@ async def first_difference(
     row = (await conn.execute(query)).one_or_none()
     if row is None:
         return None
-    stored, expected = row[0] or {}, row[1] or {}
+    stored, expected = row.stored or {}, row.expected or {}
     differing = tuple(name for name in columns if stored.get(name) != expected.get(name))
     named = {name: (stored or expected)[name] for name in key}
-    return Difference(str(table), named, differing, row[0], row[1], kind)
+    return Difference(str(table), named, differing, row.stored, row.expected, kind)

@@ -84,5 +84,6 @@ async def _order(conn: AsyncConnection, node_id: NodeId, order_id: UUID) -> _Ord
     """Return the slot and allocation of an order, or None if it is not an order of the node."""
     task = tables.task
     mine = task.c.order_id == order_id, task.c.node_id == node_id
-    row = (await conn.execute(sa.select(task.c.slot_id, task.c.allocation_id).where(*mine))).one_or_none()
-    return None if row is None else _Order(*row)
+    query = sa.select(task.c.slot_id, task.c.allocation_id).where(*mine)
+    row = (await conn.execute(query)).mappings().one_or_none()
+    return None if row is None else _Order(**row)

@@ -88,9 +88,13 @@ async def hosts_blocked(
     needs = (access, *heartbeat(unreachable_after), *sound, kind(simulated_allowed=simulated_allowed))
     reason = _first_reason(needs)
     with_heartbeat = node.outerjoin(tables.node_seen, tables.node_seen.c.node_id == node.c.node_id)
-    query = sa.select(node.c.node_id, reason).select_from(with_heartbeat).where(node.c.node_id.in_(names))
+    query = (
+        sa.select(node.c.node_id, reason.label("code"))
+        .select_from(with_heartbeat)
+        .where(node.c.node_id.in_(names))
+    )
     found = await conn.execute(query)
-    return {NodeId(name): code for name, code in found if code is not None}
+    return {NodeId(row.node_id): row.code for row in found if row.code is not None}
 
 
 async def slots_blocked(
@@ -99,8 +103,10 @@ async def slots_blocked(
     """Return the slots among `names` in which nothing new is placed now, free or not, each with the reason code."""
     node_names = {node_of(name) for name in names}
     hosts = await hosts_blocked(conn, node_names, unreachable_after, simulated_allowed=simulated_allowed)
-    query = sa.select(slots.slot.c.slot_id, _first_reason(SLOT)).where(slots.slot.c.slot_id.in_(names))
-    own = {SlotId(name): code for name, code in await conn.execute(query)}
+    query = sa.select(slots.slot.c.slot_id, _first_reason(SLOT).label("code")).where(
+        slots.slot.c.slot_id.in_(names)
+    )
+    own = {SlotId(row.slot_id): row.code for row in await conn.execute(query)}
     found = ((name, hosts.get(node_of(name)) or code) for name, code in own.items())
     return {name: code for name, code in found if code is not None}
 

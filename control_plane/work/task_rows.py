@@ -85,10 +85,9 @@ class TryRow:
 
 async def find_try(conn: AsyncConnection, operation_id: UUID, node: NodeId) -> TryRow | None:
     """Return the operation with this id, if it belongs to the node."""
-    row = (
-        await conn.execute(_TRIED.where(task.c.order_id == operation_id, task.c.node_id == node))
-    ).one_or_none()
-    return None if row is None else TryRow(*row)
+    query = _TRIED.where(task.c.order_id == operation_id, task.c.node_id == node)
+    row = (await conn.execute(query)).mappings().one_or_none()
+    return None if row is None else TryRow(**row)
 
 
 async def newest_try(conn: AsyncConnection, task_id: UUID) -> TryRow | None:
@@ -97,16 +96,23 @@ async def newest_try(conn: AsyncConnection, task_id: UUID) -> TryRow | None:
     unsent_too = _UNSENT.where(task.c.task_id == task_id).with_for_update(of=unsent)
     never_sent = set(await conn.scalars(unsent_too))
     query = _TRIED.where(task.c.task_id == task_id, task.c.kind != CANCEL)
-    row = (await conn.execute(query.order_by(task.c.attempt.desc()).limit(1).with_for_update())).one_or_none()
+    newest_first = query.order_by(task.c.attempt.desc()).limit(1).with_for_update()
+    row = (await conn.execute(newest_first)).mappings().one_or_none()
     if row is None:
         return None
-    newest = TryRow(*row)
+    newest = TryRow(**row)
     return replace(newest, sends=0) if newest.operation_id in never_sent else newest
 
 
 _UNSENT: Final = sa.select(unsent.c.order_id).join(task, task.c.order_id == unsent.c.order_id)
 _TRIED: Final = sa.select(
-    task.c.order_id, task.c.node_id, task.c.task_id, task.c.attempt, task.c.kind, task.c.state, task.c.sends
+    task.c.order_id.label("operation_id"),
+    task.c.node_id,
+    task.c.task_id,
+    task.c.attempt,
+    task.c.kind,
+    task.c.state,
+    task.c.sends,
 ).where(task.c.task_id.is_not(None))
 
 

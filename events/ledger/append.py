@@ -25,6 +25,7 @@ from events.ledger.append_wire import (
     wire_command,
     wire_key,
 )
+from events.ledger.connection import fetch_row, fetch_value
 from events.ledger.errors import refusal
 
 __all__ = ["Change", "CommandKey", "LedgerCommand", "StoredAnswer", "append", "take_key"]
@@ -50,11 +51,10 @@ async def take_key(conn: psycopg.AsyncConnection, key: CommandKey) -> StoredAnsw
     `KeyBusy` after five seconds of waiting.
     """
     try:
-        cursor = await conn.execute(_TAKE_KEY, [encoded(wire_key(key, None))])
+        answer: str | None = await fetch_value(conn, _TAKE_KEY, [encoded(wire_key(key, None))])
     except psycopg.Error as error:
         raise (refusal(error) or error) from error
-    row = await cursor.fetchone()
-    return StoredAnswer(row[0]) if row and row[0] is not None else None
+    return None if answer is None else StoredAnswer(answer)
 
 
 async def append(
@@ -77,9 +77,8 @@ async def append(
         None if each is None else encoded(each) for each in (wire.lock_order, wire.claims, wire.key)
     ]
     try:
-        cursor = await conn.execute(_APPEND, [encoded(wire.events), *other_arguments], prepare=True)
+        stamp = await fetch_row(conn, Stamp, _APPEND, [encoded(wire.events), *other_arguments], prepare=True)
     except psycopg.Error as error:
         raise (refusal(error) or error) from error
-    row = await cursor.fetchone()
-    assert row is not None
-    return recorded(command, wire, Stamp(*row))
+    assert stamp is not None
+    return recorded(command, wire, stamp)

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Self
 
 import psycopg
 
+from events.ledger.connection import fetch_row, fetch_value
 from events.values import Epoch, InvalidValue, Position
 
 _SEEN: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,18})")
@@ -72,20 +73,14 @@ async def holds(conn: psycopg.AsyncConnection, cursor: Cursor) -> bool:
         return True
     if cursor.epoch is None:
         return cursor.position <= await drawn(conn)
-    result = await conn.execute(_HELD, {"position": cursor.position, "epoch": cursor.epoch})
-    row = await result.fetchone()
-    assert row is not None
-    return bool(row[0])
+    return bool(await fetch_value(conn, _HELD, {"position": cursor.position, "epoch": cursor.epoch}))
 
 
 async def drawn(conn: psycopg.AsyncConnection) -> Position:
     """Return the last position that was drawn; positions up to it may not be final yet."""
-    row = await (await conn.execute(_DRAWN)).fetchone()
-    assert row is not None
-    return Position(row[0])
+    return Position(await fetch_value(conn, _DRAWN))
 
 
 async def last_up_to(conn: psycopg.AsyncConnection, position: Position) -> Last | None:
     """Return the last event at or before a position; the position itself may have no event."""
-    row = await (await conn.execute(_LAST, [position], prepare=True)).fetchone()
-    return None if row is None else Last(Position(row[0]), Epoch(row[1]), row[2])
+    return await fetch_row(conn, Last, _LAST, [position], prepare=True)

@@ -1,16 +1,28 @@
 """The start-up check that refuses a server on which the ledger's guarantees do not hold."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import psycopg
 
+from events.ledger.connection import fetch_row
+
 OLDEST: Final = 150000
 _LOOK: Final = """
-select pg_is_in_recovery(), current_setting('max_prepared_transactions')::int, current_setting('server_encoding'),
-       current_setting('server_version_num')::int, (select rolsuper from pg_roles where rolname = current_user),
+select pg_is_in_recovery() as standby, current_setting('max_prepared_transactions')::int as prepared,
+       current_setting('server_encoding') as encoding, current_setting('server_version_num')::int as version,
+       (select rolsuper from pg_roles where rolname = current_user) as superuser,
        exists (select from pg_class join pg_namespace on pg_namespace.oid = relnamespace
-                where nspname = 'ledger' and relname = 'event')
+                where nspname = 'ledger' and relname = 'event') as has_schema
 """
+
+
+class _Server(NamedTuple):
+    standby: bool
+    prepared: int
+    encoding: str
+    version: int
+    superuser: bool
+    has_schema: bool
 
 
 class UnfitServer(RuntimeError):
@@ -23,29 +35,28 @@ class UnfitServer(RuntimeError):
 
 async def refuse_unfit_server(conn: psycopg.AsyncConnection) -> None:
     """Raise `UnfitServer` with every reason if the server is unfit. Reads only."""
-    row = await (await conn.execute(_LOOK)).fetchone()
-    assert row is not None
-    standby, prepared, encoding, version, superuser, has_schema = row
+    server = await fetch_row(conn, _Server, _LOOK)
+    assert server is not None
     reasons = (
         (
-            standby,
+            server.standby,
             "it is a standby: the holders of the fence are visible on the primary only; connect to the primary",
         ),
         (
-            prepared > 0,
-            f"max_prepared_transactions is not 0 but {prepared}: a prepared append would outlive its session; set it to 0",
+            server.prepared > 0,
+            f"max_prepared_transactions is not 0 but {server.prepared}: a prepared append would outlive its session; set it to 0",
         ),
         (
-            encoding != "UTF8",
-            f"the database's encoding is {encoding}, but Merkle leaves need UTF8; recreate it with UTF8",
+            server.encoding != "UTF8",
+            f"the database's encoding is {server.encoding}, but Merkle leaves need UTF8; recreate it with UTF8",
         ),
-        (version < OLDEST, "it is older than PostgreSQL 15; upgrade it"),
+        (server.version < OLDEST, "it is older than PostgreSQL 15; upgrade it"),
         (
-            not has_schema,
+            not server.has_schema,
             "the database has no schema: run sliceplane-server migrate first",
         ),
         (
-            superuser,
+            server.superuser,
             "the application's role is a superuser, which may rewrite the ledger; connect with an ordinary role",
         ),
     )

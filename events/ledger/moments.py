@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 import psycopg
 
+from events.ledger.connection import fetch_row, fetch_value
 from events.values import Position
 
 SLACK: Final = timedelta(seconds=30)
@@ -27,7 +28,7 @@ plus every backward step of the server's clock."""
 
 _CLOCK: Final = "select clock_timestamp()"
 _OLDEST: Final = """
-select min(a.xact_start), coalesce(bool_or(a.xact_start is null), false)
+select min(a.xact_start) as began, coalesce(bool_or(a.xact_start is null), false) as unknown
   from ledger.fence() as fence
  cross join lateral unnest(fence.holders) as h(holder)
   left join pg_catalog.pg_locks l on l.virtualtransaction = h.holder and l.locktype = 'virtualxid'
@@ -59,23 +60,26 @@ class Settled(NamedTuple):
     before: datetime | None
 
 
+class _Oldest(NamedTuple):
+    """Begin of the oldest transaction that holds the fence, and whether the begin of any of them is unknown."""
+
+    began: datetime | None
+    unknown: bool
+
+
 async def settled(conn: psycopg.AsyncConnection) -> Settled:
     """Return the time up to which the ledger is settled.
 
     The connection's transaction must be fresh: PostgreSQL reads the activity of other sessions once per transaction.
     """
     # Read the clock first: a transaction that takes the fence after the query of its holders records a later time.
-    clock = await (await conn.execute(_CLOCK)).fetchone()
-    oldest = await (await conn.execute(_OLDEST)).fetchone()
-    assert clock is not None
+    now: datetime = await fetch_value(conn, _CLOCK)
+    oldest = await fetch_row(conn, _Oldest, _OLDEST)
     assert oldest is not None
-    began, unknown = oldest
-    return Settled(clock[0], None if unknown else began or clock[0])
+    return Settled(now, None if oldest.unknown else oldest.began or now)
 
 
 async def position_at(conn: psycopg.AsyncConnection, moment: datetime) -> Position:
     """Return the last position recorded at or before a settled time; 0 if there is none."""
-    found = await conn.execute(_PLACE, {"moment": moment, "late": moment + SLACK}, prepare=True)
-    row = await found.fetchone()
-    assert row is not None
-    return Position(row[0])
+    parameters = {"moment": moment, "late": moment + SLACK}
+    return Position(await fetch_value(conn, _PLACE, parameters, prepare=True))

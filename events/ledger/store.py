@@ -5,7 +5,9 @@ is final up to a position.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from datetime import datetime
+from typing import Any, Final, NamedTuple, TypeVar
+from uuid import UUID
 
 import psycopg
 
@@ -13,12 +15,29 @@ from events.catalog import UnknownFact, UnreadableFact, decode
 from events.envelope import Cause, Recorded
 from events.facts import Fact, Unreadable
 from events.ledger.errors import UnreadableEvent
-from events.values import Position, StreamId
+from events.values import Epoch, Position, ProjectId, StreamId
 
-COLUMNS: Final = (
-    "position, event_id, stream_id, version, type, schema_version, project, actor, reason, correlation_id,"
-    " causation_id, trace_context, observed_at, recorded_at, epoch, data"
-)
+
+class _EventRow(NamedTuple):
+    position: Position
+    event_id: UUID
+    stream_id: StreamId
+    version: int
+    type: str
+    schema_version: int
+    project: ProjectId | None
+    actor: str
+    reason: str
+    correlation_id: UUID
+    causation_id: UUID | None
+    trace_context: str | None
+    observed_at: datetime
+    recorded_at: datetime
+    epoch: Epoch
+    data: str
+
+
+COLUMNS: Final = ", ".join(_EventRow._fields)
 _STREAM: Final = (
     f"select {COLUMNS} from ledger.event where stream_id = %s and position <= %s order by version"
 )
@@ -84,15 +103,24 @@ def refuse_unreadable(events: Events) -> Events:
 
 def recorded(row: tuple[Any, ...]) -> Recorded[Fact]:
     """Return the typed event of one row of `COLUMNS`; its fact is `Unreadable` if this release cannot read it."""
+    event = _EventRow._make(row)
     return Recorded(
-        row[0],
-        row[1],
-        row[2],
-        row[3],
-        fact_of(row[4], row[5], row[15]),
-        Cause(row[7], row[8], row[9], row[12], row[6], row[10], row[11]),
-        row[13],
-        row[14],
+        position=event.position,
+        event_id=event.event_id,
+        stream=event.stream_id,
+        version=event.version,
+        fact=fact_of(event.type, event.schema_version, event.data),
+        cause=Cause(
+            actor=event.actor,
+            reason=event.reason,
+            correlation_id=event.correlation_id,
+            observed_at=event.observed_at,
+            project=event.project,
+            causation_id=event.causation_id,
+            trace_context=event.trace_context,
+        ),
+        recorded_at=event.recorded_at,
+        epoch=event.epoch,
     )
 
 

@@ -22,9 +22,11 @@ from typing import Final, NamedTuple
 
 import psycopg
 import structlog
+from psycopg.rows import kwargs_row
 
 from events.envelope import Recorded
 from events.facts import Fact
+from events.ledger.connection import fetch_value, fetch_values
 from events.ledger.errors import NotYetFinal, refusal
 from events.ledger.fitness import refuse_unfit_server
 from events.ledger.store import fetch_events, send_range_query
@@ -32,7 +34,7 @@ from events.values import Position
 
 log = structlog.get_logger()
 
-_FENCE: Final = "select last, holders, clock_timestamp() from ledger.fence()"
+_FENCE: Final = "select last, holders, clock_timestamp() as at from ledger.fence()"
 _DEAD: Final = "select position from ledger.dead_position where position > %s and position <= %s"
 _NOTE_GAPS: Final = "select ledger.note_gaps(%s::bigint[])"
 _NOTE_DEAD: Final = "select ledger.note_dead(%s::bigint[], %s)"
@@ -128,8 +130,7 @@ class Tail:
         if len(events) == end - after:
             return end
         gaps = set(range(after + 1, end + 1)).difference(event.position for event in events)
-        known = await conn.execute(_DEAD, [after, end])
-        gaps.difference_update(position for (position,) in await known.fetchall())
+        gaps.difference_update(await fetch_values(conn, _DEAD, [after, end]))
         order = [Position(gap) for gap in sorted(gaps)]
         await self._remember(conn, order, holders)
         still_open = (gap for gap in order if not self._gaps[gap].suspects.isdisjoint(holders))
@@ -165,13 +166,11 @@ class Tail:
         A gap that was not marked has an event, or another reader marked it: the next read shows which.
         """
         try:
-            row = await (await conn.execute(_NOTE_DEAD, [gaps, self._name])).fetchone()
+            noted: list[int] = await fetch_value(conn, _NOTE_DEAD, [gaps, self._name])
         except psycopg.Error as error:
             if isinstance(refusal(error), NotYetFinal):
                 return False  # a later holder hangs, and the server cannot exclude that the gap belongs to it
             raise
-        assert row is not None
-        noted: list[int] = row[0]
         if noted:
             log.info("positions_dead", first=min(noted), count=len(noted))
         return len(noted) == len(gaps)
@@ -228,19 +227,27 @@ async def _fence_and_events(
     Both statements are sent in one pipeline.
     """
     async with conn.pipeline():
-        fence_cursor = await conn.execute(_FENCE, prepare=True)
+        fence_cursor = await _query_fence(conn)
         events_cursor = await send_range_query(conn, after, limit)
     return await _fetch_fence(fence_cursor), await fetch_events(events_cursor)
 
 
 async def _fence(conn: psycopg.AsyncConnection) -> _Fence:
-    return await _fetch_fence(await conn.execute(_FENCE, prepare=True))
+    return await _fetch_fence(await _query_fence(conn))
 
 
-async def _fetch_fence(cursor: psycopg.AsyncCursor) -> _Fence:
-    row = await cursor.fetchone()
-    assert row is not None
-    return _Fence(Position(row[0]), frozenset(row[1]), row[2])
+async def _query_fence(conn: psycopg.AsyncConnection) -> psycopg.AsyncCursor[_Fence]:
+    return await conn.cursor(row_factory=kwargs_row(_made_fence)).execute(_FENCE, prepare=True)
+
+
+def _made_fence(last: int, holders: list[str], at: datetime) -> _Fence:
+    return _Fence(Position(last), frozenset(holders), at)
+
+
+async def _fetch_fence(cursor: psycopg.AsyncCursor[_Fence]) -> _Fence:
+    fence = await cursor.fetchone()
+    assert fence is not None
+    return fence
 
 
 async def _written(conn: psycopg.AsyncConnection, drawn: Position) -> Position:
@@ -248,6 +255,4 @@ async def _written(conn: psycopg.AsyncConnection, drawn: Position) -> Position:
 
     A draw becomes durable with the commit of an event or of a dead mark at or after it.
     """
-    row = await (await conn.execute(_WRITTEN, prepare=True)).fetchone()
-    assert row is not None
-    return min(drawn, Position(row[0]))
+    return min(drawn, Position(await fetch_value(conn, _WRITTEN, prepare=True)))

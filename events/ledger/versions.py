@@ -5,10 +5,11 @@ ascend together, so a binary search finds the version: a few dozen reads at most
 """
 
 from collections.abc import Collection
-from typing import Final
+from typing import Final, NamedTuple
 
 import psycopg
 
+from events.ledger.connection import fetch_rows
 from events.values import Position, StreamId
 
 # Query for the version of the stream `asked.stream_id` at a position; 0 before its first fact.
@@ -28,10 +29,15 @@ select asked.stream_id, had.version from unnest(%(streams)s::text[]) as asked(st
 """  # noqa: S608, put together from constants
 
 
+class _Version(NamedTuple):
+    stream_id: StreamId
+    version: int
+
+
 async def versions_at(
     conn: psycopg.AsyncConnection, streams: Collection[StreamId], position: Position
 ) -> dict[StreamId, int]:
     """Return the version that each stream had at a position; 0 before its first fact."""
     parameters = {"streams": sorted(streams), "upto": position}
-    cursor = await conn.execute(_VERSIONS_AT, parameters, prepare=True)
-    return {StreamId(stream): version for stream, version in await cursor.fetchall()}
+    found = await fetch_rows(conn, _Version, _VERSIONS_AT, parameters, prepare=True)
+    return {each.stream_id: each.version for each in found}

@@ -118,12 +118,12 @@ async def list_allocations(
             end = Position(place.position + 1)
             before = end if before is None else min(before, end)
             found = await allocations.page(conn, project=only, before=before, limit=limit)
-            views = await allocations_then(conn, [each for _position, each in found], place.position)
+            views = await allocations_then(conn, [each.allocation_id for each in found], place.position)
         set_headers(response, place)
         return _page(views, found, limit)
     async with plane_of(request).engine.connect() as conn:
         found = await allocations.page(conn, project=only, before=before, limit=limit)
-        streams = [stream_of_allocation(each) for _position, each in found]
+        streams = [stream_of_allocation(each.allocation_id) for each in found]
         by_stream = await histories(conn, streams)
         without_conditions = [view_of_history(refuse_unreadable(by_stream[stream])) for stream in streams]
         views = await with_conditions(conn, without_conditions, plane_of(request).settings.unreachable_after)
@@ -131,9 +131,9 @@ async def list_allocations(
 
 
 def _page(
-    views: list[AllocationView], found: list[tuple[Position, AllocationId]], limit: int
+    views: list[AllocationView], found: list[allocations.Requested], limit: int
 ) -> Page[AllocationView]:
-    return Page(items=views, next_cursor=str(found[-1][0]) if len(found) == limit else None)
+    return Page(items=views, next_cursor=str(found[-1].position) if len(found) == limit else None)
 
 
 def _project(raw: str) -> ProjectId:

@@ -18,7 +18,7 @@ from control_plane.api.requests.problems import PROBLEMS
 from control_plane.database import reading
 from control_plane.decisions.refusals import Unauthorised
 from control_plane.identity.sessions import PresentedCredential, refusal
-from events.ledger.connection import ledger_connection
+from events.ledger.connection import fetch_rows, ledger_connection
 from tasks.agent_api import Heartbeat, HeartbeatAnswer
 
 router = APIRouter(prefix="/v1/agent", tags=["agent"], responses=PROBLEMS)
@@ -42,9 +42,19 @@ with beat as (
   on conflict (node_id) do update set seen_at = excluded.seen_at, agent_version = excluded.agent_version,
     spooled_reports = excluded.spooled_reports, resynced = excluded.resynced
 )
-select known, live, (select clock_timestamp()), (select set_config('synchronous_commit', 'off', true))
+select known, live, (select clock_timestamp()) as now,
+  (select set_config('synchronous_commit', 'off', true)) as synchronous_commit
 from shown order by place
 """
+
+
+class _Stored(NamedTuple):
+    """Whether the shown session is known and live, and the database's time."""
+
+    known: bool
+    live: bool
+    now: datetime
+    synchronous_commit: str
 
 
 @router.post("/heartbeat")
@@ -104,6 +114,5 @@ class Heartbeats:
         )
         async with reading(self._engine) as conn:
             ledger = await ledger_connection(conn)
-            cursor = await ledger.execute(_STORE, columns, prepare=True)
-            rows = cast(list[tuple[bool, bool, datetime, str]], await cursor.fetchall())
-        return [refusal(known=known, live=live) or now for known, live, now, _ in rows]
+            stored = await fetch_rows(ledger, _Stored, _STORE, columns, prepare=True)
+        return [refusal(known=each.known, live=each.live) or each.now for each in stored]
