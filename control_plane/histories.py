@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Final, cast
+from typing import Final, TypeGuard, get_args
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -12,6 +12,7 @@ from events.envelope import Recorded
 from events.facts import Fact
 from events.ledger.connection import ledger_connection
 from events.ledger.store import COLUMNS, read_stream, recorded
+from events.projections import ProjectionFact
 from events.tasks import TaskFact
 from events.values import AllocationId, StreamId, stream_of_allocation, stream_of_task
 
@@ -19,12 +20,59 @@ History = tuple[Recorded[Fact], ...]
 _MANY: Final = f"select {COLUMNS} from ledger.event where stream_id = any(%s) order by stream_id, version"  # noqa: S608 (constants)
 
 
+_ALLOCATION_FACTS: Final = frozenset(get_args(AllocationFact))
+_PROJECTION_FACTS: Final = frozenset(get_args(ProjectionFact))
+_TASK_FACTS: Final = frozenset(get_args(TaskFact))
+
+
+class WrongStream(TypeError):
+    """The stream contains a fact of another kind of stream: it was not written by `append`."""
+
+    def __init__(self, history: History, kind: str) -> None:
+        super().__init__(
+            f"stream {history[0].stream} contains facts that are not of {kind}; verify the ledger"
+        )
+
+
+def allocation_facts(history: History) -> tuple[Recorded[AllocationFact], ...]:
+    """Return the history of an allocation with the type of its facts. Raises `WrongStream`."""
+    if _is_of_allocation(history):
+        return history
+    raise WrongStream(history, "an allocation")
+
+
+def task_facts(history: History) -> tuple[Recorded[TaskFact], ...]:
+    """Return the history of a task with the type of its facts. Raises `WrongStream`."""
+    if _is_of_task(history):
+        return history
+    raise WrongStream(history, "a task")
+
+
+def projection_facts(history: History) -> tuple[Recorded[ProjectionFact], ...]:
+    """Return the history of a projection with the type of its facts. Raises `WrongStream`."""
+    if _is_of_projection(history):
+        return history
+    raise WrongStream(history, "a projection")
+
+
+def _is_of_projection(history: History) -> TypeGuard[tuple[Recorded[ProjectionFact], ...]]:
+    return all(type(each.fact) in _PROJECTION_FACTS for each in history)
+
+
+def _is_of_allocation(history: History) -> TypeGuard[tuple[Recorded[AllocationFact], ...]]:
+    return all(type(each.fact) in _ALLOCATION_FACTS for each in history)
+
+
+def _is_of_task(history: History) -> TypeGuard[tuple[Recorded[TaskFact], ...]]:
+    return all(type(each.fact) in _TASK_FACTS for each in history)
+
+
 async def allocation_history(
     conn: AsyncConnection, allocation: AllocationId
 ) -> tuple[Recorded[AllocationFact], ...]:
     """Return every fact of an allocation, oldest first; empty if there is none."""
     history = await read_stream(await ledger_connection(conn), stream_of_allocation(allocation))
-    return cast(tuple[Recorded[AllocationFact], ...], tuple(history))
+    return allocation_facts(history)
 
 
 async def histories(conn: AsyncConnection, streams: Sequence[StreamId]) -> dict[StreamId, History]:
@@ -43,4 +91,4 @@ async def histories(conn: AsyncConnection, streams: Sequence[StreamId]) -> dict[
 async def task_history(conn: AsyncConnection, task: UUID) -> tuple[Recorded[TaskFact], ...]:
     """Return every fact of a requested task, oldest first; empty if there is none."""
     history = await read_stream(await ledger_connection(conn), stream_of_task(task))
-    return cast(tuple[Recorded[TaskFact], ...], tuple(history))
+    return task_facts(history)

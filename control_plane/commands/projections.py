@@ -1,12 +1,11 @@
 """Commands about projections of read models: rebuild one, and skip or retry the event that stopped one."""
 
-from typing import cast
-
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.decisions import projections as keeping
 from control_plane.decisions.refusals import Objection, UnknownName
 from control_plane.handle import Command, Decision, Transaction
+from control_plane.histories import projection_facts
 from control_plane.origin import Origin
 from events.envelope import Recorded
 from events.ledger.append import Change
@@ -22,7 +21,7 @@ from read_models.projections import PROJECTIONS, Projection
 async def projection_history(conn: AsyncConnection, name: str) -> tuple[Recorded[ProjectionFact], ...]:
     """Return all orders given for a projection (rebuild, skip, retry) and their results, oldest first."""
     recorded = await read_stream(await ledger_connection(conn), stream_of_projection(name))
-    return cast(tuple[Recorded[ProjectionFact], ...], recorded)
+    return projection_facts(recorded)
 
 
 async def stops(conn: AsyncConnection, name: str) -> dict[str, checkpoints.Checkpoint | None]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Final, assert_never, cast
+from typing import Final, Generic, Protocol, TypeVar, assert_never
 from uuid import UUID
 
 import structlog
@@ -19,7 +19,7 @@ import structlog
 from control_plane.commands.allocations import expire_lease, miss_deadline
 from control_plane.commands.tasks import time_out_task
 from control_plane.handle import Command
-from control_plane.histories import History
+from control_plane.histories import History, allocation_facts, task_facts
 from control_plane.processes import allocation, tasks
 from control_plane.processes.allocation import Expire, MissDeadline, Wait, newest_order_of
 from control_plane.processes.tasks import TimeOut, Try
@@ -36,84 +36,11 @@ from tasks.wire import refuse_too_large
 log = structlog.get_logger()
 RETRY_PARKED_AFTER: Final = timedelta(seconds=30)
 """Time after which a parked stream is evaluated again."""
-TimedDecision = MissDeadline | Expire | TimeOut
 Due = allocation.Due | tasks.Due
 # Built once: a union type written at the place of use is built at every use.
 _ORDERS: Final = (Order, Try)
-_TIMED_DECISIONS: Final = (MissDeadline, Expire, TimeOut)
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """The rules for one kind of stream.
-
-    `due` takes the stream's history, the history of the stream that `second_stream` names (empty if there is none) and
-    the current time. `command` builds the command for a decision that only time triggers; its last argument is the time
-    without heartbeat after which a node counts as unreachable.
-    """
-
-    due: Callable[[History, History, datetime], tuple[Due, ...]]
-    command: Callable[[StreamId, TimedDecision, timedelta], Command]
-    second_stream: Callable[[History], StreamId | None] = lambda _history: None
-    final_state: Callable[[History], str | None] = lambda _history: None
-    """Return the state in which rows that are still open end, where no newer order ends them."""
-
-
-def _allocation_due(history: History, _other: History, now: datetime) -> tuple[Due, ...]:
-    return allocation.due(cast(Sequence[Recorded[AllocationFact]], history), now)
-
-
-def _timed_allocation_command(
-    stream: StreamId, decision: TimedDecision, unreachable_after: timedelta
-) -> Command:
-    name = AllocationId(stream.removeprefix("allocation-"))
-    match decision:
-        case MissDeadline():
-            return miss_deadline(name, unreachable_after=unreachable_after)
-        case Expire():
-            return expire_lease(name)
-        case TimeOut():
-            raise AssertionError("an allocation has no timeout that ends it as a task")
-        case _:
-            assert_never(decision)
-
-
-def _task_due(history: History, other: History, now: datetime) -> tuple[Due, ...]:
-    request = _request(history)
-    slot = None if request is None else request.slot_id
-    desired = None if slot is None else newest_order_of(cast(Sequence[Recorded[AllocationFact]], other), slot)
-    return tasks.due(cast(Sequence[Recorded[TaskFact]], history), now, desired)
-
-
-def _timed_task_command(stream: StreamId, _decision: TimedDecision, unreachable_after: timedelta) -> Command:
-    return time_out_task(UUID(stream.removeprefix("task-")), unreachable_after=unreachable_after)
-
-
-def _allocation_stream(history: History) -> StreamId | None:
-    request = _request(history)
-    return (
-        None
-        if request is None or request.allocation_id is None
-        else stream_of_allocation(request.allocation_id)
-    )
-
-
-def _request(history: History) -> TaskRequested | None:
-    # A stream with an invalid first fact is left to the evaluation, which parks it.
-    return next((each.fact for each in history[:1] if isinstance(each.fact, TaskRequested)), None)
-
-
-def _final_state(history: History) -> str | None:
-    return tasks.over(cast(Sequence[Recorded[TaskFact]], history))
-
-
-PROCESSES: Final[Mapping[str, Process]] = MappingProxyType(
-    {
-        "allocation": Process(_allocation_due, _timed_allocation_command),
-        "task": Process(_task_due, _timed_task_command, _allocation_stream, _final_state),
-    }
-)
-"""The process of each kind of stream, by the first word of the stream's name."""
+F = TypeVar("F", bound=Fact)
+D = TypeVar("D", bound=Due)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +71,113 @@ class Evaluation:
     """The final state of the stream's open rows, or None while the stream goes on."""
 
 
+@dataclass(frozen=True, slots=True)
+class Process(Generic[F, D]):
+    """The rules for one kind of stream: `F` are the facts of the stream, `D` is what can be due for it."""
+
+    facts: Callable[[History], tuple[Recorded[F], ...]]
+    """Return the history with the type of its facts. Raises `WrongStream`."""
+    due: Callable[[tuple[Recorded[F], ...], History, datetime], tuple[D, ...]]
+    """Take the stream's history, that of the stream that `second_stream` names (empty if there is none), and the
+    current time.
+    """
+    command: Callable[[StreamId, D, timedelta], Command | None]
+    """Build the command for a decision that only time triggers; None if it is not one. The last argument is the time
+    without heartbeat after which a node counts as unreachable.
+    """
+    second_stream: Callable[[History], StreamId | None] = lambda _history: None
+    final_state: Callable[[tuple[Recorded[F], ...]], str | None] = lambda _history: None
+    """Return the state in which rows that are still open end, where no newer order ends them."""
+
+    def evaluate(
+        self, stream: StreamId, history: History, other: History, now: datetime, unreachable_after: timedelta
+    ) -> Evaluation:
+        """Return what is due. Raises for a defect of the stream."""
+        facts = self.facts(refuse_unreadable(history))
+        found_due = self.due(facts, refuse_unreadable(other), now)
+        commands = (self.command(stream, each, unreachable_after) for each in found_due)
+        return Evaluation(
+            stream,
+            tuple([_task(each) for each in found_due if isinstance(each, _ORDERS)]),
+            _next_due(found_due, now),
+            next((each for each in commands if each is not None), None),
+            final_state=self.final_state(facts),
+        )
+
+
+class AnyProcess(Protocol):
+    """A process without the types of its facts: what `evaluate` uses of each entry of `PROCESSES`."""
+
+    @property
+    def second_stream(self) -> Callable[[History], StreamId | None]: ...
+
+    def evaluate(
+        self, stream: StreamId, history: History, other: History, now: datetime, unreachable_after: timedelta
+    ) -> Evaluation: ...
+
+
+def _allocation_due(
+    history: tuple[Recorded[AllocationFact], ...], _other: History, now: datetime
+) -> tuple[allocation.Due, ...]:
+    return allocation.due(history, now)
+
+
+def _timed_allocation_command(
+    stream: StreamId, due: allocation.Due, unreachable_after: timedelta
+) -> Command | None:
+    name = AllocationId(stream.removeprefix("allocation-"))
+    match due:
+        case MissDeadline():
+            return miss_deadline(name, unreachable_after=unreachable_after)
+        case Expire():
+            return expire_lease(name)
+        case Order() | Wait():
+            return None
+        case _:
+            assert_never(due)
+
+
+def _task_due(
+    history: tuple[Recorded[TaskFact], ...], other: History, now: datetime
+) -> tuple[tasks.Due, ...]:
+    request = _request(history)
+    slot = None if request is None else request.slot_id
+    return tasks.due(history, now, None if slot is None else newest_order_of(allocation_facts(other), slot))
+
+
+def _timed_task_command(stream: StreamId, due: tasks.Due, unreachable_after: timedelta) -> Command | None:
+    match due:
+        case TimeOut():
+            return time_out_task(UUID(stream.removeprefix("task-")), unreachable_after=unreachable_after)
+        case Try() | Wait():
+            return None
+        case _:
+            assert_never(due)
+
+
+def _allocation_stream(history: History) -> StreamId | None:
+    request = _request(history)
+    return (
+        None
+        if request is None or request.allocation_id is None
+        else stream_of_allocation(request.allocation_id)
+    )
+
+
+def _request(history: Sequence[Recorded[Fact]]) -> TaskRequested | None:
+    # A stream with an invalid first fact is left to the evaluation, which parks it.
+    return next((each.fact for each in history[:1] if isinstance(each.fact, TaskRequested)), None)
+
+
+PROCESSES: Final[Mapping[str, AnyProcess]] = MappingProxyType(
+    {
+        "allocation": Process(allocation_facts, _allocation_due, _timed_allocation_command),
+        "task": Process(task_facts, _task_due, _timed_task_command, _allocation_stream, tasks.over),
+    }
+)
+"""The process of each kind of stream, by the first word of the stream's name."""
+
+
 def facts_by_stream(batch: Iterable[Recorded[Fact]]) -> dict[StreamId, list[Recorded[Fact]]]:
     """Return the facts of the batch that belong to a stream with a process, by stream, in ledger order."""
     found: dict[StreamId, list[Recorded[Fact]]] = {}
@@ -163,15 +197,7 @@ def evaluate(
 ) -> Evaluation:
     """Return what is due for a stream according to its process; `other` is the history of its second stream."""
     try:
-        process = PROCESSES[_kind(stream)]
-        found_due = process.due(refuse_unreadable(history), refuse_unreadable(other), now)
-        return Evaluation(
-            stream,
-            tuple([_task(each) for each in found_due if isinstance(each, _ORDERS)]),
-            _next_due(found_due, now),
-            _command(process, stream, found_due, unreachable_after),
-            final_state=process.final_state(history),
-        )
+        return PROCESSES[_kind(stream)].evaluate(stream, history, other, now, unreachable_after)
     except Exception as error:  # a defect of one stream must not stop the others
         log.exception("stream_parked", stream=stream)
         return parked(stream, now, error)
@@ -228,10 +254,3 @@ def _next_due(found_due: Iterable[Due], now: datetime) -> datetime | None:
             case _:
                 assert_never(each)
     return min(due_times, default=None)
-
-
-def _command(
-    process: Process, stream: StreamId, found_due: Iterable[Due], unreachable_after: timedelta
-) -> Command | None:
-    timed = (each for each in found_due if isinstance(each, _TIMED_DECISIONS))
-    return next((process.command(stream, each, unreachable_after) for each in timed), None)

@@ -1,15 +1,14 @@
 """Resources as of a position in the ledger, in the same views as the present ones."""
 
 from collections.abc import Sequence
-from typing import cast
 
 import psycopg
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.api.views.allocation_views import AllocationView, allocation_view
 from control_plane.api.views.views import NodeDetail, NodeView, SlotView, in_detail, past_node_view, slot_view
+from control_plane.histories import allocation_facts
 from control_plane.time_travel.rows import rows_at, streams_up_to
-from events.allocations import AllocationFact
 from events.envelope import Recorded
 from events.facts import Fact
 from events.ledger.connection import ledger_connection
@@ -39,7 +38,7 @@ async def allocations_then(
 
 def view_of_history(history: Sequence[Recorded[Fact]]) -> AllocationView:
     """Return the view of an allocation from the events of its stream up to some position."""
-    facts = cast(tuple[AllocationFact, ...], tuple([each.fact for each in history]))
+    facts = tuple([each.fact for each in allocation_facts(tuple(history))])
     return allocation_view(facts, history[0].cause.observed_at)
 
 
