@@ -5,11 +5,10 @@ belongs to the allocation's stream and is identified by the order's id. A comman
 only follow.
 """
 
-from collections.abc import Iterator
-from datetime import datetime, timedelta
-from typing import Any, Final
+from datetime import timedelta
 from uuid import UUID
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -17,30 +16,32 @@ from control_plane.commands.loaded import load
 from control_plane.decisions import allocation as life
 from control_plane.decisions import tasks as deciding
 from control_plane.decisions.refusals import Conflict, Objection, UnknownName
-from control_plane.decisions.tasks import Cancelling, Task, Trying
+from control_plane.decisions.task_states import (
+    REMOVE,
+    End,
+    OrderRow,
+    TaskState,
+    against_cancelling,
+    against_retrying,
+    end_of,
+)
+from control_plane.decisions.tasks import Task
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.histories import allocation_history, task_history
 from control_plane.identity.sessions import supported_task_types
 from control_plane.origin import Origin
 from control_plane.processes.allocation import newest_order_of
-from control_plane.processes.tasks import deadline_of
 from control_plane.work import task_rows
 from control_plane.work.spooled_reports import has_spooled_reports
-from control_plane.work.tables import OPEN, task
-from control_plane.work.task_rows import End
+from control_plane.work.tables import task
 from events.allocations import AllocationFact
 from events.envelope import Recorded
 from events.facts import Reason
 from events.ledger.append import Change
 from events.tasks import TaskFact, TaskRequested
-from events.values import AllocationId, NodeId, SlotId, stream_of_allocation, stream_of_task
+from events.values import AllocationId, NodeId, SlotId, node_of, stream_of_allocation, stream_of_task
 from read_models import nodes, slots
 from tasks.catalogue import CATALOGUE
-from tasks.orders import ApplySlice, RemoveSlice, StopSlice
-
-APPLY: Final[str] = ApplySlice.model_fields["kind"].default
-STOP: Final[str] = StopSlice.model_fields["kind"].default
-REMOVE: Final[str] = RemoveSlice.model_fields["kind"].default
 
 
 def unknown_task(task_id: object) -> UnknownName:
@@ -121,22 +122,13 @@ def time_out_task(task_id: UUID, *, unreachable_after: timedelta) -> Command:
     async def command(transaction: Transaction) -> Decision:
         history = await task_history(transaction.conn, task_id)
         state = _state(history)
-        facts = _given_up(state, transaction.now)
+        facts = deciding.time_out(state, transaction.now)
         if facts and await has_spooled_reports(transaction.conn, [state.asked.node_id], unreachable_after):
             facts = ()
         cause = history[-1].leads_to(actor="process:task", reason="deadline", observed_at=transaction.now)
         return await changed(transaction, history, facts, Decision((), cause))
 
     return command
-
-
-def _given_up(state: Task, now: datetime) -> tuple[TaskFact, ...]:
-    match state:
-        case Trying() | Cancelling(of=Trying()):
-            trying = state.of if isinstance(state, Cancelling) else state
-            return deciding.time_out(state, deadline_of(trying), now)
-        case _:
-            return ()
 
 
 def _state(history: tuple[Recorded[TaskFact], ...]) -> Task:
@@ -168,75 +160,46 @@ async def changed(
         return decision
     request = history[0].fact
     for fact in facts:
-        if (end := task_rows.end_of(fact)) is not None:
+        if (end := end_of(fact)) is not None:
             await task_rows.end_tries(transaction.conn, request.task_id, end, transaction.now)
     change = Change(stream_of_task(request.task_id), history[-1].version, facts)
     return Decision((change, *decision.changes), decision.cause, decision.answer)
 
 
-async def _order_row(conn: AsyncConnection, task_id: UUID) -> sa.Row[Any]:
-    query = sa.select(task).where(task.c.order_id == task_id, task.c.task_id.is_(None))
+async def _order_row(conn: AsyncConnection, task_id: UUID) -> OrderRow:
+    columns = task.c.order_id, task.c.kind, task.c.state, task.c.slot_id, task.c.allocation_id
+    query = sa.select(*columns).where(task.c.order_id == task_id, task.c.task_id.is_(None))
     if (row := (await conn.execute(query)).one_or_none()) is None:
         raise unknown_task(task_id)
-    return row
+    state = msgspec.convert(row.state, TaskState)
+    return OrderRow(row.order_id, row.kind, state, SlotId(row.slot_id), AllocationId(row.allocation_id))
 
 
-async def _cancel_order(transaction: Transaction, row: sa.Row[Any], origin: Origin) -> Decision:
-    if against := [*_against_cancelling(row)]:
+async def _cancel_order(transaction: Transaction, row: OrderRow, origin: Origin) -> Decision:
+    if against := [*against_cancelling(row)]:
         raise Conflict(*against)
-    loaded = await load(transaction.conn, AllocationId(row.allocation_id))
+    loaded = await load(transaction.conn, row.allocation_id)
     reason = Reason(deciding.CANCELLED, f"the work on {row.slot_id} was cancelled by {origin.actor}")
     changes = loaded.changes(life.cancel(loaded.state, reason))
     await task_rows.end(
-        transaction.conn, row.node_id, row.order_id, End("cancelled", reason), transaction.now
+        transaction.conn, node_of(row.slot_id), row.order_id, End("cancelled", reason), transaction.now
     )
     return Decision(changes, origin.within(loaded.history[0].cause).at(transaction.now))
 
 
-def _against_cancelling(row: sa.Row[Any]) -> Iterator[Objection]:
-    if row.kind == REMOVE:
-        yield Objection(
-            "removal_not_cancellable", f"slot {row.slot_id} has to be emptied; a removal cannot be cancelled"
-        )
-    if row.kind == STOP:
-        yield Objection(
-            "stop_not_cancellable",
-            f"a stop cannot be cancelled; start the allocation of {row.slot_id} after it",
-        )
-    if row.state not in OPEN:
-        yield Objection("task_finished", f"the task is {row.state}; it has ended")
-
-
-async def _retry_order(transaction: Transaction, row: sa.Row[Any], origin: Origin) -> Decision:
-    loaded = await load(transaction.conn, AllocationId(row.allocation_id))
-    against = [*_against_retrying(row)]
+async def _retry_order(transaction: Transaction, row: OrderRow, origin: Origin) -> Decision:
+    loaded = await load(transaction.conn, row.allocation_id)
+    against = [*against_retrying(row)]
     facts: tuple[AllocationFact, ...] = ()
     if row.kind == REMOVE:
         try:
-            facts = life.retry_removal(loaded.state, SlotId(row.slot_id))
+            facts = life.retry_removal(loaded.state, row.slot_id)
         except Conflict as conflict:
             against += conflict.objections
     if against:
         raise Conflict(*against)
-    stream = stream_of_allocation(AllocationId(row.allocation_id))
+    stream = stream_of_allocation(row.allocation_id)
     return Decision(
         (Change(stream, loaded.history[-1].version, facts),),
         origin.within(loaded.history[0].cause).at(transaction.now),
     )
-
-
-def _against_retrying(row: sa.Row[Any]) -> Iterator[Objection]:
-    if row.kind == APPLY:
-        message = (
-            f"a failed bring-up is not retried; create another allocation in place of {row.allocation_id}"
-        )
-        yield Objection("not_retriable", message)
-    if row.kind == STOP:
-        message = f"allocation {row.allocation_id} fails unless it is off in time; release it, or wait"
-        yield Objection("stop_not_cancellable", message)
-    if row.state in OPEN:
-        yield Objection("task_in_progress", f"the task is {row.state}, and is sent again automatically")
-    if row.state == "done":
-        yield Objection("task_succeeded", "the task has succeeded")
-    if row.state == "superseded":
-        yield Objection("task_superseded", f"slot {row.slot_id} has a newer order")

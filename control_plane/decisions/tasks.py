@@ -12,10 +12,11 @@ report about an attempt that is not the current one is too late and has no effec
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final, assert_never, get_args
 
+import msgspec
 from pydantic import BaseModel
 
 from control_plane.decisions.refusals import Conflict, Malformed, Objection
@@ -31,8 +32,8 @@ from events.tasks import (
     TaskSucceeded,
 )
 from events.values import NodeId
-from tasks.catalogue import TaskType
-from tasks.operations import OperationBody, OperationCancel
+from tasks.catalogue import CATALOGUE, TaskType
+from tasks.operations import OperationBody, OperationCancel, OperationCancelled, OperationResult
 from tasks.orders import Order, RemoveSlice
 
 _BODIES: Final[tuple[type[BaseModel], ...]] = get_args(get_args(OperationBody)[0])
@@ -45,8 +46,11 @@ REQUESTABLE: Final[Mapping[str, bool]] = MappingProxyType(
 )
 """Every kind of task that may be requested, and whether it concerns a slot (True) or a whole node (False)."""
 _ORDER_KINDS: Final = ("slice.apply", "slice.stop", "slice.remove")
+_PAUSE: Final = timedelta(seconds=2)
+"""Pause before the second attempt of a round; it doubles before each further one."""
 NO_ANSWER: Final = "no_answer"
 CANCELLED: Final = "cancelled"
+CANCEL: Final[str] = OperationCancel.model_fields["kind"].default
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +218,25 @@ def done(state: Task, attempt: int, result: str) -> tuple[TaskFact, ...]:
             return ()
 
 
+def reported(state: Task, kind: str, attempt: int, outcome: OperationResult | Reason) -> tuple[TaskFact, ...]:
+    """Return the facts that follow from the result or the failure of an operation of this kind."""
+    if kind == CANCEL:
+        if isinstance(outcome, OperationCancelled):
+            return stopped(state, attempt, was_running=outcome.was_running)
+        return ()
+    if isinstance(outcome, Reason):
+        return failed(state, attempt, outcome, CATALOGUE[kind])
+    if outcome.kind != kind:
+        wrong = Reason("wrong_result", f"the node returned a result of {outcome.kind} instead of {kind}")
+        return failed(state, attempt, wrong, CATALOGUE[kind])
+    return done(state, attempt, canonical(outcome))
+
+
+def canonical(result: OperationResult) -> str:
+    """Return the JSON of a result with sorted keys, as facts and rows store it."""
+    return msgspec.json.encode(result.model_dump(mode="json"), order="sorted").decode()
+
+
 def failed(state: Task, attempt: int, reason: Reason, type_: TaskType) -> tuple[TaskFact, ...]:
     """Record a failed attempt. Another follows if the failure is transient and the type's retry limit allows it."""
     match state:
@@ -241,16 +264,33 @@ def stopped(state: Task, attempt: int, *, was_running: bool) -> tuple[TaskFact, 
             return ()
 
 
-def time_out(state: Task, deadline: datetime, now: datetime) -> tuple[TaskFact, ...]:
+def begins(state: Trying) -> datetime:
+    """Return the earliest time at which a try is sent."""
+    earlier_tries = state.attempt - state.first
+    return state.since + (_PAUSE * 2 ** (earlier_tries - 1) if earlier_tries else timedelta())
+
+
+def deadline_of(state: Trying) -> datetime:
+    """Return the time after which a try can neither be started nor still be running."""
+    bounds = CATALOGUE[state.asked.kind].bounds
+    return begins(state) + bounds.maximum_age + bounds.time_limit
+
+
+def time_out(state: Task, now: datetime) -> tuple[TaskFact, ...]:
     """End a task if the node reported no result of an attempt within the longest time that it can take."""
-    reason = Reason(NO_ANSWER, f"the node reported no result by {deadline.isoformat()}")
     match state:
-        case Trying(asked=asked, attempt=attempt) if deadline <= now:
-            return (TaskFailed(asked.task_id, attempt, reason, final=True),)
-        case Cancelling(asked=asked) if deadline <= now:
-            return (TaskCancelled(asked.task_id, reason),)
-        case _:
+        case Trying(asked=asked, attempt=attempt) if deadline_of(state) <= now:
+            return (TaskFailed(asked.task_id, attempt, _no_answer(state), final=True),)
+        case Cancelling(asked=asked, of=trying) if deadline_of(trying) <= now:
+            return (TaskCancelled(asked.task_id, _no_answer(trying)),)
+        case Trying() | Cancelling() | Succeeded() | Failed() | Cancelled():
             return ()
+        case _:
+            assert_never(state)
+
+
+def _no_answer(state: Trying) -> Reason:
+    return Reason(NO_ANSWER, f"the node reported no result by {deadline_of(state).isoformat()}")
 
 
 def cancel(state: Task, *, never_sent: bool) -> tuple[TaskFact, ...]:

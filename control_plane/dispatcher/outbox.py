@@ -8,7 +8,7 @@ it, the task is also listed in `work.unsent`.
 
 The number of tasks that a node gets at a time per lane is limited by its credit (`tasks.catalogue`). A task beyond the
 credit waits without a due time (`due_at` is null), so the backlog of a dead node delays no other node;
-`control_plane.dispatcher.credit` schedules it later.
+`control_plane.dispatcher.credit` schedules it later. `control_plane.decisions.task_states` shows all states of a row.
 """
 
 from collections import Counter

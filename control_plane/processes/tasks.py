@@ -7,21 +7,29 @@ deadline: the time after which it can no longer be started, and could no longer 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final, assert_never
 from uuid import UUID, uuid5
 
 from pydantic import TypeAdapter
 
-from control_plane.decisions.tasks import Cancelled, Cancelling, Failed, Succeeded, Trying, fold, state_name
+from control_plane.decisions.tasks import (
+    Cancelled,
+    Cancelling,
+    Failed,
+    Succeeded,
+    Trying,
+    begins,
+    deadline_of,
+    fold,
+    state_name,
+)
 from control_plane.processes.allocation import Wait
 from events.envelope import Recorded
 from events.tasks import TaskCancelRequested, TaskFact
-from tasks.catalogue import CATALOGUE
 from tasks.operations import Operation, OperationBody, OperationCancel
 from tasks.orders import Order
 
-_PAUSE: Final = timedelta(seconds=2)
 _BODY: Final[TypeAdapter[OperationBody]] = TypeAdapter(OperationBody)
 
 
@@ -62,18 +70,6 @@ def due(history: Sequence[Recorded[TaskFact]], now: datetime, order: Order | Non
             return _stop(history, trying), Wait("the node to stop", deadline_of(trying))
         case _:
             assert_never(state)
-
-
-def begins(state: Trying) -> datetime:
-    """Return the earliest time at which a try is sent."""
-    earlier_tries = state.attempt - state.first
-    return state.since + (_PAUSE * 2 ** (earlier_tries - 1) if earlier_tries else timedelta())
-
-
-def deadline_of(state: Trying) -> datetime:
-    """Return the time after which a try can neither be started nor still be running."""
-    bounds = CATALOGUE[state.asked.kind].bounds
-    return begins(state) + bounds.maximum_age + bounds.time_limit
 
 
 def operation_id(task: UUID, attempt: int) -> UUID:

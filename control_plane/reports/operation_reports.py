@@ -6,23 +6,19 @@ A node may report only its own operations. A report about a try that is already 
 from typing import assert_never
 from uuid import UUID
 
-import msgspec
 import structlog
 
 from control_plane.commands.tasks import changed
 from control_plane.decisions import tasks as deciding
-from control_plane.decisions.tasks import Task
+from control_plane.decisions.task_states import End, failure
 from control_plane.handle import Decision, Transaction
 from control_plane.histories import task_history
 from control_plane.work import task_rows
-from control_plane.work.task_rows import CANCEL, End, TryRow
 from events.envelope import Cause
 from events.facts import Reason
-from events.tasks import TaskFact
 from events.values import NodeId
 from tasks import reports
-from tasks.catalogue import CATALOGUE
-from tasks.operations import OperationCancelled, OperationResult
+from tasks.operations import OperationResult
 
 log = structlog.get_logger()
 OperationReport = reports.OperationDone | reports.OperationFailed
@@ -65,7 +61,7 @@ async def _ended(
     history = await task_history(transaction.conn, row.task_id)
     state = deciding.fold(history)
     assert state is not None, "a task is requested before its operation has a row"
-    facts = _facts(state, row, outcome)
+    facts = deciding.reported(state, row.kind, row.attempt, outcome)
     if not facts:
         log.info("operation_report_ignored", node=node, operation=str(operation_id), state=row.state)
     last = history[-1].leads_to(actor=cause.actor, reason=cause.reason, observed_at=cause.observed_at)
@@ -75,24 +71,7 @@ async def _ended(
     return decision
 
 
-def _facts(state: Task, row: TryRow, outcome: OperationResult | Reason) -> tuple[TaskFact, ...]:
-    if row.kind == CANCEL:
-        if isinstance(outcome, OperationCancelled):
-            return deciding.stopped(state, row.attempt, was_running=outcome.was_running)
-        return ()
-    if isinstance(outcome, Reason):
-        return deciding.failed(state, row.attempt, outcome, CATALOGUE[row.kind])
-    if outcome.kind != row.kind:
-        wrong = Reason("wrong_result", f"the node returned a result of {outcome.kind} instead of {row.kind}")
-        return deciding.failed(state, row.attempt, wrong, CATALOGUE[row.kind])
-    return deciding.done(state, row.attempt, _canonical(outcome))
-
-
 def _end_of(outcome: OperationResult | Reason) -> End:
     if isinstance(outcome, Reason):
-        return task_rows.failure(outcome)
-    return End("done", result=_canonical(outcome))
-
-
-def _canonical(result: OperationResult) -> str:
-    return msgspec.json.encode(result.model_dump(mode="json"), order="sorted").decode()
+        return failure(outcome)
+    return End("done", result=deciding.canonical(outcome))

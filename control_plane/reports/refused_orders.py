@@ -15,6 +15,7 @@ import sqlalchemy as sa
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from control_plane.decisions.task_states import refusal
 from control_plane.handle import Decision, Transaction
 from control_plane.reports.operation_reports import refuse_operation
 from control_plane.work import tables, task_rows
@@ -49,7 +50,7 @@ async def take_refusal(
     ) is not None:
         return operation
     else:
-        await task_rows.end(conn, node_id, body.order_id, task_rows.refusal(reason), transaction.now)
+        await task_rows.end(conn, node_id, body.order_id, refusal(reason), transaction.now)
     if body.slot_id is not None and node_of(body.slot_id) != node_id:
         log.warning("report_from_wrong_node", node=node_id, slot=body.slot_id)
         return Decision((), cause)

@@ -14,15 +14,15 @@ from control_plane.commands.bring_ups import failure_changes, merged_by_stream, 
 from control_plane.commands.loaded import LoadedAllocation, load
 from control_plane.commands.replacing import Replacing
 from control_plane.decisions import allocation as life
-from control_plane.decisions import ingress
+from control_plane.decisions import ingress, task_states
 from control_plane.decisions.exclusion import is_of_node
 from control_plane.decisions.refusals import UnknownName
 from control_plane.decisions.skus import SKUS
 from control_plane.decisions.slots import free, quarantine
+from control_plane.decisions.task_states import End
 from control_plane.handle import Decision, Transaction
 from control_plane.processes.allocation import cause_of_report, is_newest, is_superseded
 from control_plane.work import task_rows
-from control_plane.work.task_rows import End
 from events import allocations as facts
 from events.bring_ups import FailedBringUp
 from events.envelope import Cause
@@ -211,7 +211,7 @@ async def _follow_task(transaction: Transaction, place: Place, order_id: UUID, b
             result = body.model_dump_json(exclude={"slot_id", "allocation_id"})
             return await task_rows.end(conn, place.node, order_id, End("done", result=result), now)
         case reports.SliceFailed(reason=reason):
-            return await task_rows.end(conn, place.node, order_id, task_rows.failure(_reason(reason)), now)
+            return await task_rows.end(conn, place.node, order_id, task_states.failure(_reason(reason)), now)
         case reports.SliceNotRemoved(leftovers=leftovers):
             note = Reason("leftovers", ", ".join(leftovers))
             await task_rows.set_reason(conn, place.node, order_id, note)

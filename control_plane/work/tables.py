@@ -1,9 +1,8 @@
 """The schema `work`: operational state of work in progress, outside the ledger; a rebuild does not restore it.
 
-A task is one order on its way to a node. Its state is `due` until it was put into the node's queue, `sent` until the
-node reported its end (the final states are listed by `GET /v1/tasks`), or `waiting` for the next try after one that
-failed temporarily. A row is inserted as `sent` so that it need not be written twice; its task is due as long as it is
-listed in `unsent`. `due_at` is when the task sender looks at the task next.
+A task is one order on its way to a node; `control_plane.decisions.task_states` draws its states. A row is inserted as
+`sent` so that it need not be written twice; its task is due as long as it is listed in `unsent`. `due_at` is when the
+task sender looks at the task next.
 
 Rows commit with the dispatcher's checkpoint, so rows that a server crash loses are derived again from the ledger.
 Rows that are deleted while the checkpoint stays are not: the order of an active slot is derived when it is placed and
@@ -14,11 +13,12 @@ a task that an administrator requested (`task_id`), or the cancellation of such 
 """
 
 from datetime import timedelta
-from typing import Final
+from typing import Final, get_args
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, UUID
 
+from control_plane.decisions.task_states import OpenState
 from events.ledger.tables import metadata
 
 task = sa.Table(
@@ -68,7 +68,7 @@ task = sa.Table(
     ),
     schema="work",
 )
-OPEN: Final = ("due", "sent")
+OPEN: Final[tuple[OpenState, ...]] = get_args(OpenState)
 RESEND: Final = timedelta(seconds=10)
 """Time after which a sent task is sent again, unless its node has reported its end."""
 unsent = sa.Table(

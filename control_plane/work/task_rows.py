@@ -6,68 +6,17 @@ Order ids can be guessed, so a node's report only changes rows of that node.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, assert_never
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.decisions.tasks import NO_ANSWER
+from control_plane.decisions.task_states import SUPERSEDED, End
+from control_plane.decisions.tasks import CANCEL
 from control_plane.work.tables import OPEN, progress, task, unsent
 from events.facts import Reason
-from events.tasks import (
-    TaskCancelled,
-    TaskCancelRequested,
-    TaskFact,
-    TaskFailed,
-    TaskRequested,
-    TaskRetried,
-    TaskSucceeded,
-)
 from events.values import NodeId
-from tasks.operations import OperationCancel
-
-CANCEL: Final[str] = OperationCancel.model_fields["kind"].default
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """The end of an order: the new state of its row, with the reason or the result (JSON)."""
-
-    state: str
-    reason: Reason | None = None
-    result: str | None = None
-
-
-POISONED: Final = "poisoned"
-SUPERSEDED: Final = End("superseded")
-
-
-def failure(reason: Reason) -> End:
-    """Return the end of an order that failed for this reason; the code decides the state."""
-    return End({POISONED: POISONED, NO_ANSWER: "expired"}.get(reason.code, "failed"), reason)
-
-
-def refusal(reason: Reason) -> End:
-    """Return the end of an order that the node refused; one that repeatedly killed its agent is poisoned."""
-    return End(POISONED if reason.code == POISONED else "refused", reason)
-
-
-def end_of(fact: TaskFact) -> End | None:
-    """Return how the fact ends the row of its try, or None if it does not end it."""
-    match fact:
-        case TaskSucceeded(result=result):
-            return End("done", result=result)
-        case TaskFailed(reason=reason, final=True):
-            return failure(reason)
-        case TaskFailed(reason=reason):
-            return End("waiting", reason)
-        case TaskCancelled(reason=reason):
-            return End("cancelled", reason)
-        case TaskRequested() | TaskCancelRequested() | TaskRetried():
-            return None
-        case _:
-            assert_never(fact)
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,13 +244,13 @@ def test_task_deadline_is_the_maximum_age_plus_the_time_limit() -> None:
 
 
 def test_task_that_timed_out_ends_with_the_reason() -> None:
-    (fact,) = life.time_out(state_after(REQUEST), NOW, NOW)
+    (fact,) = life.time_out(state_after(REQUEST), NOW + LATER)
     assert isinstance(fact, TaskFailed)
     assert fact.final
     assert fact.reason.code == "no_answer"
-    (fact,) = life.time_out(state_after(REQUEST, TaskCancelRequested(ID)), NOW, NOW)
+    (fact,) = life.time_out(state_after(REQUEST, TaskCancelRequested(ID)), NOW + LATER)
     assert isinstance(fact, TaskCancelled)
-    assert life.time_out(state_after(REQUEST), NOW + LATER, NOW) == ()
+    assert life.time_out(state_after(REQUEST), NOW) == ()
 
 
 def test_task_that_is_being_cancelled_sends_a_cancel_operation_for_its_attempt() -> None:

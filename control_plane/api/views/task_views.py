@@ -14,9 +14,8 @@ from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.api.views.views import ReasonView
-from control_plane.decisions.tasks import Trying, fold, state_name
+from control_plane.decisions.tasks import CANCEL, Trying, fold, state_name
 from control_plane.work.tables import OPEN, parked, progress, task, unsent
-from control_plane.work.task_rows import CANCEL
 from events.envelope import Recorded
 from events.tasks import TaskFact
 

@@ -1,0 +1,138 @@
+"""The states of a row of `work.task`: what ends an order or a try, and whether an order may be cancelled or retried.
+
+A row is one order, one try of a task, or the cancellation of a try, on its way to a node:
+
+    stateDiagram-v2
+        state open {
+            due --> sent: the task sender puts it into the queue of its node
+            sent --> due: the queue did not take it at the first send
+        }
+        [*] --> sent: derived; it is listed in `work.unsent` until the first send
+        [*] --> due: derived while the credit of its node is used up
+        [*] --> superseded: derived again after a newer order of its slot
+        open --> done: the node reported success
+        open --> waiting: the try failed temporarily, and another one follows
+        open --> failed: the node reported a failure
+        open --> expired: no result within the longest time that the try can take
+        open --> poisoned: it repeatedly killed its agent
+        open --> refused: the node refused the order
+        open --> cancelled: an administrator cancelled it
+        open --> superseded: a newer order of its slot, or the end of the try that it cancels
+        ended --> superseded: a newer try of the same task
+
+`open` stands for due and sent, `ended` for every other state except superseded. A row in the queue of an unreachable
+node stays `sent` without a due time. `control_plane.dispatcher.pruning` deletes rows that ended, after a time.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, assert_never
+from uuid import UUID
+
+from control_plane.decisions.refusals import Objection
+from control_plane.decisions.tasks import NO_ANSWER
+from events.facts import Reason
+from events.tasks import (
+    TaskCancelled,
+    TaskCancelRequested,
+    TaskFact,
+    TaskFailed,
+    TaskRequested,
+    TaskRetried,
+    TaskSucceeded,
+)
+from events.values import AllocationId, SlotId
+from tasks.orders import ApplySlice, RemoveSlice, StopSlice
+
+OpenState = Literal["due", "sent"]
+EndState = Literal["done", "waiting", "failed", "expired", "poisoned", "refused", "cancelled", "superseded"]
+TaskState = OpenState | EndState
+APPLY: Final[str] = ApplySlice.model_fields["kind"].default
+STOP: Final[str] = StopSlice.model_fields["kind"].default
+REMOVE: Final[str] = RemoveSlice.model_fields["kind"].default
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of an order: the new state of its row, with the reason or the result (JSON)."""
+
+    state: EndState
+    reason: Reason | None = None
+    result: str | None = None
+
+
+POISONED: Final = "poisoned"
+SUPERSEDED: Final = End("superseded")
+
+
+def failure(reason: Reason) -> End:
+    """Return the end of an order that failed for this reason; the code decides the state."""
+    if reason.code == POISONED:
+        return End("poisoned", reason)
+    return End("expired" if reason.code == NO_ANSWER else "failed", reason)
+
+
+def refusal(reason: Reason) -> End:
+    """Return the end of an order that the node refused; one that repeatedly killed its agent is poisoned."""
+    return End("poisoned" if reason.code == POISONED else "refused", reason)
+
+
+def end_of(fact: TaskFact) -> End | None:
+    """Return how the fact ends the row of its try, or None if it does not end it."""
+    match fact:
+        case TaskSucceeded(result=result):
+            return End("done", result=result)
+        case TaskFailed(reason=reason, final=True):
+            return failure(reason)
+        case TaskFailed(reason=reason):
+            return End("waiting", reason)
+        case TaskCancelled(reason=reason):
+            return End("cancelled", reason)
+        case TaskRequested() | TaskCancelRequested() | TaskRetried():
+            return None
+        case _:
+            assert_never(fact)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderRow:
+    """The row of an order, as far as a request to cancel or retry it depends on it."""
+
+    order_id: UUID
+    kind: str
+    state: TaskState
+    slot_id: SlotId
+    allocation_id: AllocationId
+
+
+def against_cancelling(row: OrderRow) -> Iterator[Objection]:
+    """Yield every reason why the order cannot be cancelled."""
+    if row.kind == REMOVE:
+        yield Objection(
+            "removal_not_cancellable", f"slot {row.slot_id} has to be emptied; a removal cannot be cancelled"
+        )
+    if row.kind == STOP:
+        yield Objection(
+            "stop_not_cancellable",
+            f"a stop cannot be cancelled; start the allocation of {row.slot_id} after it",
+        )
+    if row.state not in ("due", "sent"):
+        yield Objection("task_finished", f"the task is {row.state}; it has ended")
+
+
+def against_retrying(row: OrderRow) -> Iterator[Objection]:
+    """Yield every reason why the order cannot be retried, whatever its allocation."""
+    if row.kind == APPLY:
+        message = (
+            f"a failed bring-up is not retried; create another allocation in place of {row.allocation_id}"
+        )
+        yield Objection("not_retriable", message)
+    if row.kind == STOP:
+        message = f"allocation {row.allocation_id} fails unless it is off in time; release it, or wait"
+        yield Objection("stop_not_cancellable", message)
+    if row.state in ("due", "sent"):
+        yield Objection("task_in_progress", f"the task is {row.state}, and is sent again automatically")
+    if row.state == "done":
+        yield Objection("task_succeeded", "the task has succeeded")
+    if row.state == "superseded":
+        yield Objection("task_superseded", f"slot {row.slot_id} has a newer order")

@@ -1,0 +1,121 @@
+"""The states of a row of `work.task`: its diagram, and whether an order may be cancelled or retried."""
+
+import re
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+from typing import Final, get_args
+
+import pytest
+
+from control_plane.decisions import task_states
+from control_plane.decisions.task_states import (
+    APPLY,
+    REMOVE,
+    STOP,
+    EndState,
+    OpenState,
+    OrderRow,
+    TaskState,
+    against_cancelling,
+    against_retrying,
+)
+from control_plane.dispatcher import outbox, task_sender
+from control_plane.queues.relay import Rejected
+from events.values import new_uuid, node_id
+from tests.decisions.histories import ID, A
+
+OPEN: Final[tuple[str, ...]] = get_args(OpenState)
+ENDS: Final[tuple[str, ...]] = get_args(EndState)
+GROUPS: Final = {"open": OPEN, "ended": tuple(each for each in ENDS if each != "superseded")}
+PRODUCT: Final = Path(task_states.__file__).parents[1]
+NOW: Final = datetime(2026, 3, 1, tzinfo=UTC)
+Transitions = set[tuple[str, str]]
+
+
+def drawn() -> Transitions:
+    """Return the transitions of the diagram, with each group of states replaced by its members."""
+    arrows = re.findall(r"^ +(\S+) --> (\w+): \S", task_states.__doc__ or "", re.MULTILINE)
+    return {
+        pair
+        for begin, end in arrows
+        for pair in product(GROUPS.get(begin, (begin,)), GROUPS.get(end, (end,)))
+    }
+
+
+def written_by(statement: str) -> Transitions:
+    """Return the transitions of an update of `work.task` that sets a constant state."""
+    [state] = re.findall(r"set state = '(\w+)'", statement)
+    if "t.state <> 'superseded'" in statement:
+        return {(each, state) for each in (*OPEN, *ENDS) if each != "superseded"}
+    assert "t.state in ('due', 'sent')" in statement
+    return {(each, state) for each in OPEN}
+
+
+def inserted() -> Transitions:
+    [states] = re.findall(r"case when outdated then ('.*) end,", outbox._INSERT)
+    return {("[*]", each) for each in re.findall(r"'(\w+)'", states)}
+
+
+def corrected() -> Transitions:
+    """Return the transitions of a row that was written as sent, and that its queue did not take."""
+    row = task_sender._Due(new_uuid(), node_id("lab-a"), APPLY, "", NOW, False, False, "due", None, 0)
+    return {("sent", task_sender._corrected(row, Rejected("full"))[1])}
+
+
+def test_diagram_shows_exactly_the_transitions_of_a_task_row_that_the_code_allows() -> None:
+    ended = set(product(OPEN, ENDS))  # each report, command and final state of a task ends open rows only
+    updates = (outbox._SUPERSEDE, outbox._SUPERSEDE_TRIES, task_sender._DUE)
+    allowed = inserted().union(ended, corrected(), *map(written_by, updates))
+    assert drawn() == {(begin, end) for begin, end in allowed if begin != end}
+
+
+def test_statements_that_write_task_rows_are_those_that_the_diagram_is_compared_with() -> None:
+    pattern = re.compile(r"(?:update|insert into) work\.task\b|sa\.(?:update|insert)\((?:tables\.)?task\)")
+    found = {
+        str(path.relative_to(PRODUCT)): len(pattern.findall(path.read_text()))
+        for path in PRODUCT.rglob("*.py")
+    }
+    assert {name: count for name, count in found.items() if count} == {
+        "dispatcher/credit.py": 1,  # the due time only
+        "dispatcher/outbox.py": 4,
+        "dispatcher/task_sender.py": 3,  # one of them the due time only
+        "work/task_rows.py": 2,  # one of them the reason only
+    }
+
+
+def row(kind: str, state: TaskState) -> OrderRow:
+    return OrderRow(new_uuid(), kind, state, A, ID)
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "codes"),
+    [
+        (APPLY, "due", []),
+        (APPLY, "sent", []),
+        (APPLY, "done", ["task_finished"]),
+        (STOP, "sent", ["stop_not_cancellable"]),
+        (REMOVE, "sent", ["removal_not_cancellable"]),
+        (REMOVE, "superseded", ["removal_not_cancellable", "task_finished"]),
+    ],
+)
+def test_only_an_open_bring_up_can_be_cancelled(kind: str, state: TaskState, codes: list[str]) -> None:
+    assert [each.code for each in against_cancelling(row(kind, state))] == codes
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "codes"),
+    [
+        (REMOVE, "failed", []),
+        (REMOVE, "poisoned", []),
+        (REMOVE, "sent", ["task_in_progress"]),
+        (REMOVE, "done", ["task_succeeded"]),
+        (REMOVE, "superseded", ["task_superseded"]),
+        (APPLY, "failed", ["not_retriable"]),
+        (STOP, "failed", ["stop_not_cancellable"]),
+    ],
+)
+def test_only_a_removal_that_ended_badly_can_be_retried(
+    kind: str, state: TaskState, codes: list[str]
+) -> None:
+    assert [each.code for each in against_retrying(row(kind, state))] == codes
