@@ -28,7 +28,6 @@ from redis.asyncio import Redis
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from control_plane.dispatcher.restarted_agents import newcomers
 from control_plane.queues import redis_nodes
 from control_plane.queues.queue_users import QueueUsers
 from control_plane.queues.redis_nodes import RedisUnavailable
@@ -44,11 +43,12 @@ from control_plane.queues.relay import (
 )
 from control_plane.work import tables
 from control_plane.work.tables import RESEND
-from events.ledger.connection import ledger_connection
+from events.ledger.connection import fetch_values, ledger_connection
 from events.values import NodeId
 from read_models import nodes
 from tasks.catalogue import CATALOGUE, NotInCatalogue, bounds_of
 from tasks.failpoints import failpoint
+from tasks.scripts import WORKER_TIMEOUT
 from tasks.wire import OrderMessage, OrderTooLarge, encode_order
 
 log = structlog.get_logger()
@@ -114,6 +114,17 @@ from unnest(%b::uuid[], %b::text[], %b::interval[], %b::timestamptz[], %b::int4[
   as r(order_id, state, pause, sent_at, sends)
 where t.order_id = r.order_id and t.state in ('due', 'sent')
 """
+
+
+# An agent begins a session when it starts. If its predecessor was killed, the queue still lists the tasks that it had
+# in flight as held by a dead worker. The new agent finishes them from its disk, so they have already ended and are not
+# sent again; without this query they would stay in the queue until the node is next checked in its regular turn.
+_RESTARTED: Final = """
+select node_id from work.node_session
+where statement_timestamp() - (expires_at - %b::interval) between %b::interval and %b::interval
+"""
+_WORKER_TIMEOUT_AGO: Final = (timedelta(seconds=WORKER_TIMEOUT), timedelta(seconds=WORKER_TIMEOUT + 15))
+"""The worker timeout, and 15 seconds more: some turns of the caller's loop."""
 
 
 class _Due(NamedTuple):
@@ -202,7 +213,7 @@ class TaskSender:
         try:
             async with self.engine.connect() as conn:
                 names = await nodes.enrolled(conn)
-                new = await newcomers(conn, self.session_lifetime)
+                new = await _restarted(conn, self.session_lifetime)
                 asked = [name for name in names if name in new or _has_its_turn(name, turn)]
                 stranded = await self.relay.stranded(asked)
                 wanted = await _open(conn, [order for orders in stranded.orders.values() for order in orders])
@@ -298,6 +309,13 @@ def _log_outcomes(rows: Sequence[_Due], outcomes: Sequence[Outcome]) -> None:
 
 def _has_its_turn(node: NodeId, turn: int) -> bool:
     return crc32(node.encode()) % TIDY_ROUND == turn % TIDY_ROUND
+
+
+async def _restarted(conn: AsyncConnection, session_lifetime: timedelta) -> frozenset[NodeId]:
+    """Return the nodes with a session that began one worker timeout ago; some of them only renewed their session."""
+    ledger = await ledger_connection(conn)
+    found = await fetch_values(ledger, _RESTARTED, [session_lifetime, *_WORKER_TIMEOUT_AGO], prepare=True)
+    return frozenset(map(NodeId, found))
 
 
 async def _open(conn: AsyncConnection, order_ids: list[UUID]) -> set[UUID]:
