@@ -90,7 +90,7 @@ def slot_state_name(state: SlotState) -> SlotStateName:
 
 
 def holder_of(state: SlotState) -> AllocationId | None:
-    """Return the allocation that has the slot, or whose slice is not proved removed; None if there is none."""
+    """Return the allocation that has the slot, or had it until its slice is proved removed; None if there is none."""
     match state:
         case Claimed(by=by) | Releasing(by=by) | Quarantined(by=by):
             return by
