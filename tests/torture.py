@@ -18,7 +18,11 @@ from tests import matrix
 from tests.plugins.tally import PATHS
 
 PROMISES: Final = {
-    "P1": ("tests/faults/test_killed_at_failpoints.py", "tests/faults/test_killed_neighbours.py"),
+    "P1": (
+        "tests/faults/test_killed_at_failpoints.py",
+        "tests/faults/test_killed_neighbours.py",
+        "tests/agent/program/test_process.py",
+    ),
     "P2": ("tests/faults/test_killed_programs.py",),
     "P3": ("tests/faults/test_killed_programs.py",),
     "P4": ("tests/faults/test_bad_links.py", "tests/faults/test_bad_connections.py"),

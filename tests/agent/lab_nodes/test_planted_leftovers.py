@@ -170,7 +170,7 @@ async def tear_down_up_to_verification(site: Site, control: Redis) -> Order:
     return order
 
 
-@matrix.cases("P16", [*PLANTED], few=5)
+@matrix.cases("P16", [*PLANTED], few=2)
 async def test_object_planted_after_the_teardown_is_reported_as_leftover_and_blocks_slice_removed(
     site: Site, control: Redis, case: str
 ) -> None:

@@ -14,6 +14,7 @@ from events.values import image_name
 from node_agent.host.images import Image, ImagesFolder, publish
 from node_agent.lab.lab import Lab
 from tasks.reports import SliceReady, SliceStopped
+from tests import matrix
 from tests.agent.control_plane import FakeControlPlane
 from tests.agent.eventually import eventually_async
 from tests.agent.orders import apply, network, remove, stop
@@ -29,7 +30,7 @@ from tests.agent.real_node import (
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
 BOOT = 90.0
-PINGED_SECONDS = 30
+PINGED_SECONDS = 30 if matrix.is_full() else 8
 LISTENING = "printf '::respawn:/bin/busybox httpd -f -p 8080\\n' >> /etc/inittab; exec /init"
 """First command of the guest: it opens an additional port that sends no banner."""
 

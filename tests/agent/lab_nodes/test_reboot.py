@@ -84,7 +84,7 @@ def objects_on_node(node: RealNode) -> tuple[list[str], ...]:
     return ports, node.domains(), node.taps(), reservations
 
 
-@matrix.cases("P26", CASES, few=2)
+@matrix.cases("P26", CASES, few=1)
 async def test_rebooted_host_restores_the_slices_of_the_newest_orders(
     lab: Lab, node: RealNode, plane: FakeControlPlane, control: Redis, case: Case
 ) -> None:

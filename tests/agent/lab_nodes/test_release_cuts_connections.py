@@ -23,6 +23,7 @@ from scapy.packet import Packet
 from node_agent.lab.lab import Lab, LabNode
 from node_agent.lab.login import OPTIONS
 from tasks.orders import Order
+from tests import matrix
 from tests.agent.control_plane import FakeControlPlane
 from tests.agent.eventually import eventually, eventually_async
 from tests.agent.frame_capture import CapturedFrames, capture_frames
@@ -174,19 +175,23 @@ def libvirtd_stopped(node: RealNode) -> Iterator[None]:
 class Case:
     """Order that ends the slice, command that the guest runs before, and whether libvirtd hangs meanwhile."""
 
+    name: str
     order: Order
     command: str = "cat"
     hangs: bool = False
 
-
-CASES: Final = {
-    "released": Case(remove(9)),
-    "released-while-the-hypervisor-hangs": Case(remove(9), hangs=True),
-    "stopped-with-a-guest-that-takes-its-time": Case(stop(9, grace=5), command=f"{IGNORE_POWER_BUTTON} cat"),
-}
+    def __str__(self) -> str:
+        return self.name
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=[*CASES])
+CASES: Final = [
+    Case("released", remove(9)),
+    Case("released-while-the-hypervisor-hangs", remove(9), hangs=True),
+    Case("stopped-with-a-guest-that-takes-its-time", stop(9, grace=5), command=f"{IGNORE_POWER_BUTTON} cat"),
+]
+
+
+@matrix.cases("P16", CASES, few=1)
 async def test_connection_from_outside_is_cut_within_a_second_of_the_order(
     ssh_client: SshClient, node: RealNode, plane: FakeControlPlane, control: Redis, case: Case
 ) -> None:

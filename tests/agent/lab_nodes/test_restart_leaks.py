@@ -18,6 +18,7 @@ from scapy.packet import Packet, Padding
 
 from node_agent.lab.lab import Lab, LabNode
 from node_agent.lab.login import login
+from tests import matrix
 from tests.agent.control_plane import FakeControlPlane
 from tests.agent.eventually import eventually_async
 from tests.agent.frame_capture import CapturedFrames, capture_frames
@@ -36,7 +37,7 @@ from tests.contract.network.senders import SENDING_PROGRAM
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
 BOOT: Final = 90.0
-PROBED_SECONDS: Final = 30
+PROBED_SECONDS: Final = 30 if matrix.is_full() else 8
 ROUNDS: Final = PROBED_SECONDS * 25
 """Minimum number of sent rounds; it is low because the guest's processor is emulated and shared."""
 SIZE: Final = 128

@@ -13,6 +13,7 @@ import pytest
 
 from node_agent.lab.guest import GuestImage, ensure_guest
 from node_agent.lab.lab import Lab
+from tests import matrix
 from tests.contract.network.conftest import clear
 from tests.contract.network.hosts import aspects_of, gateway_of
 from tests.contract.network.senders import ALICE, SENDING_PROGRAM, FromGuest, FromTap, Sender, booted
@@ -98,26 +99,26 @@ def test_every_attack_kind_is_tried_on_every_victim_or_declared_meaningless_for_
 
 
 @pytest.mark.node
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_attack_neither_arrives_nor_takes_effect(attack: str, scene: Scene) -> None:
-    assert not ATTACKS[attack].arrives(scene)
+@matrix.cases("P18", [*ATTACKS], few=16)
+def test_attack_neither_arrives_nor_takes_effect(case: str, scene: Scene) -> None:
+    assert not ATTACKS[case].arrives(scene)
 
 
 @pytest.mark.node
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_attack_arrives_once_all_its_guards_are_removed(attack: str, scene: Scene) -> None:
-    with taken_away(scene, *ATTACKS[attack].guards):
-        assert ATTACKS[attack].arrives(scene)
+@matrix.cases("P18", [*ATTACKS], few=16)
+def test_attack_arrives_once_all_its_guards_are_removed(case: str, scene: Scene) -> None:
+    with taken_away(scene, *ATTACKS[case].guards):
+        assert ATTACKS[case].arrives(scene)
 
 
 @pytest.mark.node
 @pytest.mark.parametrize("sender", ["tap"], indirect=True, scope="module")
-@pytest.mark.parametrize("attack", [name for name, attack in ATTACKS.items() if len(attack.guards) > 1])
-def test_attack_does_not_arrive_while_one_of_its_guards_remains(attack: str, scene: Scene) -> None:
-    guards = ATTACKS[attack].guards
+@matrix.cases("P18", [name for name, attack in ATTACKS.items() if len(attack.guards) > 1], few=6)
+def test_attack_does_not_arrive_while_one_of_its_guards_remains(case: str, scene: Scene) -> None:
+    guards = ATTACKS[case].guards
     for left in guards:
         with taken_away(scene, *(guard for guard in guards if guard is not left)):
-            assert not ATTACKS[attack].arrives(scene)
+            assert not ATTACKS[case].arrives(scene)
 
 
 in_guest = pytest.mark.parametrize("sender", ["guest"], indirect=True, scope="module")
