@@ -40,6 +40,7 @@ PROMISES: Final = {
         "tests/agent/lab_nodes/test_planted_leftovers.py",
         "tests/agent/lab_nodes/test_release_cuts_connections.py",
         "tests/contract/network/traffic/test_dhcp_cycles.py",
+        "tests/up/test_up.py::test_interrupted_up_leaves_nothing_behind_at_any_stage",
     ),
     "P17": ("tests/agent/lab_nodes/test_drift.py",),
     "P18": (

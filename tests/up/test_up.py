@@ -11,16 +11,19 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import pytest
 
+from deploy.embedded.demonstration import ENDED
 from deploy.embedded.layout import SYSTEM_STATE, Layout, default_state
 from deploy.embedded.program import layouts, parsed
 from tasks.trust import trust
+from tests import matrix
 from tests.faults.embedded import traces
 from tests.interrupting import interrupted
 from tests.servers.lab import kept_folder
@@ -30,6 +33,9 @@ from tests.waiting import until
 REPOSITORY = Path(__file__).resolve().parents[2]
 REAL = pytest.param("real", marks=[pytest.mark.node, pytest.mark.slow])
 pytestmark = pytest.mark.timeout(300)
+STARTED: Final = "Ctrl-C stops everything"
+WHOLE_LIFE: Final = ("allocation.requested", "slot.claimed", "allocation.activated", "nothing differs")
+"""Output of `up --once` about one slice."""
 
 
 class Up:
@@ -69,8 +75,38 @@ class Up:
         return status
 
 
-@pytest.fixture
-def state() -> Iterator[Path]:
+class Site:
+    """A state folder that tests share, and the runs of `up` on it. A test may find slices of earlier tests there."""
+
+    def __init__(self, state: Path, kind: str) -> None:
+        self.layout = Layout(state)
+        self.runs: list[Up] = []
+        self.slices: list[tuple[str, str]] = []
+        """Slices that were active when the last run had started."""
+        self._kind = kind
+
+    def running(self) -> Up:
+        """Return the running `up`, and start it if none runs."""
+        if not self.runs or self.runs[-1].process.poll() is not None:
+            self.runs.append(Up(self.layout.state, *options(self._kind)))
+            self.runs[-1].wait_for_output(STARTED)
+            self.slices = active(self.layout)
+        return self.runs[-1]
+
+    def end(self) -> None:
+        """End `up` as Ctrl-C does; it must leave nothing on the machine."""
+        if self.runs and self.runs[-1].process.poll() is None:
+            assert self.runs[-1].end(signal.SIGINT) == 130, self.runs[-1].output
+            assert traces(self.layout) == []
+
+    def settled(self) -> list[tuple[str, str]]:
+        """Return the active slices once no slice is starting."""
+        until(lambda: {*states(self.layout)} == {"active"}, "all slices are active")
+        return active(self.layout)
+
+
+@contextlib.contextmanager
+def state_folder() -> Iterator[Path]:
     with server_folder() as folder:
         made = folder / "state"
         made.mkdir()
@@ -81,42 +117,52 @@ def state() -> Iterator[Path]:
         down(made)  # stop and remove what a failed test left behind
 
 
+@pytest.fixture
+def state() -> Iterator[Path]:
+    with state_folder() as state:
+        yield state
+
+
+@pytest.fixture(scope="module")
+def site_of() -> Iterator[Callable[[str], Site]]:
+    """Return the shared state folder of each kind of node; a start of `up` takes seconds."""
+    with contextlib.ExitStack() as ends:
+
+        @cache
+        def made(kind: str) -> Site:
+            site = Site(ends.enter_context(state_folder()), kind)
+            ends.callback(site.end)
+            return site
+
+        yield made
+
+
+@pytest.fixture(scope="module")
+def simulated(site_of: Callable[[str], Site]) -> Site:
+    return site_of("simulated")
+
+
+@pytest.fixture(scope="module")
+def real(site_of: Callable[[str], Site]) -> Site:
+    return site_of("real")
+
+
 def options(kind: str) -> tuple[str, ...]:
     return ("--simulated",) if kind == "simulated" else ()
 
 
-@pytest.mark.parametrize("kind", ["simulated", REAL])
-def test_up_once_shows_a_slice_from_request_to_release_and_leaves_nothing(state: Path, kind: str) -> None:
-    up = Up(state, "--once", *options(kind))
+@pytest.mark.node
+@pytest.mark.slow
+def test_up_once_shows_a_slice_from_request_to_release_and_leaves_nothing(real: Site) -> None:
+    real.end()
+    up = Up(real.layout.state, "--once")
     assert up.wait() == 0, up.output
-    for text in ("allocation.requested", "slot.claimed", "allocation.activated", "nothing differs"):
+    for text in WHOLE_LIFE:
         assert text in up.output
-    if kind == "real":
-        assert "another key is refused" in up.output
-        assert re.search(r"log in to the guest at 198\.51\.100\.\d+:2\d{4} from outside", up.output)
-        assert re.search(r"guest: alc-[0-9a-z]{26}", up.output)
+    assert "another key is refused" in up.output
+    assert re.search(r"log in to the guest at 198\.51\.100\.\d+:2\d{4} from outside", up.output)
+    assert re.search(r"guest: alc-[0-9a-z]{26}", up.output)
     assert traces(up.layout) == []
-
-
-@pytest.mark.parametrize("kind", ["simulated", REAL])
-def test_next_up_makes_the_slice_active_again_after_all_processes_were_killed(state: Path, kind: str) -> None:
-    first = Up(state, *options(kind))
-    first.wait_for_output("Ctrl-C stops everything")
-    [before] = active(first.layout)
-    kill_everything(first)
-    until(
-        lambda: not [each for each in traces(first.layout) if each.startswith("process")],
-        "all processes are gone",
-    )
-    second = Up(state, *options(kind))
-    second.wait_for_output("Ctrl-C stops everything")
-    assert active(second.layout) == [before]
-    assert f"slice {before[0]} is from an earlier run" in second.output
-    assert "allocation.requested" in first.output
-    assert "allocation.requested" not in second.output
-    assert ("allocation.slice_ready" in second.output) == (kind == "real")
-    assert second.end(signal.SIGINT) == 130
-    assert traces(second.layout) == []
 
 
 @pytest.mark.parametrize("verb", ["up", "down"])
@@ -132,48 +178,12 @@ def test_dev_up_and_dev_down_print_one_line_when_they_are_interrupted_during_imp
 
 
 @pytest.mark.parametrize("kind", ["simulated", REAL])
-@pytest.mark.parametrize("text", ["starting the control plane", "slot lab-a/0", "allocation.placed"])
-def test_interrupted_up_leaves_nothing_behind_at_any_stage(state: Path, kind: str, text: str) -> None:
+@matrix.cases("P16", ["starting the control plane", "slot lab-a/0", "allocation.placed"], few=1)
+def test_interrupted_up_leaves_nothing_behind_at_any_stage(state: Path, kind: str, case: str) -> None:
     up = Up(state, *options(kind))
-    up.wait_for_output(text)
+    up.wait_for_output(case)
     assert up.end(signal.SIGINT) == 130, up.output
     assert traces(up.layout) == []
-
-
-@pytest.mark.slow
-def test_up_once_releases_the_slice_of_an_interrupted_run_and_lists_other_slices(state: Path) -> None:
-    first = Up(state, "--simulated")
-    first.wait_for_output("Ctrl-C stops everything")
-    [kept] = active(first.layout)
-    assert first.end(signal.SIGINT) == 130
-    second = Up(state, "--once", "--simulated")
-    second.wait_for_output("slot.claimed")
-    assert second.end(signal.SIGINT) == 130
-    assert "stopping ..." in second.output
-    third = Up(state, "--once", "--simulated")
-    assert third.wait() == 0, third.output
-    assert "is left over from an interrupted --once" in third.output
-    assert f"another slice is active here: {kept[0]}" in third.output
-
-
-@pytest.mark.slow
-def test_up_once_without_a_free_slot_names_the_slot_holders_and_the_next_step(state: Path) -> None:
-    first = Up(state, "--simulated")
-    first.wait_for_output("Ctrl-C stops everything")
-    body = {
-        "sku": "lab.small",
-        "ssh_authorized_keys": [(state / "ssh" / "id_ed25519.pub").read_text().strip()],
-    }
-    for _ in range(3):
-        answer = ask(first.layout, "POST", "/allocations", body)
-        assert answer.is_success, answer.text
-    holders = [each["id"] for each in allocations(first.layout)]
-    assert (first.end(signal.SIGINT), len(holders)) == (130, 4)
-    second = Up(state, "--once", "--simulated")
-    assert second.wait() == 1
-    assert all(holder in second.output for holder in holders), second.output
-    assert "./dev reset" in second.output
-    assert "{" not in second.output
 
 
 def test_dev_reset_empties_the_state_folder_only_after_confirmation(state: Path) -> None:
@@ -201,61 +211,6 @@ def test_dev_reset_and_dev_up_refuse_a_state_folder_with_unrelated_files(tmp_pat
         assert [each.name for each in tmp_path.iterdir()] == [precious.name]
 
 
-def test_dev_down_removes_the_leftovers_of_a_killed_dev_up(state: Path) -> None:
-    up = Up(state, "--simulated")
-    up.wait_for_output("Ctrl-C stops everything")
-    kill_everything(up)
-    until(
-        lambda: not [each for each in traces(up.layout) if each.startswith("process")],
-        "all processes are gone",
-    )
-    assert traces(up.layout) == [f"folder {up.layout.run}"]
-    assert down(state).returncode == 0
-    assert traces(up.layout) == []
-
-
-@pytest.mark.node
-@pytest.mark.slow
-def test_node_that_dies_is_restarted_together_with_its_slice(state: Path) -> None:
-    up = Up(state)
-    up.wait_for_output("Ctrl-C stops everything")
-    [before] = active(up.layout)
-    os.kill(int((state / "nodes" / "lab-a" / "host.pid").read_text()), signal.SIGKILL)
-    up.wait_for_output("lab-a exited and is restarted")
-    until(lambda: states(up.layout) == ["starting"], "the interruption is recorded")
-    until(lambda: active(up.layout) == [before], "the slice is active again", 60)
-    assert up.end(signal.SIGINT) == 130
-    assert traces(up.layout) == []
-
-
-def test_second_up_on_the_same_state_folder_is_refused_and_down_ends_the_first(state: Path) -> None:
-    first = Up(state, "--simulated")
-    first.wait_for_output("Ctrl-C stops everything")
-    second = Up(state, "--simulated")
-    assert second.wait() == 1
-    assert "in use by process" in second.output
-    assert down(state).returncode == 0
-    assert first.wait() == 130
-    assert traces(first.layout) == []
-
-
-def test_public_addresses_set_by_an_admin_are_kept_by_the_next_up(state: Path) -> None:
-    first = Up(state, "--simulated")
-    first.wait_for_output("Ctrl-C stops everything")
-    given = public_addresses(first.layout)
-    assert [each["use"] for each in given] == ["ports"]
-    desired = [*given, {"address": "203.0.113.77", "use": "whole"}]
-    answer = ask(first.layout, "PUT", "/nodes/lab-a/public-addresses", {"addresses": desired})
-    assert answer.is_success, answer.text
-    stored = public_addresses(first.layout)
-    assert [each["address"] for each in stored] == [each["address"] for each in desired]
-    assert first.end(signal.SIGINT) == 130
-    second = Up(state, "--simulated")
-    second.wait_for_output("Ctrl-C stops everything")
-    assert public_addresses(second.layout) == stored
-    assert second.end(signal.SIGINT) == 130
-
-
 def test_simulated_nodes_have_a_separate_default_state_folder_and_down_acts_on_both() -> None:
     ordinary, simulated = default_state(), default_state(simulated=True)
     assert simulated.parent == ordinary.parent
@@ -270,41 +225,24 @@ def test_simulated_nodes_have_a_separate_default_state_folder_and_down_acts_on_b
         assert [each.state for each in layouts(parsed(arguments))] == [folder.resolve() for folder in folders]
 
 
-def test_printed_export_line_configures_the_command_line_for_the_running_up(state: Path) -> None:
-    up = Up(state, "--simulated")
-    up.wait_for_output("Ctrl-C stops everything")
-    [running] = active(up.layout)
+def test_printed_export_line_configures_the_command_line_for_the_running_up(simulated: Site) -> None:
+    up = simulated.running()
     up.wait_for_output("try ")
     [printed] = re.findall(r"export SLICEPLANE_CONFIG=(\S+)", up.output)
     assert printed == str(up.layout.client_file)
     listed = sliceplane(up.layout, "allocations", "list")
-    assert running[0] in listed.stdout, listed.stderr
-    assert up.end(signal.SIGINT) == 130
-
-
-@pytest.mark.node
-@pytest.mark.slow
-def test_sliceplane_ssh_reaches_the_guest_through_its_ingress_and_from_its_node(state: Path) -> None:
-    up = Up(state)
-    up.wait_for_output("Ctrl-C stops everything")
-    [(allocation, _)] = active(up.layout)
-    up.wait_for_output(f"sliceplane ssh {allocation}")
-    for options in ((), ("--via", "node")):
-        done = sliceplane(up.layout, "ssh", allocation, *options, "--", "hostname; cat; exit 7")
-        assert (done.returncode, done.stdout) == (7, f"{allocation}\nfrom here\n"), done.stderr
-    assert up.end(signal.SIGINT) == 130
-    assert traces(up.layout) == []
+    for allocation, _ in simulated.slices:
+        assert allocation in listed.stdout, listed.stderr
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-def test_curl_commands_in_the_readme_list_sizes_and_request_a_slice(state: Path) -> None:
+def test_curl_commands_in_the_readme_list_sizes_and_request_a_slice(simulated: Site) -> None:
     readme = (REPOSITORY / "README.md").read_text()
     [block] = [each for each in readme.split("```") if each.startswith("\ncd ") and "curl" in each]
     folder, *lines = block.strip().splitlines()
     assert (folder, len(lines)) == (f"cd {SYSTEM_STATE}", 4)
-    up = Up(state, "--simulated")
-    up.wait_for_output("Ctrl-C stops everything")
-    typed = "\n".join((f"cd {shlex.quote(str(state))}", *lines))
+    up = simulated.running()
+    typed = "\n".join((f"cd {shlex.quote(str(up.layout.state))}", *lines))
     done = subprocess.run(["bash", "-c", typed], check=True, capture_output=True, text=True, timeout=60)
     sizes, made = (json.loads(line) for line in done.stdout.splitlines())
     assert "lab.small" in [each["name"] for each in sizes["items"]]
@@ -312,7 +250,113 @@ def test_curl_commands_in_the_readme_list_sizes_and_request_a_slice(state: Path)
         lambda: made["id"] in [each["id"] for each in allocations(up.layout)],
         f"the new allocation is listed: {done.stderr}",
     )
-    assert up.end(signal.SIGINT) == 130
+
+
+def test_public_addresses_set_by_an_admin_are_kept_by_the_next_up(simulated: Site) -> None:
+    first = simulated.running()
+    given = public_addresses(first.layout)
+    assert [each["use"] for each in given] == ["ports"]
+    desired = [*given, {"address": "203.0.113.77", "use": "whole"}]
+    answer = ask(first.layout, "PUT", "/nodes/lab-a/public-addresses", {"addresses": desired})
+    assert answer.is_success, answer.text
+    stored = public_addresses(first.layout)
+    assert [each["address"] for each in stored] == [each["address"] for each in desired]
+    simulated.end()
+    second = simulated.running()
+    assert public_addresses(second.layout) == stored
+
+
+@pytest.mark.node
+@pytest.mark.slow
+def test_sliceplane_ssh_reaches_the_guest_through_its_ingress_and_from_its_node(real: Site) -> None:
+    up = real.running()
+    [(allocation, _)] = real.slices
+    up.wait_for_output(f"sliceplane ssh {allocation}")
+    for options in ((), ("--via", "node")):
+        done = sliceplane(up.layout, "ssh", allocation, *options, "--", "hostname; cat; exit 7")
+        assert (done.returncode, done.stdout) == (7, f"{allocation}\nfrom here\n"), done.stderr
+
+
+@pytest.mark.node
+@pytest.mark.slow
+def test_node_that_dies_is_restarted_together_with_its_slice(real: Site) -> None:
+    up = real.running()
+    [before] = real.settled()
+    os.kill(int((up.layout.state / "nodes" / "lab-a" / "host.pid").read_text()), signal.SIGKILL)
+    up.wait_for_output("lab-a exited and is restarted")
+    until(lambda: states(up.layout) == ["starting"], "the interruption is recorded")
+    until(lambda: active(up.layout) == [before], "the slice is active again", 60)
+
+
+@pytest.mark.parametrize("kind", ["simulated", REAL])
+def test_next_up_makes_the_slice_active_again_after_all_processes_were_killed(
+    site_of: Callable[[str], Site], kind: str
+) -> None:
+    site = site_of(kind)
+    first = site.running()
+    before = site.settled()
+    kill_everything(first)
+    second = site.running()
+    assert active(second.layout) == before
+    # `up` names only its own slice, and not those that a user requested.
+    [resumed] = re.findall(r"slice (\S+) is from an earlier run", second.output)
+    assert resumed in [allocation for allocation, _ in before]
+    assert "allocation.requested" in site.runs[0].output
+    assert "allocation.requested" not in second.output
+    assert ("allocation.slice_ready" in second.output) == (kind == "real")
+
+
+def test_second_up_on_the_same_state_folder_is_refused_and_down_ends_the_first(simulated: Site) -> None:
+    first = simulated.running()
+    second = Up(first.layout.state, "--simulated")
+    assert second.wait() == 1
+    assert "in use by process" in second.output
+    assert down(first.layout.state).returncode == 0
+    assert first.wait() == 130
+    assert traces(first.layout) == []
+
+
+@pytest.mark.slow
+def test_up_once_releases_the_slice_of_an_interrupted_run_and_lists_other_slices(simulated: Site) -> None:
+    if not simulated.runs:
+        simulated.running()
+    simulated.end()
+    second = Up(simulated.layout.state, "--once", "--simulated")
+    second.wait_for_output("slot.claimed")
+    assert second.end(signal.SIGINT) == 130
+    assert "stopping ..." in second.output
+    third = Up(simulated.layout.state, "--once", "--simulated")
+    assert third.wait() == 0, third.output
+    assert "is left over from an interrupted --once" in third.output
+    for kept, _ in simulated.slices:
+        assert f"another slice is active here: {kept}" in third.output
+    for text in WHOLE_LIFE:
+        assert text in third.output
+    assert traces(third.layout) == []
+
+
+@pytest.mark.slow
+def test_up_once_without_a_free_slot_names_the_slot_holders_and_the_next_step(simulated: Site) -> None:
+    first = simulated.running()
+    public_key = (first.layout.state / "ssh" / "id_ed25519.pub").read_text().strip()
+    while len(holders := [each["id"] for each in allocations(first.layout)]) < 4:
+        body = {"sku": "lab.small", "ssh_authorized_keys": [public_key]}
+        answer = ask(first.layout, "POST", "/allocations", body)
+        assert answer.is_success, answer.text
+    simulated.end()
+    second = Up(first.layout.state, "--once", "--simulated")
+    assert second.wait() == 1
+    assert all(holder in second.output for holder in holders), second.output
+    assert "./dev reset" in second.output
+    assert "{" not in second.output
+
+
+def test_dev_down_removes_the_leftovers_of_a_killed_dev_up(simulated: Site) -> None:
+    up = simulated.running()
+    kill_everything(up)
+    assert traces(up.layout) == [f"folder {up.layout.run}"]
+    assert down(up.layout.state).returncode == 0
+    assert traces(up.layout) == []
 
 
 def sliceplane(layout: Layout, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -359,9 +403,9 @@ def active(layout: Layout) -> list[tuple[str, str]]:
 
 
 def allocations(layout: Layout) -> list[dict[str, Any]]:
-    """Return the allocations that the API lists."""
+    """Return the allocations that have not ended."""
     found: list[dict[str, Any]] = ask(layout, "GET", "/allocations").json()["items"]
-    return found
+    return [each for each in found if each["state"] not in ENDED]
 
 
 def public_addresses(layout: Layout) -> list[dict[str, Any]]:
@@ -379,9 +423,13 @@ def ask(layout: Layout, method: str, path: str, body: dict[str, Any] | None = No
 
 
 def kill_everything(up: Up) -> None:
-    """Kill `up` and all processes that it started, including the hosts of the lab."""
+    """Kill `up` and all processes that it started, including the hosts of the lab, and wait until they are gone."""
     pids = [int(each.split()[1].rstrip(":")) for each in traces(up.layout) if each.startswith("process")]
     for pid in (up.process.pid, *pids):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     up.wait()
+    until(
+        lambda: not [each for each in traces(up.layout) if each.startswith("process")],
+        "all processes are gone",
+    )
