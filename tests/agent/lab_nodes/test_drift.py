@@ -4,7 +4,7 @@ import asyncio
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -62,6 +62,23 @@ NAMES: Final = names(
 )
 
 
+@dataclass(frozen=True)
+class Detection:
+    """How the agent detects drift: by change events, or by a survey at an interval in seconds."""
+
+    watch_changes: bool
+    survey_seconds: float
+
+
+DETECTIONS: Final = {
+    "events": Detection(watch_changes=True, survey_seconds=3600),
+    "surveyed": Detection(watch_changes=False, survey_seconds=2),
+    "surveyed by default": Detection(
+        watch_changes=False, survey_seconds=Settings.model_fields["survey_seconds"].default
+    ),
+}
+
+
 @dataclass
 class CarryingNode:
     """A node with a running slice in one slot and a stopped slice in the other."""
@@ -73,9 +90,14 @@ class CarryingNode:
     def do(self, script: str) -> None:
         self.node.do(script, {**NAMES, "function": str(self.sysfs / "bus/pci/devices" / GPU)})
 
-    def restart_agent(self) -> None:
-        """Restart the agent, which clears its record of recurring drift, and wait for the first survey."""
+    def restart_agent(self, detection: Detection) -> None:
+        """Restart the agent with other settings and wait for the first survey.
+
+        The restart clears its record of recurring drift.
+        """
         self.node.lab.stop_daemon("agent")
+        settings = Settings.model_validate_json(self.node.config.read_text())
+        self.node.config.write_text(settings.model_copy(update=vars(detection)).model_dump_json())
         before = len(self.plane.heartbeats)
         self.node.start()
         eventually(lambda: any(beat.resynced for beat in self.plane.heartbeats[before:]), BOOT, self.node.log)
@@ -101,23 +123,6 @@ class CarryingNode:
                 case _:
                     pass
         return found
-
-
-@dataclass(frozen=True)
-class Detection:
-    """How the agent detects drift: by change events, or by a survey at an interval in seconds."""
-
-    watch_changes: bool
-    survey_seconds: float
-
-
-DETECTIONS: Final = {
-    "events": Detection(watch_changes=True, survey_seconds=3600),
-    "surveyed": Detection(watch_changes=False, survey_seconds=2),
-    "surveyed by default": Detection(
-        watch_changes=False, survey_seconds=Settings.model_fields["survey_seconds"].default
-    ),
-}
 
 
 class Case(NamedTuple):
@@ -147,37 +152,31 @@ CASES: Final = [
 
 
 class Site:
-    """A lab node with an agent for one detection method; another method starts another agent."""
+    """A lab node with slices and an agent, which is restarted with the settings of each detection method."""
 
-    def __init__(self, lab: Lab) -> None:
-        self._lab, self._ends = lab, ExitStack()
-        self._now: tuple[str, CarryingNode] | None = None
-        self._flows: list[str] = []
+    def __init__(self, carrying: CarryingNode) -> None:
+        self._carrying = carrying
+        self._flows = carrying.flows()
 
     def carrying(self, detection: str) -> CarryingNode:
         """Return the node with this detection method once it has no open drift."""
-        if self._now is None or self._now[0] != detection:
-            self.close()
-            self._now = detection, self._ends.enter_context(_carrying(self._lab, DETECTIONS[detection]))
-            self._flows = self._now[1].flows()
-        carrying = self._now[1]
-        carrying.restart_agent()
-        eventually(lambda: carrying.open() == () and carrying.flows() == self._flows, BOOT, carrying.node.log)
-        return carrying
-
-    def close(self) -> None:
-        self._ends.close()
+        self._carrying.restart_agent(DETECTIONS[detection])
+        eventually(
+            lambda: self._carrying.open() == () and self._carrying.flows() == self._flows,
+            BOOT,
+            self._carrying.node.log,
+        )
+        return self._carrying
 
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    site = Site(lab)
-    yield site
-    site.close()
+    with _carrying(lab) as carrying:
+        yield Site(carrying)
 
 
 @contextmanager
-def _carrying(lab: Lab, detection: Detection) -> Iterator[CarryingNode]:
+def _carrying(lab: Lab) -> Iterator[CarryingNode]:
     plane, sysfs = FakeControlPlane(), Path(tempfile.mkdtemp(prefix="sys-", dir=lab.node(NODE).folder))
     lay_out("hgx", sysfs)
     slots = (
@@ -186,7 +185,7 @@ def _carrying(lab: Lab, detection: Detection) -> Iterator[CarryingNode]:
     )
 
     def changed(settings: Settings) -> Settings:
-        changes = {"bf3_link": DEVICE, "sysfs_root": sysfs, "slots": slots, **vars(detection)}
+        changes = {"bf3_link": DEVICE, "sysfs_root": sysfs, "slots": slots}
         return settings.model_copy(update=changes)
 
     with node_queue(lab, plane) as url, real_node(lab, plane, guest_images(), changed) as node:
