@@ -6,17 +6,14 @@ be mixed up with the library of the same name.
 """
 
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import psycopg
 import sqlalchemy as sa
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util import CommandError
 from psycopg.conninfo import conninfo_to_dict
 
-from alembic import command
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 _INSTALLED: Final = Path(__file__).with_name("migrations")
 MIGRATIONS: Final = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "alembic"
@@ -31,6 +28,12 @@ def migrate(admin_dsn: str) -> None:
 
     Raises `MigrationFailed`; the migrations before the failed one stay applied.
     """
+    # Imported here and not above: no other command needs Alembic, and its import is a seventh of a program's start.
+    from alembic.config import Config
+    from alembic.util import CommandError
+
+    from alembic import command
+
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     engine = admin_engine(admin_dsn)
@@ -53,8 +56,12 @@ def admin_engine(admin_dsn: str) -> sa.Engine:
     )
 
 
-def _refuse_unknown_revision(config: Config, connection: sa.Connection) -> None:
+def _refuse_unknown_revision(config: "Config", connection: sa.Connection) -> None:
     """Raise `CommandError` if the database was migrated by a release that has migrations which this one lacks."""
+    from alembic.runtime.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+    from alembic.util import CommandError
+
     applied = MigrationContext.configure(
         connection, opts={"version_table_schema": "ledger"}
     ).get_current_heads()
