@@ -3,6 +3,8 @@
 import signal
 
 pytest_plugins = [
+    "tests.plugins.durations",
+    "tests.plugins.affected",
     "tests.plugins.tally",
     "tests.servers.postgres",
     "tests.servers.redis",

@@ -39,7 +39,11 @@ VERBS: Final = {
         ("reset",),
         runs_in_root=False,
     ),
-    "test": Verb("test [NAME | PYTEST ARGS]", "run all tests, or only those of tests/NAME", "pytest"),
+    "test": Verb(
+        "test [NAME | --affected [BASE] | PYTEST ARGS]",
+        "run all tests, only those of tests/NAME, or those nearest to what differs from BASE (default: main)",
+        "pytest",
+    ),
     "torture": Verb(
         "torture [--seed N] [--only P11 ...]",
         "run the fault tests of the product's promises with all their cases",
