@@ -5,6 +5,7 @@ import signal
 pytest_plugins = [
     "tests.plugins.durations",
     "tests.plugins.affected",
+    "tests.plugins.random_order",
     "tests.plugins.tally",
     "tests.servers.postgres",
     "tests.servers.redis",

@@ -40,7 +40,7 @@ VERBS: Final = {
         runs_in_root=False,
     ),
     "test": Verb(
-        "test [NAME | --affected [BASE] | PYTEST ARGS]",
+        "test [NAME] [--affected [BASE]] [--random-order [SEED]] [PYTEST ARGS]",
         "run all tests, only those of tests/NAME, or those nearest to what differs from BASE (default: main)",
         "pytest",
     ),
@@ -102,9 +102,17 @@ def command(name: str, arguments: Sequence[str]) -> list[str]:
     """Return the command line that runs the verb `name` with `arguments`."""
     verb = VERBS[name]
     given = [_test_folder(argument) for argument in arguments] if name == "test" else list(arguments)
-    if name == "test" and not given:
-        given = list(WHOLE_SUITE)
+    if name == "test" and _names_no_tests(given):
+        given = [*WHOLE_SUITE, *given]
     return [str(ENVIRONMENT / "bin" / "python"), "-m", verb.module, *verb.defaults, *given]
+
+
+def _names_no_tests(arguments: Sequence[str]) -> bool:
+    """Return whether the arguments of `test` run the whole suite: none, or only `--random-order [SEED]`."""
+    order, *seed = arguments or ("--random-order",)
+    return order.partition("=")[0] == "--random-order" and (
+        not seed or (len(seed) == 1 and seed[0].isdigit())
+    )
 
 
 def _test_folder(argument: str) -> str:

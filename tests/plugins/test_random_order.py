@@ -1,0 +1,72 @@
+"""Random order keeps the tests of a file together, and a seed repeats it."""
+
+import re
+from itertools import groupby
+
+import pytest
+
+from tests.checks.files import ROOT
+
+pytest_plugins = ["pytester"]
+
+SOURCE = "import pytest\n\n@pytest.mark.parametrize('n', range(8))\ndef test_it(n):\n    pass\n"
+
+
+@pytest.fixture
+def files(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    pytester.makepyfile(**{f"test_{name}": SOURCE for name in "abcd"})
+    return pytester
+
+
+def order(files: pytest.Pytester, *options: str) -> list[str]:
+    done = files.runpytest_subprocess(
+        "-p", "tests.plugins.random_order", "-v", "-p", "no:cacheprovider", *options
+    )
+    done.assert_outcomes(passed=32)
+    return re.findall(r"^(test_\w\.py::test_it\[\d\])", done.stdout.str(), re.MULTILINE)
+
+
+def test_seed_repeats_the_order_of_files_and_of_tests_in_a_file(files: pytest.Pytester) -> None:
+    first = order(files, "--random-order=1")
+    assert first == order(files, "--random-order=1")
+    assert first != order(files, "--random-order=2")
+    assert first != sorted(first)
+
+
+def test_tests_of_a_file_stay_together_in_random_order(files: pytest.Pytester) -> None:
+    of = [name for name, _ in groupby(order(files, "--random-order=1"), lambda test: test.partition("::")[0])]
+    assert len(of) == 4
+    assert of != sorted(of)
+
+
+def test_run_without_a_seed_prints_one_that_repeats_it(files: pytest.Pytester) -> None:
+    done = files.runpytest_subprocess("-p", "tests.plugins.random_order", "-q", "--random-order")
+    done.stdout.re_match_lines([r"random order: --random-order=\d+ repeats it"])
+
+
+def test_workers_collect_in_the_same_random_order(files: pytest.Pytester) -> None:
+    options = ("-p", "tests.plugins.random_order", "--random-order", "-n", "2", "--dist", "loadfile")
+    files.runpytest_subprocess(*options).assert_outcomes(passed=32)
+
+
+def test_shared_fixture_with_parameters_starts_once_per_parameter_in_random_order(
+    files: pytest.Pytester,
+) -> None:
+    files.makepyfile(
+        test_shared="""
+        import pytest
+
+        @pytest.fixture(scope="module", params="xy")
+        def server(request):
+            print("start of", request.param)
+
+        @pytest.mark.parametrize("n", range(8))
+        def test_it(server, n):
+            pass
+        """
+    )
+    done = files.runpytest_subprocess(
+        "-p", "tests.plugins.random_order", "-s", "--random-order=1", "test_shared.py"
+    )
+    assert sorted(re.findall("start of .", done.stdout.str())) == ["start of x", "start of y"]
