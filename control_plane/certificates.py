@@ -33,10 +33,9 @@ def server_context(settings: Settings) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(certificate, key)
     except ssl.SSLError as error:
-        reason = (
-            "is not the key of that certificate" if error.reason == "KEY_VALUES_MISMATCH" else "do not match"
-        )
-        raise UnusableCertificate(certificate, f"it and {key} {reason} ({error.reason})") from None
+        raise UnusableCertificate(
+            certificate, f"the key {key} does not match the certificate ({error.reason})"
+        ) from None
     return context
 
 

@@ -68,7 +68,7 @@ def _refuse_unknown_revision(config: "Config", connection: sa.Connection) -> Non
     contained = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     if unknown := sorted({*applied} - contained):
         raise CommandError(
-            f"its schema has the revision {', '.join(unknown)}, which this release does not contain; "
+            f"the schema of the database has the revision {', '.join(unknown)}, which this release does not contain; "
             "use the release that migrated it"
         )
     # Reading the version began a transaction, and each migration has a transaction of its own.

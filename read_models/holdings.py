@@ -35,7 +35,7 @@ class Holding(NamedTuple):
 
 
 def changes(recorded: Recorded[Fact]) -> list[tuple[str, str, Position, StreamId | None]]:
-    """Return the rows that an event adds."""
+    """Return the holdings that an event adds: one for each claim that it takes or frees."""
     takes, frees = claims_of(recorded.fact)
     position, stream = recorded.position, recorded.stream
     freed = [(kind, value, position, None) for kind, value in frees]

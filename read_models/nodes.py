@@ -77,11 +77,11 @@ class NodeRow:
     """The row of a node. States: expected, enrolled, revoked, removed.
 
     The row of a removed registration stays, because its stream continues if the name is registered again. `public_key`
-    and `key_thumbprint` are None while the node has no access; `missing` is None until it describes itself. `drift` is
-    the open drift that concerns all of its slots; `public_addresses` were assigned by an admin. `failures` are the
-    consecutive failed bring-ups on it; `excluded` is the reason why it is excluded from placement. `superseded_session`
-    and `superseded_at` describe the last refused copy of its disk since it enrolled; `revoked` is the reason why its
-    access was revoked. `throttled_at` is when it exceeded its report budget; None while it does not.
+    and `key_thumbprint` are None while the node has no access; `missing` (what the host lacks) is None before the first
+    description. `drift` is the open drift that concerns all of its slots; `public_addresses` were assigned by an admin.
+    `failures` are the consecutive failed bring-ups on it; `excluded` is the reason why it is excluded from placement.
+    `superseded_session` and `superseded_at` describe the last refused copy of its disk since it enrolled; `revoked` is
+    the reason why its access was revoked. `throttled_at` is when it exceeded its report budget; None while it does not.
     """
 
     def __init__(self, row: Mapping[Any, Any]) -> None:

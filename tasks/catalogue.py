@@ -58,7 +58,7 @@ CREDIT: Final[Mapping[Lane, int]] = MappingProxyType({"orders": 64, "operations"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskType:
-    """One entry of the catalogue."""
+    """One task type: its wire types, its limits and its failures."""
 
     body: type[BaseModel]
     version: int

@@ -65,7 +65,7 @@ class LocatedEvidence(TimedEvidence):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftType:
-    """One entry of the catalogue."""
+    """One kind of drift: its meaning and its policy."""
 
     kind: DriftKind
     scope: Scope

@@ -252,11 +252,11 @@ class MachineInspected(Wire):
 
 
 class OperationCancelled(Wire):
-    """Whether the target was running when it was cancelled. A target that had ended keeps its outcome."""
+    """The cancellation was handled. An operation that had ended before it keeps its outcome."""
 
     kind: Literal["operation.cancel"] = "operation.cancel"
     was_running: bool
-    """Whether the target was running."""
+    """Whether the operation to cancel was running."""
 
 
 OperationResult = Annotated[

@@ -30,7 +30,7 @@ OperationFailureCode = (
 
 
 def codes(kind: Any) -> tuple[str, ...]:
-    """Return the codes of one of the types above."""
+    """Return the codes that a literal type of this module lists."""
     if get_origin(kind) is Literal:
         return get_args(kind)
     return tuple(code for part in get_args(kind) for code in codes(part))

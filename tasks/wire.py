@@ -94,7 +94,7 @@ def decode_message(data: bytes) -> Message[Any]:
     try:
         message: Message[Any] = Message.decode(data)
     except DecodeError:
-        raise MalformedMessage("its bytes are not the JSON of a message") from None
+        raise MalformedMessage("the bytes are not the JSON of a message") from None
     order_of(message)
     return message
 
@@ -106,17 +106,17 @@ def order_of(message: Message[Any]) -> OrderMessage:
             not kwargs and not options
         ):
             return OrderMessage(_order_id(message.message_id), _actor(message.actor_name), order)
-    raise MalformedMessage("it must carry one string, no keyword arguments and no options")
+    raise MalformedMessage("a message must carry one string, no keyword arguments and no options")
 
 
 def _order_id(raw: object) -> UUID:
     try:
         return UUID(str(raw))
     except ValueError:
-        raise MalformedMessage("its id is not a UUID") from None
+        raise MalformedMessage("the id of the message is not a UUID") from None
 
 
 def _actor(raw: object) -> str:
     if not isinstance(raw, str):
-        raise MalformedMessage("its actor's name is not a string")
+        raise MalformedMessage("the name of the message's actor is not a string")
     return raw

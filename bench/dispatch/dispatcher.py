@@ -33,7 +33,7 @@ class DispatcherSettings(msgspec.Struct):
 
 
 class Done(msgspec.Struct):
-    """The answer to an instruction."""
+    """The dispatcher process's answer to an instruction."""
 
 
 @asynccontextmanager

@@ -98,7 +98,7 @@ class World:
         return self.now
 
     def uuid(self) -> UUID:
-        """Return a UUIDv7 (RFC 9562) with the time of this world."""
+        """Return a UUIDv7 (RFC 9562) with the simulated time of the generated history."""
         number = int(self.time().timestamp() * 1000) << 80 | self.rng.getrandbits(80)
         return UUID(int=number & ~(0xF << 76 | 0x3 << 62) | 0x7 << 76 | 0x2 << 62)
 

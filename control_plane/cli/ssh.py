@@ -83,7 +83,9 @@ def _chosen(found: Allocation, slot: int | None) -> AllocatedSlot:
     if (slot or 0) >= count:
         raise WrongUsage(
             f"allocation {found.id} has no slot {slot or 0}",
-            "omit --slot" if count == 1 else f"choose one of 0 to {count - 1}",
+            "omit --slot, because the allocation has one slot"
+            if count == 1
+            else f"choose one of 0 to {count - 1}",
         )
     return found.slots[slot or 0]
 

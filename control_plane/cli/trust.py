@@ -55,9 +55,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _unverified(error: ssl.SSLCertVerificationError) -> tuple[str, str]:
     code = error.verify_code
     if code in _UNSIGNED:
-        advice = (
-            "specify its CA: --ca, SLICEPLANE_CA, or ca in the configuration file, which `./dev up` writes"
-        )
+        advice = "specify the CA of the control plane: --ca, SLICEPLANE_CA, or ca in the configuration file, which `./dev up` writes"
         return "the certificate is not signed by a trusted CA", advice
     if code in _TIMES:
         what = f"the certificate {_TIMES[code]}"

@@ -78,7 +78,7 @@ class Requested:
 
 @dataclass(frozen=True, slots=True)
 class Provisioning:
-    """Slots are claimed and slices are being created; `started` and `ready` are the slots that got so far."""
+    """Slots are claimed and slices are being created; `started` and `ready` are slots by their slices' progress."""
 
     request: AllocationRequested
     slots: tuple[PlacedSlot, ...]
@@ -198,7 +198,7 @@ def slot_ids(slots: tuple[PlacedSlot, ...]) -> frozenset[SlotId]:
 
 
 def evolve(state: Allocation | None, fact: AllocationFact) -> Allocation:
-    """Return the state after a fact. Raises `AssertionError` on a history that no decision can create."""
+    """Return the allocation's state after a fact. Raises `AssertionError` on a history that no decision can create."""
     following = _after(state, fact)
     if following is None and state is not None and isinstance(fact, _NOTES):
         return state

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 
 class RefusalClass(StrEnum):
-    """What kind of reason a code is."""
+    """Class of a refusal code: whether another state, caller or time could make the request succeed."""
 
     IMPOSSIBLE = "impossible anywhere"
     NOT_PERMITTED = "not permitted for this caller"

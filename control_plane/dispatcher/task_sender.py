@@ -163,7 +163,7 @@ class TaskSender:
                         return sent
                     await self._send(ledger, rows)
             except RedisUnavailable as error:
-                log.warning("redis_away", error=error.reason)
+                log.warning("redis_unavailable", error=error.reason)
                 return sent
             failpoint("task_sender.sent")
             sent += len(rows)
@@ -225,7 +225,7 @@ class TaskSender:
                 log.warning("queue_flooded", nodes=stranded.flooded)
                 await redis_nodes.forget_queues(self.redis, stranded.flooded)
         except RedisUnavailable as error:
-            log.warning("redis_away", error=error.reason)
+            log.warning("redis_unavailable", error=error.reason)
 
     async def restore_redis(self) -> None:
         """Restore users, scripts and open tasks in a Redis that lost its data."""
@@ -234,7 +234,7 @@ class TaskSender:
                 users = QueueUsers(self.engine, self.redis)
                 await redis_nodes.restore(self.redis, users.restore, self._refill)
         except RedisUnavailable as error:
-            log.warning("redis_away", error=error.reason)
+            log.warning("redis_unavailable", error=error.reason)
 
     async def _refill(self) -> None:
         async with self.engine.begin() as conn:

@@ -38,7 +38,7 @@ async def _leading(dsn: str, name: str, run: Callable[[], Awaitable[None]]) -> N
         await conn.execute(f"set idle_session_timeout = '{SILENT_SECONDS}s'")
         while not await _lead(conn, name):
             await rest(LEAD_SECONDS)
-        log.info("leading", name=name)
+        log.info("leadership_acquired", name=name)
         running = asyncio.ensure_future(run())
         try:
             while not running.done():

@@ -164,7 +164,7 @@ class _Background:
         return self
 
     async def then(self, work: Coroutine[None, None, None]) -> None:
-        """Wait for the running coroutine, then start `work`. Raises what the running one raised."""
+        """Wait for the running coroutine, then start `work`. Raises the exception of the running coroutine."""
         before, self._running = self._running, None
         if before is not None:
             try:

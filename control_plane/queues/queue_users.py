@@ -43,14 +43,14 @@ class QueueUsers:
             async with self.engine.begin() as conn:
                 await self._update(conn, (await conn.execute(_OF_NODE, {"node": node_id})).all())
         except RedisUnavailable as error:
-            log.warning("redis_away", error=error.reason, node=node_id)
+            log.warning("redis_unavailable", error=error.reason, node=node_id)
 
     async def follow_all(self) -> None:
         """Update the Redis user of every node with a session that began or ended since its last update."""
         try:
             await self._follow_all()
         except RedisUnavailable as error:
-            log.warning("redis_away", error=error.reason)
+            log.warning("redis_unavailable", error=error.reason)
 
     async def restore(self) -> None:
         """Configure the Redis user of every node, for a Redis that lost its data. Raises `RedisUnavailable`."""

@@ -85,9 +85,9 @@ class QueueWatch:
         self._time = TimeWatch(self.redis)
 
     async def look(self) -> None:
-        """Measure the queues of one turn, of which there is one per second.
+        """Measure one share of all queues; call it once per second, and `ROUND` calls measure every queue.
 
-        An unavailable Redis is queried again at the next turn.
+        An unavailable Redis is queried again at the next call.
         """
         self._turn = (self._turn + 1) % ROUND
         try:
@@ -107,7 +107,7 @@ class QueueWatch:
             if any(connections_grew) or self._turn == 0:
                 await self._count()
         except RedisUnavailable as error:
-            log.warning("redis_away", error=error.reason)
+            log.warning("redis_unavailable", error=error.reason)
 
     async def _enrolled(self) -> list[NodeId]:
         """Return every node with a queue."""
@@ -134,7 +134,7 @@ class QueueWatch:
         # Connections that are too new to be ended do not count as usual: they are checked again at the next turn.
         self._connected.lowest = review.usual
         if review.ended:
-            log.warning("connections_ended", count=len(review.ended))
+            log.warning("redis_connections_ended", count=len(review.ended))
             await redis_nodes.end_connections_by_number(self.redis, review.ended)
         for name, reason in review.floods.items():
             await self._revoke(name, reason)

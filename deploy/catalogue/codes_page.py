@@ -21,7 +21,7 @@ a `code` of this page. A code belongs to exactly one of four classes.
 
 
 def text() -> str:
-    """Return the page."""
+    """Return the page docs/codes.md in Markdown."""
     return "\n".join([_HEAD, *_sections()])
 
 

@@ -88,7 +88,7 @@ SOURCES: Final[dict[Source, str]] = {
 
 
 def drift_page(types: Iterable[DriftType] = TYPES) -> str:
-    """Return the complete page in Markdown."""
+    """Return the complete page of drift kinds in Markdown."""
     kinds = tuple(types)
     sections = (_section(scope, [each for each in kinds if each.scope == scope]) for scope in SCOPES)
     return "\n".join((HEAD, *sections))

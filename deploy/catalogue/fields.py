@@ -15,7 +15,7 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def fields_of(holder: type, but: Collection[str] = ()) -> str:
-    """Return the table of all fields except those in `but`."""
+    """Return the Markdown table of a class's fields, except those in `but`."""
     rows = (
         (f"`{field}`", in_words(field, annotation), _meaning(holder, field, annotation) or "")
         for field, annotation in hints_of(holder).items()

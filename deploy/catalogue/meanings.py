@@ -41,7 +41,7 @@ def of_class(cls: type) -> str | None:
 
 
 def of_field(holder: type, field: str) -> str | None:
-    """Return the string below the field, in the class that declares it."""
+    """Return the docstring of a field, which stands below the field in the class that declares it."""
     for cls in holder.__mro__:
         if field in inspect.get_annotations(cls):
             return _below_fields(cls.__module__).get((cls.__qualname__, field))
@@ -49,7 +49,7 @@ def of_field(holder: type, field: str) -> str | None:
 
 
 def of_kind(kind: NewType) -> str | None:
-    """Return the string below a `NewType`."""
+    """Return the docstring of a `NewType`, which stands below its definition."""
     return _below_fields(kind.__module__ or "").get(("", kind.__name__))
 
 

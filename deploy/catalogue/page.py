@@ -30,13 +30,13 @@ class Unexplained(ValueError):
 
 @dataclass(frozen=True)
 class Page:
-    """The page of a catalog."""
+    """The page that describes the events of a catalog."""
 
     catalog: Mapping[str, Shape]
     upcasts: Mapping[tuple[str, int], Rewrite]
 
     def text(self) -> str:
-        """Return the complete page in Markdown. Raises `Unexplained`."""
+        """Return the complete page of events in Markdown. Raises `Unexplained`."""
         if objections := (*_objections_to_envelope(), *self._objections()):
             raise Unexplained(objections)
         sections = [
@@ -132,7 +132,7 @@ class Page:
 
 
 def page() -> Page:
-    """Return the page of the product's own catalog."""
+    """Return the page of the events of this product, docs/events.md."""
     return Page(CATALOG, UPCASTS)
 
 

@@ -31,7 +31,7 @@ class TasksPage:
     codes: Mapping[str, str]
 
     def text(self) -> str:
-        """Return the complete page in Markdown. Raises `Unexplained`."""
+        """Return the complete page of tasks in Markdown. Raises `Unexplained`."""
         if objections := tuple(self._objections()):
             raise Unexplained(objections)
         sections = [
@@ -108,7 +108,7 @@ class TasksPage:
 
 
 def tasks_page() -> TasksPage:
-    """Return the page of the product's own catalogue."""
+    """Return the page of the tasks of this product, docs/tasks.md."""
     return TasksPage(TYPES, frame.CODES)
 
 

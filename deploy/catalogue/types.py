@@ -120,7 +120,7 @@ def parts_of(holder: type) -> Iterator[type]:
 
 
 def kinds_of(holder: type) -> Iterator[NewType]:
-    """Yield the value types of its fields."""
+    """Yield the value types that a field of this type contains."""
     yield from (leaf for leaf in _leaves_of(holder) if isinstance(leaf, NewType))
 
 

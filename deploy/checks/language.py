@@ -114,7 +114,7 @@ class Finding(NamedTuple):
 
 
 def findings(path: Path) -> Iterator[Finding]:
-    """Findings of one file, in the order of its lines."""
+    """Return the refused words of one file, in the order of its lines."""
     name, text = str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         yield from sorted({*_of_python(name, text)}, key=lambda each: each.line)
@@ -153,7 +153,7 @@ def _of_text(name: str, text: str, first: int) -> Iterator[Finding]:
 
 
 def subjects() -> Iterator[Finding]:
-    """Findings of the commits since this file was added."""
+    """Return the refused words in the subjects of the commits since this file was added."""
     added = _git("log", "--diff-filter=A", "--format=%H", "--", str(Path(__file__).relative_to(ROOT))).split()
     if not added:
         return
@@ -169,7 +169,7 @@ def _git(*arguments: str) -> str:
 
 
 def without_exceptions(found: Iterable[Finding], exceptions: Sequence[str]) -> Iterator[Finding]:
-    """Leave out what an exception names: a path, and a word that is allowed in it."""
+    """Return the findings without those that a listed exception permits: a word in a path."""
     allowed = {
         tuple(line.split("#")[0].split(maxsplit=1)) for line in exceptions if line.split("#")[0].strip()
     }
@@ -185,7 +185,7 @@ def _files(arguments: Sequence[str]) -> Iterator[Path]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the findings; 1 when there is any."""
+    """Print the findings. Return 1 if there is one, else 0."""
     paths = [each for each in arguments if each != "--count"]
     found = [one for path in _files(paths) for one in findings(path)]
     found += [] if paths else subjects()

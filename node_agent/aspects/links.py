@@ -99,7 +99,7 @@ class Links(Protocol):
     def link(self, name: str) -> Tap | OtherLink | None: ...
 
     def is_in_use(self, name: str) -> bool:
-        """Return whether a program has the tap open. It has not if the tap was deleted and created again since."""
+        """Return whether a program has the tap open. A tap that was deleted and created again is closed."""
         ...
 
     def add_tap(self, tap: Tap) -> None:
@@ -107,7 +107,7 @@ class Links(Protocol):
         ...
 
     def set_tap(self, tap: Tap) -> None:
-        """Set MTU, state and muteness of an existing tap, detach it from its master, and remove all alterations."""
+        """Give an existing tap these settings, detach it from its master, and undo changes by other programs."""
         ...
 
     def delete_link(self, name: str) -> None:
@@ -121,7 +121,7 @@ class Links(Protocol):
     def set_representor(self, number: int, to: Representor) -> None:
         """Rename and configure the link with this interface index; it is down meanwhile.
 
-        The link is detached from its master, and all alterations are removed. Refused if another link has the name.
+        It is detached from its master, and changes by other programs are undone. Refused if another link has the name.
         """
         ...
 

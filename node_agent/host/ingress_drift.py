@@ -17,7 +17,7 @@ def concerns_ingress(difference: Difference) -> bool:
 
 
 def lost_ingress(left: Iterable[Difference]) -> tuple[IngressId, ...]:
-    """Return the desired ingress rules that do not lead traffic to the slice."""
+    """Return the desired ingress rules that traffic cannot pass to the slice because of these differences."""
     changed = {each.ingress_id for each in left if each.kind in _LOST_KINDS}
     return tuple(sorted(each for each in changed if each is not None))
 

@@ -85,7 +85,7 @@ class LabHost:
         return self._process is not None and self._process.poll() is None
 
     def launch(self) -> None:
-        """Start the first process; `await_namespaces` must follow."""
+        """Start the first process, which creates the host's namespaces; `await_namespaces` waits for them."""
         self._received = b""
         # Process ids of an earlier start may belong to other processes by now.
         (self.folder / "daemons.json").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Netlink for the lab.
+"""Netlink requests with which the lab creates and deletes links.
 
 pyroute2 is installed only with the host drivers. It is imported where a socket is opened, so that modules that only
 refer to a lab can be imported on any machine.

@@ -122,7 +122,7 @@ class Operations:
                 return self._execute(operation, halt)
             except TimeLimitReached:
                 raise OperationError(
-                    "time_limit", f"not finished within {limit.total_seconds():.0f} s"
+                    "time_limit", f"the operation did not finish within {limit.total_seconds():.0f} s"
                 ) from None
             except Halted:
                 raise self._halt_cause(operation) from None
@@ -135,7 +135,7 @@ class Operations:
 
     def _halt_cause(self, operation: Operation) -> OperationError | RequeueOrder:
         if self.running.is_cancelled(operation.operation_id):
-            return OperationError("cancelled", "it was cancelled between two steps")
+            return OperationError("cancelled", "the operation was cancelled between two steps")
         if self.running.closing:
             return RequeueOrder()
         return OperationError("superseded", "the slot received a newer order")

@@ -80,7 +80,7 @@ class RunningOperations:
 
     @property
     def closing(self) -> bool:
-        """Whether the agent stops and starts no more operations."""
+        """Whether the agent is stopping, so that it starts no more operations."""
         with self._lock:
             return self._closing
 
@@ -94,7 +94,7 @@ class RunningOperations:
     def _refuse(self, operation_id: UUID) -> None:
         self._forget_old()
         if operation_id in self._cancelled:
-            raise OperationError("cancelled", "it was cancelled before it started")
+            raise OperationError("cancelled", "the operation was cancelled before it started")
         if self._closing:
             raise RequeueOrder
         if operation_id in self._halts:

@@ -88,7 +88,9 @@ class DeadLetterHandler:
             # An earlier process of the agent admitted it, so it is carried out from disk and the copy can be dropped.
             log.warning("order_already_admitted", order_id=str(message.order_id), deliveries=deliveries)
             return
-        reason = f"delivered {deliveries} times, and the agent crashed each time before it was admitted"
+        reason = (
+            f"delivered {deliveries} times, and the agent crashed each time before the order was admitted"
+        )
         self._refuse(message, "poisoned", reason)
 
     def _refuse(self, message: OrderMessage, code: RefusalCode, explanation: str) -> None:
@@ -135,5 +137,7 @@ class DeadLetterHandler:
 def _failure_reason(error: BaseException) -> Reason:
     late = isinstance(error, TimeLimitExceeded)
     code: OperationFailureCode = "time_limit" if late else "internal_error"
-    message = "it exceeded its time limit and was interrupted" if late else f"{type(error).__name__}: {error}"
+    message = (
+        "the task exceeded its time limit and was interrupted" if late else f"{type(error).__name__}: {error}"
+    )
     return Reason(code=code, message=line(message))

@@ -55,7 +55,7 @@ class Outcomes:
             self.record_outcome(slot, held.order, held.outcome, asked=True)
 
     def report(self, slot: Slot, order: Order, body: ReportBody) -> None:
-        """Report what is not an outcome and is not stored, unless the order is superseded."""
+        """Report an observation, which is not stored as an outcome, unless the order is superseded."""
         with slot.while_current(order) as held:
             if held is not None:
                 self.reporter.report(body, order)

@@ -110,7 +110,7 @@ class SlotWork:
         return bool(due)
 
     def is_due(self, held: FenceEntry) -> bool:
-        """Whether `run` would do or report anything without being asked. Raises `HostUnreadable`."""
+        """Whether a survey's `run` would do or report anything. Raises `HostUnreadable`."""
         return not held.reported or bool(self._due_work(held))
 
     def _due_work(self, held: FenceEntry) -> frozenset[str]:
@@ -193,7 +193,7 @@ class SlotWork:
         found = left = _differences_from_stopped(steps, on)
         if steps or on:
             refusals = [str(each) for each in switch_off(stopped, self.host, halt)]
-            log.info("slice_stopped_again", refusals=refusals)
+            log.info("parts_of_stopped_slice_removed", refusals=refusals)
             left = _differences_from_stopped(planned_off(stopped, self.host), still_on(stopped, self.host))
         self.drifts.record(index_of(order.slot_id), found, left, order)
 
@@ -215,7 +215,7 @@ class SlotWork:
         found = left = leftovers(gone, self.host)
         if found:
             refusals = [str(each) for each in remove_all(gone, self.host, halt)]
-            log.info("slice_removed_again", refusals=refusals)
+            log.info("parts_of_removed_slice_removed", refusals=refusals)
             left = leftovers(gone, self.host)
         self.drifts.record(index_of(order.slot_id), _occupied(found), _occupied(left), order)
 
@@ -315,7 +315,7 @@ class SlotWork:
             left = planned(wanted, self.host)
         except HostUnreadable:
             return found, tuple(begun)
-        log.info("slice_repair_ended", found=[each.kind for each in found], left=_names(left))
+        log.info("slice_repair_ended", found=[each.kind for each in found], remaining_steps=_names(left))
         return found, left
 
 

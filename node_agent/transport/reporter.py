@@ -79,7 +79,7 @@ class Reporter:
             return Rest(self._backoff.next())
         except OSError:
             # The batch was delivered, but that is not stored: it is sent again after a crash, and accepted only once.
-            log.exception("delivery_not_stored", waiting=self._spool.waiting)
+            log.exception("report_delivery_not_stored", waiting=self._spool.waiting)
             return Rest(self._backoff.next())
         self._backoff.reset()
         return 0.0

@@ -67,7 +67,9 @@ class Trust:
             keys = self._keys
         unsealed = unseal(text, keys)
         if (now := self._now()) > unsealed.expires_at:
-            raise BadCopy("expired", f"it expired at {unsealed.expires_at}, and the time is {now}")
+            raise BadCopy(
+                "expired", f"the signed task expired at {unsealed.expires_at}, and the time is {now}"
+            )
         return unsealed
 
     def verify_stored(self, text: str) -> bytes:

@@ -7,7 +7,7 @@ from tests.checks.files import ROOT, python_files
 MAX_MODULES = 25
 
 
-def test_no_folder_has_more_modules_than_a_reader_can_survey() -> None:
+def test_no_folder_has_more_modules_than_the_limit() -> None:
     modules = Counter(path.parent for path in python_files() if path.name != "__init__.py")
     crowded = {
         str(folder.relative_to(ROOT)): count for folder, count in modules.items() if count > MAX_MODULES

@@ -42,17 +42,17 @@ def test_refused_word_is_found_in_text_with_its_line(repository: Path, name: str
     assert words(repository, name, f"first\n-- {REFUSED.upper()} second\n") == [(2, REFUSED)]
 
 
-def test_word_that_only_contains_a_refused_word_is_permitted(repository: Path) -> None:
+def test_longer_word_that_contains_a_refused_word_is_permitted(repository: Path) -> None:
     assert words(repository, "module.py", f"x{REFUSED} = 's{REFUSED}ier'\n") == []
 
 
-def test_phrase_is_found_across_the_end_of_a_line(repository: Path) -> None:
+def test_refused_phrase_is_found_across_the_end_of_a_line(repository: Path) -> None:
     phrase = "for " + "ever"
     assert words(repository, "page.md", f"It stays {phrase.replace(' ', chr(10))}.\n") == [(1, phrase)]
 
 
 @pytest.mark.parametrize("opening", language.OPENINGS)
-def test_docstring_without_a_subject_is_found(repository: Path, opening: str) -> None:
+def test_docstring_that_begins_with_a_preposition_is_found(repository: Path, opening: str) -> None:
     found = words(repository, "module.py", f'def f() -> None:\n    """{opening} a slot."""\n')
     assert (2, opening) in found
 

@@ -87,7 +87,7 @@ def test_operation_cancel_has_a_lane_without_other_tasks() -> None:
     }
 
 
-def test_agent_passes_no_literal_code_to_reason() -> None:
+def test_agent_constructs_no_reason_from_a_literal_code() -> None:
     """`Reason` accepts any code, for readers; the agent passes a variable with a type that lists the codes."""
     constants = [
         f"{path.name}:{call.lineno}"

@@ -105,7 +105,7 @@ async def test_backlog_that_fills_its_last_batch_is_processed_to_its_end(made: P
     assert processed.more == [True] * (FACTS // 2 + 2) + [False]
 
 
-async def test_backlog_is_read_with_batches_that_begin_short(
+async def test_backlog_is_read_in_batches_that_grow_from_the_first_short_one(
     made: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "BATCH", 9)

@@ -35,7 +35,7 @@ async def test_new_order_behind_waiting_orders_waits_too(task_sender: TaskSender
     assert given.states("n1")[WAITING] == 2
 
 
-async def test_waiting_tasks_become_due_in_the_number_of_tasks_that_ended(
+async def test_as_many_waiting_tasks_become_due_as_tasks_of_the_node_ended(
     task_sender: TaskSender, given: Given
 ) -> None:
     tasks = await given.tasks(*(a_task("n1") for _ in range(ORDERS + 10)))

@@ -319,7 +319,7 @@ async def test_flood_is_detected_after_redis_is_reachable_again(
     try:
         with capture_logs() as lines:
             await watch.look()
-        assert [each["event"] for each in lines] == ["redis_away"]
+        assert [each["event"] for each in lines] == ["redis_unavailable"]
     finally:
         redis_server.process.send_signal(18)
     await watch.look()

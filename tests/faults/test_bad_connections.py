@@ -117,12 +117,16 @@ def connections() -> Iterator[Connections]:
 
 
 @matrix.cases("P6", [Case(*each) for each in itertools.product(FAULTS, TO_REDIS)], few=1)
-def test_nothing_is_lost_over_a_bad_connection_to_redis(connections: Connections, case: Case) -> None:
+def test_allocations_complete_without_lost_orders_over_a_faulty_connection_to_redis(
+    connections: Connections, case: Case
+) -> None:
     run_case(connections, case)
 
 
 @matrix.cases("P4", [Case(*each) for each in itertools.product(FAULTS, TO_API)], few=1)
-def test_nothing_is_lost_over_a_bad_connection_to_the_api(connections: Connections, case: Case) -> None:
+def test_allocations_complete_without_lost_reports_over_a_faulty_connection_to_the_api(
+    connections: Connections, case: Case
+) -> None:
     run_case(connections, case)
 
 

@@ -74,7 +74,9 @@ def healed(node: LabHost) -> Iterator[None]:
 
 
 @matrix.cases("P4", EVERY, few=1)
-def test_nothing_is_lost_while_a_node_is_behind_a_bad_link(lab: Lab, case: Case) -> None:
+def test_allocations_complete_without_lost_tasks_while_a_node_is_behind_a_faulty_link(
+    lab: Lab, case: Case
+) -> None:
     def over() -> None:
         last(BAD_SECONDS)
         assert dropped_packets(lab.node), "no packet was dropped: the fault shows nothing"

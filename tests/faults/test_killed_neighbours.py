@@ -32,7 +32,7 @@ def system() -> Iterator[System]:
 
 
 @matrix.cases("P1", JOINING, few=1)
-def test_agent_killed_while_it_joins_is_enrolled_once(system: System, case: str) -> None:
+def test_agent_killed_while_it_enrols_its_node_enrols_it_once(system: System, case: str) -> None:
     name = f"lab-{JOINING.index(case) + 1}"
     node = system.add_node(name, failpoints=case)
     try:

@@ -41,7 +41,7 @@ def test_report_that_a_node_cannot_deliver_to_a_dead_api_is_delivered_to_the_nex
         lab.release_all(allocation)
 
 
-def test_older_and_changed_orders_are_refused(lab: Lab) -> None:
+def test_orders_with_an_older_token_or_changed_content_are_refused(lab: Lab) -> None:
     allocation = lab.create()
     try:
         lab.await_state(allocation, "active")

@@ -132,7 +132,9 @@ def begin(system: System, moment: Moment) -> list[str]:
 
 
 @matrix.cases("P6", EVERY, few=2)
-def test_nothing_is_lost_when_redis_fails(system: System, case: Case) -> None:
+def test_allocations_become_active_and_start_each_slice_once_after_redis_failed(
+    system: System, case: Case
+) -> None:
     untouched, system.late = system.snapshot(), []
     made = sum(system.node.state().starts.values())
     old, asked = system.create(), list[str]()

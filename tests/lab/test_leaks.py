@@ -243,7 +243,7 @@ def test_removed_disk_is_reported_as_disappeared(site: Site, tmp_path: Path) -> 
     assert since(before, site) == [Difference("disappeared", "disk", "kept.img")]
 
 
-def test_second_identical_lease_is_reported_as_appeared(site: Site) -> None:
+def test_second_identical_line_of_a_lease_file_is_reported_as_an_appeared_lease(site: Site) -> None:
     leases = site.folder / "leases"
     line = "1790000000 52:54:00:00:00:99 10.98.0.9 left *\n"
     leases.write_text(line)

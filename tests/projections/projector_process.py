@@ -31,7 +31,7 @@ class ProjectorProcess:
     @property
     def leads(self) -> bool:
         """Whether it has ever been the leader."""
-        return '"event": "leading"' in self.log()
+        return '"event": "leadership_acquired"' in self.log()
 
     def log(self) -> str:
         return self.child.log.read_text()

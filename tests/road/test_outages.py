@@ -213,7 +213,7 @@ def test_issue_key_while_redis_is_unreachable_prints_only_a_valid_key(
         check=True,
         text=True,
     )
-    assert "wake_lost" in made.stderr
+    assert "wake_up_not_published" in made.stderr
     [key] = made.stdout.splitlines()
     headers = {"Authorization": f"Bearer {key}"}
     assert httpx.get(f"{running_plane.url}/v1/skus", headers=headers).is_success

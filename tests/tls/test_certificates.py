@@ -131,7 +131,7 @@ def test_unusable_certificate_file_is_refused_with_its_path_or_fault(
 ) -> None:
     other = ensure(tmp_path / "other", ADDRESSES, NOW)
     wrong = {
-        "is not the key of that certificate": (
+        "does not match the certificate": (
             made.server,
             made.ca.with_name("ca.key"),
         ),

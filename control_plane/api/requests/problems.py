@@ -200,7 +200,7 @@ def _install_outages(app: FastAPI) -> None:
 
     @app.exception_handler(RedisUnavailable)
     async def without_queues(request: Request, error: RedisUnavailable) -> JSONResponse:
-        log.warning("redis_away", error=str(error))
+        log.warning("redis_unavailable", error=str(error))
         reason = "Redis, which stores the nodes' task queues, does not respond; retry"
         return problem(request, REDIS, [Objection("queues_unavailable", reason)])
 

@@ -1,7 +1,7 @@
 """Progress of tasks, from nodes to the watchers of an allocation or a task in any process of the API.
 
 A process subscribes in Redis only to nodes with a watcher in this process, so idle allocations cost nothing. Each
-watcher has a letter box with the newest step of each task; a slow watcher gets fewer steps and delays no other. In the
+watcher has a mailbox with the newest step of each task; a slow watcher gets fewer steps and delays no other. In the
 stream of a watch a step is a `progress` message without an id, so that `Last-Event-ID` remains a ledger cursor.
 """
 
@@ -45,7 +45,7 @@ async def progress(request: Request, node: CallingNode, body: ProgressBatch) -> 
         await spread(plane.redis, node, steps)
 
 
-class LetterBox:
+class Mailbox:
     """The newest unread step of each task that a watcher is interested in."""
 
     def __init__(self, wants: Callable[[Step], bool]) -> None:
@@ -70,18 +70,18 @@ class LetterBox:
 
 
 class Hub:
-    """The letter boxes of a process, by node, and its one Redis subscription. `run` must run beside the application."""
+    """The mailboxes of a process, by node, and its one Redis subscription. `run` must run beside the application."""
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self._client = client
-        self._boxes: defaultdict[NodeId, set[LetterBox]] = defaultdict(set)
+        self._boxes: defaultdict[NodeId, set[Mailbox]] = defaultdict(set)
         self._wanted = asyncio.Event()
         self._subscription: PubSub | None = None
 
     @contextlib.asynccontextmanager
-    async def box(self, node: NodeId, wants: Callable[[Step], bool]) -> AsyncIterator[LetterBox]:
-        """Provide a letter box for the progress that a node reports while the block runs."""
-        box = LetterBox(wants)
+    async def box(self, node: NodeId, wants: Callable[[Step], bool]) -> AsyncIterator[Mailbox]:
+        """Provide a mailbox for the progress that a node reports while the block runs."""
+        box = Mailbox(wants)
         self._boxes[node].add(box)
         self._wanted.set()
         try:
@@ -171,7 +171,7 @@ async def watch_both(request: Request, subject: Subject) -> AsyncIterator[bytes]
             yield piece
 
 
-async def with_progress(chunks: AsyncIterator[bytes], box: LetterBox) -> AsyncIterator[bytes]:
+async def with_progress(chunks: AsyncIterator[bytes], box: Mailbox) -> AsyncIterator[bytes]:
     """Yield the chunks of a stream of messages, with progress messages inserted between whole messages."""
     chunk, steps = asyncio.ensure_future(anext(chunks)), asyncio.ensure_future(box.news())
     between = True

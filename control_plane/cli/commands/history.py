@@ -17,7 +17,11 @@ KindArgument = Annotated[
     Kind, typer.Argument(metavar="KIND", help="allocation, slot, node, address, ingress or device.")
 ]
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="Such as alc-..., lab-a/0, lab-a, 10.100.1.10 or 52:54:00:...")
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="Name of the resource, such as alc-..., lab-a/0, lab-a, 10.100.1.10 or 52:54:00:...",
+    ),
 ]
 
 

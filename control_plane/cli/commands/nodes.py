@@ -71,7 +71,7 @@ def addresses(
         list[str] | None,
         typer.Argument(
             metavar="ADDRESS",
-            help="Such as 203.0.113.7 (its ports 20000 to 29999), 203.0.113.7:443-443 or 203.0.113.7:whole.",
+            help="Public address: 203.0.113.7 (ports 20000 to 29999), 203.0.113.7:443-443 or 203.0.113.7:whole.",
             show_default=False,
         ),
     ] = None,

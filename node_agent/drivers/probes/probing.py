@@ -44,7 +44,7 @@ class _Transport:
         self._failed_at = -_REOPEN_SECONDS
 
     def opened(self, now: float) -> Wire:
-        """Return the open wire, opening it if needed. Raises `OSError`."""
+        """Return the open socket or device of the probes, opening it if needed. Raises `OSError`."""
         if self.wire is None:
             if now < self._failed_at + _REOPEN_SECONDS:
                 raise OSError(
@@ -196,7 +196,7 @@ class Prober:
                 for segment, link in transport.wire.received():
                     self._match_answer(transport, transport.wire, segment, link)
             except OSError as error:
-                log.info("probe_wire_failed", wire=transport.name, reason=str(error))
+                log.info("probe_transport_failed", transport=transport.name, reason=str(error))
                 transport.close()
 
     def _match_answer(self, transport: _Transport, wire: Wire, segment: Segment, link: str) -> None:

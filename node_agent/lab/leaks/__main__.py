@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument(
         "--pid",
         type=int,
-        help="id of a process in the namespaces of a host that was restarted since the snapshot",
+        help="id of a process in the host's namespaces, if the host was restarted since the snapshot",
     )
     return parser
 

@@ -24,7 +24,7 @@ def disks(host: HostTarget) -> Iterator[str]:
 
 
 def processes(host: HostTarget) -> Iterator[str]:
-    """Yield emulators with the name of their guest, and DHCP servers."""
+    """Yield the processes that serve slices: QEMU with the name of its guest, and DHCP servers."""
     try:
         running = processes_in(host.pid)
     except OSError as error:

@@ -187,10 +187,10 @@ class OrderConsumer(Consumer):
         message = decode_message(delivery.data)
         if message.message_id != delivery.order_id:
             raise MalformedMessage(
-                f"its id {message.message_id} differs from its queue key {delivery.order_id[:64]!r}"
+                f"the message id {message.message_id} differs from the queue key {delivery.order_id[:64]!r}"
             )
         if message.queue_name != self._name:
-            raise MalformedMessage(f"it names queue {message.queue_name[:64]!r}, not {self._name!r}")
+            raise MalformedMessage(f"the message names queue {message.queue_name[:64]!r}, not {self._name!r}")
         return message
 
     def _dead_letter(self, delivery: Delivery, dead_letter: DeadLetter) -> None:

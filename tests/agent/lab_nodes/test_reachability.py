@@ -182,7 +182,9 @@ def test_slice_cut_off_by_a_fault_is_reported_with_the_failed_hop_until_it_answe
     eventually(lambda: (carrying.open(), carrying.lost()) == ((), ()), BOOT, carrying.log)
 
 
-def test_slice_unreachable_across_an_agent_restart_stays_open_since_its_first_detection(site: Site) -> None:
+def test_drift_of_an_unreachable_slice_stays_open_since_its_first_detection_across_an_agent_restart(
+    site: Site,
+) -> None:
     carrying, fault = site.carrying("surveyed"), CONNECTIVITY_FAULTS["filter.input_dropped"]
     carrying.do(fault.inject_command)
     try:

@@ -110,7 +110,7 @@ def synchronized_clock() -> NodeClock:
     return clock
 
 
-def test_orders_wait_at_the_gate_until_the_clock_is_synchronized(spool: Spool) -> None:
+def test_orders_wait_for_admission_until_the_clock_is_synchronized(spool: Spool) -> None:
     clock = NodeClock()
     gate = Gate(spool, clock)
     passed = threading.Thread(target=gate.wait_until_open, daemon=True)
@@ -122,7 +122,7 @@ def test_orders_wait_at_the_gate_until_the_clock_is_synchronized(spool: Spool) -
     eventually(lambda: not passed.is_alive())
 
 
-def test_orders_wait_at_the_gate_while_the_spool_is_full(tmp_path: Path) -> None:
+def test_orders_wait_for_admission_while_the_spool_is_full(tmp_path: Path) -> None:
     spool = Spool(tmp_path, limit=2)
     spool_reports(Reporter(spool, NodeClock()), 2)
     gate = Gate(spool, synchronized_clock())
@@ -140,7 +140,7 @@ def test_orders_wait_at_the_gate_while_the_spool_is_full(tmp_path: Path) -> None
     ]
 
 
-def test_order_that_waits_at_the_gate_is_requeued_when_the_gate_closes(spool: Spool) -> None:
+def test_order_that_waits_for_admission_is_requeued_when_the_agent_stops(spool: Spool) -> None:
     gate = Gate(spool, NodeClock())
     gate.stop_orders("unknown node")
     with ThreadPoolExecutor(1) as pool:
@@ -151,7 +151,7 @@ def test_order_that_waits_at_the_gate_is_requeued_when_the_gate_closes(spool: Sp
         gate.wait_until_open()
 
 
-def test_order_that_waits_at_the_gate_longer_than_the_timeout_is_requeued(
+def test_order_that_waits_for_admission_longer_than_the_timeout_is_requeued(
     spool: Spool,
 ) -> None:
     gate = Gate(spool, NodeClock(), timeout=0.05)

@@ -54,7 +54,7 @@ def recorded(node: Entrance) -> list[Copy]:
     return [copy_of(task, node.clock.now()) for task in LIFE]
 
 
-def test_recorded_slot_life_contains_every_task_type() -> None:
+def test_recorded_task_sequence_of_a_slot_contains_every_task_type() -> None:
     assert {task.body.kind for task in LIFE} == set(CATALOGUE)
 
 
@@ -67,7 +67,7 @@ def test_every_message_delivered_twice_has_one_effect(node: Entrance, toy: Toy, 
     assert toy.objects == {}
 
 
-def test_whole_slot_life_delivered_twice_has_one_effect(
+def test_whole_task_sequence_of_a_slot_delivered_twice_has_one_effect(
     node: Entrance, toy: Toy, recorded: list[Copy]
 ) -> None:
     for copy in [*recorded, *recorded]:
@@ -102,7 +102,9 @@ def test_repair_delivered_ten_times_in_parallel_takes_its_step_once(
     assert {end.kind for end in node.final_reports()} == {"operation.done"}
 
 
-def test_slot_life_delivered_in_reverse_has_no_effect(node: Entrance, toy: Toy, recorded: list[Copy]) -> None:
+def test_task_sequence_of_a_slot_delivered_in_reverse_has_no_effect(
+    node: Entrance, toy: Toy, recorded: list[Copy]
+) -> None:
     for copy in recorded[::-1]:
         node.deliver(copy)
     node.settle_slots()
@@ -122,7 +124,7 @@ def test_messages_delivered_an_hour_late_are_refused_as_expired(
     assert next(iter(node.acceptance.slots)).held is None
 
 
-def test_slot_life_delivered_again_an_hour_later_has_no_further_effect(
+def test_task_sequence_of_a_slot_delivered_again_an_hour_later_has_no_further_effect(
     node: Entrance, toy: Toy, recorded: list[Copy]
 ) -> None:
     for copy in recorded:

@@ -243,7 +243,7 @@ async def write_timelines(conn: AsyncConnection, upto: int, positions: list[int]
     await checkpoints.begin(conn, "allocations", Position(upto))
 
 
-async def test_watch_that_starts_before_the_ring_reads_events_from_the_database(
+async def test_watch_that_starts_before_the_buffered_events_reads_older_events_from_the_database(
     feed: Feed, conn: psycopg.AsyncConnection
 ) -> None:
     feed.ring = Ring(feed.final, events=20)
@@ -267,7 +267,7 @@ async def test_event_of_an_unknown_type_is_delivered_as_stored(feed: Feed, datab
     assert (await past.next()).startswith(b"id: 1.2\nevent: slot.enchanted\ndata: {")
 
 
-async def test_event_ring_is_bounded_by_event_count_and_by_size(conn: psycopg.AsyncConnection) -> None:
+async def test_event_ring_buffer_is_bounded_by_event_count_and_by_size(conn: psycopg.AsyncConnection) -> None:
     recorded = await fill(conn, 30)
     one = len(ledger_range(Position(0), Position(1), recorded[:1]).wire)
     for ring in (Ring(Position(0), events=10), Ring(Position(0), size=10 * one + 200)):

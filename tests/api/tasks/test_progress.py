@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import redis
 
-from control_plane.api.routes.progress import LetterBox, with_progress
+from control_plane.api.routes.progress import Mailbox, with_progress
 from control_plane.queues.progress import Step
 from tests.api.api_process import api_process
 from tests.api.node import allocate
@@ -180,7 +180,7 @@ async def test_progress_is_not_inserted_between_the_chunks_of_a_message() -> Non
         while piece := await pieces.get():
             yield piece
 
-    mailbox = LetterBox(lambda _step: True)
+    mailbox = Mailbox(lambda _step: True)
     stream = with_progress(chunks(), mailbox)
     pieces.put_nowait(b"data: begins, ")
     assert await anext(stream) == b"data: begins, "
@@ -197,7 +197,7 @@ async def test_progress_is_not_inserted_between_the_chunks_of_a_message() -> Non
 
 
 def test_progress_mailbox_keeps_the_newest_step_of_each_task() -> None:
-    mailbox = LetterBox(lambda step: step.task_id != "other")
+    mailbox = Mailbox(lambda step: step.task_id != "other")
     for task, name in (("a", "link"), ("b", "link"), ("a", "port"), ("other", "link")):
         mailbox.put([Step(task, "slice.apply", None, None, name, 1, None, "2026-03-01T12:00:00Z")])
     written = asyncio.run(mailbox.news()).decode()

@@ -61,7 +61,9 @@ def defined(libvirtd: Any, xml: str) -> Iterator[str]:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=PLACES)
-def test_libvirt_accepts_any_place_and_returns_the_same_guest(libvirtd: Any, place: Place) -> None:
+def test_libvirt_accepts_any_assigned_host_resources_and_returns_the_same_guest(
+    libvirtd: Any, place: Place
+) -> None:
     guest = replace(GUEST, vcpus=4, memory_mib=1024, place=place)
     with defined(libvirtd, domain_xml(guest, HOSTING)) as made:
         assert guest_in(made) == guest

@@ -26,7 +26,7 @@ AS_DECLARED: Final = GatewayLink(frozenset({"10.100.1.1/24"}), up=True, mac=gate
 
 
 @pytest.mark.parametrize("addition", ADDITIONS)
-def test_tap_with_an_addition_is_drift_of_its_slot_and_is_repaired_in_one_step(
+def test_tap_altered_by_another_program_is_drift_of_its_slot_and_is_repaired_in_one_step(
     host: Host, aspects: tuple[Aspect, ...], addition: Addition
 ) -> None:
     for slot in (SLOT, network(1)):
@@ -46,7 +46,7 @@ def test_tap_with_an_addition_is_drift_of_its_slot_and_is_repaired_in_one_step(
 
 
 @pytest.mark.parametrize("addition", ["address", "mirror", "macvlan"])
-def test_representor_with_an_addition_is_drift_and_is_repaired(
+def test_representor_altered_by_another_program_is_drift_and_is_repaired(
     host: Host, tmp_path: Path, addition: Addition
 ) -> None:
     run(LinkAspect(host.links, host.bus).to_apply(slice_on(network(1))))
@@ -64,7 +64,7 @@ def test_representor_with_an_addition_is_drift_and_is_repaired(
 
 
 @pytest.mark.parametrize("addition", ON_BRIDGE)
-def test_bridge_with_an_addition_is_drift_of_the_node_and_is_repaired(
+def test_bridge_altered_by_another_program_is_drift_of_the_node_and_is_repaired(
     host: Host, aspects: tuple[Aspect, ...], addition: Addition
 ) -> None:
     run(aspects[0].to_apply(slice_on(network(1))))

@@ -79,14 +79,18 @@ def test_stopped_slice_without_its_reservation_gets_only_that_again(aspects: tup
     assert still_on(aspects, network(0)) == []
 
 
-def test_still_on_lists_everything_of_a_slice_except_its_reservation(aspects: tuple[Aspect, ...]) -> None:
+def test_list_of_objects_that_keep_a_slice_on_contains_all_except_its_reservation(
+    aspects: tuple[Aspect, ...],
+) -> None:
     apply(aspects, network(0))
     assert still_on(aspects, network(0)) == [
         each for each in remains(aspects, network(0)) if not each.startswith("dhcp reservation")
     ]
 
 
-def test_remains_lists_everything_of_an_applied_slice(aspects: tuple[Aspect, ...]) -> None:
+def test_list_of_remaining_objects_contains_every_object_of_an_applied_slice(
+    aspects: tuple[Aspect, ...],
+) -> None:
     apply(aspects, network(0))
     assert remains(aspects, network(0)) == [
         "tap slice0",

@@ -73,7 +73,7 @@ def is_bound(to_be: socket.socket, port: int) -> bool:
     return False
 
 
-def test_end_of_a_server_is_reported_until_another_is_started(host: "Real") -> None:
+def test_end_of_a_dhcp_server_is_reported_until_another_is_started(host: "Real") -> None:
     (pid,) = pids(host)
     os.kill(pid, signal.SIGKILL)
     for _ in range(2):
@@ -84,7 +84,7 @@ def test_end_of_a_server_is_reported_until_another_is_started(host: "Real") -> N
     assert pids(host) != [pid]
 
 
-def test_server_start_while_another_program_has_the_port_is_refused(host: "Real") -> None:
+def test_dhcp_server_start_while_another_program_has_the_port_is_refused(host: "Real") -> None:
     (pid,) = pids(host)
     os.kill(pid, signal.SIGKILL)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
@@ -96,7 +96,7 @@ def test_server_start_while_another_program_has_the_port_is_refused(host: "Real"
     assert len(pids(host)) == 1
 
 
-def test_server_that_never_listens_makes_the_host_unreadable_and_is_ended(
+def test_dhcp_server_that_never_listens_makes_the_host_unreadable_and_is_ended(
     host: "Real", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from node_agent.drivers.network.links import NetlinkLinks
@@ -113,7 +113,9 @@ def test_server_that_never_listens_makes_the_host_unreadable_and_is_ended(
     assert children.read_text() == before
 
 
-def test_next_agent_keeps_a_server_with_the_desired_settings_and_is_notified_of_its_end(host: "Real") -> None:
+def test_next_agent_keeps_a_dhcp_server_with_the_desired_settings_and_is_notified_of_its_end(
+    host: "Real",
+) -> None:
     before = pids(host)
     process(host).close()
     ended = threading.Event()
@@ -125,7 +127,7 @@ def test_next_agent_keeps_a_server_with_the_desired_settings_and_is_notified_of_
     successor.close()
 
 
-def test_next_agent_replaces_a_server_with_other_settings_and_keeps_its_leases(host: "Real") -> None:
+def test_next_agent_replaces_a_dhcp_server_with_other_settings_and_keeps_its_leases(host: "Real") -> None:
     slot, other = network(0), replace(NETWORK, lease_seconds=120)
     for aspect in aspects_of(host):
         run(aspect.to_apply(slice_on(slot)))
@@ -163,7 +165,7 @@ def offered(wire: Wire, slot: SliceNetwork) -> dict[str, list[str]]:
     }
 
 
-def test_server_is_replaced_after_its_network_device_was_created_again(host: "Real") -> None:
+def test_dhcp_server_is_replaced_after_its_network_device_was_created_again(host: "Real") -> None:
     from node_agent.drivers.network.links import NetlinkLinks
 
     before = pids(host)
@@ -175,7 +177,7 @@ def test_server_is_replaced_after_its_network_device_was_created_again(host: "Re
     assert pids(host) == before
 
 
-def test_server_of_another_pid_namespace_is_ignored(host: "Real") -> None:
+def test_dhcp_server_of_another_pid_namespace_is_ignored(host: "Real") -> None:
     mark = f"--dhcp-leasefile={process(host)._folder / 'leases'}"
     server = f"exec -a dnsmasq {sys.executable} -c 'print(flush=True); input()' {mark}"
     inside = ["unshare", "--pid", "--fork", "--kill-child", "bash", "-c", server]
@@ -237,7 +239,7 @@ def test_lease_that_only_the_file_contains_is_cleared_and_the_server_keeps_its_o
         run(aspect.to_remove(other))
 
 
-def test_server_that_its_agent_suspended_before_dying_continues_for_the_next_agent(host: "Real") -> None:
+def test_dhcp_server_suspended_by_a_killed_agent_is_continued_by_the_next_agent(host: "Real") -> None:
     slot = network(0)
     for aspect in aspects_of(host):
         run(aspect.to_apply(slice_on(slot)))
@@ -250,7 +252,7 @@ def test_server_that_its_agent_suspended_before_dying_continues_for_the_next_age
     successor.close()
 
 
-def test_server_frozen_by_signal_is_reported_within_seconds_and_replaced(host: "Real") -> None:
+def test_dhcp_server_frozen_by_signal_is_reported_within_seconds_and_replaced(host: "Real") -> None:
     slot = network(0)
     for aspect in aspects_of(host):
         run(aspect.to_apply(slice_on(slot)))
@@ -285,7 +287,7 @@ def test_lease_is_read_while_the_server_rewrites_its_file(
     assert [each.ip for each in leases.leases()] == [network(0).ip]
 
 
-def test_server_is_not_signalled_repeatedly_while_a_clock_that_was_set_back_catches_up(
+def test_dhcp_server_is_not_signalled_repeatedly_while_a_clock_that_was_set_back_catches_up(
     host: "Real", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.time
@@ -378,7 +380,7 @@ def test_reservation_that_was_edited_and_restored_is_served_as_restored(host: "R
         run(aspect.to_remove(other))
 
 
-def test_server_reads_its_reservations_again_only_after_they_changed(host: "Real") -> None:
+def test_dhcp_server_reads_its_reservations_again_only_after_they_changed(host: "Real") -> None:
     slot = network(0)
     for aspect in aspects_of(host):
         run(aspect.to_apply(slice_on(slot)))

@@ -137,7 +137,7 @@ def delete_rules(host: Host) -> None:
         (delete_rules, "translation", IngressApply),
     ],
 )
-def test_foreign_deletion_is_reported_as_drift_and_repaired_by_its_operation(
+def test_object_deleted_by_another_program_is_reported_as_drift_and_repaired_by_its_operation(
     node: Node, fault: Callable[[Host], None], aspect: str, kind: type
 ) -> None:
     node.make()

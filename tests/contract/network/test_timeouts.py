@@ -99,7 +99,7 @@ def test_switch_without_a_listener_makes_the_host_unreadable(host: "Real", tmp_p
         switch.add_meter(NETWORK.bridge, 1, Meter(1, 1))
 
 
-def test_database_without_a_listener_makes_the_host_unreadable(host: "Real", tmp_path: Path) -> None:
+def test_ovs_database_without_a_listener_makes_the_host_unreadable(host: "Real", tmp_path: Path) -> None:
     with pytest.raises(HostUnreadable, match=SLOT.tap):
         switch_with_short_deadline(tmp_path).delete_port(SLOT.tap)
 
@@ -137,7 +137,9 @@ def test_links_that_cannot_be_listed_make_the_host_unreadable(host: "Real") -> N
         host.links.link(SLOT.tap)
 
 
-def test_socket_that_fails_makes_one_change_unreadable_and_the_next_succeeds(host: "Real") -> None:
+def test_change_on_a_closed_netlink_socket_makes_the_host_unreadable_and_the_next_change_succeeds(
+    host: "Real",
+) -> None:
     from node_agent.drivers.network.links import NetlinkLinks
 
     host.links.add_tap(Tap(SLOT.tap))

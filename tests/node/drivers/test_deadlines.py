@@ -37,7 +37,7 @@ def test_caller_of_a_hanging_call_gets_deadline_exceeded_at_the_deadline() -> No
     answered.set()
 
 
-def test_hanging_calls_are_limited_and_free_their_places_when_they_end() -> None:
+def test_number_of_hanging_calls_is_limited_and_decreases_when_a_call_ends() -> None:
     answered, deadlines = threading.Event(), Deadlines(max_concurrent=2)
     for _ in range(2):
         with pytest.raises(DeadlineExceeded):
@@ -65,7 +65,7 @@ def test_answer_within_the_deadline_is_returned_however_late_it_is_requested() -
     assert call.result() == 42
 
 
-def test_call_is_refused_without_waiting_when_no_place_is_free() -> None:
+def test_call_is_refused_without_waiting_while_the_maximum_of_calls_hangs() -> None:
     answered, deadlines = threading.Event(), Deadlines(max_concurrent=1)
     # Longer than a test may take: a call that waited would not pass late.
     deadlines.begin(3600, answered.wait)
@@ -95,7 +95,9 @@ def test_answer_that_arrives_at_the_moment_of_the_deadline_is_returned(
     assert Deadlines().within(5, answers) == 42
 
 
-def test_thread_that_cannot_be_started_occupies_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_without_a_startable_thread_does_not_count_as_hanging(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     deadlines = Deadlines(max_concurrent=1)
 
     def refused(_: threading.Thread) -> None:

@@ -43,7 +43,7 @@ def test_warning_with_another_reason_place_or_name_is_written(changed: dict[str,
 
 
 @pytest.mark.parametrize("method", ["info", "error"])
-def test_line_that_is_not_a_warning_is_written_each_time(method: str) -> None:
+def test_log_line_that_is_not_a_warning_is_written_each_time(method: str) -> None:
     log = Log()
     assert [log.write(method, **UNREADABLE) for _ in range(3)] == [UNREADABLE] * 3
 

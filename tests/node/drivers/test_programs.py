@@ -40,7 +40,7 @@ def test_outputs_are_read_in_the_order_of_the_commands(tmp_path: Path) -> None:
     )
 
 
-def test_failing_program_is_quoted_and_the_others_are_ended() -> None:
+def test_error_output_of_a_failing_program_is_quoted_and_the_other_programs_are_ended() -> None:
     query = shell("echo no such bridge >&2; exit 1", "exec sleep 600")
     with pytest.raises(HostUnreadable, match="the shell: no such bridge"):
         query.answer()

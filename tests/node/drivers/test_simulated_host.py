@@ -27,6 +27,6 @@ def written_by_another_process(path: Path, seed: int) -> dict[str, object]:
     return written
 
 
-def test_two_processes_write_the_same_host_identically(tmp_path: Path) -> None:
+def test_simulated_host_is_written_identically_by_processes_with_different_hash_seeds(tmp_path: Path) -> None:
     first, second = (written_by_another_process(tmp_path / str(seed), seed) for seed in (1, 2))
     assert first == second

@@ -17,19 +17,19 @@ def counting() -> Callable[[], int]:
     return lambda: next(answers)
 
 
-def test_every_read_outside_a_snapshot_is_fresh() -> None:
+def test_every_read_outside_a_snapshot_reads_the_host_again() -> None:
     read = counting()
     assert [look(PORTS, read), look(PORTS, read)] == [0, 1]
 
 
-def test_first_answer_holds_within_a_snapshot_for_each_question() -> None:
+def test_repeated_read_within_a_snapshot_returns_the_first_answer() -> None:
     read = counting()
     with host_snapshot():
         assert [look(PORTS, read), look(PORTS, read), look(FLOWS, read)] == [0, 0, 1]
     assert look(PORTS, read) == 2
 
 
-def test_read_after_a_change_of_the_host_is_fresh() -> None:
+def test_read_after_a_change_within_a_snapshot_reads_the_host_again() -> None:
     read = counting()
     with host_snapshot():
         look(PORTS, read)
@@ -97,7 +97,7 @@ def test_failure_of_a_read_started_in_advance_is_raised_at_each_use() -> None:
                 look(PORTS, never)
 
 
-def test_start_reading_outside_a_snapshot_starts_nothing() -> None:
+def test_read_in_advance_outside_a_snapshot_is_not_started() -> None:
     start_reading(PORTS, never)
 
 

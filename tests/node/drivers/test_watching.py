@@ -70,7 +70,9 @@ def watched(hints: Hints) -> Iterator[Callable[..., HostWatch]]:
         yield watch
 
 
-def test_data_of_any_source_is_a_hint(watched: Callable[..., HostWatch], hints: Hints) -> None:
+def test_data_from_any_watch_source_is_reported_as_a_change_hint(
+    watched: Callable[..., HostWatch], hints: Hints
+) -> None:
     one, other = Wire(), Wire()
     watched(one=one.open, other=other.open)
     until(lambda: hints.count == 2, "both sources are open, which is a hint each")
@@ -80,7 +82,7 @@ def test_data_of_any_source_is_a_hint(watched: Callable[..., HostWatch], hints: 
     until(lambda: hints.count == 4, "the hint was counted")
 
 
-def test_source_that_ends_is_opened_again_and_both_are_hints(
+def test_watch_source_that_ends_is_reopened_and_both_events_are_change_hints(
     watched: Callable[..., HostWatch], hints: Hints
 ) -> None:
     wire = Wire()
@@ -106,7 +108,7 @@ def test_watch_source_that_exits_immediately_is_reopened_once_per_second(
     assert wire.opened[2] - wire.opened[0] >= 2 * AGAIN
 
 
-def test_source_that_cannot_be_opened_is_retried_while_the_others_are_read(
+def test_watch_source_that_cannot_be_opened_is_retried_while_the_others_are_read(
     watched: Callable[..., HostWatch], hints: Hints
 ) -> None:
     absent, there = Wire(), Wire()

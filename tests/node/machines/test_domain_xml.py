@@ -63,11 +63,11 @@ def test_guest_is_read_back_as_it_was_written(
     assert guest_in(domain_xml(guest, replace(HOSTING, offload=offload, accelerator=accelerator))) == guest
 
 
-def test_xml_of_a_guest_without_a_place_is_unchanged() -> None:
+def test_domain_xml_of_a_guest_without_assigned_host_resources_is_unchanged() -> None:
     assert domain_xml(GUEST, HOSTING) == PLAIN
 
 
-def test_guest_of_an_earlier_version_is_the_same_guest() -> None:
+def test_guest_written_by_an_earlier_version_equals_the_guest_of_this_version() -> None:
     assert EARLIER != PLAIN
     assert guest_in(EARLIER) == GUEST
 
@@ -129,7 +129,7 @@ ADDED: Final = "</devices>"
         ),
     ],
 )
-def test_addition_to_the_written_domain_is_reported_and_makes_another_guest(
+def test_addition_to_a_written_domain_is_reported_and_changes_the_guest_that_is_read(
     written: str, altered: str, reported: str
 ) -> None:
     assert written in PLAIN
@@ -149,7 +149,7 @@ def test_elements_that_libvirt_adds_itself_are_not_foreign() -> None:
 
 
 @given(PLACES)
-def test_every_pci_function_of_a_place_is_listed_for_its_domain(place: Place) -> None:
+def test_every_assigned_pci_function_is_listed_for_its_domain(place: Place) -> None:
     assert {*pci_devices_in(domain_xml(replace(GUEST, place=place), HOSTING))} == place.addresses
 
 
@@ -171,12 +171,12 @@ def test_memory_is_read_in_the_unit_of_libvirts_answer() -> None:
     assert guest_in(answered) == GUEST
 
 
-def test_paths_and_accelerator_of_a_host_do_not_make_another_guest() -> None:
+def test_guests_that_differ_only_in_host_paths_or_accelerator_are_equal() -> None:
     elsewhere = replace(HOSTING, seed=Path("/other/seed.iso"), accelerator="kvm", offload=False)
     assert guest_in(domain_xml(GUEST, elsewhere)) == GUEST
 
 
-def test_changed_mac_makes_another_guest() -> None:
+def test_guests_with_different_macs_are_not_equal() -> None:
     moved = domain_xml(GUEST, HOSTING).replace(GUEST.mac, "52:54:00:ff:ff:ff")
     assert guest_in(moved) == replace(GUEST, mac=mac_address("52:54:00:ff:ff:ff"))
 

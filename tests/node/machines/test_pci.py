@@ -29,7 +29,7 @@ def test_gpus_switches_and_cards_of_an_eight_gpu_host_are_distinguished(tmp_path
     assert kinds == {"gpu": 8, "fabric": 9, "vf": 16, "bridge": 8, "other": 4}
 
 
-def test_gpu_is_read_with_all_that_passthrough_needs(tmp_path: Path) -> None:
+def test_gpu_is_read_with_every_property_that_passthrough_needs(tmp_path: Path) -> None:
     assert device(devices("hgx", tmp_path), "0000:d1:00.0") == PciDevice(
         PciAddress("0000:d1:00.0"),
         vendor=0x10DE,
@@ -42,7 +42,7 @@ def test_gpu_is_read_with_all_that_passthrough_needs(tmp_path: Path) -> None:
     )
 
 
-def test_nvswitch_is_not_a_bridge_that_may_stay_in_a_group(tmp_path: Path) -> None:
+def test_nvswitch_is_not_a_pci_bridge_that_may_stay_in_an_iommu_group(tmp_path: Path) -> None:
     assert device(devices("hgx", tmp_path), "0000:07:00.0").kind == "other"
 
 
@@ -88,7 +88,9 @@ def test_vf_of_a_card_not_in_switchdev_mode_has_no_representor(tmp_path: Path) -
     assert found.representor_of(device(found, "0000:9a:00.1")) is None
 
 
-def test_gpu_in_a_workstation_shares_its_group_with_its_audio_and_its_bridge(tmp_path: Path) -> None:
+def test_gpu_in_a_workstation_shares_its_iommu_group_with_its_audio_function_and_its_bridge(
+    tmp_path: Path,
+) -> None:
     found = devices("workstation", tmp_path)
     group = found.group_of(device(found, "0000:01:00.0"))
     assert {(each.address, each.kind) for each in group} == {
@@ -149,7 +151,7 @@ def test_kernel_without_a_list_of_reset_methods_is_read_as_one_unnamed_method(tm
     assert device(SysfsPci(root).devices(), "0000:04:00.0").reset_methods == ("unnamed",)
 
 
-def test_device_is_reset_by_the_kernels_file_and_refused_without_it(tmp_path: Path) -> None:
+def test_device_is_reset_through_its_sysfs_file_and_refused_without_that_file(tmp_path: Path) -> None:
     root = lay_out("workstation", tmp_path)
     SysfsPci(root).reset(PciAddress("0000:01:00.0"))
     assert (root / "devices/0000:01:00.0/reset").read_text() == "1"

@@ -38,7 +38,7 @@ def foreign(**added: Any) -> list[str]:
     return list(foreign_devices(XML, lambda command, arguments: answers[arguments.get("path", command)]))
 
 
-def test_machine_as_libvirt_made_it_has_nothing_foreign() -> None:
+def test_machine_as_libvirt_made_it_has_no_foreign_devices() -> None:
     assert foreign() == []
 
 
@@ -52,5 +52,5 @@ def test_machine_as_libvirt_made_it_has_nothing_foreign() -> None:
         ("human_monitor_command", "x: index=0,type=user,net=10.0.2.0\r\n", "network back end x"),
     ],
 )
-def test_addition_through_the_monitor_is_foreign(where: str, added: Any, found: str) -> None:
+def test_device_added_through_the_qemu_monitor_is_foreign(where: str, added: Any, found: str) -> None:
     assert foreign(**{where: added}) == [found]

@@ -374,7 +374,7 @@ COMMIT
 
 
 @pytest.mark.parametrize("host", QUIET)
-def test_rules_that_hosts_usually_have_are_not_found(host: str) -> None:
+def test_packet_filter_rules_that_hosts_usually_have_are_not_reported_as_foreign(host: str) -> None:
     assert findings(ForeignTables(tables(QUIET[host], "ip")), view(SSH)) == ()
 
 
@@ -428,7 +428,7 @@ def test_iptables_rule_that_takes_packets_of_slices_is_found_by_its_number(line:
     assert (of.place, of.does) == ("rule 1", does)
 
 
-def test_tables_that_cannot_be_read_are_named_with_what_to_install() -> None:
+def test_packet_filter_tables_that_cannot_be_read_are_named_with_the_package_to_install() -> None:
     drift = reported(findings(ForeignTables((), ("filter",)), view()))
     assert drift is not None
     assert (

@@ -140,7 +140,7 @@ def test_plan_that_was_interrupted_at_any_step_is_continued(
 
 
 @given(hosts())
-def test_remains_is_empty_exactly_when_removal_has_no_step(host: Simulated) -> None:
+def test_list_of_remaining_objects_is_empty_exactly_when_a_removal_has_no_step(host: Simulated) -> None:
     """`remains` lists something exactly when `to_remove` has a step."""
     for aspect in aspects_of(host):
         assert bool(aspect.remains(SLOT)) == bool(aspect.to_remove(SLOT))

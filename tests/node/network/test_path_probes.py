@@ -85,7 +85,7 @@ def found_in(findings: Findings, key: IngressId | None = None) -> str:
     return re.sub(r"for \d+ s", "for so long", found.observed)
 
 
-def test_path_that_is_answered_is_probed_once_in_a_period() -> None:
+def test_network_path_with_answered_probes_is_probed_once_per_period() -> None:
     clock = SimulatedClock(open_)
     assert clock.run(3 * PERIOD - 1) == {None: None, WEB.ingress_id: None}
     assert len(clock.sent) == 2 * 3
@@ -149,7 +149,7 @@ def test_port_that_is_closed_is_reported_only_after_half_a_minute() -> None:
     assert clock.run(PERIOD + 1)[None] is None
 
 
-def test_ingress_that_is_silent_while_the_gateway_is_answered_is_reported_alone() -> None:
+def test_only_the_ingress_is_reported_if_its_probe_fails_and_the_gateways_probe_is_answered() -> None:
     clock = SimulatedClock(open_)
     clock.run(1)
     clock.answers = only_gateway
@@ -164,7 +164,7 @@ def test_ingress_that_is_silent_while_the_gateway_is_answered_is_reported_alone(
 
 @pytest.mark.parametrize("apart", [0.0, 0.45, 0.6, 2.5, 4.8])
 @pytest.mark.parametrize("lasts", [4.0, 4.8, 5.05, 5.5, 30.0])
-def test_outage_of_the_slice_is_never_blamed_on_an_ingress(lasts: float, apart: float) -> None:
+def test_outage_of_a_slice_is_not_reported_as_an_outage_of_its_ingress(lasts: float, apart: float) -> None:
     for phase in (0.0, 0.3, 0.5, 2.5, 4.9):
         clock = SimulatedClock(open_, late=0.2)
         for course in clock.courses.ingresses.values():

@@ -100,13 +100,13 @@ def test_every_attack_kind_is_tried_on_every_victim_or_declared_meaningless_for_
 
 @pytest.mark.node
 @matrix.cases("P18", [*ATTACKS], few=16)
-def test_attack_neither_arrives_nor_takes_effect(case: str, scene: Scene) -> None:
+def test_frames_of_an_attack_do_not_arrive_and_have_no_effect(case: str, scene: Scene) -> None:
     assert not ATTACKS[case].arrives(scene)
 
 
 @pytest.mark.node
 @matrix.cases("P18", [*ATTACKS], few=16)
-def test_attack_arrives_once_all_its_guards_are_removed(case: str, scene: Scene) -> None:
+def test_frames_of_an_attack_arrive_once_every_rule_against_it_is_removed(case: str, scene: Scene) -> None:
     with taken_away(scene, *ATTACKS[case].guards):
         assert ATTACKS[case].arrives(scene)
 
@@ -114,7 +114,7 @@ def test_attack_arrives_once_all_its_guards_are_removed(case: str, scene: Scene)
 @pytest.mark.node
 @pytest.mark.parametrize("sender", ["tap"], indirect=True, scope="module")
 @matrix.cases("P18", [name for name, attack in ATTACKS.items() if len(attack.guards) > 1], few=6)
-def test_attack_does_not_arrive_while_one_of_its_guards_remains(case: str, scene: Scene) -> None:
+def test_frames_of_an_attack_do_not_arrive_while_one_rule_remains(case: str, scene: Scene) -> None:
     guards = ATTACKS[case].guards
     for left in guards:
         with taken_away(scene, *(guard for guard in guards if guard is not left)):

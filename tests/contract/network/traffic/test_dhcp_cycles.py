@@ -109,7 +109,9 @@ def pids(host: "Real") -> list[int]:
     return [each.pid for each in host.leases_driver._server.running()]
 
 
-def test_addresses_are_leased_as_ordered_and_nothing_of_them_remains(host: "Real") -> None:
+def test_reserved_addresses_are_leased_despite_planted_conflicts_and_nothing_of_them_remains(
+    host: "Real",
+) -> None:
     chance, [server] = random.Random(seed()), pids(host)
     kinds = [*PLANTED, *chance.choices(PLANTED, k=CYCLES)][-max(CYCLES, len(PLANTED)) :]
     chance.shuffle(kinds)

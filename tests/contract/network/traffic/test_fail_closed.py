@@ -114,7 +114,7 @@ def await_more_rounds(sent: Sent) -> None:
     eventually(lambda: sent.rounds >= before + FLOOR)
 
 
-def test_nothing_reaches_a_slice_while_it_is_plugged_in(host: Host) -> None:
+def test_no_forbidden_probe_reaches_a_slice_while_its_port_is_added(host: Host) -> None:
     with plugged_and_probing(host, ALICE, probes(ALICE, BOB)) as (_, sent):
         for _ in range(ROUNDS):
             before = sent.rounds
@@ -125,7 +125,7 @@ def test_nothing_reaches_a_slice_while_it_is_plugged_in(host: Host) -> None:
             unplug(host, BOB)
 
 
-def test_no_forbidden_probe_leaves_a_slice_while_it_is_plugged_in(host: Host, at_host: Received) -> None:
+def test_no_forbidden_probe_leaves_a_slice_while_its_port_is_added(host: Host, at_host: Received) -> None:
     with plugged(host, ALICE) as alice, Capture("uplink0") as uplink:
         for _ in range(ROUNDS):
             with plugged_and_probing(host, BOB, probes(BOB, ALICE)) as (bob, sent):
@@ -138,7 +138,7 @@ def test_no_forbidden_probe_leaves_a_slice_while_it_is_plugged_in(host: Host, at
         assert leaked(at_host()) == set()
 
 
-def test_nothing_leaks_while_the_switch_is_killed_and_restarted(
+def test_no_forbidden_probe_passes_while_the_switch_is_killed_and_restarted(
     host: Host, node: LabNode, at_host: Received
 ) -> None:
     with (

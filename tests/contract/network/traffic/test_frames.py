@@ -87,7 +87,9 @@ def requests_mac_of(slot: SliceNetwork, frame: Packet) -> bool:
     return ARP in frame and frame[ARP].op == 1 and frame[ARP].pdst == slot.ip
 
 
-def test_slice_reaches_the_world_under_the_uplinks_address(wires: tuple[Wire, Wire], host: Host) -> None:
+def test_slice_reaches_an_outside_host_under_the_uplinks_address(
+    wires: tuple[Wire, Wire], host: Host
+) -> None:
     alice, _ = wires
     question = ether() / IP(src=ALICE.ip, dst=WORLD) / UDP(sport=4000, dport=7) / b"hello"
     with Capture("uplink0") as uplink:
@@ -154,7 +156,7 @@ def test_host_reaches_a_slice_and_receives_its_answer(wires: tuple[Wire, Wire]) 
         assert probe.recv(100) == b"yes"
 
 
-def test_slice_cannot_decline_its_neighbours_address_in_its_own_name(
+def test_slice_cannot_send_a_dhcp_decline_for_the_address_of_its_neighbour(
     wires: tuple[Wire, Wire], host: Host
 ) -> None:
     """The client's own lease and reservation are of another address, so the server has nothing to remove."""

@@ -141,7 +141,7 @@ def test_packet_to_a_public_port_reaches_its_slice_and_the_answer_returns(
     assert world.recvfrom(100) == (b"come in", (public, PUBLIC_PORT))
 
 
-def test_packets_of_sources_that_are_not_allowed_do_not_enter(
+def test_packets_of_sources_that_an_ingress_rule_does_not_allow_do_not_arrive(
     wires: tuple[Wire, Wire], host: Host, world: socket.socket, public: Ipv4Address
 ) -> None:
     alice, _ = wires
@@ -204,14 +204,14 @@ def check_entry_under_gateways_address(
     assert (answer[IP].src, answer[UDP].sport, answer[IP].dst) == (public, PUBLIC_PORT, slot.ip)
 
 
-def test_neighbour_enters_by_the_public_port_under_the_gateways_address(
+def test_neighbour_slice_connects_to_a_public_port_under_the_gateways_address(
     wires: tuple[Wire, Wire], public: Ipv4Address
 ) -> None:
     alice, bob = wires
     check_entry_under_gateways_address(bob, BOB, alice, public)
 
 
-def test_neighbour_enters_by_the_public_port_only_if_its_own_address_is_allowed(
+def test_neighbour_slice_connects_to_a_public_port_only_if_its_own_address_is_allowed(
     wires: tuple[Wire, Wire], host: Host, public: Ipv4Address
 ) -> None:
     alice, bob = wires
@@ -222,7 +222,7 @@ def test_neighbour_enters_by_the_public_port_only_if_its_own_address_is_allowed(
     assert first_payload(alice, ALICE) == b"for you"
 
 
-def test_slice_enters_by_its_own_public_port_under_the_gateways_address(
+def test_slice_connects_to_its_own_public_port_under_the_gateways_address(
     wires: tuple[Wire, Wire], public: Ipv4Address
 ) -> None:
     alice, _ = wires
@@ -269,7 +269,7 @@ def test_whole_public_address_leads_to_its_slice_at_every_port_from_allowed_sour
         assert first_payload(alice, ALICE) == b"for you"
 
 
-def test_packet_from_the_world_to_a_slices_private_address_does_not_arrive(
+def test_packet_from_an_outside_host_to_a_slices_private_address_does_not_arrive(
     wires: tuple[Wire, Wire], host: Host, lab: Lab, world: socket.socket, public: Ipv4Address
 ) -> None:
     alice, _ = wires
@@ -302,7 +302,7 @@ def test_packet_that_another_program_translates_to_a_slice_does_not_arrive(
     assert bytes(received[UDP].payload).startswith(b"proper")
 
 
-def test_answers_leave_only_under_the_public_address(
+def test_answers_to_ingress_connections_leave_only_with_the_public_source_address(
     wires: tuple[Wire, Wire], world: socket.socket, public: Ipv4Address
 ) -> None:
     alice, _ = wires

@@ -42,7 +42,7 @@ def test_change_of_the_agents_own_routing_is_drift_and_is_repaired(
 
 
 @pytest.mark.parametrize("interference", REPORTED)
-def test_interference_of_others_is_reported_by_name_and_left_as_it_is(
+def test_routing_interference_of_other_programs_is_reported_by_name_and_left_unchanged(
     host: Host, interference: Interference
 ) -> None:
     host.interfere(interference)

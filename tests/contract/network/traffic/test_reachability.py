@@ -49,7 +49,7 @@ def test_slice_that_does_not_answer_is_unreachable_until_it_does(host: Host) -> 
         await_all(host)
 
 
-def test_ingress_that_another_table_translates_elsewhere_is_unreachable_alone(host: Host) -> None:
+def test_ingress_that_another_table_translates_elsewhere_is_the_only_unreachable_path(host: Host) -> None:
     apply_and_watch(host)
     with host.answering(SLOT):
         await_all(host)

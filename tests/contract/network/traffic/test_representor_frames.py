@@ -53,7 +53,7 @@ def test_guest_gets_its_address_and_its_gateway_answers(function: FarEnd) -> Non
     assert answer[ARP].hwsrc == gateway_mac(GATEWAY)
 
 
-def test_frame_with_another_slices_identity_from_the_function_is_dropped(function: FarEnd) -> None:
+def test_frame_with_another_slices_addresses_from_a_virtual_function_is_dropped(function: FarEnd) -> None:
     forged = [
         arp_request(GATEWAY, mac=OTHER.mac, own=SLOT.ip),
         arp_request(GATEWAY, mac=SLOT.mac, own=OTHER.ip),

@@ -50,7 +50,7 @@ def repaired(host: Host, aspects: tuple[Aspect, ...]) -> bool:
     return False
 
 
-def test_nothing_leaks_after_the_switch_was_killed_and_a_survey_restores_everything(
+def test_no_frame_reaches_a_neighbour_after_the_switch_was_killed_and_a_survey_repaired_it(
     host: Host, node: LabNode
 ) -> None:
     with Wire(ALICE.tap) as alice, Wire(BOB.tap) as bob:
