@@ -29,7 +29,7 @@ _KINDS: Final = 7
 
 
 class WriterSettings(msgspec.Struct):
-    """Database URL and number of connections; the first line of standard input."""
+    """Database URL and number of connections: the first line of the writing process's standard input."""
 
     url: str
     connections: int

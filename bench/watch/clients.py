@@ -24,7 +24,7 @@ _END: Final = b"\n\n"
 
 
 class WatcherSettings(msgspec.Struct):
-    """The API's address and key, and the number of watchers; the first line of standard input."""
+    """The API's address and key, and the number of watchers: the first line of the process's standard input."""
 
     host: str
     port: int

@@ -28,7 +28,7 @@ Commit = tuple[int, int]
 
 
 class WriterSettings(msgspec.Struct):
-    """Connections to use; the first line of standard input."""
+    """Settings of the writing process: its connections. They are the first line of its standard input."""
 
     dsn: str
     redis_url: str

@@ -28,7 +28,7 @@ _POLICIES: Final[dict[int, Policy]] = {0: "drop", 1: "accept"}
 
 
 class FoundTable(NamedTuple):
-    """A table with the names of its flags."""
+    """A table of nftables with the names of its flags."""
 
     family: str
     name: str
@@ -36,7 +36,7 @@ class FoundTable(NamedTuple):
 
 
 class FoundChain(NamedTuple):
-    """A chain with the name of its table."""
+    """A chain of nftables with the name of its table."""
 
     table: str
     chain: Chain

@@ -267,7 +267,7 @@ def test_dhcp_server_frozen_by_signal_is_reported_within_seconds_and_replaced(ho
     assert gateway_of(host).to_apply() == ()
 
 
-def test_lease_is_read_while_the_server_rewrites_its_file(
+def test_lease_is_read_while_the_dhcp_server_rewrites_its_lease_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from node_agent.drivers.dhcp import dhcp

@@ -38,7 +38,7 @@ def message(family: int, **attributes: Any) -> bytes:
     return bytes(sent.data)
 
 
-def test_tcp_connection_in_a_flow_table_is_read_without_a_state() -> None:
+def test_offloaded_tcp_connection_that_has_no_state_is_read() -> None:
     # The kernel omits CTA_PROTOINFO for connections that it offloaded (ctnetlink_dump_info, IPS_OFFLOAD_BIT).
     offloaded = message(
         socket.AF_INET,
