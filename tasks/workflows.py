@@ -34,7 +34,7 @@ Rebuilding = Literal["rebuild.before_emptying", "rebuild.emptied", "rebuild.befo
 Joining = Literal[
     "agent.secrets.before", "agent.secrets.after",
     "agent.enrolled.before", "agent.enrolled.after",
-    "agent.described.before", "agent.described.after",
+    "agent.description.before", "agent.described.before", "agent.described.after",
 ]  # fmt: skip
 """The agent's side of its enrolment, and the description of its node."""
 Fetching = Literal["queue.fetch.before", "queue.fetched"]

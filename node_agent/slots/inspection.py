@@ -123,17 +123,16 @@ class Inspection:
             return
         # Store it before the report: an agent killed after the report would otherwise restart without the times since
         # when drift is open, and would contradict the report.
-        self._store(found.model_copy(update={"token_sha256": _NOT_REPORTED}))
+        # Neither file is durable: if a crash of the host loses it, the description is only reported twice.
+        failpoint("agent.description.before")
+        unreported = found.model_copy(update={"token_sha256": _NOT_REPORTED})
+        replace_file(self._file, unreported.model_dump_json().encode(), durable=False)
         self._reporter.report(found.description)
         failpoint("agent.described.before")
-        self._store(found)
+        replace_file(self._file, found.model_dump_json().encode(), durable=False)
         failpoint("agent.described.after")
         self._last = found
         log.info("node_description_reported", missing=found.description.missing)
-
-    def _store(self, found: LastDescription) -> None:
-        # Not durable: if a crash of the host loses it, the description is only reported twice.
-        replace_file(self._file, found.model_dump_json().encode(), durable=False)
 
     def _record(self, found: tuple[Difference, ...], unread: list[Difference]) -> None:
         gateway = self._host.gateway

@@ -203,7 +203,10 @@ async def test_agent_killed_during_session_renewal_continues_with_the_same_secre
     )
 
 
-@pytest.mark.parametrize(("point", "times"), [("agent.described.before", 2), ("agent.described.after", 1)])
+@pytest.mark.parametrize(
+    ("point", "times"),
+    [("agent.description.before", 1), ("agent.described.before", 2), ("agent.described.after", 1)],
+)
 async def test_agent_killed_during_its_survey_report_sends_it_again_only_if_it_was_not_recorded(
     agent: AgentProcess, plane: FakeControlPlane, control: Redis, point: str, times: int
 ) -> None:
