@@ -194,7 +194,7 @@ SITUATIONS: Final[dict[tuple[str, Process | None], Situation]] = {
     ("compacting", None): Situation(disturb=long_spool),
     ("link.set_tap", None): Situation(keep=True, disturb=tap_muted),
     ("link.take", None): Situation(card=True),
-    ("link.release_all", None): Situation(card=True),
+    ("link.give_back", None): Situation(card=True),
     ("machine.shut_down", None): Situation(stop=True),
     ("machine.pin", None): Situation(keep=True, disturb=machine_moved),
     ("machine.resume", None): Situation(keep=True, disturb=paused),

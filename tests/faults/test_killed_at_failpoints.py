@@ -89,3 +89,7 @@ def machines_started_since(system: System, before: dict[str, int]) -> int:
 def test_every_failpoint_is_in_the_matrix_or_in_a_test_of_its_own() -> None:
     elsewhere = {each.name for each in FAILPOINTS.values() if each.work in situations.SEPARATELY_TESTED}
     assert {case.point for case in CASES} | elsewhere == FAILPOINTS.keys()
+
+
+def test_every_situation_belongs_to_a_kind_of_work_that_has_failpoints() -> None:
+    assert {work for work, _ in situations.SITUATIONS} <= {each.work for each in FAILPOINTS.values()}
