@@ -36,6 +36,13 @@ class Plane:
     handle: Handle
 
 
+class CannotListen(Exception):
+    """The API cannot listen on an address of the settings; the message has the address and the reason."""
+
+    def __init__(self, address: str, error: OSError) -> None:
+        super().__init__(f"cannot listen on {address}: {error.strerror or error}")
+
+
 def reduce_garbage_collection() -> None:
     """Make the garbage collector scan fewer objects and run less often: it used an eighth of a dispatcher's time.
 

@@ -14,20 +14,13 @@ from control_plane.certificates import server_context
 from control_plane.dispatcher.dispatcher_program import ledger_dsn
 from control_plane.following.wake import Waiter, listen
 from control_plane.identity.sealing import order_keys
-from control_plane.wiring import Plane
+from control_plane.wiring import CannotListen, Plane
 from events.ledger.tail import Tail
 
 log = structlog.get_logger()
 LAST_SECONDS: Final = 2
 KEEP_ALIVE_SECONDS: Final = 75
 """Longer than a node's heartbeat interval: over TLS, a new connection costs more than the heartbeat."""
-
-
-class CannotListen(Exception):
-    """The server cannot listen on an address of the settings; the message has the address and the reason."""
-
-    def __init__(self, address: str, error: OSError) -> None:
-        super().__init__(f"cannot listen on {address}: {error.strerror or error}")
 
 
 async def serve(plane: Plane) -> None:

@@ -26,6 +26,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -108,6 +109,7 @@ def supports_tls(server: Path) -> bool:
     return b"tls-port" not in attempt.stdout + attempt.stderr
 
 
+@cache
 def _bounds(server: Path) -> Sequence[str]:
     """Return the memory limits that this version supports; Redis does not start with an unknown option."""
     printed = subprocess.run(
