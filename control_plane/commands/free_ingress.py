@@ -94,7 +94,9 @@ async def reserve(
 async def _free(
     conn: AsyncConnection, node: NodeRow, request: IngressRequest, start: int, chosen: Collection[str]
 ) -> IngressRule:
-    """Return the first ingress mapping that is neither claimed nor among `chosen`."""
+    """Return the first public address and port (or name) for the requested ingress that are neither claimed nor in
+    `chosen`. Raises a refusal if the node has none left.
+    """
     left = candidates(request, node.public_addresses, start)
     while window := {ingress_claim(each).value: each for each in islice(left, _AT_ONCE)}:
         query = sa.select(claim.c.value).where(claim.c.kind == "port", claim.c.value.in_(window))

@@ -19,7 +19,7 @@ Kind = Literal["address", "ingress", "device"]
 _VALUE: Final = re.compile(r"[\x21-\x7e]{1,300}")
 PROJECTION: Final = "holdings"
 MAPPINGS: Final = ("port", "dns", "overlay")
-"""Kinds of claims that an ingress mapping takes (LED-3): a public address, protocol and port; a DNS name; an
+"""Kinds of claims that an ingress rule holds (LED-3): a public address, protocol and port; a DNS name; an
 identity.
 """
 
@@ -30,9 +30,9 @@ def address(raw: str) -> str:
 
 
 def mapping(raw: str) -> str:
-    """Check the value of a claim that an ingress mapping takes. Raises `InvalidValue`."""
+    """Check the value of a claim that an ingress rule holds. Raises `InvalidValue`."""
     if not _VALUE.fullmatch(raw):
-        raise InvalidValue("ingress mapping", raw[:64], "1 to 300 visible characters")
+        raise InvalidValue("claim of an ingress rule", raw[:64], "1 to 300 visible characters")
     return raw
 
 

@@ -101,7 +101,7 @@ class Change:
 
 
 def rule(family: Family, chain: str, owner: str, *body: Expression) -> Rule:
-    """Return a rule with these expressions."""
+    """Return an nftables rule of a chain that belongs to `owner` and consists of the expressions in `body`."""
     return Rule(family, chain, owner, canonical(body))
 
 
@@ -111,22 +111,24 @@ def canonical(body: Sequence[Expression]) -> str:
 
 
 def match(left: Expression, right: object, op: str = "==") -> Expression:
-    """Return a condition that compares two values."""
+    """Return an nftables match: the rule applies to a packet only if `left` compares with `right` as `op` requires."""
     return {"match": {"op": op, "left": left, "right": right}}
 
 
 def meta(key: str, value: str) -> Expression:
-    """Return a condition on the packet's metadata, such as its incoming link."""
+    """Return an nftables match on a packet's metadata, such as the name of its incoming link (`iifname`)."""
     return match({"meta": {"key": key}}, value)
 
 
 def field(protocol: str, name: str) -> Expression:
-    """Return the expression for a header field of a protocol."""
+    """Return the nftables expression that reads a field of a protocol's header, such as the source address of `ip`."""
     return {"payload": {"protocol": protocol, "field": name}}
 
 
 def raw(offset: int, bits: int) -> Expression:
-    """Return the expression for `bits` of a packet at an offset in bits from its transport header."""
+    """Return the nftables expression that reads `bits` bits of a packet, beginning `offset` bits after the start of its
+    transport header.
+    """
     return {"payload": {"base": "th", "offset": offset, "len": bits}}
 
 
@@ -136,7 +138,7 @@ def tracked(direction: Literal["original", "reply"], key: str, value: object) ->
 
 
 def prefix(network: str) -> Expression:
-    """Return the expression for an IPv4 network."""
+    """Return the nftables expression for all addresses of an IPv4 network, given as `10.0.0.0/8`."""
     address, _, length = network.partition("/")
     return {"prefix": {"addr": address, "len": int(length)}}
 

@@ -59,7 +59,10 @@ class Secrets(Wire):
 
     @classmethod
     def of(cls, key: str) -> "Secrets":
-        """Return a key with a new credential and queue password of 256 bits each."""
+        """Return the secrets of a session: the private key `key` (PEM), and a new credential and queue password.
+
+        The credential and the password have 256 random bits each.
+        """
         return cls(key=key, credential=secrets.token_urlsafe(32), queue_password=secrets.token_urlsafe(32))
 
 

@@ -50,7 +50,8 @@ def create(
     node: Annotated[
         str | None,
         typer.Option(
-            help="Place it on this node, even if the node is simulated.", show_default="placement chooses"
+            help="Place the allocation on this node, even if the node is simulated.",
+            show_default="placement chooses",
         ),
     ] = None,
     open_: Annotated[

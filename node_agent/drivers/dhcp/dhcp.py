@@ -238,7 +238,7 @@ class DnsmasqLeases:
             if abs(time.time() - self._file.stat().st_mtime) >= SETTLED:
                 return text
             if monotonic() > ends:
-                raise OSError("the file changes continuously")
+                raise OSError("dnsmasq rewrites the lease file too often to read it completely")
             time.sleep(PAUSE)
 
     def _send_release(self, lease: ObservedLease) -> None:

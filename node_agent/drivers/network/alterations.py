@@ -89,7 +89,8 @@ def describe_filter(each: Filter, links: Links) -> str:
 
 
 def remove(netlink: Netlink, link: ListedLink, links: Links, declared: Declared) -> None:
-    """Remove all alterations of a link except its addresses. Diversions are removed first.
+    """Remove what other programs added to a link, such as traffic filters and links stacked on it, but not its
+    addresses. Filters that divert packets are removed first.
 
     Raises `HostRefused`, `HostUnreadable`, `NetlinkError`, `OSError`.
     """

@@ -68,7 +68,7 @@ class Netlink:
         self._is_inconsistent = False
         while True:
             if (left := self._ends - monotonic()) <= 0:
-                raise TimeoutError("timed out")
+                raise TimeoutError("the kernel did not reply to a netlink request in time")
             self._wire.settimeout(left)
             for kind, flags, body in _messages_in(self._wire.recv(_CHUNK)):
                 self._is_inconsistent |= bool(flags & _INTERRUPTED)
@@ -144,12 +144,12 @@ def _attributes(body: bytes, at: int) -> Iterator[tuple[int, int, int]]:
 
 
 def nested(kind: int, content: bytes) -> bytes:
-    """Encode an attribute that contains attributes."""
+    """Encode a netlink attribute of this kind with other encoded attributes as its content."""
     return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(content), kind | _NESTED) + content
 
 
 def attribute(kind: int, content: bytes) -> bytes:
-    """Encode an attribute with its padding."""
+    """Encode a netlink attribute: length, kind, content, and zero bytes up to a multiple of four."""
     length = _ATTRIBUTE.size + len(content)
     return _ATTRIBUTE.pack(length, kind) + content + bytes(_padded(length) - length)
 

@@ -173,7 +173,7 @@ def _read_answer(wire: socket.socket, ends: float) -> Any:
 
 def _why(error: Exception) -> str:
     # Some errors of ovsdbapp have no message, and converting them to text raises an AttributeError.
-    return "timed out" if isinstance(error, OvsdbAppException) else str(error)
+    return "ovsdb-server did not reply in time" if isinstance(error, OvsdbAppException) else str(error)
 
 
 def elements(value: Any) -> list[Any]:
