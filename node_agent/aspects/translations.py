@@ -167,7 +167,7 @@ class TranslationAspect:
         return Step("translation.flush_connections", lambda: self._filter.forget(ip, which), differs)
 
     def _found(self, network: SliceNetwork) -> Mapping[str, Sequence[FoundRule]]:
-        """Return the slot's rules by owner."""
+        """Return the observed NAT rules of the slot, by their owner."""
         return look((self._filter, "rules by slot"), self._by_slot).get(network.tap, {})
 
     def _all_found(self, network: SliceNetwork) -> tuple[FoundRule, ...]:

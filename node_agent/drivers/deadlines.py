@@ -51,11 +51,11 @@ class Deadlines:
         return self._start_call(seconds, call, slot_timeout=seconds).result()
 
     def begin(self, seconds: float, call: Callable[[], T]) -> Call[T]:
-        """Start the call and return at once. Raises `DeadlineExceeded` if no slot is free."""
+        """Start the call and return at once. Raises `DeadlineExceeded` if `max_concurrent` calls are running."""
         return self._start_call(seconds, call, slot_timeout=0)
 
     def _start_call(self, seconds: float, call: Callable[[], T], slot_timeout: float) -> Call[T]:
-        """Start the call; wait at most `slot_timeout` seconds for a free slot."""
+        """Start the call. Wait at most `slot_timeout` seconds until fewer than `max_concurrent` calls are running."""
         ends = monotonic() + seconds
         if not self._slots.acquire(timeout=slot_timeout):
             raise DeadlineExceeded("too many earlier calls hang; restart the daemon that does not answer")

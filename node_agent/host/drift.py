@@ -56,12 +56,12 @@ def merged(differences: Iterable[Difference]) -> tuple[Difference, ...]:
 
 
 def newest(differences: Iterable[Difference]) -> tuple[Difference, ...]:
-    """Return one difference for each subject, the last one found."""
+    """Return for each subject only the difference that was found last."""
     return tuple({_subject(each): each for each in differences}.values())
 
 
 def evidence(differences: Iterable[Difference]) -> tuple[Evidence, ...]:
-    """Convert differences to their form in reports."""
+    """Convert differences to the evidence in drift reports to the control plane."""
     return tuple(
         Evidence(
             kind=each.kind,

@@ -104,7 +104,7 @@ class Gateway(Protocol):
         ...
 
     def missing(self) -> tuple[str, ...]:
-        """Describe what must be installed on the host before the agent can configure it."""
+        """Describe the programs and packages that must be installed before the agent can configure the host."""
         ...
 
     def prerequisites(self) -> tuple[Prerequisite, ...]:

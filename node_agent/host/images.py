@@ -30,7 +30,7 @@ class Image:
 
 
 class Images(Protocol):
-    """Images that the node can boot now."""
+    """The boot images that are on the node now."""
 
     def names(self) -> tuple[ImageName, ...]: ...
 
@@ -59,7 +59,7 @@ class _Description(fields.Wire):
 
 @dataclass(frozen=True, slots=True)
 class ImagesFolder:
-    """Images in the subfolders of `folder`; none if it does not exist."""
+    """The boot images in the subfolders of `folder`; none if `folder` does not exist."""
 
     folder: Path
 

@@ -79,7 +79,7 @@ class PciDevice:
 
     @property
     def number(self) -> str:
-        """Vendor and device id in the usual notation, `10de:2330`."""
+        """Vendor id and device id of a PCI function in the notation of lspci, such as `10de:2330`."""
         return f"{self.vendor:04x}:{self.device:04x}"
 
 

@@ -62,7 +62,7 @@ class Path:
 
     @property
     def destination(self) -> tuple[Ipv4Address, int]:
-        """Where a probe is sent."""
+        """The address and port to which a probe is sent."""
         return self.public or (self.network.ip, self.port)
 
 
@@ -150,7 +150,7 @@ class PathProbes:
             self.due = min(self.due, max(now, earliest))
 
     def restart(self, now: float) -> None:
-        """Measure the silence from now on, because another cause explains it so far."""
+        """Measure from now on how long the guest has not answered, because another cause explains the time before."""
         if self.requested_at is not None:
             self.requested_at, self.tries, self.due = now, 0, now
 
@@ -168,7 +168,7 @@ class PathProbes:
 
 
 class SliceProbes:
-    """All paths of one slice."""
+    """Probes of all network paths to one slice."""
 
     def __init__(self, paths: Iterable[Path], now: float) -> None:
         own, *ingresses = paths
@@ -178,7 +178,7 @@ class SliceProbes:
         self.findings: Findings = {}
 
     def update(self, paths: Iterable[Path], now: float) -> None:
-        """Continue with the paths that stay, and drop those that are gone."""
+        """Probe exactly the paths in `paths`: keep the state of known paths, and forget paths that are not listed."""
         own, *ingresses = paths
         if own != self.gateway.path:
             self.gateway = PathProbes(own, now)
@@ -285,5 +285,5 @@ def _by_port(path: Path) -> str:
 
 
 def unreachable(wanted: str, hop: Hop, found: str, ingress_id: Key = None) -> Difference:
-    """Return the drift of a path that fails at this hop."""
+    """Return the drift that reports a path as failed at the hop `hop`."""
     return Difference("slice.unreachable", wanted, f"{found} (hop: {hop})", ingress_id)

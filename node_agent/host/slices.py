@@ -90,7 +90,7 @@ class Aspect(Protocol):
         ...
 
     def still_on(self, stopped: SliceNetwork) -> tuple[str, ...]:
-        """Read the host again, and describe what of the slice still runs or is reachable."""
+        """Read the host again, and describe which parts of the stopped slice still run or are reachable."""
         ...
 
     def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:
@@ -110,7 +110,7 @@ class HostUnreadable(Exception):
 
 
 class HostRefused(Exception):
-    """The host refused a change."""
+    """The host refused a change that a step of a plan made, such as a new link, rule or domain."""
 
 
 def tap_of(index: SlotIndex) -> str:

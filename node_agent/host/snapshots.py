@@ -27,7 +27,7 @@ _results: Final[ContextVar[dict[Key, object] | None]] = ContextVar("results", de
 
 
 class StartedRead(Protocol):
-    """A read that was started and not finished yet."""
+    """A read of the host, such as a list of domains, that was started and is not finished yet."""
 
     def answer(self) -> object:
         """Wait for the result and return it. Raises `HostUnreadable`."""

@@ -82,7 +82,7 @@ class Operations:
                 log.info("operation_already_running")
 
     def close(self) -> None:
-        """Halt running operations; unfinished ones are requeued."""
+        """Halt running operations; the tasks of unfinished operations are requeued."""
         self.running.close()
 
     def _report_result(self, operation: Operation) -> None:

@@ -85,7 +85,7 @@ class RunningOperations:
             return self._closing
 
     def close(self) -> None:
-        """Halt all operations, and start no more."""
+        """Halt all running operations, and start no more operations."""
         with self._lock:
             self._closing = True
             for halt in self._halts.values():

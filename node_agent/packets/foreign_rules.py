@@ -259,15 +259,15 @@ class _Analysis:
                 pending += new
 
     def rules(self, chain: str) -> Sequence[tuple[str, list[Any]]]:
-        """Return the place and the statements of each rule of a chain."""
+        """Return each rule of a chain as its location and its statements."""
         return self._rules.get(chain, ())
 
     def evaluate(self, statement: dict[str, Any], traffic: Traffic) -> Share:
-        """Return the share of the traffic that a match statement matches."""
+        """Return the share of the packets of `traffic` that an nftables match statement matches."""
         return share(statement, traffic, self._sets)
 
     def resolved(self, data: Any) -> Any:
-        """Return the elements of a set or map, which is named (`@name`) or written in the rule itself."""
+        """Return the elements of an nftables set or map, which is named (`@name`) or written in the rule itself."""
         return self._sets.get(data[1:]) if isinstance(data, str) else data.get("set")
 
     def step(self) -> bool:
@@ -286,7 +286,7 @@ class _Analysis:
         return self._steps > 0
 
     def take(self, at: _Place, traffic: Traffic, name: str, argument: Any) -> None:
-        """Add a finding for a statement that the traffic reaches."""
+        """Add a finding for a statement of a foreign rule that packets of `traffic` reach."""
         does, node = _DOES[name], self._node
         match name:
             case "notrack" if "untracked" in traffic.states:
@@ -447,7 +447,7 @@ def _slots(links: Sequence[str]) -> Iterator[SlotIndex]:
 
 
 def _chains_in(body: Any) -> Iterator[str]:
-    """Yield the names of the chains that a rule jumps to."""
+    """Yield the names of the chains that an nftables rule jumps to."""
     match body:
         case {"jump": {"target": str() as target}} | {"goto": {"target": str() as target}}:
             yield target

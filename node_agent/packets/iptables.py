@@ -74,7 +74,7 @@ def _chain(table: str, line: str) -> Chain:
 
 @dataclass
 class _Words:
-    """Parser of one rule, which consumes the rule's words from the left."""
+    """Parser of one rule in the format of iptables-save, which consumes the words of the rule from the left."""
 
     words: list[str]
     read: list[Statement] = field(default_factory=list)
@@ -153,7 +153,7 @@ def _statement(target: str, options: dict[str, str]) -> list[Statement]:
 
 
 def _sent_to(text: str) -> Any:
-    """Parse the addresses of a translation such as `10.0.0.1-10.0.0.9:80`, without its ports."""
+    """Parse the addresses, without the ports, to which a rule translates packets, such as `10.0.0.1-10.0.0.9:80`."""
     first, _, last = text.partition(":")[0].partition("-")
     return {"range": [first, last]} if last else _network(first)
 

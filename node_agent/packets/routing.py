@@ -86,7 +86,7 @@ class Neighbour:
 
 
 def own_routes(bridge: str, subnet: Ipv4Subnet, gateway: Ipv4Address) -> tuple[Route, ...]:
-    """Return the routes that the kernel makes for the gateway's address."""
+    """Return the routes that the kernel creates by itself for the gateway's address on the bridge."""
     return (
         Route("unicast", subnet, MAIN, (bridge,), (), gateway),
         Route("local", Ipv4Subnet(f"{gateway}/32"), LOCAL, (bridge,), (), gateway),

@@ -67,7 +67,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class FoundRule:
-    """An observed rule and the handle by which nftables deletes it."""
+    """A rule that nftables listed, and the handle by which nftables deletes the rule."""
 
     rule: Rule
     handle: int
@@ -106,7 +106,7 @@ def rule(family: Family, chain: str, owner: str, *body: Expression) -> Rule:
 
 
 def canonical(body: Sequence[Expression]) -> str:
-    """Return expressions as canonical JSON, so that equal rules have equal text."""
+    """Return the expressions of an nftables rule as canonical JSON, so that equal rules have equal text."""
     return msgspec.json.encode(body, order="sorted").decode()
 
 
@@ -144,7 +144,7 @@ def prefix(network: str) -> Expression:
 
 
 def describe_rule_difference(count: int, missing: Sequence[Rule], unexpected: Sequence[Rule]) -> str:
-    """Describe how the `count` observed rules differ from the desired ones."""
+    """Describe how the `count` observed nftables rules differ from the desired rules."""
     return f"{count} rules, missing: {_chains(missing)}, unexpected: {_chains(unexpected)}"
 
 
@@ -156,12 +156,12 @@ def _chains(rules: Sequence[Rule]) -> str:
 
 
 def jump(chain: str) -> Expression:
-    """Return the statement that continues in another chain."""
+    """Return the nftables statement that continues with the rules of another chain, and then returns."""
     return {"jump": {"target": chain}}
 
 
 def dnat(address: str, port: int | None = None) -> Expression:
-    """Return the statement that translates the destination; without `port`, the port stays."""
+    """Return the nftables statement that replaces a packet's destination address, and its port if `port` is given."""
     return {"dnat": {"family": "ip", "addr": address} | ({} if port is None else {"port": port})}
 
 

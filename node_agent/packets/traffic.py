@@ -36,7 +36,7 @@ _UNTRACKED: Final = frozenset({"untracked"})
 
 
 def _outside(of: Iterable[str]) -> Iterator[str]:
-    """Yield the networks that cover all addresses outside these networks, which must be sorted."""
+    """Yield the IPv4 networks that together cover all addresses outside the networks `of`, which must be sorted."""
     first = 0
     for each in of:
         network = ipaddress.IPv4Network(each)
@@ -129,14 +129,14 @@ class _Kinds:
         )
 
     def probe(self) -> Traffic:
-        """Return the readiness probes that the gateway sends to a slice."""
+        """Return the traffic of readiness probes from the gateway to a slice."""
         gateway = (f"{self.node.gateway}/32",)
         return Traffic(
             None, None, gateway, (self.node.subnet,), "tcp", sports=_UNPRIVILEGED, is_translated=False
         )
 
     def probe_replies(self) -> Traffic:
-        """Return the replies of a slice to readiness probes."""
+        """Return the traffic of replies from a slice to readiness probes of the gateway."""
         gateway = (f"{self.node.gateway}/32",)
         return Traffic(
             None,
@@ -273,7 +273,7 @@ def _linked(
 
 
 def both(one: Share, other: Share) -> Share:
-    """Return the share of packets that match both of two conditions."""
+    """Return the share of packets that satisfy both conditions, given the share of each condition."""
     if "none" in (one, other):
         return "none"
     return "all" if (one, other) == ("all", "all") else "some"
@@ -484,7 +484,7 @@ def _among(own: frozenset[str], others: Iterable[Any]) -> Share:
 
 
 def _members(right: Any) -> list[Any]:
-    """Return the elements of a set or a list, or the single value as a list."""
+    """Return the elements of an nftables set or list; a single value is returned as a list with one element."""
     match right:
         case {"set": list() as members} | (list() as members):
             return [_element(each) for each in members]
@@ -504,7 +504,7 @@ def _has_ranges(members: Iterable[Any]) -> bool:
 
 
 def _element(member: Any) -> Any:
-    """Return the value of a set element, without its timeout and comment."""
+    """Return the value of an element of an nftables set, without the timeout and comment of the element."""
     return member["elem"]["val"] if isinstance(member, dict) and "elem" in member else member
 
 

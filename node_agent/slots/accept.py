@@ -103,7 +103,7 @@ class Acceptance:
                 self._work.run(slot, newest, halt, asked=False)
 
     def close(self) -> None:
-        """Halt all work. A step that has begun is finished."""
+        """Halt the work on all slots. A step that has begun is finished."""
         self.slots.close()
 
     def _report_refused(self, order: Order, refused: Refused) -> None:

@@ -89,7 +89,7 @@ def bring_up(
 
 
 def look(order: Order, body: ApplySlice, host: Host) -> ReadinessObservation:
-    """Observe the slice's address and probe the slice once. Raises `HostUnreadable`."""
+    """Read the address that DHCP leased to the slice, and probe the slice's port once. Raises `HostUnreadable`."""
     desired = slice_of(order, body)
     address = observe(order, desired, host)
     probe_result = host.probe(desired.network.ip, body.readiness.port, body.readiness.banner)

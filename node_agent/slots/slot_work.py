@@ -324,7 +324,7 @@ def _names(steps: Iterable[Step]) -> tuple[str, ...]:
 
 
 def _differences_from_stopped(steps: Iterable[Step], on: Sequence[str]) -> tuple[Difference, ...]:
-    """Return the differences from a stopped slice."""
+    """Return how the slot differs from that of a stopped slice, as the steps that switch the slice off describe it."""
     return (*differences(steps), *_occupied(on))
 
 

@@ -107,7 +107,7 @@ class Slot:
         self._write(held, durable=durable)
 
     def close(self) -> None:
-        """Halt the work, and start no more."""
+        """Halt the work on this slot, and start no more work."""
         with self._state_lock:
             self._closing = True
             if self._working:
@@ -197,7 +197,7 @@ class Slots:
         return len(self._slots)
 
     def close(self) -> None:
-        """Halt the work on all slots, and start no more."""
+        """Halt the work on all slots, and start no more work."""
         for slot in self:
             slot.close()
 

@@ -71,7 +71,7 @@ class Survey:
             self._entry.wake()
 
     def report(self) -> None:
-        """Report the open drift now."""
+        """Report the open drift of the node to the control plane without waiting for the next survey."""
         # Before `start` there is no entry; `start` itself reports the drift.
         if self._description_entry is not None:
             self._description_entry.wake()
@@ -83,7 +83,7 @@ class Survey:
                 entry.cancel(timeout)
 
     def survey_host(self) -> None:
-        """Survey the host once. Raises `Halted`, and `OSError` if a report cannot be spooled."""
+        """Compare the host once with all slots' orders. Raises `Halted`, or `OSError` if a report is not spooled."""
         with host_snapshot():
             found = self._inspection.prepare(self._halt)
             due, unread = self._acceptance.due()

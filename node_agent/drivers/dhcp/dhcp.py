@@ -321,7 +321,7 @@ def _same(seen: ObservedLease | None, lease: ObservedLease) -> bool:
 
 
 def _without(lease: ObservedLease, content: str) -> str:
-    """Return the content of the lease file without the lines of a lease."""
+    """Return `content`, the text of dnsmasq's lease file, without the lines of this lease."""
     lines = content.splitlines(keepends=True)
     return "".join(line for line in lines if not _same(_lease(line, 0.0), lease))
 

@@ -45,7 +45,7 @@ def inodes_of(pid: int) -> frozenset[int]:
 
 
 def owner_of(inode: int) -> str:
-    """Describe the process that owns the socket."""
+    """Describe the process that has a socket with this inode open, for an error message."""
     for pid, words in own_processes():
         if inode in inodes_of(pid):
             return f"process {pid}, {Path(words[0]).name}"

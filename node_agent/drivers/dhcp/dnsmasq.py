@@ -139,7 +139,7 @@ class Dnsmasq:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Suspend the process inside the context. Raises `HostUnreadable`."""
+        """Suspend dnsmasq for the duration of the context. Raises `HostUnreadable`."""
         with self._lock:
             found = [each.pid for each in self.running()]
             try:
@@ -151,11 +151,11 @@ class Dnsmasq:
                     _continue(pid)
 
     def close(self) -> None:
-        """Stop monitoring the process, which continues to serve."""
+        """Stop monitoring dnsmasq, which continues to answer DHCP requests."""
         self._leaving.set()
 
     def stop(self) -> None:
-        """Stop monitoring the process and end it."""
+        """Stop monitoring dnsmasq, and end its process."""
         with self._lock:
             self.close()
             for each in self.running():

@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 
 def element(tag: str, *inside: ET.Element | str, **attributes: str) -> ET.Element:
-    """Return an element with these children and attributes; a string among `inside` is its text."""
+    """Return an XML element with these children and attributes; a string in `inside` is its text."""
     element = ET.Element(tag, attributes)
     for part in inside:
         if isinstance(part, str):

@@ -99,7 +99,7 @@ class LibvirtHypervisor:
             return self._deadlines.within(self._read_seconds, self._list)
 
     def start_listing_domains(self) -> "DomainListing":
-        """Start listing the domains without waiting for the result. Raises `HostUnreadable`."""
+        """Start to list the domains of libvirt, without waiting for the result. Raises `HostUnreadable`."""
         with _domains_unreadable():
             return DomainListing(self._deadlines.begin(self._read_seconds, self._list))
 
@@ -197,7 +197,7 @@ class DomainListing:
     call: Call[tuple[FoundDomain, ...]]
 
     def answer(self) -> tuple[FoundDomain, ...]:
-        """Wait for the listing. Raises `HostUnreadable`."""
+        """Wait for libvirt's list of domains and return it. Raises `HostUnreadable`."""
         with _domains_unreadable():
             return self.call.result()
 

@@ -53,7 +53,7 @@ class QemuProcesses:
 
 
 def continue_process(process: FoundProcess) -> None:
-    """Continue a stopped process. Has no effect if the process has exited or its pid was reused."""
+    """Continue a QEMU process that SIGSTOP stopped. Has no effect if the process exited or its pid was reused."""
     with _pinned(process) as handle:
         if handle is not None:
             signal.pidfd_send_signal(handle, signal.SIGCONT)
@@ -113,7 +113,7 @@ def _protocol(socket: Path) -> str:
 
 
 def _port(process: Path, socket: str) -> str:
-    """Describe the port that an internet socket is bound to; empty for other sockets."""
+    """Describe the port to which an internet socket of the QEMU process is bound; empty for other sockets."""
     for table in ("tcp", "udp", "tcp6", "udp6"):
         for fields in map(str.split, (process / "net" / table).read_text().splitlines()[1:]):
             if socket == f"socket:[{fields[9]}]":

@@ -54,5 +54,5 @@ def _networks(listed: str) -> Iterator[str]:
 
 
 def parsed(answer: str) -> Any:
-    """Return the result in the response to a QMP command."""
+    """Return the result in `answer`, the response of QEMU's monitor (QMP) to a command."""
     return json.loads(answer)["return"]

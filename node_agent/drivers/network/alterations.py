@@ -73,7 +73,7 @@ def describe_queueing(link: ListedLink, links: Links, offloads: Callable[[], boo
 
 
 def filters(link: ListedLink, qdisc: Qdisc) -> tuple[Filter, ...]:
-    """Return the filters that are attached to a discipline of a link. Raises `HostUnreadable`."""
+    """Return the traffic filters (tc) that are attached to a queueing discipline of a link. Raises `HostUnreadable`."""
     return look((queueing, link.number, qdisc), lambda: queueing.filters(link.number, qdisc))
 
 

@@ -42,7 +42,7 @@ def tracked(deadline: float) -> tuple[bytes, ...]:
 
 
 def connections_with(ip: Ipv4Address, among: Iterable[bytes]) -> Iterator[Tracked]:
-    """Decode the connections that have the address as any of their endpoints."""
+    """Decode those of the kernel's tracked connections that have the IPv4 address `ip` as one of their endpoints."""
     own = socket.inet_aton(ip)
     # The same four bytes may also occur by chance, for example in a mark or a counter.
     return (
@@ -63,7 +63,7 @@ def delete(originals: Iterable[bytes], deadline: float) -> None:
 
 
 def find(original: bytes, deadline: float) -> Connection | None:
-    """Return the connection with this original tuple. Raises `OSError`, `Refused`."""
+    """Return the tracked connection with the original tuple `original`. Raises `OSError`, `Refused`."""
     with connected(_NETLINK_NETFILTER, deadline) as netlink:
         found = netlink.get(_GET, _FAMILY + nested(_ORIGINAL, original), ignored_error=ENOENT)
     return next((_tracked(each).connection for each in ipv4_connections_in(found)), None)
@@ -82,7 +82,7 @@ def tcp_tuple(source: tuple[Ipv4Address, int], destination: tuple[Ipv4Address, i
 
 
 def ipv4_connections_in(messages: Iterable[Message]) -> Iterator[bytes]:
-    """Yield the IPv4 connections of these messages, undecoded."""
+    """Yield the encoded IPv4 connections in these netlink messages."""
     return (body for kind, body in messages if kind == _GET - 1 and body[0] == socket.AF_INET)
 
 

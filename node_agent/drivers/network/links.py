@@ -253,7 +253,7 @@ class NetlinkLinks:
             raise HostUnreadable(f"{operation}: {error}") from error
 
     def request(self, call: Callable[[IPRoute], object]) -> None:
-        """Run `call` with the netlink socket. Raises `NetlinkError`, `OSError`."""
+        """Call `call` with the shared netlink socket and return its result. Raises `NetlinkError`, `OSError`."""
         with self._netlink() as netlink:
             call(netlink)
 

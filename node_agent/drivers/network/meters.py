@@ -13,7 +13,7 @@ _BAND: Final = re.compile(r"type=(\w+) rate=(\d+)(?: burst_size=(\d+))?(?: prec_
 
 
 def meter_text(number: int, meter: Meter) -> str:
-    """Format a meter for `ovs-ofctl add-meter` and `mod-meter`."""
+    """Return an OpenFlow meter as the text that `ovs-ofctl add-meter` and `mod-meter` expect."""
     return f"meter={number},kbps,burst,band=type=drop,rate={meter.rate_kbps},burst_size={meter.burst_kbit}"
 
 

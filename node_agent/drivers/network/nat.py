@@ -56,7 +56,7 @@ class _Listed:
 
 
 class _Declared(NamedTuple):
-    """Chains and flags of this program's tables as the kernel lists them."""
+    """The chains and flags of the nftables tables of this program, as the kernel lists them."""
 
     chains: frozenset[Chain]
     flags: frozenset[str]
@@ -267,7 +267,7 @@ def _is_own(listed: Command) -> bool:
 
 
 def _other(listed: Command) -> str:
-    """Describe a set, a map, a counter, a flow table or another object."""
+    """Describe an object of a nftables table that is no rule or chain, such as a set, map or counter."""
     [(kind, fields)] = listed.items()
     return f"{kind} {fields['family']} {fields['name']}"
 

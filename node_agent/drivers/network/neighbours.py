@@ -54,7 +54,7 @@ def check_neighbour(ip: Ipv4Address, mac: MacAddress, bridge: str) -> None:
 
 
 def _route(netlink: Netlink, ip: Ipv4Address, source: Ipv4Address) -> str | None:
-    """Return the name of the outgoing link, or None if the route has none. Raises `Refused`."""
+    """Return the name of the link by which packets to `ip` leave, or None if their route has none. Raises `Refused`."""
     header = _ROUTE.pack(socket.AF_INET, 32, 32, 0, 0, 0, 0, 0, 0)
     ends = attribute(_DESTINATION, socket.inet_aton(ip)) + attribute(_SOURCE, socket.inet_aton(source))
     for kind, body in netlink.get(_GET_ROUTE, header + ends):
@@ -70,7 +70,7 @@ def _neighbour(netlink: Netlink, ip: Ipv4Address, number: int) -> Neighbour:
 
 
 def _found(netlink: Netlink, ip: Ipv4Address, number: int) -> tuple[int, bytes]:
-    """Return the state and the MAC address of the entry; 0 and empty bytes if there is no entry."""
+    """Return the state and MAC of the neighbour entry for `ip`; 0 and empty bytes if there is no entry."""
     request = _NEIGHBOUR.pack(socket.AF_INET, 0, 0, number, 0, 0, 0)
     for kind, body in netlink.listed(_GET_NEIGHBOUR, request):
         if (entry := _entry(kind, body, number)) is not None and entry[0] == ip:

@@ -27,7 +27,7 @@ Message = tuple[int, bytes]
 
 
 class Refused(Exception):
-    """The kernel refused the request."""
+    """The kernel refused a netlink request."""
 
 
 class Netlink:
@@ -96,17 +96,17 @@ def connected(protocol: int, deadline: float) -> Iterator[Netlink]:
 
 
 def framed(body: bytes, kind: int = 0, flags: int = 0) -> bytes:
-    """Encode a message with its header."""
+    """Encode a netlink message: a header with its type `kind` and `flags`, followed by `body`."""
     return _HEADER.pack(_HEADER.size + len(body), kind, flags, 0, 0) + body
 
 
 def unframed(message: bytes) -> bytes:
-    """Return the body of an encoded message."""
+    """Return the body of an encoded netlink message, without its header."""
     return message[_HEADER.size :]
 
 
 def messages_in(chunk: bytes) -> Iterator[Message]:
-    """Yield the messages of one received chunk."""
+    """Yield the netlink messages in the bytes that one `recv` returned."""
     return ((kind, body) for kind, _, body in _messages_in(chunk))
 
 
@@ -119,7 +119,7 @@ def _messages_in(chunk: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def attributes(body: bytes, begins: int = 0) -> dict[int, bytes]:
-    """Return the attributes of a body by type. The attributes begin at the offset `begins`."""
+    """Return the values of the netlink attributes in a message body, by attribute type, from the offset `begins` on."""
     return {kind: body[at + _ATTRIBUTE.size : at + length] for kind, at, length in _attributes(body, begins)}
 
 
@@ -136,7 +136,7 @@ def without(kinds: Collection[int], body: bytes, begins: int) -> bytes:
 
 
 def _attributes(body: bytes, at: int) -> Iterator[tuple[int, int, int]]:
-    """Yield type, offset and length of each attribute."""
+    """Yield the type, offset and length of each netlink attribute in `body`, from the offset `at` on."""
     while at < len(body):
         length, kind = _ATTRIBUTE.unpack_from(body, at)
         yield kind & _TYPE, at, length
