@@ -10,7 +10,7 @@ import httpx
 from tasks.agent_api import Enrolment, EnrolmentClaims, Renewal, RenewalClaims
 from tasks.catalogue import ANNOUNCED
 from tasks.signing import Signer, new_private_key
-from tests.servers.plane import RunningPlane
+from tests.servers.plane import TLS_CONTEXT, RunningPlane
 
 KEYS: Final[dict[str, Signer]] = {}
 """Key pair of each node, by the name of the node."""
@@ -63,7 +63,7 @@ def enrol(
     plane: RunningPlane, name: str, token: str, credential: str = CREDENTIAL, key: Signer | None = None
 ) -> httpx.Response:
     body = enrolment(name, token, credential, key).model_dump()
-    return httpx.post(f"{plane.url}/v1/agent/enroll", json=body, timeout=20)
+    return httpx.post(f"{plane.url}/v1/agent/enroll", json=body, timeout=20, verify=TLS_CONTEXT)
 
 
 def renewal(
@@ -90,12 +90,12 @@ def renewal(
 
 
 def renew(plane: RunningPlane, request: Renewal) -> httpx.Response:
-    return httpx.post(f"{plane.url}/v1/agent/sessions", json=request.model_dump(), timeout=20)
+    return httpx.post(f"{plane.url}/v1/agent/sessions", json=request.model_dump(), timeout=20, verify=TLS_CONTEXT)
 
 
 def as_node(plane: RunningPlane, name: str, credential: str = CREDENTIAL) -> httpx.Client:
     headers = {"Authorization": f"Bearer {name}:{credential}"}
-    return httpx.Client(base_url=f"{plane.url}/v1/agent", headers=headers, timeout=20)
+    return httpx.Client(base_url=f"{plane.url}/v1/agent", headers=headers, timeout=20, verify=TLS_CONTEXT)
 
 
 def survey(**changes: Any) -> dict[str, Any]:

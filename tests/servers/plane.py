@@ -34,7 +34,7 @@ from tests.servers.redis import server_folder
 from tests.waiting import until
 
 ADMIN_KEY = "sp_test-admin"
-_TLS_CONTEXT: Final = httpx.create_ssl_context()
+TLS_CONTEXT: Final = httpx.create_ssl_context()
 """The context of all clients. A client without one loads the trusted certificates again, which takes 20 ms."""
 
 
@@ -53,7 +53,7 @@ class RunningPlane:
             base_url=f"{self.url}/v1",
             headers={"Authorization": f"Bearer {ADMIN_KEY}", **headers},
             timeout=20,
-            verify=_TLS_CONTEXT,
+            verify=TLS_CONTEXT,
         )
 
     def rows(self, query: str, **values: object) -> list[tuple[Any, ...]]:
