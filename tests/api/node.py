@@ -90,7 +90,9 @@ def renewal(
 
 
 def renew(plane: RunningPlane, request: Renewal) -> httpx.Response:
-    return httpx.post(f"{plane.url}/v1/agent/sessions", json=request.model_dump(), timeout=20, verify=TLS_CONTEXT)
+    return httpx.post(
+        f"{plane.url}/v1/agent/sessions", json=request.model_dump(), timeout=20, verify=TLS_CONTEXT
+    )
 
 
 def as_node(plane: RunningPlane, name: str, credential: str = CREDENTIAL) -> httpx.Client:
