@@ -40,7 +40,7 @@ class CannotListen(Exception):
     """The API cannot listen on an address of the settings; the message has the address and the reason."""
 
     def __init__(self, address: str, error: OSError) -> None:
-        super().__init__(f"cannot listen on {address}: {error.strerror or error}")
+        super().__init__(f"{address}: {error.strerror or error}")
 
 
 def reduce_garbage_collection() -> None:

@@ -70,12 +70,14 @@ def retry(projection: str, stopped_at: frozenset[Position]) -> tuple[ProjectionR
 def _refuse_unless_stopped(projection: str, position: Position, stopped_at: frozenset[Position]) -> None:
     if position in stopped_at:
         return
-    where = ", ".join(map(str, sorted(stopped_at)))
-    state = f"stopped at position {where}" if stopped_at else "not stopped"
+    state = "not stopped"
+    if stopped_at:
+        where = ", ".join(map(str, sorted(stopped_at)))
+        state = f"stopped at position {where}, not at position {position}"
     raise Conflict(
         Objection(
             "not_stopped_at_position",
-            f"read model {projection} is {state}, not at position {position}; no event was skipped",
+            f"read model {projection} is {state}; no event was skipped",
             "/position",
         )
     )

@@ -32,7 +32,7 @@ Open drift that concerns one ingress withdraws its endpoint (`ingress.lost`) and
 Probes detect outages that no comparison detects. Each ready slice is probed every 5 s, and at once when the host reports
 a change, by a TCP SYN that never completes a connection: from the gateway's address to the readiness port, and, if that
 responds, at each ingress from the agent's own device (`sp-probe`) beside the uplink. `slice.unreachable` opens after 5 s without
-a response (11 s after the outage at the latest), or after the port was closed for 30 s; it ends with the next response. `found`
+a response (11 s after the outage at the latest), or after the port was closed for 30 s; it ends with the next response. `observed`
 names the first hop that fails:
 
 | hop | meaning |

@@ -41,7 +41,8 @@ The columns of `ledger.event`. Times are UTC; within `data` they are RFC 3339 te
 CLAIMS_HEAD: Final = """## Claims
 
 An event may take a **claim** on an object for its stream. The database refuses the claim to every other stream until the holder
-has freed it. `{subnet}` stands for the value of that field of the event.
+has freed it. `{subnet}` stands for the value of that field of the event. An ingress rule without a service has a whole public address,
+and its claim `port` is on `{rule.public_address}`.
 """
 
 PARTS_HEAD: Final = """## Parts of events

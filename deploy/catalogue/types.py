@@ -10,6 +10,7 @@ from typing import (
     Final,
     Literal,
     NewType,
+    Self,
     TypeGuard,
     TypeVar,
     Union,
@@ -139,8 +140,23 @@ def _leaves(annotation: Any) -> Iterator[Any]:
         yield annotation
 
 
+class _NumberField(int):
+    """A number that is formatted as the path of its field."""
+
+    path: str
+
+    def __new__(cls, path: str) -> Self:
+        number = super().__new__(cls, 0)
+        number.path = path
+        return number
+
+    def __format__(self, _spec: str) -> str:
+        return f"{{{self.path}}}"
+
+
 def pointing(struct: type[F], path: str = "") -> F:
-    """Return an instance in which each text is its own path in braces, such as `{network.subnet}`.
+    """Return an instance in which each text is its own path in braces, such as `{network.subnet}`, and so is each
+    number when it is formatted.
 
     A value computed from it shows which fields it depends on.
     """
@@ -155,7 +171,7 @@ def _pointing(annotation: Any, path: str) -> Any:
         return pointing(annotation, f"{path}.")
     values = {
         str: f"{{{path}}}",
-        int: 0,
+        int: _NumberField(path),
         bool: False,
         datetime: datetime(2000, 1, 1, tzinfo=UTC),
         UUID: UUID(int=0),

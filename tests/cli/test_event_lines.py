@@ -126,3 +126,12 @@ def test_history_diff_shows_each_change_with_local_date_time_and_zone(
     plane.script("GET /v1/history/slot/lab-a/0/changes", document(body))
     out = sliceplane("history", "diff", "slot", "lab-a/0").out
     assert "2026-01-01 22:04:05.678 XST  slot.released" in out
+
+
+def test_event_with_a_value_of_several_lines_is_printed_on_one_line(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    key = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA\n-----END PUBLIC KEY-----\n"
+    plane.script("GET /v1/events", page(event(1, "node.enrolled", public_key=key)))
+    [line] = sliceplane("events", "list").out.splitlines()
+    assert "public_key=-----BEGIN PUBLIC KEY----- MCowBQYDK2VwAyEA" in line

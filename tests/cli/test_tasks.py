@@ -114,6 +114,25 @@ def test_show_of_a_finished_task_prints_its_target_attempts_and_result(
         assert part in out
 
 
+def test_records_of_a_result_begin_with_their_kind_and_have_no_empty_fields(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
+    evidence = {"desired": "port 1000", "ingress_id": None, "kind": "port.absent", "observed": "no port"}
+    drift = {"aspect": "port", "evidence": [evidence], "steps": ["port.add"]}
+    result = {"drift": [drift], "kind": "drift.report"}
+    plane.script(f"GET /v1/tasks/{TASK}", document(task("done", result=result)))
+    lines = [" ".join(line.split()) for line in sliceplane("tasks", "show", TASK).out.splitlines()]
+    assert lines[-2:] == ["drift port port.add", "port.absent port 1000 no port"]
+
+
+def test_checks_of_a_result_begin_with_their_name(plane: ScriptedPlane, sliceplane: Run) -> None:
+    check = {"detail": "bridge br-slice", "name": "switch", "ok": True}
+    result = {"checks": [check], "kind": "node.verify"}
+    plane.script(f"GET /v1/tasks/{TASK}", document(task("done", result=result)))
+    last = sliceplane("tasks", "show", TASK).out.splitlines()[-1]
+    assert " ".join(last.split()) == "checks switch bridge br-slice ok"
+
+
 def test_create_of_a_task_waits_and_prints_each_step_once(plane: ScriptedPlane, sliceplane: Run) -> None:
     plane.script("POST /v1/tasks", document(task("due"), 202))
     plane.script(f"GET /v1/tasks/{TASK}", document(task()), document(task()), document(DONE))

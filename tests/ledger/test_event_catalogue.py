@@ -53,6 +53,13 @@ def test_catalogue_section_of_an_event_type_shows_its_version_fields_and_claims(
     assert "Frees the claim `slot` on `{slot_id}`." in section("slot.released", page().text())
 
 
+def test_claim_on_a_value_with_a_number_shows_the_field_of_the_number() -> None:
+    shown = section("ingress.reserved", page().text())
+
+    port = "{rule.service.protocol}/{rule.public_address}:{rule.service.public_port}"
+    assert f"Takes the claim `port` on `{port}`." in shown
+
+
 def test_catalogue_section_of_a_changed_event_type_shows_its_upcaster_and_the_written_version() -> None:
     catalog = {"slot.claimed": Shape(2, SlotClaimed, still_written=restore_place)}
     shown = section("slot.claimed", Page(catalog, {("slot.claimed", 1): rename_place}).text())

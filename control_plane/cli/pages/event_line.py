@@ -23,11 +23,11 @@ def line(event: Event, of: str = "") -> Text:
 
 
 def gist(event: Event, of: str = "") -> str:
-    """Return a short summary of an event's data. It does not depend on the event type, so it also works for new
-    types.
+    """Return a short summary of an event's data, on one line. It does not depend on the event type, so it also works
+    for new types.
     """
     shown = {name: value for name, value in event.data.items() if value not in (None, "", [], of)}
-    return " ".join(_parts(shown))
+    return " ".join(line for part in _parts(shown) for line in part.splitlines())
 
 
 def _parts(data: Mapping[str, object]) -> Iterator[str]:

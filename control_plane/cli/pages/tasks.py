@@ -1,6 +1,7 @@
 """Pages of node tasks: state, progress, result and reason of failure."""
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 from rich.console import RenderableType
@@ -10,6 +11,9 @@ from rich.text import Text
 from control_plane.cli.answers import Parked, Task
 from control_plane.cli.pages import words
 from control_plane.cli.pages.details import Row, page
+
+_SUBJECTS: Final = ("aspect", "kind", "name")
+"""Fields that state what a record is about; the API sorts all fields by their names."""
 
 
 def tasks(items: Iterable[Task]) -> RenderableType:
@@ -99,7 +103,19 @@ def _formatted(value: object) -> str:
 
 def _record(record: object) -> str:
     assert isinstance(record, dict), "all items of a list in the API have the same type"
-    return "  ".join(_part(each) for each in record.values() if each != [])
+    fields = sorted(record.items(), key=_rank)
+    return "  ".join(_part(value) for _, value in fields if value not in (None, []))
+
+
+def _rank(field: tuple[str, object]) -> int:
+    """Sort the subject of a record before its other fields, and records inside it, with lines of their own, last."""
+    match field:
+        case name, _ if name in _SUBJECTS:
+            return 0
+        case _, [dict(), *_]:
+            return 2
+        case _:
+            return 1
 
 
 def _part(value: object) -> str:

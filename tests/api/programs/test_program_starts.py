@@ -210,9 +210,8 @@ def test_api_on_an_address_in_use_names_the_address(
         "SLICEPLANE_SIGNING_KEY_FILE": str(ensure_signing_key(tmp_path / "key.pem")),
         "SLICEPLANE_LISTEN": taken_address,
     }
-    assert_one_error_line(
-        run_program("api", **settings), taken_address, "Address already in use", "SLICEPLANE_LISTEN"
-    )
+    message = f"The API cannot listen on {taken_address}: Address already in use"
+    assert_one_error_line(run_program("api", **settings), message, "SLICEPLANE_LISTEN")
 
 
 @pytest.mark.parametrize("program", ["api", "dispatcher"])
