@@ -3,8 +3,6 @@
 import gc
 import signal
 
-import pytest
-
 pytest_plugins = [
     "tests.plugins.durations",
     "tests.plugins.affected",
@@ -24,7 +22,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Make the garbage collector skip the modules and collected tests, and run less often: it used a tenth of the time."""
+    """Make the garbage collector skip modules and collected tests and run less often: it used a tenth of the time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)

@@ -59,6 +59,15 @@ class Site:
     def await_state(self, allocation: str, state: str, seconds: float = 40.0) -> None:
         until(lambda: self.show(allocation)["state"] == state, f"{allocation} is {state}", seconds)
 
+    def await_placeable(self, count: int, seconds: float = 40.0) -> None:
+        """Wait until new slices can be placed in `count` slots: a started agent first compares its orders."""
+
+        def placeable() -> int:
+            shown = self.plane.client().get("/slots").json()["items"]
+            return sum(slot["state"] == "free" and slot["blocked_by"] is None for slot in shown)
+
+        until(lambda: placeable() == count, f"{count} slots are placeable", seconds)
+
 
 def start_node(
     plane: RunningPlane,
@@ -111,7 +120,9 @@ def running_site(
         for index in (0, 1):
             assert client.post(f"/nodes/sim-a/slots/{index}/approve").status_code == 200
         until(lambda: client.get("/nodes/sim-a").json()["state"] == "enrolled", "the node is enrolled")
-        yield Site(plane, node)
+        made = Site(plane, node)
+        made.await_placeable(2)
+        yield made
     finally:
         node.agent.stop()
 

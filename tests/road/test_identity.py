@@ -102,9 +102,7 @@ def test_agent_on_an_older_disk_is_refused_and_changes_nothing_on_its_host(
     assert not (tmp_path / "older" / "host.json").exists(), "the agent with the older disk changed its host"
     site.node.agent.start()
     until(lambda: log_of(site.node.agent).count("agent_started") == 3, "the agent has restarted again")
-    until(
-        lambda: site.plane.client().get("/nodes/sim-a").json()["state"] == "enrolled", "the node is enrolled"
-    )
+    site.await_placeable(2)
     slice_ = site.create()
     site.await_state(slice_, "active")
 

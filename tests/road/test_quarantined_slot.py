@@ -79,6 +79,7 @@ def quarantined(running_plane: RunningPlane, tmp_path: Path) -> Iterator[Quarant
         site.node.agent.start()
         made = QuarantinedSite(site, allocation, slot)
         until(lambda: made.now()["state"] == "quarantined", "the slot is quarantined")
+        site.await_placeable(1)
         yield made
 
 
@@ -106,6 +107,7 @@ def test_quarantined_slot_becomes_free_once_a_later_inspection_finds_nothing(
     site.node.agent.start()
     site.await_state(quarantined.released, "released")
     assert quarantined.now()["state"] == "free"
+    site.await_placeable(2)
     both = site.create(slot_count=2)
     site.await_state(both, "active")
 
@@ -118,5 +120,6 @@ def test_quarantined_slot_becomes_free_by_a_force_release(quarantined: Quarantin
     )
     assert (response.status_code, response.json()["state"]) == (200, "free")
     assert site.show(quarantined.released)["state"] == "released"
+    site.await_placeable(2)
     both = site.create(slot_count=2)
     site.await_state(both, "active")
