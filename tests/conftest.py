@@ -4,6 +4,7 @@ import gc
 import signal
 
 pytest_plugins = [
+    "tests.plugins.distribution",
     "tests.plugins.durations",
     "tests.plugins.affected",
     "tests.plugins.random_order",

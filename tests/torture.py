@@ -19,16 +19,16 @@ from tests.plugins.tally import PATHS
 
 PROMISES: Final = {
     "P1": (
-        "tests/faults/test_killed_at_failpoints.py",
-        "tests/faults/test_killed_neighbours.py",
+        "tests/faults/simulated/test_killed_at_failpoints.py",
+        "tests/faults/simulated/test_killed_neighbours.py",
         "tests/agent/program/test_process.py",
     ),
-    "P2": ("tests/faults/test_killed_programs.py",),
-    "P3": ("tests/faults/test_killed_programs.py",),
-    "P4": ("tests/faults/test_bad_links.py", "tests/faults/test_bad_connections.py"),
+    "P2": ("tests/faults/lab/test_killed_programs.py",),
+    "P3": ("tests/faults/lab/test_killed_programs.py",),
+    "P4": ("tests/faults/lab/test_bad_links.py", "tests/faults/test_bad_connections.py"),
     "P5": ("tests/agent/slots/test_duplicates.py", "tests/agent/slots/test_payloads.py"),
-    "P6": ("tests/faults/test_redis_lost.py", "tests/faults/test_bad_connections.py"),
-    "P7": ("tests/faults/test_redelivery.py", "tests/queue/test_recovery.py"),
+    "P6": ("tests/faults/simulated/test_redis_lost.py", "tests/faults/test_bad_connections.py"),
+    "P7": ("tests/faults/simulated/test_redelivery.py", "tests/queue/test_recovery.py"),
     "P8": ("tests/faults/test_clocks.py",),
     "P9": ("tests/road/test_identity.py",),
     "P11": ("tests/ledger/test_no_event_is_skipped.py",),

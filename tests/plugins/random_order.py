@@ -1,6 +1,6 @@
 """`./dev test --random-order [SEED]`: run the files in random order, and the tests of each file in random order.
 
-Tests of a file stay together, and pytest then groups those with the same parameter of a shared fixture: each server and
+Tests of a file, or of a folder with a shared system, stay together, and pytest then groups those with the same parameter of a shared fixture: each server and
 lab starts as often as in the usual order. The same seed repeats the order of the same tests.
 """
 
@@ -9,6 +9,8 @@ from collections import defaultdict
 from typing import Any, Final
 
 import pytest
+
+from tests.plugins.distribution import group_of
 
 _SEED: Final = "random_order"
 
@@ -56,11 +58,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if seed is None:
         return
     chance = random.Random(seed)
-    files: dict[str, list[pytest.Item]] = defaultdict(list)
+    groups: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        files[item.nodeid.partition("::")[0]].append(item)
-    names = sorted(files)
+        groups[group_of(item.nodeid, config.rootpath)].append(item)
+    names = sorted(groups)
     chance.shuffle(names)
     for name in names:
-        chance.shuffle(files[name])
-    items[:] = [item for name in names for item in files[name]]
+        chance.shuffle(groups[name])
+    items[:] = [item for name in names for item in groups[name]]

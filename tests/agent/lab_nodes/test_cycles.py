@@ -7,7 +7,7 @@ snapshot could come after another survey and would hide a proof that was too ear
 node itself may disappear later.
 
 One kind is not compared, "redis key": the dispatcher requeues the messages that a killed agent had in flight, and
-there is no dispatcher here. `tests/faults/test_killed_programs.py` compares it too.
+there is no dispatcher here. `tests/faults/lab/test_killed_programs.py` compares it too.
 """
 
 import random

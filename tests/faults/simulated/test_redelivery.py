@@ -15,7 +15,7 @@ from node_agent.transport.broker.node_broker import POISON_AFTER
 from tasks.scripts import WORKER_TIMEOUT
 from tasks.workflows import Operating
 from tests import matrix
-from tests.faults.system import NODE, System, running_system
+from tests.faults.system import NODE, System
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -25,20 +25,14 @@ INSIDE: Final = ("queue.fetched", ENDED)
 """Failpoints at which the agent has the task in flight and has not reported its end."""
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[System]:
-    with running_system() as system:
-        yield system
-
-
 @pytest.fixture
-def system(running: System) -> Iterator[System]:
-    """A system with no task in flight; at the end every program runs without failpoints."""
-    until(running.is_settled, "the node is settled")
-    until(lambda: running.tasks_in_flight() == 0, "no task is in flight")
-    yield running
-    running.disarm()
-    running.node.agent.ensure()
+def system(system: System) -> Iterator[System]:
+    """The shared system with no task in flight; at the end every program runs without failpoints."""
+    until(system.is_settled, "the node is settled")
+    until(lambda: system.tasks_in_flight() == 0, "no task is in flight")
+    yield system
+    system.disarm()
+    system.node.agent.ensure()
 
 
 def queued_task(system: System) -> str:

@@ -1,4 +1,4 @@
-"""A running Sliceplane with real lab nodes for the faults of a module; each test releases its slices."""
+"""A running Sliceplane with real lab nodes, which all tests of this folder share; each test releases its slices."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from tests.faults.embedded import running_lab
 from tests.faults.programs import Lab
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def lab() -> Iterator[Lab]:
     with running_lab() as running:
         yield running

@@ -5,25 +5,17 @@ by the run's seed, `./dev torture --only P1` takes all. Machine starts are count
 not by the programs that cause them.
 """
 
-from collections.abc import Iterator
-
 import pytest
 
 from tasks.workflows import FAILPOINTS
 from tests import matrix
 from tests.faults import situations
 from tests.faults.situations import Case, Load
-from tests.faults.system import System, running_system
+from tests.faults.system import System
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 CASES = situations.cases()
-
-
-@pytest.fixture(scope="module")
-def system() -> Iterator[System]:
-    with running_system() as running:
-        yield running
 
 
 def bring_agent_to(system: System, case: Case, load: Load) -> None:
@@ -56,7 +48,7 @@ def bring_control_plane_to(system: System, case: Case, load: Load) -> None:
     system.node.agent.ensure()
 
 
-@matrix.cases("P1", CASES, few=6)
+@matrix.cases("P1", CASES, few=3)
 def test_work_continues_without_repetition_after_a_program_is_killed_at_a_failpoint(
     system: System, case: Case
 ) -> None:

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Final, get_args
 
 import pytest
@@ -15,7 +14,7 @@ from tasks.scripts import WORKER_TIMEOUT, QueueKeys
 from tasks.workflows import Commanding, Joining, Requeueing, Withdrawing
 from tests import matrix
 from tests.checks.files import ROOT
-from tests.faults.system import CONVERGED_SECONDS, System, running_system
+from tests.faults.system import CONVERGED_SECONDS, System
 from tests.queue.requeueing_worker import ORDERS
 from tests.waiting import until
 
@@ -23,12 +22,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 JOINING: Final = get_args(Joining)
 WITHDRAWING: Final = get_args(Withdrawing)
 EXPIRING: Final = get_args(Commanding)
-
-
-@pytest.fixture(scope="module")
-def system() -> Iterator[System]:
-    with running_system() as running:
-        yield running
 
 
 @matrix.cases("P1", JOINING, few=1)

@@ -19,7 +19,7 @@ import redis
 from tasks.scripts import ALL_SCRIPTS
 from tests import matrix
 from tests.faults.processes import signal_all
-from tests.faults.system import CONVERGED_SECONDS, NODE, System, running_system
+from tests.faults.system import CONVERGED_SECONDS, NODE, System
 from tests.waiting import last, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -102,12 +102,6 @@ class Case:
 
 MOMENTS: Final[tuple[Moment, ...]] = ("waiting", "held", "idle")
 EVERY: Final = [Case(*each) for each in itertools.product(FAULTS, MOMENTS)]
-
-
-@pytest.fixture(scope="module")
-def system() -> Iterator[System]:
-    with running_system() as running:
-        yield running
 
 
 def begin(system: System, moment: Moment) -> list[str]:

@@ -1,0 +1,13 @@
+"""A running Sliceplane with a simulated node, which all tests of this folder share; each test releases its slices."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.system import System, running_system
+
+
+@pytest.fixture(scope="package")
+def system() -> Iterator[System]:
+    with running_system() as running:
+        yield running

@@ -1,0 +1,43 @@
+"""Distribute the tests of `--dist loadfile`: all tests of a file run in one worker, because they share servers. All
+tests of a folder with fixtures of the scope `package` run in one worker too, because they share a complete system.
+"""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> "FolderScheduling | None":
+    """Return the scheduler for `--dist loadfile`. For other values of this option, xdist chooses it."""
+    return FolderScheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+class FolderScheduling(LoadFileScheduling):
+    """Assign files to workers, and complete folders where their tests share a system."""
+
+    def schedule(self) -> None:
+        """Assign the tests. Folders come before files, because they take the longest."""
+        super().schedule()
+        for folder in [each for each in self.workqueue if not each.endswith(".py")]:
+            self.workqueue.move_to_end(folder, last=False)
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid, self.config.rootpath)
+
+
+def group_of(test: str, root: Path) -> str:
+    """Return the file of a test, or its folder if the tests of that folder share a system."""
+    path = test.partition("::")[0]
+    folder = path.rpartition("/")[0]
+    return folder if _shares_system(root / folder) else path
+
+
+@cache
+def _shares_system(folder: Path) -> bool:
+    """Return whether the folder's `conftest.py` has a fixture of the scope `package`."""
+    conftest = folder / "conftest.py"
+    return conftest.exists() and 'scope="package"' in conftest.read_text()
