@@ -28,6 +28,7 @@ from deploy.embedded.postgres_cluster import (
     ensure_cluster,
     find_programs,
     private_folder,
+    scram_verifier,
     server_environment,
     server_user,
 )
@@ -171,11 +172,12 @@ class PostgresServer:
                 return  # a standby has the roles and databases of its primary
             if conn.execute("select 1 from pg_roles where rolname = %s", [APP_ROLE]).fetchone() is None:
                 conn.execute(sql.SQL("create role {} login").format(sql.Identifier(APP_ROLE)))
-            conn.execute(
-                sql.SQL("alter role {} password {}").format(
-                    sql.Identifier(APP_ROLE), sql.Literal(self._known_passwords.app)
+            for role, password in (("postgres", self._known_passwords.admin), (APP_ROLE, self.app_password)):
+                conn.execute(
+                    sql.SQL("alter role {} password {}").format(
+                        sql.Identifier(role), sql.Literal(scram_verifier(password))
+                    )
                 )
-            )
             if conn.execute("select 1 from pg_database where datname = %s", [DATABASE]).fetchone() is None:
                 conn.execute(
                     sql.SQL("create database {} template template0").format(sql.Identifier(DATABASE))
