@@ -99,7 +99,7 @@ def _sentences(unfit: BaseExceptionGroup[UnfitServer]) -> list[str]:
 def _command(words: list[str]) -> int:
     match words:
         case [program] if program in [*Program]:
-            return uvloop.run(_run(_entry(Program(program))))
+            return uvloop.run(_run(Program(program)))
         case ["migrate"]:
             migrate(read_migration_settings().migrate_url.get_secret_value())
             print("The database is migrated to the schema of this release.")
@@ -147,12 +147,13 @@ def _entry(program: Program) -> Callable[[Plane], Awaitable[None]]:
     assert_never(program)
 
 
-async def _run(program: Callable[[Plane], Awaitable[None]]) -> int:
+async def _run(program: Program) -> int:
     settings = read_settings()
+    entry = _entry(program)
     configure_logs(settings.log)
     reduce_garbage_collection()
     async with plane(settings) as made:
-        running = asyncio.ensure_future(program(made))
+        running = asyncio.ensure_future(entry(made))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, running.cancel)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import structlog
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi_offline import FastAPIOffline
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -44,6 +44,28 @@ DESCRIPTION = (
     " the past."
 )
 
+# Made once per process: FastAPI would repeat the analysis of all routes for each application that includes routers.
+_ROUTES = APIRouter(dependencies=[Depends(storable), Depends(known_parameters)])
+for _router in (
+    allocations.router,
+    timelines.router,
+    nodes.router,
+    drift.router,
+    ingress.router,
+    projections.router,
+    tasks.router,
+    parked.router,
+    paths.router,
+    events.router,
+    history.router,
+    agent.router,
+    heartbeats.router,
+    desired_state.router,
+    progress.router,
+    status.router,
+):
+    _ROUTES.include_router(_router)
+
 
 def create_app(plane: Plane, feed: Feed, keys: OrderKeys) -> FastAPI:
     """Create the HTTP application on the connections of one process."""
@@ -53,7 +75,6 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys) -> FastAPI:
         title="Sliceplane",
         version="0.1.0",
         description=DESCRIPTION,
-        dependencies=[Depends(storable), Depends(known_parameters)],
     )
     app.state.plane, app.state.feed, app.state.keys = plane, feed, keys
     app.state.hub = progress.Hub(plane.redis)
@@ -65,25 +86,7 @@ def create_app(plane: Plane, feed: Feed, keys: OrderKeys) -> FastAPI:
     app.add_middleware(Bounded)
     app.add_middleware(HeadAsGet)
     app.add_middleware(_RequestId)
-    for router in (
-        allocations.router,
-        timelines.router,
-        nodes.router,
-        drift.router,
-        ingress.router,
-        projections.router,
-        tasks.router,
-        parked.router,
-        paths.router,
-        events.router,
-        history.router,
-        agent.router,
-        heartbeats.router,
-        desired_state.router,
-        progress.router,
-        status.router,
-    ):
-        app.include_router(router)
+    app.router.routes.extend(_ROUTES.routes)
     app.openapi = _openapi_of(app)  # type: ignore[method-assign]  # FastAPI documents this way to extend its document
     return app
 

@@ -3,8 +3,9 @@
 import os
 import socket
 import subprocess
+import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -13,6 +14,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from control_plane.__main__ import main
 from control_plane.programs import SERVER, Program
 from control_plane.schema import admin_engine
 from deploy.checks.migrations import differences
@@ -29,6 +31,8 @@ UNREACHABLE_SERVERS: Final = {
     "SLICEPLANE_REDIS_URL": f"redis://app:{SECRET}@127.0.0.1:1",
 }
 
+Main = Callable[..., subprocess.CompletedProcess[str]]
+
 
 def run_program(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """Run a program to its end, with these SLICEPLANE settings only."""
@@ -44,6 +48,23 @@ def run_program(*arguments: str, **settings: str) -> subprocess.CompletedProcess
     )
 
 
+@pytest.fixture
+def main_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Main:
+    """Return a function that runs the program's `main` in this process, for refusals before any work begins."""
+
+    def run(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        for name in [each for each in os.environ if each.startswith("SLICEPLANE_")]:
+            monkeypatch.delenv(name)
+        for name, value in settings.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", [SERVER, *arguments])
+        status = main()
+        printed = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, status, printed.out, printed.err)
+
+    return run
+
+
 def assert_one_error_line(run: subprocess.CompletedProcess[str], *parts: str) -> None:
     """Assert that the program failed with one line that contains all these parts and no secret."""
     assert (run.returncode, run.stdout) == (1, "")
@@ -57,8 +78,8 @@ def database_url(database: Database) -> str:
 
 
 @pytest.mark.parametrize("words", [("--help",), ("migrate", "--help")])
-def test_help_is_printed_with_every_program(words: tuple[str, ...]) -> None:
-    run = run_program(*words)
+def test_help_is_printed_with_every_program(main_of: Main, words: tuple[str, ...]) -> None:
+    run = main_of(*words)
     assert (run.returncode, run.stderr) == (0, "")
     assert [
         each
@@ -77,8 +98,8 @@ def test_version_option_prints_the_project_version() -> None:
 @pytest.mark.parametrize(
     "words", [(), ("nonsense",), ("api", "twice"), ("issue-key",), ("issue-key", "--nonsense")]
 )
-def test_wrong_usage_is_refused_with_the_place_of_the_help(words: tuple[str, ...]) -> None:
-    run = run_program(*words)
+def test_wrong_usage_is_refused_with_the_place_of_the_help(main_of: Main, words: tuple[str, ...]) -> None:
+    run = main_of(*words)
     assert (run.returncode, run.stdout) == (2, "")
     [line] = run.stderr.splitlines()
     assert "(see sliceplane-server --help)" in line
@@ -93,19 +114,21 @@ def test_program_without_settings_names_those_that_are_required(program: str) ->
     )
 
 
-def test_unknown_command_lists_the_commands() -> None:
-    assert "choose one of api, dispatcher, projector, migrate, issue-key" in run_program("nonsense").stderr
+def test_unknown_command_lists_the_commands(main_of: Main) -> None:
+    assert "choose one of api, dispatcher, projector, migrate, issue-key" in main_of("nonsense").stderr
 
 
-def test_migrate_without_a_database_url_names_the_setting_in_one_sentence() -> None:
+def test_migrate_without_a_database_url_names_the_setting_in_one_sentence(main_of: Main) -> None:
     assert_one_error_line(
-        run_program("migrate"), "SLICEPLANE_MIGRATE_URL: not set. Correct the environment variables"
+        main_of("migrate"), "SLICEPLANE_MIGRATE_URL: not set. Correct the environment variables"
     )
 
 
 @pytest.mark.parametrize("url", [SECRET, "", f"mysql://app:{SECRET}@127.0.0.1/ledger"])
-def test_migrate_with_an_unusable_database_url_states_the_form_without_the_secret(url: str) -> None:
-    run = run_program("migrate", SLICEPLANE_MIGRATE_URL=url)
+def test_migrate_with_an_unusable_database_url_states_the_form_without_the_secret(
+    main_of: Main, url: str
+) -> None:
+    run = main_of("migrate", SLICEPLANE_MIGRATE_URL=url)
     assert_one_error_line(run, "SLICEPLANE_MIGRATE_URL: must be a URL of the form postgresql://")
 
 
@@ -160,9 +183,9 @@ def test_program_without_a_database_names_its_address_and_gives_advice(words: tu
         ("SLICEPLANE_QUEUE_PORT", "none"),
     ],
 )
-def test_invalid_setting_is_named_without_its_secret_value(name: str, value: str) -> None:
+def test_invalid_setting_is_named_without_its_secret_value(main_of: Main, name: str, value: str) -> None:
     assert_one_error_line(
-        run_program("api", **{**UNREACHABLE_SERVERS, name: value}),
+        main_of("api", **{**UNREACHABLE_SERVERS, name: value}),
         f"{name}: ",
         "Correct the environment variables",
     )

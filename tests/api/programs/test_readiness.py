@@ -21,14 +21,14 @@ from deploy.embedded.children import Child, installed_program
 from deploy.embedded.postgres import PostgresServer
 from tests.api.api_process import api_process
 from tests.api.node import admit, allocate, batch, register_node, survey
-from tests.servers.plane import ADMIN_KEY, RunningPlane, settings_for
+from tests.servers.plane import ADMIN_KEY, TLS_CONTEXT, RunningPlane, settings_for
 from tests.servers.postgres import cloned
 from tests.waiting import until
 
 
 def readiness(plane: RunningPlane, check: str = "") -> tuple[int, dict[str, dict[str, Any]]]:
     """Return the status code of `/readyz`, and each check by its name."""
-    answer = httpx.get(f"{plane.url}/readyz{check}", timeout=20)
+    answer = httpx.get(f"{plane.url}/readyz{check}", timeout=20, verify=TLS_CONTEXT)
     assert (answer.json()["status"] == "ready") is (answer.status_code == 200)
     return answer.status_code, {each["name"]: each for each in answer.json()["checks"]}
 
