@@ -109,6 +109,14 @@ class AdviceView(BaseModel):
     message: str
 
 
+class StoppedReplayView(BaseModel):
+    """The read model and the event at which the replay of a verification stopped, and the error."""
+
+    projection: str
+    position: int
+    error: str
+
+
 class VerificationView(BaseModel):
     """A verification. `state`: asked, running, equal, different, or stopped (an event cannot be replayed: see
     `stopped`).
@@ -125,7 +133,7 @@ class VerificationView(BaseModel):
     ended_at: datetime | None
     differences: list[DifferenceView]
     advice: AdviceView | None
-    stopped: dict[str, Any] | None
+    stopped: StoppedReplayView | None
 
 
 _KEEP_EVIDENCE: Final = AdviceView(
@@ -230,7 +238,7 @@ def _verification(row: RowMapping) -> VerificationView:
         },
         differences=differences,
         advice=_advice(differences),
-        stopped=found[0] if stopped else None,
+        stopped=StoppedReplayView(**found[0]) if stopped else None,
     )
 
 

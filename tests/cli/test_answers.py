@@ -1,0 +1,122 @@
+"""The command line reads the responses that the API sends: same fields, and null wherever the API may send null."""
+
+from collections.abc import Iterator, Mapping
+from types import UnionType
+from typing import Any, Final, Union, get_args, get_origin
+
+import msgspec
+import pytest
+from pydantic import BaseModel
+
+from control_plane.api.requests import problems
+from control_plane.api.routes import history, nodes, paths, projections, status
+from control_plane.api.views import allocation_views, history_subjects, task_views, views
+from control_plane.cli import answers, history_answers, projection_answers
+from control_plane.cli.answers import Answer
+
+RESPONSES: Final[Mapping[type[Answer], type[BaseModel]]] = {
+    answers.Allocation: allocation_views.AllocationView,
+    answers.Drift: views.DriftView,
+    answers.Event: views.EventView,
+    answers.Node: views.NodeDetail,
+    answers.Parked: task_views.ParkedView,
+    answers.Problem: problems.Problem,
+    answers.ReachPath: paths.PathView,
+    answers.RegisteredNode: nodes.RegisteredNode,
+    answers.Sku: nodes.SkuView,
+    answers.Slot: views.SlotView,
+    answers.Status: status.StatusView,
+    answers.Step: task_views.ProgressView,
+    answers.Task: task_views.TaskView,
+    history_answers.Changes: history.ChangesView,
+    history_answers.History: history.HistoryView,
+    history_answers.Holders: history_subjects.HoldersView,
+    projection_answers.Projection: projections.ProjectionView,
+    projection_answers.Verification: projections.VerificationView,
+}
+"""What a command reads, and what the API sends. The parts of both are compared too."""
+ONLY_AS_JSON: Final[Mapping[type[BaseModel], set[str]]] = {
+    allocation_views.AllocationView: {"replace_on_failure"},
+    allocation_views.AllocatedSlot: {"slot_index"},
+    history.ChangesView: {"after"},
+    history.PlaceView: {"cursor"},
+    history.ChangeView: {"correlation_id", "observed_at", "stream"},
+    history_subjects.Tenant: {"sku"},
+    problems.Problem: {"type"},
+    projections.VerificationView: {"requested_by", "requested_at", "ended_at"},
+    views.EventView: {"causation_id", "correlation_id", "epoch", "id", "observed_at", "trace_context"},
+}
+"""Fields that the command line shows only with `--json`."""
+FROM_ANOTHER_RESPONSE: Final[Mapping[type[Answer], set[str]]] = {answers.Step: {"slot_id", "task_id"}}
+"""Fields of an answer that the watch of all progress sends, and the task does not."""
+
+
+def parts(kind: Any) -> Iterator[Any]:
+    """Yield the types that a type consists of: the members of a union, the items of a list, the values of a mapping."""
+    if get_origin(kind) in (None, Union, UnionType) and not get_args(kind):
+        yield kind
+    for part in get_args(kind):
+        yield from parts(part)
+
+
+def compared(answer: type[Answer], view: type[BaseModel]) -> dict[type[Answer], type[BaseModel]]:
+    """Return this pair and the pairs of their parts."""
+    found = {answer: view}
+    for field in msgspec.structs.fields(answer):
+        sent = sent_fields(view).get(field.encode_name)
+        read = [each for each in parts(field.type) if isinstance(each, type) and issubclass(each, Answer)]
+        shown = [each for each in parts(sent) if isinstance(each, type) and issubclass(each, BaseModel)]
+        for pair in zip(read, shown, strict=False):
+            found |= compared(*pair)
+    return found
+
+
+def sent_fields(view: type[BaseModel]) -> dict[str, Any]:
+    """Return the types of a response's fields by their names in JSON."""
+    return {field.serialization_alias or name: field.annotation for name, field in view.model_fields.items()}
+
+
+def fields_of(answer: type[Answer]) -> list[msgspec.structs.FieldInfo]:
+    elsewhere = FROM_ANOTHER_RESPONSE.get(answer, set())
+    return [field for field in msgspec.structs.fields(answer) if field.encode_name not in elsewhere]
+
+
+def name_of(kind: type) -> str:
+    return kind.__name__
+
+
+PAIRS: Final = {a: v for pair in RESPONSES.items() for a, v in compared(*pair).items()}
+
+
+@pytest.mark.parametrize(("answer", "view"), PAIRS.items(), ids=name_of)
+def test_command_line_reads_every_field_of_a_response(answer: type[Answer], view: type[BaseModel]) -> None:
+    shown = sent_fields(view).keys() - ONLY_AS_JSON.get(view, set())
+    assert {field.encode_name for field in fields_of(answer)} == shown
+
+
+@pytest.mark.parametrize(("answer", "view"), PAIRS.items(), ids=name_of)
+def test_field_that_may_be_null_in_a_response_may_be_null_in_the_command_line(
+    answer: type[Answer], view: type[BaseModel]
+) -> None:
+    sent = sent_fields(view)
+    refused = [
+        field.encode_name
+        for field in fields_of(answer)
+        if type(None) in parts(sent[field.encode_name]) and not accepts_null(field.type)
+    ]
+    assert refused == []
+
+
+def accepts_null(kind: Any) -> bool:
+    return kind is msgspec.Raw or type(None) in parts(kind) or Any in parts(kind)
+
+
+def test_every_answer_of_the_command_line_is_compared() -> None:
+    every = set(subclasses(Answer)) - {answers.Page}
+    assert every == PAIRS.keys()
+
+
+def subclasses(kind: type[Answer]) -> Iterator[type[Answer]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from subclasses(each)
