@@ -51,8 +51,11 @@ class FleetSite:
 
     def clients(self) -> list[httpx.AsyncClient]:
         """Return one HTTP client with an admin key for each API."""
-        headers = {"Authorization": f"Bearer {KEY}"}
-        return [httpx.AsyncClient(base_url=f"{url}/v1", headers=headers, timeout=60) for url in self.apis]
+        headers, trusted = {"Authorization": f"Bearer {KEY}"}, httpx.create_ssl_context()
+        return [
+            httpx.AsyncClient(base_url=f"{url}/v1", headers=headers, timeout=60, verify=trusted)
+            for url in self.apis
+        ]
 
     @asynccontextmanager
     async def database(self) -> AsyncIterator[AsyncConnection]:
@@ -155,12 +158,12 @@ async def _issue_key(postgres: PostgresServer, redis: RedisServer) -> None:
 
 
 def _await_answers(made: FleetSite) -> None:
-    deadline = time.monotonic() + READY_SECONDS
+    deadline, trusted = time.monotonic() + READY_SECONDS, httpx.create_ssl_context()
     for url in made.apis:
         while True:
             made.check_programs_run()
             try:
-                httpx.get(f"{url}/readyz/postgres", timeout=2).raise_for_status()
+                httpx.get(f"{url}/readyz/postgres", timeout=2, verify=trusted).raise_for_status()
                 break
             except httpx.TransportError:
                 if time.monotonic() > deadline:
