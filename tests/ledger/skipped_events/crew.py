@@ -6,20 +6,20 @@ terminated its idle session.
 """
 
 import asyncio
+import multiprocessing
+import os
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import psycopg
 
-from tests.checks.files import ROOT
+from tests.ledger.skipped_events import writer
 from tests.ledger.skipped_events.journal import Account
 from tests.ledger.skipped_events.writer import Instructions
 from tests.servers.postgres import Database
@@ -29,6 +29,7 @@ PAUSE: Final = 0.02
 FAULTS: Final = ("terminate", "kill", "kill_during_append", "stop", "stop_during_append")
 POSITIONS_WHILE_STOPPED: Final = 100
 """Number of positions that the other writers draw while one writer is stopped."""
+_END_SECONDS: Final = 30
 
 
 class Crew:
@@ -38,7 +39,10 @@ class Crew:
         self.injected: Counter[str] = Counter()
         self.rng = random.Random(seed)
         self._database, self._folder = database, folder
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        # A copy of a process that has imported the writer starts in milliseconds.
+        self._processes = multiprocessing.get_context("forkserver")
+        self._processes.set_forkserver_preload([writer.__name__])
+        self._running: dict[str, ForkServerProcess] = {}
         self._journals: dict[str, list[Path]] = {}
         self._faults = {
             "terminate": self._terminate,
@@ -65,7 +69,7 @@ class Crew:
         """Let the writers finish and return what their journals record. Raises `AssertionError` if a writer failed."""
         (self._folder / "enough").touch()
         for name, process in self._running.items():
-            ended = await asyncio.to_thread(process.wait, 30)
+            ended = await _ended(process)
             assert ended == 0, f"{name} ended with exit status {ended}"
         account = Account()
         for journals in self._journals.values():
@@ -76,7 +80,7 @@ class Crew:
     def abandon(self) -> None:
         for process in self._running.values():
             process.kill()
-            process.wait()
+            process.join()
 
     def _start(self, name: str) -> None:
         journal = self._folder / f"{name}.{len(self._journals.setdefault(name, []))}"
@@ -89,13 +93,8 @@ class Crew:
             str(journal),
             str(self._folder / "enough"),
         )
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.ledger.skipped_events.writer"], cwd=ROOT, stdin=subprocess.PIPE
-        )
-        self._running[name] = process
-        assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(instructions))
-        process.stdin.close()
+        self._running[name] = self._processes.Process(target=writer.run, args=(instructions,))
+        self._running[name].start()
 
     async def _terminate(self, name: str) -> None:
         end = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = %s"
@@ -108,8 +107,8 @@ class Crew:
         await self._signal_and_replace(name, signal.SIGUSR1)
 
     async def _signal_and_replace(self, name: str, number: signal.Signals) -> None:
-        self._running[name].send_signal(number)
-        assert await asyncio.to_thread(self._running[name].wait, 30) == -signal.SIGKILL
+        self._send(name, number)
+        assert await _ended(self._running[name]) == -signal.SIGKILL
         self._start(name)
 
     async def _stop(self, name: str) -> None:
@@ -123,7 +122,7 @@ class Crew:
         drawn = await self._drawn()
         while await self._drawn() < drawn + POSITIONS_WHILE_STOPPED:
             await asyncio.sleep(0.005)
-        self._running[name].send_signal(signal.SIGCONT)
+        self._send(name, signal.SIGCONT)
 
     async def _stop_until_timeout(self, name: str) -> None:
         """Stop a writer while it holds the fence, and continue it after the server has ended its session."""
@@ -131,14 +130,17 @@ class Crew:
         own_sessions = "select count(*) from pg_stat_activity where application_name = %s"
         while await self._query(own_sessions, name):
             await asyncio.sleep(0.05)
-        self._running[name].send_signal(signal.SIGCONT)
+        self._send(name, signal.SIGCONT)
 
     async def _stopped(self, name: str, number: signal.Signals) -> None:
         process = self._running[name]
-        process.send_signal(number)
-        while process.poll() is None and _state(process.pid) != "T":
+        self._send(name, number)
+        while process.exitcode is None and _state(_pid(process)) != "T":
             await asyncio.sleep(0.005)
-        assert process.returncode is None, f"{name} ended instead of stopping"
+        assert process.exitcode is None, f"{name} ended instead of stopping"
+
+    def _send(self, name: str, number: signal.Signals) -> None:
+        os.kill(_pid(self._running[name]), number)
 
     async def _drawn(self) -> int:
         return await self._query("select last_value from ledger.position_seq")
@@ -159,6 +161,17 @@ def crew(database: Database, folder: Path, seed: int) -> Iterator[Crew]:
         yield made
     finally:
         made.abandon()
+
+
+async def _ended(process: ForkServerProcess) -> int | None:
+    """Wait until the process has ended, and return its exit status; None if it runs for too long."""
+    await asyncio.to_thread(process.join, _END_SECONDS)
+    return process.exitcode
+
+
+def _pid(process: ForkServerProcess) -> int:
+    assert process.pid is not None
+    return process.pid
 
 
 def _state(pid: int) -> str:

@@ -1,4 +1,4 @@
-"""A writer process: `python -m tests.ledger.skipped_events.writer`, with its `Instructions` on standard input.
+"""A writer process: `run` with its `Instructions`.
 
 It appends until the file `enough` exists. Each command has a random outcome: committed at once or after a delay, rolled
 back, wrapped in a savepoint, rolled back to a savepoint and repeated, or its backend is terminated. On a signal, it
@@ -10,7 +10,6 @@ import asyncio
 import os
 import random
 import signal
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -156,10 +155,10 @@ async def connected(instructions: Instructions) -> psycopg.AsyncConnection:
             await asyncio.sleep(0.05)
 
 
-async def main() -> None:
-    instructions = msgspec.json.decode(sys.stdin.buffer.read(), type=Instructions)
+def run(instructions: Instructions) -> None:
+    """Append until the writer is finished."""
+    asyncio.run(_append(instructions))
+
+
+async def _append(instructions: Instructions) -> None:
     await Writer(instructions, await connected(instructions)).run()
-
-
-if __name__ == "__main__":
-    asyncio.run(main())
