@@ -2,7 +2,8 @@
 
 A test marked `node` needs root and Debian's node packages; a fixture that misses its server calls `missing_server`.
 Both skip the test with the reason. With CI=true a missing server fails the test, because a skip would look like a
-pass; a run as an ordinary user does not count as a missing server. Clean machine tests run only on request.
+pass; a run as an ordinary user does not count as a missing server. Clean machine tests run only on request, and tests
+marked `docker` only where a Docker engine responds.
 """
 
 import os
@@ -22,10 +23,21 @@ def missing_server(reason: str) -> NoReturn:
     pytest.skip(f"needs {reason}")
 
 
+def _docker_responds() -> bool:
+    from tests.servers.container import engine_is_available  # slow to import, and seldom needed
+
+    return engine_is_available()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if _ON_REQUEST in (config.option.markexpr or "") or any(_ON_REQUEST in given for given in config.args):
-        return
-    excluded = [item for item in items if item.get_closest_marker(_ON_REQUEST)]
+    marks = set()
+    if _ON_REQUEST not in (config.option.markexpr or "") and not any(
+        _ON_REQUEST in given for given in config.args
+    ):
+        marks.add(_ON_REQUEST)
+    if any(item.get_closest_marker("docker") for item in items) and not _docker_responds():
+        marks.add("docker")
+    excluded = [item for item in items if any(item.get_closest_marker(mark) for mark in marks)]
     if excluded:
         config.hook.pytest_deselected(items=excluded)
         items[:] = [item for item in items if item not in excluded]
