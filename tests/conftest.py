@@ -1,11 +1,19 @@
-"""Plugins of all tests: real servers, each started for the first test that needs it, and the default Ctrl-C handler."""
+"""Plugins of all tests: real servers, each started for the first test that needs it; temporary folders in memory; the
+default Ctrl-C handler.
+"""
 
 import gc
+import os
+import shutil
 import signal
+import tempfile
+from pathlib import Path
+from typing import Final
 
 pytest_plugins = [
     "tests.plugins.distribution",
     "tests.plugins.durations",
+    "tests.plugins.leftovers",
     "tests.plugins.affected",
     "tests.plugins.random_order",
     "tests.plugins.tally",
@@ -14,6 +22,15 @@ pytest_plugins = [
     "tests.servers.plane",
     "tests.servers.lab",
 ]
+
+_MEMORY: Final = Path("/dev/shm")
+_NEEDED_BYTES: Final = 4 * 2**30
+"""Twice the size of all temporary folders of a complete run."""
+
+# To copy a database's files on a disk takes ten times the processor time. Workers and programs inherit the variable.
+if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _NEEDED_BYTES:
+    os.environ["TMPDIR"] = str(_MEMORY)
+    tempfile.tempdir = None
 
 
 def pytest_configure() -> None:

@@ -65,7 +65,7 @@ PROMISES: Final = {
     "P26": (
         "tests/agent/program/test_resync.py",
         "tests/agent/lab_nodes/test_reboot.py",
-        "tests/up/test_up.py::test_next_up_makes_the_slice_active_again_after_all_processes_were_killed",
+        "tests/up/test_up.py::test_next_up_makes_the_slice_active_again_and_keeps_public_addresses_after_all_processes_were_killed",
         "tests/up/test_up.py::test_node_that_dies_is_restarted_together_with_its_slice",
     ),
     "P29": ("tests/faults/test_stopped_appender.py",),

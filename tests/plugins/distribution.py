@@ -16,7 +16,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> "Folder
     return FolderScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
-class FolderScheduling(LoadFileScheduling):
+class FolderScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """Assign files to workers, and complete folders where their tests share a system."""
 
     def schedule(self) -> None:

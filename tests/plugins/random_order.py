@@ -1,7 +1,8 @@
 """`./dev test --random-order [SEED]`: run the files in random order, and the tests of each file in random order.
 
-Tests of a file, or of a folder with a shared system, stay together, and pytest then groups those with the same parameter of a shared fixture: each server and
-lab starts as often as in the usual order. The same seed repeats the order of the same tests.
+Tests of a file, or of a folder with a shared system, stay together. So do tests with the same parameter of a shared
+fixture, in the declared order of the parameters: each server and lab starts as often as in the usual order. The same
+seed repeats the order of the same tests.
 """
 
 import random
@@ -9,6 +10,7 @@ from collections import defaultdict
 from typing import Any, Final
 
 import pytest
+from _pytest.scope import Scope
 
 from tests.plugins.distribution import group_of
 
@@ -65,4 +67,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chance.shuffle(names)
     for name in names:
         chance.shuffle(groups[name])
+        groups[name].sort(key=_shared_parameters)
     items[:] = [item for name in names for item in groups[name]]
+
+
+def _shared_parameters(item: pytest.Item) -> list[tuple[str, int]]:
+    """Return the parameters of shared fixtures, which are used in their declared order."""
+    called = getattr(item, "callspec", None)
+    if called is None:
+        return []
+    return sorted(
+        (name, index)
+        for name, index in called.indices.items()
+        if called._arg2scope[name] is not Scope.Function
+    )

@@ -12,6 +12,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +33,7 @@ from tests.waiting import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 REAL = pytest.param("real", marks=[pytest.mark.node, pytest.mark.slow])
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.shared_system, pytest.mark.timeout(300)]
 STARTED: Final = "Ctrl-C stops everything"
 WHOLE_LIFE: Final = ("allocation.requested", "slot.claimed", "allocation.activated", "nothing differs")
 """Output of `up --once` about one slice."""
@@ -177,11 +178,28 @@ def test_dev_up_and_dev_down_print_one_line_when_they_are_interrupted_during_imp
     assert not state.exists()
 
 
-@pytest.mark.parametrize("kind", ["simulated", REAL])
-@matrix.cases("P16", ["starting the control plane", "slot lab-a/0", "allocation.placed"], few=1)
-def test_interrupted_up_leaves_nothing_behind_at_any_stage(state: Path, kind: str, case: str) -> None:
-    up = Up(state, *options(kind))
-    up.wait_for_output(case)
+@dataclass(frozen=True)
+class Interruption:
+    """Ctrl-C when this text appears, with this kind of nodes."""
+
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.text}"
+
+
+INTERRUPTIONS: Final = [
+    pytest.param(Interruption(kind, text), marks=[pytest.mark.node, pytest.mark.slow])
+    for kind in ("simulated", "real")
+    for text in ("starting the control plane", "slot lab-a/0", "allocation.placed")
+]
+
+
+@matrix.cases("P16", INTERRUPTIONS, few=1)
+def test_interrupted_up_leaves_nothing_behind_at_any_stage(state: Path, case: Interruption) -> None:
+    up = Up(state, *options(case.kind))
+    up.wait_for_output(case.text)
     assert up.end(signal.SIGINT) == 130, up.output
     assert traces(up.layout) == []
 
@@ -252,18 +270,12 @@ def test_curl_commands_in_the_readme_list_sizes_and_request_a_slice(simulated: S
     )
 
 
-def test_public_addresses_set_by_an_admin_are_kept_by_the_next_up(simulated: Site) -> None:
+def test_second_up_on_the_same_state_folder_is_refused(simulated: Site) -> None:
     first = simulated.running()
-    given = public_addresses(first.layout)
-    assert [each["use"] for each in given] == ["ports"]
-    desired = [*given, {"address": "203.0.113.77", "use": "whole"}]
-    answer = ask(first.layout, "PUT", "/nodes/lab-a/public-addresses", {"addresses": desired})
-    assert answer.is_success, answer.text
-    stored = public_addresses(first.layout)
-    assert [each["address"] for each in stored] == [each["address"] for each in desired]
-    simulated.end()
-    second = simulated.running()
-    assert public_addresses(second.layout) == stored
+    second = Up(first.layout.state, "--simulated")
+    assert second.wait() == 1
+    assert "in use by process" in second.output
+    assert first.process.poll() is None
 
 
 @pytest.mark.node
@@ -288,32 +300,38 @@ def test_node_that_dies_is_restarted_together_with_its_slice(real: Site) -> None
     until(lambda: active(up.layout) == [before], "the slice is active again", 60)
 
 
-@pytest.mark.parametrize("kind", ["simulated", REAL])
-def test_next_up_makes_the_slice_active_again_after_all_processes_were_killed(
-    site_of: Callable[[str], Site], kind: str
+@matrix.cases("P26", ["simulated", REAL], few=1)
+def test_next_up_makes_the_slice_active_again_and_keeps_public_addresses_after_all_processes_were_killed(
+    site_of: Callable[[str], Site], case: str
 ) -> None:
-    site = site_of(kind)
+    site = site_of(case)
     first = site.running()
     before = site.settled()
+    given = public_addresses(first.layout)
+    assert [each["use"] for each in given] == ["ports"]
+    desired = [*given, {"address": "203.0.113.77", "use": "whole"}]
+    answer = ask(first.layout, "PUT", "/nodes/lab-a/public-addresses", {"addresses": desired})
+    assert answer.is_success, answer.text
+    stored = public_addresses(first.layout)
+    assert [each["address"] for each in stored] == [each["address"] for each in desired]
     kill_everything(first)
     second = site.running()
     assert active(second.layout) == before
+    assert public_addresses(second.layout) == stored
     # `up` names only its own slice, and not those that a user requested.
     [resumed] = re.findall(r"slice (\S+) is from an earlier run", second.output)
     assert resumed in [allocation for allocation, _ in before]
     assert "allocation.requested" in site.runs[0].output
     assert "allocation.requested" not in second.output
-    assert ("allocation.slice_ready" in second.output) == (kind == "real")
+    assert ("allocation.slice_ready" in second.output) == (case == "real")
 
 
-def test_second_up_on_the_same_state_folder_is_refused_and_down_ends_the_first(simulated: Site) -> None:
-    first = simulated.running()
-    second = Up(first.layout.state, "--simulated")
-    assert second.wait() == 1
-    assert "in use by process" in second.output
-    assert down(first.layout.state).returncode == 0
-    assert first.wait() == 130
-    assert traces(first.layout) == []
+def test_dev_down_removes_the_leftovers_of_a_killed_dev_up(simulated: Site) -> None:
+    up = simulated.running()
+    kill_everything(up)
+    assert traces(up.layout) == [f"folder {up.layout.run}"]
+    assert down(up.layout.state).returncode == 0
+    assert traces(up.layout) == []
 
 
 @pytest.mark.slow
@@ -336,27 +354,25 @@ def test_up_once_releases_the_slice_of_an_interrupted_run_and_lists_other_slices
 
 
 @pytest.mark.slow
-def test_up_once_without_a_free_slot_names_the_slot_holders_and_the_next_step(simulated: Site) -> None:
+def test_up_once_after_dev_down_names_the_slot_holders_and_the_next_step_if_no_slot_is_free(
+    simulated: Site,
+) -> None:
     first = simulated.running()
     public_key = (first.layout.state / "ssh" / "id_ed25519.pub").read_text().strip()
     while len(holders := [each["id"] for each in allocations(first.layout)]) < 4:
         body = {"sku": "lab.small", "ssh_authorized_keys": [public_key]}
         answer = ask(first.layout, "POST", "/allocations", body)
         assert answer.is_success, answer.text
-    simulated.end()
+    assert down(first.layout.state).returncode == 0
+    assert first.wait() == 130
+    assert traces(first.layout) == []
     second = Up(first.layout.state, "--once", "--simulated")
     assert second.wait() == 1
     assert all(holder in second.output for holder in holders), second.output
     assert "./dev reset" in second.output
     assert "{" not in second.output
-
-
-def test_dev_down_removes_the_leftovers_of_a_killed_dev_up(simulated: Site) -> None:
-    up = simulated.running()
-    kill_everything(up)
-    assert traces(up.layout) == [f"folder {up.layout.run}"]
-    assert down(up.layout.state).returncode == 0
-    assert traces(up.layout) == []
+    assert reset(first.layout.state, "--yes").returncode == 0
+    simulated.runs.clear()
 
 
 def sliceplane(layout: Layout, *arguments: str) -> subprocess.CompletedProcess[str]:

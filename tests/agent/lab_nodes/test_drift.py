@@ -35,7 +35,7 @@ from tests.agent.real_node import (
 )
 from tests.node.pci_trees import lay_out
 
-pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.shared_system, pytest.mark.timeout(300)]
 BOOT = 90.0
 DETECTED = 30.0
 FOUND_BY_DEFAULT: Final = 15.0

@@ -33,7 +33,7 @@ from tests.agent.real_node import (
     real_node,
 )
 
-pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.shared_system, pytest.mark.timeout(300)]
 TIMEOUT: Final = 60.0
 AFTER_THE_LAST_STEP: Final = "stop:agent.link.delete.after"
 _FLOWS: Final = "ovs-ofctl -O OpenFlow14"

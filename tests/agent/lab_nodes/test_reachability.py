@@ -26,7 +26,7 @@ from tests.agent.orders import apply, network, ssh_ingress
 from tests.agent.queue import await_enrolment, send
 from tests.agent.real_node import RUN_FOLDER, RealNode, guest_images, node_queue, real_node
 
-pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.shared_system, pytest.mark.timeout(300)]
 BOOT: Final = 90.0
 DETECTED: Final = 15.0
 """P17: seconds within which an unreachable slice is reported."""

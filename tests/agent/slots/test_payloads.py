@@ -64,9 +64,16 @@ def codes_of(bodies: list[ReportBody]) -> list[str]:
     return [end.reason.code for end in bodies if isinstance(end, OrderRefused | OperationFailed)]
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Entrance:
+@pytest.fixture(scope="module", name="entrance")
+def _entrance(tmp_path_factory: pytest.TempPathFactory) -> Entrance:
     return Entrance(tmp_path_factory.mktemp("node"))
+
+
+@pytest.fixture
+def node(entrance: Entrance) -> Entrance:
+    """The shared node, without reports of earlier tests."""
+    entrance.take_reports()
+    return entrance
 
 
 def is_valid_task(kind: str, text: bytes) -> bool:
@@ -169,24 +176,23 @@ def test_altered_signed_text_has_no_effect_and_fails_verification(node: Entrance
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(kind=st.sampled_from(KINDS), text=st.binary(max_size=400) | st.text(max_size=400).map(str.encode))
-def test_signed_random_bytes_have_no_effect(node: Entrance, kind: str, text: bytes) -> None:
-    before = node.snapshot(), node.fences()
-    node.deliver(signed_bytes(id_in(kind), kind, text))
-    assert (node.snapshot(), node.fences()) == before
+def test_signed_random_bytes_have_no_effect(entrance: Entrance, kind: str, text: bytes) -> None:
+    before = entrance.snapshot(), entrance.fences()
+    entrance.deliver(signed_bytes(id_in(kind), kind, text))
+    assert (entrance.snapshot(), entrance.fences()) == before
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(kind=st.sampled_from(KINDS), payload=st.text(max_size=400))
-def test_random_text_in_the_queue_has_no_effect(node: Entrance, kind: str, payload: str) -> None:
-    before = node.snapshot(), node.fences()
-    node.deliver(Copy(id_in(kind), kind, payload))
-    assert (node.snapshot(), node.fences()) == before
+def test_random_text_in_the_queue_has_no_effect(entrance: Entrance, kind: str, payload: str) -> None:
+    before = entrance.snapshot(), entrance.fences()
+    entrance.deliver(Copy(id_in(kind), kind, payload))
+    assert (entrance.snapshot(), entrance.fences()) == before
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_task_delivered_to_the_actor_of_another_kind_is_refused_as_forged(node: Entrance, kind: str) -> None:
     before = node.snapshot(), node.fences()
-    node.take_reports()
     text = json.dumps(golden(kind)).encode()
     for other in KINDS:
         if other != kind:

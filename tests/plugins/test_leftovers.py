@@ -1,0 +1,83 @@
+"""A test that leaves something behind fails, and the message names it. Shared fixtures keep what they made."""
+
+import sys
+
+import pytest
+
+from tests.checks.files import ROOT
+
+pytest_plugins = ["pytester"]
+
+START = f"""
+import atexit, subprocess, tempfile, pytest
+
+def start(name):
+    process = subprocess.Popen(
+        [{sys.executable!r}, "-c", "import time; time.sleep(60)", name], stdout=subprocess.DEVNULL
+    )
+    atexit.register(process.kill)
+    return process
+"""
+PROCESS_OF_A_TEST = """
+def test_first():
+    global left
+    left = start("mine")
+
+def test_second():
+    left.kill()
+    left.wait()
+"""
+FOLDER_OF_A_TEST = """
+def test_first():
+    tempfile.mkdtemp(prefix="sp-mine-")
+"""
+SHARED = """
+@pytest.fixture(scope="module")
+def shared():
+    folder, process = tempfile.mkdtemp(prefix="sp-shared-"), start("shared")
+    yield folder
+    {end}
+
+def test_first(shared):
+    global more
+    more = start(shared + "/of-the-shared-system")
+
+def test_second(shared):
+    more.kill()
+    more.wait()
+"""
+ENDS = "process.kill(); process.wait(); __import__('os').rmdir(folder)"
+
+
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, source: str) -> pytest.RunResult:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    pytester.makepyfile(START + source)
+    return pytester.runpytest_subprocess(
+        "-p", "tests.plugins.leftovers", "-p", "no:cacheprovider", "-o", "leftover_seconds=0.2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [(PROCESS_OF_A_TEST, "*process *time.sleep(60) mine"), (FOLDER_OF_A_TEST, "*folder */sp-mine-*")],
+)
+def test_test_that_leaves_a_process_or_folder_behind_fails_with_its_name(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, source: str, named: str
+) -> None:
+    done = run(pytester, monkeypatch, source)
+    assert done.parseoutcomes()["errors"] == 1
+    done.stdout.fnmatch_lines(["*test_first left behind:", named])
+
+
+def test_shared_fixture_and_further_processes_of_its_system_remain_while_it_is_used(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(pytester, monkeypatch, SHARED.format(end=ENDS)).assert_outcomes(passed=2)
+
+
+def test_shared_fixture_that_ends_nothing_fails_its_last_test(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run(pytester, monkeypatch, SHARED.format(end="globals().update(process=process)"))
+    done.assert_outcomes(passed=2, errors=1)
+    done.stdout.fnmatch_lines(["*test_second left behind:", "*folder */sp-shared-*", "*process * shared"])
