@@ -92,8 +92,8 @@ VERBS: Final = {
 }
 
 
-WHOLE_SUITE: Final = ("-n", "3", "--dist", "loadfile", "--durations", "10")
-"""Default arguments of pytest. Three workers for two cores, because most tests wait. All tests of a file run in the
+WHOLE_SUITE: Final = ("-n", "4", "--dist", "loadfile", "--durations", "10")
+"""Default arguments of pytest. Four workers for two cores, because most tests wait. All tests of a file run in the
 same worker, because they share servers.
 """
 

@@ -20,10 +20,19 @@ class FolderScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has n
     """Assign files to workers, and complete folders where their tests share a system."""
 
     def schedule(self) -> None:
-        """Assign the tests. Folders come before files, because they take the longest."""
+        """Assign the tests. The longest units come first, so that all workers end at the same time: folders, then files
+        with tests marked as slow. Random order is kept.
+        """
         super().schedule()
-        for folder in [each for each in self.workqueue if not each.endswith(".py")]:
-            self.workqueue.move_to_end(folder, last=False)
+        if not self.config.option.loadscopereorder:
+            return
+        slow = [unit for unit in self.workqueue if unit.endswith(".py") and self._is_slow(unit)]
+        folders = [unit for unit in self.workqueue if not unit.endswith(".py")]
+        for unit in (*reversed(slow), *folders):
+            self.workqueue.move_to_end(unit, last=False)
+
+    def _is_slow(self, file: str) -> bool:
+        return "mark.slow" in (self.config.rootpath / file).read_text()
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid, self.config.rootpath)
