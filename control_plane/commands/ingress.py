@@ -1,28 +1,58 @@
-"""Commands about ingress rules: set the public addresses of a node, reserve an ingress rule, and withdraw it."""
+"""Commands about ingress rules: set the public addresses of a node, reserve an ingress rule, and withdraw it.
 
+Public addresses and ports are free by the ledger's claims. If one is taken concurrently, the command runs again.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from ipaddress import IPv4Network
+from itertools import islice
+from typing import Final
+from zlib import crc32
 
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.commands.free_ingress import reserve
 from control_plane.commands.loaded import LoadedAllocation, check_supported, load, locked_node
 from control_plane.decisions import ingress
-from control_plane.decisions.public_addresses import IngressRequest, change, refuse_slice_addresses
+from control_plane.decisions.public_addresses import (
+    AddressRequest,
+    IngressRequest,
+    PortRequest,
+    candidates,
+    change,
+    no_free_address_on_node,
+    refuse_slice_addresses,
+)
 from control_plane.decisions.refusals import Conflict, Malformed, Objection
 from control_plane.decisions.requests import permits_ingress
 from control_plane.handle import Command, Decision, Transaction
 from control_plane.origin import Origin
-from events.claims import address_claim_bounds
+from events.claims import address_claim_bounds, ingress_claim, port_claim_bounds, port_claim_value
 from events.facts import Reason
+from events.ingress import IngressReserved, IngressRule
 from events.ledger.append import Change
 from events.ledger.tables import claim
 from events.nodes import PublicAddress
 from events.values import AllocationId, IngressId, Ipv4Address, NodeId, SlotId, node_of, stream_of_node
 from read_models import nodes
+from read_models.nodes import NodeRow
 from tasks.catalogue import INGRESS
+
+_AT_ONCE: Final = 64
+_GIVEN: Final = (
+    sa.func.jsonb_to_recordset(nodes.node.c.public_addresses)
+    .table_valued(
+        sa.column("address", sa.Text),
+        sa.column("use", sa.Text),
+        sa.column("first_port", sa.Integer),
+        sa.column("last_port", sa.Integer),
+    )
+    .render_derived("given", with_types=True)
+)
+"""The public addresses of a node, one per row."""
 
 
 def change_addresses(
@@ -95,3 +125,72 @@ def close_ingress(allocation: AllocationId, name: IngressId, origin: Origin, rea
         return Decision(loaded.changes(facts), origin.within(loaded.history[0].cause).at(transaction.now))
 
     return command
+
+
+def has_free_ingress(requests: Iterable[IngressRequest]) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield SQL conditions that a node in `nodes.node` has unclaimed addresses and ports for all of the requests.
+
+    They are never false for a node on which `reserve` would succeed.
+    """
+    wanted = list(requests)
+    if whole := sum(isinstance(request.to, AddressRequest) for request in wanted):
+        yield _of_addresses(sa.func.count(), _GIVEN.c.use == "whole", _unclaimed(_GIVEN.c.address)) >= whole
+    ports = [request.to for request in wanted if isinstance(request.to, PortRequest)]
+    for protocol, count in Counter(to.protocol for to in ports).items():
+        yield _of_addresses(sa.func.sum(_unclaimed_ports(protocol)), _GIVEN.c.use == "ports") >= count
+    named = Counter((to.protocol, to.public_port) for to in ports if to.public_port is not None)
+    for (protocol, port), count in named.items():
+        has = sa.literal(port).between(_GIVEN.c.first_port, _GIVEN.c.last_port)
+        unclaimed = _unclaimed(port_claim_value(protocol, _GIVEN.c.address, port))
+        yield _of_addresses(sa.func.count(), _GIVEN.c.use == "ports", has, unclaimed) >= count
+
+
+def _of_addresses(
+    expression: sa.ColumnElement[int], *conditions: sa.ColumnElement[bool]
+) -> sa.ScalarSelect[int]:
+    """Return a subquery that evaluates an expression over a node's addresses that meet the conditions."""
+    return sa.select(expression).select_from(_GIVEN).where(*conditions).scalar_subquery()
+
+
+def _unclaimed(value: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    # A scalar subquery: the planner would turn an `exists` into a join over all claims.
+    held = sa.select(sa.true()).where(claim.c.kind == "port", claim.c.value == value)
+    return held.scalar_subquery().is_(None)
+
+
+def _unclaimed_ports(protocol: str) -> sa.ColumnElement[int]:
+    """Return an SQL expression for the number of unclaimed ports of a public address."""
+    first, last = port_claim_bounds(protocol, _GIVEN.c.address)
+    held = sa.select(sa.func.count()).where(claim.c.kind == "port", claim.c.value.between(first, last))
+    return _GIVEN.c.last_port - _GIVEN.c.first_port + 1 - held.scalar_subquery()
+
+
+async def reserve(
+    conn: AsyncConnection,
+    node: NodeRow,
+    requests: Sequence[tuple[IngressId, SlotId, IngressRequest]],
+    allocation: AllocationId,
+) -> tuple[IngressReserved, ...]:
+    """Choose a free public address or port of the node for each ingress request. Raises `Conflict` if there is none."""
+    reserved: list[IngressReserved] = []
+    for name, slot, request in requests:
+        # Start at a different place for each, so that concurrent requests do not all choose the same one.
+        start, chosen = crc32(name.encode()), [ingress_claim(each.rule).value for each in reserved]
+        mapping = await _free(conn, node, request, start, chosen)
+        reserved.append(IngressReserved(allocation, slot, name, mapping, deadline=None))
+    return tuple(reserved)
+
+
+async def _free(
+    conn: AsyncConnection, node: NodeRow, request: IngressRequest, start: int, chosen: Collection[str]
+) -> IngressRule:
+    """Return the first public address and port (or name) for the requested ingress that are neither claimed nor in
+    `chosen`. Raises a refusal if the node has none left.
+    """
+    left = candidates(request, node.public_addresses, start)
+    while window := {ingress_claim(each).value: each for each in islice(left, _AT_ONCE)}:
+        query = sa.select(claim.c.value).where(claim.c.kind == "port", claim.c.value.in_(window))
+        taken = {*await conn.scalars(query), *chosen}
+        if (free := next((value for value in window if value not in taken), None)) is not None:
+            return window[free]
+    raise no_free_address_on_node(request, node.node_id)

@@ -14,7 +14,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.commands.free_ingress import has_free_ingress, reserve
+from control_plane.commands.ingress import has_free_ingress, reserve
 from control_plane.decisions.placement import choose, fits, node_blocked, only_simulated_left, unknown_node
 from control_plane.decisions.public_addresses import IngressRequest, no_free_address_anywhere
 from control_plane.decisions.readiness import Check, named
