@@ -1,178 +1,18 @@
-"""`sliceplane-server COMMAND`: the control plane's programs, and the commands that prepare their database.
+"""Entry point of `sliceplane-server`: it switches the garbage collector off while the programs import their modules.
 
-Each program is one process and may be killed at any moment: on the next start it continues from the state in Postgres.
+Imports create only objects that remain, so every collection in between is in vain: a sixth of a program's start.
 """
 
-import asyncio
-import secrets
-import shlex
-import signal
+import gc
 import sys
-from collections.abc import Awaitable, Callable
-from hashlib import sha256
-from typing import Final, assert_never
-
-import uvloop
-
-from control_plane.certificates import UnusableCertificate
-from control_plane.commands.access import issue_key
-from control_plane.database import DatabaseUnavailable
-from control_plane.identity.sealing import NoSigningKey
-from control_plane.programs import PURPOSES, SERVER, Program
-from control_plane.schema import MigrationFailed, migrate
-from control_plane.settings import SettingsRefused, read_migration_settings, read_settings
-from control_plane.version import release
-from control_plane.wiring import CannotListen, Plane, configure_logs, plane, reduce_garbage_collection
-from events.ledger.fitness import UnfitServer
-from tasks.failpoints import UnknownFailpoint
-
-USAGE: Final = 2
-_COMMANDS: Final[dict[str, str]] = {
-    **PURPOSES,
-    "migrate": "create or update the schema and the roles of the database, then exit",
-    "issue-key NAME": "create an administrator's API key, print it, then exit",
-}
-_TABLE: Final = "\n".join(f"  {command:<15} {purpose}" for command, purpose in _COMMANDS.items())
-HELP: Final = f"""\
-Usage: {SERVER} COMMAND
-
-Commands:
-{_TABLE}
-
-Options:
-  -h, --help      print this text and exit
-  --version       print the version and exit
-
-Settings come from the environment. migrate needs SLICEPLANE_MIGRATE_URL, the database as a superuser. All other
-commands need SLICEPLANE_DATABASE_URL, the database as the role sliceplane_app, and SLICEPLANE_REDIS_URL; api and
-dispatcher also need SLICEPLANE_SIGNING_KEY_FILE. docs/server.md describes how to set up a control plane, and
-control_plane/settings.py lists all settings.
-
-Exit codes: 0 done or stopped by SIGTERM, 1 the program cannot run, 2 wrong usage.
-"""
-_SETTINGS: Final = f"Correct the environment variables; {SERVER} --help names those that are required."
-_DATABASE: Final = "Start PostgreSQL, or correct SLICEPLANE_DATABASE_URL."
-_LISTEN: Final = "Stop the program that uses this address, or correct SLICEPLANE_LISTEN."
-_MIGRATE: Final = "Correct the cause or SLICEPLANE_MIGRATE_URL, which needs the role of a superuser."
 
 
 def main() -> int:
-    """Run the program that the arguments name and return its exit code.
+    """Run the program that the arguments name and return its exit code, as `control_plane.server.main` describes."""
+    gc.disable()
+    from control_plane.server import main as run
 
-    The code is 1 if the program cannot start or the database server turns out to be unfit later (an error with advice
-    is printed to standard error), and 2 for wrong usage.
-    """
-    try:
-        return _command(sys.argv[1:])
-    except* SettingsRefused as refused:
-        _fail(f"The settings cannot be used: {refused.exceptions[0]}", _SETTINGS)
-    except* DatabaseUnavailable as unavailable:
-        _fail(f"Cannot use the database: {unavailable.exceptions[0]}", _DATABASE)
-    except* MigrationFailed as failed:
-        _fail(f"Cannot migrate the {failed.exceptions[0]}", _MIGRATE)
-    except* UnfitServer as unfit:
-        _fail(f"This PostgreSQL server cannot be used for the ledger: {'; '.join(_sentences(unfit))}")
-    except* NoSigningKey as none:
-        _fail(f"Cannot sign orders: {none.exceptions[0]}")
-    except* UnusableCertificate as unusable:
-        _fail(f"Cannot use a TLS file: {unusable.exceptions[0]}")
-    except* CannotListen as cannot:
-        _fail(f"The API cannot listen on {cannot.exceptions[0]}", _LISTEN)
-    except* UnknownFailpoint as unknown:
-        print(unknown.exceptions[0], file=sys.stderr)
-    return 1
-
-
-def _fail(sentence: str, *advice: str) -> None:
-    print(" ".join((f"{sentence}.", *advice)), file=sys.stderr)
-
-
-def _sentences(unfit: BaseExceptionGroup[UnfitServer]) -> list[str]:
-    """Return each reason once, although several tasks of the program may have failed with the same one."""
-    found: dict[str, None] = {}
-    for error in unfit.exceptions:
-        reasons = _sentences(error) if isinstance(error, BaseExceptionGroup) else error.reasons
-        found.update(dict.fromkeys(reasons))
-    return [*found]
-
-
-def _command(words: list[str]) -> int:
-    match words:
-        case [program] if program in [*Program]:
-            return uvloop.run(_run(Program(program)))
-        case ["migrate"]:
-            migrate(read_migration_settings().migrate_url.get_secret_value())
-            print("The database is migrated to the schema of this release.")
-            return 0
-        case ["issue-key", name] if not name.startswith("-"):
-            print(uvloop.run(_issue_key(name)))
-            return 0
-        case ["-h" | "--help"] | [_, "-h" | "--help"]:
-            print(HELP, end="")
-            return 0
-        case ["--version"]:
-            print(f"{SERVER} {release()}")
-            return 0
-        case []:
-            problem = "no command given"
-        case ["issue-key"]:
-            problem = "issue-key needs one name, that of the new administrator's key"
-        case [command, *rest] if rest and command in {name.split()[0] for name in _COMMANDS}:
-            problem = f"{command} does not accept these arguments: {shlex.join(rest)}"
-        case _:
-            commands = ", ".join(name.split()[0] for name in _COMMANDS)
-            problem = f"unknown command {shlex.join(words)}; choose one of {commands}"
-    print(f"{SERVER}: {problem} (see {SERVER} --help)", file=sys.stderr)
-    return USAGE
-
-
-def _entry(program: Program) -> Callable[[Plane], Awaitable[None]]:
-    """Return the function that runs a program until it is cancelled.
-
-    Only the modules of this program are imported: FastAPI alone would take a third of a dispatcher's start.
-    """
-    match program:
-        case Program.API:
-            from control_plane.api.server import serve
-
-            return serve
-        case Program.DISPATCHER:
-            from control_plane.dispatcher.dispatcher_program import run_dispatcher
-
-            return run_dispatcher
-        case Program.PROJECTOR:
-            from control_plane.projector.program import run_projector
-
-            return run_projector
-    assert_never(program)
-
-
-async def _run(program: Program) -> int:
-    settings = read_settings()
-    entry = _entry(program)
-    configure_logs(settings.log)
-    reduce_garbage_collection()
-    async with plane(settings) as made:
-        running = asyncio.ensure_future(entry(made))
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, running.cancel)
-        try:
-            await running
-        except asyncio.CancelledError:
-            return 0
-    return 0
-
-
-async def _issue_key(name: str) -> str:
-    """Create an administrator's API key, record its hash and return the key, which cannot be shown again."""
-    key = f"sp_{secrets.token_urlsafe(32)}"
-    settings = read_settings()
-    # Without configured logs, a log line would go to standard output, from which the caller reads the key.
-    configure_logs(settings.log)
-    async with plane(settings, pool=1) as made:
-        await made.handle(issue_key(name, "admin", sha256(key.encode()).hexdigest()))
-    return key
+    return run()
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 import re
 
-from control_plane.__main__ import HELP
 from control_plane.programs import PURPOSES, SERVER, Program
+from control_plane.server import HELP
 from tests.checks.files import ROOT, place, repository_files, text_lines
 
 COMMAND = re.compile(rf"{SERVER} ([a-z][a-z-]*)")

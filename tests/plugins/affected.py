@@ -157,7 +157,7 @@ class Affected:
                     f"left out: {self._left_out} tests of the nearest {len(self._files)} files, and {further} further "
                     "test files that depend on the change only indirectly"
                 ),
-                f"run all of them: ./dev test --affected={self.revision} --affected-budget=0 -n 3 --dist loadfile",
+                f"run all of them: ./dev test --affected={self.revision} --affected-budget=0 -n 4 --dist loadfile",
             ]
         return lines
 

@@ -37,7 +37,7 @@ from tests.contract.network.senders import SENDING_PROGRAM
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
 BOOT: Final = 90.0
-PROBED_SECONDS: Final = 30 if matrix.is_full() else 8
+PROBED_SECONDS: Final = 30 if matrix.is_full() else 5
 ROUNDS: Final = PROBED_SECONDS * 25
 """Minimum number of sent rounds; it is low because the guest's processor is emulated and shared."""
 SIZE: Final = 128

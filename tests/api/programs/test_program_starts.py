@@ -14,9 +14,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from control_plane.__main__ import main
 from control_plane.programs import SERVER, Program
 from control_plane.schema import admin_engine
+from control_plane.server import main
 from deploy.checks.migrations import differences
 from deploy.embedded.children import installed_program
 from deploy.embedded.postgres import PostgresServer
