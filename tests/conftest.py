@@ -25,7 +25,7 @@ pytest_plugins = [
 
 _MEMORY: Final = Path("/dev/shm")
 _NEEDED_BYTES: Final = 4 * 2**30
-"""Twice the size of all temporary folders of a complete run."""
+"""All temporary folders of a complete run have less than half a gigabyte; the rest is for other programs."""
 
 # To copy a database's files on a disk takes ten times the processor time. Workers and programs inherit the variable.
 if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _NEEDED_BYTES:
