@@ -51,6 +51,7 @@ ENDS = "process.kill(); process.wait(); __import__('os').rmdir(folder)"
 
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, source: str) -> pytest.RunResult:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("TMPDIR", str(pytester.path))
     pytester.makepyfile(START + source)
     return pytester.runpytest_subprocess(
         "-p", "tests.plugins.leftovers", "-p", "no:cacheprovider", "-o", "leftover_seconds=0.2"
