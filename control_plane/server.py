@@ -50,7 +50,7 @@ control_plane/settings.py lists all settings.
 
 Exit codes: 0 done or stopped by SIGTERM, 1 the program cannot run, 2 wrong usage.
 """
-_SETTINGS: Final = f"Correct the environment variables; {SERVER} --help names those that are required."
+_SETTINGS: Final = f"Correct the environment variables; {SERVER} --help lists the required ones."
 _DATABASE: Final = "Start PostgreSQL, or correct SLICEPLANE_DATABASE_URL."
 _LISTEN: Final = "Stop the program that uses this address, or correct SLICEPLANE_LISTEN."
 _MIGRATE: Final = "Correct the cause or SLICEPLANE_MIGRATE_URL, which needs the role of a superuser."

@@ -52,7 +52,7 @@ FROM_ANOTHER_RESPONSE: Final[Mapping[type[Answer], set[str]]] = {answers.Step: {
 
 
 def parts(kind: Any) -> Iterator[Any]:
-    """Yield the types that a type consists of: the members of a union, the items of a list, the values of a mapping."""
+    """Yield the simple types in an annotation: the members of a union, the items of a list, the values of a mapping."""
     if get_origin(kind) in (None, Union, UnionType) and not get_args(kind):
         yield kind
     for part in get_args(kind):
@@ -60,7 +60,7 @@ def parts(kind: Any) -> Iterator[Any]:
 
 
 def compared(answer: type[Answer], view: type[BaseModel]) -> dict[type[Answer], type[BaseModel]]:
-    """Return this pair and the pairs of their parts."""
+    """Return the view of an answer type, and the view of every answer type inside it, by answer type."""
     found = {answer: view}
     for field in msgspec.structs.fields(answer):
         sent = sent_fields(view).get(field.encode_name)

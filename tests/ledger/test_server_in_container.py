@@ -1,4 +1,4 @@
-"""Tests of the ledger on a server in a container: its processes, memory limits and signals are those of a container."""
+"""Tests of the ledger, run a second time on a PostgreSQL server in a Docker container."""
 
 from collections.abc import Iterator
 

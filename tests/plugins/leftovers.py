@@ -35,7 +35,7 @@ _HELPERS: Final = ("multiprocessing.forkserver", "multiprocessing.resource_track
 
 @dataclass
 class Leftovers:
-    """What the shared fixtures in use own, and what was found before: it is reported once."""
+    """Resources that are not reported: those of shared fixtures in use, and those that were found before."""
 
     known: Found = field(default_factory=Counter)
     folders: set[str] = field(default_factory=set)
@@ -49,13 +49,17 @@ class Leftovers:
             left -= owned
         shared = [folder for each in self.of_fixtures.values() for folder in each.folders]
         return Counter(
-            {what: count for what, count in left.items() if not any(each in what for each in shared)}
+            {
+                what: count
+                for what, count in left.items()
+                if not (what.startswith("process ") and any(each in what for each in shared))
+            }
         )
 
 
 @dataclass(frozen=True)
 class Owned:
-    """What appeared during the setup of a shared fixture."""
+    """Resources (processes, folders, ...) that appeared during the setup of one shared fixture."""
 
     things: Found
     folders: frozenset[str]
@@ -137,7 +141,9 @@ def snapshot(folders: set[str]) -> Found:
             found.update(_in_lab_host(pid, argv[-1]))
         if "-D" in argv and argv[0].endswith("/postgres"):
             data = argv[argv.index("-D") + 1]
-            found.update(f"database {name} of {data}" for name in _names(Path(data) / "base"))
+            # One folder per database, named after its object id; `pgsql_tmp` is not a database.
+            databases = [name for name in _names(Path(data) / "base") if name.isdigit()]
+            found.update(f"database {name} of {data}" for name in databases)
     return found
 
 

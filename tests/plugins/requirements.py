@@ -24,7 +24,7 @@ def missing_server(reason: str) -> NoReturn:
 
 
 def _docker_responds() -> bool:
-    from tests.servers.container import engine_is_available  # slow to import, and seldom needed
+    from tests.servers.container import engine_is_available  # slow to import, and rarely needed
 
     return engine_is_available()
 

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from tests.checks.files import ROOT
+from tests.servers.postgres import server_folder
 
 pytest_plugins = ["pytester"]
 
@@ -31,6 +32,16 @@ FOLDER_OF_A_TEST = """
 def test_first():
     tempfile.mkdtemp(prefix="sp-mine-")
 """
+DATABASE_OF_A_TEST = """
+import psycopg
+
+def test_first(postgres_server):
+    with psycopg.connect(postgres_server.admin_dsn_of("postgres"), autocommit=True) as admin:
+        admin.execute("create database mine")
+
+def test_second():
+    pass
+"""
 SHARED = """
 @pytest.fixture(scope="module")
 def shared():
@@ -51,18 +62,22 @@ ENDS = "process.kill(); process.wait(); __import__('os').rmdir(folder)"
 
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, source: str) -> pytest.RunResult:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("TMPDIR", str(pytester.path))
     pytester.makepyfile(START + source)
-    return pytester.runpytest_subprocess(
-        "-p", "tests.plugins.leftovers", "-p", "no:cacheprovider", "-o", "leftover_seconds=0.2"
-    )
+    plugins = ("-p", "tests.plugins.leftovers", "-p", "tests.servers.postgres", "-p", "no:cacheprovider")
+    with server_folder() as folder:
+        monkeypatch.setenv("TMPDIR", str(folder))
+        return pytester.runpytest_subprocess(*plugins, "-o", "leftover_seconds=0.2")
 
 
 @pytest.mark.parametrize(
     ("source", "named"),
-    [(PROCESS_OF_A_TEST, "*process *time.sleep(60) mine"), (FOLDER_OF_A_TEST, "*folder */sp-mine-*")],
+    [
+        (PROCESS_OF_A_TEST, "*process *time.sleep(60) mine"),
+        (FOLDER_OF_A_TEST, "*folder */sp-mine-*"),
+        (DATABASE_OF_A_TEST, "*database * of *postgres/data"),
+    ],
 )
-def test_test_that_leaves_a_process_or_folder_behind_fails_with_its_name(
+def test_test_that_leaves_something_behind_fails_with_its_name(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, source: str, named: str
 ) -> None:
     done = run(pytester, monkeypatch, source)

@@ -1,5 +1,6 @@
 """Starts of the control plane's programs: help, version, and a one-line error when a start fails."""
 
+import gc
 import os
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from psycopg import sql
 from control_plane.programs import SERVER, Program
 from control_plane.schema import admin_engine
 from control_plane.server import main
+from control_plane.wiring import reduce_garbage_collection
 from deploy.checks.migrations import differences
 from deploy.embedded.children import installed_program
 from deploy.embedded.postgres import PostgresServer
@@ -112,6 +114,17 @@ def test_program_without_settings_names_those_that_are_required(program: str) ->
     assert_one_error_line(
         run, "SLICEPLANE_DATABASE_URL: not set", "SLICEPLANE_REDIS_URL: not set", "Correct the"
     )
+
+
+def test_program_collects_garbage_again_once_its_modules_are_imported() -> None:
+    thresholds = gc.get_threshold()
+    gc.disable()
+    try:
+        reduce_garbage_collection()
+        assert gc.isenabled()
+    finally:
+        gc.enable()
+        gc.set_threshold(*thresholds)
 
 
 def test_unknown_command_lists_the_commands(main_of: Main) -> None:

@@ -1,4 +1,4 @@
-"""A running Sliceplane with real lab nodes, which all tests of this folder share; each test releases its slices."""
+"""Fixture: a running Sliceplane with real lab nodes. All tests of this folder share it."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A running Sliceplane with a simulated node, which all tests of this folder share; each test releases its slices."""
+"""Fixture: a running Sliceplane with a simulated node. All tests of this folder share it."""
 
 from collections.abc import Iterator
 
