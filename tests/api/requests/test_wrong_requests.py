@@ -39,6 +39,7 @@ def codes(answer: httpx.Response) -> set[str]:
         ({"network_mode": "overlay"}, 409, "network_mode_not_offered"),
         ({"network_mode": "pigeon"}, 422, "unknown_network_mode"),
         ({"ssh_authorized_keys": ["ssh-rsa not-base64"]}, 422, "invalid_value"),
+        ({"ssh_authorized_keys": ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHcl9z"]}, 422, "invalid_value"),
         ({"ssh_authorized_keys": []}, 422, "too_short"),
         ({"not_a_field": 1}, 422, "unknown_field"),
         ({"lease_seconds": "an hour"}, 422, "wrong_type"),
