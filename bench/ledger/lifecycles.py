@@ -1,71 +1,58 @@
 """Lifecycles of nodes and allocations as commands: everything that callers, nodes and processes record about them.
 
 A lifecycle is a generator. It yields its next command and receives the recorded events, so that causes chain as in a
-deployment. Slots exist before they are claimed, versions are dense, and a claimed slot was free.
+deployment. The decisions of the control plane return the facts, from a state that is folded from the recorded events as
+the commands fold it. Invented are only the requests, the free slots that they get, and the reports of nodes.
 """
 
 import random
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import chain
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
+from control_plane.commands.loaded import LoadedAllocation
+from control_plane.commands.nodes import L2_DOMAIN, TOKEN_LIFETIME
+from control_plane.decisions import allocation as life
+from control_plane.decisions.allocation_states import Allocation, Requested, evolve
+from control_plane.decisions.skus import SKUS
+from control_plane.decisions.slots import approve, claim, discover, free, network_of, quarantine
+from control_plane.histories import allocation_facts
 from events.allocations import (
-    AllocationActivated,
-    AllocationFailed,
+    AllocationFact,
     AllocationPlaced,
-    AllocationReleased,
-    AllocationReleasing,
     AllocationRequested,
-    LeaseEnded,
-    LeaseExpired,
-    LeaseGranted,
     PlacedSlot,
     SliceAddressObserved,
     SliceInterrupted,
     SliceReady,
     SliceRemovalIncomplete,
-    SliceRemoved,
-    SliceStarting,
 )
 from events.envelope import Cause, Recorded
 from events.facts import Fact, Reason
 from events.ledger.append import Change, LedgerCommand
 from events.nodes import NodeEnrolled, NodeInspected, NodeRegistered
-from events.slots import (
-    SlotApproved,
-    SlotClaimed,
-    SlotDiscovered,
-    SlotFact,
-    SlotHardware,
-    SlotNetwork,
-    SlotQuarantined,
-    SlotReleased,
-    SlotReleasing,
-)
+from events.slots import SlotFact, SlotHardware, SlotNetwork
 from events.values import (
-    AllocationId,
     ImageName,
-    Ipv4Address,
     Ipv4Subnet,
-    MacAddress,
     NodeId,
     ProjectId,
     SkuName,
     SlotId,
     SlotIndex,
     SshPublicKey,
-    StreamId,
     allocation_of,
-    index_of,
     node_of,
     slot_of,
     stream_of_allocation,
     stream_of_node,
     stream_of_slot,
 )
+from read_models import slots
+from read_models.rows import Patch, folded
+from read_models.slots import SlotRow
 
 SLOTS: Final = 8
 """Slots of each node."""
@@ -73,12 +60,14 @@ SLOT_COUNTS: Final = (1, 1, 1, 1, 2, 2, 4, 8)
 """Slot counts of allocations; each entry has the same probability."""
 PROJECTS: Final = 20
 _BEGAN: Final = datetime(2026, 3, 1, 8, tzinfo=UTC)
-_LEASE: Final = timedelta(hours=1)
+_LATER: Final = timedelta(days=1)
+"""A time after which every deadline and lease is over."""
 _SKU, _IMAGE = SkuName("lab.small"), ImageName("lab-guest")
 _LOGIN: Final = SshPublicKey(
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBzPzYEEuKx0pWzqOq5eqUJYVtNHpb5lWPxYDBPzYxAP jo@example.org"
 )
 _ABSENT: Final = ("port", "lease", "flow", "translation", "firewall", "domain", "disk")
+_LEFT: Final = ("lease", "conntrack entry")
 
 RecordedEvents = tuple[Recorded[Fact], ...]
 Lifecycle = Generator[LedgerCommand, RecordedEvents, None]
@@ -86,12 +75,16 @@ Lifecycle = Generator[LedgerCommand, RecordedEvents, None]
 
 @dataclass(slots=True)
 class World:
-    """State shared by concurrent lifecycles: random numbers, time, the streams' heads, and the nodes' free slots."""
+    """State shared by concurrent lifecycles: random numbers, time, and slots.
+
+    `rows` are the rows of the slots, with their `columns` as stored, and `free` are the free slots of each node.
+    """
 
     rng: random.Random
-    free: dict[int, list[SlotId]] = field(default_factory=dict)
+    columns: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rows: dict[SlotId, SlotRow] = field(default_factory=dict)
+    free: dict[NodeId, list[SlotId]] = field(default_factory=dict)
     now: datetime = _BEGAN
-    heads: dict[StreamId, int] = field(default_factory=dict)
 
     def time(self) -> datetime:
         self.now += timedelta(microseconds=self.rng.randrange(1, 40_000))
@@ -102,19 +95,27 @@ class World:
         number = int(self.time().timestamp() * 1000) << 80 | self.rng.getrandbits(80)
         return UUID(int=number & ~(0xF << 76 | 0x3 << 62) | 0x7 << 76 | 0x2 << 62)
 
-    def request(self) -> str:
-        return f"req-{self.rng.getrandbits(64):016x}"
-
-    def trace(self) -> str:
-        return f"00-{self.rng.getrandbits(128):032x}-{self.rng.getrandbits(64):016x}-01"
+    def cause(self, actor: str, reason: str | None = None, project: ProjectId | None = None) -> Cause:
+        """Return the cause of a command that follows from no event; by default its reason is a request."""
+        request = reason or f"req-{self.rng.getrandbits(64):016x}"
+        trace = f"00-{self.rng.getrandbits(128):032x}-{self.rng.getrandbits(64):016x}-01"
+        return Cause(actor, request, self.uuid(), self.time(), project, None, trace)
 
     def happens(self, share: float) -> bool:
         return self.rng.random() < share
 
-    def change(self, stream: StreamId, *facts: Fact) -> Change:
-        expected = self.heads.get(stream, 0)
-        self.heads[stream] = expected + len(facts)
-        return Change(stream, expected, facts)
+    def record(
+        self, cause: Cause, *changes: Change
+    ) -> Generator[LedgerCommand, RecordedEvents, RecordedEvents]:
+        """Record a command, and apply its facts to the rows of slots as the append of a command does."""
+        recorded = yield LedgerCommand(changes, cause)
+        for each in recorded:
+            if isinstance(each.fact, SlotFact):
+                key, columns, born = slots.patch(each.version, each.fact)
+                stored = folded(slots.slot, [Patch(key, columns, self.columns.get(key, born))])
+                assert stored is not None
+                self.columns[key], self.rows[each.fact.slot_id] = stored, SlotRow(stored)
+        return recorded
 
     def take_slots(self) -> tuple[SlotId, ...]:
         """Take free slots of one random node. Return none if too few are free."""
@@ -126,178 +127,151 @@ class World:
         taken, free[:] = tuple(free[:count]), free[count:]
         return taken
 
-    def release_slots(self, slots: Sequence[SlotId]) -> None:
-        self.free[_number(node_of(slots[0]))] += slots
-
 
 def node_lifecycle(world: World, number: int) -> Lifecycle:
     """Record a node from its registration to approved slots, which are free afterwards."""
-    node, stream = _node(number), stream_of_node(_node(number))
-    slots = [slot_of(node, SlotIndex(index)) for index in range(SLOTS)]
-    secret = f"{world.rng.getrandbits(256):064x}"
-
-    def by(actor: str, reason: str) -> Cause:
-        return Cause(actor, reason, world.uuid(), world.time(), trace_context=world.trace())
-
-    expected = NodeRegistered(node, _subnet(number), "default", secret, world.now + _LEASE)
-    yield LedgerCommand((world.change(stream, expected),), by("key:admin-1", world.request()))
+    node, subnet = NodeId(f"node-{number}"), Ipv4Subnet(f"10.{number >> 8}.{number & 255}.0/24")
+    stream, secret = stream_of_node(node), f"{world.rng.getrandbits(256):064x}"
+    registered = NodeRegistered(node, subnet, L2_DOMAIN, secret, world.now + TOKEN_LIFETIME)
+    yield from world.record(world.cause("key:admin-1"), Change(stream, 0, (registered,)))
     enrolled = NodeEnrolled(node, secret, secret, 1, "0.1.0")
-    yield LedgerCommand((world.change(stream, enrolled),), by(f"node:{node}", world.request()))
+    yield from world.record(world.cause(f"node:{node}"), Change(stream, 1, (enrolled,)))
     inspected = NodeInspected(node, f"{node}.example.org", "0.1.0", True, (_IMAGE,), ())  # noqa: FBT003 (a fact's field)
-    found = [world.change(stream_of_slot(slot), _discovered(slot)) for slot in slots]
-    yield LedgerCommand((world.change(stream, inspected), *found), by(f"node:{node}", "survey"))
-    for slot in slots:
-        approved = SlotApproved(slot, _SKU, _network(slot))
-        yield LedgerCommand(
-            (world.change(stream_of_slot(slot), approved),), by("key:admin-1", world.request())
+    hardware = {SlotIndex(index): SlotHardware(1, 96, f"tap{index}") for index in range(SLOTS)}
+    found = [Change(stream_of_slot(fact.slot_id), 0, (fact,)) for fact in discover(node, {}, hardware)]
+    yield from world.record(world.cause(f"node:{node}", "survey"), Change(stream, 2, (inspected,)), *found)
+    discovered = [slot_of(node, index) for index in hardware]
+    for slot in discovered:
+        row = world.rows[slot]
+        # No two slots of node-0 to node-360 derive the same first MAC.
+        approved = approve(slot, row.state, row.hardware, network_of(slot, subnet, L2_DOMAIN))
+        yield from world.record(
+            world.cause("key:admin-1"), Change(stream_of_slot(slot), row.version, (approved,))
         )
-    world.free[number] = slots
+    world.free[node] = discovered
 
 
-def allocation_lifecycle(world: World, slots: tuple[SlotId, ...]) -> Lifecycle:
+def allocation_lifecycle(world: World, taken: tuple[SlotId, ...]) -> Lifecycle:
     """Record an allocation from its request to its proved removal. Its slots are free again afterwards."""
-    yield from _Allocation(world, slots).life()
-    world.release_slots(slots)
+    yield from _Allocation(world, taken).life()
+    world.free[node_of(taken[0])] += taken
 
 
 class _Allocation:
     """One allocation; each method records a part of its lifecycle."""
 
-    def __init__(self, world: World, slots: tuple[SlotId, ...]) -> None:
-        self._world, self._slots = world, slots
-        self._correlation = world.uuid()
-        self._id: AllocationId = allocation_of(self._correlation)
-        self._node = f"node:{node_of(slots[0])}"
+    def __init__(self, world: World, taken: tuple[SlotId, ...]) -> None:
+        self._world, self._slots = world, taken
+        self._id = allocation_of(world.uuid())
+        self._stream = stream_of_allocation(self._id)
+        self._node = f"node:{node_of(taken[0])}"
+        self._history: tuple[Recorded[AllocationFact], ...] = ()
+        self._state: Allocation | None = None
         self._reports = 0
 
     def life(self) -> Lifecycle:
-        placed = yield self._create()
-        started = yield self._reported(placed, *(SliceStarting(self._id, slot) for slot in self._slots))
+        yield from self._create()
+        placed = self._history[-1]
+        for slot in self._slots:
+            yield from self._reported(placed, life.start_slice(self._loaded.state, slot))
         if self._world.happens(0.02):
-            reason = Reason("deadline_missed", f"not ready in time: {', '.join(self._slots)}")
-            yield from self._ending(started, AllocationFailed(self._id, reason))
+            late = life.miss_deadline(self._loaded.state, self._world.now + _LATER)
+            yield from self._end(placed, "process:allocation", "deadline", late)
             return
-        yield self._reported(started, *map(self._observed, self._slots))
-        granted = LeaseGranted(self._id, self._world.now, self._world.now + _LEASE)
-        active = yield self._reported(started, *self._ready(), AllocationActivated(self._id), granted)
+        for slot in self._slots:
+            yield from self._reported(placed, life.observe_address(self._loaded.state, self._observed(slot)))
+            yield from self._ready(placed, slot)
         if self._world.happens(0.03):
-            active = yield from self._interruption(active)
-        yield from self._ends_well(active)
+            yield from self._interruption(self._slots[0])
+        if self._world.happens(0.2):
+            expired = life.expire(self._loaded.state, self._world.now + _LATER)
+            yield from self._end(placed, "process:allocation", "end of lease", expired)
+        else:
+            reason = Reason("released_by_caller", "the caller requested the release")
+            yield from self._end(
+                placed, placed.cause.actor, "release", life.release(self._loaded.state, reason)
+            )
 
-    def _create(self) -> LedgerCommand:
+    def _create(self) -> Lifecycle:
         world, caller = self._world, self._world.rng.randrange(3 * PROJECTS)
         project = ProjectId(f"project-{caller % PROJECTS}")
-        cause = Cause(
-            f"key:caller-{caller}",
-            world.request(),
-            self._correlation,
-            world.time(),
-            project,
-            None,
-            world.trace(),
-        )
-        asked = AllocationRequested(
-            self._id, project, _SKU, "private-nat", _IMAGE, (_LOGIN,), int(_LEASE.total_seconds()), len(self._slots),
+        cause = world.cause(f"key:caller-{caller}", project=project)
+        request = AllocationRequested(
+            self._id, project, _SKU, "private-nat", _IMAGE, (_LOGIN,), 3600, len(self._slots),
             {"team": f"team-{caller % 7}", "run": f"{world.rng.getrandbits(32):08x}"},
         )  # fmt: skip
-        chosen = tuple(PlacedSlot(slot, _network(slot)) for slot in self._slots)
-        placed = AllocationPlaced(self._id, chosen, world.now + timedelta(minutes=2))
-        return LedgerCommand(
-            (self._own(asked, placed), *self._each(lambda slot: SlotClaimed(slot, self._id))), cause
+        rows = [world.rows[slot] for slot in self._slots]
+        chosen = tuple(PlacedSlot(row.slot_id, _network(row)) for row in rows)
+        placed = AllocationPlaced(self._id, chosen, world.now + SKUS[_SKU].ready_within)
+        claims = (
+            Change(stream_of_slot(row.slot_id), row.version, (claim(row.slot_id, self._id),)) for row in rows
         )
+        yield from self._record(cause, Change(self._stream, 0, (request, placed)), *claims)
 
-    def _interruption(
-        self, active: RecordedEvents
-    ) -> Generator[LedgerCommand, RecordedEvents, RecordedEvents]:
-        slot, deadline = self._slots[0], self._world.now + timedelta(minutes=2)
+    def _interruption(self, slot: SlotId) -> Lifecycle:
         reason = Reason("machine_died", f"the machine of {slot} ended without an order")
-        lost = yield self._reported(active, SliceInterrupted(self._id, slot, reason, deadline))
-        again = yield self._reported(lost, SliceStarting(self._id, slot))
-        return (yield self._reported(again, *self._ready()[:1], AllocationActivated(self._id)))
+        interrupted = SliceInterrupted(self._id, slot, reason, self._world.now + SKUS[_SKU].ready_within)
+        after = self._history[-1]
+        yield from self._reported(after, life.interrupt_slice(self._loaded.state, interrupted))
+        yield from self._reported(after, life.start_slice(self._loaded.state, slot))
+        yield from self._ready(after, slot)
 
-    def _ends_well(self, active: RecordedEvents) -> Lifecycle:
-        if self._world.happens(0.2):
-            reason = Reason("lease_expired", f"the lease ended at {self._world.now.isoformat()}")
-            yield from self._ending(active, LeaseExpired(self._id), AllocationReleasing(self._id, reason))
-        else:
-            reason = Reason("asked", "the caller asked for its release")
-            yield from self._ending(active, AllocationReleasing(self._id, reason), LeaseEnded(self._id))
-
-    def _ending(self, after: RecordedEvents, *facts: Fact) -> Lifecycle:
-        releasing = self._each(lambda slot: SlotReleasing(slot, self._id))
-        ended = yield LedgerCommand(
-            (self._own(*facts), *releasing), self._caused(after, "process:allocation", "release")
+    def _ready(self, after: Recorded[AllocationFact], slot: SlotId) -> Lifecycle:
+        ready = SliceReady(
+            self._id, slot, _network(self._world.rows[slot]).private_ip, 22, "SSH-2.0-dropbear_2022.83"
         )
+        yield from self._reported(after, life.slice_ready(self._loaded.state, ready, self._world.now))
+
+    def _end(
+        self, after: Recorded[AllocationFact], actor: str, reason: str, facts: tuple[AllocationFact, ...]
+    ) -> Lifecycle:
+        """Record the end and its cause, and then the proof of each slot that it is empty."""
+        cause = after.leads_to(actor=actor, reason=reason, observed_at=self._world.time())
+        yield from self._record(cause, *self._loaded.changes(facts))
+        ended = self._history[-len(facts)]
         if self._world.happens(0.02):
-            ended = yield self._quarantined(ended)
-        removed = chain(
-            (SliceRemoved(self._id, slot) for slot in self._slots),
-            () if isinstance(facts[0], AllocationFailed) else (AllocationReleased(self._id),),
-        )
-        released = self._each(lambda slot: SlotReleased(slot, self._id, _ABSENT))
-        yield LedgerCommand((self._own(*removed), *released), self._caused(ended, self._node, self._report()))
+            slot = self._slots[0]
+            unproved = SliceRemovalIncomplete(self._id, slot, _LEFT)
+            remaining = life.slice_removal_incomplete(self._loaded.state, unproved)
+            held = quarantine(slot, self._world.rows[slot].state, self._id, _LEFT)
+            yield from self._reported(ended, remaining, *self._loaded.slot_change(slot, held))
+        for slot in self._slots:
+            removed = life.slice_removed(self._loaded.state, slot)
+            freed = free(slot, self._world.rows[slot].state, self._id, _ABSENT)
+            yield from self._reported(ended, removed, *self._loaded.slot_change(slot, freed))
 
-    def _quarantined(self, ended: RecordedEvents) -> LedgerCommand:
-        slot, left = self._slots[0], ("lease", "conntrack entry")
-        reason = Reason(
-            "absence_not_proved", f"node {node_of(slot)} still finds {len(left)} things of the slice"
-        )
-        held = self._world.change(stream_of_slot(slot), SlotQuarantined(slot, self._id, reason, left))
-        unproved = self._own(SliceRemovalIncomplete(self._id, slot, left))
-        return LedgerCommand((unproved, held), self._caused(ended, self._node, self._report()))
-
-    def _observed(self, slot: SlotId) -> Fact:
-        network = _network(slot)
+    def _observed(self, slot: SlotId) -> SliceAddressObserved:
+        network = _network(self._world.rows[slot])
         address = network.private_ip
         return SliceAddressObserved(self._id, slot, network.mac_address, address, address, "bound")
 
-    def _ready(self) -> tuple[Fact, ...]:
-        return tuple(
-            SliceReady(self._id, slot, _network(slot).private_ip, 22, "SSH-2.0-dropbear_2022.83")
-            for slot in self._slots
-        )
-
-    def _reported(self, after: RecordedEvents, *facts: Fact) -> LedgerCommand:
-        return LedgerCommand((self._own(*facts),), self._caused(after, self._node, self._report()))
-
-    def _report(self) -> str:
+    def _reported(
+        self, after: Recorded[AllocationFact], facts: tuple[AllocationFact, ...], *slot_changes: Change
+    ) -> Lifecycle:
+        """Record what follows from the next report of the node, about the order that follows from `after`."""
         self._reports += 1
-        return f"report {self._reports}"
+        cause = after.leads_to(
+            actor=self._node, reason=f"report {self._reports}", observed_at=self._world.time()
+        )
+        yield from self._record(cause, *self._loaded.changes(facts, *slot_changes))
 
-    def _caused(self, by: RecordedEvents, actor: str, reason: str) -> Cause:
-        return by[0].leads_to(actor=actor, reason=reason, observed_at=self._world.time())
+    def _record(self, cause: Cause, *changes: Change) -> Lifecycle:
+        recorded = yield from self._world.record(cause, *changes)
+        own = allocation_facts(tuple(each for each in recorded if each.stream == self._stream))
+        assert own, "each command changes the allocation; a decision refused one"
+        self._history += own
+        for each in own:
+            self._state = evolve(self._state, each.fact)
 
-    def _own(self, *facts: Fact) -> Change:
-        return self._world.change(stream_of_allocation(self._id), *facts)
-
-    def _each(self, fact: Callable[[SlotId], SlotFact]) -> Iterator[Change]:
-        return (self._world.change(stream_of_slot(slot), fact(slot)) for slot in self._slots)
-
-
-def _node(number: int) -> NodeId:
-    return NodeId(f"node-{number}")
-
-
-def _number(node: NodeId) -> int:
-    return int(node.removeprefix("node-"))
-
-
-def _subnet(number: int) -> Ipv4Subnet:
-    return Ipv4Subnet(f"10.{number >> 8}.{number & 255}.0/24")
+    @property
+    def _loaded(self) -> LoadedAllocation:
+        """Return what a command about the allocation loads."""
+        assert self._state is not None
+        assert not isinstance(self._state, Requested)
+        rows = {slot: self._world.rows[slot] for slot in self._slots}
+        return LoadedAllocation(self._history, self._state, rows)
 
 
-def _discovered(slot: SlotId) -> SlotDiscovered:
-    return SlotDiscovered(slot, node_of(slot), SlotHardware(16, 131_072, f"tap{index_of(slot)}"))
-
-
-def _network(slot: SlotId) -> SlotNetwork:
-    number, index = _number(node_of(slot)), index_of(slot)
-    tail = (number * SLOTS + index).to_bytes(3, "big")
-    return SlotNetwork(
-        l2_domain="default",
-        mac_address=MacAddress(f"52:54:00:{tail.hex(':')}"),
-        private_ip=Ipv4Address(f"10.{number >> 8}.{number & 255}.{10 + index}"),
-        subnet=_subnet(number),
-        gateway=Ipv4Address(f"10.{number >> 8}.{number & 255}.1"),
-        bridge="br-slice",
-    )
+def _network(row: SlotRow) -> SlotNetwork:
+    assert row.network is not None, "every slot is approved before it is free"
+    return row.network

@@ -1,0 +1,44 @@
+"""Histories that benchmarks measure on: the ledger accepts each command, and decisions can create each stream."""
+
+from collections import Counter
+
+import psycopg
+
+from bench.ledger.histories import History
+from control_plane.decisions.allocation_states import fold, state_name
+from control_plane.histories import allocation_facts
+from events.allocations import AllocationFailed, LeaseExpired, SliceInterrupted, SliceRemovalIncomplete
+from events.envelope import Recorded
+from events.facts import Fact
+from events.ledger.replay import replay
+from events.slots import SlotClaimed, SlotQuarantined, SlotReleased, SlotReleasing
+from events.values import Position, StreamId
+from tests.servers.postgres import Database, database, postgres_programs, postgres_server
+
+__all__ = ["database", "postgres_programs", "postgres_server"]
+
+
+async def test_generated_history_has_every_outcome_and_only_streams_that_decisions_can_create(
+    database: Database,
+) -> None:
+    history = History(database.app_dsn, nodes=8)
+    assert await history.grow(4000, lambda _done: None) >= 4000
+    streams: dict[StreamId, list[Recorded[Fact]]] = {}
+    async with await psycopg.AsyncConnection.connect(database.app_dsn, autocommit=True) as conn:
+        async for events in replay(conn, Position(0), Position(2**62)):
+            for each in events:
+                streams.setdefault(each.stream, []).append(each)
+    kinds = Counter(type(each.fact) for stream in streams.values() for each in stream)
+    assert kinds.total() == history.events
+    assert kinds.keys() >= {
+        AllocationFailed, LeaseExpired, SliceInterrupted, SliceRemovalIncomplete, SlotQuarantined
+    }  # fmt: skip
+    assert kinds[SlotClaimed] >= kinds[SlotReleasing] >= kinds[SlotReleased] > 300
+    allocations = [
+        fold(tuple(each.fact for each in allocation_facts(tuple(stream))))
+        for name, stream in streams.items()
+        if name.startswith("allocation-")
+    ]
+    assert {state_name(each) for each in allocations if each} == {
+        "placed", "provisioning", "active", "releasing", "released", "failed"
+    }  # fmt: skip
