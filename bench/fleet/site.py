@@ -6,7 +6,6 @@ projector leads. Every site starts empty, and its data is deleted with it.
 
 import signal
 import socket
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -28,16 +27,16 @@ from deploy.embedded import redis as embedded_redis
 from deploy.embedded.children import Child, installed_program
 from deploy.embedded.postgres import PostgresServer
 from deploy.embedded.redis import RedisServer
+from deploy.embedded.stack import await_api
 
 REPLICAS: Final = 2
-READY_SECONDS: Final = 60.0
 REDIS_MEMORY: Final = "2gb"
 """Memory limit of Redis, which includes its thousands of connections and users."""
 KEY: Final = "sp_bench-of-the-fleet"
 
 
 class ProgramEnded(Exception):
-    """A program of the control plane exited or did not start; the message includes the end of its log."""
+    """A program of the control plane exited; the message includes the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,8 @@ async def site(folder: Path, settings: Mapping[str, str]) -> AsyncIterator[Fleet
         children = opened.enter_context(_programs(folder, environment, ports))
         apis = [f"http://127.0.0.1:{port}" for port in ports]
         made = FleetSite(postgres, redis, apis, children)
-        _await_answers(made)
+        for api in apis:
+            await_api(api, httpx.create_ssl_context(), folder, made.check_programs_run)
         yield made
 
 
@@ -155,20 +155,6 @@ async def _issue_key(postgres: PostgresServer, redis: RedisServer) -> None:
     settings = Settings(database_url=SecretStr(sqlalchemy_url(postgres)), redis_url=SecretStr(redis.url))
     async with plane(settings, pool=1) as made:
         await made.handle(issue_key("bench", "admin", sha256(KEY.encode()).hexdigest()))
-
-
-def _await_answers(made: FleetSite) -> None:
-    deadline, trusted = time.monotonic() + READY_SECONDS, httpx.create_ssl_context()
-    for url in made.apis:
-        while True:
-            made.check_programs_run()
-            try:
-                httpx.get(f"{url}/readyz/postgres", timeout=2, verify=trusted).raise_for_status()
-                break
-            except httpx.TransportError:
-                if time.monotonic() > deadline:
-                    raise ProgramEnded(f"{url} did not answer within {READY_SECONDS:.0f} s") from None
-                time.sleep(0.05)
 
 
 def _free_port() -> int:

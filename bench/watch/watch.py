@@ -9,9 +9,9 @@ same columns, and one connection reads the end of this table without passing the
 
 import secrets
 import socket
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -42,6 +42,7 @@ from control_plane.wiring import plane
 from deploy.embedded.children import Child, installed_program
 from deploy.embedded.postgres import PostgresServer
 from deploy.embedded.redis import RedisServer, running_redis
+from deploy.embedded.stack import await_api
 
 ROUNDS: Final = 10
 EVENTS: Final = 4_000
@@ -52,7 +53,6 @@ WARM_UP: Final = 1_000
 MINIMUM_SHARE: Final = 0.95
 """Minimum fraction of the rate; a slower turn is invalid and is repeated."""
 ATTEMPTS: Final = 5
-READY_SECONDS: Final = 30.0
 
 
 class RoundFailed(Exception):
@@ -162,25 +162,16 @@ def _api(server: PostgresServer, redis: RedisServer, folder: Path) -> Iterator[i
     child = Child("api", installed_program(SERVER, Program.API), folder / "api.log", environment)
     child.start()
     try:
-        _await_answer(port, child)
+        await_api(f"http://127.0.0.1:{port}", httpx.create_ssl_context(), folder, partial(check_runs, child))
         yield port
     finally:
         child.stop()
 
 
-def _await_answer(port: int, child: Child) -> None:
-    deadline = time.monotonic() + READY_SECONDS
-    while True:
-        try:
-            httpx.get(f"http://127.0.0.1:{port}/readyz/postgres", timeout=2).raise_for_status()
-        except httpx.TransportError:
-            if time.monotonic() > deadline:
-                raise RoundFailed(
-                    f"the API did not answer within {READY_SECONDS:.0f} s; its log:\n{child.log.read_text()}"
-                ) from None
-            time.sleep(0.05)
-        else:
-            return
+def check_runs(child: Child) -> None:
+    """Check that the API runs. Raises `RoundFailed` with its log."""
+    if child.status is not None:
+        raise RoundFailed(f"the API exited with status {child.status}; its log:\n{child.log.read_text()}")
 
 
 def _rank(lags: Sequence[float], percent: float) -> float:

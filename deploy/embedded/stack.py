@@ -9,10 +9,12 @@ import contextlib
 import json
 import os
 import socket
+import ssl
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 import httpx
@@ -130,7 +132,7 @@ class Stack:
                 child.start()
                 self.programs[name] = child
         for url in self.api_urls:
-            self._await_api(url)
+            await_api(url, self.trusted, self._layout.logs, self.supervise)
 
     def stop(self) -> None:
         self._open.close()
@@ -240,18 +242,20 @@ class Stack:
         if self._redis is not None:
             self._redis.stop()
 
-    def _await_api(self, url: str) -> None:
-        deadline = time.monotonic() + READY_SECONDS
-        while time.monotonic() < deadline:
-            with contextlib.suppress(httpx.TransportError):
-                response = httpx.get(f"{url}/readyz/postgres", timeout=2, verify=self.trusted)
-                if response.status_code == httpx.codes.OK:
-                    return
-            self.supervise()
-            time.sleep(0.05)
-        raise StackFailed(
-            f"the API at {url} was not ready within {READY_SECONDS:.0f} s; see the logs in {self._layout.logs}"
-        )
+
+def await_api(url: str, trusted: ssl.SSLContext, logs: Path, meanwhile: Callable[[], object]) -> None:
+    """Wait until the API at `url` can serve requests, and call `meanwhile` between the attempts. Raises `StackFailed`
+    after a timeout.
+    """
+    deadline = time.monotonic() + READY_SECONDS
+    while time.monotonic() < deadline:
+        with contextlib.suppress(httpx.TransportError):
+            response = httpx.get(f"{url}/readyz/postgres", timeout=2, verify=trusted)
+            if response.status_code == httpx.codes.OK:
+                return
+        meanwhile()
+        time.sleep(0.05)
+    raise StackFailed(f"the API at {url} was not ready within {READY_SECONDS:.0f} s; see the logs in {logs}")
 
 
 def sqlalchemy_url(dsn: str) -> URL:

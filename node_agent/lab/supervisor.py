@@ -1,8 +1,8 @@
 """The first process of a lab host: it starts and restarts daemons, and reaps orphaned processes.
 
 One thread runs one loop with three inputs: the control pipe (stdin), signals and time. Daemons are foreground children,
-so this process detects their exit. A daemon that exits is started again after a pause that doubles from 0.1 s to 5 s
-while the daemon keeps exiting early. End of file on the control pipe means that the creator of the host is gone, and
+so this process detects their exit. A daemon that exits is started again after a pause, which grows up to 5 s while the
+daemon keeps exiting early. End of file on the control pipe means that the creator of the host is gone, and
 then this process exits. When it exits for any reason, the kernel kills all processes in its namespaces. This process
 performs no cleanup, because it could not do so after `kill -9`.
 """
@@ -20,11 +20,10 @@ from typing import Final
 import structlog
 
 from node_agent.lab.control import Command, Daemon, Event, LinksAttached, StartDaemon, StopDaemon, decode
+from node_agent.runtime.backoff import Backoff
 
 log = structlog.get_logger()
 
-FIRST_PAUSE: Final = 0.1
-LONGEST_PAUSE: Final = 5.0
 STABLE_SECONDS: Final = 10.0
 PROBE_PAUSE: Final = 0.03
 
@@ -37,7 +36,7 @@ class _Supervised:
         self.pid: int | None = None
         self.prober: int | None = None
         self.ready = False
-        self.pause = FIRST_PAUSE
+        self.backoff = Backoff(first=0.1, cap=5.0)
         self.started = 0.0
         self.due = 0.0
 
@@ -147,10 +146,9 @@ class Supervisor:
                 supervised.prober, supervised.ready, supervised.due = None, code == 0, now + PROBE_PAUSE
             elif supervised.pid == pid:
                 uptime = now - supervised.started
-                supervised.pause = (
-                    FIRST_PAUSE if uptime > STABLE_SECONDS else min(supervised.pause * 2, LONGEST_PAUSE)
-                )
-                supervised.pid, supervised.due = None, now + supervised.pause
+                if uptime > STABLE_SECONDS:
+                    supervised.backoff.reset()
+                supervised.pid, supervised.due = None, now + supervised.backoff.next()
                 log.warning(
                     "daemon_exited", daemon=supervised.daemon.name, code=code, uptime_seconds=round(uptime, 2)
                 )

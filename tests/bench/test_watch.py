@@ -3,10 +3,16 @@
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 
+import httpx
 import pytest
 
 from bench.watch.clients import Watchers, WatcherSettings, arrivals_of
+from bench.watch.watch import RoundFailed, check_runs
+from deploy.embedded import stack
+from deploy.embedded.children import Child
 
 COMMITS = [(position, 1_000_000 * position) for position in (3, 4, 6)]
 
@@ -52,3 +58,15 @@ def test_watch_benchmark_names_a_watcher_with_missed_duplicated_or_reordered_eve
 def test_watch_benchmark_names_a_watcher_that_never_receives_the_last_event(opened: ExitStack) -> None:
     [fault] = arrivals_of(watchers(opened, stream(3, 4)[:-9]), COMMITS, timeout=0.1).faults
     assert fault == "watcher 0 did not receive the last event"
+
+
+def test_watch_benchmark_fails_at_once_with_the_log_of_an_api_that_exits(
+    opened: ExitStack, tmp_path: Path
+) -> None:
+    closed = opened.enter_context(socket.socket())
+    closed.bind(("127.0.0.1", 0))
+    child = Child("api", ("sh", "-c", "echo no database; exit 3"), tmp_path / "api.log")
+    child.start()
+    url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    with pytest.raises(RoundFailed, match="the API exited with status 3; its log:\nno database"):
+        stack.await_api(url, httpx.create_ssl_context(), tmp_path, partial(check_runs, child))

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,18 @@ def test_daemon_of_a_lab_node_is_started_replaced_and_stopped(node: LabNode, tmp
     assert [argv for argv in node.processes().values() if argv[0] == "sleep"] == [("sleep", "600")]
     node.stop_daemon("sleeper")
     assert not [argv for argv in node.processes().values() if argv[0] == "sleep"]
+
+
+def test_daemon_that_always_exits_is_started_again_after_growing_pauses(
+    node: LabNode, tmp_path: Path
+) -> None:
+    starts = tmp_path / "starts"
+    node.start_daemon("exits", ["bash", "-c", f"date +%s%N >> {starts}"])
+    eventually(lambda: starts.exists() and len(starts.read_text().splitlines()) >= 4)
+    node.stop_daemon("exits")
+    times = [int(line) / 1e9 for line in starts.read_text().splitlines()]
+    for pause, (before, after) in zip((0.05, 0.1, 0.2), pairwise(times), strict=False):
+        assert after - before >= pause
 
 
 def test_daemon_that_ignores_sigterm_is_killed_after_the_timeout(node: LabNode, tmp_path: Path) -> None:
