@@ -17,8 +17,8 @@ from typing import Final
 
 import structlog
 
-from control_plane.dispatcher.credit import wake_waiting
 from control_plane.dispatcher.dispatch import Dispatcher, Evaluations
+from control_plane.dispatcher.outbox import wake_waiting
 from control_plane.dispatcher.pruning import Kept, prune
 from control_plane.dispatcher.task_sender import TaskSender
 from control_plane.following.follow import Follower, follow

@@ -7,23 +7,29 @@ A task's row is inserted as if it was already sent, so that it need not be writt
 it, the task is also listed in `work.unsent`.
 
 The number of tasks that a node gets at a time per lane is limited by its credit (`tasks.catalogue`). A task beyond the
-credit waits without a due time (`due_at` is null), so the backlog of a dead node delays no other node;
-`control_plane.dispatcher.credit` schedules it later. `control_plane.decisions.task_states` shows all states of a row.
+credit waits in state `due` without a due time (`due_at` is null), so the backlog of a dead node delays no other node.
+Tasks in state `sent` without a due time lie in the queue of an unreachable node. No event marks the end of a task or
+the return of a node, so `wake_waiting` looks for both once per second. Two dispatchers that run it at once may both use
+the same credit: a node then has up to twice as many tasks, and its queue is bounded anyway.
+
+`control_plane.decisions.task_states` shows all states of a row.
 """
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
+import msgspec
 import psycopg
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control_plane.dispatcher.derive import PROCESSES, Evaluation, Task
 from control_plane.work.tables import RESEND
-from events.ledger.connection import fetch_values
+from events.ledger.connection import fetch_values, ledger_connection
 from events.values import NodeId, SlotId, StreamId
-from tasks.catalogue import bounds_of
+from tasks.catalogue import CREDIT, bounds_of
 from tasks.orders import Token
 
 _FORGET_TIMERS: Final = "delete from work.timer where stream_id = any(%b)"
@@ -99,6 +105,38 @@ _OVERDUE: Final = """
 select stream_id from work.timer where due_at <= %s and split_part(stream_id, '-', 1) = any(%s)
 order by due_at limit %s
 """
+_CREDIT: Final = msgspec.json.encode(dict(CREDIT)).decode()
+# Step through the index from waiting node to waiting node: the cost grows with the number of waiting nodes and lanes,
+# not with the number of tasks. A node that never sent a heartbeat counts as reachable.
+_WAKE: Final = """
+with recursive waiting as (
+  (select node_id, lane from work.task where due_at is null and state in ('due', 'sent')
+   order by node_id, lane limit 1)
+  union all
+  select further.* from waiting, lateral (
+    select node_id, lane from work.task where due_at is null and state in ('due', 'sent')
+      and (node_id, lane) > (waiting.node_id, waiting.lane) order by node_id, lane limit 1
+  ) as further
+), reachable as (
+  select waiting.*, %(credit)s::jsonb -> lane as credit from waiting left join work.node_seen using (node_id)
+  where coalesce(seen_at >= statement_timestamp() - %(unreachable)s, true)
+), room as (
+  select reachable.*, greatest(0, credit::int - (
+    select count(*) from work.task t where t.node_id = reachable.node_id and t.lane = reachable.lane
+      and (t.state = 'sent' or t.state = 'due' and t.due_at is not null)
+  )) as room from reachable
+), woken as (
+  select further.* from room, lateral (
+    (select order_id from work.task t where t.node_id = room.node_id and t.lane = room.lane
+      and t.due_at is null and t.state = 'sent')
+    union all
+    (select order_id from work.task t where t.node_id = room.node_id and t.lane = room.lane
+      and t.due_at is null and t.state = 'due' order by t.created_at limit room.room)
+  ) as further
+)
+update work.task t set due_at = clock_timestamp() from woken
+where t.order_id = woken.order_id and t.due_at is null and t.state in ('due', 'sent')
+"""
 
 
 async def write(conn: psycopg.AsyncConnection, found: Sequence[Evaluation], now: datetime) -> None:
@@ -117,6 +155,15 @@ async def write(conn: psycopg.AsyncConnection, found: Sequence[Evaluation], now:
         (UUID(each.stream.removeprefix("task-")), each.final_state) for each in found if each.final_state
     ]:
         await conn.execute(_CLOSE, [now, *(list(column) for column in zip(*finished, strict=True))])
+
+
+async def wake_waiting(engine: AsyncEngine, unreachable_after: timedelta) -> int:
+    """Schedule the waiting tasks of nodes that have credit or are reachable again; return the number of tasks."""
+    async with engine.begin() as conn:
+        ledger = await ledger_connection(conn)
+        return (
+            await ledger.execute(_WAKE, {"credit": _CREDIT, "unreachable": unreachable_after}, prepare=True)
+        ).rowcount
 
 
 async def hold_timer(conn: psycopg.AsyncConnection, stream: StreamId) -> bool:

@@ -7,7 +7,7 @@ the worker that held it, is requeued. There is no other recovery path.
 Two kinds of tasks have no due time (`due_at` is null) and cost nothing, however many there are:
 - `due` tasks beyond their node's credit: they are scheduled as tasks before them end;
 - `sent` tasks of an unreachable node: they lie in its queue, and are checked as soon as the node is reachable again.
-  `control_plane.dispatcher.credit` schedules both every second. After Redis lost its data, all sent tasks are due at
+  `outbox.wake_waiting` schedules both every second. After Redis lost its data, all sent tasks are due at
   once, even those of unreachable nodes.
 
 Each copy of a task is signed when it is sent, so a copy in a queue is valid for its type's maximum age only.

@@ -9,7 +9,7 @@ import psycopg
 import redis
 
 from control_plane.dispatcher import task_sender as sweeping
-from control_plane.dispatcher.credit import wake_waiting
+from control_plane.dispatcher.outbox import wake_waiting
 from control_plane.dispatcher.task_sender import TaskSender
 from control_plane.work.tables import RESEND
 from tasks.catalogue import CREDIT
