@@ -1,17 +1,17 @@
 """Child processes that log to a file, end with their parent, and are restarted when they exit unexpectedly.
 
 Start every child from the main thread, because the kernel binds the parent-death signal to the thread that forked. Call
-`tend` from that thread too, repeatedly, during every wait.
+`supervise` from that thread too, repeatedly, during every wait.
 """
 
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import IO, ClassVar, Final, Protocol
 
 from deploy.embedded.restarts import Restarts
 
@@ -19,28 +19,56 @@ REPOSITORY: Final = Path(__file__).resolve().parents[2]
 STOP_SECONDS: Final = 8.0
 
 
+class Process(Protocol):
+    """A started process. `subprocess.Popen` defines the methods."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, sig: int, /) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+def start_process(argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> Process:
+    """Start a program that writes to `log` and receives SIGTERM when its parent ends.
+
+    `environment` adds to the environment of this process. The program is in a session of its own, because Ctrl-C must
+    reach the parent only, which then stops its children in order.
+    """
+    return subprocess.Popen(
+        [*_terminated_with_parent(), *argv],
+        cwd=REPOSITORY,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+
+
 @dataclass
 class Child:
-    """One child process. `tend` restarts it if it exits without being stopped."""
+    """One child process. `supervise` restarts it if it exits without being stopped."""
 
+    starter: ClassVar[Callable[[Sequence[str], Mapping[str, str], IO[bytes]], Process]] = staticmethod(
+        start_process
+    )
+    """Starts the process. The tests replace it with a function that is faster and has the same effect."""
     name: str
     argv: tuple[str, ...]
     log: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     _restarts: Restarts = field(default_factory=Restarts)
-    _process: subprocess.Popen[bytes] | None = None
+    _process: Process | None = None
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*_terminated_with_parent(), *self.argv],
-                cwd=REPOSITORY,
-                env={**os.environ, **self.environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C reaches the parent only, which then stops the children in order
-            )
+            self._process = self.starter(self.argv, self.environment, log)
         self._restarts.started()
 
     def ensure(self) -> None:

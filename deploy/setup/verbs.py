@@ -50,7 +50,7 @@ VERBS: Final = {
         "tests.torture",
     ),
     "check": Verb(
-        "check [NAME ...]",
+        "check [NAME ...] [--without NAME ...]",
         "run checks: format, lint, types, imports, layout, migrations, events, tasks, drift, names, "
         "language, package",
         "deploy.checks",

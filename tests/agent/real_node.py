@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from control_plane.queues import redis_nodes
 from deploy.embedded import redis as embedded
-from deploy.embedded.children import installed_program
+from deploy.embedded.children import REPOSITORY, installed_program
 from events.values import image_name
 from node_agent.host.images import Image, publish
 from node_agent.lab.guest import ensure_guest
@@ -22,7 +22,6 @@ from tasks.agent_api import Queue
 from tests.agent.control_plane import TOKEN, FakeControlPlane, serving
 from tests.agent.eventually import eventually_async
 from tests.agent.orders import NODE
-from tests.agent.process import REPOSITORY
 from tests.agent.queue import create_session_users
 from tests.servers.lab import kept_folder
 from tests.servers.redis import server_folder

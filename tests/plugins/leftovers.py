@@ -30,7 +30,11 @@ _BRIDGE: Final = "br-"
 _KEPT_BRIDGES: Final = {"br-slice", "br-other"}
 """An agent makes the first one and keeps it; tests of foreign bridges share the other one."""
 _OF_MULTIPROCESSING: Final = "pymp-"
-_HELPERS: Final = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
+_HELPERS: Final = (
+    "multiprocessing.forkserver",
+    "multiprocessing.resource_tracker",
+    "tests.servers.program_template",
+)
 
 
 @dataclass
