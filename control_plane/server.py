@@ -88,7 +88,7 @@ def _fail(sentence: str, *advice: str) -> None:
 
 
 def _sentences(unfit: BaseExceptionGroup[UnfitServer]) -> list[str]:
-    """Return each reason once, although several tasks of the program may have failed with the same one."""
+    """Return the reasons why the database server is unfit, each once, although several asyncio tasks may report it."""
     found: dict[str, None] = {}
     for error in unfit.exceptions:
         reasons = _sentences(error) if isinstance(error, BaseExceptionGroup) else error.reasons

@@ -276,7 +276,7 @@ def _read(settings: type[S]) -> S:
 
 
 def _objection(error: ErrorDetails) -> str:
-    """Return the message of a validation error, after the environment variable and the path inside its value."""
+    """Return a validation error as `VARIABLE.path: message`: the environment variable and the path in its value."""
     reason, place = error["msg"].removeprefix("Value error, "), error["loc"]
     if error["type"] == "missing":
         reason = "not set"

@@ -92,7 +92,10 @@ def _read_ca(path: Path) -> str:
 
 
 def _file_about(url: str, path: Path) -> _ClientFile | None:
-    """Return the client file if it is for this URL. A file for another URL, or an unreadable one, is not an error."""
+    """Return the contents of the client configuration file if it is for this URL.
+
+    A file for another URL, or an unreadable file, is not an error.
+    """
     try:
         found = _read(path)
     except WrongUsage:
@@ -103,7 +106,7 @@ def _file_about(url: str, path: Path) -> _ClientFile | None:
 def _about(
     file: _ClientFile | None, url: str, api_key: str, ca: str | None, warnings: tuple[str, ...] = ()
 ) -> Access:
-    """Return the access with the values that a client file for the URL adds."""
+    """Return the access to the URL, with the CA and the SSH settings of the configuration file, if there is one."""
     if file is None:
         return Access(url.rstrip("/"), api_key, ca)
     identity = None if file.identity is None else Path(file.identity)

@@ -22,7 +22,7 @@ _WIDE: Final = 80
 
 
 class Advancing(Protocol):
-    """Display of the progress of named items. `at` updates the position of one, `arrived` completes it."""
+    """Progress display of named items. `at` updates the ledger position of an item, `arrived` completes the item."""
 
     def at(self, name: str, position: int, last: int) -> None: ...
 
@@ -69,7 +69,7 @@ class Bars:
 
 
 class Lines:
-    """A line of text every few seconds, for logs and pipes."""
+    """Progress display for logs and pipes: a line of text for each item every few seconds."""
 
     def __init__(self, console: Console, what: str) -> None:
         self._console, self._what = console, what

@@ -259,7 +259,7 @@ class Event(Answer, frozen=True):
 
 
 class Step(Answer, frozen=True):
-    """Progress of a node with a task."""
+    """The current step of a task, as its node reported it."""
 
     step: str
     number: int

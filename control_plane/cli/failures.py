@@ -119,7 +119,7 @@ def from_problem(problem: Problem) -> Failure:
 
 
 def _kind_and_advice(problem: Problem) -> tuple[type[Failure], *tuple[str, ...]]:
-    """Return the class of the failure for a status, and the advice for the user."""
+    """Return the class of the failure for an HTTP status, and the advice for the user."""
     match problem.status:
         case HTTPStatus.UNAUTHORIZED:
             return NoAccess, _NO_KEY

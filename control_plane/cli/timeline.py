@@ -1,4 +1,4 @@
-"""The timeline of an allocation, folded from its events one by one: its states and when each began.
+"""The timeline of an allocation, computed from its events one by one: its states and when each began.
 
 Only events of the allocation's own stream change the state. The steps have ledger times, so that the displayed time of
 a state does not depend on when its event arrived.

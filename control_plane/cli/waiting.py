@@ -27,8 +27,9 @@ def wait(
     since: int = 0,
     releasing: bool = False,
 ) -> Timeline:
-    """Return the timeline when it first satisfies `arrived`, at event version `since` or later. Earlier states are not
-    shown.
+    """Follow an allocation until its timeline satisfies `arrived`, and return the timeline.
+
+    States before event version `since` are neither tested nor shown.
 
     `releasing`: the release was already requested, so the advice does not mention it. Raises `Interrupted` or
     `Unreachable`, with a message that names the operation that continues.

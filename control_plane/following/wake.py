@@ -39,7 +39,7 @@ class RedisWake:
 class Waiter:
     """Waits for a wake-up or the next poll. The poll interval is short after traffic, then doubles up to `IDLE_POLL`.
 
-    `spare` makes it wait for the longest interval at once, for a caller with other work.
+    With `spare` the interval is `IDLE_POLL` at once, for a caller with other work.
     """
 
     def __init__(self) -> None:

@@ -168,7 +168,10 @@ async def refuse_unknown_node(conn: AsyncConnection, shown: PresentedCredential)
 
 
 def refusal(*, known: bool, live: bool) -> Unauthorised | None:
-    """Return why credentials are refused: no session has them (`known`) or it expired (`live`); else None."""
+    """Return the reason to refuse a node's credentials, or None to accept them.
+
+    `known` is whether a session has these credentials, `live` whether this session has not expired.
+    """
     if not known:
         return Unauthorised(
             Objection("unknown_node", "invalid or unknown node credentials; renew the session")

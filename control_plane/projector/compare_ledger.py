@@ -69,7 +69,7 @@ async def ledger_differences(conn: AsyncConnection) -> list[Difference]:
 
 
 async def _altered(conn: AsyncConnection, table: sa.Table) -> Difference | None:
-    """Return the first row that was altered after its hash was stored."""
+    """Return the first row of a ledger table that was altered after its hash was stored."""
     row = (await conn.execute(sa.text(_LEAVES[table]))).one_or_none()
     if row is None:
         return None
@@ -99,7 +99,7 @@ async def _inserted(conn: AsyncConnection) -> Difference | None:
 
 
 async def _heads(conn: AsyncConnection) -> Difference | None:
-    """Compare the versions that append checks with the last version of each stream."""
+    """Compare the stream versions in table `head`, which appends check, with the last event of each stream."""
     version = sa.func.max(event.c.version).label("version")
     heads = sa.select(event.c.stream_id, version).group_by(event.c.stream_id)
     return await first_difference(conn, head, sa.select(head), heads, LEDGER)

@@ -105,7 +105,7 @@ class Rebuild:
                 return
 
     async def _ordered(self, projections: Sequence[Projection]) -> dict[Projection, Position]:
-        """Return the position of each projection's open order. Raises `CheckpointSuperseded` if one has none."""
+        """Return the position of each projection's open rebuild order. Raises `CheckpointSuperseded` without one."""
         async with self.handle.engine.connect() as conn:
             return {
                 each: _open_order(each, await projection_history(conn, each.name)).position
@@ -113,15 +113,16 @@ class Rebuild:
             }
 
     async def _refuse_unless_open(self, ordered: Mapping[Projection, Position]) -> None:
-        """Check that these orders are still open. Raises `CheckpointSuperseded` if another process has executed one,
-        also if a newer rebuild is ordered since: the idle tables then hold the old live rows, or another rebuild's.
+        """Check that these rebuild orders are still open. Raises `CheckpointSuperseded` if another process has executed
+        one, even if a newer rebuild is ordered: the idle tables then have the former live rows, or those of another
+        rebuild.
         """
         for each, order in (await self._ordered([*ordered])).items():
             if order != ordered[each]:
                 raise checkpoints.CheckpointSuperseded(each.name)
 
     async def _swapped(self, projection: Projection, order: Position) -> bool:
-        """Return whether the swap succeeded. If the remaining events fail, the next fill finds the failing one."""
+        """Swap the idle tables with the live ones; return whether it succeeded. The next fill finds an event that fails."""
         try:
             await self.handle(swap(projection, order))
         except (Stopped, TooMuchMissing, *DATABASE_UNAVAILABLE) as error:
@@ -187,10 +188,13 @@ def swap(projection: Projection, order: Position) -> Command:
 
 
 async def _replay_rest(conn: AsyncConnection, projection: Projection, skips: frozenset[Position]) -> Position:
-    """Advance the idle tables to the last event. While appends are held back, every position is an event or dead."""
+    """Apply the remaining events to the idle tables, and return the last position.
+
+    Appends must be held back: then every position up to the last has an event or will never have one.
+    """
     await use_table_set(conn, IDLE)
     filled = await checkpoints.find(conn, projection.name)
-    assert filled is not None, "a rebuild filled the tables"
+    assert filled is not None, "a rebuild fills the idle tables before the swap"
     ledger = await ledger_connection(conn)
     last = await drawn(ledger)
     missing = last - filled.position

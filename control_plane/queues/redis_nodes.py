@@ -83,7 +83,7 @@ async def ensure_scripts(client: Redis) -> None:
 
 
 async def ensure_node_users(client: Redis, logins: Sequence[NodeLogin]) -> None:
-    """Set the users of nodes to exactly these rights and passwords. Existing connections stay open."""
+    """Set the rights and passwords of nodes' Redis users, replacing all former ones. Existing connections stay open."""
     await _all(client, [_set_user(login) for login in logins])
 
 

@@ -57,7 +57,7 @@ class Step:
 
     @property
     def after(self) -> int:
-        """The sequence number that must precede this step."""
+        """The sequence number of the last report that must be recorded before this step."""
         return self.report.sequence - self.replaced - 1
 
 
@@ -117,7 +117,7 @@ def take_report(
 async def _record(
     transaction: Transaction, place: Place, report: Report, limits: Limits, replacing: Replacing
 ) -> Decision:
-    """Decide on a report, and charge the tokens that its facts cost beyond the one already taken."""
+    """Return the decision on a report, and charge the node's report budget for facts beyond the first one."""
     if _is_description(report):
         await report_budget.release(transaction.conn, place.node, replaced=True)
     taken = await _decide(transaction, place, report, replacing)

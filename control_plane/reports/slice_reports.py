@@ -147,7 +147,10 @@ async def _failed(
 def _slice_changes(
     transaction: Transaction, loaded: LoadedAllocation, body: _OtherReport, *, newest: bool
 ) -> tuple[Change, ...]:
-    """Return the changes for any other report; `newest` is whether it belongs to the newest order of its slot."""
+    """Return the changes for a report about a slice other than ready or failed.
+
+    `newest` is whether the report belongs to the newest order of the slot.
+    """
     state, slot, allocation = loaded.state, body.slot_id, body.allocation_id
     match body:
         case reports.SliceStarting():

@@ -33,7 +33,7 @@ _BEGIN_POLL_SECONDS: Final = 0.05
 
 
 class Feed:
-    """The newest events of the ledger, for watchers that wait for more. A new value of `incarnation` ends all watches."""
+    """The newest events of the ledger, for watchers that wait for more. A new `incarnation` value ends all watches."""
 
     def __init__(self, engine: AsyncEngine, tail: Tail, waiter: Waiter) -> None:
         self._engine, self._tail, self._waiter = engine, tail, waiter

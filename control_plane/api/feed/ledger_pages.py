@@ -28,9 +28,9 @@ WINDOWS: Final = 50
 
 
 class Section(NamedTuple):
-    """Result of a scan of the ledger: the matching events in order, and `reached`, the position at which the scan ended.
+    """Result of a scan of the ledger: the matching events in order, and the position at which the scan ended.
 
-    `cursor` is that of the last event up to `reached`, None before the first event.
+    `cursor` is that of the last event up to this position, None before the first event.
     """
 
     events: tuple[Recorded[Fact], ...]
@@ -48,7 +48,7 @@ class Past:
         self._engine, self._turns = engine, asyncio.Semaphore(READERS)
 
     async def page(self, pick: EventFilter, after: Position, upto: Position, limit: int = PAGE) -> Section:
-        """Return the next events that match a filter, possibly none, and the position up to which they were searched."""
+        """Return the next events that match a filter, possibly none, and the position up to which the scan went."""
         async with self._turns, self._engine.connect() as conn:
             events, reached = await _page(conn, pick, after, upto, limit)
             if events and (pick.everything or events[-1].position == reached):

@@ -65,7 +65,7 @@ class ReportGate:
         return node in self._refusals
 
     def refused(self, node: NodeId, seconds: int) -> int:
-        """Store a refusal by the node's report budget; return the number of refused requests since the one before it."""
+        """Store a refusal by the node's report budget; return the number of requests refused since the last one."""
         now, before = self._now(), self._refusals.get(node)
         if len(self._refusals) >= _MANY:
             self._refusals = {

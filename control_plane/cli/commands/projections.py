@@ -67,7 +67,7 @@ def _refuse_unknown(requested: Sequence[str], known: Iterable[Projection]) -> No
 
 
 def _until_swapped(current: Session, ordered: Sequence[Projection], display: Advancing) -> list[msgspec.Raw]:
-    """Wait until all ordered rebuilds are swapped in, and return the projections in that state. Raises `Stopped`."""
+    """Wait until the tables of all requested rebuilds are swapped in; return the projections. Raises `Stopped`."""
     rebuilt: dict[str, msgspec.Raw] = {}
     orders = {each.name: each.rebuild for each in ordered}
     waiting: dict[str, str] = {}
@@ -91,7 +91,7 @@ def _until_swapped(current: Session, ordered: Sequence[Projection], display: Adv
 
 
 def _same(one: Rebuild, other: Rebuild | None) -> bool:
-    """Return whether both are the same rebuild, and not a later one that was ordered meanwhile."""
+    """Return whether two responses describe the same rebuild of a projection, and not a rebuild and a later one."""
     return other is not None and one.requested_at == other.requested_at
 
 

@@ -117,7 +117,7 @@ def cancel(context: typer.Context, *, task: TaskId, as_json: AsJson = False) -> 
 
 @commands.command()
 def watch(context: typer.Context, *, task: TaskId, as_json: AsJson = False) -> None:
-    """Follow the events and steps of a task until it ends. Exit code 5 if it failed."""
+    """Follow the events and progress steps of a task until it ends. Exit code 5 if it failed."""
     with session(context, json=as_json) as current:
         _wait(current, task)
 

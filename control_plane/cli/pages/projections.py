@@ -26,7 +26,7 @@ def projections(items: Iterable[Projection]) -> Table:
 
 
 def _where(item: Projection) -> str:
-    """Return the position of a read model; one that the append itself updates is always at the end of the ledger."""
+    """Return the position of a read model. A model that each append updates is always at the end of the ledger."""
     if item.inline:
         return f"{item.last_position} (in the append)"
     position = item.position or 0

@@ -60,7 +60,7 @@ def _slot_state(item: Slot) -> Text:
 
 
 def nodes(items: Iterable[Node], *, then: bool = False) -> RenderableType:
-    """Return the table of nodes. With `then`, for a past state, the last heartbeats are omitted: they are unknown."""
+    """Return the table of nodes. If `then` is true, it shows a past state and omits heartbeats, which are unknown."""
     table = _table("ID", "STATE", "SUBNET", "KIND", "AGENT", "HEARTBEAT", "MISSING")
     for item in items:
         kind = {True: "simulated", False: "host", None: "-"}[item.simulated]

@@ -96,5 +96,5 @@ def rate(mbit: int | None) -> str:
 
 
 def step(name: str, number: int, of: int | None) -> str:
-    """Format a step as `port (3 of 7)`, or as `boot (4)` while the number of steps is unknown."""
+    """Format a progress step as `port (3 of 7)`, or as `boot (4)` while the number of steps is unknown."""
     return f"{name} ({number} of {of})" if of else f"{name} ({number})"
