@@ -68,7 +68,7 @@ class ImageSettings(BaseModel):
         if not (banner.isascii() and banner.isprintable()):
             objections.append("must be printable ASCII")
         if banner and info.data.get("port", 0) is None:
-            objections.append("needs a port; set `port` too")
+            objections.append("is used only with a port; set `port` too")
         if objections:
             raise ValueError("; ".join(objections))
         return banner
@@ -203,7 +203,7 @@ class Settings(BaseSettings):
     @classmethod
     def _holds_subnets(cls, networks: IPv4Network) -> IPv4Network:
         if networks.prefixlen > _LONGEST_PREFIX or not networks.is_private:
-            raise ValueError(f"{networks} is not a private network of at least two /24")
+            raise ValueError(f"{networks} is not a private network that contains at least two /24 networks")
         return networks
 
     @field_validator("images")

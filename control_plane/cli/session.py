@@ -49,7 +49,7 @@ def session(context: typer.Context, *, json: bool) -> Iterator[Session]:
         _end(screen, failure)
     except msgspec.DecodeError as error:
         advice = "check that the versions of this client and of the control plane are compatible"
-        _end(screen, Unreachable(f"the response is not valid: {error}", advice))
+        _end(screen, Unreachable(f"the response of the control plane is not valid: {error}", advice))
     except KeyboardInterrupt:
         raise typer.Exit(ExitCode.INTERRUPTED) from None
 

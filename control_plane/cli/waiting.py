@@ -57,8 +57,8 @@ def wait(
 @contextmanager
 def _continuing(allocation: str, *, releasing: bool) -> Iterator[None]:
     what = f"the release of {allocation}" if releasing else f"allocation {allocation}"
-    watch = f"watch it: sliceplane allocations watch {allocation}"
-    release = f"release it: sliceplane allocations release {allocation}"
+    watch = f"watch the allocation: sliceplane allocations watch {allocation}"
+    release = f"release the allocation: sliceplane allocations release {allocation}"
     advice = (watch,) if releasing else (watch, release)
     try:
         yield

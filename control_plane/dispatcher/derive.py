@@ -182,7 +182,7 @@ PROCESSES: Final[Mapping[str, AnyProcess]] = MappingProxyType(
 
 
 def facts_by_stream(batch: Iterable[Recorded[Fact]]) -> dict[StreamId, list[Recorded[Fact]]]:
-    """Return the facts of the batch that belong to a stream with a process, by stream, in ledger order."""
+    """Return the facts of the batch, by stream and in ledger order, for streams of a kind in `PROCESSES`."""
     found: dict[StreamId, list[Recorded[Fact]]] = {}
     for each in batch:
         if _kind(each.stream) in PROCESSES:

@@ -122,7 +122,7 @@ class Rebuild:
                 raise checkpoints.CheckpointSuperseded(each.name)
 
     async def _swapped(self, projection: Projection, order: Position) -> bool:
-        """Swap the idle tables with the live ones; return whether it succeeded. The next fill finds an event that fails."""
+        """Swap the idle tables with the live ones; return whether it succeeded. The next fill finds a failing event."""
         try:
             await self.handle(swap(projection, order))
         except (Stopped, TooMuchMissing, *DATABASE_UNAVAILABLE) as error:

@@ -51,13 +51,13 @@ ROUND: Final = 120
 
 @dataclass(slots=True)
 class Growth:
-    """Detects that a value grew by `step` since its lowest."""
+    """Detector of growth: whether a value grew by `step` since the lowest value observed."""
 
     step: int
     lowest: int | None = None
 
     def has_grown(self, now: int) -> bool:
-        """Return whether the value grew by `step` since its lowest; each step is detected once."""
+        """Return whether the value grew by `step` since the lowest value observed; each step is detected once."""
         if self.lowest is None or now - self.lowest >= self.step:
             self.lowest = now
             return True

@@ -124,7 +124,7 @@ async def requires_password(client: Redis) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionReview:
-    """The evaluation of all Redis connections: those to end, the flooding nodes, and the number of others."""
+    """The evaluation of all Redis connections: those to end, the flooding nodes, and the number of usual ones."""
 
     ended: Sequence[int]
     floods: Mapping[NodeId, str]

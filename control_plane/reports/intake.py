@@ -173,7 +173,7 @@ def record_held(node: NodeId, limits: Limits) -> Command:
             return Decision((), _own_cause(transaction, node))
         held = _Held.model_validate_json(text)
         place, report = Place(node, held.incarnation), held.report
-        assert isinstance(report.body, reports.NodeSurveyed), "only descriptions are held"
+        assert isinstance(report.body, reports.NodeSurveyed), "only host descriptions wait for the report budget"
         decision = await inspect_node(transaction, Survey(node, report.body, cause_of(place, report)))
         more = report_budget.cost_of(decision.changes) - 1
         await report_budget.charge(transaction.conn, node, limits, more)

@@ -54,7 +54,7 @@ class Place:
 
 
 class Taken(NamedTuple):
-    """The changes that follow from a report, and whether it ends an order or operation that was still open."""
+    """The facts that follow from a report, and whether the report ends an order or operation that was still open."""
 
     decision: Decision
     ends_task: bool = False

@@ -1,8 +1,8 @@
 """The newest part of the ledger in memory, as the bytes sent to watchers: each event is encoded once for all of them.
 
 The ledger is added in consecutive ranges without a gap, and the oldest ranges are dropped when a limit is exceeded. A
-range also has its joined bytes: watchers of everything that are at its start, which are nearly all of them most of the
-time, are sent those same bytes. One loop writes, and all readers run in the thread of that loop.
+range also has the joined bytes of its events. They are sent to each watcher without a filter that has read everything
+before the range, as nearly all watchers have most of the time. One loop writes, and all readers run in its thread.
 """
 
 from bisect import bisect_right

@@ -40,7 +40,7 @@ def create(
         list[Path] | None,
         typer.Option(
             help="Public key file that may log in; repeatable.",
-            show_default="those in ~/.ssh; one is created if there is none",
+            show_default="the keys in ~/.ssh; a key is created if there is none",
         ),
     ] = None,
     lease: Annotated[

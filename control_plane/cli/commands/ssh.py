@@ -26,7 +26,7 @@ def ssh(
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="COMMAND", help="Run this instead of a shell; put -- before it.", show_default=False
+            metavar="COMMAND", help="Command to run instead of a shell; put -- before it.", show_default=False
         ),
     ] = None,
     slot: Annotated[

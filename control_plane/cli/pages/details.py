@@ -179,7 +179,7 @@ def _node(item: Node, *, then: bool, now: datetime | None) -> Iterator[Row]:
     if item.revoked:
         yield "revoked", Text(item.revoked, "red")
     if item.superseded_at:
-        yield "refused", Text.assemble(("an agent on a copy of its disk", "red"), f", {_copy(item, now)}")
+        yield "refused", Text.assemble(("an agent on a copy of this node's disk", "red"), f", {_copy(item, now)}")
     if item.key_thumbprint:
         yield "key", item.key_thumbprint
     yield "subnet", item.subnet
@@ -262,4 +262,4 @@ def _registered(item: RegisteredNode) -> Iterator[Row]:
     yield "node", Text(item.id, "bold")
     yield "subnet", item.subnet
     yield "token", Text(item.enrolment_token, "bold")
-    yield "valid", f"until {words.clock(item.token_expires_at)} ({words.until(item.token_expires_at)}), once"
+    yield "valid", f"until {words.clock(item.token_expires_at)} ({words.until(item.token_expires_at)}), for one use"
