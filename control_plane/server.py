@@ -57,7 +57,7 @@ _MIGRATE: Final = "Correct the cause or SLICEPLANE_MIGRATE_URL, which needs the 
 
 
 def main() -> int:
-    """Run the program that the arguments name and return its exit code.
+    """Run the `sliceplane-server` command that the arguments name and return its exit code.
 
     The code is 1 if the program cannot start or the database server turns out to be unfit later (an error with advice
     is printed to standard error), and 2 for wrong usage.

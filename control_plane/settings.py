@@ -75,7 +75,7 @@ class ImageSettings(BaseModel):
 
     @property
     def check(self) -> Check:
-        """The check that finds a guest of this image ready."""
+        """The readiness check for a guest of this image."""
         return SSH if self.port is None else Check(self.port, self.banner)
 
 
@@ -148,7 +148,7 @@ class Settings(BaseSettings):
 
     @property
     def report_limits(self) -> Limits:
-        """Return the budget that all reports of a node share."""
+        """Return the limits of the budget that all reports of a node share."""
         return Limits(self.report_burst, self.reports_per_minute)
 
     @property
@@ -243,7 +243,7 @@ class MigrationSettings(BaseSettings):
     @field_validator("migrate_url")
     @classmethod
     def _is_a_connection_string(cls, given: SecretStr) -> SecretStr:
-        """Return the connection string for libpq, which does not know the driver that `database_url` may name."""
+        """Check that this is a connection string; return it for libpq, without the driver of a SQLAlchemy URL."""
         text = given.get_secret_value().replace("postgresql+psycopg://", "postgresql://", 1)
         try:
             options = conninfo_to_dict(text)

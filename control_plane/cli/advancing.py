@@ -31,7 +31,10 @@ class Advancing(Protocol):
 
 @contextmanager
 def advancing(screen: Screen, what: str) -> Iterator[Advancing]:
-    """Provide the display that fits the screen while the block runs. `what` is the activity, such as "rebuilding"."""
+    """Provide the progress display that fits the screen while the `with` block runs.
+
+    `what` is the activity, such as "rebuilding".
+    """
     if screen.json:
         yield Silence()
     elif screen.lively:

@@ -177,8 +177,8 @@ class Client:
 
 
 class Listing:
-    """The items of a list. After the iteration, `next_cursor` is the API's cursor after the last item; None at the
-    end.
+    """The items of a list. After the iteration, `next_cursor` is the API's cursor after the last item, or None if the
+    list has no further items.
     """
 
     def __init__(self, client: Client, path: str, params: Params, limit: int | None) -> None:

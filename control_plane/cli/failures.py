@@ -1,4 +1,4 @@
-"""Failures of a command, with the exit codes that scripts may rely on.
+"""Failures of a command of `sliceplane`, with the exit codes that scripts may rely on.
 
 A failure has what the user needs: what happened, every reason that the control plane returned, and what to do next.
 `session` is the one place that prints it.
@@ -80,7 +80,7 @@ class Stopped(Failure):
 
 
 class NotReady(Failure):
-    """A check of the control plane is not ok; the printed page shows which one and why."""
+    """A health check of the control plane is not ok; the printed page shows which one and why."""
 
 
 class Different(Failure):

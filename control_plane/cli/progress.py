@@ -37,7 +37,7 @@ class Progress(Protocol):
 
 @contextmanager
 def shown(screen: Screen, timeline: Timeline) -> Iterator[Progress]:
-    """Provide the progress display that fits the screen while the block runs."""
+    """Provide the progress display that fits the screen while the `with` block runs."""
     if screen.json:
         yield Silence()
     elif screen.lively:

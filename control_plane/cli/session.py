@@ -34,7 +34,7 @@ class Session:
 
 @contextmanager
 def session(context: typer.Context, *, json: bool) -> Iterator[Session]:
-    """Provide the client and the screen; print a failure of the block and exit with its exit code."""
+    """Provide the API client and the screen to a `with` block. On a failure, print it and exit with its exit code."""
     screen = Screen(json=json)
     try:
         options = context.find_object(GlobalOptions) or GlobalOptions(None, None)

@@ -28,7 +28,7 @@ _OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Address of a slice's SSH server. `via`: `node` is reachable only from its own node, `public` from outside."""
+    """Address of a slice's SSH server. `via`: `node` if reachable only from its own node, `public` if from outside."""
 
     node_id: str
     via: str

@@ -191,7 +191,7 @@ def facts_by_stream(batch: Iterable[Recorded[Fact]]) -> dict[StreamId, list[Reco
 
 
 def second_stream(stream: StreamId, history: History) -> StreamId | None:
-    """Return the name of the second stream that is needed to evaluate this one, or None."""
+    """Return the name of a second stream with facts that the evaluation of this stream needs, or None."""
     return PROCESSES[_kind(stream)].second_stream(history)
 
 
@@ -210,7 +210,7 @@ def evaluate(
 
 
 def parked(stream: StreamId, now: datetime, error: Exception) -> Evaluation:
-    """Return the evaluation of a stream that failed: it is evaluated again after `RETRY_PARKED_AFTER`."""
+    """Return the result for a stream that cannot be evaluated: the error, and a retry after `RETRY_PARKED_AFTER`."""
     return Evaluation(stream, due_at=now + RETRY_PARKED_AFTER, error=f"{type(error).__name__}: {error}")
 
 

@@ -123,7 +123,7 @@ async def write(conn: psycopg.AsyncConnection, found: Sequence[Evaluation], now:
 
 
 async def hold_timer(conn: psycopg.AsyncConnection, stream: StreamId) -> bool:
-    """Lock the stream's timer until the transaction ends. False: another transaction holds it, or it is gone."""
+    """Lock the stream's timer until the transaction ends. Return False if it is already locked or was deleted."""
     return (await conn.execute(_HOLD, [stream], prepare=True)).rowcount == 1
 
 

@@ -190,7 +190,7 @@ class TaskSender:
             await conn.execute(_CORRECT, [list(column) for column in columns], prepare=True)
 
     async def _already_queued(self, rows: Sequence[_Due]) -> dict[UUID, AlreadyQueued]:
-        """Return the tasks that are still queued or in flight as copies that are valid for long enough."""
+        """Return the tasks with a signed copy in the queue or in flight that is valid for long enough."""
         sent = [(row.node_id, row.order_id) for row in rows if row.fresh]
         found = zip(sent, await self.relay.look(sent), strict=True)
         return {order_id: where for (_, order_id), where in found if isinstance(where, AlreadyQueued)}

@@ -22,7 +22,7 @@ WAKE_SECONDS: Final = 0.5
 
 
 class RedisWake:
-    """Publishes wake-ups to followers of the ledger, or on another channel. `name` identifies the sender."""
+    """Publishes wake-ups on a Redis channel, by default for followers of the ledger. `name` identifies the sender."""
 
     def __init__(self, client: redis.asyncio.Redis, channel: str = CHANNEL, name: str = "") -> None:
         self._client, self._channel, self._name = client, channel, name

@@ -32,7 +32,7 @@ session = tables.node_session
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """SHA-256 (hex) of the secrets that a node will present."""
+    """SHA-256 (hex) of the secrets of a session: the node's API credential and its queue password."""
 
     credential_sha256: str
     queue_password_sha256: str
@@ -104,7 +104,7 @@ async def renew(
 
 
 async def repeated(conn: AsyncConnection, holder: Holder, request: SessionRequest) -> int | None:
-    """Extend the node's newest session and return its number, if it has these secrets; else return None."""
+    """Extend the node's newest session and return its number, if the session has these secrets; else return None."""
     row = await _locked(conn, holder.node_id)
     if row is None or row.key_thumbprint != holder.key_thumbprint or not _is(row, request.secrets):
         return None

@@ -164,7 +164,7 @@ class _Background:
         return self
 
     async def then(self, work: Coroutine[None, None, None]) -> None:
-        """Wait for the running coroutine, then start `work`. Raises the exception of the running coroutine."""
+        """Wait for the running coroutine, then start the coroutine `work`. Raises the exception of the former."""
         before, self._running = self._running, None
         if before is not None:
             try:

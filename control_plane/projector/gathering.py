@@ -1,4 +1,4 @@
-"""Gathering of events for projections, which then write them at once; and the error that stops a projection."""
+"""Gathering of events, which projections then write to their tables at once; and the error that stops a projection."""
 
 from collections.abc import Callable, Mapping, Sequence
 

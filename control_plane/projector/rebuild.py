@@ -62,7 +62,7 @@ class Rebuild:
     meanwhile: Callable[[], Awaitable[None]] | None = None
 
     async def __call__(self, projections: Sequence[Projection]) -> None:
-        """Rebuild projections and swap their tables.
+        """Rebuild projections in the idle tables, and swap these with the live ones.
 
         If an event stops it, wait (without limit) for an operator's order. Raises `CheckpointSuperseded` if another
         process has executed one of these rebuilds.
@@ -140,7 +140,7 @@ class Rebuild:
 def _open_order(
     projection: Projection, history: Iterable[Recorded[ProjectionFact]]
 ) -> Recorded[ProjectionFact]:
-    """Return the unfinished order of a rebuild. Raises `CheckpointSuperseded` if another process has executed it."""
+    """Return the unfinished rebuild order of a projection. Raises `CheckpointSuperseded` if there is none left."""
     order = fold(history).rebuild_order
     if order is None:
         raise checkpoints.CheckpointSuperseded(projection.name)
@@ -209,7 +209,7 @@ async def _replay_rest(conn: AsyncConnection, projection: Projection, skips: fro
 
 
 async def empty(conn: AsyncConnection, projections: Sequence[Projection]) -> None:
-    """Empty the idle tables; a rollback restores them."""
+    """Empty the idle tables of these projections. A rollback of the transaction restores their rows."""
     names = ", ".join(f'{IDLE}."{table.name}"' for each in projections for table in each.tables)
     # Lock first, in a statement of its own: TRUNCATE would take its snapshot before it waits for other users.
     await conn.execute(sa.text(f"lock table {names} in access exclusive mode"))

@@ -55,7 +55,7 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True)
 class TimeWatch:
-    """Redis time used by each node. Call `look` regularly: it evaluates at most once per second."""
+    """Measures the Redis time that each node uses. Call `look` regularly: it evaluates at most once per second."""
 
     redis: Redis
     _cpu: float = math.inf

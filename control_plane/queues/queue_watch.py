@@ -67,7 +67,7 @@ class Growth:
 
 @dataclass(slots=True)
 class QueueWatch:
-    """Measures queues in rounds and remembers usual values. Two instances may run at the same time."""
+    """Measures the queues of all nodes in rounds, to find floods. Two instances may run at the same time."""
 
     engine: AsyncEngine
     redis: Redis
@@ -110,7 +110,7 @@ class QueueWatch:
             log.warning("redis_unavailable", error=error.reason)
 
     async def _enrolled(self) -> list[NodeId]:
-        """Return every node with a queue."""
+        """Return every node with a queue in Redis: the enrolled nodes."""
         async with self.engine.connect() as conn:
             return await nodes.enrolled(conn)
 

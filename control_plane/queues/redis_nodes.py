@@ -125,7 +125,7 @@ async def usage(client: Redis) -> Usage:
 
 
 async def inspect(client: Redis) -> Loss | None:
-    """Return what Redis lost since `restore` last finished, or None."""
+    """Return what Redis has lost since `restore` last finished, or None if nothing is lost."""
     marker, info, *loaded = await _all(
         client,
         [("GET", _MARKER), ("INFO", "server"), ("SCRIPT", "EXISTS", *(script.sha for script in ALL_SCRIPTS))],

@@ -47,7 +47,7 @@ SliceReport = reports.SliceReady | reports.SliceFailed | _OtherReport
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The origin of a report: its node and its spool."""
+    """The origin of a report: its node, and the spool of the node, by its incarnation."""
 
     node: NodeId
     incarnation: UUID

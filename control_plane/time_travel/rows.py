@@ -83,7 +83,7 @@ async def streams_up_to(
 
 
 async def firsts(conn: psycopg.AsyncConnection, streams: Sequence[StreamId]) -> list[Recorded[Fact]]:
-    """Return the first fact of each stream."""
+    """Return the first fact of each of these streams."""
     return await _read(conn, _FIRST, {"streams": list(streams)})
 
 

@@ -52,7 +52,7 @@ class Place(NamedTuple):
 
 
 class TimeTravel:
-    """Reads past states of the ledger and of read models; each process has one."""
+    """Reads past states of the ledger and of read models; each process has one instance."""
 
     def __init__(self, engine: AsyncEngine, end: End) -> None:
         self._engine, self._end = engine, end

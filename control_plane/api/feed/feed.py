@@ -47,7 +47,7 @@ class Feed:
 
     @property
     def final(self) -> Position:
-        """Position up to which the ledger was final at the last poll; 0 before the first."""
+        """Position up to which the ledger was final at the last poll; 0 before the first poll."""
         return self.ring.final
 
     async def run(self) -> None:
@@ -90,7 +90,7 @@ class Feed:
         return True
 
     def end_watches(self) -> None:
-        """End every watch; its client reconnects, to this process or another."""
+        """End every watch; its client then reconnects to this API process or to another one."""
         self.incarnation += 1
         self._wake_watchers()
 

@@ -32,7 +32,7 @@ class _Refusal:
 
 
 class ReportGate:
-    """Gate for the report requests of all nodes. Not thread-safe: used by one event loop."""
+    """Refuses report requests of throttled nodes, in one process. Not thread-safe: used by one event loop."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -41,7 +41,7 @@ class ReportGate:
 
     @contextmanager
     def entered(self, node: NodeId) -> Iterator[None]:
-        """Count a request of the node as in progress while the body runs. Raises `Throttled`."""
+        """Count a report request of the node as in progress while the `with` block runs. Raises `Throttled`."""
         refusal = self._refusals.get(node)
         left = 0.0 if refusal is None else refusal.until - self._now()
         if left > 0 or self._in_progress[node] >= IN_PROGRESS:

@@ -179,7 +179,10 @@ def _node(item: Node, *, then: bool, now: datetime | None) -> Iterator[Row]:
     if item.revoked:
         yield "revoked", Text(item.revoked, "red")
     if item.superseded_at:
-        yield "refused", Text.assemble(("an agent on a copy of this node's disk", "red"), f", {_copy(item, now)}")
+        yield (
+            "refused",
+            Text.assemble(("an agent on a copy of this node's disk", "red"), f", {_copy(item, now)}"),
+        )
     if item.key_thumbprint:
         yield "key", item.key_thumbprint
     yield "subnet", item.subnet
@@ -196,7 +199,7 @@ def _node(item: Node, *, then: bool, now: datetime | None) -> Iterator[Row]:
 
 
 def _exclusion(excluded: Reason | None, failures: Iterable[Failure], now: datetime | None) -> Iterator[Row]:
-    """Yield the reason of an exclusion from placement, and the failed bring-ups."""
+    """Yield the reason why a node or slot is excluded from placement, and its failed bring-ups."""
     if excluded:
         yield "excluded", Text.assemble((excluded.message, "red"), (f"  [{excluded.code}]", "dim"))
     for each in failures:
@@ -262,4 +265,7 @@ def _registered(item: RegisteredNode) -> Iterator[Row]:
     yield "node", Text(item.id, "bold")
     yield "subnet", item.subnet
     yield "token", Text(item.enrolment_token, "bold")
-    yield "valid", f"until {words.clock(item.token_expires_at)} ({words.until(item.token_expires_at)}), for one use"
+    yield (
+        "valid",
+        f"until {words.clock(item.token_expires_at)} ({words.until(item.token_expires_at)}), for one use",
+    )

@@ -49,7 +49,7 @@ def _notes(item: Projection) -> Iterator[Text]:
 
 
 def differences(items: Iterable[Difference]) -> RenderableType:
-    """Return the first difference of each table: the row with its live and its replayed values."""
+    """Return the page of a verification's differences: for each table, a row with its live and its replayed values."""
     return Group(*(part for item in items for part in _difference(item)))
 
 

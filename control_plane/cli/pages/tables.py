@@ -43,7 +43,9 @@ def slots(items: Iterable[Slot]) -> RenderableType:
     return (
         table
         if table.row_count
-        else _nothing("no slots", "slots are reported by enrolled nodes; list the nodes: sliceplane nodes list")
+        else _nothing(
+            "no slots", "slots are reported by enrolled nodes; list the nodes: sliceplane nodes list"
+        )
     )
 
 
@@ -67,7 +69,9 @@ def nodes(items: Iterable[Node], *, then: bool = False) -> RenderableType:
         heartbeat = "-" if then else words.since(item.seen_at)
         state, missing = words.node_state(item.state, item.blocked_by), ", ".join(item.missing or ())
         table.add_row(item.id, state, item.subnet, kind, item.agent_version or "-", heartbeat, missing)
-    return table if table.row_count else _nothing("no nodes", "register a node: sliceplane nodes register NODE")
+    return (
+        table if table.row_count else _nothing("no nodes", "register a node: sliceplane nodes register NODE")
+    )
 
 
 def drift(items: Iterable[Drift], now: datetime | None = None) -> RenderableType:
