@@ -198,7 +198,7 @@ def _host_of(address: str) -> str:
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Parse the host of a path as an IP address; None for a host name, which is not resolved because it may change."""
+    """Parse the host of a path as an IP address; None for a host name, because its address may change."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:

@@ -52,7 +52,7 @@ async def _follow(engine: AsyncEngine, tail: Tail, waiter: Waiter, projection: P
 async def wait_for_order(
     engine: AsyncEngine, name: str, known: int, between: Callable[[], Awaitable[None]] | None = None
 ) -> None:
-    """Wait until operators made more than `known` requests for a projection; run `between` after each check."""
+    """Wait until a projection has more than `known` recorded facts (retry, skip); run `between` after each check."""
     while True:
         try:
             if await count_orders(engine, name) > known:
@@ -65,6 +65,6 @@ async def wait_for_order(
 
 
 async def count_orders(engine: AsyncEngine, name: str) -> int:
-    """Return the number of recorded requests for a projection, such as rebuild, retry and skip."""
+    """Return the number of facts recorded for a projection: rebuilds (requested or complete), retries and skips."""
     async with engine.connect() as conn:
         return len(await projection_history(conn, name))
