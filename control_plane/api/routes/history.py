@@ -164,7 +164,7 @@ async def show(
 
 
 async def _ever(request: Request, conn: AsyncConnection, subject: Subject) -> bool:
-    """Return whether the resource exists now. If so, a time before its creation is valid, and its state there is null."""
+    """Return whether the resource exists now. If so, its state at a time before its creation is null, not an error."""
     return await subject.at(conn, travel_of(request).final) is not None
 
 
