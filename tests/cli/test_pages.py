@@ -230,7 +230,7 @@ def test_node_with_a_superseded_copy_of_its_disk_is_shown_with_the_session_of_th
     }
     plane.script("GET /v1/nodes/lab-a", document(copied))
     out = sliceplane("nodes", "show", "lab-a").out
-    assert "a copy of its disk, at session 7" in out
+    assert "a copy of this node's disk, at session 7" in out
     assert "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k" in out
 
 

@@ -87,7 +87,7 @@ def test_projections_list_prints_position_lag_stop_and_skipped_events(
     out = sliceplane("projections", "list").out
     for part in (
         "read.slot",
-        "in the append",
+        "updated by each append",
         "16 (19984 behind)",
         "position 17: UnreadableEvent",
         "skips events 3, 5",
@@ -209,7 +209,10 @@ def test_verify_of_equal_tables_prints_the_verified_position(plane: ScriptedPlan
         *(document(each) for each in (REQUESTED, running, {**REQUESTED, "state": "equal", "position": LAST})),
     )
     outcome = sliceplane("projections", "verify")
-    assert (outcome.code, outcome.out) == (0, "equal at position 20000\n")
+    assert (outcome.code, outcome.out) == (
+        0,
+        "all tables are equal to the replayed ledger at position 20000\n",
+    )
 
 
 def different(code: str, *differences: Mapping[str, object]) -> dict[str, object]:
