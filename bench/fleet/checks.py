@@ -56,7 +56,7 @@ _UNFINISHED: Final[Mapping[str, sa.Select[Any]]] = {
 
 
 class Timelines(msgspec.Struct, frozen=True):
-    """Timelines of allocations: by id, the event types in order, and the slot."""
+    """Timelines of allocations: for each allocation id, its event types in order and its slot."""
 
     by_allocation: dict[str, tuple[list[str], str]]
 
@@ -94,7 +94,7 @@ def timeline_faults(found: Timelines, created: Iterable[str]) -> Iterator[str]:
 
 
 async def ledger_faults(conn: AsyncConnection) -> list[str]:
-    """Return unfinished work: slots that are not free, unfinished orders, and streams with a failed step."""
+    """Return the unfinished work in the database: slots that are not free, unfinished orders, and streams with errors."""
     found: list[str] = []
     for what, query in _UNFINISHED.items():
         found += [f"{what} {' '.join(map(str, row))}" for row in await conn.execute(query)]

@@ -117,7 +117,7 @@ class World:
         return Change(stream, expected, facts)
 
     def take_slots(self) -> tuple[SlotId, ...]:
-        """Take free slots of one random node. Return none if too few are free."""
+        """Take a random number of free slots of one random node. Return an empty tuple if too few are free."""
         if not self.free:
             return ()
         free, count = self.rng.choice(list(self.free.values())), self.rng.choice(SLOT_COUNTS)
@@ -131,7 +131,7 @@ class World:
 
 
 def node_lifecycle(world: World, number: int) -> Lifecycle:
-    """Record a node from its registration to approved slots, which are free afterwards."""
+    """Yield the commands of a node from its registration to the approval of its slots, which are free afterwards."""
     node, stream = _node(number), stream_of_node(_node(number))
     slots = [slot_of(node, SlotIndex(index)) for index in range(SLOTS)]
     secret = f"{world.rng.getrandbits(256):064x}"
@@ -155,13 +155,13 @@ def node_lifecycle(world: World, number: int) -> Lifecycle:
 
 
 def allocation_lifecycle(world: World, slots: tuple[SlotId, ...]) -> Lifecycle:
-    """Record an allocation from its request to its proved removal. Its slots are free again afterwards."""
+    """Yield the commands of an allocation from its request to its proved removal, which makes its slots free again."""
     yield from _Allocation(world, slots).life()
     world.release_slots(slots)
 
 
 class _Allocation:
-    """One allocation; each method records a part of its lifecycle."""
+    """A generated allocation; each method yields the commands of a part of its lifecycle."""
 
     def __init__(self, world: World, slots: tuple[SlotId, ...]) -> None:
         self._world, self._slots = world, slots
