@@ -94,7 +94,7 @@ def timeline_faults(found: Timelines, created: Iterable[str]) -> Iterator[str]:
 
 
 async def ledger_faults(conn: AsyncConnection) -> list[str]:
-    """Return the unfinished work in the database: slots that are not free, unfinished orders, and streams with errors."""
+    """Return unfinished work in the database: slots that are not free, unfinished orders, and streams with errors."""
     found: list[str] = []
     for what, query in _UNFINISHED.items():
         found += [f"{what} {' '.join(map(str, row))}" for row in await conn.execute(query)]

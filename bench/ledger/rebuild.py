@@ -71,7 +71,7 @@ class TimeRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordingHandle(Handle):
-    """Executes the commands of a rebuild, which are its swaps, and records the time range of each, successful or not."""
+    """Executes the commands of a rebuild (its swaps) and records the time range of each, even if the command fails."""
 
     windows: list[TimeRange] = field(default_factory=list)
 

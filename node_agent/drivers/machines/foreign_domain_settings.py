@@ -46,7 +46,10 @@ def boot_digest(domain: ET.Element) -> str:
 
 
 def foreign_settings_in(domain: ET.Element, boot: str | None) -> tuple[str, ...]:
-    """Describe the foreign settings of a domain. `boot` is the digest in its metadata; None if it has none yet."""
+    """Describe the foreign settings of a domain.
+
+    `boot` is the digest of the boot configuration in the domain's metadata; None if the metadata have no digest yet.
+    """
     return tuple(_foreign_settings(domain, boot))
 
 

@@ -2,7 +2,7 @@
 
 The kernel's default queueing discipline (handle 0) and the filters that Open vSwitch installs to offload its flows are
 not alterations. Flags that do not affect a slice's frames (promiscuous, all-multicast) are not compared; Open vSwitch
-sets some of them itself. Two settings are compared, because they interrupt or expose a slice's traffic: `arp_ignore` 8
+sets some of these flags itself. Two settings are compared, because they interrupt or expose a slice's traffic: `arp_ignore` 8
 makes the gateway ignore ARP requests, and `route_localnet` makes the host's loopback addresses reachable over the link.
 """
 
@@ -30,7 +30,7 @@ Netlink = Any
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """The declared settings of a link.
+    """Settings that a link of the agent should have.
 
     Any MAC address is accepted if `mac` is None. Other links may be stacked on the link if `stacked` is true.
     """
@@ -43,7 +43,7 @@ class Declared:
 
 
 def alterations(link: ListedLink, links: Links, addresses: frozenset[str], declared: Declared) -> Alterations:
-    """Return how a link differs from its declared settings. Raises `HostUnreadable`."""
+    """Return the differences between a link and its declared settings. Raises `HostUnreadable`."""
     qdiscs = foreign_qdiscs(link, declared.offloads)
     return Alterations(
         frozenset(_diversions(link, links, qdiscs, stacked=declared.stacked)),

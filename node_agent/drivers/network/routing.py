@@ -1,6 +1,6 @@
 """IPv4 routes, policy rules and neighbours as the kernel lists them (rtnetlink(7)).
 
-Few of them change between two snapshots, so a listing that equals the previous one is not decoded again
+Few routes, rules and neighbours change between two snapshots, so a listing equal to the previous one is not decoded again
 (decision 0031).
 """
 
@@ -73,7 +73,7 @@ class ListedRoute(NamedTuple):
 
 
 class ListedNeighbour(NamedTuple):
-    """A neighbour entry of the link with the interface index `link`.
+    """A neighbour (ARP) entry of the link with the interface index `link`.
 
     A `static` entry was set by a program, and the kernel does not resolve its MAC address.
     """
