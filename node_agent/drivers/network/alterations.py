@@ -2,8 +2,9 @@
 
 The kernel's default queueing discipline (handle 0) and the filters that Open vSwitch installs to offload its flows are
 not alterations. Flags that do not affect a slice's frames (promiscuous, all-multicast) are not compared; Open vSwitch
-sets some of these flags itself. Two settings are compared, because they interrupt or expose a slice's traffic: `arp_ignore` 8
-makes the gateway ignore ARP requests, and `route_localnet` makes the host's loopback addresses reachable over the link.
+sets some of these flags itself. Two settings are compared, because they interrupt or expose a slice's traffic:
+`arp_ignore` 8 makes the gateway ignore ARP requests, and `route_localnet` makes the host's loopback addresses reachable
+over the link.
 """
 
 from collections.abc import Callable, Iterator

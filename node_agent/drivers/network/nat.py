@@ -216,7 +216,7 @@ def _by_table(rules: Iterable[Command]) -> Mapping[str, tuple[ForeignRule, ...]]
 
 
 def _sets(listed: Iterable[Command]) -> Mapping[str, dict[str, str]]:
-    """Return the elements of nftables sets and maps. A large set is omitted; rules then treat it as matching any packet."""
+    """Return the elements of nftables sets and maps. A large set is omitted and counts as matching any packet."""
     found: dict[str, dict[str, str]] = {}
     for each in listed:
         for kind in ("set", "map"):

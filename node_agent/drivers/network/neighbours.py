@@ -57,7 +57,7 @@ def check_neighbour(ip: Ipv4Address, mac: MacAddress, bridge: str) -> None:
 
 
 def _route(netlink: Netlink, ip: Ipv4Address, source: Ipv4Address) -> str | None:
-    """Return the name of the link over which packets to `ip` leave; None if their route has no link. Raises `Refused`."""
+    """Return the name of the link over which packets to `ip` leave; None if the route has no link. Raises `Refused`."""
     header = _ROUTE.pack(socket.AF_INET, 32, 32, 0, 0, 0, 0, 0, 0)
     ends = attribute(_DESTINATION, socket.inet_aton(ip)) + attribute(_SOURCE, socket.inet_aton(source))
     for kind, body in netlink.get(_GET_ROUTE, header + ends):

@@ -1,7 +1,7 @@
 """IPv4 routes, policy rules and neighbours as the kernel lists them (rtnetlink(7)).
 
-Few routes, rules and neighbours change between two snapshots, so a listing equal to the previous one is not decoded again
-(decision 0031).
+Few of these objects change between two snapshots, so a listing that equals the previous listing is not decoded again
+(docs/decisions, 0031).
 """
 
 import socket

@@ -1,7 +1,7 @@
 """Probes of all slices of a node, sent by one thread; `node_agent.host.reachability` evaluates the answers.
 
-A slice is probed between the calls of `Prober.watch` and `Prober.leave`. After `leave` has returned, no further probe is
-sent to the slice, so that a release of the slice finds no tracked connection of a probe.
+A slice is probed between the calls of `Prober.watch` and `Prober.leave`. After `leave` has returned, no further probe
+is sent to the slice, so that a release of the slice finds no tracked connection of a probe.
 
 A probe that cannot be sent counts as unanswered, with the reason. If a netlink read fails, the last result is kept.
 """

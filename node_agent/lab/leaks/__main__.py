@@ -1,7 +1,7 @@
 """The leak checker: `snapshot` records the objects on a host, and `compare` lists the changes since a snapshot.
 
-The program is independent of the agent: it reads the host with the host's own commands. It exits with code 0 if nothing
-differs, 1 if objects differ (each is listed), and 2 if some objects could not be read.
+The program is independent of the agent: it reads the host with the host's own commands. It exits with code 0 if no
+object differs, 1 if objects differ (each is listed), and 2 if some objects could not be read.
 """
 
 import argparse

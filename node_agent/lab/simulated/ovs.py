@@ -1,7 +1,7 @@
 """The virtual switch of the simulated host.
 
-It refuses a port without a device, flows and meters without a bridge, flows without their meter, and a duplicate meter
-number.
+The switch refuses a port without a device, flows and meters without a bridge, flows without their meter, and a
+duplicate meter number.
 """
 
 import re

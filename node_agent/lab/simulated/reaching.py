@@ -18,7 +18,7 @@ from node_agent.packets.traffic import port_ranges
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """Names of the objects of all slots on which reachability depends."""
+    """Names of the simulated host's objects on which the reachability of slices depends."""
 
     running: frozenset[str]
     links: frozenset[str]
@@ -70,7 +70,7 @@ def _carried(state: State) -> _Carried:
 
 
 def _taken(rule: ForeignRule) -> list[tuple[int, int]]:
-    """Return the ranges of destination ports that a rule translates."""
+    """Return the ranges of destination ports whose traffic a foreign rule translates; empty without a translation."""
     body = json.loads(rule.body)
     if not any("dnat" in statement for statement in body):
         return []

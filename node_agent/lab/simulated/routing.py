@@ -14,7 +14,7 @@ from node_agent.packets.routing import Neighbour, PolicyRule, Route, own_routes
 
 
 class SimulatedRouting:
-    """Routing of the simulated host."""
+    """Routes, policy rules and neighbour entries of the simulated host."""
 
     def __init__(self, host: SimulatedHost) -> None:
         self._host = host
