@@ -272,11 +272,11 @@ def fleet(sizes: Sequence[Size], slots: int = SLOTS) -> Bench:
 
         yield take
 
-    shape = f"fleets of {', '.join(f'{size.nodes} x {size.cycles}' for size in sizes)} nodes, {slots} slots"
+    shape = f"fleets of {', '.join(f'{size.nodes} nodes x {size.cycles} cycles' for size in sizes)}, {slots} slots"
     return Bench(
         name="fleet",
         explanation="thousands of simulated nodes: a slice in every slot is created, becomes active, and is released",
-        shape=f"{shape}, {AT_ONCE} under way, a heartbeat every {HEARTBEAT_SECONDS} s",
+        shape=f"{shape}, {AT_ONCE} allocations in progress, a heartbeat every {HEARTBEAT_SECONDS} s",
         rounds=len(sizes),
         running=running,
         results=results,

@@ -262,7 +262,7 @@ def resync(shape: Shape) -> Bench:
 
     return Bench(
         name="resync",
-        explanation="restart of all agents over 10,000 bindings, unchanged and with one percent changed",
+        explanation="restart of all agents with 10,000 slices: all unchanged, and one percent changed meanwhile",
         shape=f"resync of {shape.nodes} nodes of {shape.slots} slots, agents in {PROCESSES} processes",
         rounds=ROUNDS,
         running=running,

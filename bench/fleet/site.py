@@ -85,7 +85,7 @@ class FleetSite:
                 )
 
     def _pids(self) -> dict[str, int]:
-        assert self.postgres.process is not None, "the site is up"
+        assert self.postgres.process is not None, "the site's Postgres server is not running"
         programs = {name: child.pid for name, child in self.children.items() if child.pid is not None}
         return {**programs, "postgres": self.postgres.process.pid, "redis": self.redis.process.pid}
 

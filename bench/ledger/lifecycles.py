@@ -174,7 +174,7 @@ class _Allocation:
         placed = yield self._create()
         started = yield self._reported(placed, *(SliceStarting(self._id, slot) for slot in self._slots))
         if self._world.happens(0.02):
-            reason = Reason("deadline_missed", f"not ready in time: {', '.join(self._slots)}")
+            reason = Reason("deadline_missed", f"slices not ready in time: {', '.join(self._slots)}")
             yield from self._ending(started, AllocationFailed(self._id, reason))
             return
         yield self._reported(started, *map(self._observed, self._slots))
@@ -220,7 +220,7 @@ class _Allocation:
             reason = Reason("lease_expired", f"the lease ended at {self._world.now.isoformat()}")
             yield from self._ending(active, LeaseExpired(self._id), AllocationReleasing(self._id, reason))
         else:
-            reason = Reason("asked", "the caller asked for its release")
+            reason = Reason("asked", "the caller requested the release")
             yield from self._ending(active, AllocationReleasing(self._id, reason), LeaseEnded(self._id))
 
     def _ending(self, after: RecordedEvents, *facts: Fact) -> Lifecycle:
@@ -240,7 +240,7 @@ class _Allocation:
     def _quarantined(self, ended: RecordedEvents) -> LedgerCommand:
         slot, left = self._slots[0], ("lease", "conntrack entry")
         reason = Reason(
-            "absence_not_proved", f"node {node_of(slot)} still finds {len(left)} things of the slice"
+            "absence_not_proved", f"node {node_of(slot)} still finds {len(left)} objects of the slice"
         )
         held = self._world.change(stream_of_slot(slot), SlotQuarantined(slot, self._id, reason, left))
         unproved = self._own(SliceRemovalIncomplete(self._id, slot, left))

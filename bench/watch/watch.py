@@ -197,7 +197,7 @@ def _results(rounds: Sequence[Round]) -> tuple[Measurement, ...]:
 
 BENCH: Final = Bench(
     name="watch",
-    explanation=f"from a commit to its arrival at {WATCHERS} watchers over HTTP, at {RATE} events/s",
+    explanation=f"time from a commit to its arrival at {WATCHERS} watchers over HTTP, at {RATE} events/s",
     shape=f"watch {WATCHERS} watchers, {EVENTS} events at {RATE}/s",
     rounds=ROUNDS,
     running=_running,

@@ -103,7 +103,7 @@ class NetlinkLinks:
                 netlink.link("set", index=number, ifname=to.name)
             self._set(netlink, number, to, self._declared_representor())
 
-        self.change(f"set link {number} as {to.name}", change)
+        self.change(f"rename link {number} to {to.name} and configure it", change)
 
     def index(self, name: str) -> int | None:
         """Return the interface index of a link.

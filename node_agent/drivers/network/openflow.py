@@ -71,7 +71,8 @@ class OpenFlow:
         self._run(f"set flows of {bridge}", command, "\n".join(lines) + "\n")
 
     def reset_switching(self, bridge: str) -> None:
-        self._run(f"set fragments of {bridge}", (*self._command("set-frags", bridge=bridge), "normal"))
+        command = (*self._command("set-frags", bridge=bridge), "normal")
+        self._run(f"set fragment handling of {bridge}", command)
         for action in ("receive", "forward", "packet-in"):
             command = (*self._command("mod-port", bridge=bridge), _LOCAL, action)
             self._run(f"set {action} for the local port of {bridge}", command)

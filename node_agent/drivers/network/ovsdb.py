@@ -121,7 +121,7 @@ class Ovsdb:
         if abandoned.is_set():
             # The caller has timed out, and another call may be connecting.
             _close(api)
-            raise DeadlineExceeded("connected only after the deadline")
+            raise DeadlineExceeded("the connection to ovsdb-server opened only after the deadline")
         return api
 
     def _disconnect(self) -> None:

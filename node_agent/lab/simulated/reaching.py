@@ -100,4 +100,4 @@ def _at_ingress(path: Path, carried: _Carried) -> Difference | None:
     if not any(first <= port <= last for first, last in carried.taken):
         return None
     wanted = f"an answer of {path.network.ip} port {path.port} at {address} port {port}"
-    return unreachable(wanted, "ingress", "it is sent elsewhere by another table", path.ingress_id)
+    return unreachable(wanted, "ingress", "another nftables table sends it elsewhere", path.ingress_id)

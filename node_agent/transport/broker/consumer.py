@@ -114,7 +114,7 @@ class OrderConsumer(Consumer):
         The report precedes the settling, so that a crash between both repeats the report and never loses it.
         """
         assert isinstance(message, Delivered)  # the only type that this consumer yields
-        error = message.error or RuntimeError("failed without an exception")
+        error = message.error or RuntimeError("the handler failed without an exception")
         if isinstance(error, RequeueOrder):
             self._requeue((message.message_id,))
             self._in_flight.drop(message.message_id)
@@ -125,7 +125,7 @@ class OrderConsumer(Consumer):
     def requeue(self, messages: Iterable[MessageProxy]) -> None:
         """Requeue these orders, which were not begun, and all orders that were fetched but not yet checked.
 
-        Dramatiq calls this method at shutdown with the orders that were not begun, and before each close without orders.
+        Dramatiq calls this method at shutdown with the orders that were not begun, and before each close with none.
         """
         ids = [message.message_id for message in messages]
         self._requeue([*ids, *(delivery.order_id for delivery in self._fetched)])

@@ -108,7 +108,7 @@ class Line:
     def _exchange(self, *words: str | int | float) -> object:
         self._connection.connect()
         if self._ended:
-            raise QueueUnavailable("the connection was closed by this agent")
+            raise QueueUnavailable("this agent has closed its connection to Redis")
         self._connection.send_command(*words)
         return self._connection.read_response()
 

@@ -24,7 +24,7 @@ class NodeCannotEnqueue(Exception):
 
     def __init__(self, actor: str) -> None:
         super().__init__(
-            f"a node cannot enqueue tasks, and {actor} was to be enqueued; request it from the control plane"
+            f"a node cannot enqueue task {actor}; request the task from the control plane"
         )
         self.actor = actor
 
