@@ -32,7 +32,7 @@ def _ignore_progress(_done: int) -> None:
 
 
 class CallFailed(Exception):
-    """The API returned an error, or an allocation failed; the message names it."""
+    """The API returned an error, or an allocation failed; the message names the error or the allocation."""
 
 
 class _Event(msgspec.Struct):
@@ -58,7 +58,7 @@ class Watch:
         self.listening = asyncio.Event()
 
     async def run(self) -> None:
-        """Receive events until cancelled; reconnect if the stream is lost."""
+        """Receive events from the API's event stream until cancelled; reconnect if the stream is lost."""
         while True:
             try:
                 await self._listen()
@@ -166,7 +166,7 @@ class Callers:
         return done
 
     async def request(self, method: str, path: str, body: object = None) -> httpx.Response:
-        """Send a request. Raises `CallFailed` with the API's reasons."""
+        """Send a request to the API. Raises `CallFailed` with the API's reasons."""
         self._turn += 1
         client = self._clients[self._turn % len(self._clients)]
         headers = {"Idempotency-Key": uuid4().hex}

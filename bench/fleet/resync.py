@@ -62,7 +62,7 @@ SHAPE: Final = Shape(160, 63)
 
 
 class UnexpectedEffects(Exception):
-    """The agents modified hosts differently from what the round expects, so the round is invalid."""
+    """The effects of the agents on hosts differ from the expected effects, so the round is invalid."""
 
 
 @dataclass

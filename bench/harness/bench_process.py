@@ -51,7 +51,7 @@ class BenchProcess:
         return msgspec.json.decode(line, type=answer)
 
     async def kill(self) -> None:
-        """Kill the process with SIGKILL."""
+        """Kill the helper process with SIGKILL and wait for its exit."""
         self._process.kill()
         await self._process.wait()
 
@@ -69,7 +69,7 @@ class BenchProcess:
 
 @asynccontextmanager
 async def bench_process(module: str) -> AsyncIterator[BenchProcess]:
-    """Run a module as a separate process for the length of the block."""
+    """Run a Python module as a separate process during a `with` block."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", module),
         cwd=_REPOSITORY,

@@ -1,4 +1,4 @@
-"""`append`: appends to the ledger, compared with raw inserts of the same rows and with `eventsourcing` (design, 7).
+"""`append`: appends to the ledger, compared with raw inserts of the same rows and with the package `eventsourcing`.
 
 Eight connections of one event loop, as in the API, use the application's role; fsync is on. In each round every side
 has one turn; the order rotates from round to round. `single` appends one event, `full` a command with two new streams,

@@ -26,7 +26,7 @@ _SAVED_AT_ONCE: Final = 20
 
 
 class SliceAggregate(Aggregate):
-    """An aggregate that becomes ready repeatedly."""
+    """`eventsourcing` aggregate of a slice that repeatedly becomes ready."""
 
     @event("Ready")
     def ready(

@@ -1,4 +1,4 @@
-"""The baseline of the append benchmark: the same rows in tables with the same columns and indexes only.
+"""The baseline of the append benchmark: inserts of the ledger's rows into plain tables with equal columns and indexes.
 
 The tables are created from the definitions that Alembic's tables are checked against, in a separate schema of the same
 database. Rows are built before the clock starts: the baseline includes the inserts, but no encoding or hashing.

@@ -115,7 +115,9 @@ async def _running() -> AsyncIterator[TakeRound]:
         server = opened.enter_context(migrated_postgres(opened.enter_context(bench_folder())))
         await History(server.app_dsn).grow(EVENTS, _FillProgress("recording a fleet's history"))
         package = opened.enter_context(eventsourced.eventsourced(server))
-        eventsourced.record(package, EVENTS, _FillProgress("recording the same number of events with eventsourcing"))
+        eventsourced.record(
+            package, EVENTS, _FillProgress("recording the same number of events with eventsourcing")
+        )
         connection = await psycopg.AsyncConnection.connect(server.app_dsn, autocommit=True)
         conn = await opened.enter_async_context(connection)
         blocking = opened.enter_context(psycopg.connect(server.app_dsn, autocommit=True))

@@ -60,7 +60,7 @@ class RoundFailed(Exception):
 
 
 class LoadNotCarried(Exception):
-    """Events were written at a rate that is too low, because the machine was busy with other work."""
+    """The benchmark wrote events at a rate that is too low, because the machine was busy with other work."""
 
 
 class _Sides:

@@ -121,7 +121,7 @@ def _into_raw(positions: Iterator[int]) -> Write:
 
 
 async def _wake_nothing() -> None:
-    """Do nothing: the raw tailer polls."""
+    """Wake-up after a commit to the raw table that does nothing, because the baseline's reader polls."""
 
 
 def _write_answer(answer: object) -> None:

@@ -16,7 +16,7 @@ _FLOWS: Final = "ovs-ofctl -O OpenFlow14"
 
 @dataclass(frozen=True)
 class ConnectivityFault:
-    """A change of the node that interrupts the traffic of a slice."""
+    """A change of a real node that interrupts the traffic of a slice."""
 
     hop: Hop
     """The hop at which a probe fails while the fault is present."""

@@ -2,9 +2,9 @@
 
 Each fault is a sequence of shell commands on the node, which use an operator's tools. The commands may contain these
 variables: `$tap`, `$mac` and `$ip` of the slice, `$cookie` of its flows, `$meter` of its outgoing traffic (if it has a
-rate limit), `$run` for the agent's run folder, `$off` for the tap of a slot whose machine is switched off, `$device`
-for a link that the agent's settings name, `$function` for the sysfs path of the PCI device of the slot whose machine is
-switched off, and `$elsewhere` for a CPU of the host that the slice's machine does not use.
+rate limit), `$run` for the agent's run folder, `$off` for the tap of a slot with a machine that is switched off,
+`$device` for a link that the agent's settings name, `$function` for the sysfs path of the PCI device of the same slot
+as `$off`, and `$elsewhere` for a CPU of the host that the slice's machine does not use.
 
 The kinds of drift `machine.devices`, `slot.ungranted` and `slot.absent` have no fault: a lab has no PCI device that a
 machine could use, and the control plane derives `slot.ungranted` and `slot.absent` itself.
@@ -38,7 +38,7 @@ _MIRROR: Final = "tc filter add dev $tap ingress protocol all u32 match u32 0 0 
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """A change of the node that causes one kind of drift."""
+    """A change of a node, made without the node's agent, that causes one kind of drift."""
 
     inject_command: str
     """Shell commands that inject the fault."""

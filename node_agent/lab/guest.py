@@ -49,7 +49,7 @@ _TEXTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class GuestImage:
-    """Kernel and initramfs for the direct boot of a domain.
+    """The lab's guest image: kernel and initramfs for the direct boot of a libvirt domain.
 
     The domain needs 96 MiB of memory, a virtio disk with the seed, a virtio network card and virtio-rng.
     """
@@ -139,7 +139,7 @@ def _programs(root: Path, names: tuple[str, ...]) -> Iterator[newc.Entry]:
 
 
 def _libraries(root: Path, binary: Path) -> Iterator[Path]:
-    """Yield the libraries that the unpacked dynamic loader would load for `binary` (ld.so(8), `--list`)."""
+    """Yield the shared libraries that the guest's dynamic loader would load for `binary` (ld.so(8), `--list`)."""
     folders = ":".join(str(root / target) for target in _LIBRARIES)
     command = [str(root / _LOADER), "--library-path", folders, "--list", str(binary)]
     listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -46,7 +46,7 @@ class _EchoDatagram(socketserver.DatagramRequestHandler):
 
 
 class _ClientAddress(BaseHTTPRequestHandler):
-    """HTTP handler that answers every GET with the source address and port of the request."""
+    """HTTP handler that responds to every GET with the source address and port of the request."""
 
     def do_GET(self) -> None:
         host, port = self.client_address[:2]

@@ -81,7 +81,7 @@ def enrol(settings: Settings, enrolment: Enrolment) -> SessionGrant:
 
 
 def request_session(settings: Settings, renewal: Renewal) -> SessionGrant:
-    """Request a new session in place of the current one. Raises `ControlPlaneUnavailable`, `RequestRejected`."""
+    """Request a new session in place of the node's session. Raises `ControlPlaneUnavailable`, `RequestRejected`."""
     with _client(settings) as http:
         return _read(_posted(http, "/v1/agent/sessions", renewal), SessionGrant)
 
@@ -167,7 +167,9 @@ def _posted(http: SharedClient, path: str, body: BaseModel, bearer: str | None =
     except HTTPError as error:
         raise ControlPlaneUnavailable(why_untrusted(error) or f"{type(error).__name__}: {error}") from error
     if response.status in _RETRYABLE or response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        raise ControlPlaneUnavailable(f"{path} returned status {response.status}", _retry_after(response))
+        raise ControlPlaneUnavailable(
+            f"the control plane returned status {response.status} for {path}", _retry_after(response)
+        )
     if response.status >= HTTPStatus.MULTIPLE_CHOICES:
         raise _refusal(response)
     return response

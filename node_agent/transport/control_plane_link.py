@@ -51,7 +51,7 @@ class ControlPlaneLink:
 
     @property
     def undelivered_reports(self) -> int:
-        """Number of reports that the control plane has not accepted yet."""
+        """Number of the node's reports that the control plane has not accepted yet."""
         return self._spool.waiting
 
     def stop(self, timeout: float) -> None:

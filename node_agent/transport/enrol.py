@@ -1,4 +1,4 @@
-"""Enrolment of a node, with the session stored on its disk or else with a one-time token.
+"""Enrolment of a node: continue the session stored on the node's disk, or else enrol with a one-time token.
 
 A node with a stored session continues the session, and can start while the control plane is unavailable or the disk is
 full. If the control plane rejects the stored session, the agent must not continue: its disk is a copy or an old backup,

@@ -58,7 +58,7 @@ class Gate:
 
     @property
     def room(self) -> bool:
-        """Whether the spool has room for further reports."""
+        """Whether the node's spool has room for further reports."""
         return not self._spool.full
 
     def wait_until_open(self) -> None:
@@ -77,7 +77,7 @@ class Gate:
                 raise RequeueOrder
 
     def _log_room(self) -> None:
-        """Log once when tasks begin to wait because the spool is full, and once when they continue."""
+        """Log once when tasks begin to wait because the spool of reports is full, and once when tasks continue."""
         if self._spool.full and not self._is_blocked:
             log.error("orders_blocked_by_full_spool", waiting=self._spool.waiting)
         elif self._is_blocked and not self._spool.full:

@@ -32,7 +32,7 @@ class ProgressListener(Protocol):
     """Receiver of the progress of tasks. Its methods are called from any thread."""
 
     def report(self, task_id: UUID, step: str, number: int, of: int | None) -> None:
-        """Record that a step of a task begins. `number` counts from 1; `of` is the expected number of steps, if known."""
+        """Record that step `number` (from 1) of a task begins; `of` is the expected number of steps, if known."""
         ...
 
     def ended(self, task_id: UUID) -> None:

@@ -54,7 +54,7 @@ class Secrets(Wire):
 
     @property
     def signer(self) -> Signer:
-        """Signer with the node's private key."""
+        """Signer that signs the node's session requests with its private key."""
         return Signer.of_pem(self.key.encode())
 
     @classmethod

@@ -308,7 +308,7 @@ def _target(link: Path) -> str:
 
 
 def _wait_for_exit(pid: int, timeout: float) -> bool:
-    """Wait up to `timeout` seconds for a process, started here or adopted, to exit; return whether it did.
+    """Wait up to `timeout` seconds until a process has exited; return whether it has. It need not be a child process.
 
     A zombie counts as exited.
     """
@@ -323,7 +323,7 @@ def _wait_for_exit(pid: int, timeout: float) -> bool:
 
 
 def _suspend(pid: int, within: float) -> None:
-    """Stop a process by SIGSTOP and wait until it is stopped or has exited. Raises `HostUnreadable`."""
+    """Suspend a process by SIGSTOP and wait until it is stopped or has exited. Raises `HostUnreadable`."""
     ends = monotonic() + within
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Foreign settings of a libvirt domain: those that this program does not write for a guest.
+"""Foreign settings of a libvirt domain: settings that the agent does not write for a guest.
 
 The format is that of libvirt.org/formatdomain.html. libvirt adds devices by itself, and which ones depends on its
 version, so only settings that it never adds are reported. A missing setting is not reported: it is harmless, and the

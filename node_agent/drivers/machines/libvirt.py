@@ -1,4 +1,4 @@
-"""The hypervisor through libvirt: a connection pool with one call per connection at a time, and a deadline per call.
+"""Driver of libvirt: a connection pool with one call per connection at a time, and a deadline per call.
 
 Each connection carries one call at a time and has no keepalive: with libvirt 9.0, a keepalive that closed a
 connection while calls waited on it crashed the agent (SIGSEGV below virNetClientSendWithReply) as soon as libvirtd

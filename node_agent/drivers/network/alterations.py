@@ -59,8 +59,7 @@ def foreign_qdiscs(link: ListedLink, offloads: Callable[[], bool]) -> tuple[Qdis
 
 
 def describe_queueing(link: ListedLink, links: Links, offloads: Callable[[], bool]) -> Iterator[str]:
-    """Yield descriptions of disciplines, filters and programs that may delay, drop or redirect frames of a foreign
-    link.
+    """Yield descriptions of disciplines, filters and programs that may delay, drop or redirect a foreign link's frames.
 
     Raises `HostUnreadable`.
     """
@@ -90,8 +89,9 @@ def describe_filter(each: Filter, links: Links) -> str:
 
 
 def remove(netlink: Netlink, link: ListedLink, links: Links, declared: Declared) -> None:
-    """Remove what other programs added to a link, such as traffic filters and links stacked on it, but not its
-    addresses. Filters that divert packets are removed first.
+    """Remove the objects that other programs added to a link, such as traffic filters and stacked links.
+
+    Addresses of the link are kept. Filters that divert packets are removed first.
 
     Raises `HostRefused`, `HostUnreadable`, `NetlinkError`, `OSError`.
     """

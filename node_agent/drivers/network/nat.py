@@ -1,4 +1,4 @@
-"""nftables through `nft -j -f -`, and connection tracking (`conntrack`).
+"""Driver of nftables through `nft -j -f -`, and of connection tracking (`conntrack`).
 
 Only tables named `sliceplane` are written; all others are only read. `nft` runs a list of commands as one kernel
 transaction. Flags of tables and devices of chains are read from the kernel (`nfnetlink`), because nft 1.0.6 lists

@@ -79,7 +79,7 @@ class OpenVSwitch:
         self._openflow = OpenFlow(folder, deadline)
 
     def sources(self, bridge: str) -> dict[str, Source]:
-        """Return the event sources for changes of the database and of this bridge's flows."""
+        """Return the event sources for changes of Open vSwitch's database and of this bridge's flows."""
         return {
             "ovsdb": switch_database(self._folder / "db.sock"),
             "openflow": flows_of_bridge(self._folder / f"{bridge}.mgmt"),

@@ -1,4 +1,4 @@
-"""The OVSDB server: read directly over its protocol (RFC 7047), changed through ovsdbapp.
+"""Access to Open vSwitch's database server: reads directly over its protocol (RFC 7047), changes through ovsdbapp.
 
 ovsdbapp keeps a replica, which is suitable for changing the database but not for reading it: the replica lags behind,
 and it returns outdated content while the server hangs. A proof of absence requires an answer of the server itself, so

@@ -86,7 +86,7 @@ def columns(table: str) -> tuple[str, ...]:
 
 
 def differing(table: str, row: Mapping[str, Any], desired: Mapping[str, Any]) -> Iterator[str]:
-    """Yield `COLUMN=VALUE` for each configuration column whose value differs from the desired value."""
+    """Yield `COLUMN=VALUE` for each configuration column that differs from its desired value."""
     for column, default in DEFAULTS[table].items():
         value = row[column]
         if value != desired.get(column, default):

@@ -1,7 +1,7 @@
 """The agent's two transports for TCP probes of slices: a raw socket on the gateway's address, and a TUN device.
 
 Neither transport uses a TCP connection of the host's network stack. An answer to the gateway's SYN matches no socket,
-so the kernel resets that connection. This module resets a connection whose answer arrives on the TUN device. The
+so the kernel resets that connection. If the answer arrives on the TUN device, this module resets the connection. The
 guest's service never accepts either connection.
 """
 
@@ -47,7 +47,7 @@ probes for a minute, and would answer a new SYN from the same port with an old a
 
 
 class Wire(Protocol):
-    """A socket or device over which probes are sent. All methods raise `OSError`."""
+    """A socket or device over which the agent sends TCP probes. All methods raise `OSError`."""
 
     def fileno(self) -> int: ...
 

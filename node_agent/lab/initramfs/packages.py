@@ -41,7 +41,7 @@ class Apt:
         self._apt("apt-get", "update", "-q", about=("package lists",))
 
     def direct_dependency(self, package: str, prefix: str) -> str:
-        """Return the direct dependency of `package` whose name has this prefix, for example a metapackage's target.
+        """Return the direct dependency of `package` that has this name prefix, for example a metapackage's target.
 
         Raises `PackagesUnavailable`.
         """

@@ -36,7 +36,7 @@ class HostTarget(msgspec.Struct, frozen=True, tag="host", forbid_unknown_fields=
     namespace: str
 
     def read(self, *argv: str) -> str:
-        """Run a command inside the host and return its output. Raises `TargetUnreadable`."""
+        """Run a command in the namespaces of the checked host and return its output. Raises `TargetUnreadable`."""
         command = [*enter(self.pid), *argv]
         try:
             done = subprocess.run(
@@ -54,7 +54,7 @@ class HostTarget(msgspec.Struct, frozen=True, tag="host", forbid_unknown_fields=
         return done.stdout
 
     def path(self, inside: str) -> Path:
-        """Convert a path of the host to a path of this machine (proc(5), /proc/pid/root)."""
+        """Convert a path of the checked host to a path of this machine (proc(5), /proc/pid/root)."""
         return Path(f"/proc/{self.pid}/root") / inside.lstrip("/")
 
     def files(self, inside: str) -> dict[str, Path]:

@@ -70,7 +70,7 @@ def _carried(state: State) -> _Carried:
 
 
 def _taken(rule: ForeignRule) -> list[tuple[int, int]]:
-    """Return the ranges of destination ports whose traffic a foreign rule translates; empty without a translation."""
+    """Return the ranges of destination ports that a foreign rule translates; empty if the rule translates none."""
     body = json.loads(rule.body)
     if not any("dnat" in statement for statement in body):
         return []

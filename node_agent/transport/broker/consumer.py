@@ -105,7 +105,7 @@ class OrderConsumer(Consumer):
         return None
 
     def ack(self, message: MessageProxy) -> None:
-        """Settle an order after its handler returned."""
+        """Settle an order, that is, remove it from the queue, after its handler returned."""
         self._settle(message.message_id)
 
     def nack(self, message: MessageProxy) -> None:

@@ -23,9 +23,7 @@ class NodeCannotEnqueue(Exception):
     """A node tried to enqueue a message: all orders come from the ledger, including retries and delayed ones."""
 
     def __init__(self, actor: str) -> None:
-        super().__init__(
-            f"a node cannot enqueue task {actor}; request the task from the control plane"
-        )
+        super().__init__(f"a node cannot enqueue task {actor}; request the task from the control plane")
         self.actor = actor
 
 
@@ -99,7 +97,7 @@ class NodeBroker(Broker):
         raise NodeCannotEnqueue(message.actor_name)
 
     def use_password(self, password: str) -> None:
-        """Use a new password for the queue from the next connection on; open connections continue."""
+        """Use a new Redis password from the next connection on; open connections continue."""
         self._queue.use_password(password)
 
     def trust_ca(self, ca: str | None) -> None:

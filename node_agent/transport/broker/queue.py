@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """An order's bytes as fetched; `count` is the number of its deliveries, including this one."""
+    """A fetched order as bytes; `count` is the number of deliveries of the order, including this delivery."""
 
     order_id: str
     data: bytes
