@@ -69,7 +69,7 @@ class UnexpectedEffects(Exception):
 class RestartableNodes:
     """Simulated nodes with restartable agents and a slice in every slot.
 
-    Most slots belong to allocations of several slots; the remaining slots belong to allocations of one slot.
+    On each node, as many slots as possible belong to allocations of several slots, the others to allocations of one.
     """
 
     shape: Shape

@@ -44,7 +44,7 @@ class Reporter:
         self._entry: Entry | None = None
 
     def report(self, body: ReportBody, cause: Task | None = None, *, order_id: UUID | None = None) -> None:
-        """Spool a report for delivery; `cause` is the task that it is about. Raises `OSError` if the disk fails."""
+        """Spool a report for delivery; the task `cause` led to the report. Raises `OSError` if the disk fails."""
         report = self._spool.append(
             body,
             observed_at=self._clock.now(),
