@@ -1,4 +1,4 @@
-"""Fixed text of docs/events.md; the check keeps the generated rest in step with the code."""
+"""Fixed text of docs/events.md; the rest of the page is generated from the code, and a check compares both."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ ENVELOPE: Final = {
     "event_id": "UUIDv7 of this event",
     "stream_id": "the stream, which is the timeline of one object",
     "version": "position within the stream, from 1 without gaps",
-    "type": "type of the event, one of this page",
+    "type": "type of the event, one of those that this page lists",
     "schema_version": "version of the shape of `data`",
     "project": "project that the event is charged to, or null",
     "actor": "acting principal: a key (`key:...`), a node (`node:...`), a part of the control plane (`process:...`), or `operator` on the machine itself",
@@ -25,10 +25,10 @@ ENVELOPE: Final = {
     "correlation_id": "id shared by everything that follows from one request; for an allocation it is the UUID in its id",
     "causation_id": "`event_id` of the event that caused this one, or null",
     "trace_context": "W3C `traceparent` of the request, or null",
-    "observed_at": "when it happened, according to the observer",
-    "recorded_at": "when it was recorded, on the database's clock",
+    "observed_at": "time at which the event happened, according to the observer",
+    "recorded_at": "time at which the event was recorded, on the database's clock",
     "epoch": "number of the ledger's epoch, which rises with each restore of a backup; in a later epoch the same position may belong to another event",
-    "data": "the fields listed on this page, as canonical JSON: sorted keys, no white space, UTF-8",
+    "data": "the fields of the event type, listed on this page, as canonical JSON: sorted keys, no white space, UTF-8",
     "leaf": "SHA-256 of all other columns",
 }
 """Meaning of each column of `ledger.event`."""

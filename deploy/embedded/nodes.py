@@ -180,7 +180,7 @@ class LabNodes:
         return {name: {"node": str(self.lab.node(name).pid_file), "public": site} for name in NODES}
 
     def _beside(self, endpoint: dict[str, Any]) -> "LabHost":
-        """Return the host from which the endpoint is reachable."""
+        """Return the lab host from which the endpoint of a slice is reachable: its node, or the host outside."""
         return self.lab.site if endpoint["via"] == "public" else self.lab.node(endpoint["node_id"])
 
     def leak_target(self, name: str) -> list[str]:

@@ -41,7 +41,8 @@ class StackFailed(Exception):
 
 
 class Stack:
-    """A control plane: `start` starts it on loopback and on `addresses`, `tend` restarts what exits, `stop` ends it.
+    """Control plane on this machine. `start` starts it on loopback and `addresses`, `stop` ends it, and `supervise`
+    restarts each server or program that exits.
 
     Each program runs `replicas` times, named `api`, `api-2`, ...; each API has its own port. `namespaces` is written
     into the client file, for `sliceplane ssh`. If `simulated_nodes` is true, slices are placed on simulated nodes.
@@ -107,7 +108,7 @@ class Stack:
         return {name: process.pid for name, process in found.items() if process is not None}
 
     def start(self) -> None:
-        """Start everything and wait for the APIs.
+        """Start all servers and programs of the control plane, and wait until every API is ready.
 
         Raises `StackFailed`, `PostgresUnavailable`, `RedisNotFound` or `RedisDidNotStart`.
         """
@@ -272,7 +273,7 @@ def replicas_of(program: str, count: int) -> tuple[str, ...]:
 
 
 def _ports(layout: Layout, apis: Sequence[str]) -> dict[str, int]:
-    """Return the port of each server: the same as at the last start if it is free, so that enrolled nodes reconnect.
+    """Return the TCP port of each API and of Redis: that of the last start if it is free, so that nodes reconnect.
 
     Only the default state folder tries the well-known port first: two concurrent starts could both find it free, and
     one would then connect to the other's API.

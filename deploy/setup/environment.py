@@ -97,7 +97,10 @@ def _fill(folder: Path, extent: Extent) -> None:
 
 
 def _add_repository(folder: Path) -> None:
-    """Put the repository on the path. With `write_programs`, this is an editable install without a build."""
+    """Add the repository to the environment's import path.
+
+    Together with `write_programs`, this is an editable install without a build.
+    """
     packages = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
     (packages / "sliceplane.pth").write_text(f"{ROOT}\n")
 
