@@ -155,7 +155,7 @@ class _NumberField(int):
 
 
 def pointing(struct: type[F], path: str = "") -> F:
-    """Return an instance of an event class whose text fields contain their own path, such as `{network.subnet}`.
+    """Return an instance of an event class in which each text field contains its path, such as `{network.subnet}`.
 
     A number is formatted as such a path too. So a text computed from the instance shows which fields it depends on.
     """

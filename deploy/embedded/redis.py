@@ -310,7 +310,9 @@ def _await_answer(server: RedisServer, log: Path) -> None:
     with redis.Redis.from_url(server.url, socket_timeout=1.0) as client:
         while True:
             if server.process.poll() is not None:
-                raise RedisDidNotStart(f"the server ended with status {server.process.returncode}", _end_of_log(log))
+                raise RedisDidNotStart(
+                    f"the server ended with status {server.process.returncode}", _end_of_log(log)
+                )
             try:
                 client.ping()
                 return

@@ -42,7 +42,7 @@ class Flow:
 
 
 def cookie_of(index: SlotIndex) -> int:
-    """Return the cookie of all flows of a slot."""
+    """Return the OpenFlow cookie that all flows of a slot have."""
     return COOKIE | index
 
 
