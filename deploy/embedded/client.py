@@ -14,7 +14,7 @@ class ApiRefused(Exception):
 
     def __init__(self, request: str, status: int, reasons: list[tuple[str, str]]) -> None:
         self.codes = frozenset(code for code, _ in reasons)
-        messages = "; ".join(message for _, message in reasons) or "no reason was given"
+        messages = "; ".join(message for _, message in reasons) or "the API gave no reason"
         super().__init__(f"the API refused {request} with status {status}: {messages}")
 
 

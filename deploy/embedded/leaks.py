@@ -14,7 +14,7 @@ from deploy.embedded.screen import Screen
 
 @dataclass(frozen=True, slots=True)
 class LeakCheck:
-    """Compares every node with its snapshot, by a separate program that does not rely on the agent."""
+    """Comparison of every node with its snapshot, by a separate program that does not rely on the agent."""
 
     layout: Layout
     nodes: Nodes

@@ -39,7 +39,8 @@ class GuestUnusable(Exception):
 
 
 class Nodes(Protocol):
-    """Two nodes. `start` starts them without agents; `start_agents` needs a running control plane."""
+    """The two nodes of an embedded Sliceplane. `start` starts them without agents; `start_agents` needs a running
+    control plane."""
 
     simulated: bool
 
@@ -153,7 +154,7 @@ class LabNodes:
         self._prove_refusal(endpoint)
         return [
             *(f"guest: {line.strip()}" for line in output.strip().splitlines()),
-            "another key is refused",
+            "the guest refuses another SSH key",
         ]
 
     def _prove_refusal(self, endpoint: dict[str, Any]) -> None:

@@ -190,7 +190,7 @@ class PostgresServer:
 def running_postgres(
     folder: Path, run_folder: Path, *, settings: Mapping[str, str] | None = None, programs: Path | None = None
 ) -> Iterator[PostgresServer]:
-    """Start a server, yield it, and stop it at the end of the block."""
+    """Start an embedded Postgres server, yield it, and stop it at the end of the block."""
     server = PostgresServer(folder, run_folder, settings=settings or {}, programs=programs)
     server.start()
     try:

@@ -74,7 +74,7 @@ def _packaged() -> list[Path]:
 
 
 def server_user() -> pwd.struct_passwd | None:
-    """Return the user that runs the server if this process is root (Postgres refuses root), else None."""
+    """Return the user that runs Postgres if this process is root (Postgres refuses root), else None."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):

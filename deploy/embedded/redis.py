@@ -261,7 +261,7 @@ def _password(path: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file atomically, never readable by other users."""
+    """Write a file of the Redis folder atomically, never readable by other users."""
     draft = path.with_suffix(".new")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "w") as file:

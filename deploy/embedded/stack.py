@@ -92,7 +92,7 @@ class Stack:
 
     @property
     def redis_url(self) -> str:
-        assert self._redis is not None, "the stack is started"
+        assert self._redis is not None, "Redis is not started; call start() first"
         return self._redis.url
 
     @property
@@ -157,7 +157,7 @@ class Stack:
             self._show(f"{server} did not start; next attempt in {restarts.pause_seconds:g} s: {error}")
 
     def environment(self, api: str = "api") -> dict[str, str]:
-        """Return the environment of the control plane's programs; `api` is the replica that provides the port."""
+        """Return the environment variables of the control plane's programs. The API replica `api` sets the port."""
         database = sqlalchemy_url(self._postgres.app_dsn)
         over_tls = self._redis is not None and self._redis.ca is not None
         return {

@@ -37,7 +37,7 @@ _OTHER_OWNER: Final = (
 
 
 class Extent(Enum):
-    """The set of packages to install. NODE includes all packages of BASE."""
+    """Set of Python packages that an environment contains. NODE includes all packages of BASE."""
 
     BASE = ("base.lock",)
     NODE = ("base.lock", "node.lock")  # this order, because node.lock builds with setuptools from base.lock

@@ -1,9 +1,9 @@
 """Network of the node itself: bridge, packet filter, gateway address and DHCP server, which every slice depends on.
 
-It is set up at the agent's start and compared by every survey, since any part can vanish: a restarted vswitchd creates
-the bridge's device again, without its address. The order of the steps is: the bridge, which is `secure` and passes
-nothing; the filter, which needs the bridge's device; then the address, forwarding and DHCP. A crash in between leaves a
-node that passes less traffic, never more, and the next comparison continues from there.
+The agent sets the network up at its start and compares it in every survey, since any part can vanish: a restarted
+vswitchd creates the bridge's device again, without its address. The order of the steps is: the bridge, which is
+`secure` and passes nothing; the filter, which needs the bridge's device; then the address, forwarding and DHCP. A crash
+in between leaves a node that passes less traffic, never more, and the next comparison continues from there.
 """
 
 import ipaddress
@@ -246,7 +246,7 @@ class NodeFilter(Protocol):
 
 
 class DhcpServers(Protocol):
-    """DHCP servers of the host: the node's own one, and those of other programs."""
+    """DHCP servers of the host: the node's own server, and those of other programs."""
 
     def missing(self) -> tuple[str, ...]: ...
 
@@ -320,7 +320,9 @@ class Gateway:
         yield from (each for each in foreign if each is not None)
         if managers := self._bridges.managers():
             yield Difference(
-                "foreign.switch_manager", "no manager of Open vSwitch", f"managers {', '.join(managers)}"
+                "foreign.switch_manager",
+                "no remote manager of the Open vSwitch database",
+                f"managers {', '.join(managers)}",
             )
         if servers := self._dhcp.foreign_servers(self._desired):
             only_own = f"one DHCP server on {self._desired.bridge}"
@@ -353,7 +355,9 @@ class Gateway:
             yield Difference("uplink.changed", _uplink_words(name, first), _uplink_words(name, found))
         if found.queueing:
             queueing = ", ".join(sorted(found.queueing))
-            yield Difference("foreign.uplink_qdisc", f"no limits, filters or programs on {name}", queueing)
+            yield Difference(
+                "foreign.uplink_qdisc", f"no queueing limits, filters or programs on link {name}", queueing
+            )
         if silent := self._routing.silent(name, gateways_of(self._routing.routes(), name)):
             no_answer = f"no ARP answer from {', '.join(sorted(silent))}"
             yield Difference(
@@ -361,7 +365,7 @@ class Gateway:
             )
 
     def mirrored(self) -> Mapping[SlotIndex, Difference]:
-        """Return the drift of the slots that send frames to other slices, or receive them, by a foreign rule."""
+        """Return, by slot, the drift about foreign rules that copy or send frames between this slot and another."""
         return mirrored(self._foreign_rules())
 
     def _foreign_rules(self) -> tuple[Finding, ...]:
@@ -380,7 +384,7 @@ class Gateway:
         return findings(tables, node)
 
     def missing(self) -> tuple[str, ...]:
-        """Describe what must be installed on the host before the agent can configure it."""
+        """Describe the programs that must be installed before the agent can configure the node's network."""
         return tuple(text for _, text in self._missing())
 
     def prerequisites(self) -> tuple[Prerequisite, ...]:
@@ -543,14 +547,14 @@ class Gateway:
             differs = Difference("gateway.dhcp", served, "no DHCP server with these settings runs")
             yield Step("gateway.serve_dhcp", lambda: self._dhcp.serve(self._desired), differs)
         if foreign := self._dhcp.foreign_files():
-            differs = Difference("gateway.dhcp", "only reservations of slots", "; ".join(foreign))
+            differs = Difference("gateway.dhcp", "only DHCP reservations of slots", "; ".join(foreign))
             yield Step("gateway.serve_dhcp", self._dhcp.remove_foreign_files, differs)
 
 
 def switching_words(found: Switching) -> str:
     """Describe how a bridge's handling of IP fragments and its local port differ from the defaults; "" if equal."""
     fragments = () if found.fragments == "normal" else (f"fragments {found.fragments}",)
-    own = (f"its own port {word}" for word in sorted(found.ports.get(LOCAL_NUMBER, ())))
+    own = (f"its local port {word}" for word in sorted(found.ports.get(LOCAL_NUMBER, ())))
     return ", ".join((*fragments, *own))
 
 

@@ -111,6 +111,6 @@ def _describe_guest(guest: Guest) -> str:
 def _describe_place(place: Place) -> str:
     """Describe a machine's host resources that have no drift kind of their own: queues, page size, memory node."""
     queues = f", {place.queues} queues" if place.queues > 1 else ""
-    pages = f", pages of {place.hugepage_kib} KiB" if place.hugepage_kib is not None else ""
-    node = f", memory of node {place.nodeset}" if place.nodeset is not None else ""
+    pages = f", huge pages of {place.hugepage_kib} KiB" if place.hugepage_kib is not None else ""
+    node = f", memory of NUMA node {place.nodeset}" if place.nodeset is not None else ""
     return f"{queues}{pages}{node}"

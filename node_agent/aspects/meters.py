@@ -66,4 +66,4 @@ def describe_meters(meters: Mapping[int, Meter | None]) -> str:
 def _words(meter: Meter | None) -> str:
     if meter is None:
         return "of another kind"
-    return f"{meter.rate_kbps} kbit/s, {meter.burst_kbit} kbit at once"
+    return f"{meter.rate_kbps} kbit/s, burst of {meter.burst_kbit} kbit"

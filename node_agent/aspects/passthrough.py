@@ -102,9 +102,9 @@ def reset(address: PciAddress, bus: PciBus, domains: Iterable[FoundDomain]) -> N
         return
     reasons = [*_driver_problems(device), *_holders(address, None, domains)]
     if not device.reset_methods and device.unread is None:
-        reasons.append("offers no way to be reset")
+        reasons.append("has no reset method")
     if reasons:
-        raise HostRefused(f"reset PCI device {address}: it {', and '.join(reasons)}")
+        raise HostRefused(f"PCI device {address} cannot be reset: it {', and '.join(reasons)}")
     bus.reset(address)
 
 

@@ -128,7 +128,7 @@ def _port_of(slot: SliceNetwork, switch: Switch) -> Port | None:
 
 
 class PortAspect:
-    """The aspect `port` (`node_agent.host.slices.Aspect`)."""
+    """The port aspect of all slots: OVS ports with their flows and meters."""
 
     name = "port"
 

@@ -4,11 +4,12 @@ The gateway denies by default (`gateway`), so a slot's rules are permissions: se
 own MAC and address, where the node masquerades it; receive replies; and send DHCP messages about itself. A slot without
 its rules is cut off, with all its connections, and never open: a crash during a release leaves it in this state.
 
-DHCP messages are checked down to `chaddr` (RFC 2131, 2), which OpenFlow cannot match: a neighbour's forged DHCPRELEASE
-or DHCPDECLINE contains the victim's address. A relay address in a slice's message would redirect the reply, so it must
-be zero. Broadcast DHCP replies get their client's MAC at the gateway's egress, so that no other slice receives them.
+DHCP messages are checked down to `chaddr` (RFC 2131, 2), which OpenFlow cannot match: a DHCPRELEASE or DHCPDECLINE that
+another slice forges contains the victim's address. A relay address in a slice's message would redirect the reply, so
+the relay address must be zero. Broadcast DHCP replies get their client's MAC at the gateway's egress, so that no other
+slice receives them.
 
-Each ingress rule of a slot is a permission of its own (`mappings`). Its packet filter rules are a group of their own,
+Each ingress rule of a slot is a permission of its own (`ingress_rules`). Its packet filter rules are a separate group,
 so that drift in one group is repaired and reported separately.
 
 Connections are flushed after their rules are deleted, because otherwise a flushed connection may be established again.
@@ -89,7 +90,7 @@ class Group:
 
 
 class TranslationAspect:
-    """The aspect `translation` (`node_agent.host.slices.Aspect`)."""
+    """The translation aspect of all slots: packet filter rules and tracked connections."""
 
     name = "translation"
 
@@ -137,7 +138,7 @@ class TranslationAspect:
         return Step("translation.map", set_, differs)
 
     def _unmap(self, owner: str, foreign: Sequence[FoundRule]) -> Step:
-        found = f"{len(foreign)} rules of {owner}"
+        found = f"{len(foreign)} nftables rules of {owner}"
         differs = Difference("ingress.foreign", "only ingress rules of the order", found, ingress_in(owner))
         change = Change(delete=tuple(foreign))
         return Step("translation.unmap", lambda: self._filter.change(change), differs)
@@ -157,7 +158,7 @@ class TranslationAspect:
         left = sum(_is_closed(wanted, each) for each in self._filter.connections(wanted.network.ip))
         if not left:
             return ()
-        found = f"{left} tracked connections that entered by another rule"
+        found = f"{left} tracked connections that entered by another ingress rule"
         differs = Difference("ingress.foreign", "only connections by the order's ingress rules", found)
         return (self._flush_closed(wanted, differs),)
 

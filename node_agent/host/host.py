@@ -100,7 +100,7 @@ class Gateway(Protocol):
         ...
 
     def mirrored(self) -> Mapping[SlotIndex, Difference]:
-        """Return the drift of the slots that send frames to other slices, or receive them, by a foreign rule.
+        """Return, by slot, the drift about foreign rules that copy or send frames between this slot and another.
 
         Raises `HostUnreadable`.
         """

@@ -224,7 +224,7 @@ class SliceProbes:
         return ((key, each) for key, each in self.ingresses.items() if each.requested_at is not None)
 
     def is_open(self, now: float) -> bool:
-        """Whether the result of the gateway's last probe is still unknown."""
+        """Whether the result of the last probe from the gateway to the slice is still unknown."""
         return self.gateway.requested_at is not None and self.gateway.silence(now) is None
 
     def judged(self, now: float, view: Callable[[], HostView]) -> Findings:
@@ -266,9 +266,9 @@ def _silent(course: PathProbes, seconds: float, view: HostView) -> Difference:
     if course.unsent:
         sent = f"the host cannot send probes: {course.unsent}"
         return unreachable(_by_port(course.path), "gateway", sent)
-    by_arp = f"an answer of {network.ip} to ARP on {network.bridge}"
+    by_arp = f"an answer of {network.ip} to ARP requests on {network.bridge}"
     if view.neighbour is None or view.neighbour.mac is None:
-        return unreachable(by_arp, "address", f"no answer to ARP {lasting}")
+        return unreachable(by_arp, "address", f"no answer to ARP requests {lasting}")
     if view.neighbour.mac != network.mac:
         sent = f"the host sends to the MAC {view.neighbour.mac} instead of {network.mac}"
         return unreachable(by_arp, "address", sent)
@@ -284,13 +284,13 @@ def of_ingress(course: PathProbes, seconds: float) -> Difference:
     """Return the drift of an ingress: its probes get no answer, while probes from the gateway are answered."""
     path = course.path
     address, port = path.destination
-    wanted = f"an answer of {path.network.ip} port {path.port} at {address} port {port}"
+    wanted = f"an answer of {path.network.ip} port {path.port} to probes of {address} port {port}"
     found = course.misled or f"no answer for {seconds:.0f} s, while probes from the gateway are answered"
     return unreachable(wanted, "ingress", found, path.ingress_id)
 
 
 def _by_port(path: Path) -> str:
-    return f"an answer of {path.network.ip} port {path.port} to the gateway"
+    return f"an answer of {path.network.ip} port {path.port} to probes from the gateway"
 
 
 def unreachable(wanted: str, hop: Hop, found: str, ingress_id: Key = None) -> Difference:

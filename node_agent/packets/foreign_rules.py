@@ -46,12 +46,12 @@ _MOST_NAMED: Final = 8
 _DOES: Final = {
     "drop": "drop",
     "reject": "reject",
-    "queue": "queue to a program",
+    "queue": "queue packets to a program",
     "synproxy": "answer in place of the slice",
-    "tproxy": "hand over to a local program",
-    "flow": "forward past all rules",
+    "tproxy": "hand packets over to a local program",
+    "flow": "forward packets past all rules",
     "dnat": "translate the destination",
-    "redirect": "redirect to the host",
+    "redirect": "redirect packets to the host",
     "snat": "translate the source",
     "masquerade": "translate the source",
     "notrack": "do not track",
@@ -139,7 +139,11 @@ def findings(tables: ForeignTables, node: NodeView) -> tuple[Finding, ...]:
     found = {each for table in tables.tables for each in _findings_of(table, node)}
     unread = (
         Finding(
-            f"iptables-legacy {name}", "all chains", "any hook", "all rules", "not readable; install iptables"
+            f"iptables-legacy {name}",
+            "all chains",
+            "any hook",
+            "all rules",
+            "the rules cannot be read; install iptables",
         )
         for name in tables.unread
     )
@@ -152,7 +156,9 @@ def _findings_of(table: ForeignTable, node: NodeView) -> set[Finding]:
         return _Analysis(table, node).findings()
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         log.warning("foreign_table_analysis_failed", table=table.name, error=repr(error))
-        return {Finding(table.name, "all chains", "any hook", "all rules", "not understood by the agent")}
+        return {
+            Finding(table.name, "all chains", "any hook", "all rules", "the agent cannot analyze the table")
+        }
 
 
 def reported(found: Sequence[Finding]) -> Difference | None:
@@ -161,7 +167,7 @@ def reported(found: Sequence[Finding]) -> Difference | None:
 
 
 def mirrored(found: Sequence[Finding]) -> dict[SlotIndex, Difference]:
-    """Return the drift of each slot that sends frames to another slice, or receives them, by a foreign rule."""
+    """Return, by slot, the drift about foreign rules that copy or send frames between this slot and another."""
     slots = {slot for each in found for slot in each.slots}
     drift = {
         slot: _difference("foreign.mirror", [each for each in found if slot in each.slots]) for slot in slots
@@ -333,7 +339,7 @@ class _Outcome(NamedTuple):
 
 
 class _Walk:
-    """Evaluation of one base chain, and the chains that it jumps to, for one kind of traffic."""
+    """Evaluation of one nftables base chain, and the chains that it jumps to, for one kind of traffic."""
 
     def __init__(self, analysis: _Analysis, base: Chain, traffic: Traffic) -> None:
         self._analysis, self._base, self._traffic = analysis, base, traffic

@@ -1,10 +1,10 @@
 """IPv4 routes, policy rules and neighbours of the host, and which of them cut off or divert slices' traffic.
 
 The agent manages the routes that the kernel makes for the gateway's address (the slices' subnet, and the address
-itself as local) and the neighbours on the bridge, which are all learned. Everything else is foreign. A route is
-reported if the host's usual rules consult it and it sends packets for the slices' subnet elsewhere. A policy rule is
-reported if it can match packets from or to the subnet and looks them up outside of the usual tables. How the host
-reaches the rest of the world is its operator's decision.
+itself as local) and the ARP entries on the bridge, which are all learned. All other objects are foreign. A route is
+reported if it is in the table main or local and sends packets for the slices' subnet elsewhere. A policy rule is
+reported if it can match packets from or to the subnet and looks them up in another table. The operator of the host
+decides how it reaches all other networks.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Packet filter rules as values. Desired rules and those that nftables lists have the same type and can be compared.
+"""Values for nftables rules and chains. Desired rules and listed rules have the same type and can be compared.
 
 All rules are in tables named `sliceplane` in the families inet and netdev, so that foreign rules are not touched;
 `foreign_rules` evaluates those. The desired state of these tables is their whole declaration: flags, chains with hooks,

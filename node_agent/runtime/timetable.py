@@ -61,7 +61,7 @@ class Entry:
         self._timetable.schedule(self, within)
 
     def cancel(self, timeout: float) -> bool:
-        """Prevent further runs of the job, wait up to `timeout` seconds for a current run, and return whether it ended."""
+        """Prevent further runs of the job, wait up to `timeout` seconds for a current run; return whether it ended."""
         self._timetable.remove(self)
         return self.ended.wait(timeout)
 

@@ -1,6 +1,6 @@
 """Removal of a slice: its network access is closed first, then everything is deleted, and then its absence is proved.
 
-The proof is that the host, read again, has nothing of the slot left; it is not a list of what was deleted.
+The proof is that the host, read again, has no object of the slot; a list of deleted objects would not be a proof.
 """
 
 import time

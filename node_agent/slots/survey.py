@@ -84,7 +84,10 @@ class Survey:
                 entry.cancel(timeout)
 
     def survey_host(self) -> None:
-        """Compare the host once with the orders of all slots. Raises `Halted`, or `OSError` if a report is not spooled."""
+        """Compare the host once with the orders of all slots.
+
+        Raises `Halted`, and `OSError` if a report cannot be spooled.
+        """
         with host_snapshot():
             found = self._inspection.prepare(self._halt)
             due, unread = self._acceptance.due()

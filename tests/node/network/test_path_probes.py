@@ -124,7 +124,10 @@ def test_stall_of_the_agent_is_not_treated_as_silence_of_a_guest() -> None:
     [
         (HostView("lo"), "a route over lo (hop: gateway)"),
         (HostView(None, "Invalid argument"), "the route lookup failed: Invalid argument (hop: gateway)"),
-        (HostView(NETWORK.bridge, neighbour=Neighbour(None)), "no answer to ARP for so long (hop: address)"),
+        (
+            HostView(NETWORK.bridge, neighbour=Neighbour(None)),
+            "no answer to ARP requests for so long (hop: address)",
+        ),
         (
             HostView(NETWORK.bridge, neighbour=Neighbour(MacAddress("52:54:00:99:99:99"))),
             "the host sends to the MAC 52:54:00:99:99:99 instead of 52:54:00:01:00:00 (hop: address)",
