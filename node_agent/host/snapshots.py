@@ -1,10 +1,10 @@
 """Snapshots of the host: within a snapshot, equal reads on the same thread share one result.
 
-Outside a snapshot every read of a driver is fresh, because a repair must act on the present state. But a survey reads
-the same state for each of its slots, and one result for all of them is as fresh as eight; and the plan of a slot is
-made again after each step. So they open a snapshot, and whatever is read in it, on this thread, is read once. A driver
-that changes the host invalidates its own results, or all results if other drivers show the change too: no plan uses
-state from before a change by the same thread.
+Outside a snapshot every read of a driver is fresh, because a repair must act on the present state. But a survey needs
+the same state for each of its slots, and a repair computes the plan of its slot again after each step. Both open a
+snapshot: each state of the host is then read once on this thread. A driver that changes the host invalidates its own
+results, or all results if other drivers show the change too: no plan uses state from before a change by the same
+thread.
 
 A slow read that is certain to be needed can be started ahead of time (a program needs most of its time to start).
 """

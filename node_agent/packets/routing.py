@@ -1,4 +1,4 @@
-"""IPv4 routes, policy rules and neighbours of the host, and which of them cut off or divert slices' traffic.
+"""IPv4 routes, policy rules and ARP entries of the host, and which of them cut off or divert slices' traffic.
 
 The agent manages the routes that the kernel makes for the gateway's address (the slices' subnet, and the address
 itself as local) and the ARP entries on the bridge, which are all learned. All other objects are foreign. A route is
