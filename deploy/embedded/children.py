@@ -1,7 +1,7 @@
 """Child processes that log to a file, end with their parent, and are restarted when they exit unexpectedly.
 
 Start every child from the main thread, because the kernel binds the parent-death signal to the thread that forked. Call
-`supervise` from that thread too, repeatedly, during every wait.
+`Child.supervise` from that thread too, repeatedly, during every wait.
 """
 
 import os
@@ -34,6 +34,12 @@ class Process(Protocol):
     def kill(self) -> None: ...
 
 
+class Starter(Protocol):
+    """Function that starts a program with additional environment variables, and with its output in `log`."""
+
+    def __call__(self, argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> Process: ...
+
+
 def start_process(argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> Process:
     """Start a program that writes to `log` and receives SIGTERM when its parent ends.
 
@@ -53,12 +59,10 @@ def start_process(argv: Sequence[str], environment: Mapping[str, str], log: IO[b
 
 @dataclass
 class Child:
-    """One child process. `supervise` restarts it if it exits without being stopped."""
+    """One child process. `supervise` restarts the process if it exits without being stopped."""
 
-    starter: ClassVar[Callable[[Sequence[str], Mapping[str, str], IO[bytes]], Process]] = staticmethod(
-        start_process
-    )
-    """Starts the process. The tests replace it with a function that is faster and has the same effect."""
+    starter: ClassVar[Starter] = staticmethod(start_process)
+    """Function that starts the process. Tests replace it with a faster function that has the same effect."""
     name: str
     argv: tuple[str, ...]
     log: Path
@@ -72,7 +76,7 @@ class Child:
         self._restarts.started()
 
     def ensure(self) -> None:
-        """Start the process unless it is running."""
+        """Start the child process unless it is running."""
         if self._process is None or self._process.poll() is not None:
             self.start()
 
@@ -82,11 +86,11 @@ class Child:
 
     @property
     def status(self) -> int | None:
-        """Exit status, negative for a signal. None while the process runs, before its start, and after `stop`."""
+        """Exit status of the child, negative for a signal. None while it runs, before its start, and after `stop`."""
         return None if self._process is None else self._process.poll()
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal if the process is running. After SIGKILL, wait until the process is gone."""
+        """Send a signal to the child process if it is running. After SIGKILL, wait until the process is gone."""
         if self._process is None or self._process.poll() is not None:
             return
         self._process.send_signal(number)
@@ -94,7 +98,7 @@ class Child:
             self._process.wait()
 
     def supervise(self, show: Callable[[str], None]) -> None:
-        """Restart the process if it has exited and the pause since its last start is over. `show` prints a line."""
+        """Restart the child process if it has exited and its restart pause is over. `show` prints a line."""
         if self._process is None or (status := self._process.poll()) is None:
             return
         if not self._restarts.is_due():
@@ -104,7 +108,7 @@ class Child:
         self.start()
 
     def stop(self) -> None:
-        """Terminate the process, or kill it after a timeout. Idempotent."""
+        """Terminate the child process, or kill it after a timeout. Idempotent."""
         process, self._process = self._process, None
         if process is None or process.poll() is not None:
             return

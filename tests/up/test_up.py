@@ -160,7 +160,7 @@ def test_up_once_shows_a_slice_from_request_to_release_and_leaves_nothing(real: 
     assert up.wait() == 0, up.output
     for text in WHOLE_LIFE:
         assert text in up.output
-    assert "another key is refused" in up.output
+    assert "the guest refuses another SSH key" in up.output
     assert re.search(r"log in to the guest at 198\.51\.100\.\d+:2\d{4} from outside", up.output)
     assert re.search(r"guest: alc-[0-9a-z]{26}", up.output)
     assert traces(up.layout) == []
@@ -345,9 +345,9 @@ def test_up_once_releases_the_slice_of_an_interrupted_run_and_lists_other_slices
     assert "stopping ..." in second.output
     third = Up(simulated.layout.state, "--once", "--simulated")
     assert third.wait() == 0, third.output
-    assert "is left over from an interrupted --once" in third.output
+    assert "is left over from an interrupted `up --once`" in third.output
     for kept, _ in simulated.slices:
-        assert f"another slice is active here: {kept}" in third.output
+        assert f"another allocation is active: {kept}" in third.output
     for text in WHOLE_LIFE:
         assert text in third.output
     assert traces(third.layout) == []

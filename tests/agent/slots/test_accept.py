@@ -451,7 +451,7 @@ def test_lease_different_from_the_reserved_one_is_open_drift_until_the_slice_is_
     node.survey()
     [open_] = node.drifts.open()
     assert (open_.slot, open_.kind) == (0, "lease.foreign")
-    assert open_.desired == "a lease of 10.100.1.10 to 52:54:00:01:00:00"
+    assert open_.desired == "a DHCP lease of 10.100.1.10 to 52:54:00:01:00:00"
     node.accept(remove())
     assert node.kinds()[-1] == "removed"
     assert node.drifts.open() == ()

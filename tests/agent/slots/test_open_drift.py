@@ -166,7 +166,7 @@ def test_drift_that_recurs_after_each_repair_is_open_until_it_stops_recurring(
         1,
     )
     [seen] = recorder.drifts.open()
-    assert seen.observed == "no port; it recurs although it is repaired"
+    assert seen.observed == "no port; the drift recurs although it is repaired"
     recorder.step = timedelta(minutes=1)
     recorder.drifts.record(A)
     assert (recorder.drifts.open(), recorder.changes) == ((), 2)

@@ -134,7 +134,7 @@ def test_recorded_device_is_reset_before_the_slots_folder_is_wiped(host: Host, t
     ("device", "reason"),
     [
         ("0000:18:00.2", "is bound to mlx5_core"),
-        ("0000:00:00.0", "offers no way to be reset"),
+        ("0000:00:00.0", "has no reset method"),
     ],
 )
 def test_device_that_cannot_be_reset_keeps_its_record_and_the_refusal_states_the_reason(

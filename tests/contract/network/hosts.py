@@ -161,7 +161,7 @@ SETTINGS: Final = {
         "ovs-ofctl mod-port {bridge} {tap} no-receive", "switch port", "no-receive"
     ),
     "no forwarding to the gateway": SwitchSetting(
-        "ovs-ofctl mod-port {bridge} 65534 no-forward", "switch", "its own port no-forward"
+        "ovs-ofctl mod-port {bridge} 65534 no-forward", "switch", "its local port no-forward"
     ),
     "no fragments": SwitchSetting("ovs-ofctl set-frags {bridge} drop", "switch", "fragments drop"),
     "an internal port": SwitchSetting(

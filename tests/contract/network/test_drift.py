@@ -352,7 +352,7 @@ def test_foreign_file_among_reservations_is_reported_and_removed(
     assert gateway.to_apply() == ()
     host.damage_reservation(SLOT.tap, FOREIGN_FILES[name])
     [found] = differences(gateway.to_apply())
-    assert (found.kind, found.desired) == ("gateway.dhcp", "only reservations of slots")
+    assert (found.kind, found.desired) == ("gateway.dhcp", "only DHCP reservations of slots")
     run(gateway.to_apply())
     assert gateway.to_apply() == ()
     assert differing(aspects) == {}

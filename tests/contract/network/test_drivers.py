@@ -29,7 +29,7 @@ def test_tap_with_many_queues_differs_from_a_tap_with_one_and_is_replaced(host: 
     assert host.links.link("slice0") == Tap("slice0", many=True)
     (deleting, adding) = LinkAspect(host.links, host.bus).to_apply(slice_on(network(0)))
     assert deleting.repairs is not None
-    assert "many queues" in deleting.repairs.observed
+    assert "multi-queue" in deleting.repairs.observed
     deleting.run()
     adding.run()
     assert host.links.link("slice0") == Tap("slice0")

@@ -137,7 +137,7 @@ def test_connections_of_a_closed_ingress_rule_are_flushed_after_a_crash_too(
     [drift] = differences(translation(aspects).to_apply(slice_on(SLOT, WEB)))
     assert (drift.kind, drift.observed) == (
         "ingress.foreign",
-        "1 tracked connections that entered by another rule",
+        "1 tracked connections that entered by another ingress rule",
     )
     assert apply(aspects, slice_on(SLOT, WEB)) == ["translation.flush_connections"]
     assert host.filter.connections(SLOT.ip) == ()

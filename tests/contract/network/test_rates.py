@@ -76,7 +76,7 @@ def test_meter_left_behind_by_a_slice_without_a_rate_is_deleted(port: Aspect, ho
     [step] = port.to_apply(slice_on(FREE))
     assert step.repairs is not None
     assert (step.name, step.repairs.desired) == ("port.delete_meters", "no meter")
-    assert step.repairs.observed == "meter 2: 9 kbit/s, 9 kbit at once"
+    assert step.repairs.observed == "meter 2: 9 kbit/s, burst of 9 kbit"
     step.run()
     assert port.to_apply(slice_on(FREE)) == ()
 

@@ -45,12 +45,12 @@ def test_pci_prerequisite_without_devices_is_not_configured(host: SimulatedHost)
 
 
 def test_usable_devices_of_slots_are_counted(host: SimulatedHost) -> None:
-    assert pci(host) == Prerequisite("pci", ok=True, detail="1 given to slots")
+    assert pci(host) == Prerequisite("pci", ok=True, detail="PCI devices of slots: 1")
 
 
 def test_unusable_device_is_reported_with_its_reason(host: SimulatedHost) -> None:
     change(host, lambda device: replace(device, driver="nvidia"))
-    detail = "1 given to slots; PCI device 0000:1b:00.0 is bound to nvidia"
+    detail = "PCI devices of slots: 1; PCI device 0000:1b:00.0 is bound to nvidia"
     assert pci(host) == Prerequisite("pci", ok=False, detail=detail)
 
 
@@ -60,7 +60,7 @@ def test_unreadable_device_is_lost_only_for_its_own_slot(host: SimulatedHost) ->
     add_pci_devices(host, two.places.values())
     change(host, lambda device: replace(device, unread="EIO") if device.address == GPU else device)
     found = f"PCI device {GPU} cannot be read: EIO"
-    assert pci(host, two) == Prerequisite("pci", ok=False, detail=f"2 given to slots; {found}")
+    assert pci(host, two) == Prerequisite("pci", ok=False, detail=f"PCI devices of slots: 2; {found}")
     lost = lost_devices(two.places, SimulatedPci(host).devices())
     assert {slot: [each.observed for each in of] for slot, of in lost.items()} == {0: [found], 1: []}
 
@@ -72,17 +72,19 @@ def test_vendor_specific_vfio_driver_is_accepted(host: SimulatedHost) -> None:
 
 def test_device_on_another_numa_node_is_reported_and_is_not_a_failure(host: SimulatedHost) -> None:
     change(host, lambda device: replace(device, numa_node=1))
-    detail = "1 given to slots; PCI device 0000:1b:00.0 is on NUMA node 1, and the slot on 0"
+    detail = "PCI devices of slots: 1; PCI device 0000:1b:00.0 is on NUMA node 1, and the slot on 0"
     assert pci(host) == Prerequisite("pci", ok=True, detail=detail)
 
 
 def test_virtual_function_is_lost_once_its_card_is_not_in_switchdev_mode(host: SimulatedHost) -> None:
     node_settings = settings({**SLOT, "vf": "0000:3b:00.2"}, {**SLOT, "index": 1, "vf": "0000:3b:00.3"})
     add_pci_devices(host, node_settings.places.values())
-    assert pci(host, node_settings) == Prerequisite("pci", ok=True, detail="2 given to slots")
+    assert pci(host, node_settings) == Prerequisite("pci", ok=True, detail="PCI devices of slots: 2")
     change(host, lambda device: replace(device, netdevs=device.netdevs[:2]))
     reason = "PCI device 0000:3b:00.3 has no representor: its card is not in switchdev mode"
-    assert pci(host, node_settings) == Prerequisite("pci", ok=False, detail=f"2 given to slots; {reason}")
+    assert pci(host, node_settings) == Prerequisite(
+        "pci", ok=False, detail=f"PCI devices of slots: 2; {reason}"
+    )
     lost = lost_devices(node_settings.places, SimulatedPci(host).devices())
     assert lost == {0: (), 1: (Difference("slot.device", "card at 0000:3b:00.3", reason),)}
 
@@ -93,7 +95,9 @@ def test_unreadable_card_makes_only_the_slots_of_its_functions_lose_their_device
     (card,) = {each.physical_function for each in SimulatedPci(host).devices() if each.kind == "vf"}
     change(host, lambda device: replace(device, unread="EIO") if device.address == card else device)
     reason = f"PCI device 0000:3b:00.2 cannot be read: PCI device {card}: EIO"
-    assert pci(host, node_settings) == Prerequisite("pci", ok=False, detail=f"2 given to slots; {reason}")
+    assert pci(host, node_settings) == Prerequisite(
+        "pci", ok=False, detail=f"PCI devices of slots: 2; {reason}"
+    )
     lost = lost_devices(node_settings.places, SimulatedPci(host).devices())
     assert lost == {0: (Difference("slot.device", "card at 0000:3b:00.2", reason),), 1: ()}
 

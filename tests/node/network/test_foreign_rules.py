@@ -146,14 +146,14 @@ def test_dropping_rule_that_excludes_packets_of_slices_is_not_found(
     ("chain", "body", "does"),
     [
         (base("prerouting", -300), [{"notrack": None}], "do not track"),
-        (base("prerouting", -150), [match(tcp("dport"), 80), {"tproxy": {"port": 1}}], "hand over to a local program"),
+        (base("prerouting", -150), [match(tcp("dport"), 80), {"tproxy": {"port": 1}}], "hand packets over to a local program"),
         (base("forward"), [{"reject": None}], "reject"),
-        (base("forward"), [{"queue": {"num": 1}}], "queue to a program"),
-        (base("forward"), [{"flow": {"op": "add", "flowtable": "@f"}}], "forward past all rules"),
+        (base("forward"), [{"queue": {"num": 1}}], "queue packets to a program"),
+        (base("forward"), [{"flow": {"op": "add", "flowtable": "@f"}}], "forward packets past all rules"),
         (base("forward"), [{"mangle": {"key": ip("daddr"), "value": "192.0.2.1"}}], "rewrite"),
         (base("output"), [match({"payload": {"protocol": "udp", "field": "sport"}}, 67), DROP], "drop"),
         (base("postrouting", 100, kind="nat"), [{"snat": {"addr": "192.0.2.1"}}], "translate the source to 192.0.2.1"),
-        (base("prerouting", -100, kind="nat"), [{"redirect": {"port": 1}}], "redirect to the host"),
+        (base("prerouting", -100, kind="nat"), [{"redirect": {"port": 1}}], "redirect packets to the host"),
         (base("ingress", device="eth0", family="netdev"), [match(tcp("dport"), 2222), DROP], "drop"),
         (base("ingress", device="br-slice", family="netdev"), [DROP], "drop"),
         (base("input", family="arp"), [DROP], "drop"),
@@ -416,7 +416,7 @@ def test_firewall_that_drops_by_default_is_found_at_both_hooks_until_slices_are_
         ("*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD ! -i eth1 -p tcp -m multiport --dports 80,443 -j REJECT", "reject"),
         ("*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -m length --length 0:99 -j DROP", "drop"),
         ("*raw\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -i br-+ -j CT --notrack", "do not track"),
-        ("*mangle\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -p tcp -j TPROXY --on-port 1 --on-ip 0.0.0.0", "hand over to a local program"),
+        ("*mangle\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -p tcp -j TPROXY --on-port 1 --on-ip 0.0.0.0", "hand packets over to a local program"),
         ("*mangle\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -j TEE --gateway 192.0.2.1", "copy to 192.0.2.1"),
         ("*nat\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -p udp --dport 9 -j DNAT --to-destination 10.100.1.3-10.100.1.4:9", "translate the destination to 10.100.1.3, 10.100.1.4"),
         ("*nat\n:POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -s 10.100.1.0/24 -j SNAT --to-source 192.0.2.1", "translate the source to 192.0.2.1"),
@@ -433,7 +433,7 @@ def test_packet_filter_tables_that_cannot_be_read_are_named_with_the_package_to_
     assert drift is not None
     assert (
         drift.observed
-        == "iptables-legacy filter all chains (any hook), all rules: not readable; install iptables"
+        == "iptables-legacy filter all chains (any hook), all rules: the rules cannot be read; install iptables"
     )
 
 
@@ -467,4 +467,4 @@ def test_table_that_cannot_be_judged_is_a_finding_and_hides_no_other_one() -> No
         "ip other", "ip", (chain,), (ForeignRule(chain.name, "handle 2", '[{"drop":null}]'),)
     )
     does = {(each.table, each.does) for each in findings(ForeignTables((broken, dropping)), view())}
-    assert does == {("ip broken", "not understood by the agent"), ("ip other", "drop")}
+    assert does == {("ip broken", "the agent cannot analyze the table"), ("ip other", "drop")}

@@ -106,7 +106,9 @@ def test_guest_that_stays_silent_is_reported_within_ten_seconds_and_its_ingress_
     clock.run(1)
     clock.answers = silent
     findings = clock.run(PERIOD + SILENCE)
-    assert found_in(findings) == "no answer for so long, while ARP is answered (hop: port)"
+    assert (
+        found_in(findings) == "no answer to probes for so long, while ARP requests are answered (hop: port)"
+    )
     assert findings.keys() == {None}
 
 
@@ -120,14 +122,17 @@ def test_stall_of_the_agent_is_not_treated_as_silence_of_a_guest() -> None:
 @pytest.mark.parametrize(
     ("view", "found"),
     [
-        (HostView("lo"), "it is sent over lo (hop: gateway)"),
-        (HostView(None, "Invalid argument"), "the route refuses it: Invalid argument (hop: gateway)"),
-        (HostView(NETWORK.bridge, neighbour=Neighbour(None)), "no answer to ARP for so long (hop: address)"),
+        (HostView("lo"), "a route over lo (hop: gateway)"),
+        (HostView(None, "Invalid argument"), "the route lookup failed: Invalid argument (hop: gateway)"),
+        (
+            HostView(NETWORK.bridge, neighbour=Neighbour(None)),
+            "no answer to ARP requests for so long (hop: address)",
+        ),
         (
             HostView(NETWORK.bridge, neighbour=Neighbour(MacAddress("52:54:00:99:99:99"))),
-            "the host sends to 52:54:00:99:99:99 instead of 52:54:00:01:00:00 (hop: address)",
+            "the host sends to the MAC 52:54:00:99:99:99 instead of 52:54:00:01:00:00 (hop: address)",
         ),
-        (FINE, "no answer for so long, while ARP is answered (hop: port)"),
+        (FINE, "no answer to probes for so long, while ARP requests are answered (hop: port)"),
     ],
 )
 def test_silent_path_names_the_first_hop_that_fails(view: HostView, found: str) -> None:
@@ -138,7 +143,7 @@ def test_probe_that_the_host_refuses_to_send_names_the_gateway() -> None:
     clock = SimulatedClock(silent)
     clock.courses.gateway.unsent = "Operation not permitted"
     found = found_in(clock.run(SILENCE + 1))
-    assert found == "the host does not send: Operation not permitted (hop: gateway)"
+    assert found == "the host cannot send probes: Operation not permitted (hop: gateway)"
 
 
 def test_port_that_is_closed_is_reported_only_after_half_a_minute() -> None:
@@ -156,7 +161,7 @@ def test_only_the_ingress_is_reported_if_its_probe_fails_and_the_gateways_probe_
     findings = clock.run(PERIOD + SILENCE + 1)
     assert findings[None] is None
     assert found_in(findings, WEB.ingress_id).startswith(
-        "no answer for so long, while the gateway is answered"
+        "no answer for so long, while probes from the gateway are answered"
     )
     [of_web] = unreached(findings, WANTED, ())
     assert of_web.ingress_id == WEB.ingress_id
