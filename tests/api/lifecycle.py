@@ -17,7 +17,7 @@ _LAST: Final = "select position, clock_timestamp() from ledger.event order by po
 
 @dataclass(frozen=True)
 class Moment:
-    """The API response of each path while `position` was the newest position; `time` is after that event."""
+    """API response of each path while `position` was the newest ledger position, at the later time `time`."""
 
     position: int
     time: datetime
@@ -61,7 +61,7 @@ def get_view(plane: RunningPlane, path: str, **query: str) -> httpx.Response:
 
 
 def at_values(moment: Moment) -> Iterator[str]:
-    """Yield the two values of the `at` parameter for a moment: its position and its time."""
+    """Yield the two values of the API parameter `at` that select a recorded moment: its position and its time."""
     yield f"position:{moment.position}"
     yield moment.time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 

@@ -1,4 +1,4 @@
-"""Command line and measurements of the benchmarks. They reach the ledger only as the API does."""
+"""Command line and measurements of the benchmarks, which access the ledger only through the product's functions."""
 
 import ast
 import json
@@ -31,11 +31,11 @@ LEDGER_SQL = re.compile(
 
 
 class _Interrupted(Exception):
-    """Exception that ends a benchmark run before its last round."""
+    """Exception that interrupts a benchmark run before its last round."""
 
 
 def counting(*, rounds: int, until: int | None = None, shape: str = "counting") -> Bench:
-    """Return a benchmark in which round k measures k, and which is interrupted before round `until`."""
+    """Return a benchmark whose round k measures the number k, and which is interrupted before round `until`."""
 
     @asynccontextmanager
     async def running() -> AsyncIterator[TakeRound]:

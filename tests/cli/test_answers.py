@@ -1,4 +1,4 @@
-"""The command line reads the responses that the API sends: same fields, and null wherever the API may send null."""
+"""The response types of the command line match those of the API: same fields, and null where the API may send null."""
 
 from collections.abc import Iterator, Mapping
 from types import UnionType
@@ -52,7 +52,7 @@ FROM_ANOTHER_RESPONSE: Final[Mapping[type[Answer], set[str]]] = {answers.Step: {
 
 
 def parts(kind: Any) -> Iterator[Any]:
-    """Yield the simple types in an annotation: the members of a union, the items of a list, the values of a mapping."""
+    """Yield the simple types in an annotation: members of a union, items of a list, keys and values of a mapping."""
     if get_origin(kind) in (None, Union, UnionType) and not get_args(kind):
         yield kind
     for part in get_args(kind):
@@ -60,7 +60,7 @@ def parts(kind: Any) -> Iterator[Any]:
 
 
 def compared(answer: type[Answer], view: type[BaseModel]) -> dict[type[Answer], type[BaseModel]]:
-    """Return the view of an answer type, and the view of every answer type inside it, by answer type."""
+    """Return the API response type of each command line type that `answer` contains, including `answer` itself."""
     found = {answer: view}
     for field in msgspec.structs.fields(answer):
         sent = sent_fields(view).get(field.encode_name)
@@ -72,7 +72,7 @@ def compared(answer: type[Answer], view: type[BaseModel]) -> dict[type[Answer], 
 
 
 def sent_fields(view: type[BaseModel]) -> dict[str, Any]:
-    """Return the types of a response's fields by their names in JSON."""
+    """Return the type of each field of an API response, by the field's name in JSON."""
     return {field.serialization_alias or name: field.annotation for name, field in view.model_fields.items()}
 
 

@@ -30,13 +30,13 @@ def life(postgres_server: PostgresServer) -> Iterator[Lifecycle]:
 
 @pytest.fixture
 def history(life: Lifecycle, unconfigured: Run) -> Run:
-    """Return `sliceplane history`, run on the control plane that recorded the allocation's life."""
+    """Return a function that runs `sliceplane history` on the control plane with the recorded allocation lifecycle."""
     return lambda *words: unconfigured("--url", life.plane.url, "--api-key", ADMIN_KEY, "history", *words)
 
 
 @pytest.fixture
 def events(life: Lifecycle, unconfigured: Run) -> Run:
-    """Return `sliceplane events`, run on the control plane that recorded the allocation's life."""
+    """Return a function that runs `sliceplane events` on the control plane with the recorded allocation lifecycle."""
     return lambda *words: unconfigured("--url", life.plane.url, "--api-key", ADMIN_KEY, "events", *words)
 
 

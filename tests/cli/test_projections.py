@@ -213,7 +213,7 @@ def test_verify_of_equal_tables_prints_the_verified_position(plane: ScriptedPlan
 
 
 def different(code: str, *differences: Mapping[str, object]) -> dict[str, object]:
-    """Return a verification that found these differences, with advice of this code."""
+    """Return the API response of a projection verification with these differences and an advice with this code."""
     advice = {"code": code, "message": "text from the control plane"}
     return {
         **REQUESTED,

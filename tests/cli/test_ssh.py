@@ -88,7 +88,7 @@ def active(plane: ScriptedPlane, environment: None) -> ScriptedPlane:
 
 @pytest.fixture
 def lab(home: Path, active: ScriptedPlane, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A configuration file as `./dev up` writes it, with process 17 for the node and process 18 for the site."""
+    """Configuration file like that of `./dev up`. Processes 17 and 18 stand for the node and the public namespace."""
     pids = {"node": home / "node.pid", "public": home / "site.pid"}
     pids["node"].write_text("17")
     pids["public"].write_text("18")

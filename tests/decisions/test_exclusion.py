@@ -37,7 +37,7 @@ def failure(slot: SlotId, number: int = 0) -> FailedBringUp:
 
 
 def failures_on_node(*slots: SlotId) -> tuple[tuple[FailedBringUp, ...], tuple[FailedBringUp, ...] | None]:
-    """Return the node's consecutive failures after a failure in each slot, and the evidence of an exclusion, if any."""
+    """Return the node's consecutive failures after one failure in each slot, and the evidence of its exclusion."""
     run: Sequence[FailedBringUp] = ()
     evidence: tuple[FailedBringUp, ...] | None = None
     for number, slot in enumerate(slots):

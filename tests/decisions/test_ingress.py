@@ -1,4 +1,4 @@
-"""Ingress rules: states that follow from events, reactions to reports of the node, and due orders."""
+"""Decisions about ingress rules: states that follow from events, events that follow from reports, and due orders."""
 
 from datetime import datetime, timedelta
 
@@ -66,7 +66,7 @@ def ingress_states(*facts: AllocationFact) -> IngressStates:
 
 
 def ordered(*facts: AllocationFact) -> dict[SlotId, list[str]]:
-    """Return the ids of the ingress rules in the order of each slot."""
+    """Return the ids of the ingress rules in the newest order of each slot."""
     bodies = {each.slot_id: each.body for each in orders(*facts)}
     return {
         slot: [rule.ingress_id for rule in body.ingress]

@@ -1,4 +1,4 @@
-"""Decisions about projections: what is skipped and what is refused."""
+"""Decisions about projections: a projector skips an event only if a read model is stopped at this event."""
 
 import pytest
 

@@ -34,7 +34,7 @@ Transitions = set[tuple[str, str]]
 
 
 def drawn() -> Transitions:
-    """Return the transitions of the diagram, with each group of states replaced by its members."""
+    """Return the transitions in the state diagram of task rows, with each group of states replaced by its members."""
     arrows = re.findall(r"^ +(\S+) --> (\w+): \S", task_states.__doc__ or "", re.MULTILINE)
     return {
         pair
@@ -44,7 +44,7 @@ def drawn() -> Transitions:
 
 
 def written_by(statement: str) -> Transitions:
-    """Return the transitions of an update of `work.task` that sets a constant state."""
+    """Return the state transitions of an SQL update of `work.task` that sets a constant state."""
     [state] = re.findall(r"set state = '(\w+)'", statement)
     if "t.state <> 'superseded'" in statement:
         return {(each, state) for each in (*OPEN, *ENDS) if each != "superseded"}
@@ -58,7 +58,7 @@ def inserted() -> Transitions:
 
 
 def corrected() -> Transitions:
-    """Return the transitions of a row that was written as sent, and that its queue did not take."""
+    """Return the state transitions of a task row that was marked as sent and whose message the queue rejected."""
     row = task_sender._Due(new_uuid(), node_id("lab-a"), APPLY, "", NOW, False, False, "due", None, 0)
     return {("sent", task_sender._corrected(row, Rejected("full"))[1])}
 

@@ -55,7 +55,7 @@ F = TypeVar("F", bound=Fact)
 
 
 def recorded(*facts: F, first: int = 1) -> tuple[Recorded[F], ...]:
-    """Return facts as the ledger stores them, one second apart."""
+    """Return the facts as recorded ledger events that are one second apart."""
     return tuple(
         Recorded(
             Position(position),

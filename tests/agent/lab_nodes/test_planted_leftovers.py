@@ -49,7 +49,7 @@ _LEASE: Final = 'echo "$(($(date +%s) + 3600)) 52:54:00:99:99:99 $ip thief *" >>
 
 @dataclass(frozen=True)
 class Planted:
-    """Script that creates an object, one pattern per reported leftover, and a script that deletes a foreign object."""
+    """Planted object: script that creates it, one pattern per reported leftover, script that deletes a foreign one."""
 
     create: str
     leftovers: tuple[str, ...]
@@ -158,7 +158,7 @@ async def control(site: Site) -> AsyncIterator[Redis]:
 
 
 async def tear_down_up_to_verification(site: Site, control: Redis) -> Order:
-    """Remove a slice up to the last step; return the order, with the agent stopped before the verification."""
+    """Run a removal up to its last step, stop the agent before the verification, and return the removal order."""
     site.node.lab.stop_daemon("agent")
     site.node.start(AFTER_THE_LAST_STEP)
     await await_enrolment(site.plane)

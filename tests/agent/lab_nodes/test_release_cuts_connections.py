@@ -2,7 +2,7 @@
 
 A guest echoes the input of an ssh client outside the node, through a port of the node's uplink. The test captures
 the frames to the guest on its tap and the frames to the client on the uplink, with the kernel's receive times. The
-second begins before the order is sent.
+second is measured from a time before the order is sent.
 """
 
 import signal
@@ -173,7 +173,7 @@ def libvirtd_stopped(node: RealNode) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Case:
-    """Order that ends the slice, command that the guest runs before, and whether libvirtd hangs meanwhile."""
+    """Test case: order that removes or stops the slice, command that runs in the guest, and whether libvirtd hangs."""
 
     name: str
     order: Order

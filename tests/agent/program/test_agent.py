@@ -368,7 +368,7 @@ async def test_stored_order_is_still_trusted_after_its_signing_key_was_retired(
 
 
 def has_reported(plane: FakeControlPlane, kind: str, order: Order) -> bool:
-    """Return whether an order was reported; an order that is delivered again is reported again."""
+    """Return whether a report of this kind about the order arrived."""
     return any(report.body.kind == kind and report.order_id == order.order_id for report in plane.reports)
 
 
@@ -462,7 +462,7 @@ async def test_agent_starts_and_takes_orders_on_a_full_disk(
 
 
 def fill_disk(patch: pytest.MonkeyPatch) -> list[Path]:
-    """Make every write of a session file fail until `patch` is undone; return the paths of the attempts."""
+    """Make every write of a session file fail until `patch` is undone; return the list of attempted paths."""
     attempts: list[Path] = []
 
     def refuse(path: Path, _content: bytes) -> None:

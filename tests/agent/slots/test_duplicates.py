@@ -50,7 +50,7 @@ def node(tmp_path: Path, toy: Toy) -> Entrance:
 
 @pytest.fixture
 def recorded(node: Entrance) -> list[Copy]:
-    """The messages of the whole slot life as the queue stores them; none is delivered yet."""
+    """Undelivered queue messages of all tasks in the lifecycle of a slot."""
     return [copy_of(task, node.clock.now()) for task in LIFE]
 
 

@@ -78,7 +78,7 @@ def result_of(node: Entrance, done: Operation) -> object:
 
 
 def steps_of(node: Entrance, repair: Operation) -> list[tuple[str, ...]]:
-    """Return the steps of each execution of a repair operation."""
+    """Return the steps of each reported execution of a repair operation."""
     done = [end for end in node.final_reports() if isinstance(end, OperationDone)]
     results = [end.result for end in done if end.operation_id == repair.operation_id]
     repair_results = (VnicAttached, PortReconciled, LeaseApplied, IngressApplyResult)

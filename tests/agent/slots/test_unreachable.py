@@ -1,4 +1,4 @@
-"""Reports of a slot from probe findings: open drift of the slot, and ingress rules that are lost."""
+"""Reports that follow from reachability probes of a slot: open drift of the slot, and lost ingress rules."""
 
 import threading
 from datetime import UTC, datetime

@@ -19,7 +19,7 @@ def node(running_plane: RunningPlane) -> httpx.Client:
 
 
 def report_batch(allocation: str, **fields: Any) -> dict[str, Any]:
-    """Build the first report of a new spool, about the only slot of the node."""
+    """Build a batch with one report about the only slot of the node, as the first batch of a new spool."""
     body = {"slot_id": "n1/0", "allocation_id": allocation, **fields}
     return batch(str(uuid4()), (1, body))
 

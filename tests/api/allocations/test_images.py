@@ -1,4 +1,4 @@
-"""Images that the settings of a deployment offer, each with the check that its guests are ready (ALC-9)."""
+"""Images that the settings of a deployment offer, each with the readiness check of its guests (ALC-9)."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ def plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
 
 @pytest.fixture(scope="module")
 def node(plane: RunningPlane) -> httpx.Client:
-    """A node that has all of the images, and a slot for each."""
+    """Node that reports every configured image, with one slot per image."""
     node = admit(plane, "n1", slots=5)
     found = [{"index": at, "vcpus": 1, "memory_mib": 96, "network_device": f"slice{at}"} for at in range(5)]
     images = ["lab-guest", "web", "mail", "jump", "plain"]

@@ -1,4 +1,4 @@
-"""Concurrent requests for the same thing: one succeeds, the others are refused with a reason, and none fails."""
+"""Concurrent requests for the same resource: one succeeds, the others are refused with a reason, without errors."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ CROWD = (
 
 
 def run_concurrently(calls: Sequence[Callable[[], httpx.Response]]) -> Counter[int]:
-    """Run the calls concurrently, and return how many responses had each status."""
+    """Run the API calls concurrently, and return the number of responses by HTTP status."""
     with ThreadPoolExecutor(len(calls)) as pool:
         return Counter(future.result().status_code for future in [pool.submit(call) for call in calls])
 
@@ -152,7 +152,7 @@ def test_request_waits_for_a_locked_slot_if_no_other_node_has_a_free_public_addr
 
 
 def test_request_that_waits_for_a_locked_slot_locks_no_other_slot(running_plane: RunningPlane) -> None:
-    """The transaction that holds the slot may lock the other slots of its node next: that must not be a deadlock."""
+    """The transaction that locks the slot may lock other slots of the node next, which must not cause a deadlock."""
     admit(running_plane, "n1", slots=2)
     with ThreadPoolExecutor() as pool, psycopg.connect(running_plane.database.admin_dsn) as holding:
         holding.execute("select 1 from read.slot where slot_id = 'n1/0' for update")

@@ -1,4 +1,4 @@
-"""SKUs with a rate limit over the API: the limit is shown, and only nodes with agents that support it receive them."""
+"""SKUs with a rate limit: the API shows the limit, and their slices are placed only on nodes that support it."""
 
 from tests.api.node import admit, allocate, set_capabilities
 from tests.servers.plane import RunningPlane

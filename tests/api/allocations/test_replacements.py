@@ -62,7 +62,7 @@ def types_of(plane: RunningPlane, allocation: dict[str, Any]) -> list[str]:
 
 
 def kinds(plane: RunningPlane, slot: str) -> list[tuple[str, str]]:
-    """Return kind and state of each order of the slot, the newest last."""
+    """Return the kind and state of each order for the slot, oldest first."""
     query = "select kind, state from work.task where slot_id = %(slot)s order by position"
     return plane.rows(query, slot=slot)
 

@@ -70,7 +70,7 @@ async def feed(engine: AsyncEngine, database: Database) -> AsyncIterator[Feed]:
 
 
 async def fill(conn: psycopg.AsyncConnection, events: int, stream: str = "") -> tuple[Recorded[Fact], ...]:
-    """Append `events` events in one transaction."""
+    """Append `events` events to the ledger in one transaction."""
     return await committed(conn, on(stream or f"filling-{next(_STREAMS)}", 0, *[plain()] * events))
 
 
@@ -88,7 +88,7 @@ class Reader:
         return await self.next()
 
     async def positions(self, events: int) -> list[int]:
-        """Read until `events` events arrived, and return their positions. Other messages are skipped."""
+        """Read `events` events, and return their ledger positions. Messages without an event are skipped."""
         found: list[int] = []
         while len(found) < events:
             message = await self.next()
@@ -98,7 +98,7 @@ class Reader:
 
 
 def position_of(message: bytes) -> int:
-    """Return the position in a message that has an id and no event."""
+    """Return the ledger position in a watch message that has an id and no event."""
     found = re.fullmatch(rb"id: 1\.([0-9]+)\n\n", message)
     assert found is not None, message
     return int(found[1])
@@ -233,7 +233,7 @@ async def committed_timeline(conn: psycopg.AsyncConnection) -> list[int]:
 
 
 async def write_timelines(conn: AsyncConnection, upto: int, positions: list[int]) -> None:
-    """Write the timelines up to a position, as the projector does."""
+    """Write the timeline rows of allocations up to a ledger position, as the projector does."""
     await conn.execute(allocations.story.delete())
     rows = [
         {"correlation_id": correlation_of(ALLOCATION), "position": each} for each in positions if each <= upto

@@ -1,4 +1,4 @@
-"""History of one subject: its state at a position, and each change with its event, actor and reason."""
+"""History of one object of the API: its state at a position, and each change with its event, actor and reason."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +18,7 @@ def lifecycle(postgres_server: PostgresServer) -> Iterator[Lifecycle]:
 
 
 def subjects(lifecycle: Lifecycle) -> dict[str, str]:
-    """Return the subjects of the lifecycle that have a history, each with the path that shows its current state."""
+    """Return the history subjects of a recorded lifecycle, each with the API path that shows its current state."""
     return {
         f"allocation/{lifecycle.allocation}": f"/allocations/{lifecycle.allocation}",
         "slot/n1/0": "/slots",

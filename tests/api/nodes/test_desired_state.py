@@ -42,7 +42,7 @@ def node(shared_plane: RunningPlane) -> httpx.Client:
 
 
 def held_by_node(node: httpx.Client) -> list[dict[str, Any]]:
-    """Return what a node holds that applied all of its orders."""
+    """Return the held orders (index, fence token, digest) that a node reports after it applied all of its orders."""
     texts = [task_in(signed) for signed in desired_orders(node)]
     return [
         {

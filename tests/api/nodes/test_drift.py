@@ -17,7 +17,7 @@ RULE, OTHER_RULE = "ing-06at3vsrq1f9b0e3x7z8kc2h5m", "ing-06at3vsrq1f9b0e3x7z8kc
 
 
 class DescribedNode:
-    """A node with two approved slots. Each description replaces the earlier one, with the drift that is open."""
+    """Node with two approved slots. Each reported description lists all open drift and replaces the earlier one."""
 
     def __init__(self, plane: RunningPlane) -> None:
         self.plane, self._node = plane, admit(plane, "n1", slots=2)
@@ -66,7 +66,7 @@ def drift(kind: str, slot: int | None = None, **fields: str | None) -> dict[str,
 
 
 def ingress_drift(name: str) -> dict[str, Any]:
-    """Return drift of one ingress rule to the slice in slot 0; only the rule's id differs from that of other rules."""
+    """Return drift of an ingress rule to the slice in slot 0. All fields except the rule's id are constant."""
     return drift("ingress.changed", 0, desired="2 rules", observed="no rules", ingress_id=name)
 
 

@@ -54,7 +54,7 @@ def plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
 
 @pytest.fixture
 def short_quiet_period(monkeypatch: pytest.MonkeyPatch) -> None:
-    """End throttling one second after the node exceeded its budget last."""
+    """End the throttling of a node one second after it last exceeded its report budget."""
     monkeypatch.setattr(report_budget, "QUIET", timedelta(seconds=1))
 
 

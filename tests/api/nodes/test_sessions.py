@@ -1,4 +1,4 @@
-"""Node sessions: renewed with the node's key, in sequence, refused to copies of a node, expired, and revoked."""
+"""Node sessions: renewal with the node's key, sequence numbers, refusal of copied nodes, expiry, and revocation."""
 
 import asyncio
 import threading
@@ -179,7 +179,7 @@ def test_renewal_with_a_false_session_number_is_refused_without_revealing_the_cu
 def test_dispatcher_removes_the_queue_access_of_a_recorded_copy_that_the_api_left(
     plane: RunningPlane,
 ) -> None:
-    """The API was killed after it recorded the event; the test runs only its command."""
+    """The API was killed before it changed Redis: the test runs only the command that records the copy as an event."""
     renew(plane, renewal("n1", 1, "of-the-original", password="pw-2"))
     asyncio.run(record(plane.settings, Superseded(NodeId("n1"), 1, 2)))
     assert events(plane, "node.agent_superseded") == 1

@@ -37,7 +37,7 @@ Main = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def run_program(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, with these SLICEPLANE settings only."""
+    """Run a control plane program until it exits, with only these SLICEPLANE environment variables."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SLICEPLANE_")}
     return subprocess.run(
         installed_program(SERVER, *arguments),
@@ -52,7 +52,7 @@ def run_program(*arguments: str, **settings: str) -> subprocess.CompletedProcess
 
 @pytest.fixture
 def main_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Main:
-    """Return a function that runs the program's `main` in this process, for refusals before any work begins."""
+    """Return a function that runs `main` of `sliceplane-server` in the test process, for starts that are refused."""
 
     def run(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
         for name in [each for each in os.environ if each.startswith("SLICEPLANE_")]:
@@ -68,7 +68,7 @@ def main_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 
 def assert_one_error_line(run: subprocess.CompletedProcess[str], *parts: str) -> None:
-    """Assert that the program failed with one line that contains all these parts and no secret."""
+    """Assert that the program failed with a single error line that contains all `parts` and not the secret."""
     assert (run.returncode, run.stdout) == (1, "")
     [line] = run.stderr.splitlines()
     assert [part for part in parts if part not in line] == [], line

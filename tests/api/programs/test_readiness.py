@@ -1,4 +1,4 @@
-"""`/readyz` and `/v1/status`: each part of the control plane with its measurements, and 503 unless all are ok."""
+"""`/readyz` and `/v1/status` report each control plane component with measurements, and 503 unless all are ok."""
 
 import asyncio
 from collections.abc import Iterator

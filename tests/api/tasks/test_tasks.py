@@ -30,7 +30,7 @@ def kind_of(signed: str) -> str:
 
 
 def wait_for_order(node: ScriptedNode, allocation: str, kind: str) -> dict[str, Any]:
-    """Wait until an order of this kind was sent for the allocation, and return the newest one."""
+    """Wait until an order of this kind was sent for the allocation, and return the newest such order."""
     until(
         lambda: any(each["kind"] == kind and each["state"] == "sent" for each in node.orders(allocation)),
         kind,
@@ -136,7 +136,7 @@ def test_task_that_waits_in_the_queue_is_cancelled_at_once(running_plane: Runnin
 
 
 def mark_in_flight(plane: RunningPlane, operation: str) -> None:
-    """Change the queue as a fetch does: a worker that sends heartbeats holds the operation."""
+    """Move the operation in Redis from the node's queue to a live worker, as if an agent had fetched it."""
     with redis.Redis.from_url(plane.redis.url) as admin:
         seconds, micros = admin.time()
         admin.zadd("ctl:n1:workers", {"w": seconds * 1000 + micros // 1000 + 60_000})
