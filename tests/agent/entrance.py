@@ -131,7 +131,7 @@ class Entrance:
         self.set_time(self.clock.now() + by)
 
     def deliver(self, copy: Copy) -> None:
-        """Deliver a message as the broker does: a message whose handler raises an exception becomes a dead letter."""
+        """Deliver a message as the broker does: an exception of the handler makes the message a dead letter."""
         message = OrderMessage(copy.message_id, copy.actor, copy.payload)
         try:
             self._broker.get_actor(copy.actor).fn(copy.payload)

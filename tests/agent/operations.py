@@ -31,7 +31,7 @@ INSPECTIONS: Final = (AddressReport, ReadinessPoll, DriftReport, MachineInspect)
 
 
 def operation(body: OperationBody, attempt: int = 1, node: str = NODE) -> Operation:
-    """Return an operation whose id is derived from its body and attempt."""
+    """Return an operation with an id derived from its body and its attempt number."""
     return Operation.model_validate(
         {
             "operation_id": uuid5(_NAMES, f"{body.model_dump_json()} {attempt}"),

@@ -35,7 +35,7 @@ class _Interrupted(Exception):
 
 
 def counting(*, rounds: int, until: int | None = None, shape: str = "counting") -> Bench:
-    """Return a benchmark whose round k measures the number k, and which is interrupted before round `until`."""
+    """Return a benchmark that measures the number k in round k and is interrupted before round `until`."""
 
     @asynccontextmanager
     async def running() -> AsyncIterator[TakeRound]:
@@ -91,7 +91,7 @@ def test_help_lists_every_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in output for name in BENCHES)
 
 
-def test_json_line_of_a_measurement_has_a_baseline_only_for_a_ratio() -> None:
+def test_json_line_of_a_benchmark_measurement_has_a_baseline_only_for_a_ratio() -> None:
     found = [Measurement("a.ratio_raw", 0.61, "ratio", 5000.0), Measurement("a.p50_ms", 4.2, "ms")]
     assert [json.loads(line) for line in lines(found).splitlines()] == [
         {"metric": "a.ratio_raw", "value": 0.61, "unit": "ratio", "baseline": 5000.0},
@@ -152,13 +152,13 @@ async def test_resumed_benchmark_continues_after_its_last_finished_round(tmp_pat
     assert kept.load() == []
 
 
-async def test_benchmark_without_resume_discards_the_kept_rounds(tmp_path: Path) -> None:
+async def test_benchmark_without_resume_discards_the_stored_rounds_of_an_earlier_run(tmp_path: Path) -> None:
     kept = KeptRounds(tmp_path / "kept", "counting")
     kept.begin([{"number": [77.0]}])
     assert numbers(await take_rounds(counting(rounds=2), kept, resume=False, show=discard)) == [0, 1]
 
 
-def test_incomplete_last_line_in_the_file_of_kept_rounds_is_ignored(tmp_path: Path) -> None:
+def test_incomplete_last_line_in_the_file_of_finished_benchmark_rounds_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "kept"
     kept = KeptRounds(path, "counting")
     kept.begin([{"number": [0.0]}, {"number": [1.0]}])
@@ -166,7 +166,7 @@ def test_incomplete_last_line_in_the_file_of_kept_rounds_is_ignored(tmp_path: Pa
     assert numbers(kept.load()) == [0]
 
 
-def test_kept_rounds_of_a_benchmark_with_a_different_shape_are_not_loaded(tmp_path: Path) -> None:
+def test_stored_rounds_of_a_benchmark_with_different_parameters_are_not_loaded(tmp_path: Path) -> None:
     KeptRounds(tmp_path / "kept", "smaller").begin([{"number": [0.0]}])
     assert KeptRounds(tmp_path / "kept", "counting").load() == []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.checks.files import ROOT, place, python_files
 
 
-def test_set_up_imports_only_the_standard_library_and_itself() -> None:
+def test_modules_of_deploy_setup_import_only_the_standard_library_and_each_other() -> None:
     own = {path.stem for path in (ROOT / "deploy/setup").glob("*.py")}
     foreign = [
         f"{place(path, line)}: {module}"

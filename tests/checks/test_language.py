@@ -61,12 +61,12 @@ def test_docstring_that_begins_with_a_longer_word_is_permitted(repository: Path)
     assert words(repository, "module.py", 'def f() -> None:\n    """Offer a slot."""\n') == []
 
 
-def test_exception_permits_its_word_in_its_file_only() -> None:
+def test_exception_of_the_language_check_permits_its_word_in_its_file_only() -> None:
     here, elsewhere = (language.Finding(path, 1, REFUSED, "") for path in ("a.py", "b.py"))
     assert [*language.without_exceptions([here, elsewhere], [f"a.py {REFUSED}  # a reason"])] == [elsewhere]
 
 
-def test_exceptions_are_few_and_have_reasons() -> None:
+def test_exceptions_of_the_language_check_are_few_and_have_reasons() -> None:
     lines = language.EXCEPTIONS.read_text(encoding="utf-8").splitlines()
     exceptions = [line for line in lines if line and not line.startswith("#")]
     assert len(exceptions) <= MAX_EXCEPTIONS

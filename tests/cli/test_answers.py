@@ -89,13 +89,15 @@ PAIRS: Final = {a: v for pair in RESPONSES.items() for a, v in compared(*pair).i
 
 
 @pytest.mark.parametrize(("answer", "view"), PAIRS.items(), ids=name_of)
-def test_command_line_reads_every_field_of_a_response(answer: type[Answer], view: type[BaseModel]) -> None:
+def test_command_line_reads_every_field_of_each_api_response(
+    answer: type[Answer], view: type[BaseModel]
+) -> None:
     shown = sent_fields(view).keys() - ONLY_AS_JSON.get(view, set())
     assert {field.encode_name for field in fields_of(answer)} == shown
 
 
 @pytest.mark.parametrize(("answer", "view"), PAIRS.items(), ids=name_of)
-def test_field_that_may_be_null_in_a_response_may_be_null_in_the_command_line(
+def test_command_line_accepts_null_in_every_response_field_that_the_api_may_send_as_null(
     answer: type[Answer], view: type[BaseModel]
 ) -> None:
     sent = sent_fields(view)
@@ -111,7 +113,7 @@ def accepts_null(kind: Any) -> bool:
     return kind is msgspec.Raw or type(None) in parts(kind) or Any in parts(kind)
 
 
-def test_every_answer_of_the_command_line_is_compared() -> None:
+def test_every_response_type_of_the_command_line_is_compared_with_a_response_type_of_the_api() -> None:
     every = set(subclasses(Answer)) - {answers.Page}
     assert every == PAIRS.keys()
 

@@ -283,7 +283,9 @@ def test_show_of_an_allocation_with_several_slots_prints_a_login_command_for_eac
         assert f"sliceplane ssh {ALLOCATION} --slot {slot}" in out
 
 
-def test_show_with_at_prints_no_login_command(plane: ScriptedPlane, sliceplane: Run) -> None:
+def test_show_of_an_allocation_with_option_at_prints_no_login_command(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
     plane.script(PATH, document(allocation()))
     plane.script("GET /v1/nodes/lab-a", document(NODE))
     out = sliceplane("allocations", "show", ALLOCATION, "--at", "2026-01-02T03:04:06Z").out

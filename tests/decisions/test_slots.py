@@ -78,7 +78,7 @@ def test_proof_of_an_empty_slot_counts_only_while_its_slice_is_being_removed() -
     assert free(A, Releasing(ID), ID, LEFT) == (SlotReleased(A, ID, LEFT),)
 
 
-def test_decisions_for_an_allocation_that_does_not_have_the_slot_return_no_facts() -> None:
+def test_slot_decisions_for_an_allocation_that_does_not_hold_the_slot_return_no_events() -> None:
     for each in STATES:
         assert begin_release(A, each, OTHER) == ()
         assert free(A, each, OTHER, LEFT) == ()

@@ -171,7 +171,7 @@ async def tear_down_up_to_verification(site: Site, control: Redis) -> Order:
 
 
 @matrix.cases("P16", [*PLANTED], few=2)
-async def test_object_planted_after_the_teardown_is_reported_as_leftover_and_blocks_slice_removed(
+async def test_object_planted_after_the_teardown_is_reported_as_leftover_and_blocks_the_slice_removed_report(
     site: Site, control: Redis, case: str
 ) -> None:
     planted = PLANTED[case]

@@ -192,7 +192,7 @@ CASES: Final = [
 
 
 @matrix.cases("P16", CASES, few=1)
-async def test_connection_from_outside_is_cut_within_a_second_of_the_order(
+async def test_connection_from_outside_is_cut_within_a_second_of_the_removal_or_stop_order(
     ssh_client: SshClient, node: RealNode, plane: FakeControlPlane, control: Redis, case: Case
 ) -> None:
     node.start()

@@ -324,7 +324,7 @@ async def test_signed_order_under_another_message_id_is_refused_as_forged(
     assert toy.done == []
 
 
-async def test_order_signed_with_an_unknown_key_makes_the_agent_fetch_the_key_and_execute_it(
+async def test_agent_that_receives_an_order_signed_with_an_unknown_key_fetches_the_key_and_executes_the_order(
     agent: Running, plane: FakeControlPlane, control: Redis
 ) -> None:
     await eventually_async(lambda: len(plane.heartbeats) > 11)
@@ -413,7 +413,7 @@ async def test_slices_are_kept_and_restored_while_the_control_plane_is_unavailab
     assert plane.kinds()[-3:] == ["slice.interrupted", "slice.starting", "slice.ready"]
 
 
-async def test_node_started_from_its_disk_fetches_its_desired_state_once_the_control_plane_answers(
+async def test_node_started_without_the_control_plane_fetches_its_desired_state_once_the_control_plane_answers(
     agent: Running, start: Callable[[], Running], plane: FakeControlPlane, control: Redis, toy: Toy
 ) -> None:
     await send(control, apply())
@@ -582,7 +582,7 @@ async def test_session_secrets_are_readable_by_their_owner_only_and_sent_as_dige
     assert plane.enrolments[0].credential_sha256 == credential
 
 
-async def test_agent_with_a_session_that_was_continued_elsewhere_does_not_start_from_its_disk(
+async def test_agent_with_a_session_that_another_host_renewed_does_not_restore_the_slices_of_its_stored_orders(
     agent: Running, start: Callable[[], Running], plane: FakeControlPlane, control: Redis, toy: Toy
 ) -> None:
     await send(control, apply())

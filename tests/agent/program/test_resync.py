@@ -292,7 +292,7 @@ def test_control_plane_that_never_answered_does_not_count_as_lost_contact() -> N
     assert ContactClock().answers_after(3600) == 0
 
 
-def test_lost_control_plane_state_makes_a_comparison_due_at_once() -> None:
+def test_control_plane_that_lost_its_state_makes_a_comparison_of_orders_due_at_once() -> None:
     clock = ContactClock()
     clock.contact.record_lost_state()
     assert clock.due_comparisons == 1

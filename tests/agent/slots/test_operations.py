@@ -188,7 +188,7 @@ def test_repair_operation_changes_its_own_aspect_only(node: Entrance) -> None:
         assert state.reservations == []
 
 
-def test_ingress_remove_on_an_empty_slot_deletes_translation_and_lease_and_verifies_their_absence(
+def test_ingress_remove_on_an_empty_slot_deletes_nat_rules_and_dhcp_lease_and_verifies_their_absence(
     node: Entrance,
 ) -> None:
     node.do(on_slot(IngressRemove), on_slot(IngressRemove, attempt=2))
@@ -218,7 +218,7 @@ def test_operation_with_an_already_stored_order_schedules_no_slot_work(node: Ent
 
 
 @pytest.mark.parametrize("kind", [*REPAIRS, AddressReport, ReadinessPoll])
-def test_operation_on_a_slot_ordered_to_be_empty_fails_as_not_wanted(
+def test_operation_on_a_slot_ordered_to_be_empty_fails_with_code_not_wanted(
     node: Entrance, kind: type[SlotRepair]
 ) -> None:
     node.do(remove())
@@ -229,7 +229,9 @@ def test_operation_on_a_slot_ordered_to_be_empty_fails_as_not_wanted(
 
 
 @pytest.mark.parametrize("kind", [*REPAIRS, AddressReport, ReadinessPoll])
-def test_operation_on_a_stopped_slice_fails_as_not_wanted(node: Entrance, kind: type[SlotRepair]) -> None:
+def test_operation_on_a_stopped_slice_fails_with_code_not_wanted(
+    node: Entrance, kind: type[SlotRepair]
+) -> None:
     node.do(stop())
     before = node.snapshot()
     node.do(on_slot(kind, stop()))
@@ -253,7 +255,9 @@ def test_drift_report_of_a_stopped_slice_names_a_tap_that_was_created(node: Entr
 
 
 @pytest.mark.parametrize("order", [apply(), stop()])
-def test_ingress_remove_on_a_kept_slice_fails_as_not_wanted(node: Entrance, order: Order) -> None:
+def test_ingress_remove_on_a_slice_that_is_not_removed_fails_with_code_not_wanted(
+    node: Entrance, order: Order
+) -> None:
     node.do(order)
     before = node.snapshot()
     node.do(on_slot(IngressRemove, order))
@@ -352,7 +356,9 @@ def test_readiness_poll_of_an_answering_slice_returns_its_banner(node: Entrance)
     )
 
 
-def test_readiness_poll_of_a_silent_slice_fails_at_its_deadline(toy_node: Entrance, toy: Toy) -> None:
+def test_readiness_poll_of_a_slice_that_does_not_answer_fails_at_its_deadline(
+    toy_node: Entrance, toy: Toy
+) -> None:
     toy.silent = True
     order = apply(8, deadline=1)
     toy_node.do(on_slot(ReadinessPoll, order))

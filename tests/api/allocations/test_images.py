@@ -100,7 +100,7 @@ def test_readiness_check_and_endpoint_of_a_slice_follow_its_image(
 
 
 @pytest.mark.parametrize("image", ["lab-guest", "plain"])
-def test_image_without_a_readiness_check_uses_the_ssh_banner_and_records_no_event(
+def test_image_without_a_readiness_check_uses_the_ssh_banner_check_and_records_no_event(
     plane: RunningPlane, node: httpx.Client, image: str
 ) -> None:
     made = allocation_of_image(plane, image)

@@ -120,7 +120,7 @@ async def test_watch_from_any_position_returns_the_following_events_in_order(
         assert await read_watch(feed, after).positions(10 - after) == list(range(after + 1, 11))
 
 
-async def test_up_to_date_feed_includes_every_event_committed_before_the_call(
+async def test_event_feed_brought_up_to_date_includes_every_event_committed_before_the_call(
     feed: Feed, conn: psycopg.AsyncConnection
 ) -> None:
     """The feed is not notified of these commits: event lists must be complete without a notification."""
@@ -190,7 +190,7 @@ async def test_watch_that_skips_events_sends_its_position(
     assert await reader.positions(1) == [matching.position]
 
 
-async def test_watch_and_page_find_the_few_matching_past_events_among_many(
+async def test_event_watch_and_event_page_find_the_few_matching_past_events_among_many(
     engine: AsyncEngine, database: Database, conn: psycopg.AsyncConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "WINDOW", 40)
@@ -308,7 +308,7 @@ async def test_feed_starts_after_the_first_append_of_a_ledger_was_rolled_back(
         assert await feed.up_to_date() == first.position == 2
 
 
-async def test_dead_position_that_is_used_again_after_a_restore_is_read(
+async def test_event_at_a_position_that_was_rolled_back_before_a_restore_is_read_after_the_restore(
     feed: Feed, conn: psycopg.AsyncConnection, database: Database
 ) -> None:
     await fill(conn, 3)
@@ -326,7 +326,7 @@ async def test_dead_position_that_is_used_again_after_a_restore_is_read(
     assert await read_watch(feed, 3).positions(1) == [4]
 
 
-async def test_up_to_date_raises_not_yet_known_if_the_feed_does_not_run(
+async def test_event_feed_that_does_not_run_raises_not_yet_known_when_it_is_brought_up_to_date(
     engine: AsyncEngine, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time_limit, "TIME_LIMIT_SECONDS", SOON)

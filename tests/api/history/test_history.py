@@ -127,7 +127,7 @@ def test_each_change_names_its_event_actor_and_reason(lifecycle: Lifecycle) -> N
     assert by_type["allocation.slice_ready"]["actor"] == "node:n1"
 
 
-def test_range_before_the_first_event_has_no_changes(lifecycle: Lifecycle) -> None:
+def test_history_range_before_the_first_event_has_no_changes(lifecycle: Lifecycle) -> None:
     for subject in subjects(lifecycle):
         found = changes(lifecycle, subject, to="position:1")
         assert (found["before"], found["after"], found["changes"], found["next_from"]) == (

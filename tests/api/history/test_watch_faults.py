@@ -198,7 +198,7 @@ def restore(plane: RunningPlane, upto: int) -> None:
         admin.execute("select ledger.begin_epoch('restored')")
 
 
-def test_cursor_of_another_epoch_is_expired_and_cursors_of_its_own_epoch_stay_valid(
+def test_event_cursor_with_the_wrong_epoch_for_its_position_is_expired_and_correct_cursors_stay_valid(
     running_plane: RunningPlane,
 ) -> None:
     running_plane.client().post("/nodes", json={"id": "n1"})

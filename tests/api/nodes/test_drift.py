@@ -83,7 +83,7 @@ def test_drift_of_a_slot_degrades_only_that_slot_until_it_is_resolved(node: Desc
     assert node.listed("/drift") == []
 
 
-def test_foreign_lease_degrades_a_claimed_slot_until_the_lease_is_gone(
+def test_foreign_dhcp_lease_degrades_a_claimed_slot_until_the_lease_is_gone(
     node: DescribedNode,
 ) -> None:
     node.report_description()
@@ -201,7 +201,9 @@ def test_node_and_slot_lists_name_the_drift_that_blocks_placement(node: Describe
     assert blocked_by(node.plane) == {"n1": None, "n1/0": None, "n1/1": None}
 
 
-def test_drift_that_does_not_block_does_not_prevent_placement(node: DescribedNode) -> None:
+def test_drift_of_a_kind_that_does_not_block_placement_does_not_prevent_placement(
+    node: DescribedNode,
+) -> None:
     node.report_description(*(drift("lease.expired", slot) for slot in (0, 1)))
     assert {each["blocks"] for each in node.listed("/drift")} == {False}
     assert allocate(node.plane, slot_count=2).status_code == 202

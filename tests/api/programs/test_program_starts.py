@@ -80,7 +80,7 @@ def database_url(database: Database) -> str:
 
 
 @pytest.mark.parametrize("words", [("--help",), ("migrate", "--help")])
-def test_help_is_printed_with_every_program(main_of: Main, words: tuple[str, ...]) -> None:
+def test_help_of_sliceplane_server_lists_every_program(main_of: Main, words: tuple[str, ...]) -> None:
     run = main_of(*words)
     assert (run.returncode, run.stderr) == (0, "")
     assert [
@@ -100,7 +100,9 @@ def test_version_option_prints_the_project_version() -> None:
 @pytest.mark.parametrize(
     "words", [(), ("nonsense",), ("api", "twice"), ("issue-key",), ("issue-key", "--nonsense")]
 )
-def test_wrong_usage_is_refused_with_the_place_of_the_help(main_of: Main, words: tuple[str, ...]) -> None:
+def test_wrong_usage_of_sliceplane_server_is_refused_with_a_reference_to_its_help(
+    main_of: Main, words: tuple[str, ...]
+) -> None:
     run = main_of(*words)
     assert (run.returncode, run.stdout) == (2, "")
     [line] = run.stderr.splitlines()
@@ -109,7 +111,7 @@ def test_wrong_usage_is_refused_with_the_place_of_the_help(main_of: Main, words:
 
 
 @pytest.mark.parametrize("program", Program)
-def test_program_without_settings_names_those_that_are_required(program: str) -> None:
+def test_program_without_settings_fails_and_names_the_required_settings(program: str) -> None:
     run = run_program(program)
     assert_one_error_line(
         run, "SLICEPLANE_DATABASE_URL: not set", "SLICEPLANE_REDIS_URL: not set", "Correct the"

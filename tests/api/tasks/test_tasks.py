@@ -358,7 +358,9 @@ def test_task_pages_contain_every_task_once(running_plane: RunningPlane) -> None
     assert found == [each["id"] for each in node.tasks()]
 
 
-def test_parked_stream_is_listed_and_processed_again_on_request(running_plane: RunningPlane) -> None:
+def test_ledger_stream_parked_after_an_error_is_listed_and_processed_again_on_request(
+    running_plane: RunningPlane,
+) -> None:
     client = running_plane.client()
     running_plane.rows(
         "insert into work.parked (stream_id, since, error) values ('task-x', clock_timestamp(), 'odd') returning 1"
