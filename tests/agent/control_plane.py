@@ -48,7 +48,7 @@ NO_HEADERS: Mapping[str, str] = {}
 
 
 class FakeControlPlane:
-    """Control plane with its state in memory; `mode` selects how it answers. Thread-safe."""
+    """Fake control plane with its state in memory; `mode` selects how it answers requests. Thread-safe."""
 
     def __init__(self) -> None:
         self.mode: Mode = "available"
@@ -101,7 +101,7 @@ class FakeControlPlane:
         )
 
     def forget_reports(self) -> None:
-        """Forget the sequence of every stored report, as after a restore from an old backup."""
+        """Reset the last stored sequence number of each spool to 0, as a restore from an old backup does."""
         with self._lock:
             self._accepted = dict.fromkeys(self._accepted, 0)
 

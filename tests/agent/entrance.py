@@ -80,7 +80,7 @@ def signed_bytes(message_id: UUID, kind: str, text: bytes) -> Copy:
 
 @dataclass
 class Entrance:
-    """An agent's core on the host `simulated`, or on `host` if it is given."""
+    """Core of an agent on the simulated host `simulated`, or on `host` if `host` is given."""
 
     folder: Path
     simulated: SimulatedHost = field(default_factory=SimulatedHost)
@@ -164,7 +164,7 @@ class Entrance:
         return (body for body in self.reports() if isinstance(body, OperationDone | OperationFailed))
 
     def end_of(self, operation: Operation) -> OperationDone | OperationFailed:
-        """Return the first final report of the operation, which is the one that the control plane stores."""
+        """Return the first final report of an operation, because the control plane stores only this one."""
         return next(end for end in self.final_reports() if end.operation_id == operation.operation_id)
 
     def code_of(self, operation: Operation) -> str:
@@ -180,7 +180,7 @@ class Entrance:
             return msgspec.json.encode(state, order="deterministic")
 
     def fences(self) -> dict[str, bytes]:
-        """Return the content of every fence file by its name."""
+        """Return the content of every fence file, by file name."""
         return {path.name: path.read_bytes() for path in (self.folder / "fence").iterdir()}
 
     def _take(self, task: Task) -> None:

@@ -11,7 +11,7 @@ def eventually(
     within: float = 10.0,
     reason: Callable[[], str] = lambda: "the condition did not become true in time",
 ) -> None:
-    """Return once `true()` returns a true value; fail after `within` seconds with `reason()`."""
+    """Return once `true()` returns a true value; fail after `within` seconds with the message `reason()`."""
     deadline = time.monotonic() + within
     while not true():
         assert time.monotonic() < deadline, reason()

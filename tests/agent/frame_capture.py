@@ -46,7 +46,7 @@ def capture_frames(pid: int, link: str, *captures: CapturedFrames) -> Iterator[N
 
 
 def _socket_in(pid: int, link: str) -> socket.socket:
-    """Return a packet socket in the network namespace of `pid`; a thread enters the namespace to create it."""
+    """Return a packet socket in the network namespace of process `pid`. A thread enters the namespace to create it."""
     from pyroute2 import netns  # an optional dependency that is missing on machines without lab nodes
 
     sockets: list[socket.socket] = []

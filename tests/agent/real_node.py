@@ -33,7 +33,7 @@ RUN_FOLDER: Final = "/run/sliceplane"
 
 @dataclass
 class RealNode:
-    """A lab node with its agent, which its supervisor starts again after a kill."""
+    """Lab node with an agent. A supervisor process restarts the agent after it was killed."""
 
     lab: LabNode
     config: Path

@@ -1,4 +1,4 @@
-"""Requests of nodes and callers to the API, for tests that play a node without an agent."""
+"""API requests of nodes and callers, for tests that send the requests of a node without an agent."""
 
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -39,7 +39,7 @@ def digest(secret: str) -> str:
 
 
 def key_of(name: str) -> Signer:
-    """Return the key of a node, and generate it at the first call: a node keeps its key in all its requests."""
+    """Return the private key of a node. The first call generates it, and later calls return the same key."""
     return KEYS.setdefault(name, Signer.of_pem(new_private_key()))
 
 
@@ -156,6 +156,6 @@ def request_desired_state(node: httpx.Client, *held: dict[str, Any]) -> httpx.Re
 
 
 def desired_orders(node: httpx.Client) -> list[str]:
-    """Return the signed orders of all slots, as a node that holds none of them receives them."""
+    """Return the signed orders of all slots that a node without any stored order receives."""
     orders: list[str] = request_desired_state(node).json()["orders"]
     return orders

@@ -1,4 +1,4 @@
-"""An active allocation over the API, with a node that a test plays."""
+"""Active allocation on a node that a test controls with API requests, without an agent."""
 
 from typing import Any
 from uuid import uuid4
@@ -33,7 +33,7 @@ class RunningAllocation:
         self.report("slice.stopped", forced=forced)
 
     def report(self, kind: str, order_id: str | None = None, **fields: object) -> None:
-        """Report on the slice, as the result of `order_id` if one is given."""
+        """Send a report about the slice, as the result of the order `order_id` if it is given."""
         self._sequence += 1
         body = {"kind": kind, "slot_id": "n1/0", "allocation_id": self.id, **fields}
         report = batch(self._spool, (self._sequence, body))

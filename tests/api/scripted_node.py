@@ -1,4 +1,4 @@
-"""A node that a test plays: it reports what the test makes it report, and never reads its queue."""
+"""Node that a test controls with API requests: it sends only reports of the test, and never reads its queue."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ VERIFIED = {"kind": "node.verify", "checks": [{"name": "switch", "ok": True, "de
 
 @dataclass
 class ScriptedNode:
-    """Node that a test plays, and the tasks that an admin requests for it."""
+    """Node that a test controls with API requests, and the tasks that an admin requests for this node."""
 
     plane: RunningPlane
     name: str

@@ -58,7 +58,7 @@ def counting(*, rounds: int, until: int | None = None, shape: str = "counting") 
 
 
 def discard(_text: str) -> None:
-    """Ignore progress output."""
+    """Discard the progress output of a benchmark."""
 
 
 def numbers(rounds: list[Round]) -> list[float]:
@@ -182,7 +182,7 @@ def test_benchmarks_contain_no_sql_on_the_tables_of_the_ledger() -> None:
 
 
 def test_raw_baseline_is_the_only_benchmark_module_that_imports_the_table_definitions_of_the_ledger() -> None:
-    """SQL that is built from these definitions would bypass the ledger's functions too."""
+    """SQL built from the table definitions would bypass the ledger's functions, like SQL text."""
     importing = {
         path.name
         for path in python_files(below="bench")
@@ -193,7 +193,7 @@ def test_raw_baseline_is_the_only_benchmark_module_that_imports_the_table_defini
 
 
 def _without_docstrings(path: Path) -> ast.AST:
-    """Return a module's code without docstrings, which may mention tables."""
+    """Return the source code of a module without its docstrings, which may name tables."""
     tree = ast.parse(path.read_text(), filename=str(path))
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -1,4 +1,4 @@
-"""The registry of failpoints matches the code, and every effect is enclosed by two failpoints.
+"""The registry of failpoints matches the code, and every effect in the code is enclosed by two failpoints.
 
 An effect is what another program, or the next start of the same program, can observe:
 
@@ -8,7 +8,8 @@ An effect is what another program, or the next start of the same program, can ob
 - a file that is replaced durably (`replace_file`),
 - reports that are delivered (`control_plane.report`).
 
-In its function, each effect is between two failpoints, so that tests can kill the program before and after it.
+Each effect is between two failpoints of the same function, so that tests can kill the program before and after
+the effect.
 """
 
 import ast

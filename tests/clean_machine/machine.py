@@ -44,7 +44,7 @@ exit $code
 
 @dataclass(frozen=True)
 class Ended:
-    """Result of one command. `left_running` contains the names of processes that outlived it."""
+    """Result of a command in the minimal Debian. `left_running` contains the names of processes that outlived it."""
 
     code: int
     output: str

@@ -1,4 +1,4 @@
-"""Event lines show the reason of the event, and its time with date and time zone."""
+"""Event lines of the command line show the reason of the event, and its time with date and time zone."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""`sliceplane events list` and `sliceplane events follow`."""
+"""`sliceplane events list` and `sliceplane events follow`: filters, start positions, output and reconnects."""
 
 from collections.abc import Callable
 

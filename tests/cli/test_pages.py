@@ -1,4 +1,4 @@
-"""Readable output: complete ids, states and reasons, and advice where a list is empty."""
+"""Text output of `sliceplane`: complete ids, states and reasons, and advice where a list is empty."""
 
 import json
 from collections.abc import Callable

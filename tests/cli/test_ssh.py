@@ -1,6 +1,6 @@
-"""`sliceplane ssh`: the ssh command that it executes, on a machine with a lab and on other machines, and its refusals.
+"""`sliceplane ssh`: the ssh command that it executes on machines with and without a lab, and its error messages.
 
-Programs in PATH named ssh and nsenter print their arguments; tests/up uses the real ones.
+The programs ssh and nsenter in PATH only print their arguments; tests/up uses the real programs.
 """
 
 import json
@@ -53,7 +53,7 @@ TWO_SLOTS: Final[dict[str, Any]] = {
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A folder with an ssh and an nsenter that print their arguments and exit with code 23."""
+    """Folder with fake programs `ssh` and `nsenter` that print their arguments and exit with code 23."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("ssh", "nsenter"):
@@ -67,7 +67,7 @@ def programs(tmp_path: Path) -> Path:
 
 
 def started(programs: Path, *words: str) -> tuple[int, list[str], str]:
-    """Run `sliceplane ssh`. Return its exit code, the arguments of the program it executed, and its standard error."""
+    """Run `sliceplane ssh`. Return its exit code, the arguments of the executed program, and its standard error."""
     done = subprocess.run(
         [sys.executable, "-m", "control_plane.cli", "ssh", *words],
         env={**os.environ, "PATH": str(programs)},

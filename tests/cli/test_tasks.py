@@ -71,7 +71,7 @@ FAILED = task("failed", reason={"code": "host_unreadable", "message": "the switc
 
 
 def stream_of(*messages: tuple[str, dict[str, object]]) -> Reply:
-    """Return a stream of messages: events, which have a position, and progress messages, which have none."""
+    """Return a server-sent event stream of events, which have a position, and progress messages, which have none."""
     lines = [": welcome\n\n"]
     for kind, body in messages:
         cursor = f"id: 1.{body['position']}\n" if "position" in body else ""

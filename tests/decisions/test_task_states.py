@@ -1,4 +1,4 @@
-"""The states of a row of `work.task`: its diagram, and whether an order may be cancelled or retried."""
+"""State diagram of the rows of `work.task`, and the states in which an order may be cancelled or retried."""
 
 import re
 from datetime import UTC, datetime

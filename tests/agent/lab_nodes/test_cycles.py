@@ -131,7 +131,7 @@ def order_at(position: int, outcome: str) -> Order:
 
 
 async def await_stage(plane: FakeControlPlane, node: RealNode, position: int, stage: str) -> None:
-    """Wait until the slice has reached the stage or has failed."""
+    """Wait until the node has reported that the slice reached the stage or failed."""
     if stage != "immediately":
         await eventually_async(
             lambda: any(is_reported(plane, position, kind) for kind in (stage, "slice.failed")),

@@ -1,4 +1,4 @@
-"""Every drift kind on a real node: it is detected, named, attributed to its slot, and repaired or reported."""
+"""Every drift kind on a real node is detected, reported with its kind and slot, and repaired if possible."""
 
 import asyncio
 import os

@@ -114,7 +114,7 @@ PLANTED: Final = {
 
 @dataclass
 class Site:
-    """A node with its agent, its queue and its control plane."""
+    """Lab node with its agent, and the task queue and the fake control plane of this agent."""
 
     node: RealNode
     plane: FakeControlPlane
@@ -127,7 +127,7 @@ class Site:
         self.node.do(script, known)
 
     def has_reported(self, order: Order, kind: str) -> bool:
-        """Return whether the node sent a report of this kind for the order."""
+        """Return whether the node has sent a report of the given kind as the result of the order."""
         return any(each.order_id == order.order_id and each.body.kind == kind for each in self.plane.reports)
 
     def leftovers(self, order: Order) -> list[str]:

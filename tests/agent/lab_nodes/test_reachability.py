@@ -1,4 +1,4 @@
-"""Unreachable slices on a real node: each cause is detected, reported with the failed hop, and closed on recovery."""
+"""Unreachable slices on a real node: each cause is reported as drift with the failed hop until the slice recovers."""
 
 import asyncio
 from collections.abc import Iterator
@@ -93,7 +93,7 @@ class CarryingNode:
         return [each for each in self.open() if each.kind == "slice.unreachable"]
 
     def lost(self) -> tuple[IngressId, ...]:
-        """Return the ingress rules that are lost in the newest report."""
+        """Return the ids of the ingress rules that the newest ingress report lists as lost."""
         reported = [
             report.body.lost for report in self.plane.reports if isinstance(report.body, SliceIngressObserved)
         ]

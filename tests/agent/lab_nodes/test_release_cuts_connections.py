@@ -61,7 +61,7 @@ def node(lab: Lab, plane: FakeControlPlane) -> Iterator[RealNode]:
 
 @dataclass(frozen=True)
 class SshClient:
-    """A client outside the node with an SSH key for the guest."""
+    """SSH client outside the node, with a key that the guest accepts."""
 
     lab: Lab
     key_file: Path
@@ -126,7 +126,7 @@ def session(ssh_client: SshClient, command: str) -> Iterator[Session]:
 
 @dataclass
 class Traffic:
-    """Captured frames between the outside client and the guest."""
+    """Captured frames between a guest and an SSH client outside its node."""
 
     to_guest: CapturedFrames
     to_client: CapturedFrames
@@ -163,7 +163,7 @@ def tracked(node: RealNode) -> str:
 
 @contextmanager
 def libvirtd_stopped(node: RealNode) -> Iterator[None]:
-    """Stop libvirtd (SIGSTOP), so that it does not answer."""
+    """Stop libvirtd with SIGSTOP, so that it does not answer, and continue it at the end of the context."""
     node.lab.kill("libvirtd", signal.SIGSTOP)
     try:
         yield

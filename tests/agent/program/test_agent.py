@@ -38,7 +38,7 @@ CREATION_STEPS = [steps[0] for steps in STEPS.values()]
 
 
 class Running:
-    """An agent in a thread; `stop` ends it and raises an unexpected exception of the thread."""
+    """Agent that runs in a thread; `stop` ends the agent and raises an unexpected exception of its thread."""
 
     def __init__(self, settings: Settings, toy: Toy) -> None:
         self._halt = Halt()
@@ -73,7 +73,7 @@ def start(settings: Settings, toy: Toy) -> Iterator[Callable[..., Running]]:
 
 @pytest.fixture
 async def agent(start: Callable[[], Running], plane: FakeControlPlane, control: Redis) -> Running:
-    """An enrolled agent that takes orders."""
+    """Running agent that is enrolled and takes orders from its queue."""
     agent = start()
     await await_enrolment(plane)
     return agent
@@ -267,7 +267,7 @@ async def test_payload_that_is_not_an_order_is_refused_with_a_reason_and_has_no_
 
 
 def altered(text: str) -> str:
-    """Return the signed text with one character of its payload changed."""
+    """Return the signed text of a task with one character of its payload changed."""
     header, payload, signature = text.split(".")
     other = "A" if payload[40] != "A" else "B"
     return ".".join((header, payload[:40] + other + payload[41:], signature))
@@ -473,7 +473,7 @@ def fill_disk(patch: pytest.MonkeyPatch) -> list[Path]:
     return attempts
 
 
-async def test_restarted_agent_takes_no_step_on_a_running_slice(
+async def test_restarted_agent_executes_no_step_on_a_running_slice(
     agent: Running, start: Callable[[], Running], plane: FakeControlPlane, control: Redis, toy: Toy
 ) -> None:
     await send(control, apply())

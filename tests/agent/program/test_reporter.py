@@ -25,7 +25,7 @@ Deliver = Callable[[Reporter], None]
 
 
 def spool_reports(reporter: Reporter, times: int = 1) -> None:
-    """Add a number of equal reports to the spool."""
+    """Add `times` equal reports to the spool of the agent."""
     order = apply()
     for _ in range(times):
         reporter.report(SliceStarting(slot_id=order.slot_id, allocation_id=order.allocation_id), order)

@@ -170,7 +170,7 @@ def test_agent_fetches_its_desired_state_again_when_the_control_plane_lost_repor
 
 
 def lose_contact(plane: FakeControlPlane, mode: Mode = "unavailable") -> None:
-    """Make the control plane unavailable until the agent counts its contact as lost."""
+    """Make the fake control plane unavailable until the agent considers the contact with it as lost."""
     plane.mode = mode
     beats = plane.rejected_requests
     eventually(lambda: plane.rejected_requests > beats + 5)

@@ -1,4 +1,4 @@
-"""Acceptance and execution of orders: fence, stored order, host, report (TSK-4, ALC-9, ALC-11)."""
+"""Acceptance and execution of orders: fence check, stored order, host changes, report (TSK-4, ALC-9, ALC-11)."""
 
 import threading
 from collections.abc import Callable
@@ -51,7 +51,7 @@ CREATION_STEPS = [steps[0] for steps in STEPS.values()]
 
 @dataclass
 class Node:
-    """The core of a node on a toy host; `restarted` returns the same node after a restart of its process."""
+    """Agent core of one node on a toy host; `restarted` returns it as it is after a restart of the agent process."""
 
     folder: Path
     toy: Toy
@@ -397,7 +397,7 @@ def test_failed_slice_is_not_retried_until_a_newer_order_arrives(node: Node, toy
     assert node.kinds()[-1] == "removed"
 
 
-def test_apply_changes_nothing_while_one_aspect_of_the_host_is_unreadable(node: Node, toy: Toy) -> None:
+def test_apply_order_changes_nothing_while_one_aspect_of_the_host_is_unreadable(node: Node, toy: Toy) -> None:
     toy.unreadable.add("machine")
     node.accept(apply(deadline=1))
     failed = node.reports()[-1]
@@ -406,7 +406,7 @@ def test_apply_changes_nothing_while_one_aspect_of_the_host_is_unreadable(node: 
     assert toy.done == []
 
 
-def test_apply_waits_until_the_host_becomes_readable(node: Node, toy: Toy) -> None:
+def test_apply_order_waits_until_the_host_becomes_readable(node: Node, toy: Toy) -> None:
     toy.unreadable.add("port")
     work = node.begin(apply())
     eventually(lambda: node.kinds() == ["starting"])
@@ -564,7 +564,7 @@ def test_nat_rules_of_a_slice_are_removed_although_its_virtual_machine_is_unread
     assert node.kinds()[-1] == "removal_incomplete"
 
 
-def test_survey_of_an_unchanged_slot_takes_no_step_and_sends_no_report(node: Node, toy: Toy) -> None:
+def test_survey_of_an_unchanged_slot_executes_no_step_and_sends_no_report(node: Node, toy: Toy) -> None:
     node.accept(apply())
     done, reports = list(toy.done), node.reports()
     node.survey()
@@ -713,7 +713,7 @@ def test_order_has_no_effect_when_its_fence_file_cannot_be_written(
     assert toy.done == []
 
 
-def test_only_the_newest_order_that_waits_for_a_slot_keeps_waiting(node: Node, toy: Toy) -> None:
+def test_order_that_waits_for_its_slot_stops_waiting_when_a_newer_order_arrives(node: Node, toy: Toy) -> None:
     slot = next(iter(node.acceptance.slots))
     with slot.working():
         waiting = [node.begin(apply(position, memory=position)) for position in range(96, 101)]

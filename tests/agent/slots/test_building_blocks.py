@@ -162,7 +162,7 @@ def test_order_that_waits_for_admission_longer_than_the_timeout_is_requeued(
 def test_node_fetches_its_desired_state_once_its_clock_is_synchronized(
     client: ControlPlane, plane: FakeControlPlane, tmp_path: Path
 ) -> None:
-    """Before the synchronization, every fetched order could be expired by the clock of the host."""
+    """Before the synchronization, the wrong clock of the host could make every fetched order appear expired."""
     node, clock = Entrance(tmp_path), NodeClock()
     files = FenceFiles(tmp_path / "fence", node.trust.verify_stored)
     files.mark_complete()
@@ -216,7 +216,7 @@ def test_thread_that_raises_an_error_stops_the_whole_agent(monkeypatch: pytest.M
     assert halt.wait_for_request(5)
 
 
-def test_thread_that_raises_an_error_during_shutdown_does_not_change_the_outcome(
+def test_thread_that_raises_an_error_during_the_shutdown_of_the_agent_is_not_recorded_as_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)

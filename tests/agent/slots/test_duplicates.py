@@ -1,4 +1,4 @@
-"""P5: recorded messages that are delivered twice, in parallel, in reverse or an hour late have one effect each.
+"""P5: task messages delivered twice, in parallel, in reverse order or an hour late have at most one effect each.
 
 Effects are counted as steps on a toy host.
 """
@@ -89,7 +89,7 @@ def test_every_message_delivered_ten_times_in_parallel_has_one_effect(
 
 
 @pytest.mark.parametrize("kind", [VnicAttach, LeaseApply, PortReconcile, IngressApply])
-def test_repair_delivered_ten_times_in_parallel_takes_its_step_once(
+def test_repair_operation_delivered_ten_times_in_parallel_executes_its_step_once(
     node: Entrance, toy: Toy, kind: type
 ) -> None:
     node.do(apply(7))

@@ -1,4 +1,4 @@
-"""Open drift computed from host snapshots: which drift is open, since when, and what is reported."""
+"""Open drift computed from host snapshots: its start time, its end, and the reports about it."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -18,7 +18,7 @@ UPLINK = Difference("uplink.lost", "a default route by uplink0", "default routes
 
 
 class DriftRecorder:
-    """Open drift with recorded reports and a clock that advances by `step` per read."""
+    """Open drift of a node that records its reports, with a clock that advances by `step` at each read."""
 
     def __init__(self) -> None:
         self.repaired: list[DriftRepaired] = []

@@ -126,7 +126,7 @@ DAMAGE: list[tuple[type[SlotRepair], Callable[[State], None], str, tuple[str, ..
 
 
 @pytest.mark.parametrize(("kind", "fault", "aspect", "steps"), DAMAGE)
-def test_manual_damage_is_reported_as_drift_and_repaired_by_its_operation(
+def test_manual_damage_of_a_slot_is_reported_as_drift_and_repaired_by_the_repair_operation(
     node: Entrance,
     kind: type[SlotRepair],
     fault: Callable[[State], None],
@@ -163,7 +163,7 @@ def test_operation_on_an_undamaged_slot_changes_nothing_when_repeated(
 
 
 @pytest.mark.parametrize(("kind", "fault", "aspect", "steps"), DAMAGE)
-def test_repair_executed_twice_changes_nothing_the_second_time(
+def test_repair_operation_executed_twice_changes_nothing_the_second_time(
     node: Entrance,
     kind: type[SlotRepair],
     fault: Callable[[State], None],
@@ -376,7 +376,7 @@ def test_machine_inspect_reports_a_running_and_an_absent_machine(node: Entrance)
     assert result_of(node, on_slot(MachineInspect, attempt=2)) == MachineInspected(state="absent")
 
 
-def test_repair_takes_no_step_while_one_aspect_of_the_host_is_unreadable(
+def test_repair_operation_executes_no_step_while_one_aspect_of_the_host_is_unreadable(
     toy_node: Entrance, toy: Toy
 ) -> None:
     toy.objects.clear()
@@ -399,7 +399,7 @@ def test_repair_step_that_the_host_refuses_is_named_in_the_failure_reason(
     }
 
 
-def test_progress_names_each_step_as_it_is_taken(node: Entrance) -> None:
+def test_progress_of_a_task_names_each_step_when_the_step_is_executed(node: Entrance) -> None:
     order, repair = apply(), on_slot(PortReconcile)
     assert [(step, number, of) for task, step, number, of in node.steps if task == order.order_id] == [
         ("link.add_tap", 1, 7),
@@ -498,7 +498,9 @@ def test_operation_that_waits_for_its_slot_can_be_cancelled(toy_node: Entrance) 
     assert toy_node.code_of(repair) == "cancelled"
 
 
-def test_repair_superseded_while_it_waits_for_its_slot_takes_no_step(toy_node: Entrance, toy: Toy) -> None:
+def test_repair_operation_superseded_while_it_waits_for_its_slot_executes_no_step(
+    toy_node: Entrance, toy: Toy
+) -> None:
     slot, repair = next(iter(toy_node.acceptance.slots)), on_slot(PortReconcile)
     toy.objects.clear()
     with slot.working():

@@ -102,7 +102,7 @@ def with_bytes_altered(text: bytes, dice: random.Random) -> bytes:
 
 
 def with_a_value_altered(task: dict[str, Any], dice: random.Random) -> bytes:
-    """Return the task with one field at any depth removed, renamed or set to another value."""
+    """Return the task with one field at a random depth removed, renamed or set to another value."""
     altered = json.loads(json.dumps(task))
     holder = dice.choice(list(_objects(altered)))
     name = dice.choice(list(holder))
@@ -117,7 +117,7 @@ def with_a_value_altered(task: dict[str, Any], dice: random.Random) -> bytes:
 
 
 def with_a_field_added(task: dict[str, Any], dice: random.Random) -> bytes:
-    """Return the task with an additional field that no task has, at any depth; the result is never a valid task."""
+    """Return the task with an unknown field added at a random depth; the result is never a valid task."""
     altered = json.loads(json.dumps(task))
     holder = dice.choice(list(_objects(altered)))
     holder[dice.choice(("shell", "command", "__class__", "eta"))] = dice.choice(_VALUES)

@@ -38,7 +38,7 @@ PORT = Difference("port.absent", "port 1000", "no port")
 
 @dataclass
 class SurveyedNode:
-    """A node with a survey once an hour, and whenever a test wakes the survey."""
+    """Node that surveys its host once an hour, and whenever a test wakes the survey thread."""
 
     folder: Path
     toy: Toy

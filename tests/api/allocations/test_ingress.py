@@ -1,4 +1,4 @@
-"""Ingress rules over the API: reserved with their public port, published when the node reports them, and removed."""
+"""Ingress rules over the API: reservation of a public port, publication when the node reports the rule, removal."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -1,4 +1,4 @@
-"""The event feed of an API process and its watches, on a real ledger: order, positions, keepalives and restores."""
+"""The event feed of an API process and its watches: event order, positions, keepalives and ledger restores."""
 
 import asyncio
 import re
@@ -75,7 +75,7 @@ async def fill(conn: psycopg.AsyncConnection, events: int, stream: str = "") -> 
 
 
 class Reader:
-    """A reader that splits the chunks of a watch into messages."""
+    """Reader of an event watch that splits the received chunks into messages."""
 
     def __init__(self, chunks: AsyncIterator[bytes]) -> None:
         self._chunks = chunks
@@ -123,7 +123,7 @@ async def test_watch_from_any_position_returns_the_following_events_in_order(
 async def test_event_feed_brought_up_to_date_includes_every_event_committed_before_the_call(
     feed: Feed, conn: psycopg.AsyncConnection
 ) -> None:
-    """The feed is not notified of these commits: event lists must be complete without a notification."""
+    """The feed receives no notification of the commits, because event lists must be complete without a notification."""
     for _ in range(5):
         [recorded] = await fill(conn, 1)
         assert await feed.up_to_date() == recorded.position
@@ -298,7 +298,7 @@ async def test_watch_ends_when_the_ledger_is_restored_from_a_backup(
     assert await read_watch(feed, 3).positions(1) == [4]
 
 
-async def test_feed_starts_after_the_first_append_of_a_ledger_was_rolled_back(
+async def test_event_feed_starts_although_the_first_append_to_the_ledger_was_rolled_back(
     engine: AsyncEngine, database: Database, conn: psycopg.AsyncConnection
 ) -> None:
     async with conn.transaction(force_rollback=True):

@@ -33,7 +33,7 @@ PLAIN = re.sub(r":(indexes|epochs|positions|digests)\b", "'{}'", DIFFERENCES.tex
 
 @pytest.fixture(scope="module")
 def node(shared_plane: RunningPlane) -> httpx.Client:
-    """A node with two slots, each with an order to carry a slice. It only requests its desired state."""
+    """Node with two slots, each with an apply order. It sends no reports and only requests its desired state."""
     node = admit(shared_plane, "n1", slots=2)
     for _ in range(2):
         assert allocate(shared_plane).is_success

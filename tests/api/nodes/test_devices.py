@@ -1,4 +1,4 @@
-"""PCI functions of slots: described by their node, granted by approval, held by one slot each (LED-3, ALC-1)."""
+"""PCI functions of slots: a node describes them, approval claims them, and one slot holds each (LED-3, ALC-1)."""
 
 from typing import Any, Final
 from uuid import uuid4
@@ -21,7 +21,7 @@ CARD: Final = {
 
 
 class DescribedNode:
-    """A node with two slots that are not approved. Each report is a new description of the node."""
+    """Node with two slots that are not approved. Each of its reports is a new description of the node."""
 
     def __init__(self, plane: RunningPlane) -> None:
         self.plane, self._node = plane, admit(plane, "n1", slots=2, approve=False)

@@ -1,4 +1,4 @@
-"""Drift that nodes report: recorded for nodes and slots, shown for now and the past, and blocking placement (NOD-8)."""
+"""Reported drift is recorded for nodes and slots, shown for any time, and blocks placement (NOD-8)."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

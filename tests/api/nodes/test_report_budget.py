@@ -1,4 +1,4 @@
-"""The number of events that one node adds is bounded, whatever it reports, and no important report is lost (P20)."""
+"""One node adds a bounded number of events, whatever it reports, and no important report is lost (P20)."""
 
 import time
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ MANY = 150
 
 @pytest.fixture
 def plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
-    """A control plane with a small report budget that refills soon."""
+    """Control plane with a small report budget per node, which refills within a short time."""
     with running(postgres_server, report_burst=BURST, reports_per_minute=PER_MINUTE) as made:
         yield made
 

@@ -148,7 +148,9 @@ def test_migrate_with_an_unusable_database_url_states_the_form_without_the_secre
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg"])
-def test_migrate_without_a_database_server_names_its_address_and_gives_advice(scheme: str) -> None:
+def test_migrate_without_a_running_database_server_names_the_address_of_the_server_and_gives_advice(
+    scheme: str,
+) -> None:
     run = run_program("migrate", SLICEPLANE_MIGRATE_URL=f"{scheme}://admin:{SECRET}@127.0.0.1:1/ledger")
     assert_one_error_line(
         run, "database ledger at 127.0.0.1:1", "Connection refused", "SLICEPLANE_MIGRATE_URL"
@@ -180,7 +182,9 @@ def test_migrate_refuses_a_schema_of_a_newer_release(empty_database: Database) -
 
 
 @pytest.mark.parametrize("words", [*((each,) for each in Program), ("issue-key", "admin")])
-def test_program_without_a_database_names_its_address_and_gives_advice(words: tuple[str, ...]) -> None:
+def test_program_with_an_unreachable_database_names_the_address_of_the_database_and_gives_advice(
+    words: tuple[str, ...],
+) -> None:
     run = run_program(*words, **UNREACHABLE_SERVERS)
     assert_one_error_line(run, "app:***@127.0.0.1:1/ledger", "Connection refused", "Start PostgreSQL")
 
@@ -213,7 +217,7 @@ def test_api_on_a_database_without_schema_names_the_migration_command(empty_data
     assert_one_error_line(run, "has no schema", "sliceplane-server migrate")
 
 
-def test_api_on_a_database_that_does_not_exist_names_it(database: Database) -> None:
+def test_api_on_a_database_that_does_not_exist_names_the_database(database: Database) -> None:
     url = sqlalchemy_url(database.server.app_dsn_of("nowhere")).render_as_string(hide_password=False)
     assert_one_error_line(
         run_program("api", **{**UNREACHABLE_SERVERS, "SLICEPLANE_DATABASE_URL": url}),

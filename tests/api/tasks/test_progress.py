@@ -1,4 +1,4 @@
-"""Progress of orders: nodes report it, watches on every API process receive it, and it adds no event to the ledger."""
+"""Progress of orders: nodes report progress, watches of every API process receive it, and the ledger stores none."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ def post_progress(node: ScriptedNode, *steps: dict[str, Any]) -> None:
 
 
 def provisioning_allocation(plane: RunningPlane) -> tuple[ScriptedNode, str, str]:
-    """Return a node, an allocation on it, and the id of the order that the node carries out."""
+    """Return a node, an allocation on this node, and the id of the order that the node is executing."""
     node = scripted_node(plane)
     allocation = str(allocate(plane).json()["id"])
     until(lambda: [each["state"] for each in node.orders(allocation)] == ["sent"], "its order is sent")

@@ -226,7 +226,7 @@ def test_removal_that_its_node_refused_can_be_retried(
 def test_desired_state_of_an_empty_slot_remains_the_removal_of_its_last_slice(
     running_plane: RunningPlane,
 ) -> None:
-    """A node that lost its disk has no fence file, and would accept a copy of an older order from its queue."""
+    """Without a removal order, a node that lost its disk and fence files would accept an older order from its queue."""
     node, allocation, removal = removal_in_progress(running_plane)
     node.report("slice.removed", slot_id="n1/0", allocation_id=allocation, absent=["port"])
     assert running_plane.client().get(f"/allocations/{allocation}").json()["state"] == "released"
@@ -317,7 +317,9 @@ def test_unknown_task_returns_404(shared_node: ScriptedNode, verb: str, name: st
         assert (answer.status_code, codes(answer)) == (404, ["unknown_task"])
 
 
-def test_task_list_with_invalid_filters_names_every_one(shared_node: ScriptedNode) -> None:
+def test_task_list_with_invalid_filters_is_refused_with_every_invalid_filter(
+    shared_node: ScriptedNode,
+) -> None:
     wrong = {"node": "N", "slot": "n1", "allocation": "x", "state": "odd", "kind": "shell", "cursor": "x"}
     refused = shared_node.plane.client().get("/tasks", params=wrong)
     assert refused.status_code == 422
