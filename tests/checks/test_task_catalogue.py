@@ -88,7 +88,7 @@ def test_operation_cancel_shares_its_credit_lane_with_no_other_task() -> None:
 
 
 def test_agent_constructs_no_reason_from_a_literal_code() -> None:
-    """`Reason` accepts any code, because readers must; the agent must pass a variable with a type that lists the codes."""
+    """`Reason` accepts any code, because readers must; the agent passes a variable with a type that lists the codes."""
     constants = [
         f"{path.name}:{call.lineno}"
         for path in sorted((ROOT / "node_agent").rglob("*.py"))

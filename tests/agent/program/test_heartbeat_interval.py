@@ -40,7 +40,7 @@ async def test_node_sends_heartbeats_at_the_interval_of_its_session(
     await eventually_async(lambda: settled_heartbeats(plane) > MANY)
 
 
-async def test_configured_heartbeat_interval_overrides_that_of_the_session(
+async def test_configured_heartbeat_interval_overrides_the_heartbeat_interval_of_the_session(
     start: Callable[..., Running], plane: FakeControlPlane, control: Redis
 ) -> None:
     plane.heartbeat_seconds = LONG

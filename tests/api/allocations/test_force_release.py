@@ -25,7 +25,7 @@ def report_batch(allocation: str, **fields: Any) -> dict[str, Any]:
 
 
 def allocation_with_leftovers(plane: RunningPlane, node: httpx.Client) -> str:
-    """Release an allocation, report leftovers of its slice, which quarantines the slot, and return the allocation's id."""
+    """Release an allocation and report leftovers, which quarantines its slot. Return the id of the allocation."""
     allocation: str = allocate(plane).json()["id"]
     plane.client().delete(f"/allocations/{allocation}")
     remains = report_batch(allocation, kind="slice.removal_incomplete", leftovers=["tap slice0"])

@@ -178,7 +178,7 @@ def test_renewal_with_a_false_session_number_is_refused_without_revealing_the_cu
     assert renew(plane, renewal("n1", 3, "fourth", presented="third")).json()["number"] == 4
 
 
-def test_dispatcher_removes_the_queue_access_of_a_copied_node_if_the_api_was_killed_before_it_did(
+def test_dispatcher_removes_the_queue_access_of_a_copied_node_if_the_api_was_killed_before_removing_it(
     plane: RunningPlane,
 ) -> None:
     """The API was killed before it changed Redis: the test runs only the command that records the copy as an event."""
@@ -336,7 +336,7 @@ def test_revoked_node_loses_api_and_queue_access_at_once(plane: RunningPlane) ->
 
 
 @pytest.mark.parametrize("key", [None, OTHER_KEY], ids=["own-key", "other-key"])
-def test_renewal_for_a_revoked_node_is_refused_like_one_for_an_unknown_node(
+def test_session_renewal_for_a_revoked_node_is_refused_with_the_same_error_as_for_an_unknown_node(
     plane: RunningPlane, key: Signer | None
 ) -> None:
     plane.client().post("/nodes/n1/revoke", json={"reason": "the host was sold"})
@@ -346,7 +346,7 @@ def test_renewal_for_a_revoked_node_is_refused_like_one_for_an_unknown_node(
     assert code_of(refused) == "unknown_node"
 
 
-def test_dispatcher_completes_the_revocation_of_a_node_if_the_api_was_killed_before_it_did(
+def test_dispatcher_completes_the_revocation_of_a_node_if_the_api_was_killed_before_completing_it(
     plane: RunningPlane,
 ) -> None:
     plane.client().post("/nodes/n1/revoke", json={"reason": "the host was sold"})
