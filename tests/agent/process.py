@@ -37,7 +37,7 @@ class AgentProcess:
         return exit_code is not None
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal, wait for the end of the process and return its exit code."""
+        """Send a signal to the agent process, wait until it exits, and return its exit code."""
         assert self._process is not None
         self._process.send_signal(number)
         return self._process.wait(10)

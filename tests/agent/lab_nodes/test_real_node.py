@@ -77,7 +77,7 @@ async def test_guest_survives_an_agent_kill_is_restarted_after_a_qemu_kill_and_i
 
 @pytest.fixture
 def web(images: Path) -> Iterator[Path]:
-    """A folder with an image of another name: the lab's guest with a web server."""
+    """Folder with the image `web`: the guest image of the lab with a web server."""
     guest = ImagesFolder(images).find(image_name("lab-guest"))
     with tempfile.TemporaryDirectory() as name:
         folder, home = Path(name), Path(name) / "web"
