@@ -1,7 +1,7 @@
 """Start the product's programs as copies of a process that has already imported their modules.
 
 A new Python process needs up to a second of processor time to import a program; a copy starts in milliseconds. The
-program is the same: a separate process with its own arguments, environment, log file and signals, whose parent is the
+program is the same: a separate process with its own arguments, environment, log file and signals. Its parent is the
 process that started it. Each pytest process starts one template process when a test first needs a copy.
 
 The template process forks twice, and the first child exits at once. The kernel then gives the second child, the copy,
