@@ -1,7 +1,8 @@
-"""Which PCI functions a machine may have, and what happens to them after the machine is gone.
+"""PCI functions that a slot's virtual machine may use, and their state after the machine is gone.
 
-On the real host the trees are composed ones (`tests.node.pci_trees`) while libvirt sees the machine's own functions: a
-request that is refused before a domain is made is refused as on a host with such devices, and no guest gets one.
+On the real host, the agent reads composed PCI trees (`tests.node.pci_trees`), while libvirt sees the PCI functions of
+the test machine. A request that the agent refuses before it defines a domain is refused as on a host with such devices.
+No test passes a device through to a guest of the real host.
 """
 
 import re
@@ -40,7 +41,7 @@ def apply(machines: Machines, allocation: str = slice_on(0).allocation_id) -> li
 
 
 def refused(host: Host, its: Place) -> str:
-    """Return the reason for which no domain was made."""
+    """Apply a slice for which the host must refuse to define a domain, and return the reason of the refusal."""
     host.add_tap("slice0")
     with pytest.raises(HostRefused) as reason:
         apply(on(host, its))
@@ -169,7 +170,8 @@ def test_recorded_device_that_is_absent_needs_no_reset(host: Host, tmp_path: Pat
 
 @pytest.fixture
 def simulated(tmp_path: Path) -> Simulated:
-    """The simulated host, the only one here that can pass a device through to a guest."""
+    """Simulated host with the GPUs of an HGX system. No other host of these tests can pass a device through to a guest.
+    """
     host = Simulated()
     host.have_pci("hgx", tmp_path)
     host.add_tap("slice0")

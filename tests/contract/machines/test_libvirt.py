@@ -1,4 +1,5 @@
-"""Behaviour that only a real node shows: libvirtd dying and hanging, and a guest that boots and answers."""
+"""Behaviour of the machine aspect that only a real node shows: libvirtd dies or hangs, and a guest boots and answers.
+"""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -40,7 +41,7 @@ def host(node: LabNode, guest_on_disk: Path) -> Iterator[Real]:
 
 @pytest.fixture
 def machines(host: Real) -> Machines:
-    """The machine aspect of a node on which the guest runs."""
+    """Machine aspect of a node on which the guest is running."""
     machines = machines_of(host)
     host.add_tap("slice0")
     for step in machines.to_apply(WANTED):
@@ -215,7 +216,7 @@ def test_listening_display_is_detected_by_the_same_socket_listing_and_removed(
 
 
 def listening(pid: int) -> list[str]:
-    """Return the internet sockets of a process, and the names of its listening unix sockets (proc(5))."""
+    """Return the TCP, UDP and raw sockets of a process, and the names of its listening Unix sockets (proc(5))."""
     of_process, net = Path(f"/proc/{pid}"), Path(f"/proc/{pid}/net")
     held = {str(file.readlink()) for file in (of_process / "fd").iterdir()}
     internet = (

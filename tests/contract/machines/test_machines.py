@@ -1,4 +1,4 @@
-"""Behaviour of the machine aspect on any host, real or simulated."""
+"""Behaviour of the agent's machine aspect on any host, real or simulated."""
 
 from collections.abc import Callable
 from dataclasses import replace

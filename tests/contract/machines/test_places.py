@@ -1,4 +1,6 @@
-"""A machine's place on its host, as far as any host can provide it: pinned CPUs, and a card with several queues."""
+"""Host resources that are assigned to a slot's virtual machine, as far as every host can provide them: pinned CPUs, and
+a network card with several queues.
+"""
 
 import json
 import os
@@ -74,7 +76,7 @@ def test_booted_guest_uses_every_queue_of_its_card(lab: Lab, guest_on_disk: Path
 
 
 def allowed(node: LabNode) -> dict[str, str]:
-    """Return the host CPUs on which each virtual CPU's thread may run."""
+    """Return, for each virtual CPU of the running guest, the host CPUs on which its thread may run."""
     (qemu,) = (pid for pid, argv in node.processes().items() if argv[0].endswith("qemu-system-x86_64"))
     threads = [path.read_text() for path in Path(f"/proc/{qemu}/task").glob("*/status")]
     fields_of_threads = (
@@ -88,8 +90,8 @@ def allowed(node: LabNode) -> dict[str, str]:
 
 
 def queues(node: LabNode) -> int:
-    """Return how many of the tap's queues are in use: QEMU opens all, and the guest's driver enables those that it
-    needs.
+    """Return the number of queues of the slice's tap that are in use. QEMU opens all queues, and the guest's driver
+    enables those that it needs.
     """
     (link,) = json.loads(node.run(["ip", "-json", "-details", "link", "show", "slice0"]).stdout)
     return int(link["linkinfo"]["info_data"]["numqueues"])

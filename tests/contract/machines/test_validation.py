@@ -1,7 +1,8 @@
-"""Domain definitions checked by libvirt itself: its schema, its parser and its checks of a definition.
+"""Domain definitions of the agent, validated by libvirt itself: by its schema, its parser and its checks of a
+definition.
 
-No machine with a GPU or a fabric card was available, so no test starts a guest with one: these tests prove that libvirt
-accepts the domains of such guests and interprets them as intended.
+No machine with a GPU or a fabric device was available, so no test starts a guest with one. These tests prove that
+libvirt accepts the domains of such guests and interprets them as intended.
 """
 
 import xml.etree.ElementTree as ET
@@ -49,7 +50,7 @@ def libvirtd(lab: Lab) -> Iterator[Any]:
 
 @contextmanager
 def defined(libvirtd: Any, xml: str) -> Iterator[str]:
-    """Define a domain and yield its XML as libvirt stored it."""
+    """Define a libvirt domain and yield its XML as libvirt stored it. The domain is undefined afterwards."""
     import libvirt
 
     domain = libvirtd.defineXMLFlags(xml, libvirt.VIR_DOMAIN_DEFINE_VALIDATE)

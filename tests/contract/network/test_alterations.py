@@ -1,4 +1,6 @@
-"""Additions of other programs to the agent's links are found, named and removed, on every kind of host."""
+"""Tests that objects which other programs added to the agent's network links are found, named and removed, on every
+kind of host.
+"""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""The four network aspects of a slice, on every kind of host: apply, repeat, detect drift, remove, prove absence."""
+"""Tests of the four network aspects of a slice (link, lease, port, translation) on every kind of host: they apply the
+desired state, change nothing when repeated, detect drift, remove the slice and prove its absence.
+"""
 
 from dataclasses import replace
 
@@ -114,7 +116,7 @@ def test_change_of_one_slot_leaves_the_other_slots_unchanged(aspects: tuple[Aspe
 
 
 def test_apply_continues_after_a_crash_after_any_step(aspects: tuple[Aspect, ...]) -> None:
-    """Steps are run one by one, each followed by a new comparison, as after a crash."""
+    """Each step of the plan runs alone, and the next step is planned from a new comparison, as after a crash."""
     done = []
     while steps := [step for aspect in aspects for step in aspect.to_apply(slice_on(network(0)))]:
         steps[0].run()

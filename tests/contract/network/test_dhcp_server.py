@@ -1,4 +1,6 @@
-"""The DHCP server's process on a lab node: it outlives its agent, and its end is reported."""
+"""Tests of the dnsmasq process on a lab node: it continues to run after the end of its agent, and its own end is
+reported.
+"""
 
 import os
 import signal
@@ -59,7 +61,7 @@ def process(host: "Real") -> Dnsmasq:
 def agent_after(
     host: "Real", wanted: NodeNetwork, ended: Callable[[], None] = lambda: None
 ) -> "DnsmasqLeases":
-    """Return the driver of an agent that was started in place of the host's own."""
+    """Return the DHCP driver of a second agent, which was started in place of the agent that the host belongs to."""
     from node_agent.drivers.dhcp.dhcp import DnsmasqLeases
     from node_agent.drivers.network.links import NetlinkLinks
 
@@ -157,7 +159,7 @@ def test_guest_is_offered_the_resolvers_of_its_nodes_settings(host: "Real") -> N
 
 
 def offered(wire: Wire, slot: SliceNetwork) -> dict[str, list[str]]:
-    """Return the options of the offer to a card that sends a DHCP discover."""
+    """Send a DHCP discover with the slot's MAC and return the options of the server's offer."""
     offer = wire.ask(dhcp("discover", mac=slot.mac), is_dhcp(2))
     assert offer is not None
     return {
@@ -215,7 +217,9 @@ def test_truncated_lease_file_does_not_prevent_reading_its_complete_leases(host:
 
 
 def written(host: "Real", slot: SliceNetwork, mac: str, *, expired: bool = False) -> ObservedLease:
-    """Write a lease of the slot's address into the file that the server has open, as a foreign program would."""
+    """Append a lease of the slot's address to the lease file that dnsmasq has open, as a foreign program would. Return
+    this lease.
+    """
     expiry = 1 if expired else 1893456000
     with Path(process(host)._folder, "leases").open("a") as file:
         file.write(f"{expiry} {mac} {slot.ip} * *\n")
@@ -305,7 +309,7 @@ def test_dhcp_server_is_not_signalled_repeatedly_while_a_clock_that_was_set_back
 
 
 def is_signal_pending(host: "Real") -> bool:
-    """Whether a SIGHUP is pending for the server (proc(5), ShdPnd)."""
+    """Return whether a SIGHUP is pending for the dnsmasq process (proc(5), ShdPnd)."""
     [pid] = pids(host)
     status = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return bool(int(status["ShdPnd"], 16) & 1 << signal.SIGHUP - 1)
@@ -316,7 +320,9 @@ def hosts(host: "Real") -> Path:
 
 
 def removed_by(leases: "DnsmasqLeases", slot: SliceNetwork) -> None:
-    """Remove a slot's reservation as an agent does, and prove that nothing remains."""
+    """Remove a slot's DHCP reservation as an agent does, and check that the lease aspect finds nothing of the slot
+    afterwards.
+    """
     aspect = LeaseAspect(leases)
     run(aspect.to_remove(slot))
     assert aspect.remains(slot) == ()
@@ -386,7 +392,9 @@ def test_dhcp_server_reads_its_reservations_again_only_after_they_changed(host: 
         run(aspect.to_apply(slice_on(slot)))
 
     def log_after_snapshot() -> str:
-        """Return the server's log after a snapshot. The server logs what it reads before it answers later requests."""
+        """Return the log of dnsmasq after a snapshot of the host. dnsmasq logs the files that it reads before it
+        answers later requests.
+        """
         host.leases.reservations()
         assert host.lease(slot.tap, slot.mac) == slot.ip
         return (process(host)._folder / "log").read_text()

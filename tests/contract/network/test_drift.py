@@ -1,4 +1,6 @@
-"""Each drift has its kind and its evidence, on every kind of host; after the repair there is no drift."""
+"""Tests that each difference from the desired network is reported as drift with its kind and its evidence, on every
+kind of host, and that there is no drift after the repair.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -65,7 +67,9 @@ def rules_twice(host: Host) -> None:
 
 
 def leased_by_another(host: Host) -> None:
-    """Leave another card's lease on the slot's address while everything else is in the desired state again."""
+    """Leave a DHCP lease of another network card on the slot's address, while everything else is in the desired state
+    again.
+    """
     foreign = replace(SLOT, mac=MacAddress("52:54:00:01:00:77"))
     for aspect in aspects_of(host):
         run(aspect.to_apply(slice_on(foreign)))

@@ -1,4 +1,6 @@
-"""Requests that every host refuses, and what a host reports about itself: the simulated one as the real one."""
+"""Tests of network requests that every host refuses, and of the facts that a host reports about itself. The simulated
+host and the real host must behave alike.
+"""
 
 from typing import Final
 

@@ -1,4 +1,6 @@
-"""Flows that the parser does not support are found on a real bridge and removed, as all flows without a slot are."""
+"""Tests of foreign OpenFlow flows on a real OVS bridge: flows that the agent's parser does not support are found, and
+removed like all flows that belong to no slot.
+"""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING

@@ -1,4 +1,6 @@
-"""The node's own network, on every kind of host: prepared once, and repaired after foreign changes."""
+"""Tests of a node's own network (bridge, gateway, uplink rules) on every kind of host: it is prepared once, and
+repaired after foreign changes.
+"""
 
 from dataclasses import replace
 from typing import Final

@@ -1,4 +1,4 @@
-"""Ingress rules from outside, on every kind of host: made, distinguished, repaired one by one, and closed."""
+"""Tests of ingress rules on every kind of host: they are made, distinguished, repaired one by one, and closed."""
 
 from dataclasses import replace
 
@@ -29,7 +29,9 @@ def apply(aspects: tuple[Aspect, ...], wanted: Slice) -> list[str]:
 
 
 def rules(host: Host, ingress: Mapping | None = None) -> list[str]:
-    """Return the chains of a slot's own rules, or of those of one of its ingress rules."""
+    """Return the nftables chains that contain rules of the slot's ingress rule `ingress`; without `ingress`, those with
+    the slot's other rules.
+    """
     owner = SLOT.tap if ingress is None else f"{SLOT.tap} {ingress.ingress_id}"
     return sorted(found.rule.chain for found in host.filter.ruleset().rules if found.rule.owner == owner)
 

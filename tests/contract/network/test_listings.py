@@ -1,4 +1,4 @@
-"""Listings of a lab node's links and routes by the kernel, and how much of them is read."""
+"""Tests of the kernel's listings of links and routes on a lab node, and of the part of them that the agent reads."""
 
 import socket
 import subprocess

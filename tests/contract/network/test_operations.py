@@ -1,4 +1,6 @@
-"""Operations on every kind of host: executed, executed again without a step, and foreign changes repaired."""
+"""Tests of the agent's operations on every kind of host: they are executed, do nothing when they are executed again,
+and repair foreign changes.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,7 +51,7 @@ MADE: list[tuple[type, OperationResult]] = [
 
 @dataclass
 class Node:
-    """An agent's core over the host of this test suite, which has no machines."""
+    """Core of a node agent over a host of the network tests, which runs no virtual machines."""
 
     entrance: Entrance
     host: Host

@@ -1,5 +1,5 @@
-"""A slice with a rate, on every kind of host: its meters are made before its flows, change separately, and are removed
-with it.
+"""Tests of a slice with a rate limit on every kind of host: its OpenFlow meters are made before its flows, change
+separately from them, and are removed with the slice.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ FASTER = network(0, rate_mbit=250)
 
 @pytest.fixture
 def port(aspects: tuple[Aspect, ...]) -> Aspect:
-    """The port aspect, which sets rates, over a slot that has its link."""
+    """Port aspect, which sets the rate limit of a slice, over a slot with an existing link."""
     run(aspects[0].to_apply(slice_on(FREE)))
     return aspects[2]
 
@@ -113,7 +113,7 @@ def test_changed_or_deleted_meter_is_restored_with_its_flows(
 
 
 def test_crash_after_any_step_leaves_no_flow_that_passes_ip_unlimited(port: Aspect, host: Host) -> None:
-    """Steps are run one by one, each followed by a new comparison, as after a crash."""
+    """Each step of the plan runs alone, and the next step is planned from a new comparison, as after a crash."""
     unlimited = flows_of(FREE) - flows_of(LIMITED)
     while steps := port.to_apply(slice_on(LIMITED)):
         steps[0].run()

@@ -1,7 +1,8 @@
-"""A slot with a virtual function as its card: its representor is taken under the slot's name, and returned.
+"""Tests of a slot with an SR-IOV virtual function as its network card. The agent renames the function's representor to
+the link name of the slot, and returns it at the release.
 
-No card in switchdev mode was available: on the real host a veth replaces it, which is a link of the kernel as well, and
-the tree of `tests.node.pci_trees` declares it as the port of a virtual function.
+No card in switchdev mode was available. On the real host, a veth link replaces the representor, and the tree of
+`tests.node.pci_trees` declares it as the port of a virtual function.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,6 @@
-"""The change sources of a real node report each change by another program, and nothing before it."""
+"""Tests of the change sources of a real node: each change by another program is reported, and nothing is reported
+before the change.
+"""
 
 import select
 import socket
@@ -30,7 +32,9 @@ _QUIET: Final = 0.2
 
 @dataclass(frozen=True)
 class ReportedChange:
-    """A change, and the source that reports it; a source that `greets` reports once when it starts to listen."""
+    """Change of a host's network by another program, and the name of the change source that reports it. `greets` is
+    true for a source that reports once when it starts to listen.
+    """
 
     source: str
     change: Callable[[Host], None]

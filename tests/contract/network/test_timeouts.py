@@ -1,4 +1,6 @@
-"""Changes that time out: the host is unreadable, which is not a refusal, and the plan is continued later."""
+"""Tests of host changes that time out: the host counts as unreadable, the timeout is not a refusal, and the plan is
+continued later.
+"""
 
 import ctypes
 import os
@@ -171,7 +173,7 @@ def test_kernel_setting_that_cannot_be_written_is_a_refusal(host: "Real", node: 
 
 @contextmanager
 def no_new_files() -> Iterator[None]:
-    """Reduce the limit of open files, so that the process can open none while the context lasts."""
+    """Reduce the limit of open files to zero while the context lasts, so that this process can open no file."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
     try:
@@ -182,7 +184,9 @@ def no_new_files() -> Iterator[None]:
 
 @contextmanager
 def read_only_switches(node: LabNode) -> Iterator[ThreadPoolExecutor]:
-    """Yield a thread in `node`'s network that may read the settings under /proc/sys and cannot write them."""
+    """Yield a thread in the node's network namespace that can read the kernel settings under /proc/sys and cannot write
+    them.
+    """
 
     def enter() -> None:
         from pyroute2 import netns
@@ -198,7 +202,9 @@ def read_only_switches(node: LabNode) -> Iterator[ThreadPoolExecutor]:
 
 
 class _Line:
-    """A server on `path` that forwards to `target`, each connection's first bytes `seconds` late."""
+    """Proxy of a Unix socket: it listens on `path`, forwards each connection to `target`, and delays the first bytes of
+    each connection by `seconds`.
+    """
 
     def __init__(self, path: Path, target: Path) -> None:
         self.seconds, self.carried, self.open = 0.0, 0, 0

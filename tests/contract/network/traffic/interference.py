@@ -51,7 +51,9 @@ CHANGED: Final[Mapping[Interference, Callable[[State], dict[str, Any]]]] = {
 
 
 class Commands(NamedTuple):
-    """Shell commands on a real host, and those that undo the change where the agent does not repair it."""
+    """Shell commands that make a foreign change on a real host, and commands that undo the change if the agent does not
+    repair it.
+    """
 
     done: str
     undone: str = ":"

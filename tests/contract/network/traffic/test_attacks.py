@@ -1,7 +1,7 @@
-"""No attack of the table arrives or takes effect, neither from a tap nor from inside a guest (P18); allowed traffic
-passes.
+"""Tests that no attack of the attack table arrives or takes effect, neither from a tap nor from inside a guest (P18),
+while allowed traffic passes.
 
-Every attack is followed by an allowed frame on the same path, and arrives itself once its guards are removed.
+Every attack is followed by an allowed frame on the same path. Once its guards are removed, the attack itself arrives.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,9 @@ def image() -> GuestImage:
 
 @pytest.fixture(scope="module", name="host")
 def _host(lab: Lab, image: GuestImage) -> Iterator["Real"]:
-    """A host; the guest image is built before: packages cannot be downloaded from within the node's network."""
+    """Lab node as a real host. The guest image is built before, because packages cannot be downloaded in the node's
+    network namespace.
+    """
     # Imported here and not above: the packages of the host drivers are an extra, and these tests are collected without
     # it.
     from tests.contract.network.lab_host import real_host
@@ -84,7 +86,9 @@ def bobs_wire(host: "Real") -> Iterator[Wire]:
 
 @pytest.fixture
 def scene(host: "Real", lab: Lab, sender: Sender, bobs_wire: Wire) -> Scene:
-    """The scene of one attack. Bob has just exchanged ARP with the gateway, which therefore has its MAC."""
+    """Setting of one attack. Bob's slice has just exchanged ARP with the gateway, so that the gateway's ARP table
+    contains Bob's MAC.
+    """
     node = lab.node("lab-a")
     assert bobs_wire.ask(arp_request(GATEWAY, mac=BOB.mac, own=BOB.ip), is_arp_reply) is not None
     (uplink,) = host.links.addresses("uplink0")

@@ -1,6 +1,7 @@
-"""Real frames on a lab node: allowed frames of a slice arrive and are answered, and no other slice receives them.
+"""Tests with real frames on a lab node: allowed frames of a slice arrive and are answered, and no other slice receives
+them.
 
-Frames that it may not send are in the table of attacks (`test_attacks`).
+`test_attacks` covers the frames that a slice may not send.
 """
 
 import socket
@@ -43,7 +44,8 @@ pytestmark = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def carrying(node_host: Host) -> Iterator[Host]:
-    """A node with Alice's and Bob's slices, made once: these tests only pass frames."""
+    """Node with the slices of Alice and Bob. They are created once for all tests, because these tests only pass frames.
+    """
     run(gateway_of(node_host).to_apply())
     for slot in (ALICE, BOB):
         for aspect in aspects_of(node_host):
@@ -54,7 +56,9 @@ def carrying(node_host: Host) -> Iterator[Host]:
 
 @pytest.fixture
 def host(carrying: Host) -> Iterator[Host]:
-    """The host, repaired after each test that removed something from the node."""
+    """Host with the slices of Alice and Bob. It is repaired after each test, because some tests remove parts of its
+    network.
+    """
     yield carrying
     with host_snapshot():
         run(gateway_of(carrying).to_apply())
@@ -62,7 +66,7 @@ def host(carrying: Host) -> Iterator[Host]:
 
 @pytest.fixture
 def wires(host: Host) -> Iterator[tuple[Wire, Wire]]:
-    """Alice's and Bob's ends of their taps; both have exchanged ARP with the gateway."""
+    """Guest ends of the taps of Alice's and Bob's slices. Both have exchanged ARP with the gateway."""
     with ExitStack() as stack:
         alice, bob = (stack.enter_context(Wire(slot.tap)) for slot in (ALICE, BOB))
         for wire, slot in ((alice, ALICE), (bob, BOB)):
@@ -141,7 +145,7 @@ def test_no_private_source_leaves_the_uplink_without_masquerade(wires: tuple[Wir
 
 
 def test_host_reaches_a_slice_and_receives_its_answer(wires: tuple[Wire, Wire]) -> None:
-    """The host sends as the readiness probe does."""
+    """The host sends from an ordinary socket, as the agent's readiness probe does."""
     alice, _ = wires
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.settimeout(5.0)
@@ -159,7 +163,9 @@ def test_host_reaches_a_slice_and_receives_its_answer(wires: tuple[Wire, Wire]) 
 def test_slice_cannot_send_a_dhcp_decline_for_the_address_of_its_neighbour(
     wires: tuple[Wire, Wire], host: Host
 ) -> None:
-    """The client's own lease and reservation are of another address, so the server has nothing to remove."""
+    """The DHCP server does not remove the neighbour's lease, because the lease and the reservation of the declining
+    client are for another address.
+    """
     alice, bob = wires
     assert lease(bob, BOB.mac) == BOB.ip
     alice.send(dhcp("decline", mac=ALICE.mac, requested_addr=BOB.ip, server_id=GATEWAY))

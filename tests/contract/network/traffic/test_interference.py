@@ -1,4 +1,6 @@
-"""Foreign changes of a host's routing and uplink are found and named; the agent's own routes are repaired."""
+"""Tests of foreign changes of a host's routing and uplink: they are found and named, and the agent's own routes are
+repaired.
+"""
 
 from typing import Final
 

@@ -1,4 +1,6 @@
-"""The device of the agent's probes opens no path for anything else: real packets, on a real node."""
+"""Tests with real packets on a real node: the network device of the agent's reachability probes opens no path for other
+packets.
+"""
 
 import os
 import socket
@@ -37,7 +39,9 @@ def public(host: Host) -> Ipv4Address:
 
 @pytest.fixture
 def guest(host: Host, public: Ipv4Address) -> Iterator[Wire]:
-    """The slice's end of its tap. One of its ingress rules is open to all sources, and one to another network only."""
+    """Guest end of the slice's tap. One ingress rule of the slice is open to all sources, the other to one network
+    only.
+    """
     ingresses = (
         port_mapping(1, public, OPEN, PORT).model_copy(update={"protocol": "udp"}),
         port_mapping(2, public, CLOSED, PORT, "192.0.2.0/25").model_copy(update={"protocol": "udp"}),
@@ -51,7 +55,7 @@ def guest(host: Host, public: Ipv4Address) -> Iterator[Wire]:
 
 @pytest.fixture
 def device(host: Host) -> Iterator[int]:
-    """The probes' device, open as a file from which packets sent to it can be read."""
+    """File descriptor of the network device of the agent's probes. Packets sent to this device can be read from it."""
     from node_agent.drivers.probes.probe_wires import UplinkWire
 
     with ExitStack() as ends:

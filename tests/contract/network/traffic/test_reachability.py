@@ -1,4 +1,6 @@
-"""Every kind of host reports whether a slice can be reached: from the gateway, and by each of its ingresses."""
+"""Tests of reachability reports on every kind of host: whether a slice can be reached from the gateway, and by each of
+its ingress rules.
+"""
 
 from typing import Final
 
