@@ -1,4 +1,6 @@
-"""A follower with a backlog reads ahead and processes each event once, in ledger order (P9)."""
+"""Tests of a follower of the ledger with a backlog: it reads batches ahead and processes each event once, in ledger
+order (P9).
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -33,7 +35,9 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Processed:
-    """Records of the events that were processed and committed. Each event in `failing_once` fails its batch once."""
+    """Follower that records the events that it processed and committed. The first batch with each event in
+    `failing_once` fails once.
+    """
 
     def __init__(self, *failing_once: int) -> None:
         self.positions: list[Position] = []

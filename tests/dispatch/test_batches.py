@@ -1,4 +1,6 @@
-"""A batch of the ledger becomes rows in one transaction; a stream that cannot be evaluated is parked alone."""
+"""Tests of the dispatcher: a batch of events becomes task rows in one transaction, and only a stream that cannot be
+evaluated is parked.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -106,7 +108,7 @@ async def test_later_order_of_a_slot_supersedes_its_earlier_order(made: Plane, g
 async def test_superseded_order_that_is_derived_again_from_the_ledger_is_not_sent(
     made: Plane, given: Given
 ) -> None:
-    """The rows of the placement are lost, and only its range of the ledger is read again."""
+    """The task rows of a placement are lost, and only the events of the placement are evaluated again."""
     allocation = await _place(made, 0)
     await _record(made, allocation, AllocationReleasing(allocation, Reason("requested", "requested")))
     await _apply(made, after=3)

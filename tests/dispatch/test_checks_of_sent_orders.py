@@ -1,4 +1,6 @@
-"""A sent order is checked and not sent again, unless Redis lost it or its signed copy is old (TSK-6, P7)."""
+"""Tests of the task sender's check of sent orders: it sends an order again only if Redis lost the order or the signed
+copy in the queue is old (TSK-6, P7).
+"""
 
 from datetime import timedelta
 from uuid import UUID
@@ -23,7 +25,7 @@ async def _check_again(task_sender: TaskSender, given: Given) -> None:
 
 
 def _fetch(admin: redis.Redis, order: UUID, *, seconds_since_heartbeat: float = 0.0) -> None:
-    """Fetch the order as a worker with a last heartbeat at a time in the past."""
+    """Move an order from the node's queue to a worker that had its last heartbeat at a time in the past."""
     seconds, micros = admin.time()
     admin.lpop("ctl:n1:slices")
     admin.hset(HELD, str(order), "worker")

@@ -1,4 +1,6 @@
-"""The connection pool provides usable connections, even if a connection was broken after its last use."""
+"""Tests of the database connection pool: it provides usable connections, even if a connection was broken after its last
+use.
+"""
 
 from collections.abc import AsyncIterator
 
@@ -44,7 +46,7 @@ async def test_connection_terminated_by_the_server_is_replaced_by_the_pool(
 
 
 async def test_connection_left_in_pipeline_mode_is_replaced_by_the_pool(engine: AsyncEngine) -> None:
-    """A task that is cancelled directly after its pipeline began leaves a connection in this mode."""
+    """An asyncio task that is cancelled directly after its pipeline began leaves a connection in this mode."""
     async with engine.begin() as conn:
         first = await backend_pid(conn)
         pipeline = (await ledger_connection(conn)).pipeline()

@@ -1,4 +1,4 @@
-"""A node has a limited number of tasks in its queue, and its further tasks do not delay other nodes (TSK-5)."""
+"""Tests of the limit of tasks in one node's queue: tasks beyond the limit wait and do not delay other nodes (TSK-5)."""
 
 import json
 from datetime import timedelta

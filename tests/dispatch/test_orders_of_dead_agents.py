@@ -1,4 +1,6 @@
-"""An order held by a dead agent is withdrawn from its node's queue if the next agent has already executed it."""
+"""Tests of orders that a dead agent holds: such an order is withdrawn from its node's queue if the next agent has
+already executed it.
+"""
 
 from uuid import UUID
 from zlib import crc32
@@ -15,7 +17,7 @@ DIFFERENT_TURN = crc32(b"n1") + 1
 
 @pytest.fixture
 async def held(task_sender: TaskSender, given: Given, admin: redis.Redis) -> UUID:
-    """The id of a done order that a dead worker of n1 still holds."""
+    """Order id of a finished order that a dead worker of the node n1 still holds."""
     [order] = await given.tasks(a_task("n1"))
     given.heartbeat("n1")
     given.rows(
@@ -31,7 +33,7 @@ async def held(task_sender: TaskSender, given: Given, admin: redis.Redis) -> UUI
 
 
 def start_agent_session(given: Given, task_sender: TaskSender, *, seconds_ago: float) -> None:
-    """Record that the node's newest agent began its session at a time in the past."""
+    """Record that the newest agent of the node began its session the given number of seconds ago."""
     given.rows(
         """insert into work.node_session
           (node_id, number, key_thumbprint, credential_sha256, queue_password_sha256, expires_at)

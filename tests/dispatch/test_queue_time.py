@@ -1,4 +1,6 @@
-"""A node that keeps Redis busy is revoked, whatever it sends; a node that executes orders is not (P20)."""
+"""Tests of the limit of Redis processor time per node (P20): a node that keeps Redis busy by any command is revoked,
+and a node that executes orders is not.
+"""
 
 import asyncio
 import subprocess
@@ -31,7 +33,7 @@ SECONDS = 60
 
 @contextmanager
 def pipelined(server: RedisServer, command: bytes, connections: int = 4) -> Iterator[None]:
-    """Send the command continuously as node n1 on several connections."""
+    """Send the Redis command continuously as the node n1 over several connections, until the context ends."""
     program = [sys.executable, "-m", "tests.queue.pipelining_node"]
     where = [server.address, str(server.port), "node-n1", str(connections)]
     process = subprocess.Popen([*program, *where], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -96,7 +98,9 @@ async def test_node_that_fetches_orders_as_fast_as_possible_is_not_revoked(
 
 
 def samples(admin: redis.Redis) -> int:
-    """Return the number of CONFIG commands that Redis has received; each sample begins and ends with such commands."""
+    """Return the number of CONFIG commands that Redis has received. Each sample of the queue times begins and ends with
+    such commands.
+    """
     stats_by_command = admin.info("commandstats")
     return sum(
         int(stats["calls"]) for name, stats in stats_by_command.items() if name.startswith("cmdstat_config")

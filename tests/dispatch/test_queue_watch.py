@@ -1,4 +1,6 @@
-"""A node that uses more of Redis than its work can need is revoked, without loss for other nodes (P20)."""
+"""Tests of the limit of Redis resources per node (P20): a node that uses more than its work can need is revoked,
+without loss for other nodes.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -56,7 +58,7 @@ def enrol(made: Plane) -> Enrol:
 
 @pytest.fixture
 def connect(redis_server: RedisServer) -> Iterator[Connect]:
-    """Return a function that opens one connection as a node."""
+    """Return a function that opens one Redis connection with the credentials of a node."""
     made = list[redis.Redis]()
 
     def connect(name: str) -> redis.Redis:
@@ -78,20 +80,20 @@ def connect(redis_server: RedisServer) -> Iterator[Connect]:
 
 @pytest.fixture
 async def two_nodes(enrol: Enrol, connect: Connect) -> redis.Redis:
-    """Enrol n1 and n2, and return a connection of n1."""
+    """Enrol the nodes n1 and n2, and return a Redis connection with the credentials of n1."""
     await enrol("n1")
     await enrol("n2")
     return connect("n1")
 
 
 def fill(node: redis.Redis, size: int) -> None:
-    """Write at least this number of bytes to one of n1's keys."""
+    """Write at least `size` bytes to one of the Redis keys of the node n1."""
     for number in range(size // 500_000 + 1):
         node.hset(KEYS.messages, f"junk-{number}", "x" * 500_000)
 
 
 def keys_measured(admin: redis.Redis) -> int:
-    """Return the number of keys measured with MEMORY USAGE so far."""
+    """Return the number of MEMORY USAGE commands that Redis has run; the queue watch measures each key with one."""
     stats_by_command = admin.info("commandstats")
     return sum(
         int(stats["calls"]) for name, stats in stats_by_command.items() if name.startswith("cmdstat_memory")
@@ -152,7 +154,7 @@ async def test_queue_with_the_maximum_of_regular_content_is_not_a_flood(
 async def test_flood_of_small_entries_is_detected_within_one_round(
     watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given
 ) -> None:
-    """The entries are so small that the growth of Redis does not trigger a check of all queues."""
+    """Each entry in the queue is so small that the growth of Redis does not trigger a check of all queues."""
     await enrol("n1")
     await watch.look()
     connect("n1").zadd(KEYS.workers, {f"worker-{number}": number for number in range(FLOOD.entries + 1)})

@@ -1,4 +1,6 @@
-"""Timers fire for streams that this release supports; timers of streams of a different release are kept."""
+"""Tests that timers fire for streams that this release supports, and that timers of streams of a different release are
+kept.
+"""
 
 import asyncio
 

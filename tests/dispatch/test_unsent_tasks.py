@@ -1,4 +1,6 @@
-"""A task row has state `sent` early: until the task is sent, `work.unsent` lists it and the API shows it as due."""
+"""Tests of tasks with the state `sent` that are not yet in a queue: the table `work.unsent` lists such a task, and the
+API shows it as due.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -66,7 +68,7 @@ async def test_task_finished_before_first_send_is_never_sent(
 
 
 class _EndedMeanwhile(Relay):
-    """Relay that rejects every task; each task ends before the rejection."""
+    """Relay that rejects every task. It records the end of each task before it returns the rejection."""
 
     given: Given
 

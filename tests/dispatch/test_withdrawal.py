@@ -1,4 +1,6 @@
-"""A cancelled attempt is withdrawn from its node's queue, even if the task sender sends it concurrently."""
+"""Tests of withdrawals: a cancelled attempt of a task is withdrawn from its node's queue, even if the task sender sends
+it concurrently.
+"""
 
 from dataclasses import dataclass, replace
 from uuid import UUID
@@ -21,7 +23,7 @@ from tests.dispatch.given import Given
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Late(Handle):
-    """Handler that executes a command after the task sender has run once."""
+    """Command handler that lets the task sender run once before it executes a command."""
 
     task_sender: TaskSender
     given: Given

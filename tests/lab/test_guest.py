@@ -33,7 +33,7 @@ def key(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def leases(lab: Lab, guest_image: GuestImage, folder: Path, key: Path) -> Iterator[Path]:
-    """The lease file of a network with the running guest `web-1`, which answers on port 22."""
+    """DHCP lease file of a network with the running guest `web-1`, which answers on port 22."""
     node = lab.node("lab-a")
     other = key_pair(folder, "second")
     keys = [path.with_suffix(".pub").read_text().strip() for path in (key, other)]

@@ -1,4 +1,6 @@
-"""Lab nodes behave like small hosts: daemons at their usual paths, working links, and no leftovers after their end."""
+"""Tests that lab nodes behave like small hosts: their daemons use the usual paths, their links work, and nothing
+remains after their end.
+"""
 
 import json
 import os
@@ -196,7 +198,7 @@ with Lab(sys.argv[1], Path(sys.argv[2]), ["lab-h"], Path(sys.argv[3])) as lab:
 
 
 def lab_owner(run_id: str, state: Path) -> "subprocess.Popen[str]":
-    """Start a process that owns a lab, like `./dev up`; `pids_of` waits until the lab is ready."""
+    """Start a process that owns a lab, as `./dev up` does. `pids_of` waits until this lab is ready."""
     command = [sys.executable, "-c", OWNER_SCRIPT, run_id, str(state), str(kept_folder() / "libvirt")]
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""The initramfs archive, kernel modules and seed image of the lab's guest."""
+"""Tests of the boot files of the lab's guest: the initramfs archive, the kernel modules and the seed image."""
 
 import subprocess
 from pathlib import Path

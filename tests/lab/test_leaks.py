@@ -1,4 +1,5 @@
-"""The leak checker reports every kind of object that a slice can leave behind, and reports nothing on a clean host.
+"""Tests that the leak checker reports every kind of object that a slice can leave behind, and reports nothing on a
+clean host.
 
 Each test creates a leak with ordinary host commands on a real lab node, as an incomplete release would leave it.
 """
@@ -36,7 +37,8 @@ table ip leaks {
 
 @dataclass(frozen=True)
 class Site:
-    """A node with the network that slices need and without a slice; `image` is the guest image for domains."""
+    """Lab node with the network that slices need, and without a slice. `image` is the guest image for libvirt domains.
+    """
 
     node: LabNode
     folder: Path
@@ -90,7 +92,7 @@ def since(before: Snapshot, site: Site) -> list[Difference]:
 
 
 def shell(plant: str, undo: str) -> tuple[Plant, Plant]:
-    """Return functions that create and remove a leak with shell commands."""
+    """Return a function that creates a leak with shell commands, and a function that removes it."""
     return (
         lambda site: _run_all(site.node, plant),
         lambda site: _run_all(site.node, undo),

@@ -1,4 +1,6 @@
-"""docs/events.md is generated from the event types, and a type without the required descriptions is reported."""
+"""Tests that docs/events.md is generated from the event types, and that a type without the required descriptions is
+reported.
+"""
 
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from events.upcasts import UPCASTS
 
 
 class Undescribed(Fact, frozen=True):
-    """A fact without field descriptions."""
+    """Event type without field descriptions."""
 
     node_id: str
     ratio: float

@@ -1,4 +1,4 @@
-"""The encoding and the hash of a Merkle leaf are frozen: these bytes never change."""
+"""Tests that the encoding and the hash of a Merkle leaf of the ledger never change."""
 
 from datetime import UTC, datetime
 from uuid import UUID

@@ -1,4 +1,6 @@
-"""Past rows that the database selects from long streams equal the fold of those streams."""
+"""Tests of past rows of read models: the rows that the database selects from long streams equal the result of applying
+all events of those streams.
+"""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -39,7 +41,7 @@ def written(
     facts_by_stream: Sequence[list[tuple[int, Fact]]],
     turns: Sequence[int],
 ) -> Iterator[Position]:
-    """Write a ledger in which the streams alternate, with some gaps; yield its last position."""
+    """Write events of several streams to the ledger, alternately and with some gaps. Yield the last position."""
     pending = [list(history) for history in facts_by_stream]
     position, rows = 0, []
     for turn in (*turns, *range(sum(map(len, facts_by_stream)))):
@@ -74,7 +76,7 @@ async def check(database: Database, model: Patched, streams: list[StreamId], end
 
 
 async def check_steps(conn: psycopg.AsyncConnection, model: Patched, stream: StreamId, end: Position) -> None:
-    """Check that applying one fact at a time from any position produces the same rows."""
+    """Check that applying one fact at a time from any position produces the rows that the database selects."""
     whole = (await streams_up_to(conn, [stream], end))[stream]
     for start in map(Position, range(0, end, 3)):
         row: Row | None = (await rows_at(conn, model, [stream], start)).get(stream)

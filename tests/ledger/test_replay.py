@@ -1,4 +1,6 @@
-"""A replay of a ledger range returns the same events as reading it, for any content, from one snapshot."""
+"""Tests that a replay of a range of the ledger returns the same events as reading the range, for any content, from one
+snapshot.
+"""
 
 import os
 from contextlib import aclosing
@@ -58,7 +60,7 @@ async def read(
 async def stored(
     conn: psycopg.AsyncConnection, database: Database, type_: str, schema_version: int, data: str
 ) -> Position:
-    """Store an event as another release would have written it, on its own stream; return its position."""
+    """Store an event as a different release would have written it, on a stream of its own. Return its position."""
     (recorded,) = await committed(conn, on(f"other-{new_uuid()}", 0))
     async with await psycopg.AsyncConnection.connect(database.admin_dsn) as admin:
         await admin.execute(

@@ -1,4 +1,4 @@
-"""The application's role cannot damage the ledger, and no other role can block it (P14).
+"""Promise P14: the application's role cannot damage the ledger, and no other role can block it.
 
 The tests read the list of protected objects from the database, so that they cover every table, sequence and function
 that a migration adds. Three roles try: the application's own, an unprivileged role that may connect, and a role that
@@ -126,7 +126,8 @@ class Role(NamedTuple):
     conn: psycopg.Connection
 
     def succeeds(self, statement: str) -> bool:
-        """Whether the role may run the statement. Raises any error other than insufficient privilege."""
+        """Return whether the database role may run the statement. Raises any error other than insufficient privilege.
+        """
         try:
             with self.conn.transaction(force_rollback=True):
                 self.conn.execute(statement.encode())
@@ -140,7 +141,7 @@ class Role(NamedTuple):
 
 @pytest.fixture(scope="module")
 def database(postgres_server: PostgresServer) -> Iterator[Database]:
-    """One database for the whole module: a rejected statement changes nothing."""
+    """Database that all tests of database roles share, because a rejected statement changes nothing."""
     with cloned(postgres_server) as database, psycopg.connect(database.admin_dsn, autocommit=True) as admin:
         for name, rights in OTHERS.items():
             admin.execute(sql.SQL("create role {} login password {}").format(sql.Identifier(name), PASSWORD))
@@ -191,7 +192,7 @@ SCHEMAS: Final = "select oid from pg_namespace where nspname !~ '^pg_' and nspna
 
 
 def tables(admin: psycopg.Connection, schema: LiteralString = "ledger") -> list[tuple[str, str]]:
-    """Return each table of a schema with its first column."""
+    """Return each table of a database schema with the name of its first column."""
     found = admin.execute(
         "select c.oid::regclass::text, a.attname from pg_class c join pg_attribute a on a.attrelid = c.oid"
         " where c.relnamespace = %s::regnamespace and c.relkind in ('r', 'p') and a.attnum = 1 order by 1",
@@ -280,7 +281,7 @@ def test_every_role_is_denied_statements_that_circumvent_the_ledger_functions(
 def test_every_role_is_denied_taking_or_releasing_advisory_locks(
     admin: psycopg.Connection, role: Role
 ) -> None:
-    """The fence is an advisory lock: a role that could hold it would block every reader."""
+    """The ledger's fence is an advisory lock: a role that could take this lock could block every reader."""
     functions = admin.execute(
         "select proname, pronargs from pg_proc"
         " where pronamespace = 'pg_catalog'::regnamespace and proname ~ 'advisory'"
@@ -384,7 +385,9 @@ def test_public_has_no_privileges(admin: psycopg.Connection) -> None:
 def test_security_definer_functions_of_the_ledger_have_a_fixed_search_path(
     admin: psycopg.Connection,
 ) -> None:
-    """The path is a setting of the function, or its body sets it, which costs less in a function called often."""
+    """The search path is a setting of the function, or the function's body sets it, which costs less in a function that
+    is called often.
+    """
     paths = admin.execute(
         "select proname, 'search_path=pg_catalog, pg_temp' = any(proconfig)"
         " or prosrc ~ 'set_config\\(''search_path'', ''pg_catalog, pg_temp'', true\\)'"

@@ -27,7 +27,7 @@ async def tail(database: Database) -> AsyncIterator[Tail]:
 
 
 def content(batch: Batch) -> tuple[tuple[Recorded[Fact], ...], int]:
-    """Return the batch without its time."""
+    """Return the events and the final position of a batch, without its time."""
     return batch.events, batch.final
 
 
@@ -141,7 +141,9 @@ async def test_position_with_an_event_is_not_recorded_as_dead(conn: psycopg.Asyn
 
 
 async def test_position_reported_as_drawn_is_never_drawn_later(database: Database) -> None:
-    """Concurrent sessions draw positions; a session that also draws must see a reported position below its own."""
+    """Concurrent sessions draw ledger positions. Each position that is reported as drawn must be lower than the
+    position that the comparing session draws afterwards.
+    """
     drawing = "select count(nextval('ledger.position_seq')) from generate_series(1, 50000)"
     comparing = (
         "select count(*) filter (where reported >= drawn) from (select ledger.drawn() as reported,"
@@ -170,7 +172,9 @@ async def test_position_reported_as_drawn_is_never_drawn_later(database: Databas
 async def test_position_gap_that_an_event_fills_before_it_is_recorded_as_dead_is_read(
     tail: Tail, database: Database, conn: psycopg.AsyncConnection
 ) -> None:
-    """A superuser bypasses the fence and writes the event after the tail's read and before it records the gap."""
+    """A superuser bypasses the fence, and writes the missing event after the reader has found the gap and before it
+    records the gap as dead.
+    """
     (first,) = await committed(conn, on("slot-a", 0))
     async with (
         await psycopg.AsyncConnection.connect(database.admin_dsn) as bypassing,

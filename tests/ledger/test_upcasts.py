@@ -1,7 +1,8 @@
-"""An event type with two changes of shape is decoded by its upcasters from every version.
+"""Tests that an event type with two changes of its shape is decoded by its upcasters from every version.
 
-These tests use their own catalog, which needs more upcasting than the product's. Version 1 stores the berth in one
-field and calls the ship a vessel, version 2 renames the vessel, and version 3 stores the berth as quay and number.
+These tests use their own catalog, which needs more upcasting than the product's. In version 1, an event stores the
+berth in one field and calls the ship a vessel. Version 2 renames the vessel, and version 3 stores the berth as quay and
+number.
 """
 
 import json
@@ -36,18 +37,18 @@ class ShipSailed(Fact, frozen=True):
 
 
 def rename_vessel(shape: JsonObject) -> JsonObject:
-    """Version 1 called the ship a vessel."""
+    """Convert an event of version 1, which called the ship a vessel, to version 2."""
     return {"ship": shape.pop("vessel"), **shape}
 
 
 def split_place(shape: JsonObject) -> JsonObject:
-    """Until version 2, quay and number were one text."""
+    """Convert an event of version 2, in which quay and number were one text, to version 3."""
     quay, _, number = shape.pop("place").partition("/")
     return {"quay": quay, "number": int(number), "pilot": None, **shape}
 
 
 def join_place(shape: JsonObject) -> JsonObject:
-    """Convert the shape for a release that reads version 3 and still writes version 2."""
+    """Convert an event of version 3 for a release that reads version 3 and still writes version 2."""
     return {"place": f"{shape['quay']}/{shape['number']}", "ship": shape["ship"]}
 
 

@@ -1,4 +1,4 @@
-"""Requirements of tests on the machine, and the reaction to a missing requirement.
+"""Pytest plugin for requirements of tests on the machine, and the reaction to a missing requirement.
 
 A test marked `node` needs root and Debian's node packages; a fixture that misses its server calls `missing_server`.
 Both skip the test with the reason. With CI=true a missing server fails the test, because a skip would look like a

@@ -1,4 +1,6 @@
-"""The selection of `./dev test --affected`: distances, ranks, the budget and the revision to compare with."""
+"""Tests of the selection by `./dev test --affected`: import distances, ranks, the time budget and the revision to
+compare with.
+"""
 
 import subprocess
 import sys
@@ -73,14 +75,14 @@ class Fixtures:
 
 
 class Item:
-    """The parts of a test that the budget reads."""
+    """Substitute for a pytest item, with the attributes that the time budget reads."""
 
     def __init__(self, nodeid: str, *fixtures: Definition) -> None:
         self.nodeid = nodeid
         self._fixtureinfo = Fixtures({each.argname: [each] for each in fixtures})
 
     def get_closest_marker(self, _name: str) -> None:
-        """Return None: the test has no markers."""
+        """Return None, because the substitute test has no markers."""
 
 
 def chosen(budget: float, items: list[Item], durations: Durations) -> list[str]:
@@ -111,7 +113,7 @@ def test_cheapest_test_is_taken_if_every_test_exceeds_the_budget() -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with one commit on main and the file `kept`."""
+    """Git repository with one commit on main and the file `kept`."""
     (tmp_path / "kept").write_text("1")
     for command in (
         ("init", "--quiet", "--initial-branch=main"),

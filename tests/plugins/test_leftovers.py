@@ -1,4 +1,6 @@
-"""A test that leaves something behind fails, and the message names it. Shared fixtures keep what they made."""
+"""Tests that a test which leaves something behind fails, and the message names the leftovers. Resources of shared
+fixtures are not reported.
+"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Random order keeps the tests of a file together, and a seed repeats it."""
+"""Tests that the random order keeps the tests of a file together, and that the same seed repeats the order."""
 
 import re
 from itertools import groupby

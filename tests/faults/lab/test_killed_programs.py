@@ -1,6 +1,8 @@
-"""P2 and P3 on real lab nodes: any program killed, or stopped for longer than its leases, while orders are in flight.
+"""Promises P2 and P3 on real lab nodes: any program is killed, or stopped for longer than its leases, while orders are
+in flight.
 
-A case is a program, a phase, and what is done to the program; the checks after it are in `phases`.
+A case consists of a program, a phase of an allocation, and the signal that the program receives. The checks after it
+are in `phases`.
 """
 
 import signal
@@ -36,7 +38,9 @@ expires.
 
 @contextmanager
 def around(lab: Lab, case: Case) -> Iterator[None]:
-    """Stop libvirtd where QEMU must be found alive: a removal ends its machine in milliseconds."""
+    """Stop libvirtd during a release in which QEMU is to be killed. Without the stop, the release would end QEMU within
+    milliseconds, before the test can kill it.
+    """
     held_up = case == Case("qemu", "releasing")
     if held_up:
         lab.signal("libvirtd", signal.SIGSTOP)
@@ -48,7 +52,7 @@ def around(lab: Lab, case: Case) -> Iterator[None]:
 
 
 def go_on(lab: Lab, program: str) -> None:
-    """Continue a stopped program once it was stopped past its leases."""
+    """Leave a program stopped for longer than its leases, then continue it."""
     try:
         last(STOPPED_SECONDS.get(program, OTHERS_STOPPED_SECONDS))
     finally:

@@ -1,4 +1,6 @@
-"""Cases on real nodes beside the matrices: reports of a node with a dead API, and orders that its slot must refuse."""
+"""Fault cases on real nodes outside the fault matrices: reports of a node while the API is dead, and orders that a slot
+must refuse.
+"""
 
 import asyncio
 import signal
@@ -65,12 +67,12 @@ def test_orders_with_an_older_token_or_changed_content_are_refused(lab: Lab) -> 
 
 
 def has_spooled_readiness(spool: Path, allocation: str) -> bool:
-    """Whether the node's spool contains the readiness of this allocation."""
+    """Return whether the node's spool contains the readiness report of this allocation."""
     return any(allocation in line and "slice.ready" in line for line in spool.read_text().splitlines())
 
 
 def last_order(lab: Lab) -> str:
-    """Return the newest order of the first slot, as its node receives it."""
+    """Return the newest order of the node's first slot, as the node receives it."""
     newest = "select \"order\" from work.task where slot_id = 'lab-a/0' order by position desc limit 1"
     with psycopg.connect(lab.stack.admin_dsn) as conn:
         row = conn.execute(newest).fetchone()
@@ -79,19 +81,19 @@ def last_order(lab: Lab) -> str:
 
 
 def answer_to(lab: Lab, order: Order) -> str:
-    """Return the code with which the node refuses the order."""
+    """Send an order that the node must refuse, and return the reason code of the refusal."""
     asyncio.run(send(lab, order))
     until(lambda: str(order.order_id) in refusals(lab), "the order is refused")
     return refusals(lab)[str(order.order_id)]
 
 
 def refusals(lab: Lab) -> dict[str, str]:
-    """Return the codes of refusal by order, from the ledger."""
+    """Return the reason codes of all refused orders in the ledger, by order id."""
     return {fact["order_id"]: fact["reason"]["code"] for fact in lab.facts("order.refused")}
 
 
 async def send(lab: Lab, order: Order) -> None:
-    """Put an order into its node's queue, signed, as the relay does."""
+    """Sign an order and put it into its node's queue, as the control plane does."""
     client = Redis.from_url(lab.stack.redis_url)
     signer = Signer.of_pem(lab.layout.signing_key.read_bytes())
     signed = seal(signer, order.model_dump_json(), datetime.now(UTC) + timedelta(minutes=5))

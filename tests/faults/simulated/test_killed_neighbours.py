@@ -1,4 +1,6 @@
-"""P1 for the kinds of work to which the matrix brings no program: each has its own path to its failpoints."""
+"""Promise P1 for work that the matrix of failpoints does not reach: enrolment, requeueing and withdrawals. Each has its
+own test.
+"""
 
 import os
 import signal

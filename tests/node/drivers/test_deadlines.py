@@ -1,4 +1,4 @@
-"""Calls under a deadline: the answer, the error, or neither in time."""
+"""Tests of calls under a deadline: the call's result or error within the deadline, and neither after it."""
 
 import threading
 from concurrent.futures import Future, wait

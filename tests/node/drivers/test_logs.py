@@ -1,4 +1,6 @@
-"""Warnings of the agent that repeat: the first is written, and then one a minute with how many were dropped."""
+"""Tests of the agent's limit on repeated warnings: the first one is logged, then one per minute with the number of
+dropped warnings.
+"""
 
 import pytest
 import structlog
@@ -7,7 +9,7 @@ from node_agent.runtime.logs import RepeatsLimited
 
 
 class Log:
-    """The lines that a processor lets pass, at a time that the test sets."""
+    """Log lines that pass the limit on repeated warnings, with a clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0

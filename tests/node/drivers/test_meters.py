@@ -1,4 +1,4 @@
-"""The output of `ovs-ofctl dump-meters` is parsed completely or refused."""
+"""Tests that the output of `ovs-ofctl dump-meters` is parsed completely or refused."""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Programs that are started side by side answer together, and none is left running."""
+"""Tests of programs that the agent starts in parallel: their outputs are returned together, and no program is left
+running.
+"""
 
 import os
 import threading
@@ -26,7 +28,7 @@ def have_ended(query: PendingQuery[str]) -> bool:
 
 
 def children() -> str:
-    """Return the processes that this thread has started and not waited for."""
+    """Return the processes that this thread has started and not yet waited for."""
     return Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text()
 
 

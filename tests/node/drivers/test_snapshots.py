@@ -1,4 +1,6 @@
-"""Within one snapshot each question is asked of the host once; outside of any, every time."""
+"""Tests of host snapshots: within one snapshot each question is asked of the host once, outside of any snapshot every
+time.
+"""
 
 import threading
 from collections.abc import Callable
@@ -46,7 +48,9 @@ def test_change_in_one_driver_invalidates_only_the_reads_of_that_driver() -> Non
 
 
 class PendingRead:
-    """A started read, which `fails` at its answer; `ended` is true when it was cancelled before."""
+    """Read of the host that was started and is not finished. It raises `HostUnreadable` if `fails` is true. `ended` is
+    true if it was cancelled.
+    """
 
     def __init__(self, *, fails: bool = False) -> None:
         self.fails, self.ended = fails, False

@@ -1,4 +1,4 @@
-"""Change sources are read by one thread, and opened again when they end: once a second at most."""
+"""Tests of change sources: one thread reads all of them, and reopens a source that ends, at most once per second."""
 
 import socket
 import threading
@@ -15,7 +15,7 @@ AGAIN = 1.0
 
 
 class Wire:
-    """A source with one end of a socket pair; the test has the other."""
+    """Change source that reads one end of a socket pair. The test holds the other end."""
 
     def __init__(self) -> None:
         self.opened = list[float]()

@@ -1,4 +1,4 @@
-"""What a node reports about the PCI functions of its slots when its prerequisites are checked."""
+"""Tests of the prerequisite check of a node for the PCI functions of its slots."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""Anything in place of a slot's folder is listed and removed, and nothing beyond it."""
+"""Tests that any object in place of a slot's disk folder is listed and removed, and that nothing outside of it is
+removed.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

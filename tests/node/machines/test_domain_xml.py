@@ -1,4 +1,6 @@
-"""A guest written as a domain is read back as the same guest, whatever libvirt adds to it."""
+"""Tests that a guest that is written as libvirt domain XML is read back as the same guest, whatever libvirt adds to the
+XML.
+"""
 
 import re
 import xml.etree.ElementTree as ET

@@ -1,4 +1,4 @@
-"""The images of a node are those that its folder describes at the moment of the request."""
+"""Tests that the guest images of a node are those that its image folder describes at the moment of the request."""
 
 from pathlib import Path
 

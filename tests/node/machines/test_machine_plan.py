@@ -1,4 +1,5 @@
-"""Plans from any observed state of a slot to the desired state, and to an empty slot."""
+"""Tests of plans of the machine aspect, from any observed state of a slot to the desired state, and to an empty slot.
+"""
 
 from dataclasses import replace
 from typing import Final
@@ -143,7 +144,9 @@ def test_removal_of_an_empty_slot_needs_no_change() -> None:
 
 @st.composite
 def hosts(draw: st.DrawFn) -> SimulatedHost:
-    """Hosts with objects of this slice, of another tenant or of another program in and beside slot 0."""
+    """Simulated hosts with objects of this slice, of another slice or of another program, in slot 0 and in the next
+    slot.
+    """
     host = SimulatedHost()
     add_pci_devices(host, [SLOT])
     guests = st.sampled_from([WANTED, PLACED, OTHER, replace(WANTED, vcpus=2), guest_for(slice_on(1)), None])

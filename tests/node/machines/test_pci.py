@@ -1,4 +1,5 @@
-"""The PCI functions of a host are read as they are, from trees that `tests.node.pci_trees` describes."""
+"""Tests that the PCI functions of a host are read correctly from the sysfs trees that `tests.node.pci_trees` describes.
+"""
 
 import os
 from collections import Counter

@@ -1,4 +1,6 @@
-"""Resources of the host that a slot's machine has by the node's settings, and why settings are refused."""
+"""Tests of the host resources (CPUs, devices, queues) that the node's settings assign to a slot's virtual machine, and
+of the reasons why settings are refused.
+"""
 
 from typing import Any
 

@@ -1,6 +1,7 @@
-"""QEMU processes are found by the guest they run for, and ended only if they are still the ones that were found.
+"""Tests that QEMU processes are found by the guest that they run, and are ended only if they are still the processes
+that were found.
 
-The processes are real, of a program that only has QEMU's name: the tests read what /proc shows about it.
+The tests use real processes of a program that only has QEMU's name, and read what /proc shows about them.
 """
 
 import os

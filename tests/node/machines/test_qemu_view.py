@@ -1,4 +1,6 @@
-"""Devices that QEMU reports and its domain does not show; the answers are from a guest of this program, QEMU 7.2."""
+"""Tests of devices that QEMU reports and the libvirt domain does not show. The QEMU responses were recorded from a
+guest of Sliceplane on QEMU 7.2.
+"""
 
 from typing import Any, Final
 

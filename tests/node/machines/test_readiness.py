@@ -1,4 +1,4 @@
-"""The readiness probe against real listeners on loopback."""
+"""Tests of the guest readiness probe against real listeners on loopback."""
 
 import socket
 import threading
@@ -18,7 +18,7 @@ HOME: Final = Ipv4Address("127.0.0.1")
 
 @contextmanager
 def listener(answer: Callable[[socket.socket], object]) -> Iterator[int]:
-    """Serve one caller with `answer`; yield the port."""
+    """Accept one TCP connection and pass it to `answer`. Yield the port."""
     with socket.create_server((HOME, 0)) as server:
         thread = threading.Thread(target=lambda: answer(server.accept()[0]))
         thread.start()
@@ -77,7 +77,7 @@ def silent(caller: socket.socket) -> None:
 
 
 def dribbling(caller: socket.socket) -> None:
-    """Send single bytes while the other side is connected."""
+    """Send single bytes on the connection until the other side closes it."""
     with caller:
         caller.settimeout(0.05)
         while True:

@@ -1,4 +1,6 @@
-"""Connections as the kernel lists them, read from its messages (linux/netfilter/nfnetlink_conntrack.h)."""
+"""Tests of reading the tracked connections that the kernel lists, from its netlink messages
+(linux/netfilter/nfnetlink_conntrack.h).
+"""
 
 import socket
 from typing import Any
@@ -25,7 +27,7 @@ def side(source: str, source_port: int, destination: str, destination_port: int,
 
 
 def message(family: int, **attributes: Any) -> bytes:
-    """Return a message of the kernel, built with pyroute2."""
+    """Return a connection tracking message as the kernel sends it, built with pyroute2."""
     # Imported here and not above: the packages of the host drivers are an extra, and these tests are collected without
     # it.
     from pyroute2.netlink.nfnetlink.nfctsocket import nfct_msg

@@ -1,4 +1,6 @@
-"""Rules of other programs against the slices' traffic: those that can match it, and a host's usual ones."""
+"""Tests of packet filter rules of other programs: rules that can match the slices' traffic, and the usual rules of a
+host, which do not.
+"""
 
 import json
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Answers of the kernel over netlink (netlink(7)), from a socket that sends what a kernel would."""
+"""Tests of reading the kernel's netlink responses (netlink(7)), from a socket that sends the same bytes as a kernel."""
 
 import errno
 import socket
@@ -21,7 +21,7 @@ def ended(kind: int = DONE, flags: int = 0, number: int = 0) -> bytes:
 
 @contextmanager
 def answering(*chunks: bytes, seconds: float = 30.0) -> Iterator[tuple[Netlink, socket.socket]]:
-    """Yield a connection that receives these messages, and its far end."""
+    """Yield a netlink connection that receives these messages, and the other end of its socket."""
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with near, far:
         for chunk in chunks:

@@ -1,4 +1,6 @@
-"""The network's plans change any observed state of a host to the desired state, and change nothing the second time."""
+"""Tests of the network aspects' plans: they change any observed state of a host to the desired state, and a second plan
+changes nothing.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -58,7 +60,9 @@ _METER: Final = re.compile(r"meter:(\d+)")
 
 @st.composite
 def hosts(draw: st.DrawFn) -> Simulated:
-    """A prepared host with a neighbour's slice, and an arbitrary state of the slot."""
+    """Simulated hosts with a prepared network, a slice in the next slot, and an arbitrary network state of the tested
+    slot.
+    """
     host = Simulated(NETWORK)
     run(gateway_of(host).to_apply())
     for aspect in aspects_of(host):
@@ -83,7 +87,9 @@ def plant_network(host: Simulated, link: Tap | OtherLink | None, port: Port | No
 
 
 def plant_permissions(host: Simulated, meters: Mapping[int, Meter], flows: Iterable[Flow]) -> None:
-    """Add the meters, and the flows that name no absent meter: no switch has a flow with an absent meter."""
+    """Add the OpenFlow meters, and the flows except those that use a missing meter, because no switch accepts such a
+    flow.
+    """
     for number, meter in meters.items():
         host.switch.add_meter(SLOT.bridge, number, meter)
     held = [flow for flow in flows if not (named := _METER.findall(flow.actions)) or int(named[0]) in meters]
@@ -141,7 +147,7 @@ def test_plan_that_was_interrupted_at_any_step_is_continued(
 
 @given(hosts())
 def test_list_of_remaining_objects_is_empty_exactly_when_a_removal_has_no_step(host: Simulated) -> None:
-    """`remains` lists something exactly when `to_remove` has a step."""
+    """The method `remains` of a network aspect lists objects exactly when its method `to_remove` returns steps."""
     for aspect in aspects_of(host):
         assert bool(aspect.remains(SLOT)) == bool(aspect.to_remove(SLOT))
 

@@ -1,4 +1,4 @@
-"""When a path to a slice counts as failed, decided from probes and their answers."""
+"""Tests of the decision when a path to a slice counts as failed, from the probes that were sent and their answers."""
 
 import re
 from collections.abc import Callable
@@ -32,7 +32,9 @@ Answers = Callable[[PathProbes, float], bool | None]
 
 
 class SimulatedClock:
-    """A simulated clock that sends due probes 20 times a second to a guest that answers so many seconds late."""
+    """Simulated clock that sends due probes 20 times a second to a guest. The guest answers each probe `late` seconds
+    after it was sent.
+    """
 
     def __init__(self, answers: Answers, late: float = 0.0) -> None:
         self.now, self.answers, self.late = 1000.0, answers, late

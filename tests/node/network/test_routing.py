@@ -1,4 +1,6 @@
-"""Which routes and policy rules of others can take slices' packets, and which do not concern the agent."""
+"""Tests of foreign routes and policy rules: those that can take packets of slices are reported, and the others are
+ignored.
+"""
 
 from typing import Final
 

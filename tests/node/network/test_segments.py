@@ -1,4 +1,6 @@
-"""Probes as they are sent, parsed by another implementation, and its answers parsed by the agent."""
+"""Tests of TCP probe packets: another implementation parses the probes that the agent sends, and the agent parses its
+answers.
+"""
 
 from typing import Final
 

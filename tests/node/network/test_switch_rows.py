@@ -1,4 +1,6 @@
-"""Every configuration column of the installed Open vSwitch's schema is compared, or left out by name."""
+"""Tests that every configuration column of the installed Open vSwitch's database schema is compared by the agent or
+excluded by name.
+"""
 
 import json
 from pathlib import Path
