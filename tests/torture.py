@@ -1,4 +1,5 @@
-"""`./dev torture [--seed N] [--only P11 ...]`: all tests of the promises with their full counts.
+"""Command `./dev torture [--seed N] [--only P11 ...]`: it runs all tests of the promises (docs/promises.md) with their
+full counts.
 
 `./dev test` runs the same tests with a tenth of the count and a new seed for each run. The variables
 SLICEPLANE_TORTURE=full and SLICEPLANE_TORTURE_SEED change this for every way to start pytest. A failing test shows the
@@ -73,12 +74,14 @@ PROMISES: Final = {
 
 
 def count(full: int) -> int:
-    """Return the number of repetitions: the full count of a promise, or a tenth of it."""
+    """Return how often a test repeats its case: the full count of its promise in `./dev torture`, otherwise a tenth of
+    it.
+    """
     return full if matrix.is_full() else full // 10
 
 
 def seed() -> int:
-    """Return the seed of the run, and print it, because pytest shows the output of a failing test."""
+    """Return the seed of the test run, and print it, because pytest shows the output of a failing test."""
     given = matrix.seed()
     print(f"seed {given}: {matrix.SEED}={given} repeats the workload")
     return given
@@ -102,7 +105,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class RequestedPromises:
-    """Plugin that passes the tests of each promise to the tally."""
+    """Pytest plugin that passes the tests of each requested promise to the tally of its cases."""
 
     def __init__(self, promises: Sequence[str]) -> None:
         self._promises = promises

@@ -1,4 +1,4 @@
-"""Wait for a condition without blocking the event loop of the test."""
+"""Asynchronous waiting for a condition, without blocking the event loop of the test."""
 
 import asyncio
 import time

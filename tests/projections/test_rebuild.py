@@ -1,4 +1,6 @@
-"""Read models are rebuilt beside the live tables and swapped in, and equal the previous ones (LED-1, LED-9)."""
+"""Tests that read models are rebuilt beside the live tables, equal the previous tables, and are swapped in (LED-1,
+LED-9).
+"""
 
 from tests.api.node import allocate
 from tests.projections.plane_requests import NAMES, caught_up, change, create_history, rebuild, show, verify

@@ -1,4 +1,6 @@
-"""An event that a read model cannot process stops it visibly; skipping or retrying the event is an audited command."""
+"""Tests of an event that a read model cannot process: the read model stops visibly, and skipping or retrying the event
+is an audited command.
+"""
 
 import json
 from uuid import uuid4
@@ -12,7 +14,7 @@ from tests.waiting import until
 
 
 def append_unknown_event(plane: RunningPlane) -> int:
-    """Append an event of a type that only a newer release supports; return its position."""
+    """Append an event of a type that only a newer release supports. Return the event's position."""
     event = {
         "event_id": str(uuid4()),
         "stream_id": f"slot-node-z/{uuid4().hex[:4]}",

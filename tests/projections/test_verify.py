@@ -1,4 +1,6 @@
-"""A verification replays the ledger from position 0 and names the first different row of each table."""
+"""Tests of a verification of the read models: it replays the ledger from position 0 and names the first different row
+of each table.
+"""
 
 from collections.abc import Iterator
 
@@ -77,7 +79,7 @@ def test_verification_does_not_report_the_position_of_an_open_append_as_missing(
 
 @pytest.fixture(scope="module")
 def used_plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
-    """A control plane with a history, for tests that restore the rows that they change."""
+    """Control plane with a history of events, for tests that restore the read model rows that they change."""
     with running(postgres_server) as made:
         made.rows("select nextval('ledger.position_seq')")  # an append that drew a position and was lost
         create_history(made)

@@ -1,4 +1,4 @@
-"""A node's connections can make Redis use only little memory, and only for a short time (P20)."""
+"""Tests that Redis limits the memory which a node's connections can occupy, and the time for which they can (P20)."""
 
 import socket
 from collections.abc import Iterator
@@ -30,7 +30,9 @@ MIB = 1 << 20
 
 @pytest.fixture
 def raw_connection(lab_a: QueueAddress) -> Iterator[socket.socket]:
-    """A raw connection of the node, which can send an incomplete command or leave replies unread."""
+    """TCP connection with the Redis credentials of a node, on which a test can send an incomplete command or leave
+    replies unread.
+    """
     with socket.create_connection((lab_a.host, lab_a.port), 10) as made:
         made.sendall(words("AUTH", lab_a.username, PASSWORD))
         assert made.recv(16) == b"+OK\r\n"
@@ -38,7 +40,7 @@ def raw_connection(lab_a: QueueAddress) -> Iterator[socket.socket]:
 
 
 def flood(raw_connection: socket.socket, part: bytes, times: int) -> bool:
-    """Send `part` repeatedly; return whether Redis closed the connection before the end."""
+    """Send the bytes `part` up to `times` times. Return whether Redis closed the connection before the end."""
     try:
         for _ in range(times):
             raw_connection.sendall(part)
@@ -83,7 +85,7 @@ def test_large_replies_that_are_read_do_not_close_the_connection(
 async def test_connection_with_an_endless_command_is_closed_or_reported_as_a_flood(
     raw_connection: socket.socket, admin: redis.Redis, control: Redis
 ) -> None:
-    """Redis 7 closes the connection itself; with Redis 6, the control plane detects the node."""
+    """Redis 7 closes such a connection itself. With Redis 6, the control plane detects the connection and its node."""
     raw_connection.sendall(b"*1000000\r\n$5\r\nLPUSH\r\n")
     part = b"$1000000\r\n" + b"x" * 1_000_000 + b"\r\n"
     if not flood(raw_connection, part, 2 * 128):

@@ -1,4 +1,4 @@
-"""Orders reach their handlers immediately, exactly once and within limits."""
+"""Tests of queue delivery: orders reach their handlers immediately, exactly once and within limits."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""A node's Redis user may take the node's own orders and nothing else (PLT-2, P20)."""
+"""Tests that a node's Redis user may take the node's own orders and do nothing else (PLT-2, P20)."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -170,7 +170,9 @@ PAIRS = [(node, victim) for node in NODES for victim in NODES if node != victim]
 
 
 def hostile_to(node: str, victim: str) -> list[Words]:
-    """Return commands of a node that take, forge, delete or hold another node's orders, impersonate it or block it."""
+    """Return Redis commands by which a hostile node could take, forge, delete or hold the orders of another node,
+    impersonate that node or block it.
+    """
     own, keys = QueueKeys.of(f"ctl:{node}"), QueueKeys.of(f"ctl:{victim}")
     scripts: list[Words] = [("EVALSHA", script.sha, 5, *keys.all(), "x", 1, 1, 1) for script in ALL_SCRIPTS]
     return [

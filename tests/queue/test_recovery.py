@@ -1,4 +1,6 @@
-"""Every order arrives and none runs twice concurrently if workers die or Redis is flushed, restarted or corrupted."""
+"""Tests of queue recovery: every order arrives and none runs twice concurrently if workers die or Redis is flushed,
+restarted or corrupted.
+"""
 
 import subprocess
 import sys
@@ -445,4 +447,4 @@ async def _send(relay: Relay, due: list[Outgoing]) -> None:
 
 
 async def _nothing_due() -> None:
-    """Send no orders: none is due."""
+    """Do nothing instead of sending due orders, because no order is due."""

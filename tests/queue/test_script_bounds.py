@@ -1,4 +1,5 @@
-"""A node's script reads a bounded amount of data, regardless of what the node wrote to its keys (P20)."""
+"""Tests that a node's Redis scripts read a bounded amount of data, regardless of what the node wrote to its keys (P20).
+"""
 
 from typing import Any
 
@@ -40,7 +41,7 @@ def run(agent: redis.Redis, script: Script, *arguments: str | int) -> Any:
 
 
 def calls(admin: redis.Redis) -> int:
-    """Return the number of commands that scripts and clients ran since the statistics were reset."""
+    """Return the number of Redis commands that scripts and clients ran since the statistics were reset."""
     statistics = admin.info("commandstats")
     return sum(int(stats["calls"]) for name, stats in statistics.items() if name.startswith("cmdstat_"))
 
@@ -116,7 +117,7 @@ async def test_order_of_a_lost_fetch_reply_is_returned_again_and_counted_as_one_
 async def test_order_settled_after_redis_lost_its_holder_is_not_fetched_again(
     agent: redis.Redis, admin: redis.Redis, relay: Relay
 ) -> None:
-    """Redis lost the record that a worker holds the order while the order ran, and the order was enqueued again."""
+    """While the order ran, Redis lost the record that a worker holds it, and the order was enqueued again."""
     [order] = order_ids(1)
     await relay.enqueue(LAB_A, order, message(order))
     assert run(agent, SETTLE, "worker", str(order)) == 1

@@ -1,4 +1,5 @@
-"""A text is verified only if a trusted key signed exactly this text as exactly this type (P20)."""
+"""Tests of signed tasks: a text is accepted only if a trusted key signed exactly this text as exactly this type (P20).
+"""
 
 import base64
 import json
@@ -35,7 +36,7 @@ def segment(content: bytes) -> str:
 
 
 def signed(header: dict[str, Any], payload: bytes = PAYLOAD, signer: Signer = SIGNER) -> str:
-    """Return a text with a valid signature over an arbitrary header."""
+    """Return a signed text with an arbitrary header and a valid signature."""
     head = f"{segment(json.dumps(header).encode())}.{segment(payload)}"
     key = load_pem_private_key(signer.key.as_pem(private=True), None)
     assert isinstance(key, Ed25519PrivateKey)

@@ -1,4 +1,4 @@
-"""The thread pool starts threads while there is work and ends idle threads."""
+"""Tests of the agent's thread pool: it starts threads while there is work, and ends idle threads."""
 
 import threading
 from functools import partial

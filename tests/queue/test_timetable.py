@@ -1,4 +1,6 @@
-"""Jobs of many agents run at their times or when woken, on few threads; a blocking job delays no other."""
+"""Tests of the timetable that runs jobs of many agents on few threads, at their times or when they are woken. A
+blocking job delays no other job.
+"""
 
 import threading
 import time
@@ -34,7 +36,7 @@ def runs() -> Runs:
 
 
 def recording(runs: Runs, again: float | Rest | None) -> Job:
-    """Return a job that records when it ran."""
+    """Return a job that records the times of its runs in `runs` and returns `again`, its next time."""
 
     def job() -> float | Rest | None:
         runs.put(time.monotonic())
@@ -252,7 +254,7 @@ def test_closed_timetable_runs_no_job_and_has_no_threads(runs: Runs) -> None:
 
 
 def all_due_ran(one_thread_timetable: Timetable) -> None:
-    """Return when every job that was already due has run."""
+    """Wait until the timetable has run every job that was already due."""
     ran = threading.Event()
     one_thread_timetable.enter(ran.set, name="last", after=0)
     assert ran.wait(10)

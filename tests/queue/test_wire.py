@@ -1,4 +1,4 @@
-"""The wire format of orders in a queue."""
+"""Tests of the wire format of orders in a queue."""
 
 from datetime import UTC, datetime
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""The life of an allocation on a simulated node, from its request to its release."""
+"""Tests of an allocation on a simulated node, from its request to its release."""
 
 from node_agent.lab.leaks.snapshot import differences
 from tests.road.conftest import KEY, Site

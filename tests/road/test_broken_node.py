@@ -1,4 +1,6 @@
-"""A node with a hypervisor that refuses every machine start: allocations run on another node, and it is excluded."""
+"""Tests of a node with a hypervisor that refuses every machine start: its allocations run on another node, and the node
+is excluded from placement.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,13 +23,17 @@ SECOND_NODE_SLOTS: Final = [{"index": index, "vcpus": 1, "memory_mib": 96} for i
 
 @dataclass
 class TwoNodes:
-    """A site with a first node that can be broken, and a second node with more slots, which placement fills later."""
+    """Control plane with two nodes: a test can break the first node, and the second has more slots, so that placement
+    fills it later.
+    """
 
     site: Site
     second: SimulatedNode
 
     def break_first(self, reason: str | None) -> None:
-        """Make the first node's hypervisor refuse machine starts with this reason; None makes it start them again."""
+        """Make the first node's hypervisor refuse every machine start with this reason, or accept machine starts again
+        if the reason is None.
+        """
 
         def change(state: State) -> None:
             state.refuses_starts = reason

@@ -1,4 +1,4 @@
-"""A program loop that is cancelled ends, even if a library swallows the cancellation."""
+"""Tests that the main loop of a program ends when it is cancelled, even if a library swallows the cancellation."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A deadline does not fire while its node has undelivered reports (design, section 4)."""
+"""Tests that an allocation's deadline does not fire while its node has undelivered reports (design, section 4)."""
 
 from datetime import timedelta
 
@@ -21,7 +21,7 @@ on conflict (node_id) do update set spooled_reports = excluded.spooled_reports r
 
 
 async def state_after_deadline(running_plane: RunningPlane, allocation: AllocationId) -> str:
-    """Let the deadline pass, fire the allocation's timer and return the allocation's state."""
+    """Let the allocation's deadline pass, fire its timer and return the allocation's state."""
     async with plane(running_plane.settings, clock=an_hour_later) as made:
         dispatcher = Dispatcher(made.handle, made.settings.unreachable_after)
         async with made.engine.begin() as conn:
@@ -86,7 +86,7 @@ async def _set_spooled_reports(made: Plane, count: int) -> None:
 
 
 def failed_bring_ups(plane: RunningPlane) -> list[str]:
-    """Return the streams that contain a failed bring-up."""
+    """Return the ledger streams that contain a failed bring-up of a slice."""
     rows = plane.rows("select stream_id from ledger.event where type like '%.bring_up_failed' order by 1")
     return [stream for (stream,) in rows]
 

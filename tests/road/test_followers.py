@@ -1,4 +1,6 @@
-"""Followers of the ledger: one leads, and an event that one of them cannot process does not stop the others."""
+"""Tests of the followers of the ledger: one replica leads, and an event that one follower cannot process does not stop
+the others.
+"""
 
 import asyncio
 import json
@@ -43,13 +45,13 @@ async def an_hour_later(conn: AsyncConnection) -> datetime:
 
 @asynccontextmanager
 async def unreachable_redis_plane(database: Database) -> AsyncIterator[Plane]:
-    """A plane without a reachable Redis: instead of wake-ups, it polls."""
+    """Control plane without a reachable Redis, which polls instead of receiving wake-ups."""
     async with plane(settings_for(database, "redis://127.0.0.1:1", 1, 1)) as made:
         yield made
 
 
 class SynchronizedTail(Tail):
-    """A tail that returns its first batch once another tail has the same one."""
+    """Ledger reader that returns its first batch only when another reader has read the same batch."""
 
     def __init__(self, dsn: str, barrier: asyncio.Barrier) -> None:
         super().__init__(dsn)
@@ -94,14 +96,14 @@ async def test_two_concurrent_runners_of_one_projection_write_each_event_once(da
 
 
 async def _run_briefly(runners: Sequence[asyncio.Future[None]]) -> None:
-    """Run them for 20 ms and raise the exception of any that ended."""
+    """Let the followers run for 20 ms, and raise the exception of a follower that ended."""
     done, _ = await asyncio.wait(runners, timeout=0.02)
     for runner in done:
         runner.result()
 
 
 async def _written_rows(made: Plane) -> int:
-    """Return the number of timeline rows."""
+    """Return the number of rows in the read model of timelines (`read.story`)."""
     async with made.engine.connect() as conn:
         return int(await conn.scalar(sa.text("select count(*) from read.story")) or 0)
 

@@ -1,4 +1,6 @@
-"""Agents with a copied, restored or revoked identity are refused, with real agents on a real control plane (P9)."""
+"""Tests that agents with a copied, restored or revoked identity are refused, with real agents on a real control plane
+(P9).
+"""
 
 import json
 import shutil
@@ -20,13 +22,13 @@ Start = Callable[[Path], Child]
 
 @pytest.fixture
 def folder(site: Site) -> Path:
-    """The folder that contains all files of the node."""
+    """Folder that contains all files of the node."""
     return site.node.host_file.parent
 
 
 @pytest.fixture
 def start_copy(site: Site) -> Iterator[Start]:
-    """Return a function that runs another agent of the same node from a copy of its state folder."""
+    """Return a function that runs a second agent of the same node from a copy of the agent's state folder."""
     started: list[Child] = []
 
     def start(state: Path) -> Child:
@@ -152,7 +154,9 @@ def test_agent_with_an_altered_fence_file_replaces_it_by_the_signed_order(site: 
 
 
 def with_order(path: Path, change: Callable[[bytes], bytes]) -> str:
-    """Return a fence file's text with a changed order and the unchanged signature."""
+    """Return the text of an agent's fence file (the accepted order of a slot) with a changed order and the unchanged
+    signature.
+    """
     signed = signed_order(path)
     header, _, signature = signed.split(".")
     payload = urlsafe_b64encode(change(payload_of(signed))).rstrip(b"=").decode()
@@ -180,5 +184,5 @@ def mode_of(path: Path) -> int:
 
 
 def contains(path: Path, secret: str) -> bool:
-    """Whether the file contains the secret, regardless of line breaks."""
+    """Return whether the file contains the secret, regardless of line breaks."""
     return secret in path.read_text(errors="replace").replace("\\n", "").replace("\n", "")

@@ -1,4 +1,6 @@
-"""Images with their own readiness check, from the request to the endpoint, on a simulated node."""
+"""Tests of guest images with their own readiness check on a simulated node, from the request to the endpoints of the
+slice.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +37,7 @@ def site(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[Site]:
 
 
 def endpoints(site: Site, allocation: str) -> list[tuple[str, int]]:
-    """Return the kind and port of each endpoint of the allocation."""
+    """Return the kind and port of each endpoint of the allocation, as the API shows them."""
     return [(each["kind"], each["port"]) for each in site.show(allocation)["endpoints"]]
 
 

@@ -1,4 +1,5 @@
-"""Many nodes in one process: each needs one thread and two Redis connections, and none affects another."""
+"""Tests of many node agents in one process: each needs one thread and two Redis connections, and none affects another.
+"""
 
 import threading
 from collections import Counter
@@ -29,7 +30,7 @@ Agents = dict[str, Agent]
 
 @pytest.fixture
 def agents(running_plane: RunningPlane, tmp_path: Path) -> Iterator[Agents]:
-    """Agents that share one timetable, each with all of its slots approved."""
+    """Node agents that share one timetable of jobs, each with all its slots approved."""
     halt, agents = Halt(), Agents()
     with Timetable() as timetable:
         try:
@@ -79,7 +80,7 @@ def states(plane: RunningPlane) -> Counter[str]:
 
 
 def threads_of_nodes() -> Counter[str]:
-    """Count the threads that depend on the number of nodes or on their work, by kind."""
+    """Return the number of running threads whose number depends on the nodes or on their work, by kind of thread."""
     named = (thread.name.partition("-")[0] for thread in threading.enumerate())
     kinds = Counter(name for name in named if name in ("orders", "slot"))
     kinds["consumer"] = sum(isinstance(thread, ConsumerThread) for thread in threading.enumerate())

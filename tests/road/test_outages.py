@@ -1,4 +1,6 @@
-"""Programs of the control plane continue after a database or Redis that was unreachable, hung or lost its data."""
+"""Tests that programs of the control plane continue after their database or Redis was unreachable, hung or lost its
+data.
+"""
 
 import os
 import signal
@@ -38,7 +40,7 @@ from tests.waiting import until
 
 
 def seconds_to_register(plane: RunningPlane) -> float:
-    """Register a new node and return the seconds until the response."""
+    """Register a new node and return the seconds until the API responded."""
     began = time.monotonic()
     assert plane.client().post("/nodes", json={"id": f"n{uuid4().hex[:8]}"}).status_code == 201
     return time.monotonic() - began

@@ -1,4 +1,6 @@
-"""The rate limit of a SKU, from the request to the meters of the slot and their removal, on a simulated node."""
+"""Tests of the rate limit of a SKU on a simulated node, from the request to the OpenFlow meters of the slot and their
+removal.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,5 @@
-"""Tasks requested by an admin, end to end: control plane, queue and an agent with a simulated host."""
+"""End-to-end tests of tasks that an admin requests, with a control plane, a queue and an agent with a simulated host.
+"""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -24,13 +25,13 @@ NEVER_BOOTS = 3600.0
 
 @dataclass
 class Road:
-    """A control plane and one node with a simulated host that the test can change."""
+    """Control plane and one node, with a simulated host that the test can change."""
 
     plane: RunningPlane
     host: SimulatedHost
 
     def run_task(self, kind: str, **place: str) -> dict[str, Any]:
-        """Request a task, wait until it ends and return it."""
+        """Request a task from the API, wait until it has ended, and return it."""
         answer = self.plane.client().post("/tasks", json={"kind": kind, **place})
         assert answer.status_code == 202, answer.text
         return self.ended(str(answer.json()["id"]))
@@ -53,7 +54,9 @@ class Road:
 
 @contextmanager
 def running_road(plane: RunningPlane, folder: Path, boot_seconds: float = 0.05) -> Iterator[Road]:
-    """Run an agent in a thread of this process; it surveys its host only once, at its start."""
+    """Run the agent of a simulated node in a thread of this process. The agent surveys its host only once, at its
+    start.
+    """
     (folder / "token").write_text(
         plane.client().post("/nodes", json={"id": "sim-a"}).json()["enrolment_token"]
     )

@@ -1,4 +1,4 @@
-"""`./dev` on a machine that is already set up."""
+"""Tests of the command `./dev` on a machine that is already set up."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Conditions under which a Python environment counts as ready. tests/clean_machine covers its creation."""
+"""Tests of the conditions under which a Python environment counts as ready. tests/clean_machine covers its creation."""
 
 import os
 from pathlib import Path

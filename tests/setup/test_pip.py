@@ -1,4 +1,4 @@
-"""pip during the set-up: an interrupted run leaves no temporary files, and the log shows the progress."""
+"""Tests of pip during the set-up: an interrupted run leaves no temporary files, and the log shows the progress."""
 
 import hashlib
 import os

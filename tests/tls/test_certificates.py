@@ -1,4 +1,6 @@
-"""The CA of `./dev up` and its certificates: kept while valid, renewed before they expire, and completed if damaged."""
+"""Tests of the CA of `./dev up` and its certificates: they are kept while valid, renewed before they expire, and
+recreated if damaged.
+"""
 
 import os
 import ssl

@@ -1,4 +1,6 @@
-"""The inventory of network paths (PLT-2): client and server of each path, and warnings about insecure settings."""
+"""Tests of the inventory of network paths (PLT-2), which lists client and server of each path and warns about insecure
+settings.
+"""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,5 @@
-"""A node's connections to a Redis with TLS: they verify its certificate, accept a new CA, and can be closed."""
+"""Tests of a node's connections to a Redis with TLS: they verify its certificate, accept a new CA, and can be closed.
+"""
 
 import threading
 from collections.abc import Iterator

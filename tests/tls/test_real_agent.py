@@ -1,4 +1,6 @@
-"""API and Redis over TLS with a real agent: it trusts only the configured CA, logs why it refuses, and reconnects."""
+"""Tests of API and Redis over TLS with a real agent: the agent trusts only the configured CA, logs why it refuses a
+server, and reconnects.
+"""
 
 import contextlib
 from datetime import UTC, datetime

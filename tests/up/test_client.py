@@ -1,4 +1,4 @@
-"""The API client of `up`: it reads all pages of a list and turns a refusal into readable text."""
+"""Tests of the API client of `./dev up`: it reads all pages of a list and turns a refusal into readable text."""
 
 import ssl
 

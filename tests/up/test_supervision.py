@@ -1,4 +1,6 @@
-"""Supervision by `up`: a server is restarted as long as `up` runs, however often it fails."""
+"""Tests of the supervision by `./dev up`: it restarts a server as long as `./dev up` runs, however often the server
+fails.
+"""
 
 import os
 import signal
@@ -21,7 +23,7 @@ pytestmark = pytest.mark.timeout(180)
 
 @dataclass
 class Supervised:
-    """A running control plane and the lines that its supervisor printed."""
+    """Running control plane, and the lines that its supervisor printed."""
 
     layout: Layout
     lines: list[str] = field(default_factory=list)
@@ -34,7 +36,7 @@ class Supervised:
         os.kill(self.stack.servers[server], signal.SIGKILL)
 
     def is_ready(self) -> bool:
-        """Restart exited processes once. Return whether the API is ready now."""
+        """Let the supervisor restart exited processes once. Return whether the API is ready now."""
         self.stack.supervise()
         try:
             answer = httpx.get(f"{self.stack.api_url}/readyz", timeout=2, verify=self.stack.trusted)
@@ -43,12 +45,12 @@ class Supervised:
         return answer.status_code == httpx.codes.OK
 
     def failed_starts(self, server: str) -> int:
-        """Restart exited processes once. Return how many starts of the server have failed."""
+        """Let the supervisor restart exited processes once. Return how many starts of the server have failed so far."""
         self.stack.supervise()
         return sum(line.startswith(f"{server} did not start") for line in self.lines)
 
     def restarts(self, server: str) -> int:
-        """Restart exited processes once. Return how often the server has been restarted."""
+        """Let the supervisor restart exited processes once. Return how often it has restarted the server so far."""
         self.stack.supervise()
         return self.lines.count(f"{server} exited and is restarted")
 
@@ -101,7 +103,7 @@ def _is_restarted(supervised: Supervised, times: int) -> bool:
 
 
 def _listener(port: int) -> socket.socket:
-    """Occupy the port as soon as the killed server has released it."""
+    """Return a socket that occupies the port as soon as the killed server has released it."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 

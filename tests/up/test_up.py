@@ -1,4 +1,4 @@
-"""`./dev up` as a user runs it: it shows its progress, continues after a crash, and leaves nothing behind."""
+"""Tests of `./dev up` as a user runs it: it shows its progress, continues after a crash, and leaves nothing behind."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ WHOLE_LIFE: Final = ("allocation.requested", "slot.claimed", "allocation.activat
 
 
 class Up:
-    """A running `up` and its output so far."""
+    """Running `./dev up` process and its output so far."""
 
     def __init__(self, state: Path, *options: str) -> None:
         self.layout = Layout(state)
@@ -66,7 +66,7 @@ class Up:
         assert text in self.output, self.output
 
     def end(self, number: signal.Signals) -> int:
-        """Send the signal, wait until the process has ended, and return its exit code."""
+        """Send the signal to `./dev up`, wait until its process has ended, and return its exit code."""
         self.process.send_signal(number)
         return self.wait()
 
@@ -77,7 +77,8 @@ class Up:
 
 
 class Site:
-    """A state folder that tests share, and the runs of `up` on it. A test may find slices of earlier tests there."""
+    """State folder that tests share, and the runs of `./dev up` with it. A test may find slices of earlier tests there.
+    """
 
     def __init__(self, state: Path, kind: str) -> None:
         self.layout = Layout(state)
@@ -87,7 +88,7 @@ class Site:
         self._kind = kind
 
     def running(self) -> Up:
-        """Return the running `up`, and start it if none runs."""
+        """Return the running `./dev up` process. Start it if it does not run."""
         if not self.runs or self.runs[-1].process.poll() is not None:
             self.runs.append(Up(self.layout.state, *options(self._kind)))
             self.runs[-1].wait_for_output(STARTED)
@@ -95,13 +96,13 @@ class Site:
         return self.runs[-1]
 
     def end(self) -> None:
-        """End `up` as Ctrl-C does; it must leave nothing on the machine."""
+        """End `./dev up` as Ctrl-C does, and check that it left nothing on the machine."""
         if self.runs and self.runs[-1].process.poll() is None:
             assert self.runs[-1].end(signal.SIGINT) == 130, self.runs[-1].output
             assert traces(self.layout) == []
 
     def settled(self) -> list[tuple[str, str]]:
-        """Return the active slices once no slice is starting."""
+        """Wait until no slice is starting, and return the active slices."""
         until(lambda: {*states(self.layout)} == {"active"}, "all slices are active")
         return active(self.layout)
 
@@ -126,7 +127,9 @@ def state() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def site_of() -> Iterator[Callable[[str], Site]]:
-    """Return the shared state folder of each kind of node; a start of `up` takes seconds."""
+    """Return a function that returns the shared state folder for a kind of node. Tests share it because a start of
+    `./dev up` takes seconds.
+    """
     with contextlib.ExitStack() as ends:
 
         @cache
@@ -180,7 +183,7 @@ def test_dev_up_and_dev_down_print_one_line_when_they_are_interrupted_during_imp
 
 @dataclass(frozen=True)
 class Interruption:
-    """Ctrl-C when this text appears, with this kind of nodes."""
+    """Case of an interruption: Ctrl-C when `./dev up` prints this text, with nodes of this kind."""
 
     kind: str
     text: str
@@ -376,7 +379,9 @@ def test_up_once_after_dev_down_names_the_slot_holders_and_the_next_step_if_no_s
 
 
 def sliceplane(layout: Layout, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line with the configuration that `up` wrote, and one line on its standard input."""
+    """Run the command `sliceplane` with the configuration that `./dev up` wrote, and with one line on its standard
+    input.
+    """
     return subprocess.run(
         [sys.executable, "-m", "control_plane.cli", *arguments],
         cwd=REPOSITORY,
@@ -412,20 +417,20 @@ def states(layout: Layout) -> list[str]:
 
 
 def active(layout: Layout) -> list[tuple[str, str]]:
-    """Return the ids of active allocations, each with its first slot."""
+    """Return the id and the first slot's id of each active allocation."""
     return [
         (each["id"], each["slots"][0]["slot_id"]) for each in allocations(layout) if each["state"] == "active"
     ]
 
 
 def allocations(layout: Layout) -> list[dict[str, Any]]:
-    """Return the allocations that have not ended."""
+    """Return the allocations that have not ended, as the API lists them."""
     found: list[dict[str, Any]] = ask(layout, "GET", "/allocations").json()["items"]
     return [each for each in found if each["state"] not in ENDED]
 
 
 def public_addresses(layout: Layout) -> list[dict[str, Any]]:
-    """Return the public addresses of the first node."""
+    """Return the public addresses of the node lab-a."""
     found: list[dict[str, Any]] = ask(layout, "GET", "/nodes/lab-a").json()["public_addresses"]
     return found
 
@@ -439,7 +444,7 @@ def ask(layout: Layout, method: str, path: str, body: dict[str, Any] | None = No
 
 
 def kill_everything(up: Up) -> None:
-    """Kill `up` and all processes that it started, including the hosts of the lab, and wait until they are gone."""
+    """Kill `./dev up` and all processes that it started, including the lab hosts, and wait until they are gone."""
     pids = [int(each.split()[1].rstrip(":")) for each in traces(up.layout) if each.startswith("process")]
     for pid in (up.process.pid, *pids):
         with contextlib.suppress(ProcessLookupError):
