@@ -41,7 +41,7 @@ PROMISES: Final = {
         "tests/agent/lab_nodes/test_planted_leftovers.py",
         "tests/agent/lab_nodes/test_release_cuts_connections.py",
         "tests/contract/network/traffic/test_dhcp_cycles.py",
-        "tests/up/test_up.py::test_interrupted_up_leaves_nothing_behind_at_any_stage",
+        "tests/up/test_up.py::test_dev_up_interrupted_at_any_stage_leaves_nothing_behind",
     ),
     "P17": ("tests/agent/lab_nodes/test_drift.py",),
     "P18": (
@@ -66,7 +66,7 @@ PROMISES: Final = {
     "P26": (
         "tests/agent/program/test_resync.py",
         "tests/agent/lab_nodes/test_reboot.py",
-        "tests/up/test_up.py::test_next_up_makes_the_slice_active_again_and_keeps_public_addresses_after_all_processes_were_killed",
+        "tests/up/test_up.py::test_dev_up_after_all_processes_were_killed_makes_the_slice_active_again_and_keeps_public_addresses",
         "tests/up/test_up.py::test_node_that_dies_is_restarted_together_with_its_slice",
     ),
     "P29": ("tests/faults/test_stopped_appender.py",),

@@ -66,7 +66,9 @@ def _states(given: Given) -> dict[str, str]:
     return dict(given.rows(f"select kind || ' ' || slot_id, {STATE} from work.task"))
 
 
-async def test_each_placement_of_a_batch_gets_an_order_and_a_timer(made: Plane, given: Given) -> None:
+async def test_each_allocation_placed_in_a_batch_of_events_gets_an_order_and_a_timer(
+    made: Plane, given: Given
+) -> None:
     placed = [await _place(made, index) for index in range(3)]
     await _apply(made)
     rows = given.rows(f"select allocation_id, slot_id, {STATE}, lane from work.task order by slot_id")
@@ -75,7 +77,9 @@ async def test_each_placement_of_a_batch_gets_an_order_and_a_timer(made: Plane, 
     assert {stream for (stream,) in timers} == {stream_of_allocation(name) for name in placed}
 
 
-async def test_batch_that_is_processed_again_changes_nothing(made: Plane, given: Given) -> None:
+async def test_batch_of_events_that_the_dispatcher_processes_again_changes_nothing(
+    made: Plane, given: Given
+) -> None:
     await _place(made, 0)
     await _apply(made)
     given.rows("update work.task set state = 'done' returning 1")
@@ -84,7 +88,7 @@ async def test_batch_that_is_processed_again_changes_nothing(made: Plane, given:
     assert given.rows("select * from work.task") == before
 
 
-async def test_allocation_with_an_impossible_history_is_parked_without_affecting_others(
+async def test_allocation_with_an_impossible_history_is_parked_without_affecting_other_allocations(
     made: Plane, given: Given
 ) -> None:
     good, broken, other = [await _place(made, index) for index in range(3)]
@@ -105,7 +109,7 @@ async def test_later_order_of_a_slot_supersedes_its_earlier_order(made: Plane, g
     assert _states(given) == {"slice.apply n1/0": "superseded", "slice.remove n1/0": "due"}
 
 
-async def test_superseded_order_that_is_derived_again_from_the_ledger_is_not_sent(
+async def test_superseded_order_that_is_derived_from_the_ledger_a_second_time_is_not_sent(
     made: Plane, given: Given
 ) -> None:
     """The task rows of a placement are lost, and only the events of the placement are evaluated again."""

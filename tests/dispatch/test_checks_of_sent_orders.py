@@ -48,7 +48,7 @@ async def test_order_that_waits_in_its_queue_is_not_signed_again_at_each_check(
     assert _copy(admin, order) == copy
 
 
-async def test_signed_copy_is_replaced_after_half_its_lifetime(
+async def test_signed_copy_of_a_waiting_order_is_replaced_after_half_its_lifetime(
     task_sender: TaskSender, given: Given, admin: redis.Redis
 ) -> None:
     [order] = await given.tasks(a_task("n1"))

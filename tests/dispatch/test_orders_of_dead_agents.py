@@ -52,7 +52,7 @@ async def test_order_held_by_the_previous_agent_is_withdrawn_when_that_agent_cou
     assert admin.keys("ctl:n1:*") == []
 
 
-async def test_queue_of_a_long_running_agent_is_checked_only_at_its_turn(
+async def test_queue_of_a_long_running_agent_is_checked_for_stranded_orders_only_in_its_round(
     task_sender: TaskSender, given: Given, admin: redis.Redis, held: UUID
 ) -> None:
     start_agent_session(given, task_sender, seconds_ago=100)
@@ -62,7 +62,7 @@ async def test_queue_of_a_long_running_agent_is_checked_only_at_its_turn(
     assert admin.keys("ctl:n1:*") == []
 
 
-async def test_worker_names_of_repeatedly_killed_agents_are_removed(
+async def test_worker_names_of_repeatedly_killed_agents_are_removed_from_redis(
     task_sender: TaskSender, given: Given, admin: redis.Redis, held: UUID
 ) -> None:
     admin.zadd("ctl:n1:workers", {f"dead-{number}": number for number in range(5)})

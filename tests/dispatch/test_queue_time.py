@@ -107,7 +107,7 @@ def samples(admin: redis.Redis) -> int:
     )
 
 
-async def test_slow_log_settings_are_restored_after_a_sample(
+async def test_slow_log_settings_of_redis_are_restored_after_a_sample_of_queue_times(
     watch: QueueWatch, enrol: Enrol, redis_server: RedisServer, admin: redis.Redis, given: Given
 ) -> None:
     await enrol("n1")

@@ -151,7 +151,7 @@ async def test_queue_with_the_maximum_of_regular_content_is_not_a_flood(
     assert state(given, "n1") == ("enrolled", None)
 
 
-async def test_flood_of_small_entries_is_detected_within_one_round(
+async def test_queue_flooded_with_small_entries_is_detected_within_one_round_of_checks(
     watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given
 ) -> None:
     """Each entry in the queue is so small that the growth of Redis does not trigger a check of all queues."""
@@ -165,7 +165,7 @@ async def test_flood_of_small_entries_is_detected_within_one_round(
     assert state(given, "n1")[0] == "revoked"
 
 
-async def test_flooded_key_of_an_unexpected_type_is_detected(
+async def test_flooded_redis_key_of_an_unexpected_type_is_detected(
     watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given
 ) -> None:
     await enrol("n1")
@@ -174,7 +174,7 @@ async def test_flooded_key_of_an_unexpected_type_is_detected(
     assert state(given, "n1")[0] == "revoked"
 
 
-async def test_one_round_checks_all_queues_a_few_at_a_time(
+async def test_one_round_of_the_queue_watch_checks_all_queues_a_few_at_a_time(
     watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given, admin: redis.Redis
 ) -> None:
     given.rows(
@@ -195,7 +195,7 @@ async def test_one_round_checks_all_queues_a_few_at_a_time(
     assert state(given, "n1")[0] == "revoked"
 
 
-async def test_two_concurrent_watches_revoke_a_node_once(
+async def test_node_with_a_flooded_queue_is_revoked_once_by_two_concurrent_queue_watches(
     made: Plane, enrol: Enrol, connect: Connect, given: Given, admin: redis.Redis
 ) -> None:
     await enrol("n1")
@@ -302,7 +302,7 @@ async def test_node_that_sends_a_command_with_a_million_arguments_is_revoked_eve
     assert state(given, "n2") == ("enrolled", None)
 
 
-async def test_node_is_not_revoked_for_keys_that_a_different_node_names(
+async def test_node_is_not_revoked_for_slow_commands_of_another_node_that_name_its_keys(
     watch: QueueWatch, two_nodes: redis.Redis, given: Given
 ) -> None:
     for count, name in ((0, REQUEUE), (0, ENQUEUE)):
@@ -312,7 +312,7 @@ async def test_node_is_not_revoked_for_keys_that_a_different_node_names(
     assert state(given, "n2") == ("enrolled", None)
 
 
-async def test_flood_is_detected_after_redis_is_reachable_again(
+async def test_queue_flood_is_detected_after_redis_is_reachable_again(
     watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given, redis_server: RedisServer
 ) -> None:
     await enrol("n1")
@@ -328,6 +328,6 @@ async def test_flood_is_detected_after_redis_is_reachable_again(
     assert state(given, "n1")[0] == "revoked"
 
 
-def test_flood_limits_leave_memory_and_connections_for_other_nodes() -> None:
+def test_queue_flood_limits_of_one_node_leave_memory_and_connections_for_other_nodes() -> None:
     assert GROWN_BYTES < NEARLY_FLOODED.bytes < FLOOD.bytes < 64 * MIB
     assert 2 < KEPT_CONNECTIONS < GROWN_CONNECTIONS < FLOOD_CONNECTIONS

@@ -49,7 +49,7 @@ async def test_task_that_was_sent_is_shown_as_sent(
     assert (await _listed(made, "due"), await _listed(made, "sent")) == ([], [order])
 
 
-async def test_tasks_are_sent_in_the_order_of_their_rows(
+async def test_tasks_are_sent_in_the_sequence_in_which_their_rows_were_written(
     given: Given, task_sender: TaskSender, admin: redis.Redis
 ) -> None:
     orders = [order for _ in range(5) for order in await given.tasks(a_task("n1"))]
@@ -88,7 +88,7 @@ async def test_task_that_ends_while_it_is_sent_stays_done(
 
 
 @pytest.mark.parametrize(("commits", "sends"), [(True, 1), (False, 0)], ids=["sent", "not_sent"])
-async def test_cancel_of_an_attempt_waits_for_the_transaction_that_sends_it(
+async def test_cancellation_of_a_task_waits_for_the_transaction_that_sends_the_task(
     made: Plane, given: Given, *, commits: bool, sends: int
 ) -> None:
     task = new_uuid()

@@ -125,7 +125,8 @@ class Caller:
         return redis.Redis.from_url(self.stack.redis_url, socket_timeout=5)
 
     def verified(self) -> list[Any]:
-        """Verify the read models, and return the differences between a replay of the whole ledger and the live tables.
+        """Verify the read models, and return the differences between a replay of the whole ledger and
+        the live tables.
         """
         asked = self.call("POST", "/verifications")["id"]
         found: list[dict[str, Any]] = []

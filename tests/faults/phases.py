@@ -26,7 +26,8 @@ _ASKED: Final[dict[Phase, Callable[[Lab, str], None]]] = {"stopping": Lab.stop, 
 
 @dataclass(frozen=True)
 class Case:
-    """Case of a fault test: the program or link that the fault affects, and the phase of the allocation at that time.
+    """Case of a fault test: the program or link that the fault affects, and the phase of the allocation
+    at that time.
     """
 
     of: str

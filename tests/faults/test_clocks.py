@@ -133,7 +133,8 @@ class Clocks:
         self._are_off([node.agent for node in self.system.nodes.values()])
 
     def give_control_plane(self) -> None:
-        """Restart the control plane's programs with wrong clocks: the first replica of each ahead, the second behind.
+        """Restart the control plane's programs with wrong clocks: the first replica of each ahead, the
+        second behind.
         """
         ahead, behind = self.both
         programs = self.system.stack.programs

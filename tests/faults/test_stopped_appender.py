@@ -88,7 +88,7 @@ async def delay(
 
 
 @pytest.mark.parametrize("how", ["hang", "stop"])
-async def test_one_appender_that_holds_the_fence_delays_a_reader_by_less_than_the_bound(
+async def test_one_stopped_or_idle_appender_delays_a_reader_of_the_ledger_by_less_than_the_bound(
     how: str, start: Start, tail: Tail, conn: psycopg.AsyncConnection
 ) -> None:
     held = start(how)
@@ -98,7 +98,7 @@ async def test_one_appender_that_holds_the_fence_delays_a_reader_by_less_than_th
     assert 0.5 < seconds < BOUND_SECONDS
 
 
-async def test_many_appenders_stopped_simultaneously_delay_a_reader_by_less_than_the_bound(
+async def test_many_appenders_stopped_simultaneously_delay_a_reader_of_the_ledger_by_less_than_the_bound(
     start: Start, tail: Tail, conn: psycopg.AsyncConnection
 ) -> None:
     await asyncio.gather(*(asyncio.to_thread(start, "stop") for _ in range(6)))
@@ -108,7 +108,7 @@ async def test_many_appenders_stopped_simultaneously_delay_a_reader_by_less_than
 
 
 @pytest.mark.parametrize("until", [followed, final])
-async def test_many_appenders_idling_in_turn_delay_a_reader_by_less_than_the_bound(
+async def test_many_appenders_idling_in_turn_delay_a_reader_of_the_ledger_by_less_than_the_bound(
     database: Database,
     tail: Tail,
     connect: Connect,

@@ -99,15 +99,17 @@ def started(program: str, server: PostgresServer) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_every_program_refuses_a_server_with_prepared_transactions(preparing: PostgresServer) -> None:
+def test_every_program_refuses_a_postgres_server_with_prepared_transactions(
+    preparing: PostgresServer,
+) -> None:
     check_all_refuse(preparing, "max_prepared_transactions is not 0")
 
 
-def test_every_program_refuses_a_standby(standby: PostgresServer) -> None:
+def test_every_program_refuses_a_postgres_standby_server(standby: PostgresServer) -> None:
     check_all_refuse(standby, "it is a standby")
 
 
-def test_standby_of_these_tests_follows_its_primary(standby: PostgresServer) -> None:
+def test_standby_server_that_the_tests_start_follows_its_primary(standby: PostgresServer) -> None:
     with psycopg.connect(standby.admin_dsn, autocommit=True) as conn:
         until(lambda: receives(conn), "the standby receives what its primary writes")
 

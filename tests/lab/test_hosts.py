@@ -90,7 +90,9 @@ def test_lab_nodes_do_not_reach_one_another_over_the_management_link(lab: Lab) -
         second.stop_daemon("listener")
 
 
-def test_site_echoes_tcp_and_udp_and_returns_the_source_address_over_http(lab: Lab, node: LabNode) -> None:
+def test_external_host_of_the_lab_echoes_tcp_and_udp_and_returns_the_source_address_over_http(
+    lab: Lab, node: LabNode
+) -> None:
     gateway = lab.upstream_address
     script = f"exec 3<>/dev/tcp/{gateway}/7; echo stream >&3; head -1 <&3; exec 4<>/dev/udp/{gateway}/7; echo datagram >&4; head -1 <&4"
     assert node.run(["bash", "-c", script]).stdout.split() == ["stream", "datagram"]
@@ -99,7 +101,7 @@ def test_site_echoes_tcp_and_udp_and_returns_the_source_address_over_http(lab: L
     assert json.loads(body)["source"] == node.uplink_address
 
 
-def test_capture_contains_frames_that_left_the_node_and_no_received_frames(
+def test_capture_on_the_labs_external_network_contains_only_frames_that_left_the_node(
     lab: Lab, node: LabNode, tmp_path: Path
 ) -> None:
     with lab.capture("lab-a", tmp_path / "uplink.pcap") as capture:

@@ -61,7 +61,7 @@ async def test_append_with_a_hostile_search_path_calls_no_hostile_function(
     assert key == ("caller:alice", "{}")
 
 
-async def test_append_after_the_caller_set_synchronous_commit_off_sets_it_to_on(
+async def test_append_after_the_caller_set_synchronous_commit_off_sets_synchronous_commit_on(
     conn: psycopg.AsyncConnection,
 ) -> None:
     """The setting `synchronous_commit` takes effect at the commit, which follows the call of `append`."""

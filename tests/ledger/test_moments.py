@@ -51,7 +51,7 @@ async def positions_at(database: Database, moments: list[datetime]) -> list[int]
     ),
     offsets=st.lists(st.floats(-10, 400), max_size=4),
 )
-def test_position_at_a_time_is_the_last_event_recorded_up_to_that_time(
+def test_ledger_position_at_a_time_is_that_of_the_last_event_recorded_up_to_this_time(
     database: Database, steps: list[tuple[int, timedelta, timedelta]], offsets: list[float]
 ) -> None:
     """The events have positions in order, with gaps. Each recording time precedes the drawing of its position by less
@@ -68,7 +68,7 @@ def test_position_at_a_time_is_the_last_event_recorded_up_to_that_time(
         assert asyncio.run(positions_at(database, moments)) == exact
 
 
-async def test_time_is_settled_once_every_append_that_may_have_recorded_before_it_has_ended(
+async def test_ledger_time_is_settled_once_every_append_that_may_have_an_earlier_recording_time_has_ended(
     database: Database, connect: Connect
 ) -> None:
     appender, reader = await connect(), await connect()
@@ -91,7 +91,7 @@ async def test_time_is_settled_once_every_append_that_may_have_recorded_before_i
     assert await position_at(reader, read - timedelta(microseconds=1)) == 1
 
 
-async def test_open_append_of_the_application_holds_back_only_times_since_its_transaction_began(
+async def test_open_append_keeps_only_times_since_the_begin_of_its_transaction_from_being_settled(
     connect: Connect,
 ) -> None:
     appender, reader = await connect(), await connect()
@@ -105,7 +105,7 @@ async def test_open_append_of_the_application_holds_back_only_times_since_its_tr
     assert free.before == free.now
 
 
-async def test_position_at_a_settled_time_never_changes_while_appends_continue(
+async def test_ledger_position_at_a_settled_time_never_changes_while_appends_continue(
     connect: Connect, database: Database
 ) -> None:
     """Eight processes append, some of which roll back; one appender delays between reading the clock and drawing its
@@ -157,7 +157,9 @@ async def query_settled_times(conn: psycopg.AsyncConnection, answers: list[tuple
         answers.append((moment, await position_at(conn, moment)))
 
 
-async def test_last_event_up_to_a_position_without_event_is_the_event_before_it(connect: Connect) -> None:
+async def test_last_event_up_to_a_ledger_position_without_event_is_the_event_before_this_position(
+    connect: Connect,
+) -> None:
     conn = await connect()
     [first] = await committed(conn, on("node-n1", 0))
     assert await last_up_to(conn, Position(0)) is None

@@ -45,7 +45,7 @@ def writers(database: Database, tmp_path: Path) -> Iterator[Crew]:
         yield made
 
 
-async def test_every_reader_sees_each_event_once_while_writers_are_killed_stopped_and_disconnected(
+async def test_every_ledger_reader_sees_each_event_once_while_writers_are_killed_stopped_and_disconnected(
     database: Database, writers: Crew
 ) -> None:
     count, progress, began = torture.count(100_000), Progress(), time.monotonic()
@@ -73,13 +73,13 @@ async def test_every_reader_sees_each_event_once_while_writers_are_killed_stoppe
     assert count <= len(seen["early"]) > 100 * seconds, "the load was too low"
 
 
-async def test_every_reader_sees_each_event_once_while_backends_are_killed_and_the_server_recovers(
+async def test_every_ledger_reader_sees_each_event_once_while_backends_are_killed_and_postgres_recovers(
     own_server: PostgresServer, tmp_path: Path
 ) -> None:
     await check_readers_during_crashes(own_server, tmp_path, kill_a_backend)
 
 
-async def test_every_reader_sees_each_event_once_while_the_server_is_killed_and_restarted(
+async def test_every_ledger_reader_sees_each_event_once_while_postgres_is_killed_and_restarted(
     own_server: PostgresServer, tmp_path: Path
 ) -> None:
     await check_readers_during_crashes(own_server, tmp_path, kill_the_server)

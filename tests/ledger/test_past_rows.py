@@ -90,7 +90,7 @@ async def check_steps(conn: psycopg.AsyncConnection, model: Patched, stream: Str
 
 @on_one_database
 @given(slot_histories, st.lists(st.integers(0, 1), max_size=30))
-def test_slot_rows_at_every_position_equal_the_fold_of_their_streams(
+def test_past_slot_rows_at_every_ledger_position_equal_the_result_of_applying_their_events(
     database: Database, facts_by_stream: tuple[list[tuple[int, Fact]], ...], turns: list[int]
 ) -> None:
     with written(database, SLOT_STREAMS, facts_by_stream, turns) as end:
@@ -99,7 +99,7 @@ def test_slot_rows_at_every_position_equal_the_fold_of_their_streams(
 
 @on_one_database
 @given(node_histories, st.lists(st.integers(0, 1), max_size=10))
-def test_node_rows_at_every_position_equal_the_fold_of_their_streams(
+def test_past_node_rows_at_every_ledger_position_equal_the_result_of_applying_their_events(
     database: Database, facts_by_stream: tuple[list[tuple[int, Fact]], ...], turns: list[int]
 ) -> None:
     with written(database, NODE_STREAMS, facts_by_stream, turns) as end:

@@ -70,7 +70,7 @@ async def stored(
     return recorded.position
 
 
-async def test_replay_of_every_event_shape_ever_stored_equals_reading_it(
+async def test_replay_of_every_event_shape_ever_stored_returns_the_same_events_as_reading_the_ledger(
     conn: psycopg.AsyncConnection, database: Database
 ) -> None:
     examples = {key: canonical(example) for key, example in corpus().stored.items()}
@@ -88,7 +88,7 @@ async def test_replay_of_every_event_shape_ever_stored_equals_reading_it(
     assert found == await read(conn)
 
 
-async def test_replay_of_texts_with_special_characters_returns_them_unchanged(
+async def test_replay_of_events_with_special_characters_returns_them_unchanged(
     conn: psycopg.AsyncConnection,
 ) -> None:
     cause = msgspec.structs.replace(
@@ -103,7 +103,7 @@ async def test_replay_of_texts_with_special_characters_returns_them_unchanged(
 
 @given(causes=st.lists(CAUSES, min_size=1, max_size=8))
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-async def test_replay_of_arbitrary_envelopes_returns_them_as_recorded(
+async def test_replay_of_events_with_arbitrary_envelope_fields_returns_these_as_recorded(
     conn: psycopg.AsyncConnection, causes: list[Cause]
 ) -> None:
     recorded: list[Recorded[Fact]] = []
@@ -129,7 +129,7 @@ async def test_replay_batches_have_the_requested_size_and_the_last_has_the_remai
     assert 1 <= len(batches[-1]) <= batch
 
 
-async def test_replay_of_a_range_excludes_its_start_and_includes_its_end(
+async def test_replay_of_a_ledger_range_excludes_its_start_and_includes_its_end(
     conn: psycopg.AsyncConnection,
 ) -> None:
     recorded = await committed(conn, on("one", 0, *[plain()] * 5))

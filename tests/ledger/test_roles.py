@@ -126,7 +126,8 @@ class Role(NamedTuple):
     conn: psycopg.Connection
 
     def succeeds(self, statement: str) -> bool:
-        """Return whether the database role may run the statement. Raises any error other than insufficient privilege.
+        """Return whether the database role may run the statement. Raises any error other than insufficient
+        privilege.
         """
         try:
             with self.conn.transaction(force_rollback=True):
@@ -317,7 +318,7 @@ def test_unprivileged_role_reads_no_table_and_reader_role_reads_every_table(
 
 
 @pytest.mark.parametrize("maker", ["postgres", OWNER])
-def test_ledger_table_created_later_grants_no_write_privileges(
+def test_ledger_table_created_later_grants_write_privileges_to_no_other_role(
     admin: psycopg.Connection, role: Role, maker: str
 ) -> None:
     with admin.transaction(force_rollback=True):
@@ -364,7 +365,7 @@ def test_application_role_owns_no_object_and_no_privilege_is_grantable(admin: ps
     assert grantable == []
 
 
-def test_public_has_no_privileges(admin: psycopg.Connection) -> None:
+def test_pseudo_role_public_has_no_database_privileges(admin: psycopg.Connection) -> None:
     granted = admin.execute(
         f"select nspname, acl.privilege_type from pg_namespace, aclexplode(nspacl) acl"
         f" where oid in ({SCHEMAS}) and acl.grantee = 0"
@@ -408,7 +409,7 @@ def test_ledger_tables_have_no_triggers_or_rules(admin: psycopg.Connection) -> N
     assert found == []
 
 
-async def test_open_transaction_of_the_reader_role_blocks_no_append(
+async def test_open_transaction_of_the_reader_role_blocks_no_append_to_the_ledger(
     database: Database, conn: psycopg.AsyncConnection
 ) -> None:
     """A role without write privileges can hold at most the weakest lock on every table and an old snapshot."""

@@ -73,7 +73,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _shared_parameters(item: pytest.Item) -> list[tuple[str, int]]:
-    """Return the parameters that a test passes to shared fixtures. Tests run in the declared order of these parameters.
+    """Return the parameters that a test passes to shared fixtures. Tests run in the declared order of
+    these parameters.
     """
     called = getattr(item, "callspec", None)
     if called is None:

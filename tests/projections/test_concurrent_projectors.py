@@ -30,7 +30,7 @@ class HeldBackTail(Tail):
         return Position(0)
 
 
-async def test_tail_with_an_outdated_final_position_does_not_move_a_checkpoint_back(
+async def test_projector_with_an_outdated_final_position_does_not_move_a_checkpoint_back(
     running_plane: RunningPlane,
 ) -> None:
     await asyncio.to_thread(create_history, running_plane)
@@ -47,7 +47,7 @@ async def test_tail_with_an_outdated_final_position_does_not_move_a_checkpoint_b
         assert not await advance.step()
 
 
-async def test_two_concurrent_rebuilds_of_one_projection_lose_no_event(running_plane: RunningPlane) -> None:
+async def test_two_concurrent_rebuilds_of_one_read_model_lose_no_event(running_plane: RunningPlane) -> None:
     await asyncio.to_thread(create_history, running_plane)
     await asyncio.to_thread(caught_up, running_plane)
     async with plane(running_plane.settings) as made:
@@ -80,7 +80,7 @@ class InterruptedTail(Tail):
         return await super().final()
 
 
-async def test_rebuild_of_an_executed_order_ends_although_a_newer_order_is_open(
+async def test_requested_rebuild_of_a_read_model_ends_although_a_newer_rebuild_is_requested_meanwhile(
     database: Database,
 ) -> None:
     async with living(database) as fleet:

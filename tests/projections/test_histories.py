@@ -266,7 +266,9 @@ def _slice_reports(allocation: AllocationId, slot: SlotId) -> list[reports.Repor
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # Shrinking a failing history takes minutes.
-def test_live_tables_after_a_random_history_equal_a_rebuild(postgres_server: PostgresServer) -> None:
+def test_live_read_model_tables_after_a_random_history_equal_a_rebuild(
+    postgres_server: PostgresServer,
+) -> None:
     Histories.server = postgres_server
     run_state_machine_as_test(
         Histories,

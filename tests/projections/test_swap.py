@@ -1,4 +1,5 @@
-"""Tests that rebuilt read model tables are swapped in under load: no append is lost, fails or waits for long (LED-9).
+"""Tests that rebuilt read model tables are swapped in under load: no append is lost, fails or waits
+for long (LED-9).
 """
 
 import asyncio
@@ -90,7 +91,7 @@ class Appenders:
             await asyncio.gather(*tasks)
 
 
-async def test_appends_during_repeated_swaps_of_all_tables_succeed_and_none_is_lost(
+async def test_appends_during_repeated_swaps_of_all_read_model_tables_succeed_and_none_is_lost(
     fleet: Fleet, database: Database
 ) -> None:
     async def swaps() -> None:
@@ -112,7 +113,7 @@ async def test_appends_during_repeated_swaps_of_all_tables_succeed_and_none_is_l
     assert await fleet.verify() == ()
 
 
-async def test_swap_blocked_by_a_reader_is_postponed_without_blocking_appends_and_ends_after_the_reader(
+async def test_table_swap_blocked_by_a_reader_is_postponed_without_blocking_appends_and_ends_after_the_reader(
     fleet: Fleet, database: Database
 ) -> None:
     await survey(fleet, 0, 0)
@@ -154,7 +155,7 @@ async def output_line(process: subprocess.Popen[str]) -> str:
     return (await asyncio.to_thread(process.stdout.readline)).strip()
 
 
-async def test_process_stopped_during_a_swap_loses_its_transaction_and_appends_continue(
+async def test_process_stopped_during_a_read_model_swap_loses_its_transaction_and_appends_continue(
     fleet: Fleet, swapper: subprocess.Popen[str]
 ) -> None:
     assert await output_line(swapper) == "holds"
@@ -167,7 +168,7 @@ async def test_process_stopped_during_a_swap_loses_its_transaction_and_appends_c
     assert await fleet.verify() == ()
 
 
-async def test_projector_killed_during_a_swap_leaves_live_tables_unchanged_and_the_next_one_finishes(
+async def test_projector_killed_during_a_swap_leaves_live_tables_unchanged_and_the_next_projector_finishes(
     fleet: Fleet, database: Database, tmp_path: Path
 ) -> None:
     for turn in range(5):

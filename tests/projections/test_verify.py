@@ -56,7 +56,9 @@ BY_HAND_IDS = [
 ]
 
 
-def test_verification_of_unchanged_tables_reports_equal(running_plane: RunningPlane) -> None:
+def test_verification_of_unchanged_read_model_tables_reports_them_as_equal(
+    running_plane: RunningPlane,
+) -> None:
     create_history(running_plane)
     found = verify(running_plane)
 
@@ -65,7 +67,7 @@ def test_verification_of_unchanged_tables_reports_equal(running_plane: RunningPl
     assert 0 < found["position"] <= last
 
 
-def test_verification_does_not_report_the_position_of_an_open_append_as_missing(
+def test_ledger_verification_does_not_report_the_position_of_an_open_append_as_missing(
     running_plane: RunningPlane,
 ) -> None:
     with psycopg.connect(running_plane.database.admin_dsn) as appender:
@@ -92,7 +94,7 @@ def used_plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
 
 
 @pytest.mark.parametrize(("table", "statement", "column"), BY_HAND, ids=BY_HAND_IDS)
-def test_verification_names_a_row_edited_by_hand(
+def test_verification_of_read_models_names_a_row_that_was_edited_by_hand(
     used_plane: RunningPlane, table: str, statement: str, column: str
 ) -> None:
     kept = [row for [row] in used_plane.rows(f"select to_jsonb(kept)::text from {table} kept")]
@@ -139,7 +141,7 @@ CHANGED_LEDGERS = {
 
 
 @pytest.mark.parametrize("change_", CHANGED_LEDGERS)
-def test_verification_of_a_changed_ledger_names_the_change_and_advises_to_keep_a_copy(
+def test_verification_of_a_manipulated_ledger_names_the_change_and_advises_to_keep_a_copy(
     used_plane: RunningPlane, change_: str
 ) -> None:
     statement, key = CHANGED_LEDGERS[change_]

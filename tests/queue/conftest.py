@@ -81,7 +81,8 @@ def login(node_id: str, password: str = PASSWORD) -> redis_nodes.NodeLogin:
 
 
 async def start_session(control: Redis, login: redis_nodes.NodeLogin) -> None:
-    """Change Redis as a new session of a node does: create the node's Redis user and end every connection of this user.
+    """Change Redis as a new session of a node does: create the node's Redis user and end every
+    connection of this user.
     """
     await redis_nodes.ensure_node_users(control, [login])
     await redis_nodes.end_connections(control, [login.node_id])

@@ -40,7 +40,7 @@ async def test_idle_node_begins_an_order_within_50_milliseconds(
     assert latencies[100] < 50
 
 
-async def test_settled_order_leaves_only_the_worker_entry_in_redis(
+async def test_finished_order_leaves_only_the_entry_of_its_worker_in_redis(
     node: Node, relay: Relay, admin: redis.Redis
 ) -> None:
     [order_id] = order_ids(1)

@@ -1,4 +1,5 @@
-"""Tests that a node's Redis scripts read a bounded amount of data, regardless of what the node wrote to its keys (P20).
+"""Tests that a node's Redis scripts read a bounded amount of data, regardless of what the node wrote to its keys
+(P20).
 """
 
 from typing import Any
@@ -71,7 +72,7 @@ def test_queue_script_on_keys_with_20000_entries_runs_a_bounded_number_of_comman
     assert calls(admin) <= 3 * MAX_IDS_READ + 20
 
 
-async def test_order_queued_behind_ids_without_orders_is_fetched(
+async def test_order_queued_behind_order_ids_without_data_is_fetched(
     agent: redis.Redis, admin: redis.Redis, relay: Relay
 ) -> None:
     admin.rpush(KEYS.waiting, *[f"obsolete-{number}" for number in range(3 * MAX_IDS_READ)])
@@ -137,7 +138,7 @@ async def test_order_is_withdrawn_from_a_queue_that_its_node_flooded(
         assert run(agent, FETCH, "worker", 4) == []
 
 
-async def test_stored_reply_of_a_dead_worker_is_deleted(
+async def test_fetch_reply_that_redis_stores_for_a_dead_worker_is_deleted(
     agent: redis.Redis, admin: redis.Redis, relay: Relay
 ) -> None:
     [order] = order_ids(1)

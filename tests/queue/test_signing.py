@@ -1,4 +1,5 @@
-"""Tests of signed tasks: a text is accepted only if a trusted key signed exactly this text as exactly this type (P20).
+"""Tests of signed tasks: a text is accepted only if a trusted key signed exactly this text as exactly this type
+(P20).
 """
 
 import base64
@@ -49,7 +50,7 @@ def code_of(text: str, type_: Any = "order+jws") -> str:
     return bad.value.code
 
 
-def test_signed_text_is_verified_and_its_payload_returned() -> None:
+def test_text_signed_by_a_trusted_key_is_verified_and_its_payload_returned() -> None:
     assert verify(GOOD, "order+jws", KEYS) == PAYLOAD
     assert verify(signed(HEADER), "order+jws", KEYS) == PAYLOAD
 
@@ -78,7 +79,7 @@ def test_signature_of_one_payload_is_forged_for_another_payload() -> None:
     assert code_of(f"{head}.{other}.{signature}") == "forged"
 
 
-def test_text_signed_as_one_type_is_malformed_as_another_type() -> None:
+def test_text_signed_as_one_message_type_is_malformed_as_another_message_type() -> None:
     assert code_of(SIGNER.sign("session+jws", PAYLOAD)) == "malformed"
     assert code_of(GOOD, "session+jws") == "malformed"
 
@@ -167,19 +168,21 @@ def test_text_that_is_not_in_the_signed_format_is_rejected(text: str) -> None:
     assert code_of(text) in {"malformed", "forged"}
 
 
-def test_text_with_algorithm_none_is_malformed() -> None:
+def test_signed_text_with_algorithm_none_is_malformed() -> None:
     head = segment(json.dumps({"alg": "none", "kid": SIGNER.kid, "typ": "order+jws"}).encode())
     for signature in ("", segment(b"\0" * 64)):
         assert code_of(f"{head}.{segment(PAYLOAD)}.{signature}") == "malformed"
 
 
 @given(st.text(max_size=400))
-def test_arbitrary_text_is_rejected_with_bad_signature(text: str) -> None:
+def test_arbitrary_text_in_place_of_a_signed_text_is_rejected_with_bad_signature(text: str) -> None:
     code_of(text)
 
 
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=5))
-def test_arbitrary_bytes_in_dotted_segments_are_rejected_with_bad_signature(parts: list[bytes]) -> None:
+def test_signed_text_with_arbitrary_bytes_in_its_segments_is_rejected_with_bad_signature(
+    parts: list[bytes],
+) -> None:
     code_of(".".join(map(segment, parts)))
 
 
@@ -192,7 +195,7 @@ def test_arbitrary_bytes_in_dotted_segments_are_rejected_with_bad_signature(part
         max_leaves=8,
     )
 )
-def test_arbitrary_json_header_is_rejected_with_bad_signature(header: Any) -> None:
+def test_signed_text_with_an_arbitrary_json_header_is_rejected_with_bad_signature(header: Any) -> None:
     code_of(f"{segment(json.dumps(header).encode())}.{segment(PAYLOAD)}.{GOOD.split('.')[2]}")
 
 
@@ -214,7 +217,7 @@ UNSUPPORTED: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("kind", UNSUPPORTED)
-def test_key_of_an_unsupported_algorithm_is_rejected(kind: str) -> None:
+def test_signing_key_of_an_unsupported_algorithm_is_rejected(kind: str) -> None:
     other = UNSUPPORTED[kind]()
     with pytest.raises(BadSignature):
         Signer.of_pem(pem(other))
@@ -225,14 +228,14 @@ def test_key_of_an_unsupported_algorithm_is_rejected(kind: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "not a key", "-----BEGIN PUBLIC KEY-----\n-----END PUBLIC KEY-----\n", "é"]
 )
-def test_text_that_is_not_a_key_is_rejected(text: str) -> None:
+def test_text_that_is_not_a_pem_key_is_rejected_as_a_signing_key(text: str) -> None:
     with pytest.raises(BadSignature):
         public_key(text)
     with pytest.raises(BadSignature):
         Signer.of_pem(text.encode())
 
 
-def test_private_key_given_as_public_key_and_public_as_private_are_rejected() -> None:
+def test_private_key_in_place_of_a_public_key_and_the_reverse_are_rejected() -> None:
     with pytest.raises(BadSignature):
         public_key(new_private_key().decode())
     with pytest.raises(BadSignature):

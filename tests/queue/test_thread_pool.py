@@ -31,7 +31,7 @@ def test_work_submitted_below_the_thread_limit_begins_immediately(gate: threadin
     assert threads_of("busy") == 8
 
 
-def test_idle_thread_is_reused_before_a_new_one_is_started() -> None:
+def test_idle_thread_of_a_thread_pool_is_reused_before_a_new_thread_is_started() -> None:
     pool, done = ThreadPool("one", 8, idle_seconds=30), SimpleQueue[str]()
     for _ in range(50):
         pool.run(lambda: done.put(threading.current_thread().name))
@@ -52,7 +52,7 @@ def test_work_submitted_while_all_threads_are_busy_runs_later_in_submission_orde
     assert [done.get(timeout=10) for _ in range(20)] == list(range(20))
 
 
-def test_exception_in_work_ends_its_thread_and_waiting_work_still_runs(
+def test_exception_in_work_of_a_thread_pool_ends_its_thread_and_waiting_work_still_runs(
     thread_exceptions: SimpleQueue[str], gate: threading.Event
 ) -> None:
     pool, done = ThreadPool("breaking", 1), threading.Event()
@@ -86,7 +86,7 @@ def test_closed_thread_pool_waits_for_running_work_and_starts_no_other(gate: thr
     assert not never.is_set()
 
 
-def test_all_work_runs_while_threads_start_and_end_frequently() -> None:
+def test_all_work_of_a_thread_pool_runs_while_its_threads_start_and_end_frequently() -> None:
     pool, done, total = ThreadPool("coming", 4, idle_seconds=0.0001), SimpleQueue[int](), 4 * 500
 
     def submit() -> None:

@@ -80,7 +80,7 @@ def nodes(running_plane: RunningPlane, tmp_path: Path) -> Iterator[TwoNodes]:
             second.agent.stop()
 
 
-def test_node_that_starts_no_machine_gets_no_allocation_until_it_is_repaired_and_readmitted(
+def test_node_on_which_no_machine_starts_gets_no_allocation_until_it_is_repaired_and_readmitted(
     nodes: TwoNodes,
 ) -> None:
     site, before = nodes.site, nodes.site.node.snapshot()
@@ -108,7 +108,7 @@ def test_node_that_starts_no_machine_gets_no_allocation_until_it_is_repaired_and
     assert nodes.node_ids(back) == ["sim-a", "sim-a"]
 
 
-def test_allocation_on_a_broken_node_without_another_node_fails_with_both_reasons(site: Site) -> None:
+def test_allocation_on_a_broken_node_fails_with_both_reasons_if_no_other_node_has_a_slot(site: Site) -> None:
     only = TwoNodes(site, site.node)
     only.break_first(FAULT)
     allocation = site.create()

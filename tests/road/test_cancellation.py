@@ -13,7 +13,7 @@ async def swallow_a_cancellation() -> None:
         await asyncio.Event().wait()
 
 
-async def test_cancelled_loop_ends_even_if_its_work_swallowed_the_cancellation() -> None:
+async def test_cancelled_main_loop_of_a_program_ends_even_if_its_work_swallowed_the_cancellation() -> None:
     async def loop() -> None:
         while True:
             await swallow_a_cancellation()

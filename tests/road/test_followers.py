@@ -65,7 +65,7 @@ class SynchronizedTail(Tail):
         return batch
 
 
-async def test_two_concurrent_runners_of_one_projection_write_each_event_once(database: Database) -> None:
+async def test_two_concurrent_projectors_of_one_read_model_write_each_event_once(database: Database) -> None:
     async with unreachable_redis_plane(database) as made:
         await made.handle(issue_key("test", "admin", sha256(b"key").hexdigest()))
         barrier = asyncio.Barrier(2)
@@ -108,7 +108,9 @@ async def _written_rows(made: Plane) -> int:
         return int(await conn.scalar(sa.text("select count(*) from read.story")) or 0)
 
 
-async def test_commands_that_lock_rows_in_opposite_order_both_succeed(database: Database) -> None:
+async def test_two_commands_that_lock_database_rows_in_opposite_order_both_succeed(
+    database: Database,
+) -> None:
     async with unreachable_redis_plane(database) as made:
         async with made.engine.begin() as conn:
             await conn.execute(
@@ -134,7 +136,7 @@ async def test_commands_that_lock_rows_in_opposite_order_both_succeed(database: 
         assert list(answers) == ["done", "done"]
 
 
-async def test_deadline_fires_only_when_its_timer_fires_and_not_while_events_are_evaluated(
+async def test_allocation_deadline_fires_only_by_its_timer_and_not_while_events_are_evaluated(
     running_plane: RunningPlane,
 ) -> None:
     admit(running_plane, "n1")
@@ -157,7 +159,7 @@ async def _history(conn: AsyncConnection, allocation: AllocationId) -> Sequence[
     return await allocation_history(conn, allocation)
 
 
-async def test_allocation_with_an_inconsistent_history_is_parked_and_others_continue(
+async def test_allocation_with_an_inconsistent_history_is_parked_and_other_allocations_continue(
     running_plane: RunningPlane,
 ) -> None:
     admit(running_plane, "n1", slots=2)
@@ -175,7 +177,7 @@ async def test_allocation_with_an_inconsistent_history_is_parked_and_others_cont
     until(lambda: bool(running_plane.rows(sent, other=other)), "the order of the other allocation is sent")
 
 
-def test_event_of_a_newer_release_stops_the_followers_and_not_the_api_or_queue_watch(
+def test_event_of_a_newer_release_stops_the_ledger_followers_and_not_the_api_or_the_queue_watch(
     running_plane: RunningPlane,
 ) -> None:
     admit(running_plane, "n1")

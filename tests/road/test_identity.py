@@ -68,7 +68,7 @@ def log_of(child: Child) -> str:
     return child.log.read_text()
 
 
-def test_second_agent_on_a_copied_disk_supersedes_the_first_which_is_refused_and_shown(
+def test_second_agent_on_a_copied_disk_supersedes_the_first_agent_which_is_refused_and_shown(
     site: Site, folder: Path, tmp_path: Path, start_copy: Start
 ) -> None:
     slice_ = site.create()
@@ -138,7 +138,9 @@ def test_agent_with_an_expired_session_renews_it_and_continues(site: Site) -> No
     assert superseded(site) == []
 
 
-def test_agent_with_an_altered_fence_file_replaces_it_by_the_signed_order(site: Site, folder: Path) -> None:
+def test_agent_replaces_an_altered_fence_file_by_the_signed_order_of_the_control_plane(
+    site: Site, folder: Path
+) -> None:
     slice_ = site.create()
     site.await_state(slice_, "active")
     site.node.agent.stop()
@@ -167,7 +169,9 @@ def signed_order(path: Path) -> str:
     return str(json.loads(path.read_text())["signed"])
 
 
-def test_secrets_of_an_enrolled_node_are_only_in_its_private_session_file(site: Site, folder: Path) -> None:
+def test_secrets_of_an_enrolled_node_are_stored_only_in_its_private_session_file(
+    site: Site, folder: Path
+) -> None:
     state = folder / "agent"
     kept = SessionFiles(state).kept()
     assert kept is not None

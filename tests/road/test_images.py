@@ -46,7 +46,7 @@ def ready_events(site: Site, allocation: str) -> list[dict[str, Any]]:
     return [event["data"] for event in timeline if event["type"] == "allocation.slice_ready"]
 
 
-def test_slices_become_active_by_the_readiness_checks_of_their_images(site: Site) -> None:
+def test_slice_becomes_active_by_the_readiness_check_that_its_image_declares(site: Site) -> None:
     web, mail = site.create(image="web"), site.create(image="mail")
     for allocation in (web, mail):
         site.await_state(allocation, "active")
@@ -55,7 +55,9 @@ def test_slices_become_active_by_the_readiness_checks_of_their_images(site: Site
     assert [each["banner"] for each in ready_events(site, mail)] == ["220 mail.example.org ESMTP"]
 
 
-def test_stopped_slice_started_again_becomes_active_by_the_same_readiness_check(site: Site) -> None:
+def test_stopped_slice_that_is_started_again_becomes_active_by_the_readiness_check_of_its_image(
+    site: Site,
+) -> None:
     web, ssh = site.create(image="web"), site.create()
     for allocation in (web, ssh):
         site.await_state(allocation, "active")

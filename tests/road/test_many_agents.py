@@ -1,4 +1,5 @@
-"""Tests of many node agents in one process: each needs one thread and two Redis connections, and none affects another.
+"""Tests of many node agents in one process: each needs one thread and two Redis connections, and none affects
+another.
 """
 
 import threading
@@ -93,7 +94,7 @@ def connections(plane: RunningPlane) -> Counter[str]:
         return Counter(user for user in users if user.startswith("node-"))
 
 
-def test_idle_node_has_one_thread_and_two_connections_before_and_after_its_work(
+def test_idle_agent_has_one_thread_and_two_redis_connections_before_and_after_its_work(
     running_plane: RunningPlane, agents: Agents
 ) -> None:
     one_each = Counter(consumer=len(NODES))

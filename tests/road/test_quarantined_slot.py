@@ -86,7 +86,7 @@ def quarantined(running_plane: RunningPlane, tmp_path: Path) -> Iterator[Quarant
         yield made
 
 
-def test_slot_with_leftovers_is_quarantined_with_their_names_and_is_not_allocated(
+def test_slot_with_leftovers_after_a_release_is_quarantined_with_their_names_and_is_not_allocated(
     quarantined: QuarantinedSite,
 ) -> None:
     site = quarantined.site

@@ -1,4 +1,5 @@
-"""Tests of an agent that was killed or cut off: it detects which orders changed and leaves everything else unchanged.
+"""Tests of an agent that was killed or cut off: it detects which orders changed and leaves everything
+else unchanged.
 """
 
 import json

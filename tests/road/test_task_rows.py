@@ -65,7 +65,7 @@ async def rows(made: Plane) -> list[tuple[int, str]]:
         return [(row.attempt, row.state) for row in await conn.execute(query)]
 
 
-async def test_task_cancelled_before_its_row_was_written_is_not_sent(database: Database) -> None:
+async def test_task_cancelled_before_its_database_row_was_written_is_not_sent(database: Database) -> None:
     async with unreachable_redis_plane(database) as made:
         await record(made, REQUESTED)
         history = await record(made, TaskCancelRequested(TASK), TaskCancelled(TASK, REASON))
@@ -82,7 +82,7 @@ async def test_retry_of_a_failed_task_supersedes_the_previous_attempt(database: 
         assert await rows(made) == [(1, "superseded"), (2, "due")]
 
 
-async def test_task_failed_before_its_row_was_written_gets_no_row(database: Database) -> None:
+async def test_task_that_failed_before_its_database_row_was_written_gets_no_row(database: Database) -> None:
     async with unreachable_redis_plane(database) as made:
         history = await record(made, REQUESTED, TaskFailed(TASK, 1, REASON, final=True))
         await applied(made, *history)

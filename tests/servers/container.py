@@ -49,7 +49,8 @@ class ContainerServer(PostgresServer):
     _container: DockerContainer | None = field(default=None, init=False, repr=False)
 
     def start(self) -> None:
-        """Start the PostgreSQL server and wait until it answers. Raises `AssertionError` if it does not answer in time.
+        """Start the PostgreSQL server and wait until it answers. Raises `AssertionError` if it does not
+        answer in time.
         """
         programs, user = find_programs(), server_user()
         self._passwords = ensure_cluster(programs, self.folder, user)

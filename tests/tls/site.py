@@ -1,4 +1,5 @@
-"""Programs of `./dev up` without its demonstration slice: API and Redis over TLS, and an agent with a simulated host.
+"""Programs of `./dev up` without its demonstration slice: API and Redis over TLS, and an agent with a
+simulated host.
 """
 
 import json

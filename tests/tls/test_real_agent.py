@@ -30,7 +30,9 @@ def test_order_over_tls_reaches_the_agent_and_its_result_returns(site: Site, age
     assert [each["warnings"] for each in paths.values() if each["warnings"]] == []
 
 
-def test_plaintext_port_of_redis_has_a_warning_in_the_path_inventory(site: Site, agent: Agent) -> None:
+def test_plaintext_port_of_redis_has_a_warning_in_the_inventory_of_network_paths(
+    site: Site, agent: Agent
+) -> None:
     with redis.Redis.from_url(site.stack.redis_url) as admin:
         admin.config_set("port", port := free_port())
         warnings = [warning for each in site.api.items("/paths") for warning in each["warnings"]]
@@ -83,7 +85,9 @@ def test_servers_with_an_untrusted_ca_are_refused_until_their_own_certificates_r
     _check_reconnected(site, agent)
 
 
-def test_agent_logs_an_expired_certificate_and_reconnects_after_its_renewal(site: Site, agent: Agent) -> None:
+def test_agent_logs_an_expired_server_certificate_and_reconnects_after_its_renewal(
+    site: Site, agent: Agent
+) -> None:
     agent.mark()
     site.restart_api_with(site.expired)
     agent.await_log(

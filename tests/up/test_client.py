@@ -13,7 +13,7 @@ def api(shared_plane: RunningPlane) -> Api:
     return Api(shared_plane.url, ADMIN_KEY, ssl.create_default_context())
 
 
-def test_api_client_returns_the_items_of_all_pages_of_a_list(api: Api) -> None:
+def test_api_client_of_dev_up_returns_the_items_of_all_pages_of_a_list(api: Api) -> None:
     names = [f"paged-{number}" for number in range(5)]
     for name in names:
         api.post("/nodes", {"id": name})

@@ -73,7 +73,7 @@ def supervised(running: Supervised) -> Supervised:
     return running
 
 
-def test_postgres_that_cannot_start_is_retried_until_it_starts(supervised: Supervised) -> None:
+def test_start_of_postgres_is_retried_by_dev_up_until_it_succeeds(supervised: Supervised) -> None:
     control = supervised.layout.state / "postgres" / "data" / "global" / "pg_control"
     hidden = control.rename(control.with_name("pg_control.hidden"))
     supervised.kill("postgres")
@@ -82,14 +82,16 @@ def test_postgres_that_cannot_start_is_retried_until_it_starts(supervised: Super
     until(supervised.is_ready, "the API is ready", 60)
 
 
-def test_postgres_killed_during_two_recoveries_in_a_row_is_restarted(supervised: Supervised) -> None:
+def test_postgres_killed_during_two_recoveries_in_a_row_is_restarted_by_dev_up(
+    supervised: Supervised,
+) -> None:
     for kills in (1, 2):
         supervised.kill("postgres")
         until(partial(_is_restarted, supervised, kills), "PostgreSQL is restarted")
     until(supervised.is_ready, "the API is ready", 60)
 
 
-def test_redis_that_cannot_listen_is_retried_until_it_can(supervised: Supervised) -> None:
+def test_start_of_redis_is_retried_by_dev_up_until_redis_can_listen(supervised: Supervised) -> None:
     port = int(supervised.stack.redis_url.rpartition(":")[2].partition("/")[0])
     supervised.kill("redis")
     with closing(_listener(port)):

@@ -77,7 +77,8 @@ class Up:
 
 
 class Site:
-    """State folder that tests share, and the runs of `./dev up` with it. A test may find slices of earlier tests there.
+    """State folder that tests share, and the runs of `./dev up` with it. A test may find slices of earlier tests
+    there.
     """
 
     def __init__(self, state: Path, kind: str) -> None:
@@ -157,7 +158,7 @@ def options(kind: str) -> tuple[str, ...]:
 
 @pytest.mark.node
 @pytest.mark.slow
-def test_up_once_shows_a_slice_from_request_to_release_and_leaves_nothing(real: Site) -> None:
+def test_dev_up_once_shows_a_slice_from_request_to_release_and_leaves_nothing(real: Site) -> None:
     real.end()
     up = Up(real.layout.state, "--once")
     assert up.wait() == 0, up.output
@@ -200,7 +201,7 @@ INTERRUPTIONS: Final = [
 
 
 @matrix.cases("P16", INTERRUPTIONS, few=1)
-def test_interrupted_up_leaves_nothing_behind_at_any_stage(state: Path, case: Interruption) -> None:
+def test_dev_up_interrupted_at_any_stage_leaves_nothing_behind(state: Path, case: Interruption) -> None:
     up = Up(state, *options(case.kind))
     up.wait_for_output(case.text)
     assert up.end(signal.SIGINT) == 130, up.output
@@ -232,7 +233,7 @@ def test_dev_reset_and_dev_up_refuse_a_state_folder_with_unrelated_files(tmp_pat
         assert [each.name for each in tmp_path.iterdir()] == [precious.name]
 
 
-def test_simulated_nodes_have_a_separate_default_state_folder_and_down_acts_on_both() -> None:
+def test_dev_up_with_simulated_nodes_has_its_own_default_state_folder_and_dev_down_acts_on_both() -> None:
     ordinary, simulated = default_state(), default_state(simulated=True)
     assert simulated.parent == ordinary.parent
     expected = {
@@ -246,7 +247,7 @@ def test_simulated_nodes_have_a_separate_default_state_folder_and_down_acts_on_b
         assert [each.state for each in layouts(parsed(arguments))] == [folder.resolve() for folder in folders]
 
 
-def test_printed_export_line_configures_the_command_line_for_the_running_up(simulated: Site) -> None:
+def test_export_line_printed_by_dev_up_configures_the_command_line_for_this_run(simulated: Site) -> None:
     up = simulated.running()
     up.wait_for_output("try ")
     [printed] = re.findall(r"export SLICEPLANE_CONFIG=(\S+)", up.output)
@@ -273,7 +274,7 @@ def test_curl_commands_in_the_readme_list_sizes_and_request_a_slice(simulated: S
     )
 
 
-def test_second_up_on_the_same_state_folder_is_refused(simulated: Site) -> None:
+def test_second_dev_up_on_the_same_state_folder_is_refused(simulated: Site) -> None:
     first = simulated.running()
     second = Up(first.layout.state, "--simulated")
     assert second.wait() == 1
@@ -304,7 +305,7 @@ def test_node_that_dies_is_restarted_together_with_its_slice(real: Site) -> None
 
 
 @matrix.cases("P26", ["simulated", REAL], few=1)
-def test_next_up_makes_the_slice_active_again_and_keeps_public_addresses_after_all_processes_were_killed(
+def test_dev_up_after_all_processes_were_killed_makes_the_slice_active_again_and_keeps_public_addresses(
     site_of: Callable[[str], Site], case: str
 ) -> None:
     site = site_of(case)
@@ -338,7 +339,7 @@ def test_dev_down_removes_the_leftovers_of_a_killed_dev_up(simulated: Site) -> N
 
 
 @pytest.mark.slow
-def test_up_once_releases_the_slice_of_an_interrupted_run_and_lists_other_slices(simulated: Site) -> None:
+def test_dev_up_once_releases_the_slice_of_an_interrupted_run_and_lists_other_slices(simulated: Site) -> None:
     if not simulated.runs:
         simulated.running()
     simulated.end()
@@ -357,7 +358,7 @@ def test_up_once_releases_the_slice_of_an_interrupted_run_and_lists_other_slices
 
 
 @pytest.mark.slow
-def test_up_once_after_dev_down_names_the_slot_holders_and_the_next_step_if_no_slot_is_free(
+def test_dev_up_once_names_the_slot_holders_and_the_next_step_if_no_slot_is_free(
     simulated: Site,
 ) -> None:
     first = simulated.running()

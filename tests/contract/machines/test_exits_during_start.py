@@ -78,7 +78,7 @@ def starting(host: Real, machines: Machines) -> Callable[[], None]:
     return lambda: host.hypervisor.start(guest, machines.hosting(guest))
 
 
-def test_start_during_which_libvirtd_dies_is_repeated_and_nothing_is_refused(
+def test_machine_start_during_which_libvirtd_dies_is_repeated_and_not_reported_as_a_refusal(
     host: Real, machines: Machines, node: LabNode
 ) -> None:
     before = lives(node)

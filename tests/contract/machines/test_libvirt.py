@@ -1,4 +1,5 @@
-"""Behaviour of the machine aspect that only a real node shows: libvirtd dies or hangs, and a guest boots and answers.
+"""Behaviour of the machine aspect that only a real node shows: libvirtd dies or hangs, and a guest
+boots and answers.
 """
 
 import signal
@@ -132,7 +133,7 @@ def test_hung_libvirtd_makes_the_host_unreadable_within_the_timeout_until_it_con
     with_short_timeout.close()
 
 
-def test_domains_listed_in_advance_are_not_listed_again_in_the_same_snapshot(
+def test_libvirt_domains_listed_before_a_snapshot_of_the_host_are_not_listed_again_within_it(
     machines: Machines, host: Real, node: LabNode
 ) -> None:
     (domain,) = host.hypervisor.domains()
@@ -143,7 +144,9 @@ def test_domains_listed_in_advance_are_not_listed_again_in_the_same_snapshot(
         assert machines.still_on(WANTED.network)[:1] == (describe_domain(domain),)
 
 
-def test_device_that_a_guest_released_is_reported_as_a_change(machines: Machines, host: Real) -> None:
+def test_disk_detached_by_the_guest_is_reported_as_a_change_of_the_host(
+    machines: Machines, host: Real
+) -> None:
     (domain,) = host.hypervisor.domains()
     host.alter(domain, ALTERATIONS["a disk is attached"])
     eventually(lambda: strange(host) == ("disk vdb",))
@@ -204,7 +207,7 @@ def test_running_guest_has_no_listening_socket_except_libvirts_monitor(
     assert listening(pid) == ["monitor.sock"]
 
 
-def test_listening_display_is_detected_by_the_same_socket_listing_and_removed(
+def test_display_of_a_guest_that_listens_on_tcp_is_detected_and_removed(
     machines: Machines, host: Real, node: LabNode
 ) -> None:
     (domain,) = host.hypervisor.domains()

@@ -32,7 +32,9 @@ def apply(machines: Machines) -> list[str]:
     return [step.name for step in steps]
 
 
-def test_machine_is_pinned_at_its_start_and_pinned_again_after_an_operator_moved_it(host: Host) -> None:
+def test_virtual_cpus_are_pinned_at_machine_start_and_pinned_again_after_an_operator_moved_them(
+    host: Host,
+) -> None:
     host.add_tap("slice0")
     machines = machines_of(host, PINNED)
     assert apply(machines) == ["machine.write_seed", "machine.start"]
@@ -44,7 +46,7 @@ def test_machine_is_pinned_at_its_start_and_pinned_again_after_an_operator_moved
     assert apply(machines) == []
 
 
-def test_machine_with_several_queues_needs_a_tap_with_several_queues(host: Host) -> None:
+def test_virtual_machine_with_several_network_queues_needs_a_tap_with_several_queues(host: Host) -> None:
     host.add_tap("slice0")
     machines = machines_of(host, SEVERAL)
     with pytest.raises(HostRefused, match="slice0"):
@@ -67,7 +69,7 @@ def test_each_virtual_cpu_runs_on_its_own_cpu_of_the_host(lab: Lab, guest_on_dis
 
 
 @pytest.mark.node
-def test_booted_guest_uses_every_queue_of_its_card(lab: Lab, guest_on_disk: Path) -> None:
+def test_booted_guest_uses_every_queue_of_its_network_card(lab: Lab, guest_on_disk: Path) -> None:
     node = lab.node("lab-a")
     with real_host(node, guest_on_disk) as host:
         host.add_tap("slice0", many=True)

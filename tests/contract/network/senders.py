@@ -55,7 +55,8 @@ class FromGuest:
         )
 
     def do(self, script: str) -> str:
-        """Run a shell script as root in the guest and return its output. Raises `AssertionError` if the script fails.
+        """Run a shell script as root in the guest and return its output. Raises `AssertionError` if the
+        script fails.
         """
         done = login(self._node, ALICE.ip, self._key, [script])
         assert done.returncode == 0, done.stderr

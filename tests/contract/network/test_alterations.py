@@ -66,7 +66,7 @@ def test_representor_altered_by_another_program_is_drift_and_is_repaired(
 
 
 @pytest.mark.parametrize("addition", ON_BRIDGE)
-def test_bridge_altered_by_another_program_is_drift_of_the_node_and_is_repaired(
+def test_ovs_bridge_altered_by_another_program_is_drift_of_the_node_and_is_repaired(
     host: Host, aspects: tuple[Aspect, ...], addition: Addition
 ) -> None:
     run(aspects[0].to_apply(slice_on(network(1))))
@@ -85,7 +85,7 @@ def test_bridge_altered_by_another_program_is_drift_of_the_node_and_is_repaired(
     ],
     ids=["MTU", "ARP"],
 )
-def test_bridge_with_another_mtu_or_without_arp_is_drift_and_is_repaired(
+def test_ovs_bridge_with_another_mtu_or_without_arp_is_drift_and_is_repaired(
     host: Host, changed: GatewayLink
 ) -> None:
     host.links.set_gateway_link(NETWORK.bridge, changed)
@@ -96,7 +96,7 @@ def test_bridge_with_another_mtu_or_without_arp_is_drift_and_is_repaired(
     assert host.links.gateway_link(NETWORK.bridge) == AS_DECLARED
 
 
-def test_bridge_with_another_mac_gets_its_own_mac_again(host: Host) -> None:
+def test_ovs_bridge_with_a_changed_mac_gets_its_configured_mac_again(host: Host) -> None:
     host.links.set_gateway_link(NETWORK.bridge, replace(AS_DECLARED, mac=gateway_mac(SLOT.ip)))
     # Open vSwitch also resets a changed MAC, and has the link down meanwhile.
     eventually(lambda: not run(gateway_of(host).to_apply()), 10.0)

@@ -75,7 +75,7 @@ def is_bound(to_be: socket.socket, port: int) -> bool:
     return False
 
 
-def test_end_of_a_dhcp_server_is_reported_until_another_is_started(host: "Real") -> None:
+def test_end_of_the_dhcp_server_is_reported_until_a_new_server_is_started(host: "Real") -> None:
     (pid,) = pids(host)
     os.kill(pid, signal.SIGKILL)
     for _ in range(2):
@@ -86,7 +86,7 @@ def test_end_of_a_dhcp_server_is_reported_until_another_is_started(host: "Real")
     assert pids(host) != [pid]
 
 
-def test_dhcp_server_start_while_another_program_has_the_port_is_refused(host: "Real") -> None:
+def test_dhcp_server_start_while_another_program_holds_the_dhcp_port_is_refused(host: "Real") -> None:
     (pid,) = pids(host)
     os.kill(pid, signal.SIGKILL)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
@@ -191,7 +191,7 @@ def test_dhcp_server_of_another_pid_namespace_is_ignored(host: "Real") -> None:
         other.kill()
 
 
-def test_lease_cleared_while_the_server_is_down_stays_absent_after_its_restart(host: "Real") -> None:
+def test_dhcp_lease_cleared_while_the_server_is_down_stays_absent_after_its_restart(host: "Real") -> None:
     slot = network(0)
     for aspect in aspects_of(host):
         run(aspect.to_apply(slice_on(slot)))
@@ -209,7 +209,7 @@ def test_lease_cleared_while_the_server_is_down_stays_absent_after_its_restart(h
     successor.close()
 
 
-def test_truncated_lease_file_does_not_prevent_reading_its_complete_leases(host: "Real") -> None:
+def test_truncated_dhcp_lease_file_does_not_prevent_reading_its_complete_leases(host: "Real") -> None:
     file = Path(process(host)._folder, "leases")
     file.write_text("1893456000 52:54:00:01:00:00 10.100.1.10 * *\n1893456")
     assert [(lease.mac, lease.ip) for lease in host.leases.leases()] == [(network(0).mac, network(0).ip)]
@@ -226,7 +226,7 @@ def written(host: "Real", slot: SliceNetwork, mac: str, *, expired: bool = False
     return ObservedLease(MacAddress(mac), slot.ip, expired=expired)
 
 
-def test_lease_that_only_the_file_contains_is_cleared_and_the_server_keeps_its_own(
+def test_dhcp_lease_that_only_the_lease_file_contains_is_cleared_and_the_server_keeps_its_other_leases(
     host: "Real",
 ) -> None:
     slot, other = network(0), network(1)
@@ -271,7 +271,7 @@ def test_dhcp_server_frozen_by_signal_is_reported_within_seconds_and_replaced(ho
     assert gateway_of(host).to_apply() == ()
 
 
-def test_lease_is_read_while_the_dhcp_server_rewrites_its_lease_file(
+def test_dhcp_leases_are_read_correctly_while_the_dhcp_server_rewrites_its_lease_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from node_agent.drivers.dhcp import dhcp
@@ -328,7 +328,7 @@ def removed_by(leases: "DnsmasqLeases", slot: SliceNetwork) -> None:
     assert aspect.remains(slot) == ()
 
 
-def test_removed_reservation_is_not_served_although_its_agent_died_before_notifying_the_server(
+def test_removed_dhcp_reservation_is_not_served_although_the_agent_died_before_notifying_the_server(
     host: "Real",
 ) -> None:
     slot = network(0)
@@ -346,7 +346,7 @@ def test_removed_reservation_is_not_served_although_its_agent_died_before_notify
 
 
 @pytest.mark.parametrize("without_agent", [True, False], ids=["without an agent", "with an agent"])
-def test_foreign_reservation_that_was_removed_again_is_not_served_after_the_slot_is_proved_empty(
+def test_foreign_dhcp_reservation_that_was_removed_is_not_served_after_the_slot_is_proved_empty(
     host: "Real", without_agent: bool
 ) -> None:
     slot, leases = network(0), host.leases_driver
@@ -368,7 +368,7 @@ def test_foreign_reservation_that_was_removed_again_is_not_served_after_the_slot
     leases.close()
 
 
-def test_reservation_that_was_edited_and_restored_is_served_as_restored(host: "Real") -> None:
+def test_dhcp_reservation_that_was_edited_and_restored_is_served_as_restored(host: "Real") -> None:
     slot, other = network(0), network(1)
     for each in (slot, other):
         for aspect in aspects_of(host):

@@ -155,7 +155,9 @@ def carrying(host: "Real") -> "Real":
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_change_by_another_program_is_reported_by_its_source(what: str, carrying: "Real") -> None:
+def test_change_of_the_host_by_another_program_is_reported_by_the_expected_change_source(
+    what: str, carrying: "Real"
+) -> None:
     reported = CHANGES[what]
     with closing(carrying.sources()[reported.source]()) as listening:
         timeout = _TIMEOUT if reported.greets else 0
@@ -172,7 +174,9 @@ def is_learned() -> bool:
     return "198.51.100.1" in subprocess.run(shown, check=True, capture_output=True, text=True).stdout
 
 
-def test_neighbour_that_the_kernel_learned_is_not_reported(carrying: "Real") -> None:
+def test_neighbour_table_entry_that_the_kernel_learned_is_not_reported_as_a_change_of_the_host(
+    carrying: "Real",
+) -> None:
     with closing(carrying.sources()["neighbours"]()) as listening:
         subprocess.run(["ip", "neigh", "flush", "dev", "uplink0"], check=True)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sends:

@@ -75,7 +75,7 @@ def healed(node: LabHost) -> Iterator[None]:
 
 
 @matrix.cases("P4", EVERY, few=1)
-def test_allocations_complete_without_lost_tasks_while_a_node_is_behind_a_faulty_link(
+def test_system_converges_without_lost_tasks_after_the_management_link_of_a_node_was_faulty(
     lab: Lab, case: Case
 ) -> None:
     def over() -> None:

@@ -23,7 +23,9 @@ from tests.waiting import until
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def test_report_that_a_node_cannot_deliver_to_a_dead_api_is_delivered_to_the_next(lab: Lab) -> None:
+def test_report_that_a_node_cannot_deliver_to_a_dead_api_is_delivered_after_the_api_restarts(
+    lab: Lab,
+) -> None:
     before, api = lab.lives(), lab.stack.programs["api"]
     allocation = lab.create()
     try:
@@ -43,7 +45,7 @@ def test_report_that_a_node_cannot_deliver_to_a_dead_api_is_delivered_to_the_nex
         lab.release_all(allocation)
 
 
-def test_orders_with_an_older_token_or_changed_content_are_refused(lab: Lab) -> None:
+def test_order_with_an_older_fence_token_or_changed_content_is_refused_by_the_node(lab: Lab) -> None:
     allocation = lab.create()
     try:
         lab.await_state(allocation, "active")

@@ -51,7 +51,7 @@ def bring_control_plane_to(system: System, case: Case, load: Load) -> None:
 
 
 @matrix.cases("P1", CASES, few=3)
-def test_work_continues_without_repetition_after_a_program_is_killed_at_a_failpoint(
+def test_orders_in_flight_complete_without_repetition_after_a_program_is_killed_at_a_failpoint(
     system: System, case: Case
 ) -> None:
     untouched, made = system.snapshot(), dict(system.node.state().starts)
@@ -80,10 +80,10 @@ def machines_started_since(system: System, before: dict[str, int]) -> int:
     return sum(system.node.state().starts.values()) - sum(before.values())
 
 
-def test_every_failpoint_is_in_the_matrix_or_in_a_test_of_its_own() -> None:
+def test_every_failpoint_is_covered_by_the_kill_matrix_or_by_a_separate_test() -> None:
     elsewhere = {each.name for each in FAILPOINTS.values() if each.work in situations.SEPARATELY_TESTED}
     assert {case.point for case in CASES} | elsewhere == FAILPOINTS.keys()
 
 
-def test_every_situation_belongs_to_a_kind_of_work_that_has_failpoints() -> None:
+def test_every_situation_of_the_kill_matrix_belongs_to_a_kind_of_work_with_failpoints() -> None:
     assert {work for work, _ in situations.SITUATIONS} <= {each.work for each in FAILPOINTS.values()}

@@ -78,7 +78,7 @@ def test_dispatcher_killed_while_a_lease_expires_ends_the_lease_once(system: Sys
 
 
 @pytest.mark.parametrize("point", get_args(Requeueing))
-def test_worker_killed_while_it_requeues_orders_loses_none(redis_server: RedisServer, point: str) -> None:
+def test_worker_killed_while_it_requeues_orders_loses_no_order(redis_server: RedisServer, point: str) -> None:
     namespace = f"ctl:leaving-{point.rpartition('.')[2]}"
     given = [redis_server.address, str(redis_server.port), namespace]
     ended = subprocess.run(

@@ -129,7 +129,7 @@ def begin(system: System, moment: Moment) -> list[str]:
 
 
 @matrix.cases("P6", EVERY, few=2)
-def test_allocations_become_active_and_start_each_slice_once_after_redis_failed(
+def test_allocations_become_active_and_start_each_slice_once_after_a_failure_of_redis(
     system: System, case: Case
 ) -> None:
     untouched, system.late = system.snapshot(), []

@@ -32,7 +32,8 @@ class Seen(NamedTuple):
 
 @dataclass
 class Progress:
-    """Events that the first reader has received, and the last position of the ledger, which is None while writers run.
+    """Events that the first reader has received, and the last position of the ledger, which is None
+    while writers run.
     """
 
     seen: list[Seen] = field(default_factory=list)
@@ -47,7 +48,8 @@ Step = Callable[[Position], Awaitable[tuple[list[Seen], Position]]]
 
 
 async def follow(step: Step, progress: Progress, seen: list[Seen]) -> list[Seen]:
-    """Read the ledger step by step to its end; retry while the server is unreachable. Return the events that were read.
+    """Read the ledger step by step to its end; retry while the server is unreachable. Return the events
+    that were read.
     """
     position = Position(0)
     while not progress.reached(position):
@@ -83,7 +85,8 @@ def by_random_batches(tail: Tail, rng: random.Random) -> Step:
 
 
 def by_final(tail: Tail, dsn: str) -> Step:
-    """Return a reading step that reads up to the ledger's final position, as a query does that needs only final events.
+    """Return a reading step that reads up to the ledger's final position, as a query does that needs
+    only final events.
     """
 
     async def step(position: Position) -> tuple[list[Seen], Position]:

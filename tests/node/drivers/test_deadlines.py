@@ -10,11 +10,11 @@ import pytest
 from node_agent.drivers.deadlines import DeadlineExceeded, Deadlines
 
 
-def test_answer_within_the_deadline_is_returned() -> None:
+def test_result_of_a_call_within_its_deadline_is_returned() -> None:
     assert Deadlines().within(5, lambda: 42) == 42
 
 
-def test_error_within_the_deadline_is_raised_unchanged() -> None:
+def test_error_of_a_call_within_its_deadline_is_raised_unchanged() -> None:
     def fails() -> None:
         raise LookupError("gone")
 
@@ -22,7 +22,7 @@ def test_error_within_the_deadline_is_raised_unchanged() -> None:
         Deadlines().within(5, fails)
 
 
-def test_timeout_error_of_the_call_itself_is_raised_unchanged() -> None:
+def test_timeout_error_that_a_call_raises_before_its_deadline_is_raised_unchanged() -> None:
     def times_out() -> None:
         raise TimeoutError("its own")
 
@@ -30,14 +30,14 @@ def test_timeout_error_of_the_call_itself_is_raised_unchanged() -> None:
         Deadlines().within(5, times_out)
 
 
-def test_caller_of_a_hanging_call_gets_deadline_exceeded_at_the_deadline() -> None:
+def test_hanging_call_raises_deadline_exceeded_at_its_deadline() -> None:
     answered = threading.Event()
     with pytest.raises(DeadlineExceeded, match=r"no answer within 0\.05 s"):
         Deadlines().within(0.05, answered.wait)
     answered.set()
 
 
-def test_number_of_hanging_calls_is_limited_and_decreases_when_a_call_ends() -> None:
+def test_number_of_hanging_calls_past_their_deadline_is_limited_and_decreases_when_a_call_ends() -> None:
     answered, deadlines = threading.Event(), Deadlines(max_concurrent=2)
     for _ in range(2):
         with pytest.raises(DeadlineExceeded):
@@ -59,7 +59,7 @@ def test_deadline_of_a_call_counts_from_its_begin() -> None:
     answered.set()
 
 
-def test_answer_within_the_deadline_is_returned_however_late_it_is_requested() -> None:
+def test_result_that_a_call_had_before_its_deadline_is_returned_after_the_deadline() -> None:
     call = Deadlines().begin(0.0, lambda: 42)
     wait([call.outcome])
     assert call.result() == 42
@@ -75,7 +75,7 @@ def test_call_is_refused_without_waiting_while_the_maximum_of_calls_hangs() -> N
     assert deadlines.within(5, lambda: 42) == 42
 
 
-def test_answer_that_arrives_at_the_moment_of_the_deadline_is_returned(
+def test_result_that_a_call_returns_at_the_moment_of_its_deadline_is_returned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waits, may_answer = Future[Any].result, threading.Event()

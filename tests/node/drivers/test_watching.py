@@ -70,7 +70,7 @@ def watched(hints: Hints) -> Iterator[Callable[..., HostWatch]]:
         yield watch
 
 
-def test_data_from_any_watch_source_is_reported_as_a_change_hint(
+def test_data_from_any_watch_source_is_reported_as_a_hint_of_a_host_change(
     watched: Callable[..., HostWatch], hints: Hints
 ) -> None:
     one, other = Wire(), Wire()
@@ -82,7 +82,7 @@ def test_data_from_any_watch_source_is_reported_as_a_change_hint(
     until(lambda: hints.count == 4, "the hint was counted")
 
 
-def test_watch_source_that_ends_is_reopened_and_both_events_are_change_hints(
+def test_watch_source_that_ends_is_reopened_and_its_end_and_reopening_are_hints_of_a_host_change(
     watched: Callable[..., HostWatch], hints: Hints
 ) -> None:
     wire = Wire()

@@ -40,7 +40,7 @@ def foreign(**added: Any) -> list[str]:
     return list(foreign_devices(XML, lambda command, arguments: answers[arguments.get("path", command)]))
 
 
-def test_machine_as_libvirt_made_it_has_no_foreign_devices() -> None:
+def test_virtual_machine_as_libvirt_started_it_has_no_foreign_devices_in_qemu() -> None:
     assert foreign() == []
 
 

@@ -59,7 +59,8 @@ def question(mark: bytes) -> Packet:
 
 
 def at_neighbour(scene: Scene, attack: Packet, mark: bytes) -> bool:
-    """Return whether the neighbour slice (Bob) receives the attack before a frame that enters by its own ingress rule.
+    """Return whether the neighbour slice (Bob) receives the attack before a frame that enters by its own
+    ingress rule.
     """
     last = fresh_mark()
     scene.sender.send(attack, out(scene.places.uplink, BOBS_PUBLIC_PORT, last))
@@ -132,7 +133,8 @@ def by_management(scene: Scene, attack: Packet, mark: bytes) -> bool:
 
 
 def at_port(port: int) -> Arrival:
-    """Return a check whether a program of the host that listens on this UDP port at all addresses receives the attack.
+    """Return a check whether a program of the host that listens on this UDP port at all addresses
+    receives the attack.
     """
 
     def received(scene: Scene, attack: Packet, mark: bytes) -> bool:

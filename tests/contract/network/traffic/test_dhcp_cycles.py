@@ -112,7 +112,7 @@ def pids(host: "Real") -> list[int]:
     return [each.pid for each in host.leases_driver._server.running()]
 
 
-def test_reserved_addresses_are_leased_despite_planted_conflicts_and_nothing_of_them_remains(
+def test_reserved_addresses_are_leased_despite_conflicting_dhcp_leases_and_no_lease_remains(
     host: "Real",
 ) -> None:
     chance, [server] = random.Random(seed()), pids(host)

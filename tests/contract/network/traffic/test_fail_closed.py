@@ -116,7 +116,7 @@ def await_more_rounds(sent: Sent) -> None:
     eventually(lambda: sent.rounds >= before + FLOOR)
 
 
-def test_no_forbidden_probe_reaches_a_slice_while_its_port_is_added(host: Host) -> None:
+def test_no_forbidden_packet_reaches_a_slice_while_its_ovs_port_is_added(host: Host) -> None:
     with plugged_and_probing(host, ALICE, probes(ALICE, BOB)) as (_, sent):
         for _ in range(ROUNDS):
             before = sent.rounds
@@ -127,7 +127,9 @@ def test_no_forbidden_probe_reaches_a_slice_while_its_port_is_added(host: Host) 
             unplug(host, BOB)
 
 
-def test_no_forbidden_probe_leaves_a_slice_while_its_port_is_added(host: Host, at_host: Received) -> None:
+def test_no_forbidden_packet_leaves_a_slice_while_its_ovs_port_is_added(
+    host: Host, at_host: Received
+) -> None:
     with plugged(host, ALICE) as alice, Capture("uplink0") as uplink:
         for _ in range(ROUNDS):
             with plugged_and_probing(host, BOB, probes(BOB, ALICE)) as (bob, sent):
@@ -140,7 +142,7 @@ def test_no_forbidden_probe_leaves_a_slice_while_its_port_is_added(host: Host, a
         assert leaked(at_host()) == set()
 
 
-def test_no_forbidden_probe_passes_while_the_switch_is_killed_and_restarted(
+def test_no_forbidden_probe_passes_while_the_virtual_switch_is_killed_and_restarted(
     host: Host, node: LabNode, at_host: Received
 ) -> None:
     with (
@@ -160,8 +162,11 @@ def test_no_forbidden_probe_passes_while_the_switch_is_killed_and_restarted(
         assert leaked(at_host()) == set()
 
 
-def test_every_probe_arrives_when_the_bridge_and_the_gateway_are_open(host: Host, at_host: Received) -> None:
-    """This test shows that the probes can arrive. Without it, the absence of probes in other tests would prove nothing.
+def test_every_forbidden_packet_arrives_if_the_bridge_and_the_gateway_have_no_guarding_rules(
+    host: Host, at_host: Received
+) -> None:
+    """This test shows that the probes can arrive. Without it, the absence of probes in other tests would prove
+    nothing.
     """
     with (
         plugged_and_probing(host, ALICE, probes(ALICE, BOB)) as (_, sent),

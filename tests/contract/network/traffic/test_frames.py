@@ -44,7 +44,8 @@ pytestmark = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def carrying(node_host: Host) -> Iterator[Host]:
-    """Node with the slices of Alice and Bob. They are created once for all tests, because these tests only pass frames.
+    """Node with the slices of Alice and Bob. They are created once for all tests, because these tests only pass
+    frames.
     """
     run(gateway_of(node_host).to_apply())
     for slot in (ALICE, BOB):
@@ -104,7 +105,7 @@ def test_slice_reaches_an_outside_host_under_the_uplinks_address(
     assert {frame[IP].src for frame in sent if IP in frame} == set(host.links.addresses("uplink0"))
 
 
-def test_connection_that_a_slice_opened_is_cut_in_both_directions_without_its_rules_and_continues_with_them(
+def test_connection_opened_by_a_slice_passes_in_both_directions_only_while_the_slice_has_its_rules(
     wires: tuple[Wire, Wire], host: Host, world: socket.socket
 ) -> None:
     alice, _ = wires
@@ -190,7 +191,7 @@ def test_address_that_a_slice_declined_is_given_to_the_next_tenant_of_its_slot(
     assert lease(alice, ALICE.mac) == ALICE.ip
 
 
-def test_answer_that_dhcp_broadcasts_reaches_only_its_client(wires: tuple[Wire, Wire]) -> None:
+def test_answer_that_the_dhcp_server_broadcasts_reaches_only_its_client(wires: tuple[Wire, Wire]) -> None:
     alice, bob = wires
     assert lease(alice, ALICE.mac, flags=0x8000) == ALICE.ip
     refused = dhcp("request", mac=ALICE.mac, requested_addr="10.100.1.200")

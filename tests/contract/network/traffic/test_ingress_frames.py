@@ -158,7 +158,7 @@ def test_packets_of_sources_that_an_ingress_rule_does_not_allow_do_not_arrive(
     assert first_payload(alice, ALICE) == b"for you"
 
 
-def test_packets_of_a_source_that_is_no_longer_allowed_are_dropped_immediately(
+def test_packets_of_a_source_that_an_ingress_rule_no_longer_allows_are_dropped_immediately(
     wires: tuple[Wire, Wire], host: Host, world: socket.socket, public: Ipv4Address
 ) -> None:
     alice, _ = wires
@@ -172,7 +172,7 @@ def test_packets_of_a_source_that_is_no_longer_allowed_are_dropped_immediately(
     assert first_payload(alice, ALICE) == b"welcome"
 
 
-def test_connection_is_dropped_without_its_rules_although_the_kernel_tracks_it(
+def test_connection_without_its_ingress_rule_is_dropped_although_the_kernel_still_tracks_it(
     wires: tuple[Wire, Wire], host: Host, world: socket.socket, public: Ipv4Address
 ) -> None:
     alice, _ = wires
@@ -235,7 +235,7 @@ def test_slice_connects_to_its_own_public_port_under_the_gateways_address(
     check_entry_under_gateways_address(alice, ALICE, alice, public)
 
 
-def test_two_ingress_rules_lead_to_their_own_ports_and_are_closed_separately(
+def test_two_ingress_rules_of_a_slice_lead_to_their_own_ports_and_are_closed_separately(
     wires: tuple[Wire, Wire], host: Host, world: socket.socket, public: Ipv4Address
 ) -> None:
     alice, _ = wires

@@ -79,7 +79,9 @@ def check(slot: SliceNetwork, passed: int, seconds: float) -> None:
 
 
 @SLOTS
-def test_frames_that_a_slice_sends_are_limited_to_its_rate(slot: SliceNetwork, carrying: Host) -> None:
+def test_frames_that_a_slice_sends_are_limited_to_its_configured_rate(
+    slot: SliceNetwork, carrying: Host
+) -> None:
     frame = (
         Ether(src=slot.mac, dst=gateway_mac(GATEWAY))
         / IP(src=slot.ip, dst=GATEWAY)
@@ -99,7 +101,9 @@ def test_frames_that_a_slice_sends_are_limited_to_its_rate(slot: SliceNetwork, c
 
 
 @SLOTS
-def test_frames_that_a_slice_receives_are_limited_to_its_rate(slot: SliceNetwork, carrying: Host) -> None:
+def test_frames_that_a_slice_receives_are_limited_to_its_configured_rate(
+    slot: SliceNetwork, carrying: Host
+) -> None:
     passed = 0
     with wire_of(slot) as wire, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as host:
         began = monotonic()

@@ -87,7 +87,7 @@ def from_guest(packet: Packet) -> Packet:
     ],
     ids=["UDP", "SYN", "SYN-ACK", "forged source"],
 )
-def test_packet_of_a_slice_to_the_probes_address_is_dropped(
+def test_packet_of_a_slice_to_the_source_address_of_the_agents_probes_is_dropped(
     host: Host, guest: Wire, device: int, sent: Packet
 ) -> None:
     last = from_guest(IP(src=SLOT.ip, dst=WORLD) / UDP(sport=4000, dport=7) / b"the last")
@@ -99,7 +99,7 @@ def test_packet_of_a_slice_to_the_probes_address_is_dropped(
     assert [frame for frame in passed if IP in frame and frame[IP].dst == PROBE_ADDRESS] == []
 
 
-def test_packet_from_the_probe_device_enters_only_by_an_ingress(
+def test_packet_from_the_network_device_of_the_agents_probes_reaches_a_slice_only_by_an_ingress_rule(
     host: Host, guest: Wire, device: int, public: Ipv4Address
 ) -> None:
     def write(destination: str, port: int, payload: bytes) -> None:
@@ -115,7 +115,7 @@ def test_packet_from_the_probe_device_enters_only_by_an_ingress(
     assert [bytes(each[UDP].payload)[:6] for each in (first, second)] == [b"by the"] * 2
 
 
-def test_packet_from_outside_with_the_probes_address_does_not_enter_by_an_ingress_for_others(
+def test_external_packet_with_the_probes_source_address_does_not_enter_by_an_ingress_rule_for_other_sources(
     host: Host, guest: Wire, device: int, public: Ipv4Address, lab: Lab
 ) -> None:
     forged = IP(src=PROBE_ADDRESS, dst=public) / UDP(sport=40000, dport=CLOSED) / b"forged"
@@ -128,6 +128,8 @@ def test_packet_from_outside_with_the_probes_address_does_not_enter_by_an_ingres
     assert bytes(received[UDP].payload).startswith(b"the last")
 
 
-def test_probe_device_is_removed_with_its_owner_and_sends_nothing_by_itself(host: Host, device: int) -> None:
+def test_network_device_of_the_agents_probes_exists_and_sends_nothing_by_itself(
+    host: Host, device: int
+) -> None:
     assert socket.if_nametoindex(PROBE_LINK) > 0
     assert read_from(device) == []

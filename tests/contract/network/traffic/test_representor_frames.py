@@ -48,7 +48,7 @@ def remove(aspects: tuple[Aspect, ...]) -> None:
         run(aspect.to_remove(SLOT))
 
 
-def test_guest_gets_its_address_and_its_gateway_answers(function: FarEnd) -> None:
+def test_guest_on_a_virtual_function_gets_its_dhcp_address_and_its_gateway_answers(function: FarEnd) -> None:
     assert lease(function, SLOT.mac) == SLOT.ip
     answer = function.ask(arp_request(GATEWAY, mac=SLOT.mac, own=SLOT.ip), is_arp_reply)
     assert answer is not None

@@ -50,7 +50,7 @@ def repaired(host: Host, aspects: tuple[Aspect, ...]) -> bool:
     return False
 
 
-def test_no_frame_reaches_a_neighbour_after_the_switch_was_killed_and_a_survey_repaired_it(
+def test_no_forbidden_frame_reaches_a_neighbour_slice_after_the_virtual_switch_was_killed_and_repaired(
     host: Host, node: LabNode
 ) -> None:
     with Wire(ALICE.tap) as alice, Wire(BOB.tap) as bob:

@@ -139,7 +139,8 @@ def dhcp(
     client_id: bytes | None = None,
     **options: str,
 ) -> Packet:
-    """Return a DHCP message as a client broadcasts it. `chaddr` is the client's MAC in the message, by default `mac`.
+    """Return a DHCP message as a client broadcasts it. `chaddr` is the client's MAC in the message, by
+    default `mac`.
     """
     words = [("message-type", kind), *options.items(), *([("client_id", client_id)] if client_id else [])]
     hardware = bytes.fromhex((chaddr or mac).replace(":", ""))
