@@ -67,7 +67,7 @@ PROMISES: Final = {
         "tests/agent/program/test_resync.py",
         "tests/agent/lab_nodes/test_reboot.py",
         "tests/up/test_up.py::test_dev_up_after_all_processes_were_killed_makes_the_slice_active_again_and_keeps_public_addresses",
-        "tests/up/test_up.py::test_node_that_dies_is_restarted_together_with_its_slice",
+        "tests/up/test_up.py::test_lab_node_that_dies_is_restarted_together_with_its_slice_by_dev_up",
     ),
     "P29": ("tests/faults/test_stopped_appender.py",),
 }

@@ -73,6 +73,6 @@ class Given:
         return {(state, has_due_time): count for state, has_due_time, count in found}
 
     def rows(self, query: str, **values: object) -> list[tuple[Any, ...]]:
-        """Run a query as the database's superuser and return its rows."""
+        """Run an SQL query as the database's superuser and return its rows."""
         with psycopg.connect(self.database.admin_dsn, autocommit=True) as conn:
             return conn.execute(query, values or None).fetchall()

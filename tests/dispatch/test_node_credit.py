@@ -77,7 +77,7 @@ async def test_backlog_of_an_unreachable_node_adds_no_work_for_tasks_of_other_no
 
 
 def _rows_read(given: Given) -> float:
-    """Return the number of rows that the task sender's query for due tasks reads."""
+    """Return the number of database rows that the task sender's query for due tasks reads."""
     with psycopg.connect(given.database.admin_dsn) as conn:
         conn.execute(sweeping._SETTINGS)
         explained = f"explain (analyze, format json) {sweeping._DUE}"
@@ -98,7 +98,9 @@ def _rows(plan: dict[str, Any]) -> float:
 
 
 async def _sent(task_sender: TaskSender, admin: redis.Redis) -> tuple[int, int]:
-    """Send due tasks. Return the number of tasks sent and the number of Redis scripts run for them."""
+    """Let the task sender send due tasks. Return the number of sent tasks and the number of Redis scripts that this
+    ran.
+    """
     before = _scripts(admin)
     return await task_sender.send_due(), _scripts(admin) - before
 

@@ -1,4 +1,6 @@
-"""Task rows are deleted after their retention time, without losing an order or sending one again (TSK-3, TSK-8)."""
+"""Tests of pruning: task rows are deleted after their retention time, without losing an order or sending an order again
+(TSK-3, TSK-8).
+"""
 
 from dataclasses import replace
 from datetime import timedelta

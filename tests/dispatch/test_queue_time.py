@@ -68,7 +68,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("command", HOSTILE.values(), ids=HOSTILE)
-async def test_node_that_pipelines_commands_continuously_is_revoked_and_other_nodes_are_not(
+async def test_node_that_pipelines_redis_commands_continuously_is_revoked_and_other_nodes_are_not(
     watch: QueueWatch, enrol: Enrol, given: Given, redis_server: RedisServer, command: bytes
 ) -> None:
     for name in NODES:
@@ -128,7 +128,7 @@ def entry(usec: int, *command: bytes, address: bytes = b"127.0.0.1:1") -> list[A
     return [1, 1, usec, [*command], address, b""]
 
 
-def test_slow_command_is_attributed_to_the_node_of_its_key_or_of_its_connection() -> None:
+def test_slow_redis_command_is_attributed_to_the_node_of_its_key_or_of_its_connection() -> None:
     fetch, enqueue = FETCH.sha.encode(), ENQUEUE.sha.encode()
     sample = sample_of(
         [
@@ -144,7 +144,7 @@ def test_slow_command_is_attributed_to_the_node_of_its_key_or_of_its_connection(
     assert sample.busy == pytest.approx(0.1)
 
 
-def test_failed_authentication_is_not_counted_against_the_named_node() -> None:
+def test_failed_redis_authentication_is_not_counted_against_the_node_that_it_names() -> None:
     def denied(reason: bytes, count: int) -> dict[bytes, Any]:
         return {b"username": b"node-a", b"reason": reason, b"count": count}
 

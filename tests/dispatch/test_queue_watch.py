@@ -132,7 +132,7 @@ async def test_node_that_floods_its_queue_is_revoked_at_the_next_check(
     assert state(given, "n2") == ("enrolled", None)
 
 
-async def test_queue_with_the_maximum_of_regular_content_is_not_a_flood(
+async def test_queue_with_the_maximum_of_regular_orders_is_not_reported_as_flooded(
     made: Plane, watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given
 ) -> None:
     node = await enrol("n1")
@@ -244,7 +244,7 @@ async def test_task_that_did_not_fit_into_a_flooded_redis_is_sent_after_the_floo
     assert admin.lrange("ctl:n2:slices", 0, -1) == [str(order)]
 
 
-async def test_excess_connections_of_a_node_are_closed_except_the_newest(
+async def test_oldest_redis_connections_of_a_node_above_its_limit_are_closed(
     watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given
 ) -> None:
     await enrol("n1")
@@ -260,7 +260,7 @@ async def test_excess_connections_of_a_node_are_closed_except_the_newest(
     assert state(given, "n1") == ("enrolled", None)
 
 
-async def test_node_with_too_many_connections_is_revoked(
+async def test_node_with_too_many_redis_connections_is_revoked(
     watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given, admin: redis.Redis
 ) -> None:
     await enrol("n1")
@@ -289,7 +289,7 @@ async def test_redis_user_without_a_node_that_floods_redis_is_deleted(
     [("ZREM", KEYS.workers), ("HDEL", KEYS.held), ("EVALSHA", REQUEUE.sha, 5, *KEYS.all(), "absent")],
     ids=["ZREM", "HDEL", "a script"],
 )
-async def test_node_that_sends_a_command_with_a_million_arguments_is_revoked_even_if_nothing_is_stored(
+async def test_node_that_sends_a_redis_command_with_a_million_arguments_is_revoked_even_if_nothing_is_stored(
     watch: QueueWatch, two_nodes: redis.Redis, given: Given, words: tuple[str | int, ...]
 ) -> None:
     two_nodes.zadd(KEYS.workers, {"a worker": 1})

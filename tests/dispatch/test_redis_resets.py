@@ -42,7 +42,7 @@ def port() -> Iterator[int]:
         thread.join()
 
 
-def test_connection_reset_while_it_is_opened_is_reported_as_redis_unavailable(port: int) -> None:
+def test_redis_connection_reset_while_it_is_opened_is_reported_as_redis_unavailable(port: int) -> None:
     async def count_errors() -> Counter[type[Exception]]:
         errors = Counter[type[Exception]]()
         for _ in range(TIMES):

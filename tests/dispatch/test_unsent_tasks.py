@@ -28,7 +28,7 @@ async def _listed(made: Plane, *states: str) -> list[UUID]:
         return [row.order_id for row in await conn.execute(query)]
 
 
-async def test_task_that_is_not_sent_yet_is_shown_as_due(made: Plane, given: Given) -> None:
+async def test_task_that_is_not_sent_yet_is_shown_as_due_by_the_api(made: Plane, given: Given) -> None:
     [order] = await given.tasks(a_task("n1"))
     async with made.engine.connect() as conn:
         row = await task_views.one(conn, order)
@@ -37,7 +37,7 @@ async def test_task_that_is_not_sent_yet_is_shown_as_due(made: Plane, given: Giv
     assert (await _listed(made, "due"), await _listed(made, "sent")) == ([order], [])
 
 
-async def test_task_that_was_sent_is_shown_as_sent(
+async def test_task_that_was_sent_is_shown_as_sent_by_the_api(
     made: Plane, given: Given, task_sender: TaskSender
 ) -> None:
     [order] = await given.tasks(a_task("n1"))

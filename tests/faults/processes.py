@@ -1,4 +1,4 @@
-"""Signals to a program and all of its processes."""
+"""Signals to a process and all of its children."""
 
 import contextlib
 import os

@@ -74,7 +74,7 @@ class Lab(Caller):
         return lives(self.node)
 
     def emulators(self) -> int:
-        """Return the number of QEMU processes that run a guest."""
+        """Return the number of QEMU processes of the lab node that run a guest."""
         running = self.node.processes().values()
         return sum(argv[0].endswith(DAEMONS["qemu"]) and "-name" in argv for argv in running)
 

@@ -238,8 +238,8 @@ def _is_ours(each: Declared, process: Process) -> bool:
 
 
 def begin(system: System, load: Load, situation: Situation) -> None:
-    """Create an active allocation, with or without an ingress rule, stop the agent, and queue the order of a new
-    allocation.
+    """Prepare a fault case: create an active allocation, with or without an ingress rule, stop the agent, and queue the
+    order of a new allocation.
     """
     sku = ON_CARDS if situation.card else system.sku
     load.old = system.create(network_mode="public-nat", sku=sku)

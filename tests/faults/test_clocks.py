@@ -164,7 +164,7 @@ class Clocks:
 
 
 @matrix.cases("P8", CASES, few=1)
-def test_each_order_is_started_once_although_clocks_are_wrong(
+def test_each_order_is_started_once_although_clocks_of_nodes_and_control_plane_are_wrong(
     system: System, clocks: Clocks, case: str
 ) -> None:
     if case == "control plane":
@@ -200,7 +200,9 @@ def test_each_order_is_started_once_although_clocks_are_wrong(
 
 
 @matrix.cases("P8", ["control plane"], few=0)
-def test_lease_ends_when_it_expires_by_the_databases_clock(system: System, clocks: Clocks, case: str) -> None:
+def test_allocation_lease_ends_when_it_expires_by_the_databases_clock(
+    system: System, clocks: Clocks, case: str
+) -> None:
     clocks.give_control_plane()
     asked = system.create(lease_seconds=LEASE_SECONDS)
     try:

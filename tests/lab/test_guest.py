@@ -1,4 +1,6 @@
-"""A guest on plain libvirt in a lab node boots, gets its address and accepts exactly the SSH keys of its seed."""
+"""Tests that a guest on plain libvirt in a lab node boots, gets its address and accepts exactly the SSH keys of its
+seed image.
+"""
 
 import subprocess
 from collections.abc import Iterator

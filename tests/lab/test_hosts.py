@@ -55,7 +55,7 @@ def test_lab_node_has_its_hostname_and_addresses_and_forwards_packets(node: LabN
     assert node.run(["cat", "/proc/sys/net/ipv4/ip_forward"]).stdout == "1\n"
 
 
-def test_bridge_of_one_lab_node_is_not_visible_on_another(lab: Lab) -> None:
+def test_ovs_bridge_of_one_lab_node_is_not_visible_on_another_lab_node(lab: Lab) -> None:
     first, second = lab.node("lab-a"), lab.node("lab-b")
     first.run(["ovs-vsctl", "add-br", "br-first", "--", "set", "bridge", "br-first", "datapath_type=netdev"])
     bridges = second.run(["ovs-vsctl", "list-br"]).stdout
@@ -132,7 +132,9 @@ def test_daemon_of_a_lab_node_is_started_replaced_and_stopped(node: LabNode, tmp
     assert not [argv for argv in node.processes().values() if argv[0] == "sleep"]
 
 
-def test_daemon_that_ignores_sigterm_is_killed_after_the_timeout(node: LabNode, tmp_path: Path) -> None:
+def test_daemon_of_a_lab_node_that_ignores_sigterm_is_killed_after_the_timeout(
+    node: LabNode, tmp_path: Path
+) -> None:
     ready = tmp_path / "ready"
     node.start_daemon(
         "ignores-sigterm", ["bash", "-c", f"trap '' TERM; touch {ready}; while :; do sleep 1; done"]

@@ -1,4 +1,4 @@
-"""Tests of the arguments of `ledger.append`, and of the session that calls it."""
+"""Tests of the arguments of the database function `ledger.append`, and of the settings of the session that calls it."""
 
 import psycopg
 import pytest

@@ -135,7 +135,9 @@ async def kill_a_backend(server: PostgresServer, database: Database, rng: random
 
 
 async def writer_backends(database: Database, query: str) -> list[int]:
-    """Return the process ids of the writers' backends; an empty list while the server recovers."""
+    """Return the process ids of the Postgres backends of the ledger's writers; an empty list while the
+    server recovers.
+    """
     with suppress(psycopg.OperationalError):
         async with await psycopg.AsyncConnection.connect(database.admin_dsn, autocommit=True) as admin:
             return [pid for (pid,) in await (await admin.execute(query)).fetchall()]

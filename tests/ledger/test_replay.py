@@ -117,7 +117,7 @@ async def test_replay_of_events_with_arbitrary_envelope_fields_returns_these_as_
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 6, 7, 1000])
-async def test_replay_batches_have_the_requested_size_and_the_last_has_the_remainder(
+async def test_replay_batches_have_the_requested_size_and_the_last_batch_has_the_remainder(
     conn: psycopg.AsyncConnection, batch: int
 ) -> None:
     recorded = await committed(conn, on("one", 0, *[plain()] * 6))
@@ -160,7 +160,9 @@ async def test_event_appended_during_a_replay_is_not_part_of_it(connect: Connect
     assert found == list(recorded)
 
 
-async def test_replay_in_a_repeatable_read_transaction_uses_its_snapshot(connect: Connect) -> None:
+async def test_replay_in_a_repeatable_read_transaction_uses_the_snapshot_of_the_transaction(
+    connect: Connect,
+) -> None:
     reader, writer = await connect(), await connect()
     await reader.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
     recorded = await committed(writer, on("one", 0, *[plain()] * 4))

@@ -209,7 +209,7 @@ def attempts(templates: Iterable[str], found: Iterable[tuple[str, str]], role: R
             yield template.format(table=table, column=column, role=role.name)
 
 
-def test_every_role_is_denied_writing_locking_or_changing_ledger_tables(
+def test_every_database_role_is_denied_writing_locking_or_changing_ledger_tables(
     admin: psycopg.Connection, role: Role
 ) -> None:
     assert {"ledger.event", "ledger.dead_position", "ledger.head", "ledger.claim"} <= {
@@ -255,7 +255,7 @@ def test_every_role_is_denied_changing_ledger_functions(admin: psycopg.Connectio
     )
 
 
-def test_application_role_may_call_only_the_listed_ledger_functions_and_other_roles_none(
+def test_application_role_may_call_only_the_listed_ledger_functions_and_other_roles_no_ledger_function(
     admin: psycopg.Connection, role: Role
 ) -> None:
     callable_ = admin.execute(
@@ -412,7 +412,7 @@ def test_ledger_tables_have_no_triggers_or_rules(admin: psycopg.Connection) -> N
 async def test_open_transaction_of_the_reader_role_blocks_no_append_to_the_ledger(
     database: Database, conn: psycopg.AsyncConnection
 ) -> None:
-    """A role without write privileges can hold at most the weakest lock on every table and an old snapshot."""
+    """A database role without write privileges can hold at most the weakest lock on every table and an old snapshot."""
     with connected(database, "test_reader") as reader, reader.conn.transaction():
         reader.conn.execute("set transaction isolation level serializable")
         reader.conn.execute("lock table ledger.event, ledger.head, ledger.claim in access share mode")

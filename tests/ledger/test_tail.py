@@ -31,7 +31,7 @@ def content(batch: Batch) -> tuple[tuple[Recorded[Fact], ...], int]:
     return batch.events, batch.final
 
 
-async def test_empty_ledger_is_final_at_position_zero(tail: Tail) -> None:
+async def test_empty_ledger_has_the_final_position_zero(tail: Tail) -> None:
     assert content(await tail.batch(START, 10)) == ((), 0)
     assert await tail.final() == 0
 
@@ -116,7 +116,7 @@ async def test_position_that_one_ledger_reader_recorded_as_dead_is_skipped_by_ev
     await other.close()
 
 
-async def test_position_of_an_open_append_cannot_be_recorded_as_dead(connect: Connect) -> None:
+async def test_ledger_position_of_an_open_append_cannot_be_recorded_as_dead(connect: Connect) -> None:
     slow, faulty = await connect(), await connect()
     await append(slow, [on("slot-a", 0)], because())
 
@@ -209,7 +209,7 @@ async def until_a_session_waits_for_a_lock(conn: psycopg.AsyncConnection) -> Non
         await asyncio.sleep(0.002)
 
 
-async def test_repeatable_read_transaction_is_denied_recording_a_dead_position(
+async def test_repeatable_read_transaction_is_denied_recording_a_ledger_position_as_dead(
     conn: psycopg.AsyncConnection,
 ) -> None:
     await committed(conn, on("slot-a", 0))
@@ -244,7 +244,9 @@ async def test_ledger_reader_on_an_unfit_postgres_server_raises_unfit_server(dat
 async def test_ledger_position_reported_as_final_stays_final_after_a_crash_reverts_drawn_positions(
     postgres_programs: Path,
 ) -> None:
-    """A rolled-back append leaves no WAL record that the server must flush before a crash."""
+    """The crash loses the drawn positions, because a rolled-back append leaves no WAL record that the server must flush
+    before the crash.
+    """
     settings = {"fsync": "off", "wal_writer_delay": "10s"}
     with (
         server_folder() as folder,

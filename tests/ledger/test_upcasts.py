@@ -81,7 +81,7 @@ def test_event_is_encoded_in_the_newest_version_of_its_type() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 4])
-def test_event_with_a_version_outside_the_catalog_raises_unknown_fact(version: int) -> None:
+def test_event_with_a_schema_version_outside_the_catalog_raises_unknown_fact(version: int) -> None:
     with pytest.raises(UnknownFact, match=rf"ship\.moored' version {version}$"):
         read(version, STORED["ship.moored/3"])
 

@@ -13,7 +13,9 @@ from xdist.scheduler import LoadFileScheduling
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> "FolderScheduling | None":
-    """Return the scheduler for `--dist loadfile`. For other values of this option, xdist chooses it."""
+    """Return the xdist scheduler for `--dist loadfile`. For other values of this option, xdist chooses
+    the scheduler.
+    """
     return FolderScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 

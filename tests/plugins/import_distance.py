@@ -46,7 +46,9 @@ class Dependents:
     of: Mapping[str, set[str]] = field(default_factory=dict)
 
     def distances(self, changed: Iterable[str]) -> dict[str, int]:
-        """Return the distance of each module that depends on the changed files, which have the distance 0."""
+        """Return the import distance of each module that depends on the changed files. The changed files have the
+        distance 0.
+        """
         found = {module: 0 for path in changed for module in self._modules_of(path)}
         nearest = list(found)
         for module in nearest:  # grows while it is read: breadth first

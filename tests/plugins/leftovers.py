@@ -65,7 +65,7 @@ class Leftovers:
 
 @dataclass(frozen=True)
 class Owned:
-    """Resources (processes, folders, ...) that appeared during the setup of one shared fixture."""
+    """Resources (processes, temporary folders, ...) that appeared during the setup of one shared fixture."""
 
     things: Found
     folders: frozenset[str]

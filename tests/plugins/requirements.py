@@ -17,7 +17,9 @@ _ON_REQUEST = "clean_machine"
 
 
 def missing_server(reason: str) -> NoReturn:
-    """Skip the running test with the reason, or fail it if CI=true."""
+    """Skip the running test because a server is missing, or fail the test if CI=true. The text `reason` names the
+    server.
+    """
     if os.environ.get("CI") == "true":
         pytest.fail(f"missing in CI: {reason}", pytrace=False)
     pytest.skip(f"needs {reason}")

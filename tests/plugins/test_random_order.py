@@ -45,7 +45,7 @@ def test_random_order_run_without_a_seed_prints_a_seed_that_repeats_its_order(fi
     done.stdout.re_match_lines([r"random order: --random-order=\d+ repeats it"])
 
 
-def test_workers_collect_in_the_same_random_order(files: pytest.Pytester) -> None:
+def test_all_pytest_workers_collect_the_tests_in_the_same_random_order(files: pytest.Pytester) -> None:
     options = ("-p", "tests.plugins.random_order", "--random-order", "-n", "2", "--dist", "loadfile")
     files.runpytest_subprocess(*options).assert_outcomes(passed=32)
 

@@ -208,7 +208,7 @@ class Fleet:
         return await self.do(issue_key(name, "admin", new_uuid().hex * 2))
 
     async def bring_up(self, node: NodeId, slots: int) -> None:
-        """Register and enrol a node and approve its slots."""
+        """Register and enrol a node of the simulated fleet, and approve its slots."""
         assert await self.register(node)
         assert await self.enrol(node, "first", "1")
         found = tuple(
@@ -272,7 +272,9 @@ class Fleet:
 
 
 def settings_of(database: Database) -> Settings:
-    """Return settings for programs that neither send nor receive wake-ups, because their Redis is unreachable."""
+    """Return settings for control plane programs that neither send nor receive wake-ups, because their Redis is
+    unreachable.
+    """
     return settings_for(database, _UNREACHABLE_REDIS, 1, 1)
 
 

@@ -1,4 +1,4 @@
-"""A projector process that a test can stop, continue and kill."""
+"""Process of a projector that a test can stop, continue and kill."""
 
 import os
 import signal

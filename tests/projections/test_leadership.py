@@ -77,7 +77,7 @@ async def test_second_projector_takes_over_when_the_leader_is_killed(
     assert await fleet.verify() == ()
 
 
-async def test_second_projector_takes_over_when_the_leader_is_stopped_and_the_first_yields_when_continued(
+async def test_second_projector_leads_when_the_leader_is_stopped_and_the_first_does_not_lead_when_continued(
     fleet: Fleet, database: Database, projectors: tuple[ProjectorProcess, ProjectorProcess]
 ) -> None:
     leader, other = projectors

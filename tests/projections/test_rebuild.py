@@ -72,7 +72,7 @@ def test_read_model_rebuild_requested_twice_finishes_and_records_each_event_with
     assert recorded[1] == ("projection.rebuilt", "process:projector")
 
 
-def test_projection_list_shows_every_projection_with_its_state_and_position(
+def test_read_model_list_of_the_api_shows_every_read_model_with_its_state_and_position(
     running_plane: RunningPlane,
 ) -> None:
     caught_up(running_plane)
@@ -83,7 +83,7 @@ def test_projection_list_shows_every_projection_with_its_state_and_position(
     assert show(running_plane, "slots")["position"] is None
 
 
-def test_request_for_an_unknown_projection_returns_404(running_plane: RunningPlane) -> None:
+def test_api_request_for_an_unknown_read_model_returns_404(running_plane: RunningPlane) -> None:
     client = running_plane.client()
     keyed = client.post("/projections/sl%20ot/rebuild", headers={"Idempotency-Key": "k"})
     for answer in (client.get("/projections/slot"), client.post("/projections/slot/rebuild"), keyed):

@@ -83,7 +83,7 @@ def test_event_skipped_in_a_read_model_stays_skipped_and_the_ledger_records_the_
     assert timeline_rows == [(1,)], "a timeline row needs no decoded fact, so the event has its row"
 
 
-def test_rebuild_stopped_by_an_unknown_event_keeps_the_live_tables_until_the_event_is_skipped(
+def test_read_model_rebuild_stopped_by_an_unknown_event_keeps_the_live_tables_until_the_event_is_skipped(
     running_plane: RunningPlane,
 ) -> None:
     client = running_plane.client()

@@ -174,7 +174,9 @@ def restore(plane: RunningPlane, table: str, kept: list[str]) -> None:
             )
 
 
-def test_request_for_an_unknown_verification_returns_404(running_plane: RunningPlane) -> None:
+def test_api_request_for_an_unknown_verification_of_read_models_returns_404(
+    running_plane: RunningPlane,
+) -> None:
     for name in ("7", "00000000-0000-0000-0000-000000000000"):
         answer = running_plane.client().get(f"/verifications/{name}")
         assert answer.status_code == 404

@@ -68,18 +68,18 @@ def test_signed_text_with_any_character_changed_is_rejected(part: int) -> None:
                 assert code_of(".".join(changed)) in {"forged", "malformed", "unknown_key"}
 
 
-def test_signature_by_an_untrusted_key_is_unknown_and_under_a_trusted_key_id_is_forged() -> None:
+def test_signature_by_an_untrusted_key_is_rejected_as_unknown_or_as_forged_under_a_trusted_key_id() -> None:
     assert code_of(UNTRUSTED.sign("order+jws", PAYLOAD)) == "unknown_key"
     assert code_of(signed(HEADER, signer=UNTRUSTED)) == "forged"
 
 
-def test_signature_of_one_payload_is_forged_for_another_payload() -> None:
+def test_signature_of_one_payload_is_rejected_as_forged_for_another_payload() -> None:
     head, _, signature = GOOD.split(".")
     other = SIGNER.sign("order+jws", b"{}").split(".")[1]
     assert code_of(f"{head}.{other}.{signature}") == "forged"
 
 
-def test_text_signed_as_one_message_type_is_malformed_as_another_message_type() -> None:
+def test_text_signed_as_one_message_type_is_rejected_as_malformed_for_another_message_type() -> None:
     assert code_of(SIGNER.sign("session+jws", PAYLOAD)) == "malformed"
     assert code_of(GOOD, "session+jws") == "malformed"
 
@@ -119,7 +119,7 @@ def test_text_signed_as_one_message_type_is_malformed_as_another_message_type() 
         "empty",
     ],
 )
-def test_validly_signed_text_with_an_unexpected_header_is_malformed(
+def test_validly_signed_text_with_an_unexpected_header_is_rejected_as_malformed(
     header: dict[str, Any],
 ) -> None:
     assert code_of(signed(header)) == "malformed"
@@ -168,7 +168,7 @@ def test_text_that_is_not_in_the_signed_format_is_rejected(text: str) -> None:
     assert code_of(text) in {"malformed", "forged"}
 
 
-def test_signed_text_with_algorithm_none_is_malformed() -> None:
+def test_signed_text_with_algorithm_none_is_rejected_as_malformed() -> None:
     head = segment(json.dumps({"alg": "none", "kid": SIGNER.kid, "typ": "order+jws"}).encode())
     for signature in ("", segment(b"\0" * 64)):
         assert code_of(f"{head}.{segment(PAYLOAD)}.{signature}") == "malformed"
@@ -242,5 +242,5 @@ def test_private_key_in_place_of_a_public_key_and_the_reverse_are_rejected() -> 
         Signer.of_pem(SIGNER.public.encode())
 
 
-def test_signer_text_representations_do_not_contain_the_private_key() -> None:
+def test_repr_str_and_public_key_of_a_signer_do_not_contain_its_private_key() -> None:
     assert "PRIVATE" not in repr(SIGNER) + str(SIGNER) + SIGNER.public

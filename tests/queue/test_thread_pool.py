@@ -23,7 +23,9 @@ def test_thread_pool_without_work_has_no_threads() -> None:
     eventually(lambda: threads_of("idle") == 0)
 
 
-def test_work_submitted_below_the_thread_limit_begins_immediately(gate: threading.Event) -> None:
+def test_work_submitted_to_a_thread_pool_below_its_thread_limit_begins_immediately(
+    gate: threading.Event,
+) -> None:
     pool, begun = ThreadPool("busy", 8), threading.Barrier(9)
     for _ in range(8):
         pool.run(lambda: (begun.wait(10), gate.wait(10)))
@@ -40,7 +42,7 @@ def test_idle_thread_of_a_thread_pool_is_reused_before_a_new_thread_is_started()
     pool.close(10)
 
 
-def test_work_submitted_while_all_threads_are_busy_runs_later_in_submission_order(
+def test_work_submitted_while_all_threads_of_a_pool_are_busy_runs_later_in_submission_order(
     gate: threading.Event,
 ) -> None:
     pool, done = ThreadPool("bounded", 1), SimpleQueue[int]()
@@ -68,7 +70,7 @@ def test_exception_in_work_of_a_thread_pool_ends_its_thread_and_waiting_work_sti
     assert thread_exceptions.get(timeout=10) == "LookupError('simulated error')"
 
 
-def test_closed_thread_pool_waits_for_running_work_and_starts_no_other(gate: threading.Event) -> None:
+def test_closed_thread_pool_waits_for_running_work_and_starts_no_other_work(gate: threading.Event) -> None:
     pool, begun, never = ThreadPool("closing", 1), threading.Event(), threading.Event()
 
     def work() -> None:

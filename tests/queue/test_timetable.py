@@ -25,7 +25,7 @@ def timetable() -> Iterator[Timetable]:
 
 @pytest.fixture
 def one_thread_timetable() -> Iterator[Timetable]:
-    """A timetable with one thread, which runs due jobs in the order of their times."""
+    """Timetable of jobs with one thread, which runs due jobs in the order of their times."""
     with Timetable(threads=1) as timetable:
         yield timetable
 

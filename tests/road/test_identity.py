@@ -90,7 +90,7 @@ def test_second_agent_on_a_copied_disk_supersedes_the_first_agent_which_is_refus
     assert superseded(site) == superseded(site)[:1]
 
 
-def test_agent_on_an_older_disk_is_refused_and_changes_nothing_on_its_host(
+def test_agent_on_a_disk_restored_from_an_older_copy_is_refused_and_changes_nothing_on_its_host(
     site: Site, folder: Path, tmp_path: Path, start_copy: Start
 ) -> None:
     older = copied(folder, tmp_path / "older")
@@ -126,7 +126,7 @@ def test_revoked_agent_takes_no_orders_keeps_its_slices_and_enrols_again_with_a_
     site.await_state(slice_, "released", 60)
 
 
-def test_agent_with_an_expired_session_renews_it_and_continues(site: Site) -> None:
+def test_agent_with_an_expired_session_renews_its_session_and_continues(site: Site) -> None:
     ended = "update work.node_session set expires_at = clock_timestamp() returning number"
     for _ in range(3):
         [(number,)] = site.plane.rows(ended)

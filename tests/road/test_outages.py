@@ -147,7 +147,7 @@ def test_killed_redis_delays_no_api_response(running_plane: RunningPlane) -> Non
     assert max(seconds_to_register(running_plane) for _ in range(3)) < 1
 
 
-def test_node_with_reopened_enrolment_keeps_its_redis_user(running_plane: RunningPlane) -> None:
+def test_node_that_an_admin_allows_to_enrol_again_keeps_its_redis_user(running_plane: RunningPlane) -> None:
     admit(running_plane, "n1")
     assert running_plane.client().post("/nodes/n1/enrolment").status_code == 201
     with redis.Redis.from_url(running_plane.redis.url) as admin:

@@ -118,7 +118,7 @@ def test_drift_report_task_names_a_deleted_ovs_port_and_port_reconcile_task_repa
     assert site.run_task("port.reconcile", slot_id="sim-a/0")["result"]["steps"] == []
 
 
-def test_node_verify_task_on_an_intact_host_reports_only_successful_checks(site: TaskSite) -> None:
+def test_node_verify_task_on_a_host_without_faults_reports_only_successful_checks(site: TaskSite) -> None:
     checks = site.run_task("node.verify", node_id="sim-a")["result"]["checks"]
     assert checks
     assert all(check["ok"] for check in checks)

@@ -57,12 +57,12 @@ class RunningPlane:
         )
 
     def rows(self, query: str, **values: object) -> list[tuple[Any, ...]]:
-        """Run a query as the database's superuser and return its rows. `values` fill `%(name)s` in the query."""
+        """Run an SQL query as the database's superuser and return its rows. `values` fill `%(name)s` in the query."""
         with psycopg.connect(self.database.admin_dsn, autocommit=True) as conn:
             return conn.execute(query, values or None).fetchall()
 
     def last_position(self) -> int:
-        """Return the position of the newest event."""
+        """Return the position of the newest event in the ledger."""
         [(position,)] = self.rows("select max(position) from ledger.event")
         return int(position)
 

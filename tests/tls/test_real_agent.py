@@ -51,7 +51,7 @@ def test_client_without_tls_is_refused_by_api_and_redis(site: Site, agent: Agent
         client.ping()
 
 
-def test_agent_with_a_different_ca_does_not_enrol_and_logs_the_reason(
+def test_agent_that_trusts_a_different_ca_does_not_enrol_and_logs_the_reason(
     site: Site, other_ca: Certificates
 ) -> None:
     untrusting = site.agent("lab-x", ca_file=str(other_ca.ca))
@@ -65,7 +65,7 @@ def test_agent_with_a_different_ca_does_not_enrol_and_logs_the_reason(
         untrusting.child.stop()
 
 
-def test_servers_with_an_untrusted_ca_are_refused_until_their_own_certificates_return(
+def test_api_and_redis_with_certificates_of_an_untrusted_ca_are_refused_until_these_are_replaced(
     site: Site, agent: Agent, other_ca: Certificates
 ) -> None:
     own = site.stack.certificates

@@ -22,7 +22,7 @@ def test_api_client_of_dev_up_returns_the_items_of_all_pages_of_a_list(api: Api)
     assert {event["type"] for event in registered} == {"node.registered"}
 
 
-def test_api_client_raises_a_refusal_as_text_with_reason_codes_and_without_json(api: Api) -> None:
+def test_api_client_of_dev_up_raises_a_refusal_as_text_with_reason_codes_and_without_json(api: Api) -> None:
     with pytest.raises(
         ApiRefused, match=r"^the API refused GET /v1/nodes/absent with status 404: "
     ) as refused:

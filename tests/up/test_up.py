@@ -295,7 +295,7 @@ def test_sliceplane_ssh_reaches_the_guest_through_its_ingress_and_from_its_node(
 
 @pytest.mark.node
 @pytest.mark.slow
-def test_node_that_dies_is_restarted_together_with_its_slice(real: Site) -> None:
+def test_lab_node_that_dies_is_restarted_together_with_its_slice_by_dev_up(real: Site) -> None:
     up = real.running()
     [before] = real.settled()
     os.kill(int((up.layout.state / "nodes" / "lab-a" / "host.pid").read_text()), signal.SIGKILL)
@@ -437,7 +437,7 @@ def public_addresses(layout: Layout) -> list[dict[str, Any]]:
 
 
 def ask(layout: Layout, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
-    """Send a request to the API with the admin key from the state folder."""
+    """Send a request to the API with the admin key that `./dev up` wrote to its state folder."""
     client = json.loads(layout.client_file.read_text())
     headers = {"Authorization": f"Bearer {client['api_key']}", "Idempotency-Key": uuid.uuid4().hex}
     url, trusted = f"{client['url']}/v1{path}", trust(client["ca"])

@@ -68,7 +68,7 @@ def test_refusal_of_a_guest_lists_the_objections_to_all_its_pci_devices(host: Ho
     ]
 
 
-def test_gpu_configured_as_fabric_device_is_refused(host: Host, tmp_path: Path) -> None:
+def test_gpu_that_node_settings_declare_as_a_fabric_device_is_refused(host: Host, tmp_path: Path) -> None:
     host.have_pci("hgx", tmp_path)
     assert "is not a fabric, but a gpu (10de:2330)" in refused(host, place(GPU, use="fabric"))
 

@@ -91,7 +91,7 @@ def test_machine_start_during_which_libvirtd_dies_is_repeated_and_not_reported_a
     assert (domain.guest, domain.state) == (guest_for(WANTED), "running")
 
 
-def test_machine_that_is_killed_during_its_start_is_started_once_more(
+def test_virtual_machine_that_is_killed_during_its_start_is_started_once_more(
     host: Real, machines: Machines, node: LabNode
 ) -> None:
     before = lives(node)
@@ -100,7 +100,7 @@ def test_machine_that_is_killed_during_its_start_is_started_once_more(
     assert machines.to_apply(WANTED) == ()
 
 
-def test_machine_that_exits_at_start_is_refused_with_its_error_message_and_not_started_again(
+def test_start_of_a_virtual_machine_that_exits_at_once_is_refused_with_its_error_message_and_not_repeated(
     host: Real, machines: Machines, node: LabNode
 ) -> None:
     before, guest = lives(node), guest_for(WANTED)

@@ -80,7 +80,7 @@ def test_guests_keep_running_when_libvirtd_is_killed_and_restarted(machines: Mac
     assert qemu(node) == before
 
 
-def test_guest_that_ends_after_libvirtd_restarted_is_reported_as_a_change(
+def test_guest_that_ends_after_a_restart_of_libvirtd_is_reported_as_a_change_of_the_host(
     machines: Machines, host: Real, node: LabNode
 ) -> None:
     eventually(host.changed.is_set)
@@ -236,7 +236,7 @@ def listening(pid: int) -> list[str]:
     return [*internet, *local]
 
 
-def test_console_output_of_a_guest_is_removed_with_its_folder(machines: Machines, host: Real) -> None:
+def test_console_output_of_a_guest_is_removed_with_its_disk_folder(machines: Machines, host: Real) -> None:
     folder = host.disks.path("slice0")
     eventually(lambda: (folder / "console.log").stat().st_size > 0, seconds=40)
     for step in machines.to_remove(WANTED.network):

@@ -101,7 +101,9 @@ def test_guest_without_its_tap_is_refused_and_starts_once_the_tap_exists(
     assert apply(machines) == ["machine.start"]
 
 
-def test_image_that_the_node_does_not_have_is_refused_by_name(host: Host, machines: Machines) -> None:
+def test_guest_with_an_image_that_its_node_does_not_have_is_refused_with_the_images_name(
+    host: Host, machines: Machines
+) -> None:
     host.add_tap("slice0")
     with pytest.raises(HostRefused, match="image windows"):
         apply(machines, slice_on(0, image=ImageName("windows")))
@@ -271,7 +273,7 @@ def test_guest_without_its_seed_image_is_refused(host: Host, machines: Machines)
         host.hypervisor.start(guest, machines.hosting(guest))
 
 
-def test_destroying_an_absent_domain_raises_no_error(host: Host) -> None:
+def test_destroying_an_absent_libvirt_domain_raises_no_error(host: Host) -> None:
     host.hypervisor.destroy(uuid4())
 
 

@@ -113,8 +113,7 @@ FILTER_CHANGES: Final = {
     "a counter": FilterChange("add counter inet sliceplane seen", ("counter inet seen",)),
     "a quota": FilterChange("add quota inet sliceplane much { 9 mbytes; }", ("quota inet much",)),
 }
-"""Changes of the tables' declaration that leave each rule as it is, except the rules of a chain that is
-created again.
+"""Changes of the tables' declaration that leave each rule as it is, except the rules of a chain that is created again.
 """
 OTHER_BRIDGE: Final = "br-other"
 """The bridge of `plant_master`."""

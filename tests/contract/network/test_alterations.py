@@ -48,7 +48,7 @@ def test_tap_altered_by_another_program_is_drift_of_its_slot_and_is_repaired_in_
 
 
 @pytest.mark.parametrize("addition", ["address", "mirror", "macvlan"])
-def test_representor_altered_by_another_program_is_drift_and_is_repaired(
+def test_representor_link_altered_by_another_program_is_drift_of_its_slot_and_is_repaired(
     host: Host, tmp_path: Path, addition: Addition
 ) -> None:
     run(LinkAspect(host.links, host.bus).to_apply(slice_on(network(1))))

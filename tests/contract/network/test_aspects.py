@@ -146,7 +146,7 @@ def test_apply_of_a_slice_network_repairs_only_the_part_that_differs(
     assert apply(aspects, network(0)) == []
 
 
-def test_deleted_flows_of_a_slice_are_set_again_and_its_port_stays(
+def test_deleted_openflow_flows_of_a_slice_are_set_again_and_its_ovs_port_stays(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     apply(aspects, network(0))

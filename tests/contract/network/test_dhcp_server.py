@@ -143,7 +143,7 @@ def test_next_agent_replaces_a_dhcp_server_with_other_settings_and_keeps_its_lea
     successor.close()
 
 
-def test_guest_is_offered_the_resolvers_of_its_nodes_settings(host: "Real") -> None:
+def test_guest_is_offered_by_dhcp_the_dns_resolvers_of_its_nodes_settings(host: "Real") -> None:
     slot = network(0)
     resolvers = (Ipv4Address("192.0.2.53"), Ipv4Address("192.0.2.54"))
     node_settings = settings(SLOT, resolvers=resolvers)
@@ -256,7 +256,7 @@ def test_dhcp_server_suspended_by_a_killed_agent_is_continued_by_the_next_agent(
     successor.close()
 
 
-def test_dhcp_server_frozen_by_signal_is_reported_within_seconds_and_replaced(host: "Real") -> None:
+def test_dhcp_server_stopped_by_a_signal_is_reported_within_seconds_and_replaced(host: "Real") -> None:
     slot = network(0)
     for aspect in aspects_of(host):
         run(aspect.to_apply(slice_on(slot)))
@@ -291,7 +291,7 @@ def test_dhcp_leases_are_read_correctly_while_the_dhcp_server_rewrites_its_lease
     assert [each.ip for each in leases.leases()] == [network(0).ip]
 
 
-def test_dhcp_server_is_not_signalled_repeatedly_while_a_clock_that_was_set_back_catches_up(
+def test_dhcp_server_is_not_signalled_repeatedly_after_the_clock_of_the_host_was_set_back(
     host: "Real", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.time

@@ -19,14 +19,14 @@ from tests.contract.network.slices import NETWORK, network, slice_on
 LIMIT: Final = Meter(1000, 800)
 
 
-def test_tap_is_read_back_as_it_was_added_and_set(host: Host) -> None:
+def test_tap_is_read_back_with_the_settings_with_which_it_was_added_or_changed(host: Host) -> None:
     host.links.add_tap(Tap("slice0", mtu=1400))
     assert host.links.link("slice0") == Tap("slice0", mtu=1400, up=True, owner=0)
     host.links.set_tap(Tap("slice0", mtu=1500, up=False))
     assert host.links.link("slice0") == Tap("slice0", mtu=1500, up=False, owner=0)
 
 
-def test_tap_with_many_queues_differs_from_a_tap_with_one_and_is_replaced(host: Host) -> None:
+def test_tap_with_many_queues_differs_from_a_tap_with_one_queue_and_is_replaced(host: Host) -> None:
     host.links.add_tap(Tap("slice0", many=True))
     assert host.links.link("slice0") == Tap("slice0", many=True)
     (deleting, adding) = LinkAspect(host.links, host.bus).to_apply(slice_on(network(0)))

@@ -1,4 +1,5 @@
-"""A writer's record of its own appends, in a file so that it survives `kill -9`: one line before or after each step.
+"""Journal of one writer process: a file that records the writer's appends and survives `kill -9`, with one line before
+or after each step.
 
     append 3        it calls append with three events
     drew 17 18 19   append returned these positions

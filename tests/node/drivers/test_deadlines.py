@@ -48,7 +48,7 @@ def test_number_of_hanging_calls_past_their_deadline_is_limited_and_decreases_wh
     assert deadlines.within(5, lambda: 42) == 42
 
 
-def test_deadline_of_a_call_counts_from_its_begin() -> None:
+def test_deadline_of_a_call_counts_from_the_begin_of_the_call_and_not_of_the_wait_for_its_result() -> None:
     answered, deadlines = threading.Event(), Deadlines()
     call = deadlines.begin(0.05, answered.wait)
     with pytest.raises(DeadlineExceeded):
@@ -65,7 +65,7 @@ def test_result_that_a_call_had_before_its_deadline_is_returned_after_the_deadli
     assert call.result() == 42
 
 
-def test_call_is_refused_without_waiting_while_the_maximum_of_calls_hangs() -> None:
+def test_call_with_a_deadline_is_refused_at_once_while_the_maximum_number_of_calls_hangs() -> None:
     answered, deadlines = threading.Event(), Deadlines(max_concurrent=1)
     # Longer than a test may take: a call that waited would not pass late.
     deadlines.begin(3600, answered.wait)
@@ -95,7 +95,7 @@ def test_result_that_a_call_returns_at_the_moment_of_its_deadline_is_returned(
     assert Deadlines().within(5, answers) == 42
 
 
-def test_call_without_a_startable_thread_does_not_count_as_hanging(
+def test_call_for_which_no_thread_can_be_started_does_not_count_as_hanging(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     deadlines = Deadlines(max_concurrent=1)

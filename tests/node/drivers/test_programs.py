@@ -51,7 +51,7 @@ def test_failure_of_one_of_several_programs_quotes_its_error_output_and_ends_the
     assert have_ended(query)
 
 
-def test_hanging_program_is_ended_at_the_deadline() -> None:
+def test_hanging_program_that_the_agent_started_is_ended_at_the_deadline() -> None:
     query = shell("exec sleep 600", deadline=0.05)
     with pytest.raises(HostUnreadable, match="timed out"):
         query.answer()

@@ -108,7 +108,7 @@ def test_watch_source_that_exits_immediately_is_reopened_once_per_second(
     assert wire.opened[2] - wire.opened[0] >= 2 * AGAIN
 
 
-def test_watch_source_that_cannot_be_opened_is_retried_while_the_others_are_read(
+def test_watch_source_that_cannot_be_opened_is_retried_while_the_other_watch_sources_are_read(
     watched: Callable[..., HostWatch], hints: Hints
 ) -> None:
     absent, there = Wire(), Wire()
@@ -121,7 +121,7 @@ def test_watch_source_that_cannot_be_opened_is_retried_while_the_others_are_read
     until(lambda: hints.count == 3, "the first source is open")
 
 
-def test_stopped_watch_reads_nothing_and_leaves_nothing_open(hints: Hints) -> None:
+def test_stopped_watch_reads_no_watch_source_and_leaves_none_open(hints: Hints) -> None:
     wire = Wire()
     watching = HostWatch({"wire": wire.open}, hints)
     until(lambda: hints.count == 1, "the source is open")

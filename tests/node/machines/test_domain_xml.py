@@ -69,7 +69,7 @@ def test_domain_xml_of_a_guest_without_assigned_host_resources_is_unchanged() ->
     assert domain_xml(GUEST, HOSTING) == PLAIN
 
 
-def test_guest_written_by_an_earlier_version_equals_the_guest_of_this_version() -> None:
+def test_guest_in_domain_xml_written_by_an_earlier_release_equals_the_same_guest_of_this_release() -> None:
     assert EARLIER != PLAIN
     assert guest_in(EARLIER) == GUEST
 
@@ -151,11 +151,11 @@ def test_domain_xml_elements_that_libvirt_adds_itself_are_not_foreign() -> None:
 
 
 @given(PLACES)
-def test_every_assigned_pci_function_is_listed_for_its_domain(place: Place) -> None:
+def test_every_pci_function_assigned_in_domain_xml_is_listed_for_its_domain(place: Place) -> None:
     assert {*pci_devices_in(domain_xml(replace(GUEST, place=place), HOSTING))} == place.addresses
 
 
-def test_pci_function_used_as_a_disk_is_listed_for_any_domain() -> None:
+def test_pci_function_that_any_libvirt_domain_uses_as_an_nvme_disk_is_listed_for_this_domain() -> None:
     address = "<address domain='0x0000' bus='0x01' slot='0x00' function='0x0'/>"
     disk = f"<disk type='nvme'><source type='pci' managed='yes' namespace='1'>{address}</source></disk>"
     usb = "<hostdev type='usb'><source><address bus='1' device='3'/></source></hostdev>"
@@ -175,22 +175,22 @@ def test_memory_of_a_guest_is_read_in_the_unit_that_the_domain_xml_states() -> N
     assert guest_in(answered) == GUEST
 
 
-def test_guests_that_differ_only_in_host_paths_or_accelerator_are_equal() -> None:
+def test_guests_that_differ_only_in_host_paths_or_accelerator_compare_as_equal() -> None:
     elsewhere = replace(HOSTING, seed=Path("/other/seed.iso"), accelerator="kvm", offload=False)
     assert guest_in(domain_xml(GUEST, elsewhere)) == GUEST
 
 
-def test_guests_with_different_macs_are_not_equal() -> None:
+def test_guests_with_different_macs_compare_as_different() -> None:
     moved = domain_xml(GUEST, HOSTING).replace(GUEST.mac, "52:54:00:ff:ff:ff")
     assert guest_in(moved) == replace(GUEST, mac=mac_address("52:54:00:ff:ff:ff"))
 
 
-def test_domain_without_the_agents_metadata_is_not_a_guest() -> None:
+def test_libvirt_domain_without_the_agents_metadata_is_not_read_as_a_guest() -> None:
     with pytest.raises(NotAGuest):
         guest_in("<domain><name>slice0</name></domain>")
 
 
-def test_second_interface_of_a_guest_is_reported_as_an_addition() -> None:
+def test_second_network_interface_in_the_domain_xml_of_a_guest_is_reported_as_an_addition() -> None:
     domain = ET.fromstring(domain_xml(GUEST, HOSTING))
     devices, interface = domain.find("devices"), domain.find("devices/interface")
     assert devices is not None

@@ -44,7 +44,7 @@ def test_gpu_is_read_with_every_property_that_passthrough_needs(tmp_path: Path) 
     )
 
 
-def test_nvswitch_is_not_a_pci_bridge_that_may_stay_in_an_iommu_group(tmp_path: Path) -> None:
+def test_nvswitch_in_an_iommu_group_is_not_read_as_a_pci_bridge(tmp_path: Path) -> None:
     assert device(devices("hgx", tmp_path), "0000:07:00.0").kind == "other"
 
 
@@ -56,7 +56,7 @@ def test_fabric_card_is_read_with_its_virtual_functions_and_its_rdma_device(tmp_
     assert {device(found, vf).physical_function for vf in card.virtual_functions} == {card.address}
 
 
-def test_ethernet_card_is_fabric_only_with_an_rdma_device(tmp_path: Path) -> None:
+def test_ethernet_card_counts_as_a_fabric_device_only_with_an_rdma_device(tmp_path: Path) -> None:
     found = devices("hgx", tmp_path)
     assert device(found, "0000:29:00.0").kind == "fabric"
     assert device(devices("workstation", tmp_path / "other"), "0000:04:00.0").kind == "other"

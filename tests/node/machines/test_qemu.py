@@ -47,7 +47,7 @@ def test_qemu_process_is_found_by_the_name_of_its_guest() -> None:
         assert [(each.name, each.pid) for each in found()] == [(GUEST, process.pid)]
 
 
-def test_another_program_with_qemus_arguments_is_not_found() -> None:
+def test_process_of_another_program_with_qemus_arguments_is_not_found_as_a_qemu_process() -> None:
     with running(program="less"):
         assert found() == []
 

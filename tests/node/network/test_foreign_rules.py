@@ -434,7 +434,7 @@ def test_iptables_rule_that_diverts_packets_of_slices_is_reported_by_its_number(
     assert (of.place, of.does) == ("rule 1", does)
 
 
-def test_packet_filter_tables_that_cannot_be_read_are_named_with_the_package_to_install() -> None:
+def test_unreadable_foreign_packet_filter_tables_are_reported_with_the_package_to_install() -> None:
     drift = reported(findings(ForeignTables((), ("filter",)), view()))
     assert drift is not None
     assert (

@@ -129,12 +129,12 @@ def leases_by_client_id(scene: Scene, after: ExitStack) -> None:
 
 
 def arp_enabled(scene: Scene, _after: ExitStack) -> None:
-    """Enable ARP on the host's end of Alice's tap."""
+    """Enable ARP on the host's end of the attacking slice's tap (Alice)."""
     scene.node.run(["ip", "link", "set", ALICE.tap, "arp", "on"])
 
 
 def ipv6_enabled(_scene: Scene, _after: ExitStack) -> None:
-    """Enable IPv6 on the host's end of Alice's tap."""
+    """Enable IPv6 on the host's end of the attacking slice's tap (Alice)."""
     setting("ipv6", ALICE.tap, "disable_ipv6").write_text("0")
 
 

@@ -1,4 +1,6 @@
-"""Changes by an administrator of the routing and the uplink of a host, simulated or real."""
+"""Foreign changes of a host's routing and uplink, as an administrator could make them, on a simulated or
+a real host.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -133,7 +133,9 @@ def test_connection_opened_by_a_slice_passes_in_both_directions_only_while_the_s
     assert world.recv(100) == b"there you are again"
 
 
-def test_no_private_source_leaves_the_uplink_without_masquerade(wires: tuple[Wire, Wire], host: Host) -> None:
+def test_packet_with_a_private_source_address_does_not_leave_the_uplink_if_masquerade_is_missing(
+    wires: tuple[Wire, Wire], host: Host
+) -> None:
     alice, _ = wires
     masquerade = tuple(each for each in host.filter.ruleset().rules if each.rule.chain == "source_nat")
     host.filter.change(Change(delete=masquerade))
@@ -145,7 +147,9 @@ def test_no_private_source_leaves_the_uplink_without_masquerade(wires: tuple[Wir
     assert [frame for frame in before if IP in frame and frame[IP].src.startswith("10.")] == []
 
 
-def test_host_reaches_a_slice_and_receives_its_answer(wires: tuple[Wire, Wire]) -> None:
+def test_packet_of_the_host_reaches_a_slice_and_the_host_receives_the_answer(
+    wires: tuple[Wire, Wire],
+) -> None:
     """The host sends from an ordinary socket, as the agent's readiness probe does."""
     alice, _ = wires
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -175,7 +179,7 @@ def test_slice_cannot_send_a_dhcp_decline_for_the_address_of_its_neighbour(
     assert lease(bob, BOB.mac) == BOB.ip
 
 
-def test_address_that_a_slice_declined_is_given_to_the_next_tenant_of_its_slot(
+def test_address_that_a_slice_declined_by_dhcp_is_given_to_the_next_tenant_of_its_slot(
     wires: tuple[Wire, Wire], host: Host
 ) -> None:
     alice, bob = wires
@@ -200,7 +204,7 @@ def test_answer_that_the_dhcp_server_broadcasts_reaches_only_its_client(wires: t
     assert [frame for frame in bob.until(is_arp_reply) if UDP in frame] == []
 
 
-def test_client_renews_its_lease_from_its_own_address(wires: tuple[Wire, Wire]) -> None:
+def test_dhcp_client_renews_its_lease_from_its_own_address(wires: tuple[Wire, Wire]) -> None:
     alice, _ = wires
     assert lease(alice, ALICE.mac) == ALICE.ip
     renewal = dhcp("request", mac=ALICE.mac, ciaddr=ALICE.ip)

@@ -289,7 +289,7 @@ def test_packet_from_an_outside_host_to_a_slices_private_address_does_not_arrive
         assert first_payload(alice, ALICE) == b"straight"
 
 
-def test_packet_that_another_program_translates_to_a_slice_does_not_arrive(
+def test_packet_that_a_foreign_nat_rule_translates_to_a_slice_does_not_arrive(
     wires: tuple[Wire, Wire], host: Host, lab: Lab, world: socket.socket, public: Ipv4Address
 ) -> None:
     alice, _ = wires

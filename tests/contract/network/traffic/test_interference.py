@@ -44,7 +44,7 @@ def test_foreign_change_of_the_agents_own_routes_is_drift_and_is_repaired(
 
 
 @pytest.mark.parametrize("interference", REPORTED)
-def test_routing_interference_of_other_programs_is_reported_by_name_and_left_unchanged(
+def test_foreign_change_of_a_hosts_routing_is_reported_by_name_and_left_unchanged(
     host: Host, interference: Interference
 ) -> None:
     host.interfere(interference)
