@@ -58,7 +58,7 @@ class Given:
         )
 
     def overdue(self) -> None:
-        """Set the due time of every task row that has one to a second ago."""
+        """Set the due time to one second ago in every task row that has a due time."""
         self.rows(
             "update work.task set due_at = clock_timestamp() - interval '1 s' where due_at is not null returning 1"
         )

@@ -1,4 +1,4 @@
-"""Fixtures of the end-to-end tests: a control plane, and simulated nodes whose agents are separate processes."""
+"""Fixtures of the end-to-end tests: a control plane, and simulated nodes with agents as separate processes."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

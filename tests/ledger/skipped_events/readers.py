@@ -159,8 +159,7 @@ async def _naive(conn: psycopg.AsyncConnection, after: int) -> _Snapshot:
 
 
 async def _one_statement(conn: psycopg.AsyncConnection, after: int) -> _Snapshot:
-    """Read the ledger's fence and the events in one statement, whose snapshot is then older than the state of the
-    fence.
+    """Read the ledger's fence and the events in one statement. Its snapshot is then older than the state of the fence.
 
     The statement sleeps in between, which makes the snapshot older by milliseconds. Events are then lost with
     certainty, even in a short run.

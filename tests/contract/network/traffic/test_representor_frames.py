@@ -25,7 +25,9 @@ SLOT, OTHER = network(0), network(1)
 
 @pytest.fixture
 def carrying(host: Host, tmp_path: Path) -> Iterator[tuple[Aspect, ...]]:
-    """Network of a slice whose network card is a virtual function, set up as ordered, without the virtual machine."""
+    """Network of a slice with a virtual function as its network card, set up as ordered, without the
+    virtual machine.
+    """
     host.plant_representor("eth0", tmp_path)
     aspects = aspects_of(host, {SlotIndex(0): Place((HostDevice(VF, "card"),))})
     for aspect in aspects:
