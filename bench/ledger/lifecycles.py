@@ -118,7 +118,7 @@ class World:
         return recorded
 
     def take_slots(self) -> tuple[SlotId, ...]:
-        """Take free slots of one random node. Return none if too few are free."""
+        """Take a random number of free slots of one random node. Return an empty tuple if too few are free."""
         if not self.free:
             return ()
         free, count = self.rng.choice(list(self.free.values())), self.rng.choice(SLOT_COUNTS)
@@ -129,7 +129,7 @@ class World:
 
 
 def node_lifecycle(world: World, number: int) -> Lifecycle:
-    """Record a node from its registration to approved slots, which are free afterwards."""
+    """Yield the commands of a node from its registration to the approval of its slots, which are free afterwards."""
     node, subnet = NodeId(f"node-{number}"), Ipv4Subnet(f"10.{number >> 8}.{number & 255}.0/24")
     stream, secret = stream_of_node(node), f"{world.rng.getrandbits(256):064x}"
     registered = NodeRegistered(node, subnet, L2_DOMAIN, secret, world.now + TOKEN_LIFETIME)
@@ -152,13 +152,13 @@ def node_lifecycle(world: World, number: int) -> Lifecycle:
 
 
 def allocation_lifecycle(world: World, taken: tuple[SlotId, ...]) -> Lifecycle:
-    """Record an allocation from its request to its proved removal. Its slots are free again afterwards."""
+    """Yield the commands of an allocation from its request to its proved removal, which makes its slots free again."""
     yield from _Allocation(world, taken).life()
     world.free[node_of(taken[0])] += taken
 
 
 class _Allocation:
-    """One allocation; each method records a part of its lifecycle."""
+    """A generated allocation; each method yields the commands of a part of its lifecycle."""
 
     def __init__(self, world: World, taken: tuple[SlotId, ...]) -> None:
         self._world, self._slots = world, taken

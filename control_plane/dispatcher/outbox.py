@@ -1,4 +1,4 @@
-"""The rows that state what is due: tasks, timers and parked streams. Each statement covers a whole batch.
+"""The rows that the dispatcher writes: due tasks, timers and parked streams. Each statement covers a whole batch.
 
 Timers are written first: the transaction that holds a stream's timer proceeds first, whether it writes a batch or fires
 the timer, and neither ever waits for the other's tasks while it holds a timer that the other needs.
@@ -6,7 +6,7 @@ the timer, and neither ever waits for the other's tasks while it holds a timer t
 A task's row is inserted as if it was already sent, so that it need not be written twice; until the task sender has sent
 it, the task is also listed in `work.unsent`.
 
-The number of tasks that a node gets at a time per lane is limited by its credit (`tasks.catalogue`). A task beyond the
+The credit of a node (`tasks.catalogue`) limits its tasks in each lane (orders, operations, cancels). A task beyond the
 credit waits in state `due` without a due time (`due_at` is null), so the backlog of a dead node delays no other node.
 Tasks in state `sent` without a due time lie in the queue of an unreachable node. No event marks the end of a task or
 the return of a node, so `wake_waiting` looks for both once per second. Two dispatchers that run it at once may both use
@@ -140,7 +140,10 @@ where t.order_id = woken.order_id and t.due_at is null and t.state in ('due', 's
 
 
 async def write(conn: psycopg.AsyncConnection, found: Sequence[Evaluation], now: datetime) -> None:
-    """Write the rows of these evaluations: one row per order, however often it is derived. Use it in a pipeline."""
+    """Write the tasks and timers of evaluated streams. An order that is derived several times has one row.
+
+    Call this in a pipeline of the connection.
+    """
     await _write_timers(conn, found)
     await _write_parked(conn, found, now)
     if tasks := [task for each in found for task in each.tasks]:
@@ -167,7 +170,7 @@ async def wake_waiting(engine: AsyncEngine, unreachable_after: timedelta) -> int
 
 
 async def hold_timer(conn: psycopg.AsyncConnection, stream: StreamId) -> bool:
-    """Lock the stream's timer until the transaction ends. False: another transaction holds it, or it is gone."""
+    """Lock the stream's timer until the transaction ends. Return False if it is already locked or was deleted."""
     return (await conn.execute(_HOLD, [stream], prepare=True)).rowcount == 1
 
 
@@ -198,7 +201,7 @@ Column = Sequence[UUID | None] | Sequence[str | None] | Sequence[int | None]
 
 
 def _columns(tasks: Sequence[Task]) -> dict[str, Column]:
-    """Return the rows of a batch as columns.
+    """Return the tasks of a batch as columns of `work.task`, for one insert statement.
 
     `newer` is whether the batch has a newer order for the slot, `nths` the task's number within its node and lane.
     """
