@@ -28,7 +28,7 @@ MAX_LENGTH: Final = 8192
 
 @lru_cache(maxsize=256)  # a tenant has few keys, and each of its orders is read and written with them
 def ssh_public_key(raw: str) -> SshPublicKey:
-    """Return a validated key line. A comment may follow the key; control characters are refused.
+    """Validate and return an OpenSSH public key line. A comment may follow the key; control characters are refused.
 
     Raises `InvalidValue`.
     """
@@ -45,7 +45,7 @@ def ssh_public_key(raw: str) -> SshPublicKey:
 
 
 def _type_inside(raw: str, blob: str) -> str:
-    """Return the key type in the first field of the blob (RFC 4251 `string`)."""
+    """Return the key type that the first field of an SSH public key blob names (RFC 4251 `string`)."""
     try:
         data = base64.b64decode(blob, validate=True)
     except binascii.Error:

@@ -74,7 +74,7 @@ def expire_lease(allocation: AllocationId) -> Command:
 
 
 def miss_deadline(allocation: AllocationId, *, unreachable_after: timedelta) -> Command:
-    """Fail an allocation whose deadline has passed, or withdraw its ingress rules whose deadline has passed.
+    """Fail an allocation if its deadline has passed, or withdraw those of its ingress rules that are overdue.
 
     Nothing changes while a reachable node of the allocation still has reports to deliver.
     """

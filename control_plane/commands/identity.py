@@ -74,7 +74,9 @@ def enrol_node(asked: VerifiedEnrolment, origin: Origin, lifetime: timedelta) ->
         claims = asked.claims
         node = await nodes.find(transaction.conn, claims.node_id, lock=True)
         if node is None or not hmac.compare_digest(node.token_sha256, asked.token_sha256):
-            raise Unauthorised(Objection("wrong_token", "no registered node has this one-time enrolment token"))
+            raise Unauthorised(
+                Objection("wrong_token", "no registered node has this one-time enrolment token")
+            )
         session_request = _session_request(claims, transaction.now + lifetime)
         if node.state != "registered":
             number = await _repeated_enrolment(transaction.conn, node, asked.holder, session_request)
@@ -155,7 +157,9 @@ def _renewal_claims(renewal: Renewal, pem: str) -> RenewalClaims:
     except (BadSignature, ValidationError) as error:
         raise _wrong_proof(error) from None
     if claims.node_id != renewal.node_id:
-        raise Unauthorised(Objection("wrong_proof", "the renewal's proof names another node than the renewal itself"))
+        raise Unauthorised(
+            Objection("wrong_proof", "the renewal's proof names another node than the renewal itself")
+        )
     return claims
 
 

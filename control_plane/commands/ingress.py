@@ -187,8 +187,8 @@ async def reserve(
 async def _free(
     conn: AsyncConnection, node: NodeRow, request: IngressRequest, start: int, chosen: Collection[str]
 ) -> IngressRule:
-    """Return the first ingress rule that satisfies the request and whose public address and port are neither claimed
-    nor in `chosen`. Raises `Conflict` if the node has none.
+    """Return the first ingress rule that satisfies the request and has a public address and port that are neither
+    claimed nor in `chosen`. Raises `Conflict` if the node has none.
     """
     left = candidates(request, node.public_addresses, start)
     while window := {ingress_claim(each).value: each for each in islice(left, _AT_ONCE)}:

@@ -80,7 +80,7 @@ class Requested:
 
 @dataclass(frozen=True, slots=True)
 class Provisioning:
-    """State of an allocation whose slots are claimed and whose slices are being created. `started` and `ready` are
+    """State of an allocation with claimed slots, while its slices are being created. `started` and `ready` are
     the slots in which a slice has started or is ready.
     """
 
@@ -117,7 +117,7 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """State of an allocation whose slices are being stopped. The slices in the slots `on` are not proved to be off
+    """State of an allocation while its slices are being stopped. The slices in the slots `on` are not proved to be off
     yet.
     """
 
@@ -131,7 +131,7 @@ class Stopping:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """State of an allocation whose slices are all off. It keeps its slots and addresses until it ends."""
+    """State of an allocation with all slices off. It keeps its slots and addresses until it ends."""
 
     request: AllocationRequested
     slots: tuple[PlacedSlot, ...]

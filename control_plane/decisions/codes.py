@@ -140,7 +140,7 @@ _UNHEALTHY: Final = {
     "internal_error": "The control plane has a defect.",
     "projection_stopped": "A read model is stopped at an event that it cannot apply.",
     "queues_unavailable": "Redis does not respond.",
-    "unreadable_event": "An event that the response needs cannot be read; see the server's log.",
+    "unreadable_event": "An event that the response needs cannot be read.",
 }
 _TABLES: Final = {
     RefusalClass.IMPOSSIBLE: _IMPOSSIBLE,

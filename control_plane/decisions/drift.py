@@ -66,7 +66,7 @@ def vanished(slot: SlotId, since: datetime) -> OpenDrift:
 def ungranted(
     slot: SlotId, granted: Collection[PciAddress], devices: Collection[SlotDevice], since: datetime
 ) -> tuple[OpenDrift, ...]:
-    """Return the drift of a slot whose PCI functions, as its node describes them, differ from the granted ones; else
+    """Return the drift of a slot if the PCI functions that its node describes differ from the granted ones; else
     none.
     """
     found = sorted(each.address for each in devices)

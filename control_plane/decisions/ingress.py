@@ -177,7 +177,7 @@ def ordered_ingress_of(ingresses: IngressStates, slot: SlotId) -> tuple[IngressR
 
 
 def slots_with_unconfirmed_ingress(ingresses: IngressStates) -> frozenset[SlotId]:
-    """Return the slots with an ingress rule whose addition or removal the node has not confirmed yet."""
+    """Return the slots with an ingress rule that is added or withdrawn without confirmation by the node so far."""
     return frozenset(
         ingress.asked.slot_id for ingress in ingresses.values() if isinstance(ingress, Reserved | Withdrawn)
     )
@@ -345,7 +345,7 @@ def observe(
 
 
 def closed(ingresses: IngressStates, slot: SlotId) -> tuple[IngressFact, ...]:
-    """Record the removal of the withdrawn ingress rules of a slot whose slice is proved to be off."""
+    """Record the removal of the withdrawn ingress rules of a slot after its slice was proved to be off."""
     return tuple(
         _removed(ingress.asked)
         for ingress in ingresses.values()

@@ -108,15 +108,15 @@ def host_address(raw: str) -> str:
     if local or address.is_multicast or address.is_reserved:
         raise Malformed(
             Objection(
-                "no_host_address", f"{raw} cannot be the public address of a host; use a routable unicast address"
+                "no_host_address",
+                f"{raw} cannot be the public address of a host; use a routable unicast address",
             )
         )
     return raw
 
 
 def refuse_slice_addresses(wanted: Iterable[PublicAddress], slice_networks: IPv4Network) -> None:
-    """Raise `Conflict` if a public address is in the networks of the slices, where its traffic would be misrouted.
-    """
+    """Raise `Conflict` if a public address is in the networks of the slices, where its traffic would be misrouted."""
     inside = [each.address for each in wanted if IPv4Address(each.address) in slice_networks]
     if inside:
         found = f"public addresses {', '.join(inside)} are inside {slice_networks}"

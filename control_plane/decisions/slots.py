@@ -65,7 +65,7 @@ _TAIL: Final = 3
 def discover(
     node: NodeId, known: dict[SlotIndex, SlotHardware], found: dict[SlotIndex, SlotHardware]
 ) -> tuple[SlotDiscovered, ...]:
-    """Return facts for the slots that are new or whose hardware changed. A slot that the node no longer describes is
+    """Return facts for the slots that are new or have different hardware. A slot that the node no longer describes is
     drift instead.
     """
     return tuple(
@@ -194,8 +194,8 @@ def force_release_slot(
 
 
 def holder_awaiting_proof(slot: SlotId, state: SlotState) -> AllocationId:
-    """Return the allocation whose slice the node has not proved removed from the slot yet. Raises `Conflict` if there
-    is none.
+    """Return the allocation that has a slice in the slot which the node has not proved removed yet. Raises `Conflict`
+    if there is none.
     """
     holder = _awaiting_proof_for(state)
     if holder is None:

@@ -66,9 +66,7 @@ SUPERSEDED: Final = End("superseded")
 
 
 def failure(reason: Reason) -> End:
-    """Return the end of an order or operation that failed for the given reason, whose code decides the state of the
-    row.
-    """
+    """Return the end of an order or operation that failed for the given reason. The code decides the state."""
     if reason.code == POISONED:
         return End("poisoned", reason)
     return End("expired" if reason.code == NO_ANSWER else "failed", reason)

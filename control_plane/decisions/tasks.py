@@ -55,7 +55,7 @@ CANCEL: Final[str] = OperationCancel.model_fields["kind"].default
 
 @dataclass(frozen=True, slots=True)
 class Trying:
-    """State of a task whose attempt number `attempt` is due or in progress since `since`. `first` is the first
+    """State of a task with attempt number `attempt` due or in progress since `since`. `first` is the first
     attempt of the current round.
     """
 
@@ -258,7 +258,7 @@ def failed(state: Task, attempt: int, reason: Reason, type_: TaskType) -> tuple[
 
 
 def stopped(state: Task, attempt: int, *, was_running: bool) -> tuple[TaskFact, ...]:
-    """Record that a node received a cancellation. A task whose attempt was running ends later, with its own report."""
+    """Record that a node received a cancellation. A running attempt ends later, with its own report."""
     match state:
         case Cancelling(asked=asked) if state.attempt == attempt and not was_running:
             return (

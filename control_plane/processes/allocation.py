@@ -141,7 +141,9 @@ def _timed_command(
 
 
 def _unconfirmed(state: Unfinished) -> frozenset[SlotId]:
-    """Return the slots of an allocation whose node has not reported yet that the slot reached its desired state."""
+    """Return the slots of an allocation that have not reached their desired state according to the reports of their
+    node.
+    """
     match state:
         case Provisioning(ready=up):
             return slot_ids(state.slots) - up | awaiting_proof(state)
@@ -295,7 +297,9 @@ def _body(
         case AllocationReplaced() | AllocationReleasing() | AllocationFailed() | SliceRemovalRetried():
             return RemoveSlice(network=_network(slot))
         case _:
-            raise AssertionError(f"a fact of type {type(source).__name__} does not define the desired state of a slot")
+            raise AssertionError(
+                f"a fact of type {type(source).__name__} does not define the desired state of a slot"
+            )
 
 
 def _order_id(slot: SlotId, source: Recorded[AllocationFact]) -> UUID:

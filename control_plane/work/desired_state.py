@@ -46,7 +46,7 @@ class MissingOrder:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """Slots whose order on the node differs from their newest order in the control plane.
+    """Slots with an order on the node that differs from their newest order in the control plane.
 
     `wanted` are the newest orders that the node lacks. `unknown` lists slots for which the node holds an order that is
     newer than every order of the control plane.

@@ -1,6 +1,6 @@
 """Refusals of the ledger as exception types. Its SQL functions raise SQLSTATEs of class SP; this is their only table.
 
-Every refusal aborts its transaction: nothing of it is stored, a taken key included.
+Every refusal aborts its transaction: nothing of the transaction is stored, not even its idempotency key.
 """
 
 import json
@@ -24,7 +24,9 @@ class VersionConflict(LedgerRefusal):
 
 
 class ClaimHeld(LedgerRefusal):
-    """A claim that the fact takes already has a holder; `holder` is None if it freed the claim in the meantime."""
+    """A claim that a fact takes already has a holder; `holder` is None if the holder freed the claim in the
+    meantime.
+    """
 
     def __init__(self, claim: Claim, holder: StreamId | None) -> None:
         super().__init__(f"{claim.kind} {claim.value} is held by {holder or 'another command'}")
@@ -32,7 +34,7 @@ class ClaimHeld(LedgerRefusal):
 
 
 class ClaimNotHeld(LedgerRefusal):
-    """The fact frees a claim that its stream does not hold."""
+    """A fact frees a claim that its stream does not hold."""
 
     def __init__(self, claim: Claim, stream: StreamId) -> None:
         super().__init__(f"{claim.kind} {claim.value} is not held by {stream}")
@@ -44,7 +46,7 @@ class KeyReused(LedgerRefusal):
 
 
 class KeyTaken(LedgerRefusal):
-    """The key was taken in another transaction; `answer` is the response stored there."""
+    """The idempotency key was taken by another transaction; `answer` is the response that it stored."""
 
     def __init__(self, answer: str) -> None:
         super().__init__("a request with this idempotency key already has a stored response")
@@ -52,7 +54,7 @@ class KeyTaken(LedgerRefusal):
 
 
 class KeyBusy(LedgerRefusal):
-    """A command with the same key is still running after five seconds; retry later."""
+    """A command with the same idempotency key is still running after five seconds; retry later."""
 
 
 class MalformedAppend(LedgerRefusal):
@@ -60,7 +62,7 @@ class MalformedAppend(LedgerRefusal):
 
 
 class NotYetFinal(LedgerRefusal):
-    """An event may still be written at a position, so it cannot be marked as dead."""
+    """An event may still be written at a position, so the position cannot be marked as dead."""
 
 
 class UnreadableEvent(Exception):

@@ -102,7 +102,7 @@ def test_every_program_refuses_a_server_with_prepared_transactions(preparing: Po
 
 
 def test_every_program_refuses_a_standby(standby: PostgresServer) -> None:
-    check_all_refuse(standby, "it is a standby")
+    check_all_refuse(standby, "the server is a standby")
 
 
 def test_standby_of_these_tests_follows_its_primary(standby: PostgresServer) -> None:
