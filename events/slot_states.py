@@ -33,14 +33,15 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Releasing:
-    """The desired state of the slot is empty, and its node has not proved yet that the slice of `by` is removed."""
+    """The desired state of the slot is empty, and its node has not proved yet that the slice of the allocation `by` is
+    removed."""
 
     by: AllocationId
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """The node still finds parts of the slice of `by`; `reason` describes them."""
+    """The node still finds remains of the slice of the allocation `by` in the slot; `reason` describes them."""
 
     by: AllocationId
     reason: Reason | None

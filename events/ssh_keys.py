@@ -38,7 +38,7 @@ def ssh_public_key(raw: str) -> SshPublicKey:
     if len(line) > MAX_LENGTH or not line.isprintable():
         raise _refusal(raw, f"use one printable line of at most {MAX_LENGTH} characters")
     if kind not in KEY_TYPES:
-        raise _refusal(raw, f"the first word must be one of {', '.join(sorted(KEY_TYPES))}")
+        raise _refusal(raw, f"the first word of the key must be one of {', '.join(sorted(KEY_TYPES))}")
     if _type_inside(raw, blob) != kind:
         raise _refusal(raw, f"the key data is not of type {kind}; paste the complete key")
     return SshPublicKey(f"{kind} {blob} {comment}".rstrip(" "))
@@ -49,7 +49,7 @@ def _type_inside(raw: str, blob: str) -> str:
     try:
         data = base64.b64decode(blob, validate=True)
     except binascii.Error:
-        raise _refusal(raw, "the second word is not base64; paste the complete key") from None
+        raise _refusal(raw, "the second word of the key is not base64; paste the complete key") from None
     length = int.from_bytes(data[:4], "big")
     if len(data) <= 4 + length:
         raise _refusal(raw, "the key is truncated; paste the complete key")

@@ -95,7 +95,7 @@ def sku_name(raw: str) -> SkuName:
 
 def slot_index(raw: int) -> SlotIndex:
     if not 0 <= raw < MAX_SLOTS:
-        raise InvalidValue("slot index", raw, f"use 0 to {MAX_SLOTS - 1}")
+        raise InvalidValue("slot index", raw, f"use an index from 0 to {MAX_SLOTS - 1}")
     return SlotIndex(raw)
 
 

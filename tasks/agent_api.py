@@ -110,7 +110,7 @@ class SessionGrant(Wire):
 
 
 class Heartbeat(Wire):
-    """`POST /v1/agent/heartbeat`, bearer `<node_id>:<credential>`, every few seconds."""
+    """`POST /v1/agent/heartbeat`: a node's heartbeat, every few seconds, authenticated by `<node_id>:<credential>`."""
 
     agent_version: Word = Field(max_length=64)
     spooled_reports: Count

@@ -86,7 +86,7 @@ class TaskType:
 
     @property
     def retryable(self) -> frozenset[str]:
-        """Codes in `failures` after which the task is retried."""
+        """Failure codes of the task type after which a task is retried."""
         return _RETRYABLE.intersection(self.failures) if self.bounds.retries else frozenset()
 
 

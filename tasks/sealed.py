@@ -58,7 +58,7 @@ def unseal(text: str, keys: Mapping[str, OKPKey]) -> Unsealed:
         # A text that is not a signed text was altered on its way as well, so both count as forged.
         raise BadCopy("unknown_key" if bad.code == "unknown_key" else "forged", bad.reason) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadCopy("forged", f"the signed payload is not a task with its expiry: {error}") from None
+        raise BadCopy("forged", f"the signed text does not contain a task with its expiry: {error}") from None
     return Unsealed(bytes(sealed.order), sealed.expires_at, text)
 
 

@@ -36,7 +36,7 @@ class MalformedMessage(ValueError):
     """Bytes in a queue that are not a valid order message."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"not an order message: {reason}")
+        super().__init__(f"the queue contains bytes that are not an order message: {reason}")
         self.reason = reason
 
 

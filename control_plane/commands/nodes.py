@@ -83,8 +83,8 @@ def _opened(row: NodeRow, token: str, origin: Origin, now: datetime) -> Decision
 
 
 def remove_node(node: NodeId, origin: Origin) -> Command:
-    """Remove a registration that was never enrolled, with the claims on its subnet and its public addresses. A repeated
-    removal changes nothing. Raises `UnknownName` and `Conflict`.
+    """Remove the registration of a node that never enrolled, with its claims on a subnet and on public addresses. A
+    repeated removal changes nothing. Raises `UnknownName` and `Conflict`.
     """
 
     async def command(transaction: Transaction) -> Decision:

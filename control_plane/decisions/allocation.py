@@ -1,4 +1,4 @@
-"""Decisions about an allocation: each takes its state and returns facts, or raises a refusal.
+"""Decisions about an allocation: each takes the allocation's state and returns facts, or raises a refusal.
 
 A slot is released by a fact of its own stream, recorded in the same append as the fact of the allocation.
 """
@@ -87,7 +87,7 @@ def expire(state: Allocation, now: datetime) -> tuple[AllocationFact, ...]:
 
 
 def fail(state: Allocation, reason: Reason) -> tuple[AllocationFact, ...]:
-    """Fail the allocation; an allocation that has ended or is being released returns no facts."""
+    """Fail the allocation; return no facts if it has ended or is being released."""
     match state:
         case Provisioning() | Active() | Starting() | Stopping() | Stopped():
             return _ending(state, AllocationFailed(state.request.allocation_id, reason))
@@ -174,7 +174,7 @@ def stop(state: Allocation, reason: Reason, deadline: datetime) -> tuple[Allocat
 
 
 def start(state: Allocation, reason: Reason, deadline: datetime) -> tuple[AllocationFact, ...]:
-    """Start the slices of a stopped allocation. An allocation that runs or is starting returns no facts.
+    """Start the slices of a stopped allocation; return no facts if the allocation is active or starting.
 
     Raises `Conflict` in every other state.
     """

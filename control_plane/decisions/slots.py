@@ -1,4 +1,4 @@
-"""Decisions about a slot: each takes its state (`events.slot_states`) and returns facts, or raises a refusal.
+"""Decisions about a slot: each takes the slot's state (`events.slot_states`) and returns facts, or raises a refusal.
 
 The state of a slot is in its row, which changes in the append that records the reason; this module decides which
 changes are allowed in which state. The MAC is derived from the slot's id (ALC-3) and the IP address from its index in

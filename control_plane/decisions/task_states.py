@@ -134,6 +134,8 @@ def against_retrying(row: OrderRow) -> Iterator[Objection]:
     if row.state in ("due", "sent"):
         yield Objection("task_in_progress", f"the task is {row.state}, and is sent again automatically")
     if row.state == "done":
-        yield Objection("task_succeeded", "the task has succeeded")
+        yield Objection("task_succeeded", "the task has succeeded and cannot be retried")
     if row.state == "superseded":
-        yield Objection("task_superseded", f"slot {row.slot_id} has a newer order")
+        yield Objection(
+            "task_superseded", f"the task cannot be retried, because slot {row.slot_id} has a newer order"
+        )

@@ -321,7 +321,10 @@ def withdrawn(state: Task, attempt: int) -> tuple[TaskFact, ...]:
     match state:
         case Cancelling(asked=asked) if state.attempt == attempt:
             return (
-                TaskCancelled(asked.task_id, Reason(CANCELLED, "the task was removed from the node's queue")),
+                TaskCancelled(
+                    asked.task_id,
+                    Reason(CANCELLED, "the task was removed from the node's queue before it began"),
+                ),
             )
         case _:
             return ()

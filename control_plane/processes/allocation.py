@@ -165,7 +165,7 @@ def _wait(state: Unfinished, ingress_deadline: datetime | None) -> Wait:
         case Active():
             return Wait("the end of the lease", end_of_lease(state))
         case Starting(deadline=deadline):
-            return Wait("readiness after the start", min(deadline, end_of_lease(state)))
+            return Wait("readiness of the slices after their start", min(deadline, end_of_lease(state)))
         case Stopping(deadline=deadline):
             return Wait("proof that the slices are off", min(deadline, end_of_lease(state)))
         case Stopped():

@@ -19,7 +19,7 @@ class VersionConflict(LedgerRefusal):
     """Another command changed the stream first; decide again on its newer state."""
 
     def __init__(self, stream: StreamId, expected: int, actual: int) -> None:
-        super().__init__(f"{stream} is at version {actual}, not {expected}")
+        super().__init__(f"stream {stream} is at version {actual}, not {expected}")
         self.stream, self.expected, self.actual = stream, expected, actual
 
 
@@ -29,7 +29,7 @@ class ClaimHeld(LedgerRefusal):
     """
 
     def __init__(self, claim: Claim, holder: StreamId | None) -> None:
-        super().__init__(f"{claim.kind} {claim.value} is held by {holder or 'another command'}")
+        super().__init__(f"the claim on {claim.kind} {claim.value} is held by {holder or 'another command'}")
         self.claim, self.holder = claim, holder
 
 
@@ -37,7 +37,7 @@ class ClaimNotHeld(LedgerRefusal):
     """A fact frees a claim that its stream does not hold."""
 
     def __init__(self, claim: Claim, stream: StreamId) -> None:
-        super().__init__(f"{claim.kind} {claim.value} is not held by {stream}")
+        super().__init__(f"the claim on {claim.kind} {claim.value} is not held by stream {stream}")
         self.claim, self.stream = claim, stream
 
 
@@ -74,7 +74,7 @@ class UnreadableEvent(Exception):
 
 
 def refusal(error: psycopg.Error) -> LedgerRefusal | None:
-    """Return the typed refusal for a database error, or None if the error is not a refusal."""
+    """Return the typed refusal for a database error, or None if the error is not a refusal of the ledger."""
     # A lock timeout on a stream's head or on a claim has the same SQLSTATE but is not the key's fault; only the
     # context of the error distinguishes the two.
     if isinstance(error, psycopg.errors.LockNotAvailable) and "ledger.hold_key(" in (
