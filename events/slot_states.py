@@ -33,8 +33,9 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Releasing:
-    """The desired state of the slot is empty, and its node has not proved yet that the slice of the allocation `by` is
-    removed."""
+    """The desired state of the slot is empty, and its node has not proved yet that the slice of allocation `by` is
+    removed.
+    """
 
     by: AllocationId
 

@@ -194,7 +194,7 @@ def force_release_slot(
 
 
 def holder_awaiting_proof(slot: SlotId, state: SlotState) -> AllocationId:
-    """Return the allocation that has a slice in the slot which the node has not proved removed yet. Raises `Conflict`
+    """Return the allocation that held the slot until the node proves its slice removed. Raises `Conflict`
     if there is none.
     """
     holder = _awaiting_proof_for(state)

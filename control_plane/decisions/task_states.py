@@ -1,6 +1,6 @@
 """The states of a row of `work.task`: what ends an order or a try, and whether an order may be cancelled or retried.
 
-A row is one order, one try of a task, or the cancellation of a try, on its way to a node:
+Each row is one order, one try of a task, or the cancellation of a try, on its way to a node:
 
     stateDiagram-v2
         state open {

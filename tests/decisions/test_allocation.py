@@ -141,7 +141,7 @@ def test_failed_allocation_stays_failed_after_a_removal_is_overridden() -> None:
 
 @pytest.mark.parametrize("history", [PROVISIONING, ACTIVE, (*RELEASING, SliceRemoved(ID, A))])
 def test_override_of_a_removal_that_is_not_awaited_is_a_conflict(history: tuple[AllocationFact, ...]) -> None:
-    with pytest.raises(Conflict, match="does not await"):
+    with pytest.raises(Conflict, match="is still to be removed"):
         life.override_removal(state_after(*history), A, "to see")
 
 

@@ -300,5 +300,5 @@ def test_retry_of_a_removal_that_is_not_awaited_is_a_conflict() -> None:
 
     assert after(*RELEASING) == (SliceRemovalRetried(REQUESTED.allocation_id, A),)
     for facts in (PLACED, (*RELEASING, SliceRemoved(REQUESTED.allocation_id, A))):
-        with pytest.raises(Conflict, match="does not await"):
+        with pytest.raises(Conflict, match="is still to be removed"):
             after(*facts)
