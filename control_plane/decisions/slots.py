@@ -194,8 +194,8 @@ def force_release_slot(
 
 
 def holder_awaiting_proof(slot: SlotId, state: SlotState) -> AllocationId:
-    """Return the allocation that held the slot until the node proves its slice removed. Raises `Conflict`
-    if there is none.
+    """Return the allocation for which the slot awaits the proof that it is empty. Raises `Conflict` if there is
+    none.
     """
     holder = _awaiting_proof_for(state)
     if holder is None:
