@@ -69,7 +69,7 @@ async def _measure(bench: Bench, kept: KeptRounds, *, resume: bool) -> tuple[Mea
 
 
 def lines(found: Sequence[Measurement]) -> str:
-    """Return one JSON object per line."""
+    """Return the measurements as text, with one JSON object per line."""
     return "".join(msgspec.json.encode(each).decode() + "\n" for each in found)
 
 

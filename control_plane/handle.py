@@ -64,7 +64,7 @@ class RetryWithoutLocks(Exception):
 
 
 class Wake(Protocol):
-    """Wakes followers of the ledger after an append. A lost call costs them one poll interval."""
+    """Callback that wakes followers of the ledger after an append. A lost call delays them by one poll interval."""
 
     async def __call__(self) -> None: ...
 
@@ -77,7 +77,7 @@ async def database_time(conn: AsyncConnection) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """Runs commands; each process has one."""
+    """Runs commands of the control plane in transactions; each process has one instance."""
 
     engine: AsyncEngine
     wake: Wake

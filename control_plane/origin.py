@@ -23,7 +23,7 @@ class Origin:
         return replace(self, correlation_id=cause.correlation_id, project=cause.project)
 
     def at(self, now: datetime) -> Cause:
-        """Return the cause of facts decided at `now`."""
+        """Return the cause to record with the facts that a command of this origin decides at `now`."""
         return Cause(
             actor=self.actor,
             reason=self.reason,

@@ -57,7 +57,7 @@ _MIGRATE: Final = "Correct the cause or SLICEPLANE_MIGRATE_URL, which needs the 
 
 
 def main() -> int:
-    """Run the program that the arguments name and return its exit code.
+    """Run the `sliceplane-server` command that the arguments name and return its exit code.
 
     The code is 1 if the program cannot start or the database server turns out to be unfit later (an error with advice
     is printed to standard error), and 2 for wrong usage.
@@ -88,7 +88,7 @@ def _fail(sentence: str, *advice: str) -> None:
 
 
 def _sentences(unfit: BaseExceptionGroup[UnfitServer]) -> list[str]:
-    """Return each reason once, although several tasks of the program may have failed with the same one."""
+    """Return the reasons why the database server is unfit, each once, although several asyncio tasks may report it."""
     found: dict[str, None] = {}
     for error in unfit.exceptions:
         reasons = _sentences(error) if isinstance(error, BaseExceptionGroup) else error.reasons

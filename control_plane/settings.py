@@ -68,14 +68,14 @@ class ImageSettings(BaseModel):
         if not (banner.isascii() and banner.isprintable()):
             objections.append("must be printable ASCII")
         if banner and info.data.get("port", 0) is None:
-            objections.append("needs a port; set `port` too")
+            objections.append("is used only with a port; set `port` too")
         if objections:
             raise ValueError("; ".join(objections))
         return banner
 
     @property
     def check(self) -> Check:
-        """The check that finds a guest of this image ready."""
+        """The readiness check for a guest of this image."""
         return SSH if self.port is None else Check(self.port, self.banner)
 
 
@@ -148,7 +148,7 @@ class Settings(BaseSettings):
 
     @property
     def report_limits(self) -> Limits:
-        """Return the budget that all reports of a node share."""
+        """Return the limits of the budget that all reports of a node share."""
         return Limits(self.report_burst, self.reports_per_minute)
 
     @property
@@ -203,7 +203,7 @@ class Settings(BaseSettings):
     @classmethod
     def _holds_subnets(cls, networks: IPv4Network) -> IPv4Network:
         if networks.prefixlen > _LONGEST_PREFIX or not networks.is_private:
-            raise ValueError(f"{networks} is not a private network of at least two /24")
+            raise ValueError(f"{networks} is not a private network that contains at least two /24 networks")
         return networks
 
     @field_validator("images")
@@ -243,7 +243,7 @@ class MigrationSettings(BaseSettings):
     @field_validator("migrate_url")
     @classmethod
     def _is_a_connection_string(cls, given: SecretStr) -> SecretStr:
-        """Return the connection string for libpq, which does not know the driver that `database_url` may name."""
+        """Check that this is a connection string; return it for libpq, without the driver of a SQLAlchemy URL."""
         text = given.get_secret_value().replace("postgresql+psycopg://", "postgresql://", 1)
         try:
             options = conninfo_to_dict(text)
@@ -276,7 +276,7 @@ def _read(settings: type[S]) -> S:
 
 
 def _objection(error: ErrorDetails) -> str:
-    """Return the message of a validation error, after the environment variable and the path inside its value."""
+    """Return a validation error as `VARIABLE.path: message`: the environment variable and the path in its value."""
     reason, place = error["msg"].removeprefix("Value error, "), error["loc"]
     if error["type"] == "missing":
         reason = "not set"

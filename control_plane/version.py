@@ -4,7 +4,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def release() -> str:
-    """Return the installed release, or a placeholder for a work tree that is not installed."""
+    """Return the version of the installed release, or a placeholder for a work tree that is not installed."""
     try:
         return version("sliceplane")
     except PackageNotFoundError:

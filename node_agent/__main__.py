@@ -52,7 +52,7 @@ _EXIT_CODES: Final[dict[type[Exception], int]] = {
 
 
 def main() -> None:
-    """Run the program, and end the process with its exit code."""
+    """Run the node agent, and end the process with the agent's exit code."""
     code = _main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
@@ -128,7 +128,7 @@ def halt_on_broken_threads(halt: Halt) -> threading.Event:
 
 
 def _halt_on_signals() -> Halt:
-    """Return a halt that SIGTERM or SIGINT requests.
+    """Return a halt flag (`Halt`) that SIGTERM or SIGINT sets.
 
     The signal handler only puts into a queue: `SimpleQueue.put` is reentrant, and the lock of an event is not.
     """

@@ -1,4 +1,4 @@
-"""The real host: all aspects, connected to the drivers that change it. Only the agent of a real node imports it."""
+"""The real host: all aspects, connected to the drivers that change the host. A simulated node does not import it."""
 
 import stat
 from collections.abc import Callable
@@ -40,7 +40,7 @@ from node_agent.slots.readiness import BannerProbe
 
 
 def real_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callable[[], None]) -> Host:
-    """Build the host without connecting to anything: each driver connects at its first use, and again if needed.
+    """Return the real host, with drivers that are not connected: each connects at its first use, and again if needed.
 
     Raises `SettingsRefused` if the DHCP server and QEMU, which run as other users, cannot access their files.
     """
@@ -122,7 +122,10 @@ def _machines(
 
 
 def sources_of(bridge: str, switch: OpenVSwitch, dhcp: DnsmasqLeases) -> dict[str, Source]:
-    """Return the sources of host changes by name: those of the drift catalogue, and `neighbours` of rtnetlink."""
+    """Return the notification sources of the host by name, which wake the survey when the host changes.
+
+    The names are the sources of the drift catalogue, and `neighbours` for rtnetlink's ARP notifications.
+    """
     return {
         "rtnetlink": links_and_routes,
         "neighbours": static_neighbours,
@@ -134,9 +137,9 @@ def sources_of(bridge: str, switch: OpenVSwitch, dhcp: DnsmasqLeases) -> dict[st
 
 
 def _accessible(folder: Path) -> Path:
-    """Return the folder if other users can traverse the path to it. Raises `SettingsRefused`.
+    """Return `folder` if other users can traverse the path to it. Raises `SettingsRefused` otherwise.
 
-    This is checked at the start, because dnsmasq silently ignores reservations that it cannot read.
+    The path is checked at the agent's start, because dnsmasq silently ignores reservation files that it cannot read.
     """
     for each in (folder, *folder.resolve().parents):
         if not each.stat().st_mode & stat.S_IXOTH:

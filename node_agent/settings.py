@@ -48,9 +48,9 @@ class SlotSettings(Wire):
     def _fits_together(self) -> "SlotSettings":
         objections = []
         if self.cpus and len(self.cpus) != self.vcpus:
-            objections.append(f"{len(self.cpus)} cpus for {self.vcpus} vcpus; list one for each")
+            objections.append(f"{len(self.cpus)} cpus for {self.vcpus} vcpus; list one for each vcpu")
         if self.queues > self.vcpus:
-            objections.append(f"{self.queues} queues for {self.vcpus} vcpus; configure at most one for each")
+            objections.append(f"{self.queues} queues for {self.vcpus} vcpus; configure at most one per vcpu")
         if self.queues > 1 and self.vf is not None:
             objections.append(
                 "queues require a tap; remove 'queues', since the driver of 'vf' sets their number"
@@ -64,7 +64,7 @@ class SlotSettings(Wire):
 
     @property
     def place(self) -> Place:
-        """Host resources of the slot's machine."""
+        """Host resources that these settings assign to the slot's machine."""
         return Place(
             devices=self._devices,
             pins=tuple(map(str, self.cpus)),
@@ -104,8 +104,8 @@ class SimulatedHostSettings(Wire):
 class Settings(Wire):
     """Settings of an agent. `state_folder` must survive a reboot of the host; `run_folder` need not.
 
-    `ca_file` is the CA bundle (PEM) used to verify an API behind https://; without it, the system's CAs are used. It is
-    all that an agent trusts beforehand: the API provides the CA of the queue.
+    `ca_file` is the CA bundle (PEM) used to verify an API behind https://; without it, the system's CAs are used. An
+    agent needs no other CA in advance: the API provides the CA of the queue.
     """
 
     node_id: NodeId
@@ -165,7 +165,7 @@ class Settings(Wire):
 
     @property
     def over_tls(self) -> bool:
-        """Whether the API is accessed over TLS."""
+        """Whether the agent accesses the API over TLS."""
         return self.api_url.startswith("https://")
 
     @property
@@ -184,7 +184,7 @@ _trusted: Final = lru_cache(maxsize=8)(trust)
 
 
 def api_trust(settings: Settings) -> ssl.SSLContext | None:
-    """Return the TLS context that verifies the API, or None without https. Raises `SettingsRefused`."""
+    """Return the TLS context that verifies the API, or None for an API without https. Raises `SettingsRefused`."""
     if not settings.over_tls:
         return None
     path = settings.ca_file
@@ -197,7 +197,7 @@ def api_trust(settings: Settings) -> ssl.SSLContext | None:
 
 
 def read_settings(path: Path) -> Settings:
-    """Read and validate the configuration file. Raises `SettingsRefused` with the invalid fields."""
+    """Read and validate the agent's configuration file. Raises `SettingsRefused` with the invalid fields."""
     try:
         settings = Settings.model_validate_json(path.read_bytes())
     except OSError as error:

@@ -2,7 +2,7 @@
 
 Start: obtain a session, connect to the control plane, prepare the host, fetch the desired state of the slots; only then
 accept orders. Stop: accept no new orders, halt work between two steps, then end the connection to the control plane.
-Slices stay as they are: nothing here ends a guest.
+Slices are not changed: neither the start nor the stop of the agent ends a guest.
 """
 
 from collections.abc import Callable
@@ -106,7 +106,7 @@ class Agent:
         session.on_renewal(self._use_session)
 
     def _wire_comparisons(self, settings: Settings) -> None:
-        """Create the parts that compare the slots with the control plane and with the host."""
+        """Create the agent's parts that compare its slots with the control plane and with the host."""
         link = self._control_plane_link
         self._resync = Resync(
             link.control_plane,
@@ -135,7 +135,7 @@ class Agent:
         )
 
     def start(self, halt: Halt) -> None:
-        """Start all parts, and return when the agent accepts orders. Raises `Halted`, `OSError`."""
+        """Start all parts of the agent, and return when it accepts orders. Raises `Halted`, `OSError`."""
         self._control_plane_link.start()
         with host_snapshot():
             self._inspection.report(self._inspection.prepare(halt), ())
@@ -159,7 +159,7 @@ class Agent:
         return self._control_plane_link.undelivered_reports
 
     def stop(self) -> None:
-        """Stop all parts within seconds; a driver call that hangs is abandoned with its thread."""
+        """Stop all parts of the agent within seconds; a driver call that hangs is abandoned with its thread."""
         self._control_plane_link.gate.close()
         self._operations.close()
         self._acceptance.close()
@@ -183,7 +183,7 @@ class Agent:
         return self._trust.verify(text)
 
     def _use_session(self, kept: StoredSession) -> None:
-        """Use a new session's queue password and keys from now on."""
+        """Use the queue password and the order keys of a new session from now on."""
         self._consumer.use_session(kept)
         self._trust.replace_keys(kept.granted.order_keys)
 
@@ -218,7 +218,7 @@ class Agent:
 
 
 def host_builder(settings: Settings) -> BuildHost:
-    """Return the builder of the configured kind of host.
+    """Return the function that builds the configured kind of host: real or simulated.
 
     Drivers are imported only here, because their packages are an optional extra that a simulated node does not have.
     """

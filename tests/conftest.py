@@ -1,5 +1,5 @@
-"""Plugins of all tests: real servers, each started for the first test that needs it; temporary folders in memory; the
-default Ctrl-C handler.
+"""Pytest plugins and defaults of all tests: real servers, each started for the first test that needs it; temporary
+folders in memory; the default handling of Ctrl-C.
 """
 
 import gc
@@ -20,6 +20,7 @@ pytest_plugins = [
     "tests.servers.postgres",
     "tests.servers.redis",
     "tests.servers.plane",
+    "tests.servers.program_copies",
     "tests.servers.lab",
 ]
 
@@ -34,13 +35,17 @@ if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY
 
 
 def pytest_configure() -> None:
-    """Restore the default handling of Ctrl-C. A shell ignores SIGINT for background jobs, and programs inherit this."""
+    """Restore the default handling of Ctrl-C (SIGINT). A shell ignores SIGINT in background jobs, and the test process
+    inherits this.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
-    """Make the garbage collector skip modules and collected tests and run less often: it used a tenth of the time."""
+    """Exclude imported modules and collected tests from garbage collection and collect less often. Garbage collection
+    took a tenth of the time of a test run.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)

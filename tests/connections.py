@@ -1,4 +1,4 @@
-"""Tracked connections of hosts that exist in memory."""
+"""Entries of the kernel's connection tracking as a simulated host stores them."""
 
 import socket
 
@@ -9,11 +9,13 @@ WORLD = Ipv4Address("198.51.100.1")
 
 
 def outbound(ip: Ipv4Address) -> Connection:
-    """Return a connection that `ip` opened to an external address."""
+    """Return a tracked connection that the slice with the address `ip` opened to an external address."""
     return Connection(socket.IPPROTO_UDP, ip, WORLD, 4000, WORLD, 4000, answered_to=ip)
 
 
 def inbound(public: Ipv4Address, public_port: int, target: Ipv4Address, port: int) -> Connection:
-    """Return a connection from an external address to a public address, which is translated to the target."""
+    """Return a tracked connection from an external address to a public address, translated to the address and port of a
+    slice.
+    """
     tcp = socket.IPPROTO_TCP
     return Connection(tcp, WORLD, public, public_port, target, port, answered_to=WORLD)

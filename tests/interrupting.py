@@ -1,4 +1,4 @@
-"""Interrupt a program at an exact moment of its start, without a timer."""
+"""Interruption of a program at an exact moment of its start, without a timer."""
 
 import os
 import subprocess
@@ -8,8 +8,8 @@ from tests.checks.files import ROOT
 
 
 def interrupted(folder: Path, module: str, *command: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a command of the repository and interrupt it when it imports this module. A replacement of the module in
-    `folder` sends SIGINT to the whole process group, as a terminal does.
+    """Run a command of the repository that is interrupted (SIGINT) when it imports the module `module`. A replacement
+    of this module in `folder` sends SIGINT to the whole process group, as a terminal does.
     """
     (folder / f"{module}.py").write_text("import os, signal\nos.killpg(0, signal.SIGINT)\n")
     return subprocess.run(

@@ -1,6 +1,7 @@
-"""Matrices of faults: `./dev torture` runs every case; `./dev test` runs a few, chosen by the seed of the run.
+"""Selection of fault cases: `./dev torture` runs every case; `./dev test` runs a few, chosen by the seed of the run.
 
-All workers of a run use one seed, because they must collect the same cases. The same seed selects the same cases.
+All workers of a run use one seed, because they must collect the same cases. The same seed always selects the same
+cases.
 """
 
 import os
@@ -17,13 +18,13 @@ SEED: Final = "SLICEPLANE_TORTURE_SEED"
 
 
 def is_full() -> bool:
-    """Return whether promises are tested with their full counts."""
+    """Return whether the tests of promises run with their full counts of cases."""
     return os.environ.get(FULL) == "full"
 
 
 @cache
 def seed() -> int:
-    """Return the requested seed, or a seed that all workers derive from the id of the run."""
+    """Return the requested seed of the run, or a seed that all workers derive from the id of the run."""
     if given := os.environ.get(SEED):
         return int(given)
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
@@ -31,7 +32,9 @@ def seed() -> int:
 
 
 def chosen(promise: str, every: Sequence[Any], few: int) -> list[Any]:
-    """Return all cases, or a few in their order. The selection depends on the promise and the seed."""
+    """Return all cases, or a random selection of `few` cases in their original order. The selection depends on the
+    promise and the seed.
+    """
     if few >= len(every):
         return list(every)
     taken = random.Random(f"{promise} {seed()}").sample(range(len(every)), few)
@@ -41,9 +44,10 @@ def chosen(promise: str, every: Sequence[Any], few: int) -> list[Any]:
 def cases(
     promise: str, every: Sequence[Any], few: int, among: Sequence[Any] | None = None
 ) -> Callable[[Any], Any]:
-    """Parametrize a test by `case`: with all cases, or with `few` cases from `among` or from all.
+    """Parametrize a test by `case`. The full run uses all cases, the usual run uses `few` cases from `among`, by
+    default from all cases.
 
-    If no case is selected, the test is not collected: pytest would report it as skipped.
+    If no case is selected, the test is not collected, because pytest would report it as skipped.
     """
     taken = list(every) if is_full() else chosen(promise, every if among is None else among, few)
     mark = pytest.mark.matrix(promise=promise, planned=len(taken), of=len(every), seed=seed())

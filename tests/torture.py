@@ -1,4 +1,5 @@
-"""`./dev torture [--seed N] [--only P11 ...]`: all tests of the promises with their full counts.
+"""Command `./dev torture [--seed N] [--only P11 ...]`: it runs all tests of the promises (docs/promises.md) with their
+full counts.
 
 `./dev test` runs the same tests with a tenth of the count and a new seed for each run. The variables
 SLICEPLANE_TORTURE=full and SLICEPLANE_TORTURE_SEED change this for every way to start pytest. A failing test shows the
@@ -40,7 +41,7 @@ PROMISES: Final = {
         "tests/agent/lab_nodes/test_planted_leftovers.py",
         "tests/agent/lab_nodes/test_release_cuts_connections.py",
         "tests/contract/network/traffic/test_dhcp_cycles.py",
-        "tests/up/test_up.py::test_interrupted_up_leaves_nothing_behind_at_any_stage",
+        "tests/up/test_up.py::test_dev_up_interrupted_at_any_stage_leaves_nothing_behind",
     ),
     "P17": ("tests/agent/lab_nodes/test_drift.py",),
     "P18": (
@@ -65,20 +66,22 @@ PROMISES: Final = {
     "P26": (
         "tests/agent/program/test_resync.py",
         "tests/agent/lab_nodes/test_reboot.py",
-        "tests/up/test_up.py::test_next_up_makes_the_slice_active_again_and_keeps_public_addresses_after_all_processes_were_killed",
-        "tests/up/test_up.py::test_node_that_dies_is_restarted_together_with_its_slice",
+        "tests/up/test_up.py::test_dev_up_after_all_processes_were_killed_makes_the_slice_active_again_and_keeps_public_addresses",
+        "tests/up/test_up.py::test_lab_node_that_dies_is_restarted_together_with_its_slice_by_dev_up",
     ),
     "P29": ("tests/faults/test_stopped_appender.py",),
 }
 
 
 def count(full: int) -> int:
-    """Return the number of repetitions: the full count of a promise, or a tenth of it."""
+    """Return how often a test repeats its case: the full count of its promise in `./dev torture`, otherwise a tenth of
+    it.
+    """
     return full if matrix.is_full() else full // 10
 
 
 def seed() -> int:
-    """Return the seed of the run, and print it, because pytest shows the output of a failing test."""
+    """Return the seed of the test run, and print it, because pytest shows the output of a failing test."""
     given = matrix.seed()
     print(f"seed {given}: {matrix.SEED}={given} repeats the workload")
     return given
@@ -102,7 +105,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class RequestedPromises:
-    """Plugin that passes the tests of each promise to the tally."""
+    """Pytest plugin that passes the tests of each requested promise to the tally of its cases."""
 
     def __init__(self, promises: Sequence[str]) -> None:
         self._promises = promises

@@ -1,4 +1,4 @@
-"""Wait for a condition in a test. A test that needs the observed value uses a `while` loop instead."""
+"""Waiting for a condition in a test. A test that needs the observed value uses a `while` loop instead."""
 
 import asyncio
 import time
@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 
 def until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-    """Return as soon as `condition` is true. Raise `AssertionError` with `what` if it is not true in time, or was
-    first observed later.
+    """Return as soon as `condition` is true. Raise `AssertionError` with the description `what` if it is not true
+    within `seconds`, or if it was first observed as true later.
     """
     deadline = time.monotonic() + seconds
     while not condition():
@@ -18,11 +18,11 @@ def until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> No
 
 
 def _nothing() -> None:
-    """Do nothing; the fault needs no repetition."""
+    """Do nothing, for a fault that needs no repeated action."""
 
 
 def last(seconds: float, again: Callable[[], object] = _nothing) -> None:
-    """Let a fault last for this time, and call `again` repeatedly meanwhile."""
+    """Let a fault last for `seconds`, and call `again` repeatedly meanwhile."""
     end = time.monotonic() + seconds
 
     def over() -> bool:
@@ -33,7 +33,7 @@ def last(seconds: float, again: Callable[[], object] = _nothing) -> None:
 
 
 async def dawdle(seconds: float) -> None:
-    """Sleep for this time, to simulate a slow client. It must not be used to wait for a condition."""
+    """Sleep for `seconds`, to simulate a slow client. It must not be used to wait for a condition."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         await asyncio.sleep(left)

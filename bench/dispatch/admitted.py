@@ -1,4 +1,4 @@
-"""Registered and enrolled nodes for a benchmark: in the ledger, and as users in Redis."""
+"""Register and enrol nodes for a benchmark, by commands to the ledger and with one Redis user per node."""
 
 import secrets
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from tasks.scripts import namespace_of
 
 
 async def admit(made: Plane, redis: RedisServer, names: Sequence[NodeId]) -> list[QueueAddress]:
-    """Register and enrol the nodes. Return the address of each node's queue."""
+    """Register and enrol nodes with these names. Return the address of each node's task queue."""
     origin = Origin(actor="key:bench", reason="bench", correlation_id=new_uuid())
     addresses = [_address(redis, name) for name in names]
     for name in names:

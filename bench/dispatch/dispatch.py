@@ -50,7 +50,7 @@ _SAMPLES_SHARE: Final = 0.7
 
 @dataclass(frozen=True, slots=True)
 class _Sampling:
-    """A dispatch path, and Dramatiq's own consumer beside it."""
+    """Processes of the latency measurement: a dispatch path, its node, and Dramatiq's own broker and consumer."""
 
     path: DispatchPath
     node: BenchProcess
@@ -58,7 +58,10 @@ class _Sampling:
     consumer: BenchProcess
 
     async def ledger_latency(self) -> float:
-        """Return milliseconds from the commit to the handler's first line. Raises `TimeoutError`."""
+        """Place an allocation. Return milliseconds from its commit to the first line of the order's handler.
+
+        Raises `TimeoutError`.
+        """
         allocation, committed = await self.path.place(NODE)
         return (await handler_start(self.node, allocation) - committed) / 1e6
 

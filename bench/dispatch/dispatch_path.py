@@ -30,7 +30,7 @@ TIMEOUT_SECONDS: Final = 30.0
 
 
 class CommitClock:
-    """Wakes the followers and records the time. The call is the first action after a commit."""
+    """Callback after a command's commit: records the time, then wakes the processes that follow the ledger."""
 
     def __init__(self, wake: Wake) -> None:
         self._wake = wake
@@ -43,7 +43,7 @@ class CommitClock:
 
 @dataclass(frozen=True, slots=True)
 class DispatchPath:
-    """Servers, a `Plane` like the API's, the queues of enrolled nodes, and the dispatchers."""
+    """The running parts of a dispatch path: a `Plane` like the API's, Redis, the nodes' queues, and dispatchers."""
 
     plane: Plane
     redis: RedisServer
@@ -52,14 +52,14 @@ class DispatchPath:
     dispatchers: Sequence[BenchProcess]
 
     async def place(self, node: NodeId) -> tuple[AllocationId, int]:
-        """Place an allocation. Return its id and the time of its commit."""
+        """Place an allocation. Return its id and the time of its commit (`time.monotonic_ns`)."""
         committed = CommitClock(RedisWake(self.plane.redis))
         allocation = allocation_of(new_uuid())
         await Handle(self.plane.engine, committed)(place(allocation, node))
         return allocation, committed.at
 
     async def instruct(self, instruction: Instruction) -> None:
-        """Let both dispatchers run or stop."""
+        """Send an instruction (`run` or `stop`) to both dispatcher processes, and wait until they have done it."""
         await asyncio.gather(*(each.request(instruction, Done) for each in self.dispatchers))
 
     @asynccontextmanager
@@ -75,14 +75,17 @@ class DispatchPath:
 
 @asynccontextmanager
 async def consumer_process(module: str, what: msgspec.Struct) -> AsyncIterator[BenchProcess]:
-    """Run a consumer process. It is ready when the block begins, and reports each handler that starts."""
+    """Run a consumer process during a `with` block. The process is ready at once and reports each handler's start."""
     async with bench_process(module) as process:
         await process.request(what, HandlerStarted)
         yield process
 
 
 async def handler_start(process: BenchProcess, name: str) -> int:
-    """Return when the handler of this allocation or message started. Raises `TimeoutError`."""
+    """Wait until the handler of this allocation or message has started, and return its start (`time.monotonic_ns`).
+
+    Raises `TimeoutError`.
+    """
     async with asyncio.timeout(TIMEOUT_SECONDS):
         while True:
             started = await process.receive(HandlerStarted)

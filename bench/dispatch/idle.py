@@ -1,6 +1,6 @@
 """Cost of idle nodes for Redis: commands per second and node, including commands inside scripts.
 
-Real brokers and workers wait, two dispatchers run, and all commands that either sends to Redis are counted.
+Real brokers and workers wait, two dispatchers run, and all commands that these processes send to Redis are counted.
 """
 
 import asyncio

@@ -42,7 +42,7 @@ _NETWORK: Final = SlotNetwork(
 def place(allocation: AllocationId, node: NodeId) -> Command:
     """Return a command that places an allocation on the node's first slot.
 
-    It does not claim the slot, so that later placements can use it too; each supersedes the previous order.
+    The command does not claim the slot, so later placements can use the slot too; each supersedes the previous order.
     """
 
     async def command(transaction: Transaction) -> Decision:
@@ -53,7 +53,7 @@ def place(allocation: AllocationId, node: NodeId) -> Command:
 
 
 def placement(allocation: AllocationId, slot: SlotId) -> append.LedgerCommand:
-    """Return the same placement as a ledger command, with the claim of a new slot."""
+    """Return a ledger command that places an allocation on a new slot and claims the slot."""
     now = datetime.now(UTC)
     claimed = append.Change(StreamId(f"slot-{slot}"), 0, (SlotClaimed(slot, allocation),))
     return append.LedgerCommand((_change(allocation, slot, now), claimed), _cause(allocation, now))

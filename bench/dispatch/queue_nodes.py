@@ -30,9 +30,9 @@ class QueueNodeSettings(msgspec.Struct, frozen=True):
 
 
 class HandlerStarted(msgspec.Struct, frozen=True):
-    """When a handler ran its first line, on the clock that all processes of the machine share (`time.monotonic_ns`).
+    """Report that a handler started: `at` is the time of its first line (`time.monotonic_ns`).
 
-    With an empty allocation id, it reports that the process is ready.
+    All processes of the machine share this clock. A report with an empty allocation id means that the process is ready.
     """
 
     allocation_id: str

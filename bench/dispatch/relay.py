@@ -55,7 +55,7 @@ class OrdersMismatch(Exception):
 
 
 class Relay:
-    """Two dispatchers, with their database and Redis."""
+    """Two dispatcher processes under test, with their Postgres database and Redis."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Relay:
         self._round = 0
 
     async def rate(self, progress: Progress, *, slots: int = SLOTS) -> float:
-        """Run one round and return its orders per second."""
+        """Run one round of the benchmark `relay`. Return the orders per second that the dispatchers sent."""
         self._round += 1
         names = [NodeId(f"r{self._round}-n{number}") for number in range(NODES)]
         await self._record(names, slots)
@@ -104,7 +104,10 @@ class Relay:
         await asyncio.gather(*(write() for _ in range(WRITERS)))
 
     async def _all_sent(self, last: NodeId, slots: int) -> float:
-        """Return when all orders were sent, by the database's clock. Rows are counted once the last node has orders."""
+        """Wait until all orders are sent, and return the time of the last one by the database's clock.
+
+        The rows of sent orders are counted as soon as the queue of the last node has all orders of that node.
+        """
         queue = QueueKeys.of(namespace_of(last)).waiting
         while True:
             if await self._redis.llen(queue) == slots:
@@ -139,14 +142,14 @@ class Relay:
 
 
 def _slot_of_message(data: bytes | str, keys: Mapping[str, OKPKey]) -> SlotId:
-    """Verify a message's signature and return its slot. Raises the errors of decoding and verification."""
+    """Verify the signature of a queued order and return its slot. Raises the errors of decoding and verification."""
     assert isinstance(data, bytes)
     return Order.model_validate_json(unseal(order_of(decode_message(data)).order, keys).task).slot_id
 
 
 @asynccontextmanager
 async def running_relay(folder: Path) -> AsyncIterator[Relay]:
-    """Start the dispatchers with separate servers, so that no other orders or events interfere."""
+    """Start two dispatchers with their own Postgres and Redis, so that no other orders or events interfere."""
     async with AsyncExitStack() as opened:
         postgres = opened.enter_context(migrated_postgres(folder))
         redis = opened.enter_context(running_redis(folder / "redis"))

@@ -30,7 +30,7 @@ def broker_of(redis_url: str) -> RedisBroker:
 
 
 def enqueue(broker: RedisBroker, name: str) -> int:
-    """Put a message on the queue. Return the time directly before."""
+    """Put a message on the queue. Return the time directly before the enqueue (`time.monotonic_ns`)."""
     message: Message[None] = Message(queue_name=QUEUE, actor_name=_ACTOR, args=(name,), kwargs={}, options={})
     at = time.monotonic_ns()
     broker.enqueue(message)

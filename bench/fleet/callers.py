@@ -28,11 +28,11 @@ T = TypeVar("T")
 
 
 def _ignore_progress(_done: int) -> None:
-    """Ignore the progress."""
+    """Progress callback that does nothing."""
 
 
 class CallFailed(Exception):
-    """The API returned an error, or an allocation failed; the message names it."""
+    """The API returned an error, or an allocation failed; the message names the error or the allocation."""
 
 
 class _Event(msgspec.Struct):
@@ -42,14 +42,14 @@ class _Event(msgspec.Struct):
 
 
 class _Arrival(NamedTuple):
-    """An event's time of arrival, and its data."""
+    """The time at which an event arrived, and the event's data."""
 
     at: float
     data: bytes
 
 
 class Watch:
-    """Receives the final event of each allocation from the event stream. `run` is a task beside the callers."""
+    """Receives the final event of each allocation from the event stream. `run` runs as its own asyncio task."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
@@ -58,7 +58,7 @@ class Watch:
         self.listening = asyncio.Event()
 
     async def run(self) -> None:
-        """Receive events until cancelled; reconnect if the stream is lost."""
+        """Receive events from the API's event stream until cancelled; reconnect if the stream is lost."""
         while True:
             try:
                 await self._listen()
@@ -66,7 +66,7 @@ class Watch:
                 await asyncio.sleep(_RECONNECT_SECONDS)
 
     async def until(self, allocation: str, ends: str) -> float:
-        """Wait for the event of type `ends` and return its arrival (`time.monotonic`).
+        """Wait for the event of type `ends` of an allocation, and return its time of arrival (`time.monotonic`).
 
         Raises `CallFailed` if the allocation fails, and `TimeoutError` if no final event arrives in time.
         """
@@ -105,7 +105,7 @@ class Watch:
 
 @asynccontextmanager
 async def running_watch(client: httpx.AsyncClient) -> AsyncIterator[Watch]:
-    """Run a watch for the length of the block. It is connected when the block begins."""
+    """Receive the API's event stream during a `with` block; the stream is connected when the block begins."""
     watch = Watch(client)
     running = asyncio.create_task(watch.run())
     try:
@@ -139,11 +139,11 @@ class Callers:
             await self.request("POST", f"/nodes/{name}/slots/{index}/approve")
 
     async def create(self, count: int, progress: Callable[[int], None]) -> dict[str, float]:
-        """Create `count` allocations. Return seconds from each request to active. Raises `CallFailed`."""
+        """Create `count` allocations. Return seconds from each request until active. Raises `CallFailed`."""
         return dict(await self.each(range(count), lambda _number: self._create(), progress))
 
     async def release(self, allocations: Sequence[str], progress: Callable[[int], None]) -> dict[str, float]:
-        """Release these allocations. Return seconds from each request to the proof. Raises `CallFailed`."""
+        """Release these allocations. Return seconds from each request to the proof of removal. Raises `CallFailed`."""
         return dict(await self.each(allocations, self._release, progress))
 
     async def each(
@@ -166,7 +166,7 @@ class Callers:
         return done
 
     async def request(self, method: str, path: str, body: object = None) -> httpx.Response:
-        """Send a request. Raises `CallFailed` with the API's reasons."""
+        """Send a request to the API. Raises `CallFailed` with the API's reasons."""
         self._turn += 1
         client = self._clients[self._turn % len(self._clients)]
         headers = {"Idempotency-Key": uuid4().hex}

@@ -56,7 +56,7 @@ _UNFINISHED: Final[Mapping[str, sa.Select[Any]]] = {
 
 
 class Timelines(msgspec.Struct, frozen=True):
-    """Timelines of allocations: by id, the event types in order, and the slot."""
+    """Timelines of allocations: for each allocation id, its event types in order and its slot."""
 
     by_allocation: dict[str, tuple[list[str], str]]
 
@@ -88,13 +88,13 @@ def timeline_faults(found: Timelines, created: Iterable[str]) -> Iterator[str]:
     )
     for name, (types, place) in found.by_allocation.items():
         if odd := (Counter(types) - Counter(TIMELINE)) + (Counter(TIMELINE) - Counter(types)):
-            yield f"{name} on {place}: lost or duplicated {', '.join(sorted(odd))}"
+            yield f"{name} on {place}: lost or duplicated events {', '.join(sorted(odd))}"
         elif [each for each in types if each in _MILESTONES] != [*_MILESTONES]:
-            yield f"{name} on {place}: out of order {', '.join(types)}"
+            yield f"{name} on {place}: events out of order: {', '.join(types)}"
 
 
 async def ledger_faults(conn: AsyncConnection) -> list[str]:
-    """Return unfinished work: slots that are not free, unfinished orders, and streams with a failed step."""
+    """Return unfinished work in the database: slots that are not free, unfinished orders, and streams with errors."""
     found: list[str] = []
     for what, query in _UNFINISHED.items():
         found += [f"{what} {' '.join(map(str, row))}" for row in await conn.execute(query)]
@@ -134,7 +134,7 @@ def host_faults(carried: Mapping[str, int], node: NodeState) -> Iterator[str]:
         for place, times in expected.items():
             done = node.effects.get(f"{effect} {place}", 0)
             if done != times:
-                yield f"{node.name}: {effect} {place} {done} times for {times} slices"
+                yield f"{node.name}: effect {effect} {place} happened {done} times for {times} slices"
     yield from _machine_faults(node, sum(expected.values()))
     yield from (f"{node.name}: left {each}" for each in node.left)
     if node.spooled:
@@ -144,9 +144,11 @@ def host_faults(carried: Mapping[str, int], node: NodeState) -> Iterator[str]:
 def _machine_faults(node: NodeState, slices: int) -> Iterator[str]:
     for effect in ("machine.start", "machine.destroy"):
         times = {name: done for name, done in node.effects.items() if name.partition(" ")[0] == effect}
-        yield from (f"{node.name}: {name} {done} times" for name, done in times.items() if done != 1)
+        yield from (
+            f"{node.name}: effect {name} happened {done} times" for name, done in times.items() if done != 1
+        )
         if len(times) != slices:
-            yield f"{node.name}: {effect} of {len(times)} machines for {slices} slices"
+            yield f"{node.name}: effect {effect} happened to {len(times)} machines for {slices} slices"
 
 
 def by_node(slots: Mapping[str, int]) -> defaultdict[str, dict[str, int]]:

@@ -61,7 +61,7 @@ _LOG_LINES: Final = 8
 
 
 class Size(NamedTuple):
-    """The nodes of a fleet, and how often each slot is used."""
+    """Size of a fleet: the number of nodes, and the number of times that each slot is used."""
 
     nodes: int
     cycles: int
@@ -71,7 +71,7 @@ FLEETS: Final = (Size(64, 8), Size(4_608, 1))
 
 
 class LostOrDuplicated(Exception):
-    """The state does not match what callers were shown, so the run is invalid. The message names each fault."""
+    """The final state contradicts the API's responses, so the run is invalid. The message names each fault."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         more = f"\nand {len(faults) - _FAULTS_SHOWN} more" if len(faults) > _FAULTS_SHOWN else ""
@@ -79,10 +79,10 @@ class LostOrDuplicated(Exception):
 
 
 class _Cycle(NamedTuple):
-    """One use of every slot.
+    """Measurements of one cycle, in which every slot of the fleet gets a slice that is then released.
 
-    `active` and `released` are seconds by allocation, `creating` the seconds until all were active, and `memory` the
-    bytes in use at that moment.
+    `active` and `released` are seconds by allocation, `creating` is the seconds until all allocations were active, and
+    `memory` is the bytes in use by each program at that moment.
     """
 
     active: dict[str, float]
@@ -106,7 +106,7 @@ class _Fleet:
         return [f"n{number:04d}" for number in range(self.size.nodes)]
 
     async def admit(self, progress: Progress) -> None:
-        """Register, enrol and approve all nodes; each process hosts its share of them."""
+        """Register, enrol and approve all nodes of the fleet; each hosting process runs a share of them."""
         shares = [self.names[number :: len(self.hosts)] for number in range(len(self.hosts))]
         admitted = 0
 
@@ -177,7 +177,7 @@ class _Fleet:
         return _Cycle(active, released, creating, memory)
 
     async def idle(self) -> Round:
-        """Measure the processors in use while there are no requests."""
+        """Measure how many processors the idle fleet uses, in total and by program, while there are no requests."""
         before, began = self.cpu(), time.monotonic()
         await asyncio.sleep(IDLE_SECONDS)
         spent_by, seconds = _difference(self.cpu(), before), time.monotonic() - began
@@ -187,7 +187,7 @@ class _Fleet:
         }
 
     async def _check(self, created: Sequence[str]) -> None:
-        """Check ledger, queues and hosts after the last release. Raises `LostOrDuplicated`."""
+        """Check ledger, queues and hosts after all allocations were released. Raises `LostOrDuplicated`."""
         self.made.check_programs_run()
         faults = await self._verified()
         downs = await asyncio.gather(*(host.request(None, FinalState, DOWN_SECONDS) for host in self.hosts))
@@ -272,11 +272,11 @@ def fleet(sizes: Sequence[Size], slots: int = SLOTS) -> Bench:
 
         yield take
 
-    shape = f"fleets of {', '.join(f'{size.nodes} x {size.cycles}' for size in sizes)} nodes, {slots} slots"
+    shape = f"fleets of {', '.join(f'{size.nodes} nodes x {size.cycles} cycles' for size in sizes)}, {slots} slots"
     return Bench(
         name="fleet",
         explanation="thousands of simulated nodes: a slice in every slot is created, becomes active, and is released",
-        shape=f"{shape}, {AT_ONCE} under way, a heartbeat every {HEARTBEAT_SECONDS} s",
+        shape=f"{shape}, {AT_ONCE} allocations in progress, a heartbeat every {HEARTBEAT_SECONDS} s",
         rounds=len(sizes),
         running=running,
         results=results,

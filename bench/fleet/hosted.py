@@ -54,7 +54,7 @@ class Admitted(msgspec.Struct, frozen=True):
 
 
 class HostedNode:
-    """One node, with the host that outlives its agents.
+    """A simulated node, with a host in memory that outlives the node's agents.
 
     `effects` counts changes to its host, by effect and object (`port.add slice0`; machines by their UUID).
     """
@@ -67,7 +67,7 @@ class HostedNode:
         self.agent: Agent | None = None
 
     def start(self) -> str | None:
-        """Start a new agent and return when it accepts orders. Return an error message if it does not start."""
+        """Start a new agent and wait until it accepts orders. Return an error message if the agent does not start."""
         halt = Halt()
         try:
             session = enrol_or_resume(self.settings, halt)
@@ -101,13 +101,16 @@ class FailedThreads:
 
 
 def start_all(nodes: Sequence[HostedNode], at_once: int) -> list[str]:
-    """Start the nodes, `at_once` at the same time. Return the error messages."""
+    """Start simulated nodes, `at_once` at the same time. Return the error messages of nodes that did not start."""
     with ThreadPoolExecutor(at_once) as threads:
         return [error for error in threads.map(lambda node: node.start(), nodes) if error]
 
 
 def serve(answers: Callable[[HostingSettings, Iterator[str]], Iterator[msgspec.Struct]]) -> None:
-    """Run the process: `answers` gets the first line's settings and the later lines, and yields an answer to each."""
+    """Run the hosting process: pass the settings and instructions from standard input to `answers`, print its answers.
+
+    `answers` gets the settings from the first line and an iterator of the later lines, and yields an answer to each.
+    """
     gc.set_threshold(*_GC_THRESHOLDS)
     lines = iter(sys.stdin.readline, "")
     hosting = msgspec.json.decode(next(lines), type=HostingSettings)

@@ -30,10 +30,10 @@ class Faults(msgspec.Struct, frozen=True):
 
 
 class NodeState(msgspec.Struct, frozen=True):
-    """Final state of a node after its agent has stopped.
+    """Final state of a simulated node after its agent has stopped.
 
-    `effects` counts the changes to the host, `left` lists objects that did not exist at its start, and `spooled` counts
-    reports that were not delivered.
+    `effects` counts the changes to the node's host, `left` lists objects on the host that did not exist at its start,
+    and `spooled` counts reports that were not delivered.
     """
 
     name: str
@@ -43,21 +43,21 @@ class NodeState(msgspec.Struct, frozen=True):
 
 
 class FinalState(msgspec.Struct, frozen=True):
-    """Final state of all nodes. `faults` names threads that ended with an exception."""
+    """Final state of all simulated nodes of a process. `faults` names threads that ended with an exception."""
 
     nodes: list[NodeState]
     faults: list[str]
 
 
 class _Nodes:
-    """All nodes of the process on one timetable, with the objects that each host had at its start."""
+    """All simulated nodes of this process, with the objects that each node's host had at its start."""
 
     def __init__(self, hosting: HostingSettings) -> None:
         self._hosting, self._timetable, self._broken = hosting, Timetable(), FailedThreads()
         self._nodes: dict[HostedNode, Counter[str]] = {}
 
     def admit(self, admitted: Sequence[Admitted]) -> Faults:
-        """Start the nodes. Return when their agents accept orders."""
+        """Start simulated nodes for these registrations, and wait until their agents accept orders."""
         fresh = [HostedNode(self._hosting, each, self._timetable) for each in admitted]
         faults = start_all(fresh, _AT_ONCE)
         self._nodes |= {node: _objects_of(node) for node in fresh}
@@ -71,7 +71,7 @@ class _Nodes:
 
 
 def _stop_node(node: HostedNode, first: Counter[str]) -> NodeState:
-    """Stop a node after the control plane has received its last report, or after a timeout."""
+    """Stop a simulated node after the control plane has received its last report, or after a timeout."""
     deadline = time.monotonic() + _DRAIN_SECONDS
     while node.agent is not None and node.agent.undelivered_reports and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)

@@ -42,5 +42,5 @@ def _series(found: Round, prefix: str) -> list[str]:
 
 
 def _rounded(number: float) -> float:
-    """Round to four significant digits, like all measurements."""
+    """Round a number to four significant digits, like all measurements."""
     return float(f"{number:.4g}")

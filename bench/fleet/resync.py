@@ -47,14 +47,14 @@ _SETTINGS: Final = {"SLICEPLANE_SLICE_NETWORKS": "10.64.0.0/10"}
 
 
 class Shape(NamedTuple):
-    """Number of nodes, and of slots on each node."""
+    """Size of the benchmark's fleet: the number of nodes, and of slots on each node."""
 
     nodes: int
     slots: int
 
     @property
     def share(self) -> int:
-        """One percent of the bindings, at least one."""
+        """One percent of the bindings (slices on slots), at least one."""
         return max(1, self.nodes * self.slots // 100)
 
 
@@ -62,12 +62,15 @@ SHAPE: Final = Shape(160, 63)
 
 
 class UnexpectedEffects(Exception):
-    """The agents modified hosts differently from what the round expects, so the round is invalid."""
+    """The effects of the agents on hosts differ from the expected effects, so the round is invalid."""
 
 
 @dataclass
 class RestartableNodes:
-    """The nodes with a slice in every slot: allocations of several slots, and allocations of one slot in the rest."""
+    """Simulated nodes with restartable agents and a slice in every slot.
+
+    On each node, as many slots as possible belong to allocations of several slots, the others to allocations of one.
+    """
 
     shape: Shape
     made: FleetSite
@@ -96,14 +99,17 @@ class RestartableNodes:
         show(f"resync: {self.shape.nodes * self.shape.slots} slices are active\n")
 
     async def unchanged(self) -> float:
-        """Restart all agents without a change. Return the seconds until all have compared."""
+        """Restart all agents without changing anything. Return the seconds until every agent has compared its slots."""
         await self._stop()
         seconds = await self._start()
         await self.check({})
         return seconds
 
     async def one_percent(self) -> float:
-        """Restart all agents after releasing and damaging one percent each. Return the seconds. Restore the slices."""
+        """Restart all agents after one percent of the slices was released and another percent lost its switch port.
+
+        Return the seconds until all are released and repaired. Afterwards, create the released slices again.
+        """
         await self._stop()
         # Release the last single-slot allocation and damage the first slot, so that they are never the same slot.
         single = [self.single[name] for name in self.names[: self.shape.share]]
@@ -159,7 +165,7 @@ class RestartableNodes:
         await self.conn.execute("update work.node_seen set resynced = false")
 
     async def _start(self, *conditions: Callable[[], Awaitable[bool]]) -> float:
-        """Start all agents. Return the seconds until all have compared and the conditions hold."""
+        """Start all agents. Return the seconds until every agent has compared its slots and these conditions hold."""
         began = time.monotonic()
         await asyncio.gather(*(self._instruct(host, Start()) for host in self.hosts))
         await self._await_conditions(self._has_compared, *conditions)
@@ -256,7 +262,7 @@ def resync(shape: Shape) -> Bench:
 
     return Bench(
         name="resync",
-        explanation="restart of all agents over 10,000 bindings, unchanged and with one percent changed",
+        explanation="restart of all agents with 10,000 slices: all unchanged, and one percent changed meanwhile",
         shape=f"resync of {shape.nodes} nodes of {shape.slots} slots, agents in {PROCESSES} processes",
         rounds=ROUNDS,
         running=running,

@@ -24,41 +24,41 @@ _AT_ONCE: Final = 16
 
 
 class Admit(msgspec.Struct, frozen=True, tag=True):
-    """Start these nodes, which enrol first."""
+    """Instruction to enrol and start these nodes."""
 
     nodes: list[Admitted]
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
-    """Stop all agents and reset the counters of effects."""
+    """Instruction to stop all agents and reset the counters of their effects on hosts."""
 
 
 class Damage(msgspec.Struct, frozen=True, tag=True):
-    """Remove the switch ports of these slots, given as (node, index), while their agents are stopped."""
+    """Instruction to remove the switch ports of these slots, given as (node, index), while their agents are stopped."""
 
     slots: list[tuple[str, int]]
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):
-    """Start all agents. The answer follows when each of them accepts orders."""
+    """Instruction to start all agents. The process answers when each agent accepts orders."""
 
 
 class CountEffects(msgspec.Struct, frozen=True, tag=True):
-    """Return the effects on hosts since the agents were stopped."""
+    """Instruction to return the effects on hosts since the agents were stopped."""
 
 
 Instruction = Admit | Stop | Damage | Start | CountEffects
 
 
 class Done(msgspec.Struct, frozen=True):
-    """Effects on all hosts of the process, by kind, and error messages in `faults`."""
+    """Answer to an instruction: number of effects on all hosts of the process, by kind; `faults` are error messages."""
 
     effects: dict[str, int]
     faults: list[str]
 
 
 class _Nodes:
-    """All nodes of the process, by name."""
+    """All simulated nodes of this process, by name."""
 
     def __init__(self, hosting: HostingSettings) -> None:
         self._hosting, self._timetable, self._broken = hosting, Timetable(), FailedThreads()

@@ -68,16 +68,16 @@ class FleetSite:
             await engine.dispose()
 
     def cpu(self) -> dict[str, float]:
-        """Return processor seconds so far, summed over all processes of a program."""
+        """Return the processor seconds that each program has used so far, summed over its processes."""
         return _by_program({name: cpu(pid) for name, pid in self._pids().items()})
 
     def memory(self) -> dict[str, float]:
-        """Return the memory in use in bytes, summed over all processes of a program."""
+        """Return the memory that each program uses, in bytes, summed over its processes."""
         found: dict[str, Usage] = {name: usage_of(pid) for name, pid in self._pids().items()}
         return _by_program({name: each.memory for name, each in found.items()})
 
     def check_programs_run(self) -> None:
-        """Check that every program runs. Raises `ProgramEnded`."""
+        """Check that every program of the control plane runs. Raises `ProgramEnded`."""
         for name, child in self.children.items():
             if child.status is not None:
                 raise ProgramEnded(
@@ -85,7 +85,7 @@ class FleetSite:
                 )
 
     def _pids(self) -> dict[str, int]:
-        assert self.postgres.process is not None, "the site is up"
+        assert self.postgres.process is not None, "the site's Postgres server is not running"
         programs = {name: child.pid for name, child in self.children.items() if child.pid is not None}
         return {**programs, "postgres": self.postgres.process.pid, "redis": self.redis.process.pid}
 

@@ -20,7 +20,10 @@ T = TypeVar("T")
 
 
 class BenchProcess:
-    """A process that exchanges JSON lines. Raises `TimeoutError` if an answer is late, `EOFError` if it has exited."""
+    """A helper process that exchanges JSON lines with the benchmark.
+
+    Raises `TimeoutError` if an answer is late, and `EOFError` if the process has exited.
+    """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None
@@ -39,7 +42,7 @@ class BenchProcess:
             return await self.receive(answer)
 
     async def receive(self, answer: type[T]) -> T:
-        """Return the process's next line, without a time limit."""
+        """Wait, without a time limit, for the next line of the process, and return it decoded as `answer`."""
         line = await self._out.readline()
         if not line:
             raise EOFError(
@@ -48,12 +51,12 @@ class BenchProcess:
         return msgspec.json.decode(line, type=answer)
 
     async def kill(self) -> None:
-        """Kill the process with SIGKILL."""
+        """Kill the helper process with SIGKILL and wait for its exit."""
         self._process.kill()
         await self._process.wait()
 
     async def end(self) -> None:
-        """Close standard input and wait until the process has exited; kill it after a timeout."""
+        """Close the process's standard input and wait until the process has exited; kill it after a timeout."""
         self._in.close()
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
@@ -66,7 +69,7 @@ class BenchProcess:
 
 @asynccontextmanager
 async def bench_process(module: str) -> AsyncIterator[BenchProcess]:
-    """Run a module as a separate process for the length of the block."""
+    """Run a Python module as a separate process during a `with` block."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", module),
         cwd=_REPOSITORY,

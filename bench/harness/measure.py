@@ -20,7 +20,7 @@ Round = Mapping[str, Sequence[float]]
 
 
 class Measurement(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of the output. For a ratio, `baseline` is the median of the divisor."""
+    """One result of a benchmark, a line of its output. For a ratio, `baseline` is the median of the divisor."""
 
     metric: str
     value: float
@@ -54,21 +54,21 @@ class Bench:
 
 
 class Pair(NamedTuple):
-    """Two series of rates: ours, and the baseline."""
+    """Names of two series of rates that are compared: Sliceplane's series, and the baseline's."""
 
     ours: str
     baseline: str
 
 
 def ratio(metric: str, rounds: Sequence[Round], pair: Pair) -> Measurement:
-    """Return the median over the rounds of ours divided by the baseline, each the median within its round."""
+    """Return the median over all rounds of the ratio of two series; within a round, divide the series' medians."""
     baselines = [median(each[pair.baseline]) for each in rounds]
     ratios = [median(each[pair.ours]) / base for each, base in zip(rounds, baselines, strict=True)]
     return Measurement(metric, rounded(median(ratios)), "ratio", rounded(median(baselines)))
 
 
 def pooled_median(metric: str, rounds: Sequence[Round], series: str, unit: str) -> Measurement:
-    """Return the median of all numbers of the series."""
+    """Return the median of all numbers that a series has in all rounds."""
     return Measurement(metric, rounded(median(pooled(rounds, series))), unit)
 
 
@@ -84,7 +84,7 @@ def pooled(rounds: Sequence[Round], series: str) -> list[float]:
 
 
 def rounded(number: float) -> float:
-    """Round to four significant digits; more would be noise."""
+    """Round a number to four significant digits; more would be noise."""
     return float(f"{number:.4g}")
 
 

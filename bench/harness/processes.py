@@ -15,7 +15,7 @@ _OWN, _WAITED_FOR = slice(11, 13), slice(13, 15)
 
 
 class Usage(NamedTuple):
-    """`cpu` in seconds; `memory` in bytes, the private memory plus a share of the shared memory (Pss)."""
+    """Processor time `cpu` in seconds, and `memory` in bytes: private memory plus a share of shared memory (Pss)."""
 
     cpu: float
     memory: int

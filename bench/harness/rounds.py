@@ -22,14 +22,14 @@ _BAR: Final = 20
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """One line of the file."""
+    """A finished round, as stored in one line of the benchmark's file."""
 
     shape: str
     round: dict[str, list[float]]
 
 
 def kept_file(name: str) -> Path:
-    """Return the file for the finished rounds of a benchmark."""
+    """Return the path of the file that holds the finished rounds of a benchmark."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "sliceplane" / "bench" / f"{name}.rounds"
 
@@ -41,7 +41,7 @@ class KeptRounds:
         self._path, self._shape = path, shape
 
     def load(self) -> list[Round]:
-        """Return the rounds of this shape, up to the first incomplete line, which a crash left."""
+        """Return the rounds of this shape from the file, up to the first incomplete line, which a crash left."""
         found: list[Round] = []
         for line in self._path.read_bytes().splitlines() if self._path.exists() else ():
             try:
@@ -53,7 +53,7 @@ class KeptRounds:
         return found
 
     def begin(self, rounds: list[Round]) -> None:
-        """Replace the content of the file with these rounds."""
+        """Replace the content of the file of kept rounds with these rounds."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_bytes(b"".join(self._line(each) for each in rounds))
 
@@ -70,7 +70,7 @@ class KeptRounds:
 
 
 async def take_rounds(bench: Bench, kept: KeptRounds, *, resume: bool, show: Show) -> list[Round]:
-    """Return all rounds of the benchmark; with `resume`, take only those that the file lacks."""
+    """Return all rounds of the benchmark; with `resume`, take only the rounds that the file of kept rounds lacks."""
     done = kept.load()[: bench.rounds] if resume else []
     kept.begin(done)
     if resume:

@@ -27,7 +27,10 @@ _IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108 (mkdtemp is private)
 
 @contextmanager
 def bench_folder() -> Iterator[Path]:
-    """Create a new folder on a disk. Its path is short enough for sockets, and the servers' own users may enter it."""
+    """Create a folder on a disk, and delete it at the end of the `with` block.
+
+    Its path is short enough for Unix sockets, and the users that run Postgres and Redis may enter it.
+    """
     parent = _ON_DISK if os.access(_ON_DISK, os.W_OK) else None
     folder = Path(tempfile.mkdtemp(prefix="sp-bench-", dir=parent))
     folder.chmod(0o711)
@@ -39,7 +42,10 @@ def bench_folder() -> Iterator[Path]:
 
 @contextmanager
 def memory_folder() -> Iterator[Path]:
-    """Create a new folder in memory: each of a thousand nodes has its own disk, but this machine has only one."""
+    """Create a folder in memory, and delete it at the end of the `with` block.
+
+    It replaces the disks of simulated nodes: a thousand real nodes have a disk each, but this machine has only one.
+    """
     folder = Path(tempfile.mkdtemp(prefix="sp-bench-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
     try:
         yield folder
@@ -49,7 +55,7 @@ def memory_folder() -> Iterator[Path]:
 
 @contextmanager
 def migrated_postgres(folder: Path) -> Iterator[PostgresServer]:
-    """Run a server with the complete schema and a deployment's settings, in a folder that is created if missing."""
+    """Run a Postgres server with the complete schema and a deployment's settings. Create `folder` if it is missing."""
     folder.mkdir(exist_ok=True)
     folder.chmod(0o711)
     with running_postgres(folder / "postgres", folder / "run") as server:
@@ -67,7 +73,7 @@ def signing_key(folder: Path) -> tuple[Path, Signer]:
 
 
 def sqlalchemy_url(server: PostgresServer) -> str:
-    """Return the SQLAlchemy URL of the server's database for the application's role."""
+    """Return the SQLAlchemy URL of the Postgres server's database for the application's role."""
     options = {name: str(value) for name, value in conninfo_to_dict(server.app_dsn).items()}
     url = URL.create(
         "postgresql+psycopg",

@@ -1,4 +1,4 @@
-"""`append`: appends to the ledger, compared with raw inserts of the same rows and with `eventsourcing` (design, 7).
+"""`append`: appends to the ledger, compared with raw inserts of the same rows and with the package `eventsourcing`.
 
 Eight connections of one event loop, as in the API, use the application's role; fsync is on. In each round every side
 has one turn; the order rotates from round to round. `single` appends one event, `full` a command with two new streams,
@@ -37,7 +37,10 @@ Turn = Callable[[], Awaitable[int]]
 
 
 class AppendSide(NamedTuple):
-    """One series: `prepare` builds a turn of the given appends for each connection; `size` is their number."""
+    """One compared side of the append benchmark.
+
+    `prepare` builds a turn with the appends of the given numbers for each connection; `size` is their count per turn.
+    """
 
     series: str
     prepare: Callable[[range], Turn]
@@ -107,7 +110,7 @@ def _recorder_turn(recorder: OrderedRecorder, which: range) -> Turn:
 
 
 class _Turns:
-    """Measures turns. Each turn of a side continues after its previous turn, so that every append writes new rows."""
+    """Measures turns of the compared sides. A side's turn continues the numbers of its previous turn, for new rows."""
 
     def __init__(self) -> None:
         self._begun: dict[str, int] = {}

@@ -26,7 +26,7 @@ _SAVED_AT_ONCE: Final = 20
 
 
 class SliceAggregate(Aggregate):
-    """An aggregate that becomes ready repeatedly."""
+    """`eventsourcing` aggregate of a slice that repeatedly becomes ready."""
 
     @event("Ready")
     def ready(
@@ -40,18 +40,18 @@ class SliceAggregate(Aggregate):
         reason: str,
         correlation_id: UUID,
     ) -> None:
-        """A readiness report, with the cause that the ledger's envelope would contain."""
+        """Record that the slice is ready, with the cause that the ledger's envelope would contain."""
 
 
 class SliceApplication(Application[UUID]):
-    """The application. Its log sections are as long as the batches of the ledger's reader."""
+    """`eventsourcing` application for slices. Its log sections are as long as the batches of the ledger's reader."""
 
     log_section_size = 1000
 
 
 @contextmanager
 def eventsourced(server: PostgresServer) -> Iterator[SliceApplication]:
-    """Open the application in a new database of the server, and close it at the end of the block."""
+    """Open an `eventsourcing` application in a new database, and close it at the end of the `with` block."""
     with psycopg.connect(server.admin_dsn, autocommit=True) as admin:
         admin.execute(f"create database {DATABASE}")
     options = {name: str(value) for name, value in conninfo_to_dict(server.admin_dsn_of(DATABASE)).items()}
@@ -72,7 +72,7 @@ def eventsourced(server: PostgresServer) -> Iterator[SliceApplication]:
 
 
 def record(application: SliceApplication, events: int, progress: Progress) -> None:
-    """Record the given number of events; the first of each aggregate is its creation."""
+    """Record the given number of events in the application; the first event of each aggregate is its creation."""
     aggregates: list[SliceAggregate] = []
     for number in range(events // _STREAM_LENGTH):
         aggregate = SliceAggregate()
@@ -95,7 +95,7 @@ def record(application: SliceApplication, events: int, progress: Progress) -> No
 
 
 def read(application: SliceApplication) -> int:
-    """Read the whole log back into typed events. Return their number."""
+    """Read the application's whole notification log back into typed events. Return their number."""
     count, log, mapper = 0, application.notification_log, application.mapper
     while section := log.select(count + 1, application.log_section_size):
         for notification in section:

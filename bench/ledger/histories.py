@@ -42,7 +42,7 @@ class History:
         return sum(lane.events for lane in self._lanes)
 
     async def grow(self, events: int, progress: Progress) -> int:
-        """Record until there are at least `events` events. Return their number, which may be slightly larger."""
+        """Record until the ledger has at least `events` events. Return their number, which may be slightly larger."""
         before = self.events
 
         def report() -> None:
@@ -56,7 +56,7 @@ class History:
 
 
 class _Lane:
-    """A share of the nodes, and the allocations that live on them."""
+    """A concurrent writer of history, with its own share of the nodes and the allocations on them."""
 
     def __init__(self, rng: random.Random, nodes: range) -> None:
         self.events = 0
@@ -76,7 +76,7 @@ class _Lane:
         self._due.append((life, next(life)))
 
     async def _step(self, conn: psycopg.AsyncConnection) -> None:
-        """Append the next command of some lifecycles. Lifecycles share no streams, so one commit can hold several."""
+        """Append the next command of several lifecycles, in one commit because lifecycles share no streams."""
         while len(self._due) < self._crowd and (slots := self._world.take_slots()):
             self._begin(allocation_lifecycle(self._world, slots))
         chosen = self._world.rng.sample(range(len(self._due)), min(_COMMANDS_PER_COMMIT, len(self._due)))

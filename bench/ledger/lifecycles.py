@@ -117,7 +117,7 @@ class World:
         return Change(stream, expected, facts)
 
     def take_slots(self) -> tuple[SlotId, ...]:
-        """Take free slots of one random node. Return none if too few are free."""
+        """Take a random number of free slots of one random node. Return an empty tuple if too few are free."""
         if not self.free:
             return ()
         free, count = self.rng.choice(list(self.free.values())), self.rng.choice(SLOT_COUNTS)
@@ -131,7 +131,7 @@ class World:
 
 
 def node_lifecycle(world: World, number: int) -> Lifecycle:
-    """Record a node from its registration to approved slots, which are free afterwards."""
+    """Yield the commands of a node from its registration to the approval of its slots, which are free afterwards."""
     node, stream = _node(number), stream_of_node(_node(number))
     slots = [slot_of(node, SlotIndex(index)) for index in range(SLOTS)]
     secret = f"{world.rng.getrandbits(256):064x}"
@@ -155,13 +155,13 @@ def node_lifecycle(world: World, number: int) -> Lifecycle:
 
 
 def allocation_lifecycle(world: World, slots: tuple[SlotId, ...]) -> Lifecycle:
-    """Record an allocation from its request to its proved removal. Its slots are free again afterwards."""
+    """Yield the commands of an allocation from its request to its proved removal, which makes its slots free again."""
     yield from _Allocation(world, slots).life()
     world.release_slots(slots)
 
 
 class _Allocation:
-    """One allocation; each method records a part of its lifecycle."""
+    """A generated allocation; each method yields the commands of a part of its lifecycle."""
 
     def __init__(self, world: World, slots: tuple[SlotId, ...]) -> None:
         self._world, self._slots = world, slots
@@ -174,7 +174,7 @@ class _Allocation:
         placed = yield self._create()
         started = yield self._reported(placed, *(SliceStarting(self._id, slot) for slot in self._slots))
         if self._world.happens(0.02):
-            reason = Reason("deadline_missed", f"not ready in time: {', '.join(self._slots)}")
+            reason = Reason("deadline_missed", f"slices not ready in time: {', '.join(self._slots)}")
             yield from self._ending(started, AllocationFailed(self._id, reason))
             return
         yield self._reported(started, *map(self._observed, self._slots))
@@ -220,7 +220,7 @@ class _Allocation:
             reason = Reason("lease_expired", f"the lease ended at {self._world.now.isoformat()}")
             yield from self._ending(active, LeaseExpired(self._id), AllocationReleasing(self._id, reason))
         else:
-            reason = Reason("asked", "the caller asked for its release")
+            reason = Reason("asked", "the caller requested the release")
             yield from self._ending(active, AllocationReleasing(self._id, reason), LeaseEnded(self._id))
 
     def _ending(self, after: RecordedEvents, *facts: Fact) -> Lifecycle:
@@ -240,7 +240,7 @@ class _Allocation:
     def _quarantined(self, ended: RecordedEvents) -> LedgerCommand:
         slot, left = self._slots[0], ("lease", "conntrack entry")
         reason = Reason(
-            "absence_not_proved", f"node {node_of(slot)} still finds {len(left)} things of the slice"
+            "absence_not_proved", f"node {node_of(slot)} still finds {len(left)} objects of the slice"
         )
         held = self._world.change(stream_of_slot(slot), SlotQuarantined(slot, self._id, reason, left))
         unproved = self._own(SliceRemovalIncomplete(self._id, slot, left))

@@ -25,7 +25,7 @@ SCHEMA: Final = "recorder"
 
 
 class OrderedRecorder:
-    """The recorder and its thread pool."""
+    """The Postgres recorder of the `eventsourcing` package, with a thread pool that inserts events concurrently."""
 
     def __init__(self, recorder: PostgresApplicationRecorder, threads: ThreadPoolExecutor) -> None:
         self._recorder, self._threads = recorder, threads
@@ -44,7 +44,7 @@ class OrderedRecorder:
 
 @contextmanager
 def ordered_recorder(server: PostgresServer, connections: int) -> Iterator[OrderedRecorder]:
-    """Open a recorder with that many threads and connections, as the application's role."""
+    """Open an `eventsourcing` recorder with `connections` threads and connections, as the application's role."""
     with psycopg.connect(server.admin_dsn, autocommit=True) as admin:
         admin.execute(f"create schema {SCHEMA} authorization {APP_ROLE}")
     to = {name: str(value) for name, value in conninfo_to_dict(server.app_dsn).items()}
@@ -67,7 +67,7 @@ def ordered_recorder(server: PostgresServer, connections: int) -> Iterator[Order
 
 
 def stored_events(commands: Sequence[LedgerCommand]) -> list[StoredEvent]:
-    """Convert commands to stored events with the same payloads. One originator stands for one ledger stream."""
+    """Convert ledger commands to stored events of `eventsourcing` with the same payloads and one originator id."""
     originator = new_uuid()
     return [
         StoredEvent(originator, version, name, data.encode())

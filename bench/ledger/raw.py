@@ -1,4 +1,4 @@
-"""The baseline of the append benchmark: the same rows in tables with the same columns and indexes only.
+"""The baseline of the append benchmark: inserts of the ledger's rows into plain tables with equal columns and indexes.
 
 The tables are created from the definitions that Alembic's tables are checked against, in a separate schema of the same
 database. Rows are built before the clock starts: the baseline includes the inserts, but no encoding or hashing.
@@ -44,7 +44,7 @@ _KEY: Final = _into(command_key)
 
 
 def make_tables(admin_dsn: str) -> None:
-    """Create the tables, writable by the application's role."""
+    """Create the baseline's tables, with insert permission for the application's role."""
     copies = sa.MetaData(schema=SCHEMA)
     with admin_engine(admin_dsn).begin() as conn:
         conn.execute(CreateSchema(SCHEMA))
@@ -55,7 +55,7 @@ def make_tables(admin_dsn: str) -> None:
 
 
 def event_inserts(changes: Sequence[Change], cause: Cause, positions: Iterator[int]) -> Iterator[Insert]:
-    """Yield the inserts of a command's event rows."""
+    """Yield the inserts of the event rows that a ledger command would write."""
     for change in changes:
         for version, fact in enumerate(change.facts, change.expected_version + 1):
             name, schema_version, data = catalog.encode(fact)
@@ -70,7 +70,10 @@ def event_inserts(changes: Sequence[Change], cause: Cause, positions: Iterator[i
 
 
 def command_inserts(command: LedgerCommand, positions: Iterator[int]) -> tuple[Insert, ...]:
-    """Return the inserts of all rows of a command with a key on new streams: key, heads, claims, events."""
+    """Return the inserts of all rows of a command: its idempotency key, stream heads, claims and events.
+
+    All streams of the command must be new.
+    """
     changes, cause, key, answer = command
     assert key is not None
     events = tuple(event_inserts(changes, cause, positions))
@@ -102,6 +105,6 @@ async def insert_all(conn: psycopg.AsyncConnection, inserts: Sequence[Insert]) -
 
 
 def copy_out(copy_format: str) -> str:
-    """Return the COPY statement for all columns of the ledger's event rows that a reader reads, unordered."""
+    """Return a COPY statement, without an order, for the columns of the ledger's events that a reader reads."""
     columns = ", ".join(column.name for column in event.columns if column.name != "leaf")
     return f"copy {event.fullname} ({columns}) to stdout (format {copy_format})"

@@ -71,7 +71,7 @@ class TimeRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordingHandle(Handle):
-    """Records the time range of each command, successful or not. The only commands of a rebuild are its swaps."""
+    """Executes the commands of a rebuild (its swaps) and records the time range of each, even if the command fails."""
 
     windows: list[TimeRange] = field(default_factory=list)
 
@@ -85,7 +85,7 @@ class RecordingHandle(Handle):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLedger:
-    """A server with the history of a fleet."""
+    """A Postgres server with a ledger that holds the history of a fleet."""
 
     server: PostgresServer
     handle: RecordingHandle
@@ -181,7 +181,10 @@ async def _copied(copies: Copies, events: int) -> dict[str, list[float]]:
 
 
 async def _swapped(ledger: MeasuredLedger, appenders: BenchProcess) -> dict[str, list[float]]:
-    """Rebuild under load, then wait as long under the same load without rebuilding. Return the pauses of both."""
+    """Rebuild the read models while appends run, then let appends run for an equal time without a rebuild.
+
+    Return the pauses of the appends and their rates in both phases.
+    """
     windows: list[TimeRange] = []
     began = time.monotonic()
     await appenders.request("begin", type(None))
@@ -239,7 +242,7 @@ def _worst(metric: str, rounds: Sequence[Round], series: str) -> Measurement:
 
 
 class _FillProgress:
-    """Prints how much of the history is recorded."""
+    """Prints which share of the generated history is recorded."""
 
     def __init__(self, events: int) -> None:
         self._events, self._next = events, 0.0
@@ -251,7 +254,7 @@ class _FillProgress:
 
 
 async def _wake_no_follower() -> None:
-    """Do nothing: these ledgers have no followers."""
+    """Wake-up after a commit that does nothing, because these ledgers have no followers."""
 
 
 BENCH: Final = Bench(

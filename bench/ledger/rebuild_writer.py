@@ -36,7 +36,7 @@ class WriterSettings(msgspec.Struct):
 
 
 class _Writer:
-    """Appends events of its own node."""
+    """Executes commands that append events of one node, continuously."""
 
     def __init__(self, handle: Handle, number: int) -> None:
         self._handle, self._node = handle, NodeId(f"busy-{number}")
@@ -94,7 +94,7 @@ def _origin() -> Origin:
 
 
 async def _wake_no_follower() -> None:
-    """Do nothing: this ledger has no followers."""
+    """Wake-up after a commit that does nothing, because this ledger has no followers."""
 
 
 def _write_answer(answer: object) -> None:

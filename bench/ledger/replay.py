@@ -53,7 +53,7 @@ _PROGRESS_STEP: Final = 0.25
 
 
 class ReadSide(NamedTuple):
-    """A way to read all events; `read` returns their number, and `prepare` runs before the clock starts."""
+    """A compared way to read all events; `read` returns their number, and `prepare` runs before the clock starts."""
 
     series: str
     read: Callable[[], Awaitable[int]]
@@ -68,7 +68,10 @@ async def typed(conn: psycopg.AsyncConnection) -> int:
 
 
 async def projected(engine: AsyncEngine, tail: Tail) -> int:
-    """Project all events into the idle tables of every read model, as a rebuild does. `emptied` clears them."""
+    """Project all events into the idle tables of every read model, as a rebuild does. Return the position reached.
+
+    `emptied` must clear the tables first.
+    """
     projections = list(PROJECTIONS.values())
     advance = Advance(engine, tail, projections, IDLE, REBUILD_BATCH)
     await advance.begin()
@@ -112,7 +115,9 @@ async def _running() -> AsyncIterator[TakeRound]:
         server = opened.enter_context(migrated_postgres(opened.enter_context(bench_folder())))
         await History(server.app_dsn).grow(EVENTS, _FillProgress("recording a fleet's history"))
         package = opened.enter_context(eventsourced.eventsourced(server))
-        eventsourced.record(package, EVENTS, _FillProgress("recording as many events with eventsourcing"))
+        eventsourced.record(
+            package, EVENTS, _FillProgress("recording the same number of events with eventsourcing")
+        )
         connection = await psycopg.AsyncConnection.connect(server.app_dsn, autocommit=True)
         conn = await opened.enter_async_context(connection)
         blocking = opened.enter_context(psycopg.connect(server.app_dsn, autocommit=True))
@@ -170,7 +175,7 @@ def _results(rounds: Sequence[Round]) -> tuple[Measurement, ...]:
 
 
 class _FillProgress:
-    """Prints how much of the data is recorded, with a line for each quarter."""
+    """Prints which share of the events is recorded, with a line for each quarter."""
 
     def __init__(self, what: str) -> None:
         self._what, self._next = what, 0.0

@@ -22,8 +22,9 @@ _ANSWER: Final = '{"id":"alc-01h455vb4pex5vsknk084sn02q","state":"placed","slots
 
 
 def one_event(connection: int, index: int, *, prefix: str = "one") -> LedgerCommand:
-    """Return the command number `index` (from 0) of a connection. It appends one event; each `STREAM_LENGTH` commands
-    in a row append to the same stream. Stream names begin with `prefix`.
+    """Return a connection's command number `index` (from 0), which appends one event.
+
+    Each `STREAM_LENGTH` commands in a row append to the same stream. Stream names begin with `prefix`.
     """
     number, version = divmod(index, STREAM_LENGTH)
     fact = SliceReady(

@@ -1,9 +1,9 @@
 """`boot`: time from the request for a slice until it is active, minus the boot time of its guest.
 
-A complete Sliceplane with real nodes. Each round requests an allocation and waits until it is active. Then, with the
-agent stopped, the same guest is destroyed and booted again by plain `virsh` on the same node and network, until its SSH
-banner appears. The difference is the overhead of the product: placing, recording, sending the order, creating the
-network, checking that the guest is ready, and recording that.
+The benchmark runs a complete Sliceplane with real nodes. Each round requests an allocation and waits until it is
+active. Then, with the agent stopped, the same guest is destroyed and booted again by plain `virsh` on the same node and
+network, until its SSH banner appears. The difference is the overhead of the product: placing, recording, sending the
+order, creating the network, checking that the guest is ready, and recording that.
 """
 
 import asyncio

@@ -46,14 +46,17 @@ KINDS: Final[Mapping[str, DriftKind]] = {
 
 @dataclass
 class DriftReader:
-    """Reads drift events of a site. `position` is how far the ledger was read, `last_event` when it had a new event."""
+    """Reads the drift events of a site.
+
+    `position` is the ledger position up to which events were read; `last_event` is the time of the last new event.
+    """
 
     site: LabSite
     position: int = 0
     last_event: float = 0.0
 
     async def time_to_record(self, slice_: ActiveSlice, kind: DriftKind, fault: InjectedFault) -> float:
-        """Return milliseconds from the injected fault to the event that names the kind."""
+        """Inject a fault. Return milliseconds until the event that names this kind of drift was recorded."""
         await poll_until(lambda: self._is_settled(slice_), bool)
         began = float((await _run(slice_, f"date +%s.%N; {fault.inject_command}")).split()[0])
         recorded = await poll_until(lambda: self._recorded(kind), lambda at: at is not None)
@@ -62,7 +65,10 @@ class DriftReader:
         return (recorded.timestamp() - began) * 1e3
 
     async def _recorded(self, kind: DriftKind) -> datetime | None:
-        """Return when the first event that names the kind was recorded, among the events since the last call."""
+        """Return the recording time of the first new event that names this kind of drift, or None.
+
+        An event is new if the last call did not read it.
+        """
         naming = [
             event
             for event in await self._new_events()
@@ -71,7 +77,7 @@ class DriftReader:
         return datetime.fromisoformat(naming[0]["recorded_at"]) if naming else None
 
     async def _new_events(self) -> list[dict[str, Any]]:
-        """Return the drift events since the last call."""
+        """Return the drift events that were recorded since the last call."""
         path = f"/events?{_EVENT_TYPES}&after=position:{self.position}"
         events = await asyncio.to_thread(self.site.api.items, path)
         if events:

@@ -1,6 +1,6 @@
 """`interference`: time until a change made by another program is recorded, for every kind of change the lab can make.
 
-Site, clock and order are those of the benchmark `drift`. Each round injects every fault of
+The site, the clock and the order of steps are the same as in the benchmark `drift`. Each round injects every fault of
 `node_agent.lab.fault_injection` once, with an administrator's tools, while the agent runs with its default settings.
 The two main results are the slowest change for which the kernel or a daemon sends an event, and the slowest one that
 only the periodic survey finds.
@@ -25,7 +25,7 @@ _NEEDS_MORE: Final = ("$off", "$device", "$elsewhere", "$function", "$meter")
 
 
 def _in_subnet_of(slice_: ActiveSlice, fault: InjectedFault) -> InjectedFault:
-    """Return the fault with the subnet of the slice's node in place of the subnet of the lab's first node."""
+    """Return the injected fault with its addresses moved from the first lab node's subnet to the slice's subnet."""
     prefix, _, _ = slice_.address.rpartition(".")
     done, undone = (
         each.replace(_FIRST_SUBNET, f"{prefix}.") for each in (fault.inject_command, fault.revert_command)
@@ -49,7 +49,10 @@ CASES: Final[Mapping[str, tuple[DriftKind, InjectedFault]]] = MappingProxyType(
 
 
 def gives_event(name: str) -> bool:
-    """Return whether the kernel or a daemon sends an event for this change; if not, the survey or a probe finds it."""
+    """Return whether the kernel or a daemon sends an event for the injected fault with this name.
+
+    If not, only the periodic survey or a probe finds the fault.
+    """
     kind, fault = CASES[name]
     return not fault.unreported and CATALOGUE[kind].source not in {"survey", "probe"}
 

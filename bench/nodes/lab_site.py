@@ -38,7 +38,7 @@ class ActiveSlice:
 
 @asynccontextmanager
 async def lab_site() -> AsyncIterator[LabSite]:
-    """Run a site. Its guest image is the one that `./dev up` keeps."""
+    """Run a complete Sliceplane on lab nodes, with the guest image that `./dev up` keeps."""
     with bench_folder() as folder:
         async with in_own_thread(running_site(folder, default_state() / "images", replicas=REPLICAS)) as site:
             yield site
@@ -56,7 +56,7 @@ async def create_slice(site: LabSite) -> ActiveSlice:
 
 
 async def slice_on_each_node(site: LabSite) -> list[ActiveSlice]:
-    """Create allocations until each node has one with one slot, and release the others."""
+    """Create allocations of one slot until each node has an allocation, and release the surplus ones."""
     slices = dict[str, ActiveSlice]()
     more = list[ActiveSlice]()
     while len(slices) < len(site.nodes.lab.nodes):
@@ -76,7 +76,7 @@ async def release_slice(site: LabSite, slice_: ActiveSlice) -> None:
 
 
 async def allocation_state(site: LabSite, allocation: str) -> Any:
-    """Return the state of the allocation from the API. Also restart programs of the site that exited."""
+    """Restart programs of the site that exited, and return the state of the allocation from the API."""
     site.stack.supervise()
     return (await asyncio.to_thread(site.api.get, f"/allocations/{allocation}"))["state"]
 

@@ -1,9 +1,9 @@
 """`node`: cost of a real node's data plane: creating a slot's network, and a survey of everything on the node.
 
-A lab node with its own Open vSwitch, dnsmasq, nftables and libvirt. The measuring program runs inside the node
-(`bench.nodes.node_inside`) with the agent's own drivers. Each round creates a slot's network alternately with the
-drivers and with the commands `ip`, `ovs-vsctl`, `ovs-ofctl` and `nft`, to the same result. Then it surveys eight guests
-repeatedly, and then the networks of eight and of sixty-four slots without guests.
+The benchmark uses a lab node with its own Open vSwitch, dnsmasq, nftables and libvirt. The measuring program
+(`bench.nodes.node_inside`) runs inside the node with the agent's own drivers. Each round creates a slot's network
+alternately with the drivers and with the commands `ip`, `ovs-vsctl`, `ovs-ofctl` and `nft`, to the same result. Then it
+surveys eight guests repeatedly, and then the networks of eight and of sixty-four slots without guests.
 """
 
 import asyncio

@@ -76,7 +76,7 @@ Series = dict[str, list[float]]
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure, and print the series as one JSON object."""
+    """Run all measurements of this round, and print their series as one JSON object."""
     images, few, many = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     found = Series()
@@ -107,7 +107,7 @@ def _without_guests(host: Host) -> Host:
 
 
 def _networks(host: Host, settings: Settings) -> Series:
-    """Return milliseconds to create a slot's network, with the drivers and with a sequence of commands."""
+    """Return milliseconds to create a slot's network with the agent's drivers, and with a sequence of commands."""
     order, taken = _order(settings, SlotIndex(0)), Series(network=[], commands=[])
     for _ in range(NETWORKS):
         taken["network"].append(_milliseconds(lambda: _make(host, order)))
@@ -121,7 +121,7 @@ def _networks(host: Host, settings: Settings) -> Series:
 
 
 def _survey_times(host: Host, settings: Settings) -> list[float]:
-    """Return milliseconds of each survey of a node that has a slice in every slot and nothing to repair."""
+    """Return the milliseconds of each survey of a node that has a slice in every slot and nothing to repair."""
     orders = [_order(settings, slot.index) for slot in settings.slots]
     for order in orders:
         _make(host, order)
@@ -148,8 +148,8 @@ def _survey(
 ) -> Iterator[Callable[[], float | None]]:
     """Build the agent's own survey over slots with these orders, which are already carried out.
 
-    The returned function runs one survey and returns its milliseconds. It returns None if something had to be repaired,
-    which it has done then.
+    The returned function runs one survey and returns its milliseconds. If the survey finds drift, the function repairs
+    the slots and returns None.
     """
     reporter = Reporter(Spool(folder / "spool"), NodeClock())
     drifts = Drifts(reporter.report, NodeClock().now, lambda: None)
@@ -223,7 +223,7 @@ def _remove(host: Host, order: Order) -> None:
 
 
 def _make_with_commands(settings: Settings, order: Order) -> None:
-    """Create with commands what the drivers create, as an operator's script would."""
+    """Create a slot's network with command-line tools, equal to the result of the agent's drivers."""
     slot = network_of(order.slot_id, order.body.network)
     _run("ip", "tuntap", "add", "dev", slot.tap, "mode", "tap", "user", "0")
     _run("sysctl", "-q", f"net.ipv6.conf.{slot.tap}.disable_ipv6=1")

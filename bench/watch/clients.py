@@ -33,7 +33,7 @@ class WatcherSettings(msgspec.Struct):
 
 
 class Arrivals(msgspec.Struct):
-    """Milliseconds from each commit to the arrival at each watcher, and error messages in `faults`."""
+    """Milliseconds from each event's commit to its arrival at each watcher, and error messages in `faults`."""
 
     lags: list[float]
     faults: list[str]
@@ -56,7 +56,7 @@ class _Watcher:
         self._rest = data[end:]
 
     def arrivals_in(self, first: int, last: int) -> list[Commit] | None:
-        """Return the arrivals from position `first` to `last`, or None if `last` has not arrived."""
+        """Return the arrivals of the events from position `first` to `last`, or None if `last` has not arrived."""
         if not self.arrivals or self.arrivals[-1][0] < last:
             return None
         seen = [arrival for arrival in self.arrivals if arrival[0] >= first]
@@ -65,7 +65,7 @@ class _Watcher:
 
 
 class Watchers:
-    """All watchers, each with its own connection."""
+    """All watchers of the API's event stream in this process, each with its own connection."""
 
     def __init__(self, settings: WatcherSettings) -> None:
         self._selector = selectors.DefaultSelector()
@@ -74,14 +74,14 @@ class Watchers:
             self._selector.register(each.socket, selectors.EVENT_READ, each)
 
     def receive_until_input(self) -> None:
-        """Receive data until standard input has a line."""
+        """Receive events on all connections until standard input has a line."""
         self._selector.register(sys.stdin, selectors.EVENT_READ)
         while not self.take():
             pass
         self._selector.unregister(sys.stdin)
 
     def take(self, timeout: float | None = None) -> bool:
-        """Receive data from all connections that have some. Return whether standard input has a line."""
+        """Receive data from every watcher's connection that has data. Return whether standard input has a line."""
         has_input, came = False, []
         for key, _ in self._selector.select(timeout):
             if key.fileobj is sys.stdin:
@@ -107,7 +107,7 @@ def main() -> None:
 
 
 def arrivals_of(watchers: Watchers, commits: Sequence[Commit], timeout: float = TIMEOUT_SECONDS) -> Arrivals:
-    """Wait until every watcher has received the last of these commits, and return the arrivals."""
+    """Wait until every watcher has received the event of the last commit, and return the arrivals of all events."""
     seen, deadline = Arrivals([], []), time.monotonic() + timeout
     positions, first, last = [position for position, _ in commits], commits[0][0], commits[-1][0]
     for number, watcher in enumerate(watchers.all):

@@ -20,7 +20,7 @@ _END: Final = f"select coalesce(max(position), 0) from {raw.SCHEMA}.event"  # no
 
 
 class _Tailer(threading.Thread):
-    """Reads new rows until `over` is set."""
+    """Thread that polls the raw table for new rows until `over` is set, and records the arrival of each row."""
 
     def __init__(self, dsn: str) -> None:
         super().__init__()
@@ -40,7 +40,10 @@ class _Tailer(threading.Thread):
 
 
 def main() -> None:
-    """Read the connection string, then the commits of one turn per line. Answer each line with the lags."""
+    """Read the connection string from standard input, then one line per turn with the commits of its events.
+
+    The answer to each line is the list of lags, in milliseconds from an event's commit to its arrival.
+    """
     tailer = _Tailer(msgspec.json.decode(sys.stdin.readline(), type=str))
     tailer.start()
     tailer.began.wait()

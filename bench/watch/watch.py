@@ -60,17 +60,17 @@ class RoundFailed(Exception):
 
 
 class LoadNotCarried(Exception):
-    """Events were written at a rate that is too low, because the machine was busy with other work."""
+    """The benchmark wrote events at a rate that is too low, because the machine was busy with other work."""
 
 
 class _Sides:
-    """Both sides of the comparison. Each method runs one turn and returns milliseconds from commit to arrival."""
+    """Both sides of the watch benchmark. Each method runs one turn and returns milliseconds from commit to arrival."""
 
     def __init__(self, server: PostgresServer, writer: BenchProcess, watchers: BenchProcess) -> None:
         self._server, self._writer, self._watchers = server, writer, watchers
 
     async def watched(self, events: int) -> list[float]:
-        """Return the lag of each event at each watcher."""
+        """Write events to the ledger. Return milliseconds from each event's commit to its arrival at each watcher."""
         commits = await self._write(Turn(into_ledger=True, events=events, rate=RATE))
         seen = await self._watchers.request(commits, Arrivals)
         if seen.faults:
@@ -78,7 +78,7 @@ class _Sides:
         return _carried(commits, seen.lags)
 
     async def tailed(self, events: int) -> list[float]:
-        """Return the lag of each event at the baseline's single reader."""
+        """Write events to the raw table. Return milliseconds from each event's commit to its arrival at the reader."""
         async with bench_process("bench.watch.tailer") as tailer:
             await tailer.request(self._server.admin_dsn, type(None))
             commits = await self._write(Turn(into_ledger=False, events=events, rate=RATE))
@@ -89,7 +89,7 @@ class _Sides:
 
 
 def _carried(commits: Sequence[Commit], lags: list[float]) -> list[float]:
-    """Return the lags if the rate was reached. Raises `LoadNotCarried`."""
+    """Return the lags of the events. Raises `LoadNotCarried` if the events were written too slowly."""
     moments = [moment for _, moment in commits]
     carried = len(commits) / ((max(moments) - min(moments)) / 1e9)
     if carried < RATE * MINIMUM_SHARE:
@@ -100,7 +100,7 @@ def _carried(commits: Sequence[Commit], lags: list[float]) -> list[float]:
 
 
 async def _carrying(turn: Callable[[int], Awaitable[list[float]]], events: int) -> list[float]:
-    """Run a turn, and repeat it if the rate was too low. Raises `LoadNotCarried` after the last attempt."""
+    """Run a turn, and repeat it if events were written too slowly. Raises `LoadNotCarried` after the last attempt."""
     for _ in range(ATTEMPTS - 1):
         with suppress(LoadNotCarried):
             return await turn(events)
@@ -139,7 +139,7 @@ async def _running() -> AsyncIterator[TakeRound]:
 
 
 async def _key(server: PostgresServer, redis: RedisServer) -> str:
-    """Create an admin's key, as the command `issue-key` does, and return it."""
+    """Create an API key of an admin, as the command `issue-key` does, and return it."""
     key = secrets.token_urlsafe(32)
     settings = Settings(database_url=SecretStr(sqlalchemy_url(server)), redis_url=SecretStr(redis.url))
     async with plane(settings, pool=1) as made:
@@ -149,7 +149,7 @@ async def _key(server: PostgresServer, redis: RedisServer) -> str:
 
 @contextmanager
 def _api(server: PostgresServer, redis: RedisServer, folder: Path) -> Iterator[int]:
-    """Run the API as a process, and yield its port."""
+    """Run the API as a separate process, and yield its TCP port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -197,7 +197,7 @@ def _results(rounds: Sequence[Round]) -> tuple[Measurement, ...]:
 
 BENCH: Final = Bench(
     name="watch",
-    explanation=f"from a commit to its arrival at {WATCHERS} watchers over HTTP, at {RATE} events/s",
+    explanation=f"time from a commit to its arrival at {WATCHERS} watchers over HTTP, at {RATE} events/s",
     shape=f"watch {WATCHERS} watchers, {EVENTS} events at {RATE}/s",
     rounds=ROUNDS,
     running=_running,

@@ -28,7 +28,7 @@ Commit = tuple[int, int]
 
 
 class WriterSettings(msgspec.Struct):
-    """Settings of the writing process: its connections. They are the first line of its standard input."""
+    """Settings of the writing process, the first line of its standard input: Postgres, Redis, number of connections."""
 
     dsn: str
     redis_url: str
@@ -50,7 +50,7 @@ _SETTLE_SECONDS: Final = 0.05
 
 
 class _Writer:
-    """Writes of one connection to one target: the events of its own streams, in order."""
+    """Writes events over one connection, to the ledger or to the raw table, in order and to its own streams."""
 
     def __init__(self, number: int, conn: psycopg.AsyncConnection, write: Write) -> None:
         self._number, self._conn, self._write = number, conn, write
@@ -121,7 +121,7 @@ def _into_raw(positions: Iterator[int]) -> Write:
 
 
 async def _wake_nothing() -> None:
-    """Do nothing: the raw tailer polls."""
+    """Wake-up after a commit to the raw table that does nothing, because the baseline's reader polls."""
 
 
 def _write_answer(answer: object) -> None:

@@ -95,7 +95,7 @@ async def check_redis(redis: Redis) -> Check:
 
 
 async def check_follower(engine: AsyncEngine, name: str) -> Check:
-    """Check that one process of the program leads and keeps up with the ledger."""
+    """Check that one process of a program that follows the ledger (dispatcher, projector) leads and keeps up."""
     try:
         async with asyncio.timeout(DATABASE_SECONDS), reading(engine) as conn:
             found = await _follower(conn, name)

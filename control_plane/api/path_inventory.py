@@ -59,7 +59,7 @@ class ReachPath:
 
 
 def paths(settings: Settings, nodes: KnownNodes, redis: RedisLimits) -> tuple[ReachPath, ...]:
-    """Return every path, those of API callers first, each with warnings about what an operator should correct."""
+    """Return every network path, those of API callers first, with warnings about what an operator should correct."""
     return (
         _to_api(settings, "callers", "API key, bearer"),
         *(_to_database(settings, each) for each in Program),
@@ -198,7 +198,7 @@ def _host_of(address: str) -> str:
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the address, or None for a host name: it is not resolved, since its address may change."""
+    """Parse the host of a path as an IP address; None for a host name, because its address may change."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:

@@ -84,7 +84,7 @@ def _read_ca(path: Path) -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
+        reason = error.strerror if isinstance(error, OSError) else "the file is not a text file"
         raise WrongUsage(
             f"cannot read the CA file {path}: {reason}",
             "set --ca or SLICEPLANE_CA to a PEM file",
@@ -92,7 +92,10 @@ def _read_ca(path: Path) -> str:
 
 
 def _file_about(url: str, path: Path) -> _ClientFile | None:
-    """Return the client file if it is for this URL. A file for another URL, or an unreadable one, is not an error."""
+    """Return the contents of the client configuration file if it is for this URL.
+
+    A file for another URL, or an unreadable file, is not an error.
+    """
     try:
         found = _read(path)
     except WrongUsage:
@@ -103,7 +106,7 @@ def _file_about(url: str, path: Path) -> _ClientFile | None:
 def _about(
     file: _ClientFile | None, url: str, api_key: str, ca: str | None, warnings: tuple[str, ...] = ()
 ) -> Access:
-    """Return the access with the values that a client file for the URL adds."""
+    """Return the access to the URL, with the CA and the SSH settings of the configuration file, if there is one."""
     if file is None:
         return Access(url.rstrip("/"), api_key, ca)
     identity = None if file.identity is None else Path(file.identity)
@@ -116,14 +119,14 @@ def _completed(url: str | None, api_key: str | None, ca: str | None, path: Path)
         raise WrongUsage(
             f"no control plane is configured: the file {path} does not exist",
             "start a control plane on this machine: ./dev up",
-            "or specify one: --url and --api-key, or SLICEPLANE_URL and SLICEPLANE_API_KEY",
+            "or specify another control plane: --url and --api-key, or SLICEPLANE_URL and SLICEPLANE_API_KEY",
         )
     if found is not None and url in (None, found.url, found.url.rstrip("/")):
         return _about(found, found.url, api_key or found.api_key, ca, _open_to_others(path))
     if url is None or api_key is None:
         raise NoAccess(
             f"no API key is configured for {url}",
-            "specify one: --api-key or SLICEPLANE_API_KEY",
+            "specify an API key: --api-key or SLICEPLANE_API_KEY",
         )
     return Access(url.rstrip("/"), api_key, ca)
 

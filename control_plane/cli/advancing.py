@@ -22,7 +22,7 @@ _WIDE: Final = 80
 
 
 class Advancing(Protocol):
-    """Display of the progress of named items. `at` updates the position of one, `arrived` completes it."""
+    """Progress display of named items. `at` updates the ledger position of an item, `arrived` completes the item."""
 
     def at(self, name: str, position: int, last: int) -> None: ...
 
@@ -31,7 +31,10 @@ class Advancing(Protocol):
 
 @contextmanager
 def advancing(screen: Screen, what: str) -> Iterator[Advancing]:
-    """Provide the display that fits the screen while the block runs. `what` is the activity, such as "rebuilding"."""
+    """Provide the progress display that fits the screen while the `with` block runs.
+
+    `what` is the activity, such as "rebuilding".
+    """
     if screen.json:
         yield Silence()
     elif screen.lively:
@@ -69,7 +72,7 @@ class Bars:
 
 
 class Lines:
-    """A line of text every few seconds, for logs and pipes."""
+    """Progress display for logs and pipes: a line of text for each item every few seconds."""
 
     def __init__(self, console: Console, what: str) -> None:
         self._console, self._what = console, what

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Base class of the parts of a response."""
+    """Base class of the types that describe a response of the API or a part of one."""
 
 
 class Reason(Answer, frozen=True):
@@ -234,7 +234,7 @@ class DriftCount(Answer, frozen=True):
 
 
 class Status(Answer, frozen=True):
-    """The checks, and the counts, which are present only if Postgres responds."""
+    """The status of the control plane: its health checks, and counts, which are present only if Postgres responds."""
 
     status: str
     checks: tuple[HealthCheck, ...]
@@ -259,7 +259,7 @@ class Event(Answer, frozen=True):
 
 
 class Step(Answer, frozen=True):
-    """Progress of a node with a task."""
+    """The current step of a task, as its node reported it."""
 
     step: str
     number: int
@@ -311,5 +311,5 @@ class ReachPath(Answer, frozen=True):
 
 
 def decode(raw: bytes | msgspec.Raw, kind: type[T]) -> T:
-    """Decode one response. Raises `msgspec.ValidationError` or `msgspec.DecodeError`."""
+    """Decode the JSON of one response. Raises `msgspec.ValidationError` or `msgspec.DecodeError`."""
     return msgspec.json.decode(raw, type=kind)

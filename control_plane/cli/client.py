@@ -92,7 +92,9 @@ class Client:
     def stream(
         self, path: str, params: Params | None = None, last_id: str | None = None
     ) -> Iterator[Iterator[ServerSentEvent]]:
-        """Provide the messages of a server-sent event stream after `last_id`. A message without an id has the last one.
+        """Provide the messages of a server-sent event stream after `last_id`.
+
+        A message that was sent without an id has the id of the message before it.
 
         Raises `Unreachable` if the connection breaks.
         """
@@ -175,8 +177,8 @@ class Client:
 
 
 class Listing:
-    """The items of a list. After the iteration, `next_cursor` is the API's cursor after the last item; None at the
-    end.
+    """The items of a list. After the iteration, `next_cursor` is the API's cursor after the last item, or None if the
+    list has no further items.
     """
 
     def __init__(self, client: Client, path: str, params: Params, limit: int | None) -> None:

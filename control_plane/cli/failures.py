@@ -1,4 +1,4 @@
-"""Failures of a command, with the exit codes that scripts may rely on.
+"""Failures of a command of `sliceplane`, with the exit codes that scripts may rely on.
 
 A failure has what the user needs: what happened, every reason that the control plane returned, and what to do next.
 `session` is the one place that prints it.
@@ -80,7 +80,7 @@ class Stopped(Failure):
 
 
 class NotReady(Failure):
-    """A check of the control plane is not ok; the printed page shows which one and why."""
+    """A health check of the control plane is not ok; the printed page shows which one and why."""
 
 
 class Different(Failure):
@@ -96,14 +96,14 @@ _ADVICE: Final = {
     "unknown_slot": "list the slots: sliceplane slots list",
     "unknown_projection": "list the projections: sliceplane projections list",
     "projection_not_stopped": "show the state of each projection: sliceplane projections list",
-    "not_stopped_at_position": "show where it stopped: sliceplane projections list",
+    "not_stopped_at_position": "show where the projection stopped: sliceplane projections list",
     "unknown_task": "list the tasks: sliceplane tasks list",
     "unknown_parked": "list the parked streams: sliceplane tasks parked",
     "no_desired_state": "show which slots have an allocation: sliceplane slots list",
     "unsupported_by_agent": "show the agent version of each node: sliceplane nodes list",
     "not_retriable": "create another allocation: sliceplane allocations create --sku SKU",
     "only_simulated_nodes": "list the nodes and their kinds: sliceplane nodes list",
-    "node_exists": "show its state: sliceplane nodes list",
+    "node_exists": "show the state of the node: sliceplane nodes list",
     "fabric_only_refused": "use --network-mode private-nat",
     "network_mode_not_offered": "use --network-mode private-nat",
 }
@@ -119,7 +119,7 @@ def from_problem(problem: Problem) -> Failure:
 
 
 def _kind_and_advice(problem: Problem) -> tuple[type[Failure], *tuple[str, ...]]:
-    """Return the class of the failure for a status, and the advice for the user."""
+    """Return the class of the failure for an HTTP status, and the advice for the user."""
     match problem.status:
         case HTTPStatus.UNAUTHORIZED:
             return NoAccess, _NO_KEY

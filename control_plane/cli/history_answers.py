@@ -18,7 +18,7 @@ class Kind(StrEnum):
 
 
 class Place(Answer, frozen=True):
-    """A position in the ledger; `time` is that of the last event up to it."""
+    """A position in the ledger; `time` is the time of the last event up to this position."""
 
     position: int
     time: datetime | None = None

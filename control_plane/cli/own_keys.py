@@ -47,9 +47,9 @@ def make_own_key() -> Path:
 
 
 def make_key_pair(path: Path, comment: str) -> Path:
-    """Create an OpenSSH Ed25519 key pair without a passphrase at `path` (0600) and `path`.pub; return the latter.
+    """Create an OpenSSH Ed25519 key pair without a passphrase at `path` (0600) and `path`.pub.
 
-    Raises `OSError`, also if `path` exists.
+    Return the path of the public key. Raises `OSError`, also if `path` exists.
     """
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())

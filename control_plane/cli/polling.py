@@ -19,7 +19,7 @@ _POLL_SECONDS: Final = 0.3
 
 
 def polled(current: Session, path: str) -> Iterator[msgspec.Raw]:
-    """Poll a path and yield each response. Raises a `Failure`."""
+    """Send a GET request to an API path repeatedly, and yield each response. Raises a `Failure`."""
     lost_at: float | None = None
     while True:
         try:
@@ -40,7 +40,7 @@ def polled(current: Session, path: str) -> Iterator[msgspec.Raw]:
 
 @contextmanager
 def continuing(what: str, *advice: str) -> Iterator[None]:
-    """Report, if the wait in the block is interrupted, that `what` continues in the control plane."""
+    """If the user or an outage ends the `with` block, report that the operation `what` continues."""
     try:
         yield
     except KeyboardInterrupt:

@@ -48,7 +48,7 @@ program.add_typer(nodes.commands, name="nodes", help="Register, list and revoke 
 program.add_typer(
     paths.commands,
     name="paths",
-    help="List the network paths between the parts, with transport and credential.",
+    help="List the network paths between the parts of Sliceplane, with transport and credential.",
 )
 program.add_typer(skus.commands, name="skus", help="List the slice sizes that can be requested.")
 program.add_typer(events.commands, name="events", help="List and follow the events of the ledger.")

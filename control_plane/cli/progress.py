@@ -37,7 +37,7 @@ class Progress(Protocol):
 
 @contextmanager
 def shown(screen: Screen, timeline: Timeline) -> Iterator[Progress]:
-    """Provide the progress display that fits the screen while the block runs."""
+    """Provide the progress display that fits the screen while the `with` block runs."""
     if screen.json:
         yield Silence()
     elif screen.lively:
@@ -72,7 +72,7 @@ class Silence:
 
 
 class LiveLine:
-    """A line that Rich's thread redraws ten times a second from the state that `update` stores."""
+    """Progress line that Rich's thread redraws ten times a second from the state that `update` stores."""
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
@@ -119,7 +119,7 @@ class LiveLine:
 
 
 class PlainLines:
-    """A line of text for each new state, for logs and pipes."""
+    """Progress display for logs and pipes: a line of text for each new state of the allocation."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -135,7 +135,7 @@ class PlainLines:
         self._began = timeline.steps[0].since if timeline.steps else None
 
     def step(self, step: Step) -> None:
-        """Print a line for each step once, even if the step is reported several times."""
+        """Print each progress step on a line, once, even if the node reports the step several times."""
         if self._began is None or self._steps.get(step.task_id) == step.step:
             return
         self._steps[step.task_id] = step.step

@@ -81,7 +81,7 @@ def public_address(given: str) -> dict[str, object]:
 def labels(given: list[str]) -> dict[str, str]:
     pairs = [label.partition("=") for label in given]
     if wrong := [name for name, equals, _ in pairs if not (name and equals)]:
-        raise typer.BadParameter(f"{wrong[0]!r} is not NAME=VALUE", param_hint="--label")
+        raise typer.BadParameter(f"{wrong[0]!r} is not of the form NAME=VALUE", param_hint="--label")
     return {name: value for name, _, value in pairs}
 
 

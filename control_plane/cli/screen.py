@@ -38,7 +38,7 @@ class Screen:
         self._out.print(page)
 
     def rows(self, rows: RenderableType) -> None:
-        """Print lines at their full length: on a narrow terminal they wrap, but no id is split."""
+        """Print the lines of a page at their full length: on a narrow terminal they wrap, but no id is split."""
         self._wide.print(rows, crop=False, soft_wrap=True)
 
     def note(self, text: str) -> None:

@@ -34,7 +34,7 @@ class Session:
 
 @contextmanager
 def session(context: typer.Context, *, json: bool) -> Iterator[Session]:
-    """Provide the client and the screen; print a failure of the block and exit with its exit code."""
+    """Provide the API client and the screen to a `with` block. On a failure, print it and exit with its exit code."""
     screen = Screen(json=json)
     try:
         options = context.find_object(GlobalOptions) or GlobalOptions(None, None)
@@ -49,7 +49,7 @@ def session(context: typer.Context, *, json: bool) -> Iterator[Session]:
         _end(screen, failure)
     except msgspec.DecodeError as error:
         advice = "check that the versions of this client and of the control plane are compatible"
-        _end(screen, Unreachable(f"the response is not valid: {error}", advice))
+        _end(screen, Unreachable(f"the response of the control plane is not valid: {error}", advice))
     except KeyboardInterrupt:
         raise typer.Exit(ExitCode.INTERRUPTED) from None
 

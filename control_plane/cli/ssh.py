@@ -28,7 +28,7 @@ _OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Address of a slice's SSH server. `via`: `node` is reachable only from its own node, `public` from outside."""
+    """Address of a slice's SSH server. `via`: `node` if reachable only from its own node, `public` if from outside."""
 
     node_id: str
     via: str
@@ -66,9 +66,9 @@ def can_log_in(found: Allocation, slot: int) -> bool:
 def _advice(found: Allocation) -> tuple[str, ...]:
     match found.state:
         case "stopped":
-            return (f"start it: sliceplane allocations start {found.id}",)
+            return (f"start the allocation: sliceplane allocations start {found.id}",)
         case "requested" | "placed" | "provisioning" | "starting" | "stopping":
-            return (f"wait for it: sliceplane allocations watch {found.id}",)
+            return (f"wait for the allocation: sliceplane allocations watch {found.id}",)
         case _:
             return ("list the active allocations: sliceplane allocations list",)
 
@@ -78,14 +78,14 @@ def _chosen(found: Allocation, slot: int | None) -> AllocatedSlot:
     if slot is None and count > 1:
         slots = (f"{index} is {each.slot_id} ({each.private_ip})" for index, each in enumerate(found.slots))
         raise WrongUsage(
-            f"allocation {found.id} has {count} slots: {', '.join(slots)}", "choose one: --slot NUMBER"
+            f"allocation {found.id} has {count} slots: {', '.join(slots)}", "choose a slot: --slot NUMBER"
         )
     if (slot or 0) >= count:
         raise WrongUsage(
             f"allocation {found.id} has no slot {slot or 0}",
             "omit --slot, because the allocation has one slot"
             if count == 1
-            else f"choose one of 0 to {count - 1}",
+            else f"choose a slot from 0 to {count - 1}: --slot NUMBER",
         )
     return found.slots[slot or 0]
 
@@ -118,7 +118,7 @@ def _alternatives(found: Allocation, logins: Sequence[Login]) -> tuple[str, ...]
         return (f"omit --via, or use --via {logins[0].via}",)
     if found.network_mode == "public-nat":
         return (f"open an ingress: sliceplane allocations ingress add {found.id} tcp/{SSH_PORT}",)
-    return (f"show its endpoints: sliceplane allocations show {found.id}",)
+    return (f"show the endpoints of the allocation: sliceplane allocations show {found.id}",)
 
 
 def ssh_arguments(
@@ -150,7 +150,7 @@ def entered(login: Login, namespaces: Mapping[str, Mapping[str, str]]) -> tuple[
     except (OSError, ValueError):
         raise Refused(
             f"lab node {login.node_id} is not running on this machine: {named} does not name a running process",
-            "start it: ./dev up",
+            "start the lab: ./dev up",
         ) from None
     if os.geteuid() != 0:
         raise Refused(

@@ -1,4 +1,4 @@
-"""The timeline of an allocation, folded from its events one by one: its states and when each began.
+"""The timeline of an allocation, computed from its events one by one: its states and when each began.
 
 Only events of the allocation's own stream change the state. The steps have ledger times, so that the displayed time of
 a state does not depend on when its event arrived.
@@ -27,7 +27,7 @@ _ENTERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A state, with the time and the stream version of the event that began it."""
+    """A state of an allocation, with the time and the stream version of the event that began the state."""
 
     state: str
     since: datetime
@@ -49,7 +49,7 @@ class Timeline:
 
     @property
     def version(self) -> int:
-        """Number of the allocation's events that are included."""
+        """Number of events of the allocation that the timeline includes."""
         return 0 if self.latest is None else self.latest.version
 
     @property

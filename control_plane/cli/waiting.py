@@ -27,8 +27,9 @@ def wait(
     since: int = 0,
     releasing: bool = False,
 ) -> Timeline:
-    """Return the timeline when it first satisfies `arrived`, at event version `since` or later. Earlier states are not
-    shown.
+    """Follow an allocation until its timeline satisfies `arrived`, and return the timeline.
+
+    States before event version `since` are neither tested nor shown.
 
     `releasing`: the release was already requested, so the advice does not mention it. Raises `Interrupted` or
     `Unreachable`, with a message that names the operation that continues.
@@ -56,8 +57,8 @@ def wait(
 @contextmanager
 def _continuing(allocation: str, *, releasing: bool) -> Iterator[None]:
     what = f"the release of {allocation}" if releasing else f"allocation {allocation}"
-    watch = f"watch it: sliceplane allocations watch {allocation}"
-    release = f"release it: sliceplane allocations release {allocation}"
+    watch = f"watch the allocation: sliceplane allocations watch {allocation}"
+    release = f"release the allocation: sliceplane allocations release {allocation}"
     advice = (watch,) if releasing else (watch, release)
     try:
         yield

@@ -1,10 +1,11 @@
 """Scheduling of tasks that wait without a due time, once their node has credit or sends heartbeats again.
 
-Tasks in state `due` without a due time wait behind tasks that use up their node's credit for the lane. Tasks in state
-`sent` without a due time lie in the queue of an unreachable node. No event marks the end of a task or the return of a
-node, so one query per second looks for both. It steps from waiting node to waiting node, so its cost grows with the
-number of waiting nodes and lanes and not with the number of tasks. Two dispatchers that run it at once may both use
-the same credit: a node then has up to twice as many tasks, and its queue is bounded anyway.
+The credit of a node limits its tasks in each lane (orders, operations, cancels). Tasks in state `due` without a due
+time wait until earlier tasks of their lane end. Tasks in state `sent` without a due time lie in the queue of an
+unreachable node. No event marks the end of a task or the return of a node, so one query per second looks for both. It
+steps from waiting node to waiting node, so its cost grows with the number of waiting nodes and lanes and not with the
+number of tasks. Two dispatchers that run it at once may both use the same credit: a node then has up to twice as many
+tasks, and its queue is bounded anyway.
 """
 
 from datetime import timedelta

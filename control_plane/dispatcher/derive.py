@@ -1,7 +1,7 @@
-"""Derivation of what is due for a stream: the only place where a process is registered.
+"""Evaluation of streams of events: which tasks, timers and commands are due. It uses the rules in `PROCESSES`.
 
-A process is a function from a stream's facts to what is due, registered in `PROCESSES` under the first word of its
-streams' names. It is evaluated when a fact of such a stream becomes final and when a timer that it set expires. A
+`PROCESSES` maps the first word of a stream's name (`allocation`, `task`) to a `Process`: a function from the facts of
+the stream to what is due. A stream is evaluated when a new fact of it becomes final and when its timer expires. A
 process that needs the facts of a second stream names that stream, and reads its facts at the time of the evaluation.
 
 An evaluation never raises for a defect of its own stream: that stream is parked with its error, and all others go on.
@@ -60,7 +60,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The evaluation of a stream: its tasks, its next timer, the command that time alone triggers, or its error."""
+    """What is due for a stream: its tasks, its next timer and the command that time alone triggers; or an error."""
 
     stream: StreamId
     tasks: tuple[Task, ...] = field(default=())
@@ -73,7 +73,10 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Process(Generic[F, D]):
-    """The rules for one kind of stream: `F` are the facts of the stream, `D` is what can be due for it."""
+    """The rules from which the dispatcher derives the due tasks and timers of one kind of stream.
+
+    `F` is the type of the stream's facts, `D` the type of the results that the rules return.
+    """
 
     facts: Callable[[History], tuple[Recorded[F], ...]]
     """Return the history with the type of its facts. Raises `WrongStream`."""
@@ -92,7 +95,7 @@ class Process(Generic[F, D]):
     def evaluate(
         self, stream: StreamId, history: History, other: History, now: datetime, unreachable_after: timedelta
     ) -> Evaluation:
-        """Return what is due. Raises for a defect of the stream."""
+        """Return the due tasks, timer and command of a stream. Raises an exception for a defect of the stream."""
         facts = self.facts(refuse_unreadable(history))
         found_due = self.due(facts, refuse_unreadable(other), now)
         commands = (self.command(stream, each, unreachable_after) for each in found_due)
@@ -106,7 +109,7 @@ class Process(Generic[F, D]):
 
 
 class AnyProcess(Protocol):
-    """A process without the types of its facts: what `evaluate` uses of each entry of `PROCESSES`."""
+    """Interface of a `Process` without its type parameters, so that `PROCESSES` can contain every kind."""
 
     @property
     def second_stream(self) -> Callable[[History], StreamId | None]: ...
@@ -179,7 +182,7 @@ PROCESSES: Final[Mapping[str, AnyProcess]] = MappingProxyType(
 
 
 def facts_by_stream(batch: Iterable[Recorded[Fact]]) -> dict[StreamId, list[Recorded[Fact]]]:
-    """Return the facts of the batch that belong to a stream with a process, by stream, in ledger order."""
+    """Return the facts of the batch, by stream and in ledger order, for streams of a kind in `PROCESSES`."""
     found: dict[StreamId, list[Recorded[Fact]]] = {}
     for each in batch:
         if _kind(each.stream) in PROCESSES:
@@ -188,14 +191,17 @@ def facts_by_stream(batch: Iterable[Recorded[Fact]]) -> dict[StreamId, list[Reco
 
 
 def second_stream(stream: StreamId, history: History) -> StreamId | None:
-    """Return the name of the second stream that is needed to evaluate this one, or None."""
+    """Return the name of a second stream with facts that the evaluation of this stream needs, or None."""
     return PROCESSES[_kind(stream)].second_stream(history)
 
 
 def evaluate(
     stream: StreamId, history: History, other: History, now: datetime, *, unreachable_after: timedelta
 ) -> Evaluation:
-    """Return what is due for a stream according to its process; `other` is the history of its second stream."""
+    """Return the due tasks, timer and command of a stream, by the rules in `PROCESSES`; park the stream if they fail.
+
+    `other` is the history of the second stream that the rules read, if any.
+    """
     try:
         return PROCESSES[_kind(stream)].evaluate(stream, history, other, now, unreachable_after)
     except Exception as error:  # a defect of one stream must not stop the others
@@ -204,7 +210,7 @@ def evaluate(
 
 
 def parked(stream: StreamId, now: datetime, error: Exception) -> Evaluation:
-    """Return the evaluation of a stream that failed: it is evaluated again after `RETRY_PARKED_AFTER`."""
+    """Return the result for a stream that cannot be evaluated: the error, and a retry after `RETRY_PARKED_AFTER`."""
     return Evaluation(stream, due_at=now + RETRY_PARKED_AFTER, error=f"{type(error).__name__}: {error}")
 
 
@@ -213,8 +219,9 @@ def _kind(stream: StreamId) -> str:
 
 
 def _task(order: Order | Try) -> Task:
-    """Return the row of an order or a try. Raises `OrderTooLarge` and `NotInCatalogue`: such a task must not reach the
-    task sender, which serves all nodes.
+    """Return the `work.task` row of an order, or of one attempt of a requested operation.
+
+    Raises `OrderTooLarge` and `NotInCatalogue`: such a task must not reach the task sender, which serves all nodes.
     """
     if isinstance(order, Try):
         return _operation(order)
@@ -241,7 +248,7 @@ def _operation(tried: Try) -> Task:
 
 
 def _next_due(found_due: Iterable[Due], now: datetime) -> datetime | None:
-    """Return the time of the next evaluation if no event causes an earlier one."""
+    """Return the time of the next evaluation of a stream if no event causes an earlier one; None for no timer."""
     due_times: list[datetime] = []
     for each in found_due:
         match each:

@@ -1,8 +1,8 @@
-"""The dispatcher: derive what is due from facts and write it, in the transaction of the checkpoint.
+"""The dispatcher: derive due tasks and timers from facts, and write them in the transaction of the checkpoint.
 
 For every stream with new facts in a batch of the ledger, its process (`control_plane.dispatcher.derive`) returns what
-is due: orders become task rows, and due times become timers. The rows state what is to be sent, so a crash between
-commit and queue loses nothing; only the task sender sends, the first time and every other time.
+is due: orders become task rows, and due times become timers. A crash between the commit and the send loses nothing,
+because the task rows remain; only the task sender sends tasks, the first time and every other time.
 
 Decisions that time alone triggers wait for their timer, even if it is long past: the ledger reports what happened while
 the dispatcher was down, and more facts may be on the way. When a timer fires, the stream is evaluated with all facts
@@ -48,7 +48,7 @@ Read = Callable[[Sequence[StreamId]], Awaitable[dict[StreamId, History]]]
 
 
 class Evaluations(NamedTuple):
-    """The results of evaluating streams at one moment."""
+    """Due tasks and timers of several streams, all evaluated at the time `now`."""
 
     now: datetime
     found: list[Evaluation]
@@ -56,13 +56,16 @@ class Evaluations(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Dispatcher:
-    """Derives and writes what is due for streams. A node without heartbeat for `unreachable_after` is unreachable."""
+    """Derives and writes the due tasks and timers of streams.
+
+    A node without heartbeat for `unreachable_after` is unreachable.
+    """
 
     handle: Handle
     unreachable_after: timedelta
 
     async def evaluate(self, batch: Sequence[Recorded[Fact]], now: datetime) -> Evaluations | None:
-        """Return what is due for the streams with facts in this batch of the ledger; None if there are none."""
+        """Return the due tasks and timers of all streams with facts in a batch of the ledger; None without facts."""
         if not (new_facts := facts_by_stream(batch)):
             return None
         # A stream that begins in this batch is complete in it: its later facts come in a later batch.
@@ -73,7 +76,7 @@ class Dispatcher:
         return Evaluations(now, await self._evaluate(whole, now, self._read_histories))
 
     async def write(self, conn: AsyncConnection, evaluations: Evaluations | None) -> None:
-        """Write the evaluations as rows, in the caller's transaction."""
+        """Write due tasks and timers as rows, in the caller's transaction."""
         ledger = await ledger_connection(conn)
         async with ledger.pipeline():
             await ledger.execute(_SETTINGS)
@@ -94,9 +97,10 @@ class Dispatcher:
             full = len(overdue) == TIMERS
 
     async def fire_timer(self, engine: AsyncEngine, stream: StreamId) -> None:
-        """Fire a stream's timer: do what is due, with all facts that are recorded by now.
+        """Fire a stream's timer: evaluate the stream with all facts recorded so far, and execute its due command.
 
-        Do nothing if another dispatcher or the follower holds the timer: the follower sets it again.
+        Do nothing if another dispatcher, or the one that follows the ledger, has locked the timer's row: the latter
+        sets the timer again.
         """
         async with engine.begin() as conn:
             ledger = await ledger_connection(conn)
@@ -125,7 +129,7 @@ class Dispatcher:
     async def _evaluate(
         self, found: Mapping[StreamId, History], now: datetime, read: Read
     ) -> list[Evaluation]:
-        """Evaluate what is due for streams, given the history of each."""
+        """Return the due tasks, timers and commands of streams, given the history of each stream."""
         second_streams = {stream: second_stream(stream, history) for stream, history in found.items()}
         others = await read([other for other in second_streams.values() if other is not None])
         nothing: History = ()

@@ -131,7 +131,7 @@ async def _send_due(task_sender: TaskSender, due: Waiter, backlog: asyncio.Event
 
 
 async def _every(seconds: float, work: Callable[[], Awaitable[object]], *, after: float = 0.0) -> None:
-    """Run `work` every `seconds`; an unavailable database is waited for."""
+    """Run the function `work` every `seconds`; while the database is unavailable, wait and retry."""
     await asyncio.sleep(after)
     while True:
         try:

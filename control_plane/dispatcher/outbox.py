@@ -1,4 +1,4 @@
-"""The rows that state what is due: tasks, timers and parked streams. Each statement covers a whole batch.
+"""The rows that the dispatcher writes: due tasks, timers and parked streams. Each statement covers a whole batch.
 
 Timers are written first: the transaction that holds a stream's timer proceeds first, whether it writes a batch or fires
 the timer, and neither ever waits for the other's tasks while it holds a timer that the other needs.
@@ -102,7 +102,10 @@ order by due_at limit %s
 
 
 async def write(conn: psycopg.AsyncConnection, found: Sequence[Evaluation], now: datetime) -> None:
-    """Write the rows of these evaluations: one row per order, however often it is derived. Use it in a pipeline."""
+    """Write the tasks and timers of evaluated streams. An order that is derived several times has one row.
+
+    Call this in a pipeline of the connection.
+    """
     await _write_timers(conn, found)
     await _write_parked(conn, found, now)
     if tasks := [task for each in found for task in each.tasks]:
@@ -120,7 +123,7 @@ async def write(conn: psycopg.AsyncConnection, found: Sequence[Evaluation], now:
 
 
 async def hold_timer(conn: psycopg.AsyncConnection, stream: StreamId) -> bool:
-    """Lock the stream's timer until the transaction ends. False: another transaction holds it, or it is gone."""
+    """Lock the stream's timer until the transaction ends. Return False if it is already locked or was deleted."""
     return (await conn.execute(_HOLD, [stream], prepare=True)).rowcount == 1
 
 
@@ -151,7 +154,7 @@ Column = Sequence[UUID | None] | Sequence[str | None] | Sequence[int | None]
 
 
 def _columns(tasks: Sequence[Task]) -> dict[str, Column]:
-    """Return the rows of a batch as columns.
+    """Return the tasks of a batch as columns of `work.task`, for one insert statement.
 
     `newer` is whether the batch has a newer order for the slot, `nths` the task's number within its node and lane.
     """

@@ -190,13 +190,13 @@ class TaskSender:
             await conn.execute(_CORRECT, [list(column) for column in columns], prepare=True)
 
     async def _already_queued(self, rows: Sequence[_Due]) -> dict[UUID, AlreadyQueued]:
-        """Return the tasks that are still queued or in flight as copies that are valid for long enough."""
+        """Return the tasks with a signed copy in the queue or in flight that is valid for long enough."""
         sent = [(row.node_id, row.order_id) for row in rows if row.fresh]
         found = zip(sent, await self.relay.look(sent), strict=True)
         return {order_id: where for (_, order_id), where in found if isinstance(where, AlreadyQueued)}
 
     def _sealed(self, row: _Due) -> Outgoing | Rejected:
-        """Return the signed message of a task, or `Rejected`: one that cannot be encoded must not stop the others."""
+        """Return the signed message of a task, or `Rejected` if the task cannot be encoded: it must not stop others."""
         try:
             text = self.seal(row.text, row.now + bounds_of(row.kind).maximum_age)
             message = encode_order(OrderMessage(row.order_id, row.kind, text), sent_at=row.now)
@@ -244,7 +244,7 @@ class TaskSender:
 
 
 def _as_written(row: _Due, outcome: Outcome) -> bool:
-    """Return whether a task's row already states the outcome of the send."""
+    """Return whether a task's row was already written with this outcome of the send."""
     match outcome:
         case Enqueued() | Requeued():
             return not row.fresh

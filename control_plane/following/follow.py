@@ -42,7 +42,7 @@ Found = TypeVar("Found")
 
 
 class Committed(Protocol):
-    """Called after each commit of a follower; `more` is whether the ledger seems to have more events to read."""
+    """Callback after each commit of a follower; `more` is whether the ledger seems to have more events to read."""
 
     async def __call__(self, *, more: bool) -> None: ...
 

@@ -22,7 +22,7 @@ WAKE_SECONDS: Final = 0.5
 
 
 class RedisWake:
-    """Publishes wake-ups to followers of the ledger, or on another channel. `name` identifies the sender."""
+    """Publishes wake-ups on a Redis channel, by default for followers of the ledger. `name` identifies the sender."""
 
     def __init__(self, client: redis.asyncio.Redis, channel: str = CHANNEL, name: str = "") -> None:
         self._client, self._channel, self._name = client, channel, name
@@ -39,7 +39,7 @@ class RedisWake:
 class Waiter:
     """Waits for a wake-up or the next poll. The poll interval is short after traffic, then doubles up to `IDLE_POLL`.
 
-    `spare` makes it wait for the longest interval at once, for a caller with other work.
+    With `spare` the interval is `IDLE_POLL` at once, for a caller with other work.
     """
 
     def __init__(self) -> None:

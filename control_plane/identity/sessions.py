@@ -32,7 +32,7 @@ session = tables.node_session
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """SHA-256 (hex) of the secrets that a node will present."""
+    """SHA-256 (hex) of the secrets of a session: the node's API credential and its queue password."""
 
     credential_sha256: str
     queue_password_sha256: str
@@ -104,7 +104,7 @@ async def renew(
 
 
 async def repeated(conn: AsyncConnection, holder: Holder, request: SessionRequest) -> int | None:
-    """Extend the node's newest session and return its number, if it has these secrets; else return None."""
+    """Extend the node's newest session and return its number, if the session has these secrets; else return None."""
     row = await _locked(conn, holder.node_id)
     if row is None or row.key_thumbprint != holder.key_thumbprint or not _is(row, request.secrets):
         return None
@@ -168,7 +168,10 @@ async def refuse_unknown_node(conn: AsyncConnection, shown: PresentedCredential)
 
 
 def refusal(*, known: bool, live: bool) -> Unauthorised | None:
-    """Return why credentials are refused: no session has them (`known`) or it expired (`live`); else None."""
+    """Return the reason to refuse a node's credentials, or None to accept them.
+
+    `known` is whether a session has these credentials, `live` whether this session has not expired.
+    """
     if not known:
         return Unauthorised(
             Objection("unknown_node", "invalid or unknown node credentials; renew the session")

@@ -2,8 +2,8 @@
 
 A batch's rows and the checkpoints commit together. A batch that fails is processed again in smaller parts, down to the
 one event that cannot be processed: everything before it is applied, nothing of it is, and the stop is stored with its
-checkpoint until an operator orders a retry or a skip. The same steps fill live tables and those of a rebuild; a long
-range of final events is streamed.
+checkpoint until an operator orders a retry or a skip. The same steps fill live tables and the tables of a rebuild; a
+long range of final events is streamed.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class Advance:
             self.position = min([await checkpoints.load(conn, each.name) for each in self._projections])
 
     async def stream(self) -> None:
-        """Process all events that are final now, up to one that fails; `step` then isolates that one."""
+        """Process all events that are final now. At an event that fails, stop: `step` then finds this event."""
         final = await self._tail.final()
         if final <= self.position:  # unknown, or older than the processed position, while an appender hangs
             return
@@ -108,7 +108,7 @@ class Advance:
 
     @property
     def searching(self) -> bool:
-        """Whether a batch failed and its failing event is not yet found or passed."""
+        """Whether a batch of events failed, and the failing event in it is not found or processed yet."""
         return self._size < self._whole
 
     def _gathering(self) -> Gathering:
@@ -164,7 +164,7 @@ class _Background:
         return self
 
     async def then(self, work: Coroutine[None, None, None]) -> None:
-        """Wait for the running coroutine, then start `work`. Raises the exception of the running coroutine."""
+        """Wait for the running coroutine, then start the coroutine `work`. Raises the exception of the former."""
         before, self._running = self._running, None
         if before is not None:
             try:

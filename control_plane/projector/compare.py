@@ -36,7 +36,7 @@ class Difference(NamedTuple):
 
 
 async def compare_tables(conn: AsyncConnection, table: sa.Table, upto: Position | None) -> Difference | None:
-    """Compare a live table with the idle one, up to position `upto` if the live table has a checkpoint of its own."""
+    """Compare a live table with its replay in the idle table; up to position `upto` if it has its own checkpoint."""
     idle = _idle(table)
     replayed = sa.select(idle) if upto is None else sa.select(idle).where(idle.c.position <= upto)
     return await first_difference(conn, table, sa.select(table), replayed, READ_MODEL)
@@ -55,7 +55,7 @@ async def compare_checkpoints(conn: AsyncConnection) -> Difference | None:
 
 
 async def compare_claims(conn: AsyncConnection) -> Difference | None:
-    """Compare the claims that append keeps with the last holder of each claim in the idle holdings."""
+    """Compare the claims that appends maintain with the last holder of each claim in the replayed table `holding`."""
     held = _idle(holding)
     names = [held.c.kind.collate("C").label("kind"), held.c.value.collate("C").label("value")]
     last = (

@@ -69,7 +69,7 @@ async def ledger_differences(conn: AsyncConnection) -> list[Difference]:
 
 
 async def _altered(conn: AsyncConnection, table: sa.Table) -> Difference | None:
-    """Return the first row that was altered after its hash was stored."""
+    """Return the first row of a ledger table that was altered after its hash was stored."""
     row = (await conn.execute(sa.text(_LEAVES[table]))).one_or_none()
     if row is None:
         return None
@@ -80,7 +80,7 @@ async def _altered(conn: AsyncConnection, table: sa.Table) -> Difference | None:
 
 async def _missing(conn: AsyncConnection, query: str, values: dict[str, str]) -> Difference | None:
     """Return the first missing event: a gap in the versions of a stream, or a position before the reader's checkpoint
-    that is neither an event nor recorded as dead.
+    that neither has an event nor is recorded as dead (assigned, but never used).
     """
     row = (await conn.execute(sa.text(query), values)).mappings().one_or_none()
     if row is None:
@@ -90,7 +90,7 @@ async def _missing(conn: AsyncConnection, query: str, values: dict[str, str]) ->
 
 
 async def _inserted(conn: AsyncConnection) -> Difference | None:
-    """Return the first event at a position that was recorded as dead, so it was inserted afterwards."""
+    """Return the first event that was inserted later, at a position recorded as dead (assigned, but never used)."""
     position = await conn.scalar(sa.text(_DEAD_AND_ALIVE))
     if position is None:
         return None
@@ -99,7 +99,7 @@ async def _inserted(conn: AsyncConnection) -> Difference | None:
 
 
 async def _heads(conn: AsyncConnection) -> Difference | None:
-    """Compare the versions that append checks with the last version of each stream."""
+    """Compare the stream versions in table `head`, which appends check, with the last event of each stream."""
     version = sa.func.max(event.c.version).label("version")
     heads = sa.select(event.c.stream_id, version).group_by(event.c.stream_id)
     return await first_difference(conn, head, sa.select(head), heads, LEDGER)
@@ -139,7 +139,7 @@ async def _checkpoints(conn: AsyncConnection) -> Difference | None:
 
 
 def last_known() -> sa.ColumnElement[int]:
-    """Return an SQL expression for the last position that is an event or recorded as dead."""
+    """Return an SQL expression for the last position that has an event or is recorded as dead (never used)."""
     end = sa.select(sa.func.max(event.c.position)).scalar_subquery()
     dead = sa.select(sa.func.max(dead_position.c.position)).scalar_subquery()
     return sa.func.greatest(end, dead, 0)

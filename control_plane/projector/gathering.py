@@ -1,4 +1,4 @@
-"""Gathering of events for projections, which then write them at once; and the error that stops a projection."""
+"""Gathering of events, which projections then write to their tables at once; and the error that stops a projection."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -38,7 +38,7 @@ class Gathering:
         self.events = 0
 
     def add(self, events: Sequence[Recorded[Fact]]) -> None:
-        """Gather more events for the projections. Raises `Stopped`."""
+        """Add events to those that are gathered for the projections. Raises `Stopped`."""
         self.events += len(events)
         consumers = self._consumers
         for each in events:
@@ -49,10 +49,10 @@ class Gathering:
                     raise _stopped(projection, each.position, error) from error
 
     async def write(self, conn: AsyncConnection, span: Span, *, patches: bool = True) -> None:
-        """Write the gathered events to the connection's table set, which reaches the end of `span`.
+        """Write the gathered events to the connection's table set, which then has all events up to the end of `span`.
 
-        Without `patches`, patches are not written and go on being gathered: they merge, however many there are. Raises
-        `Stopped`.
+        If `patches` is false, updates of existing rows are not written but gathered further: all updates of one row
+        are merged into one. Raises `Stopped`.
         """
         self.events = 0
         for projection, part, gathered in self._parts:
@@ -90,7 +90,7 @@ def _stopped(projection: Projection, at: Position, error: Exception) -> Stopped:
 
 
 class _Consumers(dict[type[Fact], tuple[tuple[Projection, Add], ...]]):
-    """Cache of the consumers of each type of fact: most types concern few tables."""
+    """Cache of the tables that consume each type of fact: most types concern few tables."""
 
     def __init__(self, of_type: Callable[[type[Fact]], tuple[tuple[Projection, Add], ...]]) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def refuse(recorded: Recorded[Fact]) -> None:
 
 
 async def skips_of(conn: AsyncConnection, projections: Sequence[Projection]) -> Skips:
-    """Return the positions that operators let each projection skip."""
+    """Return the positions of the events that operators ordered each projection to skip."""
     return {each.name: fold(await projection_history(conn, each.name)).skipped for each in projections}
 
 

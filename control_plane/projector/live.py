@@ -1,9 +1,9 @@
 """Keeping the live tables of one read model up to date with the ledger, until cancelled.
 
-It waits for a wake-up from the process that appended and polls in addition. When another process advanced its
-checkpoint, or its database is unavailable, it starts again from the stored checkpoint. When an event stops it, it waits
-for an operator's order (retry or skip). Without one, it tries again only when its process starts, since another release
-may be able to process the event.
+The loop waits for a wake-up from the process that appended and polls in addition. When another process advanced the
+checkpoint, or the database is unavailable, it starts again from the stored checkpoint. When an event cannot be
+processed, it waits for an operator's request (retry or skip). Without a request, it retries the event only when the
+process starts, since another release may be able to process the event.
 """
 
 from collections.abc import Awaitable, Callable
@@ -52,7 +52,7 @@ async def _follow(engine: AsyncEngine, tail: Tail, waiter: Waiter, projection: P
 async def wait_for_order(
     engine: AsyncEngine, name: str, known: int, between: Callable[[], Awaitable[None]] | None = None
 ) -> None:
-    """Wait until a projection has more than `known` orders, and run `between` after each check."""
+    """Wait until a projection has more than `known` recorded facts (retry, skip); run `between` after each check."""
     while True:
         try:
             if await count_orders(engine, name) > known:
@@ -65,6 +65,6 @@ async def wait_for_order(
 
 
 async def count_orders(engine: AsyncEngine, name: str) -> int:
-    """Return the number of orders that were given for a projection."""
+    """Return the number of facts recorded for a projection: rebuilds (requested or complete), retries and skips."""
     async with engine.connect() as conn:
         return len(await projection_history(conn, name))

@@ -62,7 +62,7 @@ class Rebuild:
     meanwhile: Callable[[], Awaitable[None]] | None = None
 
     async def __call__(self, projections: Sequence[Projection]) -> None:
-        """Rebuild projections and swap their tables.
+        """Rebuild projections in the idle tables, and swap these with the live ones.
 
         If an event stops it, wait (without limit) for an operator's order. Raises `CheckpointSuperseded` if another
         process has executed one of these rebuilds.
@@ -105,7 +105,7 @@ class Rebuild:
                 return
 
     async def _ordered(self, projections: Sequence[Projection]) -> dict[Projection, Position]:
-        """Return the position of each projection's open order. Raises `CheckpointSuperseded` if one has none."""
+        """Return the position of each projection's open rebuild order. Raises `CheckpointSuperseded` without one."""
         async with self.handle.engine.connect() as conn:
             return {
                 each: _open_order(each, await projection_history(conn, each.name)).position
@@ -113,15 +113,16 @@ class Rebuild:
             }
 
     async def _refuse_unless_open(self, ordered: Mapping[Projection, Position]) -> None:
-        """Check that these orders are still open. Raises `CheckpointSuperseded` if another process has executed one,
-        also if a newer rebuild is ordered since: the idle tables then hold the old live rows, or another rebuild's.
+        """Check that these rebuild orders are still open. Raises `CheckpointSuperseded` if another process has executed
+        one, even if a newer rebuild is ordered: the idle tables then have the former live rows, or those of another
+        rebuild.
         """
         for each, order in (await self._ordered([*ordered])).items():
             if order != ordered[each]:
                 raise checkpoints.CheckpointSuperseded(each.name)
 
     async def _swapped(self, projection: Projection, order: Position) -> bool:
-        """Return whether the swap succeeded. If the remaining events fail, the next fill finds the failing one."""
+        """Swap the idle tables with the live ones; return whether it succeeded. The next fill finds a failing event."""
         try:
             await self.handle(swap(projection, order))
         except (Stopped, TooMuchMissing, *DATABASE_UNAVAILABLE) as error:
@@ -139,7 +140,7 @@ class Rebuild:
 def _open_order(
     projection: Projection, history: Iterable[Recorded[ProjectionFact]]
 ) -> Recorded[ProjectionFact]:
-    """Return the unfinished order of a rebuild. Raises `CheckpointSuperseded` if another process has executed it."""
+    """Return the unfinished rebuild order of a projection. Raises `CheckpointSuperseded` if there is none left."""
     order = fold(history).rebuild_order
     if order is None:
         raise checkpoints.CheckpointSuperseded(projection.name)
@@ -187,10 +188,13 @@ def swap(projection: Projection, order: Position) -> Command:
 
 
 async def _replay_rest(conn: AsyncConnection, projection: Projection, skips: frozenset[Position]) -> Position:
-    """Advance the idle tables to the last event. While appends are held back, every position is an event or dead."""
+    """Apply the remaining events to the idle tables, and return the last position.
+
+    Appends must be held back: then every position up to the last has an event or will never have one.
+    """
     await use_table_set(conn, IDLE)
     filled = await checkpoints.find(conn, projection.name)
-    assert filled is not None, "a rebuild filled the tables"
+    assert filled is not None, "a rebuild fills the idle tables before the swap"
     ledger = await ledger_connection(conn)
     last = await drawn(ledger)
     missing = last - filled.position
@@ -205,7 +209,7 @@ async def _replay_rest(conn: AsyncConnection, projection: Projection, skips: fro
 
 
 async def empty(conn: AsyncConnection, projections: Sequence[Projection]) -> None:
-    """Empty the idle tables; a rollback restores them."""
+    """Empty the idle tables of these projections. A rollback of the transaction restores their rows."""
     names = ", ".join(f'{IDLE}."{table.name}"' for each in projections for table in each.tables)
     # Lock first, in a statement of its own: TRUNCATE would take its snapshot before it waits for other users.
     await conn.execute(sa.text(f"lock table {names} in access exclusive mode"))

@@ -90,7 +90,7 @@ class Verifications:
 
 
 def _ids(*states: str) -> sa.Select[tuple[UUID]]:
-    """Select the oldest verification in one of these states."""
+    """Return a query for the id of the oldest verification in one of these states."""
     mine = verification.c.state.in_(states)
     return (
         sa.select(verification.c.verification_id).where(mine).order_by(verification.c.requested_at).limit(1)

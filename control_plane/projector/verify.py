@@ -80,7 +80,7 @@ async def _compared_with_replay(
 
 
 class _Replay:
-    """A replay of the whole ledger into the idle set, in the transactions of its connections."""
+    """A replay of the whole ledger into the idle table set, in the transactions of its connections."""
 
     def __init__(self, conn: AsyncConnection, reader: AsyncConnection, report: Report, end: Position) -> None:
         self._conn, self._reader, self._report, self._end = conn, reader, report, end
@@ -88,7 +88,7 @@ class _Replay:
         self._position = Position(0)
 
     async def run(self, skips: Skips) -> None:
-        """Replay every event, without those that operators let projections skip."""
+        """Replay every event, except those that operators ordered a projection to skip."""
         await use_table_set(self._conn, IDLE)
         await self._report(self._position, self._end)
         everything = Span(self._position, self._end)

@@ -49,7 +49,7 @@ def channel_of(node: NodeId) -> str:
 
 
 async def keep(conn: AsyncConnection, node: NodeId, reports: Sequence[Progress]) -> list[Step]:
-    """Store the newest progress report of each open order of the node, and return these."""
+    """Store the newest progress report of each open order of the node, and return these reports."""
     newest = {each.order_id: each for each in sorted(reports, key=lambda each: each.at)}
     mine = task.c.order_id.in_(newest), task.c.node_id == node, task.c.state.in_(OPEN)
     rows = (await conn.execute(_TASK_COLUMNS.where(*mine))).all()
@@ -110,7 +110,7 @@ def _step(row: sa.Row[*tuple[Any, ...]], report: Mapping[str, Any]) -> Step:
 
 
 async def spread(client: redis.asyncio.Redis, node: NodeId, steps: Iterable[Step]) -> None:
-    """Publish steps to every watcher of the node. If Redis is unavailable, watchers miss these steps only."""
+    """Publish progress steps to every watcher of the node. If Redis is unavailable, watchers miss only these steps."""
     try:
         await client.publish(channel_of(node), msgspec.json.encode(list(steps)))
     except REDIS_UNAVAILABLE as error:

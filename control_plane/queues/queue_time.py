@@ -1,9 +1,9 @@
-"""Redis' time by node: samples of the commands that it executes.
+"""The execution time that each node uses in Redis, measured by samples of the executed commands.
 
-Redis does not count time by user. While it is busy, its slow log records every command for a moment: up to 1,024
-commands with what each took. A command belongs to the node of the first key that it names, since Redis refuses a node
-other keys, and one without a key to the user of the connection that sent it. Commands that a node may not run are
-counted in the log of denied commands. Functions that query Redis raise `RedisUnavailable`.
+Redis does not count time by user. While Redis is busy, its slow log records every command for a moment: up to 1,024
+commands, each with its duration. A command counts for the node to which its first key belongs, since Redis refuses a
+node the keys of other nodes; a command without a key counts for the user of its connection. Commands that a node may
+not run are counted in the log of denied commands. Functions that query Redis raise `RedisUnavailable`.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True)
 class TimeWatch:
-    """Redis time used by each node. Call `look` regularly: it evaluates at most once per second."""
+    """Measures the Redis time that each node uses. Call `look` regularly: it evaluates at most once per second."""
 
     redis: Redis
     _cpu: float = math.inf
@@ -91,7 +91,10 @@ class TimeWatch:
         return floods
 
     async def _denied(self) -> Mapping[NodeId, str]:
-        """Return nodes with many denied commands in the last turn, if Redis was busy in it too: others may be old."""
+        """Return the nodes with many denied commands since the previous check of Redis.
+
+        If Redis was not busy at that check, return none: the log of denied commands may then contain old entries.
+        """
         denied, _ = await answers(self.redis, [("ACL", "LOG", 128), ("ACL", "LOG", "RESET")])
         judging, self._judging = self._judging, True
         if not judging or isinstance(denied, ResponseError):
@@ -130,7 +133,10 @@ class TimeWatch:
         return sample_of(entries, users, time.monotonic() - began)
 
     async def _settings(self) -> tuple[bytes, bytes]:
-        """Return the settings of the slow log; the defaults for a threshold of 0, which a crash in a sample leaves."""
+        """Return the settings of Redis' slow log that are to be restored after a sample.
+
+        A threshold of 0 was left by a crash during a sample: the default replaces it.
+        """
         [answer] = await answers(self.redis, [("CONFIG", "GET", "slowlog-*")])
         found = {} if isinstance(answer, ResponseError) else dict(_pairs(answer))
         usual_threshold, usual_length = _USUAL
@@ -161,7 +167,7 @@ def sample_of(entries: Sequence[Sequence[Any]], users: Mapping[bytes, NodeId], s
 
 
 def _node(entry: Sequence[Any], users: Mapping[bytes, NodeId]) -> NodeId | None:
-    """Return the node that sent the command of an entry; the control plane's own commands name nodes' keys too."""
+    """Return the node that sent the command in a slow log entry, or None if the control plane sent it."""
     words: Sequence[bytes] = entry[3]
     name = words[0].lower()
     if name == b"evalsha":

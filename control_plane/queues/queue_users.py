@@ -38,7 +38,7 @@ class QueueUsers:
     redis: Redis
 
     async def follow(self, node_id: NodeId) -> None:
-        """Update one node's Redis user. If Redis is unavailable, the dispatcher does it later."""
+        """Update the Redis user of one node. If Redis is unavailable, the dispatcher updates the user later."""
         try:
             async with self.engine.begin() as conn:
                 await self._update(conn, (await conn.execute(_OF_NODE, {"node": node_id})).all())

@@ -51,13 +51,13 @@ ROUND: Final = 120
 
 @dataclass(slots=True)
 class Growth:
-    """Detects that a value grew by `step` since its lowest."""
+    """Detector of growth: whether a value grew by `step` since the lowest value observed."""
 
     step: int
     lowest: int | None = None
 
     def has_grown(self, now: int) -> bool:
-        """Return whether the value grew by `step` since its lowest; each step is detected once."""
+        """Return whether the value grew by `step` since the lowest value observed; each step is detected once."""
         if self.lowest is None or now - self.lowest >= self.step:
             self.lowest = now
             return True
@@ -67,7 +67,7 @@ class Growth:
 
 @dataclass(slots=True)
 class QueueWatch:
-    """Measures queues in rounds and remembers usual values. Two instances may run at the same time."""
+    """Measures the queues of all nodes in rounds, to find floods. Two instances may run at the same time."""
 
     engine: AsyncEngine
     redis: Redis
@@ -110,7 +110,7 @@ class QueueWatch:
             log.warning("redis_unavailable", error=error.reason)
 
     async def _enrolled(self) -> list[NodeId]:
-        """Return every node with a queue."""
+        """Return every node with a queue in Redis: the enrolled nodes."""
         async with self.engine.connect() as conn:
             return await nodes.enrolled(conn)
 

@@ -44,7 +44,7 @@ class Weight:
     entries: int
 
     def exceeds(self, bound: "Weight") -> bool:
-        """Return whether the bytes or the entries exceed the bound."""
+        """Return whether the bytes or the entries of a queue exceed those of `bound`."""
         return self.bytes > bound.bytes or self.entries > bound.entries
 
 
@@ -124,7 +124,7 @@ async def requires_password(client: Redis) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionReview:
-    """The evaluation of all Redis connections: those to end, the flooding nodes, and the number of others."""
+    """The evaluation of all Redis connections: those to end, the flooding nodes, and the number of usual ones."""
 
     ended: Sequence[int]
     floods: Mapping[NodeId, str]
@@ -132,7 +132,10 @@ class ConnectionReview:
 
 
 def review_connections(found: Sequence[Connection], *, password_required: bool = True) -> ConnectionReview:
-    """Evaluate Redis connections, given oldest first: each node keeps its newest, and unauthenticated ones end."""
+    """Decide which Redis connections to end, and which nodes flood Redis with connections; `found` is oldest first.
+
+    Each node keeps its newest connections. A connection that stays unauthenticated ends.
+    """
     unauthenticated = [each for each in found if password_required and each.user == "default"]
     of_nodes = defaultdict[NodeId, list[Connection]](list)
     for each in found:

@@ -83,7 +83,7 @@ async def ensure_scripts(client: Redis) -> None:
 
 
 async def ensure_node_users(client: Redis, logins: Sequence[NodeLogin]) -> None:
-    """Set the users of nodes to exactly these rights and passwords. Existing connections stay open."""
+    """Set the rights and passwords of nodes' Redis users, replacing all former ones. Existing connections stay open."""
     await _all(client, [_set_user(login) for login in logins])
 
 
@@ -125,7 +125,7 @@ async def usage(client: Redis) -> Usage:
 
 
 async def inspect(client: Redis) -> Loss | None:
-    """Return what Redis lost since `restore` last finished, or None."""
+    """Return what Redis has lost since `restore` last finished, or None if nothing is lost."""
     marker, info, *loaded = await _all(
         client,
         [("GET", _MARKER), ("INFO", "server"), ("SCRIPT", "EXISTS", *(script.sha for script in ALL_SCRIPTS))],

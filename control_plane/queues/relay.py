@@ -78,7 +78,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class NotQueued:
-    """The order is neither in the queue nor in flight; only `look` returns this."""
+    """Outcome that only `look` returns: the order is neither in the queue nor in flight."""
 
 
 class Stranded(NamedTuple):

@@ -57,12 +57,12 @@ class Step:
 
     @property
     def after(self) -> int:
-        """The sequence number that must precede this step."""
+        """The sequence number of the last report that must be recorded before this step."""
         return self.report.sequence - self.replaced - 1
 
 
 def single(batch: Sequence[Report]) -> Iterator[Step]:
-    """Return one step per report, without merging host descriptions."""
+    """Return one step per report, for a node within its budget: no host descriptions are merged."""
     return map(Step, batch)
 
 
@@ -117,7 +117,7 @@ def take_report(
 async def _record(
     transaction: Transaction, place: Place, report: Report, limits: Limits, replacing: Replacing
 ) -> Decision:
-    """Decide on a report, and charge the tokens that its facts cost beyond the one already taken."""
+    """Return the decision on a report, and charge the node's report budget for facts beyond the first one."""
     if _is_description(report):
         await report_budget.release(transaction.conn, place.node, replaced=True)
     taken = await _decide(transaction, place, report, replacing)
@@ -127,7 +127,7 @@ async def _record(
 
 
 class _Held(Wire):
-    """A host description that waits for the budget, and the spool that it came from."""
+    """A host description that waits for the node's report budget, and the spool that it came from."""
 
     incarnation: UUID
     report: Report
@@ -160,7 +160,7 @@ async def _throttled(
 
 
 def record_held(node: NodeId, limits: Limits) -> Command:
-    """Return the command that records the held description of a node."""
+    """Return the command that records the host description of a node that was held due to its report budget."""
 
     async def command(transaction: Transaction) -> Decision:
         text = await report_budget.held(transaction.conn, node)
@@ -173,7 +173,9 @@ def record_held(node: NodeId, limits: Limits) -> Command:
             return Decision((), _own_cause(transaction, node))
         held = _Held.model_validate_json(text)
         place, report = Place(node, held.incarnation), held.report
-        assert isinstance(report.body, reports.NodeSurveyed), "only descriptions are held"
+        assert isinstance(report.body, reports.NodeSurveyed), (
+            "only host descriptions wait for the report budget"
+        )
         decision = await inspect_node(transaction, Survey(node, report.body, cause_of(place, report)))
         more = report_budget.cost_of(decision.changes) - 1
         await report_budget.charge(transaction.conn, node, limits, more)
@@ -198,7 +200,7 @@ def resume_reports(node_id: NodeId, limits: Limits) -> Command:
 
 
 async def settle(engine: AsyncEngine, handle: Handle, limits: Limits) -> None:
-    """Record held descriptions once their budget allows it, and end the episodes that are over."""
+    """Record held host descriptions once the report budgets allow it, and end throttling that is over."""
     async with engine.connect() as conn:
         due = await report_budget.due(conn, limits, await database_time(conn))
     for node in due.held:
@@ -242,7 +244,7 @@ async def _decide(transaction: Transaction, place: Place, report: Report, replac
 
 
 async def _advance(conn: AsyncConnection, place: Place, step: Step) -> bool:
-    """Advance the cursor if the step is the next one; return whether it was.
+    """Advance the cursor of a spool if the step is the next one; return whether the step was.
 
     A concurrent duplicate waits here for the row lock and then finds that the cursor has moved.
     """

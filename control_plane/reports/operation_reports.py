@@ -1,6 +1,6 @@
-"""Nodes' reports about operations, recorded as facts of the tasks that these operations are tries of.
+"""Nodes' reports about operations, recorded as facts of the requested tasks. An operation is one attempt of a task.
 
-A node may report only its own operations. A report about a try that is already over is logged and adds no fact.
+A node may report only its own operations. A report about an attempt that has already ended is logged and adds no fact.
 """
 
 from typing import assert_never
@@ -27,7 +27,7 @@ OperationReport = reports.OperationDone | reports.OperationFailed
 async def take_operation(
     transaction: Transaction, node: NodeId, body: OperationReport, cause: Cause
 ) -> Decision:
-    """Return the decision that follows from the end of an operation, with its result or its failure."""
+    """Return the facts that follow from a node's report that an operation succeeded or failed."""
     match body:
         case reports.OperationDone():
             return await _ended(transaction, node, body.operation_id, body.result, cause)
@@ -41,7 +41,7 @@ async def take_operation(
 async def refuse_operation(
     transaction: Transaction, node: NodeId, operation_id: UUID, reason: Reason, cause: Cause
 ) -> Decision | None:
-    """Return the decision that follows from a refused operation; None if the id is not an operation of the node."""
+    """Return the facts that follow from a refused operation; None if the id is not an operation of the node."""
     if await task_rows.find_try(transaction.conn, operation_id, node) is None:
         return None
     return await _ended(transaction, node, operation_id, reason, cause)
@@ -60,7 +60,7 @@ async def _ended(
         return Decision((), cause)
     history = await task_history(transaction.conn, row.task_id)
     state = deciding.fold(history)
-    assert state is not None, "a task is requested before its operation has a row"
+    assert state is not None, "an operation with a row belongs to a requested task"
     facts = deciding.reported(state, row.kind, row.attempt, outcome)
     if not facts:
         log.info("operation_report_ignored", node=node, operation=str(operation_id), state=row.state)

@@ -1,4 +1,4 @@
-"""Reports of orders that a node refused: an order of its own, a bad copy of one, or a message that is not an order.
+"""Reports of refused orders: a node refused its own order, an invalid copy of an order, or a message of another kind.
 
 The refusal of an order ends it. The refusal of a copy (forged, expired, signed by an unknown key) does not: any process
 that can write to a queue can spoil a copy, so the order stays due and another copy is sent. An id that a node reports
@@ -40,7 +40,7 @@ _NO_CODE: Final = "unknown"
 async def take_refusal(
     transaction: Transaction, node_id: NodeId, body: reports.OrderRefused, cause: Cause
 ) -> Decision:
-    """Return the decision that follows from a node's report that it refused a message."""
+    """Return the facts that follow from a node's report that it refused a message of its queue."""
     conn, reason = transaction.conn, Reason(body.reason.code, body.reason.message)
     is_copy = reason.code in BAD_COPY
     if is_copy:

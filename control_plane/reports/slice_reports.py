@@ -47,14 +47,14 @@ SliceReport = reports.SliceReady | reports.SliceFailed | _OtherReport
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The origin of a report: its node and its spool."""
+    """The origin of a report: its node, and the spool of the node, by its incarnation."""
 
     node: NodeId
     incarnation: UUID
 
 
 class Taken(NamedTuple):
-    """The changes that follow from a report, and whether it ends an order or operation that was still open."""
+    """The facts that follow from a report, and whether the report ends an order or operation that was still open."""
 
     decision: Decision
     ends_task: bool = False
@@ -147,7 +147,10 @@ async def _failed(
 def _slice_changes(
     transaction: Transaction, loaded: LoadedAllocation, body: _OtherReport, *, newest: bool
 ) -> tuple[Change, ...]:
-    """Return the changes for any other report; `newest` is whether it belongs to the newest order of its slot."""
+    """Return the changes for a report about a slice other than ready or failed.
+
+    `newest` is whether the report belongs to the newest order of the slot.
+    """
     state, slot, allocation = loaded.state, body.slot_id, body.allocation_id
     match body:
         case reports.SliceStarting():

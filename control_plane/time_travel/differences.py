@@ -8,7 +8,10 @@ Json: TypeAlias = Scalar | Sequence["Json"] | Mapping[str, "Json"]
 
 
 class Difference(NamedTuple):
-    """A differing field. `path` is a JSON pointer (RFC 6901); a value is None if the field is missing on that side."""
+    """A field that differs between two JSON values.
+
+    `path` is a JSON pointer (RFC 6901). A value is None if the field is missing on that side.
+    """
 
     path: str
     before: Scalar
@@ -16,7 +19,7 @@ class Difference(NamedTuple):
 
 
 def differences(before: Json, after: Json) -> list[Difference]:
-    """Return every field with different values, in field order. Empty lists and objects have no fields."""
+    """Return every field that differs between two JSON values, in order. Empty lists and objects have no fields."""
     was, became = dict(_fields("", before)), dict(_fields("", after))
     return [
         Difference(path, was.get(path), became.get(path))

@@ -43,7 +43,7 @@ def device(raw: str) -> str:
 
 
 async def _address(conn: AsyncConnection, name: str, upto: Position) -> list[Holding]:
-    """Return the holdings of an address, in any layer-2 domain or subnet."""
+    """Return the past and present holders of an address, in any layer-2 domain or subnet."""
     return await holders_by_suffix(conn, "mac" if ":" in name else "ip", name, upto=upto)
 
 

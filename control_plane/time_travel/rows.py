@@ -1,4 +1,4 @@
-"""Past rows of read models: a stream is folded up to a position, by the patches that also make the live row.
+"""Past rows of read models, computed from a stream up to a position, with the updates that also make the live row.
 
 A stream grows without limit, but its row follows from few of its facts. Every fact of a type assigns the same columns,
 so the last fact of each type is enough; the first fact of the stream creates the row. The database selects those few
@@ -56,7 +56,7 @@ async def rows_at(
 
 
 def row_of(model: Patched, history: Iterable[Recorded[Fact]]) -> Row | None:
-    """Return the read model row that these facts of one stream make; None if there are none."""
+    """Return the read model row computed from these facts of one stream; None without facts."""
     return folded(model.table, model.patches((each.version, each.fact) for each in history))
 
 
@@ -83,7 +83,7 @@ async def streams_up_to(
 
 
 async def firsts(conn: psycopg.AsyncConnection, streams: Sequence[StreamId]) -> list[Recorded[Fact]]:
-    """Return the first fact of each stream."""
+    """Return the first fact of each of these streams."""
     return await _read(conn, _FIRST, {"streams": list(streams)})
 
 

@@ -1,4 +1,4 @@
-"""The time that a request waits for data before it fails with a refusal that lets the caller retry.
+"""Limit of the time that a request waits for data; it is then refused, and the caller can retry.
 
 A hanging appender delays readers for at most this long (P29), so a request that waits longer waits for something else:
 an unavailable database, or other requests. It is refused and holds no resources until it is sent again.

@@ -32,7 +32,7 @@ _POLL_SECONDS: Final = 0.02
 
 
 class End(Protocol):
-    """The end of the ledger, as a follower reads it."""
+    """The end of the ledger: the position up to which it is final, and a wait for later events."""
 
     @property
     def final(self) -> Position:
@@ -40,19 +40,19 @@ class End(Protocol):
         ...
 
     async def grows_past(self, place: Position, seconds: float) -> bool:
-        """Wait until the ledger is final after `place`; return whether it is within `seconds`."""
+        """Wait until the ledger is final beyond position `place`; return False if it is not within `seconds`."""
         ...
 
 
 class Place(NamedTuple):
-    """A final place in the ledger: directly after `position`. `last` is the last event up to there, if there is one."""
+    """A position up to which the ledger is final. `last` is the last event up to it, if there is one."""
 
     position: Position
     last: Last | None
 
 
 class TimeTravel:
-    """Reads past states of the ledger and of read models; each process has one."""
+    """Reads past states of the ledger and of read models; each process has one instance."""
 
     def __init__(self, engine: AsyncEngine, end: End) -> None:
         self._engine, self._end = engine, end
@@ -70,8 +70,8 @@ class TimeTravel:
     async def to(
         self, *wanted: Moment | None, known_to: str | None = None
     ) -> AsyncIterator[tuple[AsyncConnection, tuple[Place, ...]]]:
-        """Yield a connection for reading, and the requested places (None means now). `known_to` names a projection that
-        must have reached them. Raises `Conflict` for a place in the future, and `NotYetKnown` on a timeout.
+        """Yield a connection for reading, and the positions of the requested moments (None means now). `known_to` names
+        a projection that must have reached them. Raises `Conflict` for a future moment, and `NotYetKnown` on a timeout.
         """
         positions = await self.positions(*wanted)
         if known_to is not None:

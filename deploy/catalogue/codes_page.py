@@ -1,4 +1,4 @@
-"""docs/codes.md: every refusal code of the API by class, with its meaning."""
+"""Generator of docs/codes.md, which lists every refusal code of the API by class, with its meaning."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -68,9 +68,9 @@ SCOPES: Final[dict[Scope, str]] = {
     "ingress": "One ingress rule",
 }
 POLICIES: Final[dict[Policy, str]] = {
-    "repair": "repaired at once; blocks while it is open",
+    "repair": "repaired at once; blocks placement while it is open",
     "report": "reported only",
-    "block": "reported; blocks while it lasts",
+    "block": "reported; blocks placement while it lasts",
 }
 RESTARTS: Final = ". **The guest is restarted**, which interrupts its slice"
 SOURCES: Final[dict[Source, str]] = {
@@ -80,8 +80,8 @@ SOURCES: Final[dict[Source, str]] = {
     "nfnetlink": "nftables' netlink",
     "xfrm": "IPsec's netlink",
     "libvirt": "libvirt's events",
-    "inotify": "files of the DHCP server",
-    "pidfd": "process of the DHCP server",
+    "inotify": "inotify on the files of the DHCP server",
+    "pidfd": "pidfd of the DHCP server's process",
     "survey": "survey",
     "probe": "probe of the slice, every 5 s and after each change on the host",
 }

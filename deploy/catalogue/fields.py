@@ -1,4 +1,4 @@
-"""Tables of the fields of a fact, a task or a part: one row per field, and the list of missing descriptions."""
+"""Markdown tables of the fields of an event, a task or a nested type, and the list of missing descriptions."""
 
 from collections.abc import Collection, Iterable, Iterator
 from typing import NewType
@@ -8,7 +8,7 @@ from deploy.catalogue.types import NoDescription, bare, hints_of, in_words, kind
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """Return a Markdown table."""
+    """Return a Markdown table with this header row and these rows."""
     lines = (head, tuple("---" for _ in head), *rows)
     cells = ((cell.replace("|", "\\|").replace("\n\n", " ") for cell in line) for line in lines)
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)
@@ -25,7 +25,7 @@ def fields_of(holder: type, but: Collection[str] = ()) -> str:
 
 
 def objections_to(named: str, holder: type, but: Collection[str] = ()) -> Iterator[str]:
-    """Yield a message for each missing description of the class and its fields."""
+    """Yield a message for each description that a class or one of its fields lacks."""
     if meanings.of_class(holder) is None:
         yield f"{named} has no docstring"
     for field, annotation in hints_of(holder).items():
@@ -40,7 +40,7 @@ def objections_to(named: str, holder: type, but: Collection[str] = ()) -> Iterat
 
 
 def _meaning(holder: type, field: str, limited: object) -> str | None:
-    """Return the field's own docstring. A field named after its id type, or one that holds a part, may omit it."""
+    """Return the description of a field: its docstring, else one derived from its id type or its nested type."""
     if (own := meanings.of_field(holder, field)) is not None:
         return own
     annotation = bare(limited)

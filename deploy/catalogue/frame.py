@@ -1,4 +1,4 @@
-"""Fixed text of docs/events.md; the check keeps the generated rest in step with the code."""
+"""Fixed text of docs/events.md; the rest of the page is generated from the code, and a check compares both."""
 
 from typing import Final
 
@@ -15,21 +15,21 @@ from 1 without gaps. All events of all streams have one total order, their **pos
 ENVELOPE: Final = {
     "position": "position in the order of all events; positions ascend, and some are never used",
     "event_id": "UUIDv7 of this event",
-    "stream_id": "the stream, which is the timeline of one object",
+    "stream_id": "id of the event's stream, which is the timeline of one object",
     "version": "position within the stream, from 1 without gaps",
-    "type": "type of the event, one of this page",
-    "schema_version": "version of the shape of `data`",
+    "type": "type of the event, one of those that this page lists",
+    "schema_version": "version of the event type, which defines the fields in `data`",
     "project": "project that the event is charged to, or null",
     "actor": "acting principal: a key (`key:...`), a node (`node:...`), a part of the control plane (`process:...`), or `operator` on the machine itself",
-    "reason": "the request and its id, or a one-word reason",
+    "reason": "reason of the event: the request and its id, or one word",
     "correlation_id": "id shared by everything that follows from one request; for an allocation it is the UUID in its id",
     "causation_id": "`event_id` of the event that caused this one, or null",
     "trace_context": "W3C `traceparent` of the request, or null",
-    "observed_at": "when it happened, according to the observer",
-    "recorded_at": "when it was recorded, on the database's clock",
+    "observed_at": "time at which the event happened, according to the observer",
+    "recorded_at": "time at which the event was recorded, on the database's clock",
     "epoch": "number of the ledger's epoch, which rises with each restore of a backup; in a later epoch the same position may belong to another event",
-    "data": "the fields listed on this page, as canonical JSON: sorted keys, no white space, UTF-8",
-    "leaf": "SHA-256 of all other columns",
+    "data": "the fields of the event type, listed on this page, as canonical JSON: sorted keys, no white space, UTF-8",
+    "leaf": "SHA-256 of all other columns of the row",
 }
 """Meaning of each column of `ledger.event`."""
 

@@ -1,4 +1,4 @@
-"""Descriptions of the limits of a wire field: minimum, maximum, length, and pattern."""
+"""Descriptions of the limits of a field of a JSON message: minimum, maximum, length, and pattern."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,10 @@ from pydantic.fields import FieldInfo
 
 
 def limits_in_words(metadata: Iterable[object], of_length: str) -> str:
-    """Return the text after a field's type, or an empty string; `of_length` follows the number of a length limit."""
+    """Describe the limits of a field, such as `, at most 64 long`. Return an empty string for a field without limits.
+
+    `of_length` is the text after the number of a length limit.
+    """
     limits = [text for each in _flat(metadata) if (text := _in_words(each, of_length))]
     opening = "; " if of_length == " of them" else ", "
     return f"{opening}{', '.join(limits)}" if limits else ""

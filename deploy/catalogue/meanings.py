@@ -1,4 +1,4 @@
-"""Docstrings of modules, classes, fields and value types, including those below an assignment.
+"""Docstrings of modules, classes, fields and value types, including strings below an assignment.
 
 Python keeps the docstring of a class, but not the string below a field or below a `NewType`; those are read from the
 source.
@@ -21,14 +21,14 @@ _STREAM: Final = "Stream: "
 
 
 def of_module(module: ModuleType) -> str:
-    """Return the docstring of a module of facts, without the sentence that names the stream."""
+    """Return the docstring of a module of event types, without the sentence that names their stream."""
     about, _, _ = (module.__doc__ or "").partition(_STREAM)
     _, _, further = inspect.cleandoc(module.__doc__ or "").partition("\n\n")
     return "\n\n".join(part for part in (about.strip(), in_lines(further)) if part)
 
 
 def stream_of_module(module: ModuleType) -> str | None:
-    """Return the stream name from the first paragraph of the module's docstring, such as `node-<node_id>`."""
+    """Return the event stream named in the docstring of a module of event types, such as `node-<node_id>`."""
     first, _, _ = (module.__doc__ or "").partition("\n\n")
     _, named, rest = first.partition(_STREAM)
     return rest.split("`")[1] if named and rest.count("`") >= 2 else None  # noqa: PLR2004 (a pair)
@@ -41,7 +41,7 @@ def of_class(cls: type) -> str | None:
 
 
 def of_field(holder: type, field: str) -> str | None:
-    """Return the docstring of a field, which stands below the field in the class that declares it."""
+    """Return the docstring of a class's field, which stands below the field in the class that declares it."""
     for cls in holder.__mro__:
         if field in inspect.get_annotations(cls):
             return _below_fields(cls.__module__).get((cls.__qualname__, field))
@@ -54,7 +54,7 @@ def of_kind(kind: NewType) -> str | None:
 
 
 def of_part(annotation: object) -> str | None:
-    """Return the first sentence of a part's docstring; None for other types."""
+    """Return the first sentence of a type's docstring, or None if the type has no fields of its own."""
     if isinstance(annotation, type) and issubclass(annotation, Record | BaseModel):
         return first_sentence(of_class(annotation) or "")
     return None
@@ -65,13 +65,13 @@ def first_sentence(text: str) -> str:
 
 
 def in_lines(text: str) -> str:
-    """Return the text with each paragraph on one line."""
+    """Join the lines of each paragraph of a text, so that each paragraph is one line."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip())
 
 
 @cache
 def _below_fields(module: str) -> dict[tuple[str, str], str]:
-    """Return (class, field) to the string below it; the class is empty for names of the module."""
+    """Return the docstrings below assignments, by class and field; the class is empty for names of the module."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     bodies = [("", tree.body)]
     bodies += [(node.name, node.body) for node in tree.body if isinstance(node, ast.ClassDef)]

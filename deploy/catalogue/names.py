@@ -24,7 +24,7 @@ _LEVELS: Final = frozenset({"debug", "info", "warning", "error", "critical", "ex
 
 
 def events() -> Iterator[str]:
-    """Return each event type with its version, and each of its fields with its type."""
+    """Yield a line for each event type with its version, and a line for each of its fields with the field's type."""
     for name, shape in CATALOG.items():
         yield f"{name}/{shape.version}"
         for field in msgspec.structs.fields(shape.fact):
@@ -32,7 +32,7 @@ def events() -> Iterator[str]:
 
 
 def codes() -> Iterator[str]:
-    """Return each refusal code of the API, its class and the section that documents it."""
+    """Yield a line for each refusal code of the API, with its class and the section that documents the code."""
     for code, meaning in CODES.items():
         yield f"{code}: {meaning.refusal_class}, docs/codes.md#{code}"
 
@@ -50,7 +50,7 @@ def cli_fields() -> Iterator[str]:
 
 
 def log_events() -> Iterator[str]:
-    """Return each log event of the product, by the package that writes it."""
+    """Yield a line for each log event of the product: the package that writes the log event, and its name."""
     for path in _modules(PRODUCT):
         for call in _calls(path):
             if (
@@ -63,7 +63,7 @@ def log_events() -> Iterator[str]:
 
 
 def metrics() -> Iterator[str]:
-    """Return each metric of the benchmarks; `{}` stands for a part that is computed."""
+    """Yield the name of each metric of the benchmarks; `{}` stands for a computed part of a name."""
     modules = [*_modules(("bench",))]
     benches = {path.stem for path in modules}
     for path in modules:
@@ -80,7 +80,7 @@ LISTS: Final[Mapping[str, Callable[[], Iterator[str]]]] = MappingProxyType(
 
 
 def text_of(name: str) -> str:
-    """Return the text of one recorded file: its lines sorted, each once."""
+    """Return the content of one file in docs/names/: the collected lines, sorted and without duplicates."""
     return "".join(f"{line}\n" for line in sorted({*LISTS[name]()}))
 
 

@@ -1,7 +1,7 @@
-"""Generator of docs/events.md from the catalog, the fact classes, their docstrings and their claims.
+"""Generator of docs/events.md from the catalogue of event types, their classes, docstrings and claims.
 
-Streams are listed in the order in which the catalog first mentions them, and so are the events of each. A missing
-description is an error: `Unexplained` lists all of them at once.
+Streams are listed in the order in which the catalogue first mentions them, and so are the events of each stream. A
+missing description is an error: `Unexplained` lists all missing descriptions at once.
 """
 
 import sys
@@ -21,7 +21,7 @@ from events.upcasts import UPCASTS
 
 
 class Unexplained(ValueError):
-    """Descriptions are missing in the sources; `objections` lists all of them."""
+    """A generated page lacks descriptions, because docstrings are missing in the sources; `objections` lists them."""
 
     def __init__(self, objections: Iterable[str]) -> None:
         self.objections = tuple(objections)
@@ -30,7 +30,7 @@ class Unexplained(ValueError):
 
 @dataclass(frozen=True)
 class Page:
-    """The page that describes the events of a catalog."""
+    """Generator of the Markdown page that describes all event types of a catalogue."""
 
     catalog: Mapping[str, Shape]
     upcasts: Mapping[tuple[str, int], Rewrite]
@@ -132,7 +132,7 @@ class Page:
 
 
 def page() -> Page:
-    """Return the page of the events of this product, docs/events.md."""
+    """Return the generator of docs/events.md, the page of all event types of the product."""
     return Page(CATALOG, UPCASTS)
 
 

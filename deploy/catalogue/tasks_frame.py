@@ -1,4 +1,4 @@
-"""Fixed text of docs/tasks.md; the check keeps the generated rest in step with the code."""
+"""Fixed text of docs/tasks.md; the rest of the page is generated from the code, and a check compares both."""
 
 from typing import Final
 
@@ -37,28 +37,28 @@ the result of another type.
 """
 
 CODES: Final = {
-    "malformed": "it is not a task, or some of its fields are invalid; the message names every invalid field",
-    "oversized": "it has more bytes than its type allows",
-    "unsupported": "the node does not support its type, or this version of it",
-    "forged": "its signature is invalid, or the unsigned part of the message contradicts the signed text",
-    "unknown_key": "it was signed with a key that the node does not trust",
-    "expired": "it was received after its expiry; another copy is sent",
-    "wrong_node": "it is for another node, or for a slot that the node does not have",
-    "wrong_network": "the slice would be on another bridge or network than that of the node",
+    "malformed": "the message is not a task, or some of its fields are invalid; the report names every invalid field",
+    "oversized": "the task has more bytes than its type allows",
+    "unsupported": "the node does not support the type of the task, or this version of the type",
+    "forged": "the signature of the task is invalid, or the unsigned part of the message contradicts the signed text",
+    "unknown_key": "the task was signed with a key that the node does not trust",
+    "expired": "the task was received after its expiry; the control plane sends another copy",
+    "wrong_node": "the task is for another node, or for a slot that the node does not have",
+    "wrong_network": "the task names a bridge or network for the slice that differs from the node's own",
     "stale_token": "the slot has a newer order",
-    "conflicting_content": "an order with the same token had other content",
-    "poisoned": "it was delivered several times, and the agent died each time",
-    "step_refused": "the host refused a step; the message names it",
-    "host_unreadable": "a part of the host did not respond, and nothing is changed based on an incomplete snapshot",
+    "conflicting_content": "the node received an order with the same fence token and different content before",
+    "poisoned": "the task was delivered several times, and the agent died each time",
+    "step_refused": "the host refused a step of the task; the message names the step",
+    "host_unreadable": "a part of the host did not respond; the agent changes nothing based on an incomplete snapshot",
     "lease_mismatch": "the DHCP lease is of another address, or of another network card",
-    "no_lease": "the guest has no lease",
+    "no_lease": "the guest has no DHCP lease",
     "not_reachable": "the guest has its address, but does not pass its readiness check",
     "busy": "the node already executes the maximum number of operations",
     "internal_error": "the agent failed with an internal error; its log has the details",
-    "cancelled": "it was cancelled",
-    "superseded": "a newer order for the slot arrived while it ran",
-    "time_limit": "it exceeded its time limit",
-    "not_wanted": "it contradicts the desired state of the slot",
+    "cancelled": "the operation was cancelled",
+    "superseded": "a newer order for the slot arrived while the task ran",
+    "time_limit": "the task exceeded its time limit",
+    "not_wanted": "the operation contradicts the desired state of the slot",
     "leftovers": "objects that should have been removed still exist; the message names them",
 }
 """Meaning of each code of a refusal or failure."""

@@ -1,6 +1,6 @@
 """Generator of docs/tasks.md from the catalogue of tasks, the wire types and their docstrings.
 
-A missing description is an error: `Unexplained` lists all of them at once.
+A missing description is an error: `Unexplained` lists all missing descriptions at once.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,7 +25,7 @@ _ENVELOPES: Final = (Order, Operation)
 
 @dataclass(frozen=True)
 class TasksPage:
-    """The page of a set of task types and of the meanings of their codes."""
+    """Generator of the Markdown page that describes task types and the meanings of their failure codes."""
 
     types: tuple[TaskType, ...]
     codes: Mapping[str, str]
@@ -108,7 +108,7 @@ class TasksPage:
 
 
 def tasks_page() -> TasksPage:
-    """Return the page of the tasks of this product, docs/tasks.md."""
+    """Return the generator of docs/tasks.md, the page of all task types of the product."""
     return TasksPage(TYPES, frame.CODES)
 
 

@@ -49,7 +49,7 @@ class NoDescription(LookupError):
 
 
 def in_words(field: str, annotation: Any) -> str:
-    """Return a field's type for people, with the unit from the end of the field's name. Raises `NoDescription`."""
+    """Describe a field's type in words, with the unit from the end of the field's name. Raises `NoDescription`."""
     if isinstance(annotation, NewType):
         return kind_in_words(annotation)
     if unit := _UNITS.get((annotation, field.rpartition("_")[2])):
@@ -93,12 +93,12 @@ def is_part(annotation: object) -> TypeGuard[type]:
 
 
 def bare(annotation: Any) -> Any:
-    """Return the type without its limits."""
+    """Return a field's type without the limits that an `Annotated` type adds, such as a maximum length."""
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
 def hints_of(holder: type) -> dict[str, Any]:
-    """Return the type of each field, including the limits of a wire type."""
+    """Return the type of each field of a class, including the limits of the fields of a Pydantic model."""
     if not issubclass(holder, BaseModel):
         return get_type_hints(holder)
     return {
@@ -113,7 +113,7 @@ def part_in_words(record: type) -> str:
 
 
 def parts_of(holder: type) -> Iterator[type]:
-    """Yield the records that a fact or task contains, and recursively those that they contain."""
+    """Yield the nested types of an event or task: the types of its fields that have fields, and so on recursively."""
     for leaf in _leaves_of(holder):
         if is_part(leaf):
             yield leaf
@@ -121,7 +121,7 @@ def parts_of(holder: type) -> Iterator[type]:
 
 
 def kinds_of(holder: type) -> Iterator[NewType]:
-    """Yield the value types that a field of this type contains."""
+    """Yield the value types (`NewType`) that occur in the field types of a class."""
     yield from (leaf for leaf in _leaves_of(holder) if isinstance(leaf, NewType))
 
 
@@ -141,7 +141,7 @@ def _leaves(annotation: Any) -> Iterator[Any]:
 
 
 class _NumberField(int):
-    """A number that is formatted as the path of its field."""
+    """A number that a format string shows as the path of its field, such as `{rule.port}`."""
 
     path: str
 
@@ -155,10 +155,9 @@ class _NumberField(int):
 
 
 def pointing(struct: type[F], path: str = "") -> F:
-    """Return an instance in which each text is its own path in braces, such as `{network.subnet}`, and so is each
-    number when it is formatted.
+    """Return an instance of an event class in which each text field contains its path, such as `{network.subnet}`.
 
-    A value computed from it shows which fields it depends on.
+    A number is formatted as such a path too. So a text computed from the instance shows which fields it depends on.
     """
     hints = get_type_hints(struct)
     return struct(**{name: _pointing(hints[name], path + name) for name in struct.__struct_fields__})

@@ -169,7 +169,7 @@ def _git(*arguments: str) -> str:
 
 
 def without_exceptions(found: Iterable[Finding], exceptions: Sequence[str]) -> Iterator[Finding]:
-    """Return the findings without those that a listed exception permits: a word in a path."""
+    """Return the findings without refused words in paths that the list of exceptions permits."""
     allowed = {
         tuple(line.split("#")[0].split(maxsplit=1)) for line in exceptions if line.split("#")[0].strip()
     }

@@ -23,7 +23,10 @@ from read_models.generations import IDLE, idle_metadata
 
 
 def differences(connection: sa.Connection) -> Sequence[object]:
-    """Return the changes that a migrated database needs to match `metadata`, including the idle tables."""
+    """Return the changes that a migrated database needs to match the SQLAlchemy metadata of the code.
+
+    The comparison includes the second, idle copy of the read models' tables.
+    """
     for module in pkgutil.iter_modules(read_models.__path__, "read_models."):
         import_module(module.name)
     import_module("control_plane.work.tables")

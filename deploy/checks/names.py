@@ -13,7 +13,7 @@ FOLDER: Final = ROOT / "docs" / "names"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return 1 if any recorded list differs from the code; the differences are printed."""
+    """Print how docs/names/ and docs/codes.md differ from the code. Return 1 if any of them differs."""
     results = [
         check_or_write(FOLDER / f"{name}.txt", partial(names.text_of, name), "names", [*arguments])
         for name in names.LISTS

@@ -129,7 +129,7 @@ def _missing_files(wheel: Path) -> list[str]:
 
 
 def _link_requirements(installed: Distribution, packages: Path) -> None:
-    """Link every package of `.venv` that `installed` requires, without its extras, into the folder `packages`."""
+    """Link every package of `.venv` that the wheel requires, without its extras, into the folder `packages`."""
     for required in _requirements(installed, frozenset()).values():
         for name in {file.parts[0] for file in required.files or ()} - {"..", "__pycache__"}:
             if not (packages / name).exists():
@@ -137,7 +137,7 @@ def _link_requirements(installed: Distribution, packages: Path) -> None:
 
 
 def _requirements(root: Distribution, extras: frozenset[str]) -> dict[str, Distribution]:
-    """Return the packages that `root` with `extras` requires, directly or indirectly, by name and extras."""
+    """Return the packages that the package `root` with `extras` requires, directly or not, by name and extras."""
     found: dict[str, Distribution] = {}
     pending = [(root, extras)]
     while pending:
@@ -198,7 +198,7 @@ def _prepare_database(environment: Path, folder: Path) -> None:
 
 
 def _pip(environment: Path | None, *words: str) -> None:
-    """Run the pip of `.venv`, for another environment if one is given. Raises `Defect` with its output."""
+    """Run the pip of `.venv`, for `environment` if it is given, else for `.venv`. Raises `Defect` with pip's output."""
     target = () if environment is None else ("--python", str(environment / "bin" / "python"))
     command = [sys.executable, "-m", "pip", *target, "--quiet", "--disable-pip-version-check", *words]
     _finished(command, cwd=ROOT, environment=os.environ)
@@ -207,13 +207,16 @@ def _pip(environment: Path | None, *words: str) -> None:
 def _run(
     environment: Path, program: str, *words: str, cwd: Path, settings: Mapping[str, str] | None = None
 ) -> str:
-    """Run an installed program outside the repository, with these settings only, and return what it prints."""
+    """Run an installed program outside the repository and return its output.
+
+    Its environment variables are PATH and `settings` only.
+    """
     command = [str(environment / "bin" / program), *words]
     return _finished(command, cwd=cwd, environment={"PATH": os.defpath, **(settings or {})})
 
 
 def _finished(command: list[str], *, cwd: Path, environment: Mapping[str, str]) -> str:
-    """Return the standard output of a command. Raises `Defect` with all of its output if it fails or does not end."""
+    """Return the standard output of a command. Raises `Defect` with all of its output if it fails or times out."""
     words = " ".join((Path(command[0]).name, *command[1:]))
     try:
         done = subprocess.run(

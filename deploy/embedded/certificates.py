@@ -58,7 +58,7 @@ def ensure(folder: Path, addresses: Sequence[str], now: datetime) -> Certificate
     """Return certificates valid now and for at least `MINIMUM_REMAINING_VALIDITY`, for `addresses` (IPs) and
     `localhost`.
 
-    Missing and unsuitable ones are created. Raises `OSError` if a file cannot be read or written.
+    Missing and unsuitable certificates are created. Raises `OSError` if a file cannot be read or written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     found = Certificates(folder / "ca.pem", folder / "server.pem")
@@ -75,7 +75,7 @@ def ensure(folder: Path, addresses: Sequence[str], now: datetime) -> Certificate
 
 
 def _read(path: Path) -> _Pair | None:
-    """Return the key and certificate in the file, or None if it does not exist or is not complete and valid."""
+    """Return the private key and certificate in a PEM file, or None if the file is missing, incomplete or invalid."""
     try:
         content = path.read_bytes()
         key, certificate = (

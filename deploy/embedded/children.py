@@ -1,17 +1,17 @@
 """Child processes that log to a file, end with their parent, and are restarted when they exit unexpectedly.
 
 Start every child from the main thread, because the kernel binds the parent-death signal to the thread that forked. Call
-`tend` from that thread too, repeatedly, during every wait.
+`Child.supervise` from that thread too, repeatedly, during every wait.
 """
 
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import IO, ClassVar, Final, Protocol
 
 from deploy.embedded.restarts import Restarts
 
@@ -19,32 +19,64 @@ REPOSITORY: Final = Path(__file__).resolve().parents[2]
 STOP_SECONDS: Final = 8.0
 
 
+class Process(Protocol):
+    """A started process. `subprocess.Popen` defines the methods."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, sig: int, /) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+class Starter(Protocol):
+    """Function that starts a program with additional environment variables, and with its output in `log`."""
+
+    def __call__(self, argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> Process: ...
+
+
+def start_process(argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> Process:
+    """Start a program that writes to `log` and receives SIGTERM when its parent ends.
+
+    `environment` adds to the environment of this process. The program is in a session of its own, because Ctrl-C must
+    reach the parent only, which then stops its children in order.
+    """
+    return subprocess.Popen(
+        [*_terminated_with_parent(), *argv],
+        cwd=REPOSITORY,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+
+
 @dataclass
 class Child:
-    """One child process. `tend` restarts it if it exits without being stopped."""
+    """One child process. `supervise` restarts the process if it exits without being stopped."""
 
+    starter: ClassVar[Starter] = staticmethod(start_process)
+    """Function that starts the process. Tests replace it with a faster function that has the same effect."""
     name: str
     argv: tuple[str, ...]
     log: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     _restarts: Restarts = field(default_factory=Restarts)
-    _process: subprocess.Popen[bytes] | None = None
+    _process: Process | None = None
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*_terminated_with_parent(), *self.argv],
-                cwd=REPOSITORY,
-                env={**os.environ, **self.environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C reaches the parent only, which then stops the children in order
-            )
+            self._process = self.starter(self.argv, self.environment, log)
         self._restarts.started()
 
     def ensure(self) -> None:
-        """Start the process unless it is running."""
+        """Start the child process unless it is running."""
         if self._process is None or self._process.poll() is not None:
             self.start()
 
@@ -54,11 +86,11 @@ class Child:
 
     @property
     def status(self) -> int | None:
-        """Exit status, negative for a signal. None while the process runs, before its start, and after `stop`."""
+        """Exit status of the child, negative for a signal. None while it runs, before its start, and after `stop`."""
         return None if self._process is None else self._process.poll()
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal if the process is running. After SIGKILL, wait until the process is gone."""
+        """Send a signal to the child process if it is running. After SIGKILL, wait until the process is gone."""
         if self._process is None or self._process.poll() is not None:
             return
         self._process.send_signal(number)
@@ -66,7 +98,7 @@ class Child:
             self._process.wait()
 
     def supervise(self, show: Callable[[str], None]) -> None:
-        """Restart the process if it has exited and the pause since its last start is over. `show` prints a line."""
+        """Restart the child process if it has exited and its restart pause is over. `show` prints a line."""
         if self._process is None or (status := self._process.poll()) is None:
             return
         if not self._restarts.is_due():
@@ -76,7 +108,7 @@ class Child:
         self.start()
 
     def stop(self) -> None:
-        """Terminate the process, or kill it after a timeout. Idempotent."""
+        """Terminate the child process, or kill it after a timeout. Idempotent."""
         process, self._process = self._process, None
         if process is None or process.poll() is not None:
             return

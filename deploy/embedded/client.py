@@ -14,7 +14,7 @@ class ApiRefused(Exception):
 
     def __init__(self, request: str, status: int, reasons: list[tuple[str, str]]) -> None:
         self.codes = frozenset(code for code, _ in reasons)
-        messages = "; ".join(message for _, message in reasons) or "no reason was given"
+        messages = "; ".join(message for _, message in reasons) or "the API gave no reason"
         super().__init__(f"the API refused {request} with status {status}: {messages}")
 
 
@@ -28,7 +28,7 @@ class Api:
         return self._call("GET", path, parameters=parameters)
 
     def items(self, path: str, **parameters: str) -> list[dict[str, Any]]:
-        """Return all items of a list, over all its pages."""
+        """Request all pages of a list from the API, and return all items."""
         found: list[dict[str, Any]] = []
         cursor: dict[str, str] = {}
         while True:
@@ -72,7 +72,7 @@ class Api:
 
 
 def _reasons(response: httpx.Response) -> list[tuple[str, str]]:
-    """Return codes and messages of a problem document (RFC 9457), or an empty list for any other body."""
+    """Return the reason codes and messages in a problem document (RFC 9457), or an empty list for any other body."""
     try:
         return [(reason["code"], reason["message"]) for reason in response.json()["reasons"]]
     except (ValueError, KeyError, TypeError):

@@ -33,7 +33,7 @@ class DemonstrationFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """The steps of `up`, in order. `tend` restarts exited processes during each wait.
+    """The steps of `./dev up`, in order. `supervise` restarts exited processes during each wait.
 
     Events recorded before `began` are not shown, because the earlier run has shown them.
     """
@@ -46,7 +46,7 @@ class Demonstration:
     began: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def last_seen(self) -> dict[str, str | None]:
-        """Return each node's last contact. Compare it with later values to detect contact by the new agents."""
+        """Return the time of each node's last contact. A later value than this proves contact by a new agent."""
         return {node["id"]: node["seen_at"] for node in self.api.items("/nodes")}
 
     def admit_nodes(self) -> None:
@@ -102,13 +102,13 @@ class Demonstration:
     def release_leftovers(self) -> None:
         """Release the slices of interrupted runs of `up --once`, which hold their slots until their leases expire."""
         for each in self._unfinished(ONCE_LABEL):
-            self.screen.show(f"slice {each['id']} is left over from an interrupted --once")
+            self.screen.show(f"slice {each['id']} is left over from an interrupted `up --once`")
             if each["state"] != "releasing":
                 self.api.delete(f"/allocations/{each['id']}")
             self._await_release(each["id"])
 
     def resume(self) -> list[dict[str, Any]]:
-        """After a restart, wait until each earlier slice is active again or has failed. Return the active ones."""
+        """Wait until each slice of an earlier run is active again or has failed. Return the active allocations."""
         for each in self._unfinished(LABEL):
             if each["state"] not in ("releasing", "stopped"):
                 self.screen.show(f"slice {each['id']} is from an earlier run")
@@ -129,7 +129,7 @@ class Demonstration:
     def create(self, label: Mapping[str, str] = LABEL) -> dict[str, Any]:
         """Request one slice with SSH from outside and show its progress.
 
-        Raises `DemonstrationFailed` unless it becomes active.
+        Raises `DemonstrationFailed` unless the allocation becomes active.
         """
         request = {
             "sku": "lab.small",
@@ -192,7 +192,7 @@ class Demonstration:
             )
 
     def _no_free_slot(self) -> str:
-        """Return an error text that names the allocations that hold the slots, and the next steps."""
+        """Return the error text for a request without a free slot: the allocations that hold slots, and advice."""
         slots = self.api.items("/slots")
         holders = sorted({slot["allocation_id"] for slot in slots if slot["allocation_id"] is not None})
         held = f"held by {', '.join(holders)}" if holders else "not available"
@@ -224,7 +224,10 @@ class Demonstration:
 
 
 def _includes_end(events: list[dict[str, Any]], state: str) -> bool:
-    """Return whether the timeline, which is projected slightly later, includes the event that led to `state`."""
+    """Return whether the events of an allocation include the event that led to `state`.
+
+    The projector adds an event to the allocation's timeline slightly later than the state changes.
+    """
     ends = {
         "active": "allocation.lease_granted",
         "failed": "allocation.failed",

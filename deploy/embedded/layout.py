@@ -130,7 +130,7 @@ class Layout:
             folder.chmod(0o700)
 
     def claim(self) -> None:
-        """Mark a new or empty folder as a state folder of `up`. Raises `NotAStateFolder` for any other folder."""
+        """Mark the folder, if it is new or empty, as a state folder of `up`. Raises `NotAStateFolder` for others."""
         self.state.mkdir(parents=True, exist_ok=True)
         if self.is_state_folder():
             return

@@ -14,7 +14,7 @@ from deploy.embedded.screen import Screen
 
 @dataclass(frozen=True, slots=True)
 class LeakCheck:
-    """Compares every node with its snapshot, by a separate program that does not rely on the agent."""
+    """Comparison of every node with its snapshot, by a separate program that does not rely on the agent."""
 
     layout: Layout
     nodes: Nodes
@@ -22,14 +22,14 @@ class LeakCheck:
     screen: Screen
 
     def snapshot(self) -> None:
-        """Save what each node holds now. Raises `CalledProcessError` if the checker fails."""
+        """Save a snapshot of the objects on each node. Raises `CalledProcessError` if the leak checker fails."""
         write_private_text(self.layout.redis_url_file, self.redis_url)
         for name in NODES:
             target = self.nodes.leak_target(name)
             self._checker("snapshot", "--out", str(self._file(name)), *target).check_returncode()
 
     def compare(self) -> bool:
-        """Print what was compared and each difference. Return True if there is none."""
+        """Compare each node with its snapshot, and print all differences. Return True if there is none."""
         clean = True
         for name in NODES:
             done = self._checker("compare", str(self._file(name)))

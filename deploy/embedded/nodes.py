@@ -39,7 +39,8 @@ class GuestUnusable(Exception):
 
 
 class Nodes(Protocol):
-    """Two nodes. `start` starts them without agents; `start_agents` needs a running control plane."""
+    """The two nodes of an embedded Sliceplane. `start` starts them without agents; `start_agents` needs a running
+    control plane."""
 
     simulated: bool
 
@@ -153,7 +154,7 @@ class LabNodes:
         self._prove_refusal(endpoint)
         return [
             *(f"guest: {line.strip()}" for line in output.strip().splitlines()),
-            "another key is refused",
+            "the guest refuses another SSH key",
         ]
 
     def _prove_refusal(self, endpoint: dict[str, Any]) -> None:
@@ -180,7 +181,7 @@ class LabNodes:
         return {name: {"node": str(self.lab.node(name).pid_file), "public": site} for name in NODES}
 
     def _beside(self, endpoint: dict[str, Any]) -> "LabHost":
-        """Return the host from which the endpoint is reachable."""
+        """Return the lab host from which the endpoint of a slice is reachable: its node, or the host outside."""
         return self.lab.site if endpoint["via"] == "public" else self.lab.node(endpoint["node_id"])
 
     def leak_target(self, name: str) -> list[str]:

@@ -44,7 +44,7 @@ _SOCKET_PATH_BYTES: Final = 107  # sun_path, unix(7)
 
 @dataclass
 class PostgresServer:
-    """One server. `folder` holds its data, log and passwords; `run_folder` (short path, private) its socket.
+    """One Postgres server. `folder` holds its data, log and passwords; `run_folder` (short path, private) its socket.
 
     `listen` lists TCP addresses besides the socket (default: none). `settings` are server settings passed on the
     command line. `programs` is the folder of the server's binaries; by default it is searched for.
@@ -60,7 +60,9 @@ class PostgresServer:
     _passwords: Passwords | None = field(default=None, init=False, repr=False)
 
     def start(self) -> None:
-        """Return when the server answers. Raises `PostgresUnavailable` with the end of the log if it does not start."""
+        """Start the Postgres server and return when it answers.
+
+        Raises `PostgresUnavailable` with the end of the server's log if it does not start."""
         self.launch()
         assert self.process is not None
         try:
@@ -71,9 +73,9 @@ class PostgresServer:
             raise
 
     def launch(self) -> None:
-        """Start the process and return at once: a recovery has no time limit, and clients retry until it is done.
+        """Start the Postgres process and return at once: crash recovery has no time limit, and clients retry.
 
-        Raises `PostgresUnavailable` when the server cannot be started at all.
+        Raises `PostgresUnavailable` when the process cannot be started at all.
         """
         programs, user = self.programs or find_programs(), server_user()
         self._passwords = ensure_cluster(programs, self.folder, user)
@@ -88,7 +90,7 @@ class PostgresServer:
             )  # fmt: skip
 
     def stop(self) -> None:
-        """Request a fast shutdown, then an immediate one, then kill; return when the process is gone. Idempotent."""
+        """Stop Postgres: request a fast shutdown, then an immediate one, then kill the process. Idempotent."""
         process, self.process = self.process, None
         if process is None:
             return
@@ -188,7 +190,7 @@ class PostgresServer:
 def running_postgres(
     folder: Path, run_folder: Path, *, settings: Mapping[str, str] | None = None, programs: Path | None = None
 ) -> Iterator[PostgresServer]:
-    """Start a server, yield it, and stop it at the end of the block."""
+    """Start an embedded Postgres server, yield it, and stop it at the end of the block."""
     server = PostgresServer(folder, run_folder, settings=settings or {}, programs=programs)
     server.start()
     try:

@@ -36,7 +36,7 @@ class Passwords(msgspec.Struct, frozen=True):
 
 
 def scram_verifier(password: str) -> str:
-    """Return what PostgreSQL stores of a random password (RFC 5803), with one iteration.
+    """Return the SCRAM verifier that PostgreSQL stores for a random password (RFC 5803), with one iteration.
 
     Iterations make guesses slower, and nobody can guess 24 random bytes. PostgreSQL's 4,096 would cost each connection
     a millisecond of processor time at both ends.
@@ -74,7 +74,7 @@ def _packaged() -> list[Path]:
 
 
 def server_user() -> pwd.struct_passwd | None:
-    """Return the user that runs the server if this process is root (Postgres refuses root), else None."""
+    """Return the user that runs Postgres if this process is root (Postgres refuses root), else None."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -164,7 +164,9 @@ def _make_cluster(programs: Path, folder: Path, user: pwd.struct_passwd | None, 
 
 
 def server_environment(programs: Path) -> dict[str, str]:
-    """Return a fixed environment, so that the caller's `PG*` variables and locale do not reach the server."""
+    """Return the fixed environment variables of Postgres, so that the caller's `PG*` variables and locale have no
+    effect.
+    """
     return {"PATH": f"{programs}:/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 
 

@@ -107,7 +107,7 @@ def layouts(arguments: argparse.Namespace) -> list[Layout]:
 
 
 def _down(candidates: Sequence[Layout], screen: Screen) -> int:
-    """Stop what runs on these state folders. Folders that do not exist are skipped unless none of them exists."""
+    """Stop the `up` processes of these state folders. Missing folders are skipped unless all of them are missing."""
     found = [layout for layout in candidates if layout.state.exists()] or candidates[:1]
     return max(_stop(layout, screen) for layout in found)
 
@@ -148,7 +148,7 @@ def reset(candidates: Sequence[Layout], screen: Screen, *, confirmed: bool) -> i
         for layout in found:
             held.enter_context(StateFolderLock(layout))
         if not confirmed and not _confirms(found):
-            screen.error("not confirmed; nothing was deleted")
+            screen.error("reset was not confirmed; nothing was deleted")
             return 1
         for layout in found:
             sweep_leftovers(layout)
@@ -168,7 +168,7 @@ def _confirms(found: Sequence[Layout]) -> bool:
 
 
 def _advice(error: Exception, layout: Layout) -> str:
-    """Return the next step, which is printed below the error."""
+    """Return the advice that is printed below an error of `./dev up`, `down` or `reset`."""
     match error:
         case AlreadyRunning() | NotAStateFolder() | NodeKindMismatch() | RedisNotFound():
             return "Nothing was changed."
@@ -179,7 +179,10 @@ def _advice(error: Exception, layout: Layout) -> str:
 
 
 def _sweep(layout: Layout) -> list[str]:
-    """Remove what a killed `up` left on this machine. Return the names. Raises `AlreadyRunning`."""
+    """Remove the network links and the run folder that a killed `up` left behind, and return their names.
+
+    Raises `AlreadyRunning`.
+    """
     if not layout.is_state_folder():
         return []
     with StateFolderLock(layout):

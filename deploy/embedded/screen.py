@@ -30,7 +30,7 @@ class Screen:
         self._began = time.monotonic()
 
     def show(self, text: str) -> None:
-        """Print a line with the elapsed time."""
+        """Print a line that begins with the time since the start of `up`."""
         self.console.print(f"[dim]{self._clock()}[/] {escape(text)}")
 
     def detail(self, text: str) -> None:
@@ -68,7 +68,7 @@ class Screen:
 
 
 def _reason(data: dict[str, Any]) -> str:
-    """Return the text of the event's reason, or an empty string for an event without one."""
+    """Return the text of an event's reason, or an empty string for an event without a reason."""
     match data:
         case {"reason": {"message": str(words)}} | {"reason": str(words)} | {"reason": str(words)}:
             return words

@@ -41,7 +41,8 @@ class StackFailed(Exception):
 
 
 class Stack:
-    """A control plane: `start` starts it on loopback and on `addresses`, `tend` restarts what exits, `stop` ends it.
+    """Control plane on this machine. `start` starts it on loopback and `addresses`, `stop` ends it, and `supervise`
+    restarts each server or program that exits.
 
     Each program runs `replicas` times, named `api`, `api-2`, ...; each API has its own port. `namespaces` is written
     into the client file, for `sliceplane ssh`. If `simulated_nodes` is true, slices are placed on simulated nodes.
@@ -91,7 +92,7 @@ class Stack:
 
     @property
     def redis_url(self) -> str:
-        assert self._redis is not None, "the stack is started"
+        assert self._redis is not None, "Redis is not started; call start() first"
         return self._redis.url
 
     @property
@@ -107,7 +108,7 @@ class Stack:
         return {name: process.pid for name, process in found.items() if process is not None}
 
     def start(self) -> None:
-        """Start everything and wait for the APIs.
+        """Start all servers and programs of the control plane, and wait until every API is ready.
 
         Raises `StackFailed`, `PostgresUnavailable`, `RedisNotFound` or `RedisDidNotStart`.
         """
@@ -156,7 +157,7 @@ class Stack:
             self._show(f"{server} did not start; next attempt in {restarts.pause_seconds:g} s: {error}")
 
     def environment(self, api: str = "api") -> dict[str, str]:
-        """Return the environment of the control plane's programs; `api` is the replica that provides the port."""
+        """Return the environment variables of the control plane's programs. The API replica `api` sets the port."""
         database = sqlalchemy_url(self._postgres.app_dsn)
         over_tls = self._redis is not None and self._redis.ca is not None
         return {
@@ -272,7 +273,7 @@ def replicas_of(program: str, count: int) -> tuple[str, ...]:
 
 
 def _ports(layout: Layout, apis: Sequence[str]) -> dict[str, int]:
-    """Return the port of each server: the same as at the last start if it is free, so that enrolled nodes reconnect.
+    """Return the TCP port of each API and of Redis: that of the last start if it is free, so that nodes reconnect.
 
     Only the default state folder tries the well-known port first: two concurrent starts could both find it free, and
     one would then connect to the other's API.

@@ -27,7 +27,7 @@ from deploy.setup.interrupts import raise_interrupts
 
 
 def up(layout: Layout, screen: Screen, *, once: bool, simulated: bool) -> int:
-    """Start everything, show it, and keep running (or, with `once`, stop again). Return the exit code.
+    """Start Sliceplane, run the demonstration, and keep running (or, with `once`, stop again). Return the exit code.
 
     Raises the exception of a part that does not start, after stopping everything that was started.
     """
@@ -72,7 +72,7 @@ def _run(layout: Layout, screen: Screen, opened: contextlib.ExitStack, *, once: 
 
 @contextlib.contextmanager
 def _announced_stop(screen: Screen) -> Iterator[None]:
-    """Print a line as soon as an interrupt arrives, because the clean-up takes seconds."""
+    """Print a line as soon as Ctrl-C arrives, because the clean-up takes seconds."""
     try:
         yield
     except KeyboardInterrupt:
@@ -81,13 +81,16 @@ def _announced_stop(screen: Screen) -> Iterator[None]:
 
 
 def _stop_at_end(opened: contextlib.ExitStack, stop: Any) -> None:
-    """Register `stop` for the end. Once it starts, Ctrl-C no longer interrupts the clean-up."""
+    """Register `stop` as a clean-up function. Once the clean-up has begun, Ctrl-C no longer interrupts it."""
     opened.callback(stop)
     opened.callback(_ignore_interrupts)
 
 
 def _choose_nodes(layout: Layout, screen: Screen, *, simulated: bool) -> Nodes:
-    """Return real nodes if this machine supports them. Raises `NodeKindMismatch` for a state folder of other nodes."""
+    """Return real nodes if this machine supports them, else simulated ones.
+
+    Raises `NodeKindMismatch` if the state folder belongs to nodes of the other kind.
+    """
     reason = "requested with --simulated" if simulated else reason_lab_nodes_cannot_run()
     layout.record_node_kind("real" if reason is None else "simulated")
     if reason is None:
@@ -124,7 +127,7 @@ def _run_once(demonstration: Demonstration, stack: Stack) -> int:
     demonstration.screen.success("a slice was made, used and released, and nothing of it is left")
     for other in demonstration.others():
         demonstration.screen.detail(
-            f"another slice is {other['state']} here: {other['id']}, labels {_label_text(other['labels'])}"
+            f"another allocation is {other['state']}: {other['id']}, labels {_label_text(other['labels'])}"
         )
     return 0
 
@@ -158,7 +161,7 @@ def _explain(demonstration: Demonstration, stack: Stack, active: list[dict[str, 
 
 
 def _log_to(path: Path) -> None:
-    """Write the log lines of the lab to a file for troubleshooting; they do not belong on the screen."""
+    """Write the log lines of the lab nodes to a file for troubleshooting instead of the screen."""
     structlog.configure(
         processors=[
             structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -37,7 +37,7 @@ _OTHER_OWNER: Final = (
 
 
 class Extent(Enum):
-    """The set of packages to install. NODE includes all packages of BASE."""
+    """Set of Python packages that an environment contains. NODE includes all packages of BASE."""
 
     BASE = ("base.lock",)
     NODE = ("base.lock", "node.lock")  # this order, because node.lock builds with setuptools from base.lock
@@ -97,7 +97,10 @@ def _fill(folder: Path, extent: Extent) -> None:
 
 
 def _add_repository(folder: Path) -> None:
-    """Put the repository on the path. With `write_programs`, this is an editable install without a build."""
+    """Add the repository to the environment's import path.
+
+    Together with `write_programs`, this is an editable install without a build.
+    """
     packages = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
     (packages / "sliceplane.pth").write_text(f"{ROOT}\n")
 

@@ -77,7 +77,10 @@ def _temporary_folder(environment: Path) -> Iterator[dict[str, str]]:
 
 
 def progress_of(lock: Path, log: Path) -> Callable[[], str]:
-    """Return a function that returns the progress of an `install` of `lock`, from what pip logs from now on."""
+    """Return a function that describes the progress of pip, which installs the packages in the file `lock`.
+
+    The function reads the lines that pip appends to `log` after this call.
+    """
     packages = len(re.findall(r"^[A-Za-z0-9_.-]+(?:\[[^]]*\])?==", lock.read_text(), re.MULTILINE))
     start = log.stat().st_size if log.exists() else 0
 

@@ -19,7 +19,7 @@ _CLEAR_LINE = "\r\x1b[2K"
 
 @contextmanager
 def step(what: str, progress: Callable[[], str] | None = None) -> Iterator[None]:
-    """Show `what` while the body runs, then its duration. `progress` returns how much of the step is complete."""
+    """Show the step `what` while the `with` block runs, then its duration. `progress` describes how far it is."""
     began = time.monotonic()
     drawing = _spinner if sys.stderr.isatty() else _plain_lines
     with drawing(lambda: f"{what}: {progress()}" if progress else what, began):
@@ -53,7 +53,7 @@ def _plain_lines(text: Callable[[], str], began: float) -> Iterator[None]:
 
 @contextmanager
 def _repeated(draw: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Call `draw` in a thread every `seconds` while the body runs."""
+    """Call `draw` in a thread every `seconds` while the `with` block runs."""
     ended = threading.Event()
 
     def repeat() -> None:

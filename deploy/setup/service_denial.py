@@ -19,7 +19,7 @@ _MARK: Final = "#!/bin/sh\n# Put here by Sliceplane's set-up while it installs p
 
 @contextmanager
 def services_denied(policy: Path = POLICY, lock: Path = LOCK) -> Iterator[None]:
-    """Deny every service start while the body runs, and restore the previous policy afterwards, also on Ctrl-C."""
+    """Deny every service start during the `with` block, and restore the previous policy afterwards, also on Ctrl-C."""
     aside = policy.with_name(policy.name + _SET_ASIDE)
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as held:

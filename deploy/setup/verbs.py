@@ -9,7 +9,7 @@ from deploy.setup.repository import ENVIRONMENT, ROOT
 
 @dataclass(frozen=True)
 class Verb:
-    """One verb: `module` runs with `defaults` and the user's arguments.
+    """One verb of `./dev`: the Python module `module` runs with `defaults` and the user's arguments.
 
     `runs_in_root` is true if the arguments are paths relative to the repository.
     """
@@ -50,7 +50,7 @@ VERBS: Final = {
         "tests.torture",
     ),
     "check": Verb(
-        "check [NAME ...]",
+        "check [NAME ...] [--without NAME ...]",
         "run checks: format, lint, types, imports, layout, migrations, events, tasks, drift, names, "
         "language, package",
         "deploy.checks",
@@ -99,7 +99,7 @@ same worker, because they share servers.
 
 
 def command(name: str, arguments: Sequence[str]) -> list[str]:
-    """Return the command line that runs the verb `name` with `arguments`."""
+    """Return the command line that runs the verb `name` of `./dev` with `arguments`."""
     verb = VERBS[name]
     given = [_test_folder(argument) for argument in arguments] if name == "test" else list(arguments)
     if name == "test" and _names_no_tests(given):
@@ -108,7 +108,7 @@ def command(name: str, arguments: Sequence[str]) -> list[str]:
 
 
 def _names_no_tests(arguments: Sequence[str]) -> bool:
-    """Return whether the arguments of `test` run the whole suite: none, or only `--random-order [SEED]`."""
+    """Return whether the arguments of `./dev test` select no tests: there are none, or only `--random-order [SEED]`."""
     order, *seed = arguments or ("--random-order",)
     return order.partition("=")[0] == "--random-order" and (
         not seed or (len(seed) == 1 and seed[0].isdigit())

@@ -20,13 +20,13 @@ NOT_CONFIGURATION: Final = "not configured"
 
 
 def devices_of(settings: Settings, links: Links, bus: PciBus) -> Callable[[], tuple[Prerequisite, ...]]:
-    """Return a function that returns the state of the configured devices and never raises."""
+    """Return a function that checks the devices in the node's settings. It never raises: errors are results too."""
     desired, places = (("vf", settings.vf_parent), ("bf3", settings.bf3_link)), settings.places
     return lambda: (*(_link_prerequisite(name, link, links) for name, link in desired), _pci(places, bus))
 
 
 def absent_devices_of(settings: Settings, links: Links) -> Callable[[], tuple[Difference, ...]]:
-    """Return a function that returns the configured links that do not exist, and raises `HostUnreadable`."""
+    """Return a function that reports which links in the node's settings do not exist, and raises `HostUnreadable`."""
     desired = [link for link in (settings.vf_parent, settings.bf3_link) if link is not None]
 
     def absent() -> tuple[Difference, ...]:
@@ -46,7 +46,7 @@ def pci_devices_of(places: Places, bus: PciBus) -> Callable[[], PciDevices]:
 
 
 def lost_devices(places: Places, devices: PciDevices) -> dict[SlotIndex, tuple[Difference, ...]]:
-    """Return, for each slot with PCI devices in its settings, those that are missing or cannot be used."""
+    """Return, for each slot with PCI devices in its settings, the devices that are missing or cannot be used."""
     return {
         slot: tuple(
             Difference("slot.device", f"{each.use} at {each.address}", f"PCI device {each.address} {reason}")
@@ -71,7 +71,7 @@ def _pci(places: Places, bus: PciBus) -> Prerequisite:
         return Prerequisite("pci", ok=False, detail=str(error))
     faults = [text for place in desired for text in device_problems(place, devices)]
     remote = [text for place in desired for text in numa_mismatches(place, devices)]
-    assigned = f"{sum(len(place.devices) for place in desired)} given to slots"
+    assigned = f"PCI devices of slots: {sum(len(place.devices) for place in desired)}"
     return Prerequisite("pci", ok=not faults, detail="; ".join((assigned, *faults, *remote)))
 
 

@@ -42,7 +42,7 @@ class Flow:
 
 
 def cookie_of(index: SlotIndex) -> int:
-    """Return the cookie of all flows of a slot."""
+    """Return the OpenFlow cookie that all flows of a slot have."""
     return COOKIE | index
 
 
@@ -55,13 +55,13 @@ def port_number(index: SlotIndex) -> int:
 def gateway_mac(gateway: Ipv4Address) -> MacAddress:
     """Return the bridge's MAC, which is locally administered and derived from the gateway's address.
 
-    It stays the same when the bridge is created again, so that the guests' ARP caches stay valid.
+    The MAC stays the same when the bridge is created again, so that the guests' ARP caches stay valid.
     """
     return MacAddress("02:53:" + ":".join(f"{byte:02x}" for byte in ipaddress.IPv4Address(gateway).packed))
 
 
 def flows_of(slice_: SliceNetwork) -> frozenset[Flow]:
-    """Return all flows of a slice's port."""
+    """Return all desired OpenFlow flows of a slice's port."""
     return frozenset((*_from_slice(slice_), *_to_slice(slice_)))
 
 

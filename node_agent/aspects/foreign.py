@@ -1,4 +1,4 @@
-"""Foreign flows and meters on the node's bridge: those that belong to no slot."""
+"""Foreign flows and meters on the node's OVS bridge: flows and meters that belong to no slot."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ STANDALONE: Final = Flow(0, frozenset(), "NORMAL")
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """Foreign flows, by their cookies, and foreign meters, by their numbers."""
+    """Cookies of the foreign flows, and numbers of the foreign meters, of one OVS bridge."""
 
     cookies: tuple[int, ...]
     meters: tuple[int, ...]
 
     def difference(self) -> Difference | None:
-        """Return the drift of the bridge that has these flows and meters, or None if there are none."""
+        """Return the drift of a bridge with these foreign flows and meters, or None if it has none."""
         if not self.cookies and not self.meters:
             return None
         flows = f"flows with cookie {', '.join(map(hex, self.cookies))}" if self.cookies else "no flows"
@@ -29,7 +29,7 @@ class Foreign:
 
 
 def foreign_on(flows: Mapping[int, frozenset[Flow]], meters: Iterable[int], *, secure: bool) -> Foreign:
-    """Return the foreign flows and meters among all of a bridge. `flows` are grouped by their cookies."""
+    """Return which of an OVS bridge's flows and meters are foreign. `flows` are grouped by their cookies."""
     standalone = frozenset() if secure else {STANDALONE}
     cookies = (
         cookie for cookie, rules in flows.items() if cookie & COOKIE_MASK != COOKIE and rules - standalone

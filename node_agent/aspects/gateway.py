@@ -1,9 +1,9 @@
 """Network of the node itself: bridge, packet filter, gateway address and DHCP server, which every slice depends on.
 
-It is set up at the agent's start and compared by every survey, since any part can vanish: a restarted vswitchd creates
-the bridge's device again, without its address. The order of the steps is: the bridge, which is `secure` and passes
-nothing; the filter, which needs the bridge's device; then the address, forwarding and DHCP. A crash in between leaves a
-node that passes less traffic, never more, and the next comparison continues from there.
+The agent sets the network up at its start and compares it in every survey, since any part can vanish: a restarted
+vswitchd creates the bridge's device again, without its address. The order of the steps is: the bridge, which is
+`secure` and passes nothing; the filter, which needs the bridge's device; then the address, forwarding and DHCP. A crash
+in between leaves a node that passes less traffic, never more, and the next comparison continues from there.
 """
 
 import ipaddress
@@ -131,34 +131,34 @@ class Bridges(Protocol):
     """OVS bridges of the host, with their ports, flows and meters."""
 
     def missing(self, datapath_type: str) -> tuple[str, ...]:
-        """Describe what must be installed on the host for a bridge of this type; empty if nothing is missing."""
+        """Describe what must be installed on the host for OVS bridges of this datapath type; empty if complete."""
         ...
 
     def bridge(self, name: str) -> Bridge | None: ...
 
     def set_bridge(self, bridge: Bridge) -> None:
-        """Create or change the bridge, and remove its foreign objects and unmanaged settings."""
+        """Create or change an OVS bridge, and remove its foreign objects and unmanaged settings."""
         ...
 
     def ports(self, bridge: str) -> frozenset[str]:
-        """Return the names of a bridge's ports except its own; empty if the bridge does not exist."""
+        """Return the names of an OVS bridge's ports except its local port; empty if the bridge does not exist."""
         ...
 
     def delete_port(self, name: str) -> None: ...
 
     def managers(self) -> tuple[str, ...]:
-        """Return the manager targets by which other programs may change the switch's database (ovs-vsctl(8)).
+        """Return the OVSDB manager targets by which other programs may change the switch's database (ovs-vsctl(8)).
 
-        The host's own socket is not included.
+        The host's own OVSDB socket is not included.
         """
         ...
 
     def switching(self, bridge: str) -> Switching:
-        """Return how the bridge treats fragments, and the flags of its ports; the defaults if it does not exist."""
+        """Return a bridge's handling of IP fragments and the flags of its ports; defaults for a missing bridge."""
         ...
 
     def reset_switching(self, bridge: str) -> None:
-        """Treat fragments as other packets, and let the bridge's own port receive and forward."""
+        """Make a bridge treat IP fragments like other packets, and its local port receive and forward frames."""
         ...
 
     def flows(self, bridge: str) -> Mapping[int, frozenset[Flow]]: ...
@@ -176,7 +176,7 @@ class HostLinks(Protocol):
     def gateway_link(self, name: str) -> GatewayLink | None: ...
 
     def set_gateway_link(self, name: str, link: GatewayLink) -> None:
-        """Set the link's addresses, MAC, MTU and flags, and remove all alterations."""
+        """Set a link's addresses, MAC, MTU and flags, and undo all other changes by foreign programs."""
         ...
 
     def addresses(self, name: str) -> tuple[Ipv4Address, ...]: ...
@@ -186,7 +186,7 @@ class HostLinks(Protocol):
         ...
 
     def not_forwarding(self, *names: str) -> tuple[str, ...]:
-        """Return which of `all` (the host as a whole) and these links do not forward the IPv4 packets they receive."""
+        """Return the links that do not forward received IPv4 packets; `all` stands for the host as a whole."""
         ...
 
     def set_forwarding(self, *names: str) -> None:
@@ -196,7 +196,7 @@ class HostLinks(Protocol):
     def uplink(self, name: str) -> Uplink | None: ...
 
     def upper_links(self, name: str) -> tuple[str, ...]:
-        """Describe the links that are stacked on this one (macvlan, VLAN)."""
+        """Describe the links that are stacked on the link `name` (macvlan, VLAN)."""
         ...
 
 
@@ -204,17 +204,17 @@ class HostRouting(Protocol):
     """IPv4 routing of the host. Reads raise `HostUnreadable`; changes raise `HostUnreadable` and `HostRefused`."""
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the IPv4 routes of all tables."""
+        """Return the IPv4 routes of all routing tables of the host."""
         ...
 
     def set_routes(self, routes: Iterable[Route]) -> None:
-        """Add routes that the kernel creates for an address by default; a route that exists is left as it is."""
+        """Add routes that the kernel creates for an address by default; existing routes are not changed."""
         ...
 
     def policy_rules(self) -> tuple[PolicyRule, ...]: ...
 
     def static_neighbours(self, link: str) -> tuple[Neighbour, ...]:
-        """Return the neighbours on a link with MACs that were set statically, not learned."""
+        """Return the ARP entries of a link with statically set MACs, which were not learned."""
         ...
 
     def delete_neighbours(self, link: str, neighbours: Iterable[Neighbour]) -> None: ...
@@ -222,7 +222,7 @@ class HostRouting(Protocol):
     def silent(self, link: str, gateways: frozenset[Ipv4Address]) -> frozenset[Ipv4Address]:
         """Return the gateways on a link that do not answer ARP requests.
 
-        If the state of a gateway is unknown, the kernel sends it a request, and a later call returns the result.
+        If the state of a gateway is unknown, the kernel sends it an ARP request, and a later call returns the result.
         """
         ...
 
@@ -235,7 +235,7 @@ class NodeFilter(Protocol):
     def ruleset(self) -> Ruleset: ...
 
     def foreign(self) -> ForeignTables:
-        """Return all tables of other programs; the same object as long as none of them changes."""
+        """Return the packet filter tables of other programs; the same object as long as no table changes."""
         ...
 
     def policies(self) -> tuple[XfrmPolicy, ...]:
@@ -246,31 +246,31 @@ class NodeFilter(Protocol):
 
 
 class DhcpServers(Protocol):
-    """DHCP servers of the host: the node's own one, and those of other programs."""
+    """DHCP servers of the host: the node's own server, and those of other programs."""
 
     def missing(self) -> tuple[str, ...]: ...
 
     def serves(self, network: NodeNetwork) -> bool:
-        """Return whether the server runs with exactly this network and is not stopped by a signal.
+        """Return whether the node's DHCP server runs with exactly this network and is not stopped by a signal.
 
-        From then on, the end of the server is noticed.
+        After this call, the end of the server's process wakes the survey.
         """
         ...
 
     def serve(self, network: NodeNetwork) -> None:
-        """Start the server and keep it running; replace one that runs with other options. Leases are kept."""
+        """Start the node's DHCP server; a server with other options is replaced. The DHCP leases are kept."""
         ...
 
     def foreign_files(self) -> tuple[str, ...]:
-        """Describe the reservation files that differ from those that this program writes."""
+        """Describe the DHCP reservation files that this program did not write in their present form."""
         ...
 
     def remove_foreign_files(self) -> None:
-        """Remove the foreign reservation files, and make the server drop the reservations in them."""
+        """Remove the foreign DHCP reservation files, and make the DHCP server drop their reservations."""
         ...
 
     def foreign_servers(self, network: NodeNetwork) -> tuple[str, ...]:
-        """Descriptions of other programs that receive DHCP requests on the network's bridge."""
+        """Describe the other programs that receive DHCP requests on the bridge of this network."""
         ...
 
 
@@ -294,7 +294,7 @@ class Gateway:
         self._forwarding = desired.bridge, desired.uplink
 
     def to_apply(self) -> tuple[Step, ...]:
-        """Return the steps that prepare the node for slices; empty if it is prepared."""
+        """Return the steps that set up the node's network for slices; empty if it is set up."""
         return (
             *self._bridge_steps(),
             *self._filter_steps(),
@@ -304,14 +304,14 @@ class Gateway:
         )
 
     def lost(self) -> tuple[Difference, ...]:
-        """Return the drift of the node that no step can repair, and interference by other programs."""
+        """Return the drift of the node's network that no step can repair, and interference by other programs."""
         return tuple(self._lost())
 
     def _lost(self) -> Iterator[Difference]:
         found, desired = self._links.default_route_links(), self._desired.uplink
         if desired not in found:
             by_others = f"default routes by {', '.join(sorted(found))}" if found else ""
-            observed = by_others or "no default route by a link with a carrier"
+            observed = by_others or "no default route by any link with a carrier"
             yield Difference("uplink.lost", f"a default route by {desired}", observed)
         foreign = (
             reported(self._foreign_rules()),
@@ -320,7 +320,9 @@ class Gateway:
         yield from (each for each in foreign if each is not None)
         if managers := self._bridges.managers():
             yield Difference(
-                "foreign.switch_manager", "no manager of Open vSwitch", f"managers {', '.join(managers)}"
+                "foreign.switch_manager",
+                "no remote manager of the Open vSwitch database",
+                f"managers {', '.join(managers)}",
             )
         if servers := self._dhcp.foreign_servers(self._desired):
             only_own = f"one DHCP server on {self._desired.bridge}"
@@ -329,7 +331,10 @@ class Gateway:
         yield from self._uplink_differs()
 
     def _foreign_routing(self) -> Iterator[Difference]:
-        """Yield foreign routing that may divert slices' packets. It is reported with its source, and not changed."""
+        """Yield drift about foreign routes, policy rules and links that may divert slices' packets.
+
+        The drift names the foreign object, which the agent does not change.
+        """
         bridge, subnet = self._desired.bridge, self._desired.subnet
         routes = self._routing.routes()
         found = (
@@ -338,7 +343,7 @@ class Gateway:
         )
         yield from (each for each in found if each is not None)
         if upper := self._links.upper_links(bridge):
-            yield Difference("foreign.upper_link", f"no link on {bridge}", ", ".join(sorted(upper)))
+            yield Difference("foreign.upper_link", f"no link stacked on {bridge}", ", ".join(sorted(upper)))
 
     def _uplink_differs(self) -> Iterator[Difference]:
         name = self._desired.uplink
@@ -350,15 +355,17 @@ class Gateway:
             yield Difference("uplink.changed", _uplink_words(name, first), _uplink_words(name, found))
         if found.queueing:
             queueing = ", ".join(sorted(found.queueing))
-            yield Difference("foreign.uplink_qdisc", f"no limits, filters or programs on {name}", queueing)
+            yield Difference(
+                "foreign.uplink_qdisc", f"no queueing limits, filters or programs on link {name}", queueing
+            )
         if silent := self._routing.silent(name, gateways_of(self._routing.routes(), name)):
-            no_answer = f"no answer from {', '.join(sorted(silent))}"
+            no_answer = f"no ARP answer from {', '.join(sorted(silent))}"
             yield Difference(
                 "uplink.unresponsive", f"a default gateway on {name} that answers ARP", no_answer
             )
 
     def mirrored(self) -> Mapping[SlotIndex, Difference]:
-        """Return the drift of the slots that send frames to other slices, or receive them, by a foreign rule."""
+        """Return, by slot, the drift about foreign rules that copy or send frames between this slot and another."""
         return mirrored(self._foreign_rules())
 
     def _foreign_rules(self) -> tuple[Finding, ...]:
@@ -377,11 +384,11 @@ class Gateway:
         return findings(tables, node)
 
     def missing(self) -> tuple[str, ...]:
-        """Describe what must be installed on the host before the agent can configure it."""
+        """Describe the programs that must be installed before the agent can configure the node's network."""
         return tuple(text for _, text in self._missing())
 
     def prerequisites(self) -> tuple[Prerequisite, ...]:
-        """Return the state of everything that the node needs, after all possible repairs (NOD-6)."""
+        """Return the state of each prerequisite of the node's network, after all possible repairs (NOD-6)."""
         missing = tuple(Prerequisite(name, ok=False, detail=text) for name, text in self._missing())
         # If a program is missing, nothing can be read with it: further checks would only repeat the same error.
         return missing or self._checked()
@@ -438,7 +445,7 @@ class Gateway:
             yield Step("gateway.remove_foreign_flows", lambda: self._remove(foreign), drift)
 
     def _port_steps(self) -> Iterator[Step]:
-        """Yield the steps that remove foreign ports and reset changed settings of the bridge.
+        """Yield the steps that remove foreign ports and reset changed settings of the node's OVS bridge.
 
         A port that belongs to no slot bypasses the rules that isolate the slots' ports.
         """
@@ -537,17 +544,17 @@ class Gateway:
     def _dhcp_steps(self) -> Iterator[Step]:
         if not self._dhcp.serves(self._desired):
             served = f"DHCP for {self._desired.subnet} on {self._desired.bridge}"
-            differs = Difference("gateway.dhcp", served, "no such server is running")
+            differs = Difference("gateway.dhcp", served, "no DHCP server with these settings runs")
             yield Step("gateway.serve_dhcp", lambda: self._dhcp.serve(self._desired), differs)
         if foreign := self._dhcp.foreign_files():
-            differs = Difference("gateway.dhcp", "only reservations of slots", "; ".join(foreign))
+            differs = Difference("gateway.dhcp", "only DHCP reservations of slots", "; ".join(foreign))
             yield Step("gateway.serve_dhcp", self._dhcp.remove_foreign_files, differs)
 
 
 def switching_words(found: Switching) -> str:
-    """Describe how the bridge's own port and its treatment of fragments differ from the defaults; "" if they do not."""
+    """Describe how a bridge's handling of IP fragments and its local port differ from the defaults; "" if equal."""
     fragments = () if found.fragments == "normal" else (f"fragments {found.fragments}",)
-    own = (f"its own port {word}" for word in sorted(found.ports.get(LOCAL_NUMBER, ())))
+    own = (f"its local port {word}" for word in sorted(found.ports.get(LOCAL_NUMBER, ())))
     return ", ".join((*fragments, *own))
 
 
@@ -559,7 +566,7 @@ def _check(name: str, detail: str, is_ok: Callable[[], bool]) -> Prerequisite:
 
 
 def plan_filter(chains: tuple[Chain, ...], desired: tuple[Rule, ...], found: Ruleset) -> Change | None:
-    """Return the transaction that sets the node's rules, or None if they are set.
+    """Return the nftables transaction that sets the node's own rules, or None if they are set.
 
     Rules of slots are kept; all other rules in the node's tables are removed.
     """
@@ -586,7 +593,7 @@ def plan_filter(chains: tuple[Chain, ...], desired: tuple[Rule, ...], found: Rul
 
 
 def filter_difference(chains: tuple[Chain, ...], desired: tuple[Rule, ...], found: Ruleset) -> Difference:
-    """Return the drift between the node's own tables and their declaration."""
+    """Return the drift between the node's own nftables tables and their declaration."""
     own = [each.rule for each in found.rules if each.rule.place not in SLOTS]
     missing = [each for each in desired if each not in own]
     foreign = [each for each in own if each not in desired]
@@ -639,5 +646,5 @@ def _has_addresses_of(desired: GatewayLink, found: GatewayLink | None) -> bool:
 
 
 def _by_chain(rules: tuple[Rule, ...]) -> dict[str, list[Rule]]:
-    """Group rules by their chain, since order matters only within a chain."""
+    """Group nftables rules by their chain, since their order matters only within a chain."""
     return {chain: [each for each in rules if each.chain == chain] for chain in {r.chain for r in rules}}

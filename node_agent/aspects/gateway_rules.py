@@ -1,4 +1,4 @@
-"""Packet filter rules of the node: deny traffic from and to the bridge by default, and translate what leaves the node.
+"""Packet filter rules of the node: deny traffic from and to the bridge by default, and masquerade slices' packets.
 
 `input` and `forward` accept packets that do not concern slices, because the host has other traffic, and send everything
 from and to the bridge into chains that end in a drop. The permissions of a slot are inserted before that drop
@@ -42,7 +42,10 @@ TAPS: Final = "slice*"
 
 
 def chains_on(bridge: str) -> tuple[Chain, ...]:
-    """Return the chains of a node with this bridge. Base chains accept by default: the host has other traffic."""
+    """Return the nftables chains of a node with this bridge.
+
+    The policy of the base chains is to accept, because the host has other traffic.
+    """
     return (
         # DHCP is not tracked: each message is checked by itself, and conntrack entries would outlive their addresses.
         Chain("inet", "untracked_in", "filter", "prerouting", -300, "accept"),
@@ -64,7 +67,7 @@ def chains_on(bridge: str) -> tuple[Chain, ...]:
 def node_rules(
     bridge: str, uplink: str, subnet: Ipv4Subnet, uplink_addresses: tuple[Ipv4Address, ...]
 ) -> tuple[Rule, ...]:
-    """Return the node's rules in the order that they must have.
+    """Return the node's own nftables rules, in the order that they must have.
 
     An uplink may itself have private addresses (`uplink_addresses`), which the host may use as sources.
     """

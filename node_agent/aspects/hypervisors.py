@@ -20,18 +20,21 @@ class Hypervisor(Protocol):
     def processes(self) -> tuple[FoundProcess, ...]: ...
 
     def process(self, domain: FoundDomain) -> FoundProcess | None:
-        """Return the process of a running domain, with devices that its XML does not show; None once it is gone."""
+        """Return the QEMU process of a running domain, with devices that the domain's XML does not show.
+
+        None once the process is gone.
+        """
         ...
 
     def continue_process(self, process: FoundProcess) -> None:
-        """Continue a stopped process; do nothing if it runs or is gone."""
+        """Continue a QEMU process that a signal stopped; do nothing if it runs or is gone."""
         ...
 
     def start(self, guest: Guest, hosting: Hosting) -> None:
-        """Start a new domain.
+        """Start a new libvirt domain.
 
-        Refused if a domain with the name or UUID exists, or if the tap, a PCI function or a file of the guest is
-        missing or in use by another domain.
+        Raises `HostRefused` if a domain with the name or UUID exists, or if the tap, a PCI function or a file of the
+        guest is missing or in use by another domain.
         """
         ...
 
@@ -51,7 +54,7 @@ class Hypervisor(Protocol):
         ...
 
     def destroy(self, domain: UUID) -> None:
-        """Power the domain off at once and remove its definition; do nothing if it does not exist."""
+        """Power a libvirt domain off at once and remove its definition; do nothing if it does not exist."""
         ...
 
     def end(self, process: FoundProcess) -> None:
@@ -65,16 +68,16 @@ class Disks(Protocol):
     def path(self, name: str) -> Path: ...
 
     def found(self, slot: str) -> tuple[str, ...]:
-        """Return the names of the slot's folder and everything in it; empty if it does not exist.
+        """Return the names of a slot's folder and everything in it; empty if the folder does not exist.
 
         A file or link in place of the folder is returned too.
         """
         ...
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file atomically, so that the hypervisor can read it."""
+        """Write a file of a slot's folder atomically, so that the hypervisor can read it."""
         ...
 
     def wipe(self, slot: str) -> None:
-        """Delete the slot's folder and everything in it; do nothing if it does not exist."""
+        """Delete a slot's folder and everything in it; do nothing if the folder does not exist."""
         ...

@@ -55,7 +55,7 @@ class Connection:
     """The address to which the target replies: the source, or the host if it masquerades the source."""
 
     def comes_in_to(self, ip: Ipv4Address) -> bool:
-        """Whether it was sent to another address and translated to this target."""
+        """Whether the connection was sent to another address and translated to the address `ip`."""
         return self.target == ip != self.destination
 
     def has(self, ip: Ipv4Address) -> bool:
@@ -64,12 +64,12 @@ class Connection:
 
 
 def owner_of(tap: str, mapping: Mapping) -> str:
-    """Return the owner that the comments of an ingress's rules name: the slot's tap and the ingress id."""
+    """Return the owner in the comments of an ingress's nftables rules: the slot's tap and the ingress id."""
     return f"{tap} {mapping.ingress_id}"
 
 
 def ingress_in(owner: str) -> IngressId | None:
-    """Return the ingress id in an owner, or None if it contains none."""
+    """Return the ingress id in the owner of an nftables rule, or None if the owner contains none."""
     try:
         return ingress_id(owner.partition(" ")[2])
     except InvalidValue:
@@ -77,7 +77,7 @@ def ingress_in(owner: str) -> IngressId | None:
 
 
 def rules_of(tap: str, target: Ipv4Address, mapping: Mapping) -> tuple[Rule, ...]:
-    """Return the rules of one ingress of the slice with this tap and address."""
+    """Return the nftables rules of one ingress to the slice with this tap and address."""
     owner = owner_of(tap, mapping)
     incoming, translation, permitted = _matched(target, mapping)
     sources = [tracked("original", "ip saddr", _host_or_network(each)) for each in mapping.sources]
@@ -101,7 +101,10 @@ def rules_of(tap: str, target: Ipv4Address, mapping: Mapping) -> tuple[Rule, ...
 def _matched(
     target: Ipv4Address, mapping: Mapping
 ) -> tuple[tuple[Expression, ...], Expression, tuple[Expression, ...]]:
-    """Return the conditions of packets to translate, the translation, and the conditions of packets to permit."""
+    """Return the parts of an ingress's nftables rules.
+
+    The parts are the conditions of packets to translate, the translation, and the conditions of packets to permit.
+    """
     ends = (
         tracked("original", "ip daddr", mapping.public_address),
         tracked("reply", "ip saddr", target),
@@ -127,7 +130,10 @@ def _host_or_network(network: str) -> object:
 
 
 def permits(mapping: Mapping, target: Ipv4Address, connection: Connection) -> bool:
-    """Whether this ingress permits a connection: it entered by it, from an allowed source or the agent's own probe."""
+    """Whether an ingress permits a tracked connection.
+
+    The connection must have entered by this ingress, from an allowed source or from the agent's own probe.
+    """
     ends = (connection.destination, connection.target) == (mapping.public_address, target)
     return ends and _has_ports_of(mapping, connection) and _is_allowed(connection.source, mapping.sources)
 

@@ -37,7 +37,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class ObservedLease:
-    """A lease in the server's lease file. `expired` is determined by the server's own clock."""
+    """A lease in the DHCP server's lease file. `expired` is determined by the server's own clock."""
 
     mac: MacAddress
     ip: Ipv4Address
@@ -64,24 +64,24 @@ class Leases(Protocol):
     def leases(self) -> frozenset[ObservedLease]: ...
 
     def reserve(self, reservation: Reservation) -> None:
-        """Reserve `ip` for `mac`. Refused if another reservation has the name, the MAC or the address."""
+        """Add a DHCP reservation. Raises `HostRefused` if another one has its name, MAC or address."""
         ...
 
     def withdraw(self, reservation: Reservation) -> None:
-        """Remove a reservation; do nothing if it does not exist."""
+        """Remove a DHCP reservation; do nothing if it does not exist."""
         ...
 
     def clear(self, lease: ObservedLease) -> None:
-        """Delete a lease from the server; return when the lease file does not contain it any more."""
+        """Delete a lease from the DHCP server; return when the lease file does not contain the lease any more."""
         ...
 
 
 def plan(
     desired: Reservation, reserved: frozenset[Reservation], leased: frozenset[ObservedLease], leases: Leases
 ) -> tuple[Step, ...]:
-    """Return the steps that lead to the reservation `desired` without conflicting reservations and leases.
+    """Return the steps that create the DHCP reservation `desired` and remove conflicting reservations and leases.
 
-    `reserved` and `leased` are the reservations and leases of the same name, MAC or address.
+    `reserved` and `leased` are the observed reservations and leases with the same name, MAC or address.
     """
     conflicting, foreign = _by_name(reserved - {desired}), _foreign(desired, leased)
     steps = (
@@ -106,7 +106,7 @@ def _differs(kind: DriftKind, desired: Reservation, found: str) -> Difference:
 
 
 def observe(mac: MacAddress, ip: Ipv4Address, leased: frozenset[ObservedLease]) -> ObservedAddress:
-    """Return the lease state of the slice with this MAC and reserved address, from its own lease or a foreign one."""
+    """Return the DHCP lease state of the slice with this MAC and reserved address."""
     own = sorted((lease for lease in leased if lease.mac == mac), key=lambda lease: lease.expired)
     if not own:
         is_taken = any(lease.ip == ip and not lease.expired for lease in leased)
@@ -121,7 +121,9 @@ def _by_name(reserved: Iterable[Reservation]) -> tuple[Reservation, ...]:
 
 
 def _foreign(desired: Reservation, leased: Iterable[ObservedLease]) -> tuple[ObservedLease, ...]:
-    """Return leases of the desired MAC with another address, and of the desired address with another MAC."""
+    """Return the leases that conflict with a reservation: its MAC with another address, or its address with another
+    MAC.
+    """
     return _sorted(lease for lease in leased if (lease.mac == desired.mac) != (lease.ip == desired.ip))
 
 
@@ -147,7 +149,7 @@ def _lease_words(lease: ObservedLease) -> str:
 
 
 class LeaseAspect:
-    """The lease aspect of all slots: it plans with the server's reservations and leases."""
+    """The lease aspect of all slots, which compares desired reservations with those of the DHCP server."""
 
     name = "lease"
 
@@ -189,7 +191,7 @@ class LeaseAspect:
         return plan(_desired(network), *self._found(network), self._leases)
 
     def _found(self, network: SliceNetwork) -> tuple[frozenset[Reservation], frozenset[ObservedLease]]:
-        """Return the reservations and leases that have the slot's name, MAC or address."""
+        """Return the DHCP server's reservations and leases that have the slot's name, MAC or address."""
         by_key = look(
             (self._leases, "reservations by key"), lambda: _by_key(self._leases.reservations(), _keys)
         )
@@ -208,7 +210,7 @@ def _keys(reservation: Reservation) -> tuple[str, ...]:
 
 
 def _by_key(things: Iterable[Thing], keys: Callable[[Thing], Iterable[str]]) -> dict[str, list[Thing]]:
-    """Index things by each of their keys, since a host has many slots and each reads only its own."""
+    """Index reservations or leases by each of their keys (name, MAC, address), so that a slot finds its own quickly."""
     found: dict[str, list[Thing]] = {}
     for thing in things:
         for key in keys(thing):

@@ -99,29 +99,30 @@ class Links(Protocol):
     def link(self, name: str) -> Tap | OtherLink | None: ...
 
     def is_in_use(self, name: str) -> bool:
-        """Return whether a program has the tap open. A tap that was deleted and created again is closed."""
+        """Return whether a program has the tap with this name open. A new tap of the same name is not open."""
         ...
 
     def add_tap(self, tap: Tap) -> None:
-        """Create a persistent tap. Refused if a link with the name exists."""
+        """Create a persistent tap. Raises `HostRefused` if a link with its name exists."""
         ...
 
     def set_tap(self, tap: Tap) -> None:
-        """Give an existing tap these settings, detach it from its master, and undo changes by other programs."""
+        """Change an existing tap to these settings, detach it from its master, and undo changes by other programs."""
         ...
 
     def delete_link(self, name: str) -> None:
-        """Delete a link; do nothing if it does not exist."""
+        """Delete a network link of the host; do nothing if it does not exist."""
         ...
 
     def representor(self, number: int) -> Representor | None:
-        """Return the link with this interface index, or None."""
+        """Return the settings of the representor with this interface index, or None if the link does not exist."""
         ...
 
     def set_representor(self, number: int, to: Representor) -> None:
-        """Rename and configure the link with this interface index; it is down meanwhile.
+        """Rename and configure the representor with this interface index; the link is down meanwhile.
 
-        It is detached from its master, and changes by other programs are undone. Refused if another link has the name.
+        The link is detached from its master, and changes by other programs are undone. Raises `HostRefused` if another
+        link has the name.
         """
         ...
 
@@ -134,7 +135,7 @@ def _words(link: Tap | OtherLink | None) -> str:
             return f"{kind} link {name}"
         case Tap() as tap:
             owner = "no owner" if tap.owner is None else f"owned by user {tap.owner}"
-            queues = ", with many queues" if tap.many else ""
+            queues = ", multi-queue" if tap.many else ""
             return (
                 f"tap {tap.name}, {_state(tap)}, {owner}, {_muteness(tap)}{queues}{_master(tap)}{_added(tap)}"
             )
@@ -153,7 +154,7 @@ def _state(link: Tap | Representor) -> str:
 
 
 def _muteness(link: Tap | Representor) -> str:
-    return "mute" if link.mute else "answered by the host"
+    return "mute" if link.mute else "the host answers ARP and IPv6 on it"
 
 
 def _master(link: Tap | Representor) -> str:
@@ -261,7 +262,7 @@ class LinkAspect:
         self._links.set_representor(number, desired)
 
     def _to_clear(self, name: str, repaired: Difference | None = None) -> tuple[Step, ...]:
-        """Return the steps after which no link has the name."""
+        """Return the steps that free a link name: the link is deleted, or a representor is renamed."""
         found = self._links.link(name)
         if found is None:
             return ()
@@ -272,7 +273,7 @@ class LinkAspect:
         return (Step("link.give_back", lambda: self._links.set_representor(number, idle), repaired),)
 
     def _claimed_representor(self, name: str) -> tuple[int, Representor] | None:
-        """Return the interface index and idle state of the representor with a slot's name.
+        """Return the interface index and the idle settings of the representor that has a slot's name.
 
         All representors are searched, because the settings may have changed since it was renamed.
         """

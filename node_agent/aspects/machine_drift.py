@@ -22,7 +22,7 @@ from node_agent.host.slices import Difference
 
 
 def difference(change: Change, wanted: Guest, found: Found) -> Difference:
-    """Return the difference that makes this change of a plan necessary."""
+    """Return the drift that a change in a machine's plan repairs."""
     own = next((domain for domain in found.domains if domain.name == wanted.name), None)
     ordered = _describe_guest(wanted)
     match change:
@@ -91,7 +91,7 @@ def _describe_found(domain: FoundDomain) -> str:
 
 
 def describe_domain(domain: FoundDomain) -> str:
-    """Describe a domain by name, UUID and state."""
+    """Describe a libvirt domain by name, UUID and state."""
     return f"domain {domain.name} ({domain.uuid}, {domain.state})"
 
 
@@ -109,8 +109,8 @@ def _describe_guest(guest: Guest) -> str:
 
 
 def _describe_place(place: Place) -> str:
-    """Describe the host resources that have no drift kind of their own."""
+    """Describe a machine's host resources that have no drift kind of their own: queues, page size, memory node."""
     queues = f", {place.queues} queues" if place.queues > 1 else ""
-    pages = f", pages of {place.hugepage_kib} KiB" if place.hugepage_kib is not None else ""
-    node = f", memory of node {place.nodeset}" if place.nodeset is not None else ""
+    pages = f", huge pages of {place.hugepage_kib} KiB" if place.hugepage_kib is not None else ""
+    node = f", memory of NUMA node {place.nodeset}" if place.nodeset is not None else ""
     return f"{queues}{pages}{node}"

@@ -36,8 +36,8 @@ class FoundDomain:
 class FoundProcess:
     """A QEMU process of the guest `name`. Its start time `started` distinguishes it from a later process with its pid.
 
-    `frozen`: a signal or a tracer stopped it. `foreign` lists what the process uses and its domain does not show:
-    internet sockets, devices, other taps.
+    `frozen`: a signal or a tracer stopped it. `foreign` lists objects that the process uses and that its domain does
+    not show: internet sockets, devices, other taps.
     """
 
     name: str
@@ -51,8 +51,9 @@ class FoundProcess:
 class Found:
     """Observed state of the machine of one slot.
 
-    It contains a foreign domain only if that has the slot's name; `remains` also reports those that use the slot's tap.
-    `plugged` is False if no process holds the tap. `process` is the QEMU process of the slot's own machine.
+    `domains` contains a foreign domain only if it has the slot's name; `Machines.remains` also reports foreign domains
+    that use the slot's tap. `plugged` is False if no process holds the tap. `process` is the QEMU process of the slot's
+    own machine.
     """
 
     domains: tuple[FoundDomain, ...]
@@ -63,55 +64,55 @@ class Found:
 
     @property
     def intact(self) -> bool:
-        """Whether the slot's own machine can stay if its domain is the desired one."""
+        """Whether the slot's machine can keep running if its domain is as desired: its tap and process are intact."""
         return self.plugged and (self.process is None or not self.process.foreign)
 
 
 @dataclass(frozen=True, slots=True)
 class Destroy:
-    """Destroy a domain."""
+    """Change of a plan: destroy a libvirt domain."""
 
     domain: FoundDomain
 
 
 @dataclass(frozen=True, slots=True)
 class EndStray:
-    """End a QEMU process that has no domain."""
+    """Change of a plan: end a QEMU process that has no libvirt domain."""
 
     process: FoundProcess
 
 
 @dataclass(frozen=True, slots=True)
 class ResetDevice:
-    """Reset a PCI function that a machine of the slot may have used."""
+    """Change of a plan: reset a PCI function that a machine of the slot may have used."""
 
     address: PciAddress
 
 
 @dataclass(frozen=True, slots=True)
 class WipeDisks:
-    """Wipe and delete the slot's folder."""
+    """Change of a plan: wipe and delete the slot's folder, which contains the machine's files."""
 
     slot: str
 
 
 @dataclass(frozen=True, slots=True)
 class WriteSeed:
-    """Write the seed image of the slot's guest."""
+    """Change of a plan: write the seed image of the slot's guest."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class CheckDevices:
-    """Refuse to start the machine if it cannot have one of its PCI devices."""
+    """Change of a plan: refuse to start a machine if one of its PCI devices cannot be used."""
 
     guest: Guest
 
 
 @dataclass(frozen=True, slots=True)
 class NoteDevice:
-    """Record in the slot's folder that its machine may have used this PCI device."""
+    """Change of a plan: record in the slot's folder that its machine may have used a PCI device."""
 
     name: str
     address: PciAddress
@@ -119,28 +120,28 @@ class NoteDevice:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start a guest."""
+    """Change of a plan: start a guest."""
 
     guest: Guest
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Resume a paused domain."""
+    """Change of a plan: resume a paused libvirt domain."""
 
     domain: FoundDomain
 
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Resume a process that a signal stopped."""
+    """Change of a plan: resume a QEMU process that a signal stopped."""
 
     process: FoundProcess
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Pin the virtual CPUs of a running domain to the host's CPUs."""
+    """Change of a plan: pin the virtual CPUs of a running libvirt domain to the host's CPUs."""
 
     domain: FoundDomain
     pins: tuple[str, ...]
@@ -169,7 +170,10 @@ def seed_name(guest: Guest) -> str:
 
 
 def plan(wanted: Guest, found: Found) -> tuple[Change, ...]:
-    """Return the changes from `found` to `wanted`. Deletions come first, to free the domain name, UUID and tap."""
+    """Return the changes that turn the observed machine of a slot into the desired one.
+
+    Deletions come first, to free the domain name, the UUID and the tap.
+    """
     matching = (
         domain
         for domain in found.domains
@@ -213,7 +217,10 @@ def _emptying(slot: str, files: tuple[str, ...]) -> tuple[Removal, ...]:
 
 
 def matches_desired(found: Guest | None, wanted: Guest) -> bool:
-    """Whether the guest is the desired one, except for what can be repaired while it runs or was not specified."""
+    """Whether a running guest equals the desired one and may be kept.
+
+    CPU pinning is ignored, because it is repaired while the guest runs; a memory node is ignored if none is desired.
+    """
     if found is None:
         return False
     place = replace(found.place, pins=wanted.place.pins)
@@ -223,10 +230,13 @@ def matches_desired(found: Guest | None, wanted: Guest) -> bool:
 
 
 def plan_stop(found: Found) -> tuple[Removal, ...]:
-    """Return the changes after which no machine of the slot runs."""
+    """Return the changes that end every machine of a slot."""
     return (*map(Destroy, found.domains), *map(EndStray, found.strays))
 
 
 def plan_removal(slot: str, found: Found) -> tuple[Removal, ...]:
-    """Return the changes that remove everything. Disks go last: a running guest would keep its deleted files open."""
+    """Return the changes that remove a slot's machines and files.
+
+    The files are deleted last, because a running guest would keep deleted files open.
+    """
     return (*plan_stop(found), *(_emptying(slot, found.files) if found.files else ()))

@@ -1,4 +1,4 @@
-"""The machine aspect: one libvirt domain per slice, and the folder that holds what it boots from.
+"""The machine aspect: one libvirt domain per slice, and the folder with the files that the domain boots from.
 
 A domain is transient. After a reboot of the host the agent creates it again; it keeps running without the agent.
 The seed is written before the domain starts, and its name contains the guest's UUID, so that the folder of a slot
@@ -56,7 +56,7 @@ log = structlog.get_logger(__name__)
 
 
 class Domains:
-    """All domains of a host, indexed by the keys with which a slot finds its own: name, UUID, tap and MAC."""
+    """All libvirt domains of a host, indexed by name, UUID, tap and MAC, so that a slot finds its own domains."""
 
     def __init__(self, domains: Iterable[FoundDomain]) -> None:
         self._names = set[str]()
@@ -70,13 +70,13 @@ class Domains:
                 self._by_key.setdefault(key, []).append(domain)
 
     def has_name(self, name: str) -> bool:
-        """Whether a domain has this name."""
+        """Whether a libvirt domain of the host has this name."""
         return name in self._names
 
     def of(self, network: SliceNetwork, uuid: UUID | None) -> tuple[FoundDomain, ...]:
-        """Return the domains that the agent may destroy for a slot.
+        """Return the libvirt domains that the agent may destroy for a slot.
 
-        These have the slot's name or this UUID, or are guests of this program that use the slot's tap or MAC.
+        These domains have the slot's name or this UUID, or are guests of this program with the slot's tap or MAC.
         """
         keys = (network.tap, network.mac, *((uuid,) if uuid is not None else ()))
         found = (domain for key in keys for domain in self._by_key.get(key, ()))
@@ -84,7 +84,7 @@ class Domains:
 
 
 class Machines:
-    """The aspect `machine` (`node_agent.host.slices.Aspect`). `offload` is explained at `Hosting`.
+    """The machine aspect of all slots: libvirt domains and their files. `offload` is explained at `Hosting`.
 
     `is_plugged` returns whether a process holds a tap, or raises `HostUnreadable`; it is not called for a machine that
     has a virtual function instead of a tap. `places` are the host resources that each slot's machine has for itself.
@@ -119,7 +119,7 @@ class Machines:
         start_reading(self._domains_key, begin)
 
     def inspect(self, network: SliceNetwork) -> ObservedMachine | None:
-        """Return the domain with the slot's name, foreign or not, or None. Raises `HostUnreadable`."""
+        """Return the state of the domain with the slot's name, foreign or not, or None. Raises `HostUnreadable`."""
         found = next((each for each in self._all_domains() if each.name == network.tap), None)
         if found is None:
             return None
@@ -136,12 +136,18 @@ class Machines:
         )
 
     def runs(self, network: SliceNetwork) -> bool:
-        """Whether a guest of the slot runs or is paused, or a stray process is left. Raises `HostUnreadable`."""
+        """Whether a guest of the slot runs or is paused, or a QEMU process without a domain exists.
+
+        Raises `HostUnreadable`.
+        """
         found = self._find(network)
         return bool(found.strays) or any(domain.state != "stopped" for domain in found.domains)
 
     def to_shut_down(self, network: SliceNetwork) -> tuple[Step, ...]:
-        """Return steps that request a shutdown of the slot's guests; empty if none runs. Raises `HostUnreadable`."""
+        """Return the steps that request the slot's guests to shut down; empty if none runs.
+
+        Raises `HostUnreadable`.
+        """
         running = (each for each in self._find(network).domains if each.state == "running")
         return tuple(self._shutdown_step(domain) for domain in running)
 
@@ -194,7 +200,7 @@ class Machines:
         )
 
     def _process(self, network: SliceNetwork) -> FoundProcess | None:
-        """Return the QEMU process of the slot's own machine, or None if that does not run."""
+        """Return the QEMU process of the slot's own machine, or None if the machine does not run."""
         own = next((each for each in self._all_domains() if each.name == network.tap), None)
         if own is None or own.guest is None or own.state == "stopped":
             return None
@@ -230,7 +236,10 @@ class Machines:
         return look(self._domains_key, self._hypervisor.domains)
 
     def _processes_and_domains(self) -> tuple[tuple[FoundProcess, ...], Domains]:
-        """Read the processes first and then the domains: otherwise a domain started in between looks like a stray."""
+        """Return the QEMU processes and libvirt domains of the host, with the processes read first.
+
+        In the reverse order, the process of a domain started in between would look like a process without a domain.
+        """
         processes = self._hypervisor.processes()
         return processes, Domains(self._hypervisor.domains())
 

@@ -24,19 +24,19 @@ _LAST: Final = 2 * MAX_SLOTS
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """A meter that passes `rate_kbps` kbit/s, and `burst_kbit` kbit at once after a pause, and drops the rest."""
+    """An OpenFlow meter: passes `rate_kbps` kbit/s, and `burst_kbit` kbit at once after a pause, and drops the rest."""
 
     rate_kbps: int
     burst_kbit: int
 
 
 def from_slice(index: SlotIndex) -> int:
-    """Return the number of the meter that limits what a slice sends."""
+    """Return the number of the OpenFlow meter that limits the traffic from a slice."""
     return 2 * index + 1
 
 
 def to_slice(index: SlotIndex) -> int:
-    """Return the number of the meter that limits what a slice receives."""
+    """Return the number of the OpenFlow meter that limits the traffic to a slice."""
     return 2 * index + 2
 
 
@@ -49,21 +49,21 @@ def meters_of(slice_: SliceNetwork) -> dict[int, Meter]:
 
 
 def in_slot(index: SlotIndex, found: Mapping[int, Meter | None]) -> dict[int, Meter | None]:
-    """Return the meters of a slot among those of its bridge."""
+    """Return which of an OVS bridge's meters belong to a slot."""
     return {number: found[number] for number in (from_slice(index), to_slice(index)) if number in found}
 
 
 def foreign_meters(found: Iterable[int]) -> tuple[int, ...]:
-    """Return the numbers of meters that belong to no slot."""
+    """Return the numbers of an OVS bridge's meters that belong to no slot."""
     return tuple(sorted(number for number in found if number > _LAST))
 
 
 def describe_meters(meters: Mapping[int, Meter | None]) -> str:
-    """Describe meters by number, rate and burst."""
+    """Describe OpenFlow meters by number, rate and burst."""
     return ", ".join(f"meter {number}: {_words(meters[number])}" for number in sorted(meters)) or "no meter"
 
 
 def _words(meter: Meter | None) -> str:
     if meter is None:
         return "of another kind"
-    return f"{meter.rate_kbps} kbit/s, {meter.burst_kbit} kbit at once"
+    return f"{meter.rate_kbps} kbit/s, burst of {meter.burst_kbit} kbit"

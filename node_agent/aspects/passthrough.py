@@ -36,14 +36,14 @@ class PciBus(Protocol):
         ...
 
     def reset(self, address: PciAddress) -> None:
-        """Reset a function to its power-on state by its own reset method. Raises `HostRefused`."""
+        """Reset a PCI function to its power-on state by its own reset method. Raises `HostRefused`."""
         ...
 
 
 def objections(
     machine: str, place: Place, devices: PciDevices, domains: Iterable[FoundDomain]
 ) -> tuple[str, ...]:
-    """Return why the machine with this name cannot have the PCI functions of `place` now; empty if it can."""
+    """Return the reasons why a machine cannot get the PCI functions of its slot now; empty if it can."""
     domains = tuple(domains)
     return tuple(
         f"PCI device {each.address} {reason}"
@@ -53,12 +53,12 @@ def objections(
 
 
 def lost(place: Place, devices: PciDevices) -> tuple[tuple[HostDevice, str], ...]:
-    """Return the functions that are absent or of another kind than configured, each with a description."""
+    """Return the slot's PCI functions that are absent or of another kind than configured, with descriptions."""
     return tuple((each, reason) for each in place.devices for reason in _mismatches(each, devices))
 
 
 def device_problems(place: Place, devices: PciDevices) -> tuple[str, ...]:
-    """Return why no machine can have the functions, regardless of which machine has them now."""
+    """Return the reasons why no machine can use a slot's PCI functions, regardless of which machine has them now."""
     return tuple(
         f"PCI device {each.address} {reason}"
         for each in place.devices
@@ -67,7 +67,7 @@ def device_problems(place: Place, devices: PciDevices) -> tuple[str, ...]:
 
 
 def numa_mismatches(place: Place, devices: PciDevices) -> tuple[str, ...]:
-    """Describe the functions on another NUMA node than the slot's memory. They work, but slower."""
+    """Describe the slot's PCI functions on another NUMA node than its memory. They work, but slower."""
     found = (devices.find(each.address) for each in place.devices)
     return tuple(
         f"PCI device {device.address} is on NUMA node {device.numa_node}, and the slot on {place.nodeset}"
@@ -80,7 +80,7 @@ def numa_mismatches(place: Place, devices: PciDevices) -> tuple[str, ...]:
 def devices_in_use(
     place: Place, devices: PciDevices, domains: Iterable[FoundDomain], machine: str
 ) -> tuple[str, ...]:
-    """Describe which of the slot's functions are in use by a driver or a domain other than the slot's own."""
+    """Describe which of the slot's PCI functions are in use by a host driver or by the domain of another machine."""
     domains = tuple(domains)
     return tuple(
         f"PCI device {each.address} {reason}"
@@ -93,18 +93,18 @@ def devices_in_use(
 
 
 def reset(address: PciAddress, bus: PciBus, domains: Iterable[FoundDomain]) -> None:
-    """Reset a function. An absent one needs no reset: it lost power, or its card created it again.
+    """Reset a PCI function. An absent function needs no reset: it lost power, or its card created it again.
 
-    Raises `HostRefused` if it is in use or cannot be reset, and `HostUnreadable`.
+    Raises `HostRefused` if the function is in use or cannot be reset, and `HostUnreadable`.
     """
     device = bus.devices().find(address)
     if device is None:
         return
     reasons = [*_driver_problems(device), *_holders(address, None, domains)]
     if not device.reset_methods and device.unread is None:
-        reasons.append("offers no way to be reset")
+        reasons.append("has no reset method")
     if reasons:
-        raise HostRefused(f"reset PCI device {address}: it {', and '.join(reasons)}")
+        raise HostRefused(f"PCI device {address} cannot be reset: it {', and '.join(reasons)}")
     bus.reset(address)
 
 

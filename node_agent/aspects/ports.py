@@ -19,7 +19,7 @@ from node_agent.host.slices import Difference, Slice, SliceNetwork, Step
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port of a bridge. `number` is its OpenFlow port number; None if the port does not lead to its device.
+    """A port of an OVS bridge. `number` is its OpenFlow port number; None if the port does not lead to its device.
 
     `vlans` are its VLANs, by tag or trunk; a slice has none. `unmanaged` are foreign settings of the port and its
     interfaces, such as `ingress_policing_rate=1000`.
@@ -54,46 +54,52 @@ class Switch(Protocol):
     def port(self, name: str) -> Port | None: ...
 
     def flows(self, bridge: str) -> Mapping[int, frozenset[Flow]]:
-        """Return the flows of a bridge by cookie; empty if there is no such bridge."""
+        """Return the OpenFlow flows of a bridge by cookie; empty if the bridge does not exist."""
         ...
 
     def meters(self, bridge: str) -> Mapping[int, Meter | None]:
-        """Return the meters of a bridge by number, None for another kind of meter; empty if there is no such bridge."""
+        """Return the OpenFlow meters of a bridge by number; empty if the bridge does not exist.
+
+        None stands for a meter of another kind than `Meter`.
+        """
         ...
 
     def switching(self, bridge: str) -> Switching:
-        """Return the settings of a bridge's switch; the defaults if there is no such bridge."""
+        """Return a bridge's OpenFlow settings other than flows; the defaults if the bridge does not exist."""
         ...
 
     def add_port(self, port: Port) -> None:
-        """Add a port. It is refused if the name is taken, or if the device or the number is not available."""
+        """Add a port to an OVS bridge.
+
+        Raises `HostRefused` if the name is taken, or if the device or the port number is not available.
+        """
         ...
 
     def delete_port(self, name: str) -> None: ...
 
     def set_flows(self, bridge: str, cookie: int, flows: frozenset[Flow]) -> None:
-        """Replace all flows with `cookie` by `flows` in one bundle, so that no packet meets half of the change.
+        """Replace all flows with `cookie` by `flows` in one OpenFlow bundle, so that no packet meets half a change.
 
-        It is refused if a flow names a meter that does not exist.
+        Raises `HostRefused` if a flow names a meter that does not exist.
         """
         ...
 
     def add_meter(self, bridge: str, number: int, meter: Meter) -> None:
-        """Add a meter. It is refused if the number is taken."""
+        """Add an OpenFlow meter to a bridge. Raises `HostRefused` if the meter number is taken."""
         ...
 
     def change_meter(self, bridge: str, number: int, meter: Meter) -> None:
-        """Change a meter while flows name it. It is refused if the meter does not exist."""
+        """Change an OpenFlow meter while flows name it. Raises `HostRefused` if the meter does not exist."""
         ...
 
     def delete_meter(self, bridge: str, number: int) -> None:
-        """Delete a meter and the flows that name it."""
+        """Delete an OpenFlow meter and the flows that name it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Observed state of a slot in the switch."""
+    """Observed state of a slot in the virtual switch: its port, flows and meters."""
 
     port: Port | None
     flows: frozenset[Flow]
@@ -101,7 +107,7 @@ class Found:
 
 
 def observed(slot: SliceNetwork, switch: Switch) -> Found:
-    """Read the observed state of a slot from the switch. Raises `HostUnreadable`."""
+    """Read a slot's port, flows and meters from the virtual switch. Raises `HostUnreadable`."""
     return Found(
         _port_of(slot, switch),
         switch.flows(slot.bridge).get(cookie_of(slot.index), frozenset()),
@@ -110,7 +116,10 @@ def observed(slot: SliceNetwork, switch: Switch) -> Found:
 
 
 def _port_of(slot: SliceNetwork, switch: Switch) -> Port | None:
-    """Return the slot's port with its OpenFlow settings as `unmanaged`: deleting the port removes both."""
+    """Return the slot's OVS port, with its foreign OpenFlow settings added to `unmanaged`.
+
+    Deleting the port removes both kinds of foreign settings.
+    """
     port = switch.port(slot.tap)
     if port is None or port.number is None or port.bridge != slot.bridge:
         return port
@@ -119,7 +128,7 @@ def _port_of(slot: SliceNetwork, switch: Switch) -> Port | None:
 
 
 class PortAspect:
-    """The aspect `port` (`node_agent.host.slices.Aspect`)."""
+    """The port aspect of all slots: OVS ports with their flows and meters."""
 
     name = "port"
 
@@ -157,7 +166,7 @@ class PortAspect:
 
 
 def plan(wanted: SliceNetwork, found: Found, switch: Switch) -> tuple[Step, ...]:
-    """Return the steps that give a slice its port, flows and meters; empty if nothing differs."""
+    """Return the steps that set a slice's port, flows and meters in the virtual switch; empty if they are set."""
     port = Port(wanted.tap, wanted.bridge, port_number(wanted.index))
     guards, meters = flows_of(wanted), meters_of(wanted)
     steps: tuple[Step, ...] = ()

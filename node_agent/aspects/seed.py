@@ -1,8 +1,8 @@
 """The NoCloud seed: a small disk image that gives a guest its hostname and authorized SSH keys (cloud-init, "NoCloud").
 
-It is an ISO 9660 image labelled CIDATA with `user-data` and `meta-data`, as real cloud images read it. It contains only
-the arguments, so that equal arguments give an equal guest. Each key is on a line of its own, because the lab's guest
-reads this layout with a shell script.
+The seed is an ISO 9660 image labelled CIDATA with `user-data` and `meta-data`, as real cloud images read it. It
+contains only the arguments, so that equal arguments give an equal guest. Each key is on a line of its own, because the
+lab's guest reads this layout with a shell script.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,16 @@ _SHORT_NAMES: Final = {"user-data": "/USERDATA.;1", "meta-data": "/METADATA.;1"}
 
 
 def seed_image(hostname: str, authorized_keys: Sequence[str], instance_id: str) -> bytes:
-    """Return the bytes of the seed. `hostname` is a DNS label, `authorized_keys` are OpenSSH public key lines.
+    """Return a guest's seed image. `hostname` is a DNS label, `authorized_keys` are OpenSSH public key lines.
 
     A new `instance_id` makes cloud-init run as on a first boot. Raises `ValueError` if a value contains a line break
     or another unprintable character.
     """
     for line in (hostname, instance_id, *authorized_keys):
         if not line.isprintable():
-            raise ValueError(f"unprintable character in {line!r}; a seed contains printable lines only")
+            raise ValueError(
+                f"unprintable character in {line!r}; a seed image may contain printable text only"
+            )
     iso = pycdlib.PyCdlib()
     iso.new(interchange_level=3, vol_ident=LABEL, joliet=3, rock_ridge="1.09")
     texts = {

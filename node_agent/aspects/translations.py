@@ -4,11 +4,12 @@ The gateway denies by default (`gateway`), so a slot's rules are permissions: se
 own MAC and address, where the node masquerades it; receive replies; and send DHCP messages about itself. A slot without
 its rules is cut off, with all its connections, and never open: a crash during a release leaves it in this state.
 
-DHCP messages are checked down to `chaddr` (RFC 2131, 2), which OpenFlow cannot match: a neighbour's forged DHCPRELEASE
-or DHCPDECLINE contains the victim's address. A relay address in a slice's message would redirect the reply, so it must
-be zero. Broadcast DHCP replies get their client's MAC at the gateway's egress, so that no other slice receives them.
+DHCP messages are checked down to `chaddr` (RFC 2131, 2), which OpenFlow cannot match: a DHCPRELEASE or DHCPDECLINE that
+another slice forges contains the victim's address. A relay address in a slice's message would redirect the reply, so
+the relay address must be zero. Broadcast DHCP replies get their client's MAC at the gateway's egress, so that no other
+slice receives them.
 
-Each ingress rule of a slot is a permission of its own (`mappings`). Its packet filter rules are a group of their own,
+Each ingress rule of a slot is a permission of its own (`ingress_rules`). Its packet filter rules are a separate group,
 so that drift in one group is repaired and reported separately.
 
 Connections are flushed after their rules are deleted, because otherwise a flushed connection may be established again.
@@ -71,17 +72,17 @@ class Filter(Protocol):
     def change(self, change: Change) -> None: ...
 
     def connections(self, ip: Ipv4Address) -> tuple[Connection, ...]:
-        """Return the tracked connections that have `ip` at any end, before or after translation."""
+        """Return the tracked connections (conntrack) with the address `ip` at any end, before or after translation."""
         ...
 
     def forget(self, ip: Ipv4Address, which: Callable[[Connection], bool]) -> None:
-        """Read the connections of `ip` again, and stop tracking those for which `which` is true."""
+        """Read the tracked connections of `ip` again, and delete those from conntrack for which `which` is true."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rules that are set and deleted together: a slot's own ones, or those of one ingress."""
+    """Packet filter rules that are set and deleted together: a slot's own rules, or the rules of one ingress."""
 
     owner: str
     rules: tuple[Rule, ...]
@@ -89,7 +90,7 @@ class Group:
 
 
 class TranslationAspect:
-    """The aspect `translation` (`node_agent.host.slices.Aspect`)."""
+    """The translation aspect of all slots: packet filter rules and tracked connections."""
 
     name = "translation"
 
@@ -137,28 +138,28 @@ class TranslationAspect:
         return Step("translation.map", set_, differs)
 
     def _unmap(self, owner: str, foreign: Sequence[FoundRule]) -> Step:
-        found = f"{len(foreign)} rules of {owner}"
-        differs = Difference("ingress.foreign", "no other ingress than ordered", found, ingress_in(owner))
+        found = f"{len(foreign)} nftables rules of {owner}"
+        differs = Difference("ingress.foreign", "only ingress rules of the order", found, ingress_in(owner))
         change = Change(delete=tuple(foreign))
         return Step("translation.unmap", lambda: self._filter.change(change), differs)
 
     def _flush_closed(self, wanted: Slice, differs: Difference | None = None) -> Step:
-        """Return a step that flushes connections without an ingress rule; their packets are dropped already."""
+        """Return a step that deletes tracked connections without an ingress rule; their packets are dropped already."""
         return self._flush(wanted.network.ip, lambda connection: _is_closed(wanted, connection), differs)
 
     def _flush_left(self, wanted: Slice) -> tuple[Step, ...]:
-        """Return the same step if a crash or an unanswered flush left such connections.
+        """Return the step that deletes tracked connections without an ingress rule, if a crash left such connections.
 
         Raises `HostUnreadable` if connections cannot be listed: treating that as "no connections" would complete an
-        order without its flush. A full connection table is no problem: it is listed well within the deadline.
+        order without the deletion. A full connection table is no problem: it is listed well within the deadline.
         """
         if not wanted.ingress and not wanted.ingress_changed:
             return ()
         left = sum(_is_closed(wanted, each) for each in self._filter.connections(wanted.network.ip))
         if not left:
             return ()
-        found = f"{left} tracked connections that entered by another rule"
-        differs = Difference("ingress.foreign", "connections by ordered ingresses only", found)
+        found = f"{left} tracked connections that entered by another ingress rule"
+        differs = Difference("ingress.foreign", "only connections by the order's ingress rules", found)
         return (self._flush_closed(wanted, differs),)
 
     def _flush(
@@ -167,7 +168,7 @@ class TranslationAspect:
         return Step("translation.flush_connections", lambda: self._filter.forget(ip, which), differs)
 
     def _found(self, network: SliceNetwork) -> Mapping[str, Sequence[FoundRule]]:
-        """Return the observed NAT rules of the slot, by their owner."""
+        """Return the observed packet filter rules of the slot, by their owner."""
         return look((self._filter, "rules by slot"), self._by_slot).get(network.tap, {})
 
     def _all_found(self, network: SliceNetwork) -> tuple[FoundRule, ...]:
@@ -188,7 +189,7 @@ def _is_closed(wanted: Slice, connection: Connection) -> bool:
 
 
 def groups_of(wanted: Slice, uplink: str) -> tuple[Group, ...]:
-    """Return all rules of a slice in groups: its own ones, and those of each ingress."""
+    """Return the desired packet filter rules of a slice in groups: its own rules, and the rules of each ingress."""
     own = Group(wanted.network.tap, rules_of(wanted.network, uplink))
     match wanted.network_mode:
         case "private-nat":
@@ -204,7 +205,10 @@ def _ingress_group(slot: SliceNetwork, ingress: Ingress) -> Group:
 
 
 def plan(wanted: tuple[Rule, ...], found: Sequence[FoundRule]) -> Change | None:
-    """Return the transaction that changes only rules that differ, or None. Duplicates of a rule are deleted."""
+    """Return the nftables transaction that changes only the rules that differ, or None if none differs.
+
+    Duplicates of a rule are deleted.
+    """
     keep: dict[Rule, FoundRule] = {each.rule: each for each in found if each.rule in wanted}
     stale = tuple(each for each in found if each not in keep.values())
     missing = tuple(rule for rule in wanted if rule not in keep)
@@ -224,7 +228,7 @@ def _difference(group: Group, change: Change) -> Difference:
 
 
 def rules_of(slice_: SliceNetwork, uplink: str) -> tuple[Rule, ...]:
-    """Return the rules of a slice itself, without those of its ingresses."""
+    """Return the desired packet filter rules of a slice, without the rules of its ingresses."""
     client = int(slice_.mac.replace(":", ""), 16)
     from_its_mac = match(field("ether", "saddr"), slice_.mac)
     from_its_address = match(field("ip", "saddr"), slice_.ip)

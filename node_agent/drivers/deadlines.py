@@ -21,7 +21,7 @@ class DeadlineExceeded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """A call that was started. `ends` is its deadline in monotonic time, `seconds` the time it was given."""
+    """A started call with a deadline: `ends` in monotonic time, `seconds` after the start."""
 
     outcome: Future[T]
     seconds: float
@@ -41,13 +41,13 @@ class Call(Generic[T]):
 
 
 class Deadlines:
-    """A bounded set of threads for calls with a deadline. At most `max_concurrent` calls run concurrently."""
+    """Runs calls with a deadline in separate threads. At most `max_concurrent` calls run at the same time."""
 
     def __init__(self, max_concurrent: int = 16) -> None:
         self._slots = threading.BoundedSemaphore(max_concurrent)
 
     def within(self, seconds: float, call: Callable[[], T]) -> T:
-        """Return the result of the call or raise its exception. Raises `DeadlineExceeded` after `seconds`."""
+        """Execute the call and return its result or raise its exception. Raises `DeadlineExceeded` after `seconds`."""
         return self._start_call(seconds, call, slot_timeout=seconds).result()
 
     def begin(self, seconds: float, call: Callable[[], T]) -> Call[T]:
@@ -71,7 +71,7 @@ class Deadlines:
         except RuntimeError as error:
             # The system cannot start another thread, so `_run` will not release the slot.
             self._slots.release()
-            raise DeadlineExceeded(f"call not started: {error}") from error
+            raise DeadlineExceeded(f"no thread could be started for the call: {error}") from error
 
     def _run(self, call: Callable[[], T], outcome: Future[T]) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The host's processes, read from /proc, because processes may outlive the records of the program that started them.
+"""The host's processes, read from /proc because a process may outlive the record of the daemon that started it.
 
 Only the PID namespace of this process counts as the host. The /proc of a machine that runs lab nodes also contains the
 processes of the nodes, with the same names and options, and those processes must be ignored.
@@ -14,9 +14,9 @@ PROC: Final = Path("/proc")
 
 
 def own_processes(host: int | Literal["self"] = "self") -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield id and command line of every process of a host. Kernel threads and zombies have no command line.
+    """Yield id and command line of every process of a host, except kernel threads and zombies, which have none.
 
-    The host is the PID namespace of the process `host`. Ids are those of this process's namespace.
+    The host is the PID namespace of the process `host`. The ids are valid in the PID namespace of the calling process.
     """
     own = _pid_namespace(PROC / str(host))
     for folder in PROC.iterdir():

@@ -1,5 +1,5 @@
-"""Programs that read the host, started concurrently because starting them takes most of their time, and programs that
-change the host, run one after another.
+"""Run programs that read the host, concurrently because starting them takes most of their time, and programs that
+change the host, one after another.
 """
 
 import subprocess
@@ -17,7 +17,7 @@ Command = Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class PendingQuery(Generic[T]):
-    """A query of the host that is answered by running programs. `deadline` is in seconds and applies to all of them."""
+    """A query of the host by programs that are still running. `deadline` is in seconds and applies to all programs."""
 
     operation: str
     programs: Sequence[subprocess.Popen[str]]
@@ -26,7 +26,7 @@ class PendingQuery(Generic[T]):
     deadline: float
 
     def answer(self) -> T:
-        """Wait for the programs and return the result. Raises `HostUnreadable`."""
+        """Wait for the programs of this query and return the query's result. Raises `HostUnreadable`."""
         try:
             ends = monotonic() + self.deadline
             return self.read(*[_output(program, ends) for program in self.programs])
@@ -36,7 +36,7 @@ class PendingQuery(Generic[T]):
             self.end()
 
     def end(self) -> None:
-        """Kill programs that are still running. After `answer` this has no effect."""
+        """Kill the programs of this query that are still running. After `answer` a call has no effect."""
         for program in self.programs:
             with program:
                 program.kill()
@@ -64,8 +64,8 @@ def run_change(
 ) -> None:
     """Run a program that changes the host.
 
-    A failed program raises `HostRefused`. If `is_no_answer` accepts its error output, or if it was killed or timed out,
-    `HostUnreadable` is raised instead, because the change may have taken effect.
+    Raises `HostRefused` if the program fails. Raises `HostUnreadable` instead if `is_no_answer` accepts the program's
+    error output, or if the program was killed or timed out, because the change may have taken effect.
     """
     try:
         subprocess.run(command, input=stdin, capture_output=True, check=True, text=True, timeout=deadline)
@@ -79,7 +79,7 @@ def run_change(
 
 
 def reason(error: Exception) -> str:
-    """Return why a program failed: its error output if there is any."""
+    """Return the reason why a program failed: its error output, or the text of `error` if there is no output."""
     if isinstance(error, subprocess.CalledProcessError):
         return str(error.stderr).strip() or str(error)
     return str(error)

@@ -1,4 +1,4 @@
-"""PCI functions from sysfs, and their reset (kernel: Documentation/ABI/testing/sysfs-bus-pci).
+"""Read the host's PCI functions from sysfs, and reset them (kernel: Documentation/ABI/testing/sysfs-bus-pci).
 
 A function that disappears during the read, as virtual functions do when their number is set, counts as absent. A
 function that cannot be read is listed as unreadable and does not affect the others. Its IOMMU group must be readable,
@@ -143,7 +143,7 @@ def _link_target(path: Path) -> str | None:
 
 
 def _text(path: Path) -> str | None:
-    """Return the content of a file, or None if it is missing, unreadable or empty.
+    """Return the content of a sysfs file, or None if the file is missing, unreadable or empty.
 
     A file may be unreadable for some devices only, for example for a link that is not a port of a switch.
     """

@@ -21,12 +21,12 @@ _REOPEN_SECONDS: Final = 1.0
 
 
 class OpenSource(Protocol):
-    """An open event source."""
+    """An open source of events about changes of the host."""
 
     def fileno(self) -> int: ...
 
     def drain(self) -> bool:
-        """Discard received data without waiting; return False if the source has ended. Raises `OSError`."""
+        """Discard the received events without waiting; return False if the event source has ended. Raises `OSError`."""
         ...
 
     def close(self) -> None: ...
@@ -37,7 +37,7 @@ Source = Callable[[], OpenSource]
 
 
 class HostWatch:
-    """A watch that calls `changed` when a source reports an event, ends, or is opened.
+    """A watch for changes of the host: it calls `changed` when an event source reports an event, ends, or is opened.
 
     `changed` must return at once.
     """
@@ -53,7 +53,7 @@ class HostWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread; after the return `changed` is not called again."""
+        """Stop the thread of the watch; after the return, `changed` is not called again."""
         self._stop.close()
         self._thread.join()
 
@@ -68,7 +68,7 @@ class HostWatch:
             self._stopping.close()
 
     def _poll(self) -> bool:
-        """Open closed sources and handle pending events; return False if the watch must stop."""
+        """Open closed event sources and handle pending events; return False if the watch must stop."""
         self._open()
         closed = self._sources.keys() - self._opened.keys()
         timeout = min((self._tried[name] + _REOPEN_SECONDS - monotonic() for name in closed), default=None)

@@ -1,4 +1,4 @@
-"""Conversion of an order's body to the slice types of the host."""
+"""Conversion of the body of an order into the agent's own types for a slice and its network."""
 
 from events.values import SlotId, index_of
 from node_agent.host.slices import Slice, SliceNetwork, tap_of
@@ -6,13 +6,13 @@ from tasks import orders
 
 
 def slice_of(order: orders.Order, body: orders.ApplySlice, *, ingress_changed: bool = False) -> Slice:
-    """Return the desired slice of an order; see `Slice.ingress_changed`."""
+    """Return the desired slice of an order. `ingress_changed` becomes `Slice.ingress_changed`."""
     network = network_of(order.slot_id, body.network)
     return Slice(order.allocation_id, network, body.machine, body.ingress, ingress_changed)
 
 
 def network_of(slot: SlotId, network: orders.SliceNetwork) -> SliceNetwork:
-    """Return the network of a slot's slice, with the names that the host uses."""
+    """Return the network of a slot's slice, with the name of the slot's tap on the host."""
     index = index_of(slot)
     return SliceNetwork(
         index=index,

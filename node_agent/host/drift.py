@@ -41,12 +41,12 @@ NODE: Final = None
 
 
 def differences(steps: Iterable[Step]) -> tuple[Difference, ...]:
-    """Return the differences that the steps repair, without duplicates, in the order of the steps."""
+    """Return the drift that the steps of a repair plan repair, without duplicates, in the order of the steps."""
     return merged(step.repairs for step in steps if step.repairs is not None)
 
 
 def merged(differences: Iterable[Difference]) -> tuple[Difference, ...]:
-    """Merge differences with the same subject into one each that names everything that was found."""
+    """Merge differences of the same kind, desired state and ingress into one that lists every observed state."""
     found: dict[Subject, list[Difference]] = {}
     for each in dict.fromkeys(differences):
         found.setdefault(_subject(each), []).append(each)
@@ -56,12 +56,12 @@ def merged(differences: Iterable[Difference]) -> tuple[Difference, ...]:
 
 
 def newest(differences: Iterable[Difference]) -> tuple[Difference, ...]:
-    """Return for each subject only the difference that was found last."""
+    """Return the last difference of each kind, desired state and ingress."""
     return tuple({_subject(each): each for each in differences}.values())
 
 
 def evidence(differences: Iterable[Difference]) -> tuple[Evidence, ...]:
-    """Convert differences to the evidence in drift reports to the control plane."""
+    """Convert differences between desired and observed state to the evidence in drift reports."""
     return tuple(
         Evidence(
             kind=each.kind,
@@ -74,12 +74,12 @@ def evidence(differences: Iterable[Difference]) -> tuple[Evidence, ...]:
 
 
 def unreadable(error: HostUnreadable) -> Difference:
-    """Return the drift that reports an error: a part of the host does not answer."""
+    """Return the drift `host.unreadable`: a part of the host does not answer, with the error as its evidence."""
     return Difference("host.unreadable", "an answer", str(error))
 
 
 def occupied(found: Sequence[str]) -> Difference:
-    """Return the drift of a slot in which objects exist that must be off or removed."""
+    """Return the drift `slot.occupied`: a slot with a stopped or removed slice has running or remaining objects."""
     return Difference("slot.occupied", "nothing that runs or can be reached", "; ".join(found))
 
 
@@ -101,7 +101,7 @@ class Drifts:
         """When each drift occurred within the longest period of the rate limits."""
 
     def restore(self, open_before: Iterable[LocatedEvidence]) -> None:
-        """Restore the drift that was open when the agent ended."""
+        """Restore the open drift of the node from before the agent's restart."""
         with self._lock:
             for each in open_before:
                 slot = NODE if each.slot is None else SlotIndex(each.slot)
@@ -115,7 +115,7 @@ class Drifts:
         left: Iterable[Difference] = (),
         cause: Order | None = None,
     ) -> None:
-        """Record a complete survey of the slot or the node: `found` before the repair, `left` after it.
+        """Record the drift of a slot or node from a complete survey: `found` before the repair, `left` after it.
 
         `cause` is the order that the repair was part of, if any. Raises `OSError`.
         """
@@ -134,7 +134,7 @@ class Drifts:
         self._notify_changed(slot, before, lasting)
 
     def add(self, slot: SlotIndex | None, left: Iterable[Difference]) -> None:
-        """Record the drift that an incomplete survey found; drift that was open before stays open."""
+        """Record the drift of a slot or node from an incomplete survey; drift that was open before stays open."""
         with self._lock:
             before, now = self._open.get(slot, ()), self._now()
             more = _without(left, before)
@@ -144,7 +144,10 @@ class Drifts:
         self._notify_changed(slot, before, lasting)
 
     def record_blocking(self, lost: Mapping[SlotIndex, Iterable[Difference]]) -> None:
-        """Record the complete result of a survey of the slots' devices and of foreign rules that copy their frames."""
+        """Record the drift that blocks slots: lost PCI devices, and foreign rules that copy frames of slots.
+
+        `lost` is the complete result of a survey.
+        """
         with self._lock:
             before, now = self._blocking, self._now()
             found = {slot: _dated(drift, before.get(slot, ()), now) for slot, drift in lost.items()}
@@ -165,7 +168,7 @@ class Drifts:
     def _recurring(
         self, slot: SlotIndex | None, found: Iterable[Difference], now: datetime
     ) -> tuple[Difference, ...]:
-        """Count the new occurrences in `found`, and return the drift that exceeds a rate limit."""
+        """Count the new drift in `found`, and return the drift that occurs more often than a rate limit allows."""
         present = self._present.get(slot, set())
         new = [each for each in found if _subject(each) not in present]
         before = [(at, each) for at, each in self._recent.get(slot, ()) if at > now - _LONGEST_PERIOD]
@@ -176,7 +179,7 @@ class Drifts:
             times = Counter(_subject(each) for at, each in recent if at > now - period)
             too_often |= {subject for subject, count in times.items() if count > most}
         return tuple(
-            replace(each, observed=f"{each.observed}; it recurs although it is repaired")
+            replace(each, observed=f"{each.observed}; the drift recurs although it is repaired")
             for subject, each in newest.items()
             if subject in too_often
         )
@@ -187,15 +190,15 @@ class Drifts:
             return {*map(_subject, self._open.get(slot, ()))} == {*map(_subject, lasting)}
 
     def open_in(self, slot: SlotIndex, kind: DriftKind) -> tuple[Difference, ...]:
-        """Return the open drift of this kind in a slot."""
+        """Return the open drift of one kind in a slot."""
         with self._lock:
             found = [each for each in self._open.get(slot, ()) if each.kind == kind]
         return tuple(Difference(kind, each.desired, each.observed, each.ingress_id) for each in found)
 
     def open(self) -> tuple[LocatedEvidence, ...]:
-        """Return all open drift, first that of the node, then that of each slot.
+        """Return all open drift: first the drift of the node as a whole, then that of each slot.
 
-        If it is more than a report may hold, each slot's share is cut, but at least one drift of every slot is
+        If the drift exceeds the maximum of a report, each slot's share is cut, but at least one drift of every slot is
         returned: a slot without reported drift counts as recovered.
         """
         with self._lock:
@@ -213,7 +216,7 @@ class Drifts:
 
 
 def _without(items: Iterable[Item], others: Iterable[Difference | TimedEvidence]) -> tuple[Item, ...]:
-    """Return the items with a subject that none of the others has."""
+    """Return the drift in `items` that does not occur in `others` with the same kind, desired state and ingress."""
     subjects = {*map(_subject, others)}
     return tuple(each for each in items if _subject(each) not in subjects)
 
@@ -221,7 +224,7 @@ def _without(items: Iterable[Item], others: Iterable[Difference | TimedEvidence]
 def _dated(
     differences: Iterable[Difference], before: Iterable[TimedEvidence], now: datetime
 ) -> tuple[TimedEvidence, ...]:
-    """Convert differences to drift that is open since `now`; drift that was open `before` is kept as it was."""
+    """Convert differences to drift with its start time: `now`, or the earlier time if it was open `before`."""
     open_before = {_subject(each): each for each in before}
     fresh = (TimedEvidence(since=now, **dict(each)) for each in evidence(differences))
     return tuple(open_before.get(_subject(each), each) for each in fresh)

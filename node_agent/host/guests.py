@@ -63,7 +63,7 @@ class Hosting:
 
 
 def guest_for(desired: Slice, place: Place = ANYWHERE) -> Guest:
-    """Return the desired guest of a slice. `place` is its share of the host
+    """Return the desired guest of a slice. `place` describes the guest's share of the host
     (`node_agent.host.host_resources.place_for`)."""
     machine, network = desired.machine, desired.network
     return Guest(
@@ -83,7 +83,7 @@ def guest_for(desired: Slice, place: Place = ANYWHERE) -> Guest:
 def first_boot_of(machine: Machine) -> str:
     """Return the SHA-256 (hex) of the configuration on a machine's seed disk.
 
-    It covers the values and not the disk image, since the bytes of an image depend on the library that writes it.
+    The digest covers the values and not the disk image, because the image's bytes depend on the library that writes it.
     """
     configuration = json.dumps([machine.hostname, *machine.ssh_authorized_keys])
     return hashlib.sha256(configuration.encode()).hexdigest()

@@ -41,7 +41,7 @@ class NotYet:
 
 @dataclass(frozen=True, slots=True)
 class Prerequisite:
-    """State of one thing that a host needs. `detail` describes it, and contains the error if it could not be read."""
+    """State of one prerequisite of a node, such as its bridge. `detail` describes it, or the error of reading it."""
 
     name: str
     ok: bool
@@ -74,11 +74,11 @@ class Reachability(Protocol):
         ...
 
     def leave(self, slot: SlotIndex) -> None:
-        """Stop probing the slot's slice: no packet is sent to it after this method has returned."""
+        """Stop probing the slot's slice: no probe is sent to the slice after this method has returned."""
         ...
 
     def findings(self, desired: Slice, port: int) -> Findings:
-        """Return the results of the newest probes from memory."""
+        """Return the results of the newest probes of a slice from memory."""
         ...
 
 
@@ -86,18 +86,21 @@ class Gateway(Protocol):
     """Network of the node itself, which all slices depend on."""
 
     def to_apply(self) -> tuple[Step, ...]:
-        """Return the steps that prepare the node for slices; empty if it is prepared. Raises `HostUnreadable`."""
+        """Return the steps that set up the node's network for slices; empty if it is set up.
+
+        Raises `HostUnreadable`.
+        """
         ...
 
     def lost(self) -> tuple[Difference, ...]:
-        """Return the drift of the node that no step can repair, and interference by other programs.
+        """Return the drift of the node's network that no step can repair, and interference by other programs.
 
         Raises `HostUnreadable`.
         """
         ...
 
     def mirrored(self) -> Mapping[SlotIndex, Difference]:
-        """Return the drift of the slots that send frames to other slices, or receive them, by a foreign rule.
+        """Return, by slot, the drift about foreign rules that copy or send frames between this slot and another.
 
         Raises `HostUnreadable`.
         """
@@ -108,13 +111,13 @@ class Gateway(Protocol):
         ...
 
     def prerequisites(self) -> tuple[Prerequisite, ...]:
-        """Return the state of everything that the node needs; what cannot be read counts as missing."""
+        """Return the state of each prerequisite of the node's network; an unreadable prerequisite counts as missing."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Access to one host. `aspects` are in the order in which a slice is created; it is removed in reverse order."""
+    """Access to one host. `aspects` are in the order in which they create a slice; removal uses the reverse order."""
 
     aspects: tuple[Aspect, ...]
     gateway: Gateway

@@ -1,7 +1,7 @@
-"""Host resources that a slot's machine has for itself: PCI functions, CPUs, memory node, huge pages.
+"""Host resources reserved for the machine of a slot: PCI functions, CPUs, memory node, huge pages.
 
 They come from the node's settings and belong to the slot, not to the order: the slot's tenant gets all of them, and a
-guest with other resources differs from the ordered one. Two slots never share any; such settings are refused.
+guest with other resources differs from the ordered one. Two slots never share a resource; such settings are refused.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ USES: Final[tuple[Use, ...]] = ("gpu", "fabric", "card")
 
 @dataclass(frozen=True, slots=True)
 class HostDevice:
-    """A PCI function that a machine has for itself. `unordered` marks one that this program did not give it."""
+    """A PCI function assigned to one machine. The use `unordered` marks a function that another program assigned."""
 
     address: PciAddress
     use: Use | Literal["unordered"]
@@ -29,10 +29,10 @@ class HostDevice:
 class Place:
     """Host resources of one slot's machine.
 
-    `pins` are the host's CPUs, one for each virtual CPU in order, and `nodeset` is the NUMA node of its memory; empty
-    and None mean any. Both are in libvirt's notation, because a running machine may have several of either.
-    `hugepage_kib` is the page size of its memory. `queues` is the number of queues of its network card: so many of its
-    CPUs can send and receive at once.
+    `pins` are the host's CPUs, one for each virtual CPU in order, and `nodeset` is the NUMA node of the machine's
+    memory; empty and None mean any. Both are in libvirt's notation, because a running machine may have several of
+    either. `hugepage_kib` is the page size of its memory. `queues` is the number of queues of its network card: so many
+    of its CPUs can send and receive at once.
     """
 
     devices: tuple[HostDevice, ...] = ()
@@ -43,7 +43,7 @@ class Place:
 
     @property
     def addresses(self) -> frozenset[PciAddress]:
-        """Addresses of all PCI functions."""
+        """Addresses of all PCI functions of the slot's machine."""
         return frozenset(device.address for device in self.devices)
 
     @property
@@ -52,7 +52,7 @@ class Place:
         return next(iter(self.of("card")), None)
 
     def of(self, use: Use) -> tuple[PciAddress, ...]:
-        """Return the addresses of the PCI functions with this use."""
+        """Return the addresses of the machine's PCI functions with this use, such as `gpu`."""
         return tuple(device.address for device in self.devices if device.use == use)
 
 
@@ -62,6 +62,6 @@ NO_PLACES: Final[Places] = MappingProxyType({})
 
 
 def place_for(wanted: Slice, places: Places) -> Place:
-    """Return the host resources of this slice's machine, which may need fewer CPUs than its slot has."""
+    """Return the host resources of a slice's machine, which may need fewer CPUs than its slot has."""
     place, vcpus = places.get(wanted.network.index, ANYWHERE), wanted.machine.vcpus
     return replace(place, pins=place.pins[:vcpus], queues=min(place.queues, vcpus))

@@ -30,19 +30,19 @@ class Image:
 
 
 class Images(Protocol):
-    """The boot images that are on the node now."""
+    """Interface to the boot images that a node has now."""
 
     def names(self) -> tuple[ImageName, ...]: ...
 
     def find(self, name: ImageName) -> Image:
-        """Return the image with this name. Raises `HostRefused` if the node does not have it."""
+        """Return the boot image with this name. Raises `HostRefused` if the node does not have it."""
         ...
 
 
 def _inside(raw: str) -> str:
     if PurePath(raw).is_absolute() or ".." in PurePath(raw).parts:
         raise InvalidValue(
-            "file of an image", raw, "it must be a relative path inside the image's own folder"
+            "path of an image file", raw, "the path must be relative and inside the image's own folder"
         )
     return raw
 
@@ -64,9 +64,9 @@ class ImagesFolder:
     folder: Path
 
     def names(self) -> tuple[ImageName, ...]:
-        """Return the names of all images.
+        """Return the names of all boot images of the node.
 
-        Raises `HostUnreadable` if a description cannot be read or has another name than its folder.
+        Raises `HostUnreadable` if the description of an image cannot be read or has another name than its folder.
         """
         found = sorted(path.parent.name for path in self.folder.glob(f"*/{_DESCRIPTION}"))
         try:
@@ -77,9 +77,9 @@ class ImagesFolder:
             ) from error
 
     def find(self, name: ImageName) -> Image:
-        """Return the image with this name.
+        """Return the boot image with this name.
 
-        Raises `HostRefused` if it does not exist, and `HostUnreadable` if its description is not valid.
+        Raises `HostRefused` if the image does not exist, and `HostUnreadable` if its description is not valid.
         """
         if not (self.folder / name / _DESCRIPTION).is_file():
             raise HostRefused(
@@ -104,7 +104,7 @@ class ImagesFolder:
 
 @dataclass(frozen=True, slots=True)
 class FixedImages:
-    """Fixed list of images, for a simulated node."""
+    """Fixed list of boot images, for a simulated node."""
 
     images: tuple[Image, ...]
 
@@ -119,7 +119,7 @@ class FixedImages:
 
 
 def publish(folder: Path, image: Image) -> None:
-    """Write the description of an image with all files in `folder/<name>`; from then on the node can boot it."""
+    """Write the description file of an image with all files in `folder/<name>`; then the node can boot the image."""
     home = folder / image.name
     described = _Description(
         name=image.name,

@@ -1,4 +1,4 @@
-"""PCI functions of a host, as its kernel shows them, and what follows from them.
+"""PCI functions of a host, as its kernel shows them, with their kinds, IOMMU groups and representors.
 
 Sources: Documentation/ABI/testing/sysfs-bus-pci of the kernel, PCI Code and ID Assignment (class codes), and
 Documentation/driver-api/vfio.rst for IOMMU groups: a group is the smallest unit that can be given to a guest, because
@@ -32,7 +32,7 @@ VF's number in kernels before 5.0."""
 class Netdev:
     """A network link of a PCI function. A link of an embedded switch has the switch's id and its own port name.
 
-    `number` is the kernel's `ifindex`, which stays when the link is renamed; None if the link vanished while reading.
+    `number` is the kernel's `ifindex`, which a rename does not change; None if the link vanished while it was read.
     """
 
     name: str
@@ -96,13 +96,13 @@ class PciDevices:
         return self._devices.get(address)
 
     def group_of(self, device: PciDevice) -> tuple[PciDevice, ...]:
-        """Return all functions of the device's IOMMU group, the device included; empty if it is in no group."""
+        """Return all PCI functions in the IOMMU group of a device, itself included; empty if it is in no group."""
         if device.iommu_group is None:
             return ()
         return tuple(each for each in self if each.iommu_group == device.iommu_group)
 
     def behind(self, vf: PciAddress) -> int | None:
-        """Return the `ifindex` of a VF's representor, on which the host receives its frames; None if it has none.
+        """Return the `ifindex` of a VF's representor, on which the host receives the VF's frames; None without one.
 
         Raises `HostUnreadable` if the VF or its card could not be read.
         """
@@ -113,9 +113,9 @@ class PciDevices:
         return representor.number if representor is not None else None
 
     def representors(self) -> Iterator[tuple[PciAddress, int]]:
-        """Yield each VF that has a representor, with that link's `ifindex`.
+        """Yield each VF that has a representor, with the representor's `ifindex`.
 
-        Raises `HostUnreadable` at the end if a function could not be read, because more VFs may then have one.
+        Raises `HostUnreadable` at the end if a PCI function could not be read, because more VFs may then have one.
         """
         for device in self:
             representor = self.representor_of(device)

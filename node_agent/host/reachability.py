@@ -53,7 +53,10 @@ Findings = Mapping[Key, Difference | None]
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A path to a port of the guest. `public` is where it enters, None for the path from the gateway."""
+    """A network path to a port of a guest, from its gateway or by an ingress.
+
+    `public` is the public address and port of the ingress; None for the path from the gateway.
+    """
 
     network: SliceNetwork
     port: int
@@ -62,7 +65,7 @@ class Path:
 
     @property
     def destination(self) -> tuple[Ipv4Address, int]:
-        """The address and port to which a probe is sent."""
+        """The address and port to which a probe of this path is sent."""
         return self.public or (self.network.ip, self.port)
 
 
@@ -83,7 +86,10 @@ class HostView:
 
 
 def paths_of(wanted: Slice, port: int) -> tuple[Path, ...]:
-    """Return the paths of a slice, the one from the gateway first. `port` is where its readiness was proved."""
+    """Return the network paths to a slice that are probed, the path from the gateway first.
+
+    `port` is the port that answered the slice's readiness check.
+    """
     from_gateway = Path(wanted.network, port)
     match wanted.network_mode:
         case "private-nat":
@@ -109,7 +115,10 @@ def _ingress_paths(network: SliceNetwork, ingresses: Iterable[Ingress], port: in
 
 
 class PathProbes:
-    """Probes of one path. An exchange is a probe, its repetitions and the answer; exchanges follow one another."""
+    """Probes of one network path to a slice.
+
+    An exchange is a probe, its repetitions and the answer; exchanges follow one another.
+    """
 
     def __init__(self, path: Path, now: float) -> None:
         self.path = path
@@ -127,41 +136,41 @@ class PathProbes:
         """Reason why the last probe could not be sent; empty if it was sent."""
 
     def send(self, now: float, sequence: int) -> None:
-        """Record that a probe is sent now, with this sequence number if it begins an exchange."""
+        """Record that a probe (TCP SYN) is sent now. The first probe of an exchange gets this sequence number."""
         if self.requested_at is None:
             self.requested_at, self.sequence, self.tries = now, sequence, 0
         self.tries += 1
         self.due = now + (RETRY if now < self.requested_at + SILENCE else SLOW_RETRY)
 
     def answer(self, now: float, *, refused: bool) -> None:
-        """Record an answer of the guest; `refused`: its port is closed."""
+        """Record the guest's answer to a probe; `refused`: the probed port is closed."""
         self.requested_at, self.answered_at, self.misled = None, now, ""
         self.due = now + PERIOD
         self.refused_since = (self.refused_since or now) if refused else None
 
     def mislead(self, by: str) -> None:
-        """Record that something other than the guest answered, which counts as no answer."""
+        """Record that `by` answered a probe instead of the guest, which counts as no answer."""
         self.misled = by
 
     def hurry(self, now: float) -> None:
-        """Probe at once, because something may have changed."""
+        """Advance the next probe of this path to now, because the host may have changed."""
         if self.requested_at is None:
             earliest = now if self.answered_at is None else self.answered_at + RETRY
             self.due = min(self.due, max(now, earliest))
 
     def restart(self, now: float) -> None:
-        """Measure from now on how long the guest has not answered, because another cause explains the time before."""
+        """Start the time without an answer again from now, because another fault explains the time before."""
         if self.requested_at is not None:
             self.requested_at, self.tries, self.due = now, 0, now
 
     def silence(self, now: float) -> float | None:
-        """Return for how many seconds there was no answer, or None if that does not count yet."""
+        """Return the seconds without an answer to probes, or None while they are too few to count as a failure."""
         if self.requested_at is None or self.tries < TRIES or now < self.requested_at + SILENCE:
             return None
         return now - self.requested_at
 
     def refusal(self, now: float) -> float | None:
-        """Return for how many seconds the port was closed, or None if that does not count yet."""
+        """Return the seconds for which the port was closed, or None while they are too few to count as a failure."""
         if self.refused_since is None or now < self.refused_since + REFUSED:
             return None
         return now - self.refused_since
@@ -178,7 +187,7 @@ class SliceProbes:
         self.findings: Findings = {}
 
     def update(self, paths: Iterable[Path], now: float) -> None:
-        """Probe exactly the paths in `paths`: keep the state of known paths, and forget paths that are not listed."""
+        """Probe exactly the given paths from now on. Known paths keep their state, and all other paths are dropped."""
         own, *ingresses = paths
         if own != self.gateway.path:
             self.gateway = PathProbes(own, now)
@@ -194,7 +203,7 @@ class SliceProbes:
         return (self.gateway, *self.ingresses.values())
 
     def hurry(self, now: float) -> None:
-        """Probe at once, because something may have changed."""
+        """Advance the next probe of each path to now, because the host may have changed."""
         for course in self.all:
             course.hurry(now)
 
@@ -207,7 +216,7 @@ class SliceProbes:
         course.answer(now, refused=refused)
 
     def compare_hops(self, now: float) -> None:
-        """Probe from the gateway as often as an ingress that may have failed."""
+        """Advance the gateway's probe to now if an ingress may have failed, to compare both paths."""
         if any(each.tries > 1 and self.findings.get(key) is None for key, each in self._silent()):
             self.gateway.hurry(now)
 
@@ -215,11 +224,11 @@ class SliceProbes:
         return ((key, each) for key, each in self.ingresses.items() if each.requested_at is not None)
 
     def is_open(self, now: float) -> bool:
-        """Whether the result of the gateway's last probe is still unknown."""
+        """Whether the result of the last probe from the gateway to the slice is still unknown."""
         return self.gateway.requested_at is not None and self.gateway.silence(now) is None
 
     def judged(self, now: float, view: Callable[[], HostView]) -> Findings:
-        """Return the findings of all paths. `view` is called only if it is needed."""
+        """Return the findings of all paths to the slice. `view` reads the host's route and is called only if needed."""
         own = self.gateway
         if self.is_open(now):
             return self.findings
@@ -232,7 +241,7 @@ class SliceProbes:
         wrong = None if seconds is None else _refused(own, seconds)
         return {None: wrong} | {key: found for key, found in ingresses.items() if found is not UNKNOWN}
 
-    def _of_ingress(self, key: Key, course: PathProbes, now: float) -> "Difference | _Unknown | None":
+    def _of_ingress(self, key: Key, course: PathProbes, now: float) -> Difference | _Unknown | None:
         if course.requested_at is None:
             return UNKNOWN if course.answered_at is None else None
         seconds = course.silence(now)
@@ -242,28 +251,28 @@ class SliceProbes:
 
 
 def unreached(findings: Findings, wanted: Slice, open_: Iterable[Difference]) -> tuple[Difference, ...]:
-    """Return the drift of the paths to a slice. Open drift stays open for a path that is not judged yet."""
+    """Return the drift of the network paths to a slice. A path without a result yet keeps its open drift."""
     keys = {None, *(each.ingress_id for each in wanted.ingress)} - findings.keys()
     lasting = (each for each in open_ if each.ingress_id in keys)
     return (*(each for each in findings.values() if each is not None), *lasting)
 
 
 def _silent(course: PathProbes, seconds: float, view: HostView) -> Difference:
-    """Return the drift of the path from the gateway, with the first hop that fails."""
+    """Return the drift of a slice that does not answer its gateway's probes, with the first hop that fails."""
     network, lasting = course.path.network, f"for {seconds:.0f} s"
     if view.link != network.bridge:
-        sent = f"it is sent over {view.link}" if view.link else f"the route refuses it: {view.refusal}"
+        sent = f"a route over {view.link}" if view.link else f"the route lookup failed: {view.refusal}"
         return unreachable(f"a route to {network.ip} over {network.bridge}", "gateway", sent)
     if course.unsent:
-        sent = f"the host does not send: {course.unsent}"
+        sent = f"the host cannot send probes: {course.unsent}"
         return unreachable(_by_port(course.path), "gateway", sent)
-    by_arp = f"an answer of {network.ip} to ARP on {network.bridge}"
+    by_arp = f"an answer of {network.ip} to ARP requests on {network.bridge}"
     if view.neighbour is None or view.neighbour.mac is None:
-        return unreachable(by_arp, "address", f"no answer to ARP {lasting}")
+        return unreachable(by_arp, "address", f"no answer to ARP requests {lasting}")
     if view.neighbour.mac != network.mac:
-        sent = f"the host sends to {view.neighbour.mac} instead of {network.mac}"
+        sent = f"the host sends to the MAC {view.neighbour.mac} instead of {network.mac}"
         return unreachable(by_arp, "address", sent)
-    answered = course.misled or f"no answer {lasting}, while ARP is answered"
+    answered = course.misled or f"no answer to probes {lasting}, while ARP requests are answered"
     return unreachable(_by_port(course.path), "port", answered)
 
 
@@ -272,18 +281,18 @@ def _refused(course: PathProbes, seconds: float) -> Difference:
 
 
 def of_ingress(course: PathProbes, seconds: float) -> Difference:
-    """Return the drift of an ingress that fails while the gateway's probe is answered."""
+    """Return the drift of an ingress: its probes get no answer, while probes from the gateway are answered."""
     path = course.path
     address, port = path.destination
-    wanted = f"an answer of {path.network.ip} port {path.port} at {address} port {port}"
-    found = course.misled or f"no answer for {seconds:.0f} s, while the gateway is answered"
+    wanted = f"an answer of {path.network.ip} port {path.port} to probes of {address} port {port}"
+    found = course.misled or f"no answer for {seconds:.0f} s, while probes from the gateway are answered"
     return unreachable(wanted, "ingress", found, path.ingress_id)
 
 
 def _by_port(path: Path) -> str:
-    return f"an answer of {path.network.ip} port {path.port} to the gateway"
+    return f"an answer of {path.network.ip} port {path.port} to probes from the gateway"
 
 
 def unreachable(wanted: str, hop: Hop, found: str, ingress_id: Key = None) -> Difference:
-    """Return the drift that reports a path as failed at the hop `hop`."""
+    """Return the drift `slice.unreachable` of a network path that fails at the hop `hop`."""
     return Difference("slice.unreachable", wanted, f"{found} (hop: {hop})", ingress_id)

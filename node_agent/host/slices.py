@@ -47,7 +47,7 @@ class Slice:
 
     @property
     def network_mode(self) -> NetworkMode:
-        """The mode that each network aspect implements. Stopping and removing a slice does not depend on it."""
+        """Network mode of the slice, such as `private-nat`. Stopping and removing a slice do not depend on it."""
         return network_mode_of(self.ingress)
 
 
@@ -75,18 +75,23 @@ class Step:
 
 
 class Aspect(Protocol):
-    """One of the five aspects. Reads raise `HostUnreadable`, changes also `HostRefused`; both name the request."""
+    """One of the five aspects of a slice. Reads raise `HostUnreadable`, changes also `HostRefused`.
+
+    Both errors name the request to the host that failed.
+    """
 
     @property
     def name(self) -> str: ...
 
     def to_apply(self, wanted: Slice) -> tuple[Step, ...]:
-        """Return the steps that make the host carry `wanted`; empty if it does. They change only what differs."""
+        """Return the steps that change this aspect of the host to the desired slice; empty if nothing differs."""
         ...
 
     def to_stop(self, stopped: SliceNetwork) -> tuple[Step, ...]:
-        """Return the steps that stop the slice: nothing of it runs or is reachable afterwards, and what it needs for a
-        restart stays. Empty if it is stopped."""
+        """Return the steps that stop the slice in this aspect; empty if it is stopped.
+
+        Afterwards nothing of the slice runs or is reachable, and the objects that it needs for a restart remain.
+        """
         ...
 
     def still_on(self, stopped: SliceNetwork) -> tuple[str, ...]:
@@ -94,11 +99,11 @@ class Aspect(Protocol):
         ...
 
     def to_remove(self, gone: SliceNetwork) -> tuple[Step, ...]:
-        """Return the steps that remove everything of the slot; empty if there is nothing."""
+        """Return the steps that remove all objects of the slot in this aspect; empty if there are none."""
         ...
 
     def remains(self, gone: SliceNetwork) -> tuple[str, ...]:
-        """Read the host again, and describe what it still has of the slot (`ovs port slice0 on br-slice`)."""
+        """Read the host again, and describe the objects of the slot that exist (`ovs port slice0 on br-slice`)."""
         ...
 
 
@@ -114,5 +119,5 @@ class HostRefused(Exception):
 
 
 def tap_of(index: SlotIndex) -> str:
-    """Return the name of a slot's tap, which is also the name of its domain."""
+    """Return the name of a slot's tap, which is also the name of its libvirt domain."""
     return f"slice{index}"

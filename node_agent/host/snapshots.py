@@ -1,10 +1,10 @@
-"""Snapshots of the host: within one, equal reads on the same thread share one result.
+"""Snapshots of the host: within a snapshot, equal reads on the same thread share one result.
 
-Outside a snapshot every read of a driver is fresh, because a repair must act on the present state. But a survey reads
-the same state for each of its slots, and one result for all of them is as fresh as eight; and the plan of a slot is
-made again after each step. So they open a snapshot, and whatever is read in it, on this thread, is read once. A driver
-that changes the host invalidates its own results, or all results if other drivers show the change too: no plan uses
-state from before a change by the same thread.
+Outside a snapshot every read of a driver is fresh, because a repair must act on the present state. But a survey needs
+the same state for each of its slots, and a repair computes the plan of its slot again after each step. Both open a
+snapshot: each state of the host is then read once on this thread. A driver that changes the host invalidates its own
+results, or all results if other drivers show the change too: no plan uses state from before a change by the same
+thread.
 
 A slow read that is certain to be needed can be started ahead of time (a program needs most of its time to start).
 """
@@ -30,24 +30,24 @@ class StartedRead(Protocol):
     """A read of the host, such as a list of domains, that was started and is not finished yet."""
 
     def answer(self) -> object:
-        """Wait for the result and return it. Raises `HostUnreadable`."""
+        """Wait for the result of the started read and return it. Raises `HostUnreadable`."""
         ...
 
     def end(self) -> None:
-        """Cancel the read, because its result is not needed any more."""
+        """Cancel the started read, because its result is not needed any more."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """Entry of a started read, in place of its result."""
+    """Placeholder in a snapshot for the result of a started read."""
 
     begun: StartedRead
 
 
 @contextmanager
 def host_snapshot() -> Iterator[None]:
-    """Open a snapshot: until it ends, equal reads on this thread (or task) share one result."""
+    """Open a host snapshot: until it ends, equal reads of the host on this thread (or task) share one result."""
     token = _results.set({})
     try:
         yield
@@ -57,7 +57,7 @@ def host_snapshot() -> Iterator[None]:
 
 
 def look(key: Key, read: Callable[[], T]) -> T:
-    """Return the result of `read`: the snapshot's result for `key` if there is one, or a fresh one outside a snapshot.
+    """Return the snapshot's result for `key`, or call `read` if the snapshot has none or there is no snapshot.
 
     Raises `HostUnreadable`; within a snapshot the error is shared like a result.
     """
@@ -75,14 +75,17 @@ def look(key: Key, read: Callable[[], T]) -> T:
 
 
 def start_reading(key: Key, begin: Callable[[], StartedRead]) -> None:
-    """Start the read for `key`, which will be needed; do nothing outside a snapshot."""
+    """Start a read of the host ahead of time, as the snapshot's entry `key`; do nothing outside a snapshot."""
     results = _results.get()
     if results is not None and key not in results:
         results[key] = _result_of(lambda: _Pending(begin()))
 
 
 def _result_of(read: Callable[[], object]) -> object:
-    """Return the result of `read`, or its `HostUnreadable`, so that a hung daemon is not waited for once per slot."""
+    """Return the result of a read of the host, or the `HostUnreadable` that it raised.
+
+    The snapshot stores errors too, so that a survey waits for a hung daemon once, and not once per slot.
+    """
     try:
         return read()
     except HostUnreadable as unreadable:

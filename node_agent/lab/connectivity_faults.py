@@ -1,7 +1,7 @@
 """Connectivity faults: changes of a real node that make a slice unreachable, for tests of the probes.
 
-The agent does not repair these changes; the fault injection module contains the changes that it repairs. The shell
-commands use the same variables as the commands there, and `$public` and `$public_port` for one ingress of the slice.
+The agent does not repair these changes; `node_agent.lab.fault_injection` contains changes that the agent repairs. The
+shell commands use the variables that are described there, and `$public` and `$public_port` for an ingress of the slice.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _FLOWS: Final = "ovs-ofctl -O OpenFlow14"
 
 @dataclass(frozen=True)
 class ConnectivityFault:
-    """A change of the node that interrupts the traffic of a slice."""
+    """A change of a real node that interrupts the traffic of a slice."""
 
     hop: Hop
     """The hop at which a probe fails while the fault is present."""
@@ -27,7 +27,7 @@ class ConnectivityFault:
 
 
 def _table(hop: Hop, hook: str, rule: str, policy: str = "accept") -> ConnectivityFault:
-    """Return a fault that adds a foreign nftables table with one rule at this hook."""
+    """Return a connectivity fault that adds a foreign nftables table with one rule at this netfilter hook."""
     chain = f"nft 'add chain ip other others {{ {hook}; policy {policy}; }}'"
     return ConnectivityFault(
         hop,
@@ -37,7 +37,7 @@ def _table(hop: Hop, hook: str, rule: str, policy: str = "accept") -> Connectivi
 
 
 def _reversible(hop: Hop, command: str, inject_command: str, revert_command: str) -> ConnectivityFault:
-    """Return a fault that is injected and reverted by the same command with a different verb."""
+    """Return a connectivity fault that one shell command injects and, with a different verb, reverts."""
     return ConnectivityFault(hop, command.format(inject_command), command.format(revert_command))
 
 

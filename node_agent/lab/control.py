@@ -6,7 +6,7 @@ import msgspec
 
 
 class Daemon(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A program that runs as long as its host. It is started when the daemons named in `after` are ready.
+    """A program that runs as long as its lab host. It is started when the daemons named in `after` are ready.
 
     `probe` is a command that exits 0 when the program is ready. A program without a probe is ready immediately.
     """
@@ -19,17 +19,17 @@ class Daemon(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LinksAttached(msgspec.Struct, frozen=True, tag="links_attached"):
-    """Configure the addresses of the host's network cards, which are attached now."""
+    """Command to a lab host to configure the addresses of its network cards, which are attached now."""
 
 
 class StartDaemon(msgspec.Struct, frozen=True, tag="start_daemon"):
-    """Start a daemon, after stopping any daemon with the same name."""
+    """Command to a lab host to start a daemon, after stopping any daemon with the same name."""
 
     daemon: Daemon
 
 
 class StopDaemon(msgspec.Struct, frozen=True, tag="stop_daemon"):
-    """Stop a daemon."""
+    """Command to a lab host to stop a daemon."""
 
     name: str
 
@@ -38,7 +38,7 @@ Command = LinksAttached | StartDaemon | StopDaemon
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A state change of a host. `born`: its namespaces exist. `ready`: all of its daemons are ready."""
+    """A state change of a lab host. `born`: the host's namespaces exist. `ready`: all daemons of the host are ready."""
 
     kind: Literal["born", "ready"]
 

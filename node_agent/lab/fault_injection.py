@@ -2,12 +2,12 @@
 
 Each fault is a sequence of shell commands on the node, which use an operator's tools. The commands may contain these
 variables: `$tap`, `$mac` and `$ip` of the slice, `$cookie` of its flows, `$meter` of its outgoing traffic (if it has a
-rate limit), `$run` for the agent's run folder, `$off` for the tap of a slot that is switched off, `$device` for a link
-that the settings name, `$function` for the sysfs path of the PCI device of the slot that is switched off, and
-`$elsewhere` for a CPU of the host that the machine does not use.
+rate limit), `$run` for the agent's run folder, `$off` for the tap of a slot with a machine that is switched off,
+`$device` for a link that the agent's settings name, `$function` for the sysfs path of the PCI device of the same slot
+as `$off`, and `$elsewhere` for a CPU of the host that the slice's machine does not use.
 
-The kinds `machine.devices`, `slot.ungranted` and `slot.absent` have no fault: a lab has no PCI device that a machine
-could use, and the control plane derives the other two itself.
+The kinds of drift `machine.devices`, `slot.ungranted` and `slot.absent` have no fault: a lab has no PCI device that a
+machine could use, and the control plane derives `slot.ungranted` and `slot.absent` itself.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ _MIRROR: Final = "tc filter add dev $tap ingress protocol all u32 match u32 0 0 
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """A change of the node that causes one kind of drift."""
+    """A change of a node, made without the node's agent, that causes one kind of drift."""
 
     inject_command: str
     """Shell commands that inject the fault."""
@@ -57,16 +57,14 @@ def _nft(table: str, declared: str) -> str:
 
 
 def _other(declared: str, family: str = "ip") -> InjectedFault:
-    """Return a fault that adds a foreign nftables table."""
+    """Return an injected fault that adds a foreign nftables table with these declarations."""
     return InjectedFault(_nft(f"table {family} other", declared), f"nft delete table {family} other")
 
 
 def names(
     index: SlotIndex, mac: MacAddress, ip: Ipv4Address, run_folder: str, **further: str
 ) -> dict[str, str]:
-    """Return the values of the variables in the shell commands, for a slice in this slot and an agent with this run
-    folder.
-    """
+    """Return the values of the variables in the faults' shell commands, for a slot's slice and the agent's folder."""
     switch_names = {"cookie": f"{cookie_of(index):#x}", "meter": str(from_slice(index))}
     return {"tap": tap_of(index), "mac": mac, "ip": ip, "run": run_folder, **switch_names, **further}
 

@@ -2,8 +2,8 @@
 
 The image is built on this machine from downloaded packages and is never committed. Its folder is named after a hash of
 its recipe. Package versions are not part of the hash, so a built image is used until its recipe changes or its folder
-is deleted. The image is built in a temporary folder beside it and renamed, so that a crash leaves only a `making-*`
-folder, which the next build removes.
+is deleted. The image is built in a temporary folder beside its final folder and then renamed, so that a crash leaves
+only a `making-*` folder, which the next build removes.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ _TEXTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class GuestImage:
-    """Kernel and initramfs for the direct boot of a domain.
+    """The lab's guest image: kernel and initramfs for the direct boot of a libvirt domain.
 
     The domain needs 96 MiB of memory, a virtio disk with the seed, a virtio network card and virtio-rng.
     """
@@ -60,7 +60,7 @@ class GuestImage:
 
 
 def ensure_guest(folder: Path, progress: Callable[[str], None], tools: tuple[str, ...] = ()) -> GuestImage:
-    """Return the image below `folder`, and build it first if it is missing (about ten seconds, mostly download).
+    """Return the lab's guest image below `folder`; build a missing image first (about ten seconds, mostly download).
 
     `progress` is called with a description before each long step. `tools` are additional programs, each from the Debian
     package of the same name. They are optional, because a small guest boots in seconds. Raises `PackagesUnavailable`.
@@ -139,7 +139,7 @@ def _programs(root: Path, names: tuple[str, ...]) -> Iterator[newc.Entry]:
 
 
 def _libraries(root: Path, binary: Path) -> Iterator[Path]:
-    """Yield the libraries that the unpacked dynamic loader would load for `binary` (ld.so(8), `--list`)."""
+    """Yield the shared libraries that the guest's dynamic loader would load for `binary` (ld.so(8), `--list`)."""
     folders = ":".join(str(root / target) for target in _LIBRARIES)
     command = [str(root / _LOADER), "--library-path", folders, "--list", str(binary)]
     listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -157,7 +157,7 @@ def _modules(root: Path) -> Iterator[newc.Entry]:
 
 
 def _recipe_hash(tools: tuple[str, ...]) -> str:
-    """Return 16 hex digits of a hash of the recipe: its files, its code and the additional programs."""
+    """Return 16 hex digits of a hash of the guest image's recipe: its files, its code and the additional programs."""
     recipe = hashlib.sha256(" ".join(tools).encode())
     for path in sorted([Path(__file__), *_RECIPE.rglob("*.py"), *(_RECIPE / "files").iterdir()]):
         recipe.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")

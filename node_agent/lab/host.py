@@ -1,6 +1,6 @@
 """The first process of a lab node: it mounts the usual paths of the daemons and then supervises the daemons.
 
-It is started by `unshare --net --mount --uts --pid --fork --kill-child --mount-proc python -m node_agent.lab.host
+The lab starts it by `unshare --net --mount --uts --pid --fork --kill-child --mount-proc python -m node_agent.lab.host
 CONFIG`. It prepares mounts, libvirt's configuration, the database of Open vSwitch and the daemons, in this order. It
 configures addresses when the lab has attached the network cards. Files that a reboot of a real host would lose are on a
 tmpfs (including the database of Open vSwitch, which the agent rebuilds); files that survive a reboot are in the node's
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def _lock_folder(folder: Path) -> int:
-    """Lock the folder until this process exits. Wait for a previous owner that is still exiting."""
+    """Lock the lab node's folder until this process exits. Wait for a previous owner that is still exiting."""
     descriptor = os.open(folder / "host.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     return descriptor
@@ -107,10 +107,10 @@ def _mount(folder: Path) -> None:
 
 
 def _set_host_name(name: str, folder: Path) -> None:
-    """Set the host name, and make it resolvable without a DNS server.
+    """Set the host name of a lab node, and make it resolvable without a DNS server.
 
-    The machine's resolver is not reachable from the node, and libvirt resolves the host name at the start of every
-    domain, which would time out after ten seconds each time.
+    The machine's DNS server is not reachable from the node. libvirt resolves the host name at the start of every
+    domain, and each attempt would time out after ten seconds.
     """
     socket.sethostname(name)
     texts = {"hosts": f"127.0.0.1 localhost\n127.0.1.1 {name}\n", "resolv.conf": ""}

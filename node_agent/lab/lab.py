@@ -2,8 +2,8 @@
 
 A start removes the leftovers of a killed run with the same id, creates the management bridge, starts the first
 processes of all hosts concurrently, attaches the links, and then configures addresses and starts daemons. A stop runs
-in reverse order. After `kill -9` of the process that owns the lab, the hosts end by themselves (namespaces.py), and the
-next start removes the bridge and its ports.
+in reverse order. After `kill -9` of the process that owns the lab, the hosts end by themselves
+(`node_agent.lab.namespaces`), and the next start removes the bridge and its ports.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ READY_SECONDS: Final = 60.0
 
 
 class LabNode(LabHost):
-    """A lab node with its addresses. `folder` contains the files that survive a reboot."""
+    """A lab node with its addresses. `folder` contains the node's files that survive a reboot."""
 
     def __init__(self, name: str, index: int, folder: Path, management: ipaddress.IPv4Interface) -> None:
         self.index = index
@@ -69,14 +69,14 @@ class Lab:
 
     @property
     def upstream_address(self) -> str:
-        """Address of the site, which is the default gateway of the nodes and the address of its servers."""
+        """Address of the lab's upstream site: the nodes' default gateway, and the address of the site's servers."""
         return str(UPSTREAM[1])
 
     def node(self, name: str) -> LabNode:
         return self.nodes[name]
 
     def start(self) -> Self:
-        """Start all hosts. On failure, remove everything that was started.
+        """Start the site and all nodes of the lab. On failure, remove all started parts.
 
         Raises `HostFailed` if a host does not start, and `RunInUse` if a lab with this id is running.
         """
@@ -125,9 +125,9 @@ class Lab:
         return Capture(self.site, f"{PORT_PREFIX}{self.nodes[name].index}", path)
 
     def reboot(self, name: str) -> LabNode:
-        """Kill a node as a power failure would, and start it again with its persistent files.
+        """Kill a lab node as a power failure would, and start it again with its persistent files.
 
-        The caller must restart daemons that it had started in addition to the node's own, including the agent.
+        The caller must then restart the daemons that it had started on the node, including the agent.
         """
         node = self.nodes[name]
         node.stop()
@@ -140,7 +140,7 @@ class Lab:
         return node
 
     def stop(self) -> None:
-        """Stop every host and remove the bridge. Idempotent."""
+        """Stop every host of the lab and remove the management bridge. Idempotent."""
         self._hosts.close()
 
     def __enter__(self) -> Self:
@@ -153,7 +153,7 @@ class Lab:
 
 
 def _copy_cache_to_node(cache: Path, folder: Path) -> None:
-    """Copy libvirt's probe results from the shared cache to a node that has none."""
+    """Copy libvirt's probe results for QEMU from the labs' shared cache to a node that has no probe results."""
     if cache.is_dir() and not folder.exists():
         shutil.copytree(cache, folder)
 

@@ -1,7 +1,7 @@
 """SSH login to a guest from a lab host, as a check that a slice is usable, with the system's ssh(1) and only one key.
 
-Only the network namespace of the lab host is entered, so that the key file and the program are those of the machine.
-The user's SSH configuration, agent, other keys and known hosts are ignored.
+Only the network namespace of the lab host is entered, so that ssh and the key file come from the machine that runs the
+lab. The user's SSH configuration, agent, other keys and known hosts are ignored.
 """
 
 import subprocess
@@ -27,7 +27,7 @@ _SSH_FAILED: Final = 255
 
 
 class LoginFailed(Exception):
-    """The login failed. `refused` is true if the guest refused the key, and false for any other cause."""
+    """An SSH login to a guest failed. `refused` is true if the guest refused the key, and false for any other cause."""
 
     def __init__(self, address: str, output: str) -> None:
         super().__init__(f"login at {address} failed: {output.strip()}")

@@ -10,7 +10,7 @@ def enter(pid: int) -> tuple[str, ...]:
 
 
 def processes_in(pid: int) -> dict[int, tuple[str, ...]]:
-    """Return the processes in the PID namespace of `pid`: id on this machine, and command line.
+    """Return the command lines of the processes in the PID namespace of `pid`, by process id on this machine.
 
     Kernel threads and exiting processes have no command line and are omitted.
     """

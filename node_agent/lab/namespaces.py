@@ -53,7 +53,7 @@ class CommandFailed(Exception):
 
 
 class LabHost:
-    """A lab host: separate namespaces in which the program `module` runs.
+    """A lab host: separate namespaces in which the Python program `module` runs as first process.
 
     The program receives the path of its configuration as its argument. `folder` contains the configuration, the logs
     and `host.pid`, the id of the first process in the PID namespace of this machine.
@@ -72,12 +72,12 @@ class LabHost:
 
     @property
     def pid(self) -> int:
-        """Id of the first process in the PID namespace of this machine."""
+        """Id of the lab host's first process, in the PID namespace of this machine."""
         return self._pid
 
     @property
     def pid_file(self) -> Path:
-        """Path of the file that contains `pid` for other programs while the host runs."""
+        """Path of the file that contains the id of the lab host's first process while the host runs."""
         return self.folder / "host.pid"
 
     @property
@@ -85,7 +85,7 @@ class LabHost:
         return self._process is not None and self._process.poll() is None
 
     def launch(self) -> None:
-        """Start the first process, which creates the host's namespaces; `await_namespaces` waits for them."""
+        """Start the lab host's first process, which creates the namespaces; `await_namespaces` waits for them."""
         self._received = b""
         # Process ids of an earlier start may belong to other processes by now.
         (self.folder / "daemons.json").unlink(missing_ok=True)
@@ -101,14 +101,14 @@ class LabHost:
             )
 
     def await_namespaces(self, seconds: float = 10.0) -> None:
-        """Wait until the namespaces exist and the host accepts commands. Raises `HostFailed`."""
+        """Wait until the lab host's namespaces exist and the host accepts commands. Raises `HostFailed`."""
         self.await_event("born", seconds)
         unshare_pid = self._running_process().pid
         self._pid = int(Path(f"/proc/{unshare_pid}/task/{unshare_pid}/children").read_text().split()[0])
         self.pid_file.write_text(str(self._pid))
 
     def send(self, command: Command) -> None:
-        """Send a command to the first process. Raises `HostFailed` if the host is not running."""
+        """Send a command to the lab host's first process. Raises `HostFailed` if the host is not running."""
         process = self._running_process()
         assert process.stdin is not None
         with self._send_lock:
@@ -116,7 +116,7 @@ class LabHost:
             process.stdin.flush()
 
     def await_event(self, kind: str, seconds: float) -> None:
-        """Wait until the host sends an event of this kind. Raises `HostFailed` on timeout or if the host exits."""
+        """Wait for an event of this kind from the lab host. Raises `HostFailed` on timeout or if the host exits."""
         deadline = time.monotonic() + seconds
         while self._next_event(deadline).kind != kind:
             pass
@@ -136,11 +136,11 @@ class LabHost:
     def start_daemon(
         self, name: str, argv: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> None:
-        """Run `argv` as a supervised daemon of the host, replacing any daemon with the same name."""
+        """Run `argv` as a supervised daemon of the lab host, replacing any daemon with the same name."""
         self.send(StartDaemon(Daemon(name=name, argv=tuple(argv), environment=dict(environment or {}))))
 
     def stop_daemon(self, name: str, seconds: float = STOP_SECONDS) -> None:
-        """Stop a daemon by SIGTERM, without a restart. Kill it if it does not exit in time."""
+        """Stop a daemon of the lab host by SIGTERM, without a restart. Kill the daemon if it does not exit in time."""
         self.send(StopDaemon(name))
         deadline = time.monotonic() + seconds
         while name in self.daemons():
@@ -150,7 +150,7 @@ class LabHost:
             time.sleep(0.01)
 
     def daemons(self) -> dict[str, int]:
-        """Return the running supervised daemons, with process ids of the host's PID namespace."""
+        """Return the process ids of the lab host's running daemons by name, in the PID namespace of the host."""
         try:
             pids: dict[str, int] = json.loads((self.folder / "daemons.json").read_text())
         except FileNotFoundError:
@@ -166,9 +166,9 @@ class LabHost:
         seconds: float = 30.0,
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program inside the host, wait for its exit, and return its output as text.
+        """Run a program inside the lab host, wait for its exit, and return its exit code and its output as text.
 
-        With `check`, raises `CommandFailed` unless it exits 0.
+        With `check`, raises `CommandFailed` unless the program exits with code 0.
         """
         done = subprocess.run(
             self.inside(argv),
@@ -185,18 +185,18 @@ class LabHost:
         return done
 
     def inside(self, argv: Sequence[str]) -> list[str]:
-        """Return the command line that runs `argv` inside the host, for callers that start it themselves."""
+        """Return the command line that runs `argv` inside the lab host, for a caller that starts the program itself."""
         self._running_process()
         return [*enter(self._pid), *argv]
 
     def processes(self) -> dict[int, tuple[str, ...]]:
-        """Return the processes inside the host: id on this machine, and command line."""
+        """Return the command lines of the processes inside the lab host, by process id on this machine."""
         return processes_in(self._pid)
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to the supervised daemon `name`, or else to every program with that name (`dnsmasq`).
+        """Send a signal to the lab host's daemon `name`, or else to every program with that name (such as `dnsmasq`).
 
-        Raises `ProcessLookupError` if there is none.
+        Raises `ProcessLookupError` if the lab host runs no such program.
         """
         supervised = self.daemons().get(name)
         targets = [
@@ -210,7 +210,7 @@ class LabHost:
             os.kill(pid, number)
 
     def stop(self) -> None:
-        """Stop the host and all of its processes; return when the kernel has removed them. Idempotent."""
+        """Stop the lab host and all of its processes; return when the kernel has removed the processes. Idempotent."""
         process, self._process = self._process, None
         if process is None:
             return

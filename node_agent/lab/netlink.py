@@ -1,7 +1,7 @@
 """Netlink requests with which the lab creates and deletes links.
 
-pyroute2 is installed only with the host drivers. It is imported where a socket is opened, so that modules that only
-refer to a lab can be imported on any machine.
+pyroute2 is installed only with the host drivers. This module imports it when it opens a socket, so that a program that
+only refers to a lab can import this module on any machine.
 """
 
 import errno
@@ -31,7 +31,7 @@ def index_of(links: "IPRoute", name: str) -> int:
 
 
 def remove(links: "IPRoute", index: int) -> None:
-    """Delete a link. A link that the kernel has already removed is ignored."""
+    """Delete a network link. A link that the kernel has already removed is ignored."""
     from pyroute2.netlink.exceptions import NetlinkError
 
     try:

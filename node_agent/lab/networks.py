@@ -1,8 +1,9 @@
-"""The links of a lab: a management bridge on this machine, and the links from the nodes to it and to the site.
+"""The links of a lab: a management bridge on this machine, and the links from the nodes to the bridge and to the site.
 
-Only the bridge and one end of each management link are in the namespace of this machine. Their names contain the run
-id, so that the next start can find and remove the links of a killed run. Over the bridge, nodes reach only the address
-of this machine: the ports are isolated from each other, and packets that enter through the bridge are not forwarded.
+Only the bridge and one end of each management link are in the network namespace of this machine. Their names contain
+the run id, so that the next start can find and remove the links of a killed run. Over the bridge, nodes reach only the
+address of this machine: the ports are isolated from each other, and packets that enter through the bridge are not
+forwarded.
 """
 
 import errno
@@ -59,7 +60,7 @@ def bridge_name(run_id: str) -> str:
 
 @contextmanager
 def reserve_run(run_id: str) -> Iterator[None]:
-    """Reserve a run id inside the context, so that no other process removes the links of a running lab.
+    """Reserve a lab's run id during the `with` block, so that no other process removes the links of the running lab.
 
     Raises `RunInUse` if the run id is in use.
     """
@@ -75,7 +76,7 @@ def reserve_run(run_id: str) -> Iterator[None]:
 
 
 def sweep(run_id: str) -> list[str]:
-    """Remove the links that a run with this id left on this machine, and return their names."""
+    """Remove the links that a lab with this run id left on this machine, and return the names of the links."""
     bridge = bridge_name(run_id)
     with open_links() as links:
         left = {
@@ -89,7 +90,7 @@ def sweep(run_id: str) -> list[str]:
 
 
 def make_management(run_id: str) -> ipaddress.IPv4Interface:
-    """Create the run's bridge with the first address of a /24 that this machine does not use.
+    """Create the management bridge of a lab, with the first address of a /24 subnet that this machine does not use.
 
     Raises `NoFreeSubnet`.
     """
@@ -131,9 +132,9 @@ def attach(run_id: str, index: int, node_pid: int, site_pid: int) -> None:
 
 
 def _free_subnet(links: "IPRoute", run_id: str) -> ipaddress.IPv4Network:
-    """Return a /24 without overlap.
+    """Return a /24 subnet that overlaps no address and no route of this machine. Raises `NoFreeSubnet`.
 
-    The search starts at a position derived from the run id, which avoids collisions.
+    The search starts at a subnet derived from the run id, so that concurrent labs rarely choose the same subnet.
     """
     taken = list(_networks_in_use(links))
     candidates = list(_MANAGEMENT_RANGE.subnets(new_prefix=24))
@@ -155,7 +156,7 @@ def _networks_in_use(links: "IPRoute") -> Iterator[ipaddress.IPv4Network]:
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Serialize the choice of subnets, so that labs that start concurrently choose different ones."""
+    """Serialize the choice of subnets, so that labs that start concurrently choose different subnets."""
     with _LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

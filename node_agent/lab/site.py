@@ -2,7 +2,8 @@
 
 The site runs in separate namespaces, so it does not affect the machine. On the gateway's address it echoes TCP and UDP
 on port 7 (RFC 862), and an HTTP server on port 80 returns the source address of the client, which tests of address
-translation compare. Each node's uplink is connected to the link `n<index>` of the site, where its frames are captured.
+translation compare. The uplink of each node is connected to the link `n<index>` of the site; its frames are captured on
+that link.
 """
 
 import socketserver
@@ -27,7 +28,7 @@ HTTP_PORT: Final = 80
 
 
 class SiteConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Configuration of the site. `gateway` is the address of the upstream router with its prefix length."""
+    """Configuration of a lab's site. `gateway` is the address of the upstream router with its prefix length."""
 
     folder: str
     gateway: str
@@ -45,7 +46,7 @@ class _EchoDatagram(socketserver.DatagramRequestHandler):
 
 
 class _ClientAddress(BaseHTTPRequestHandler):
-    """HTTP handler that answers every GET with the source address and port of the request."""
+    """HTTP handler that responds to every GET with the source address and port of the request."""
 
     def do_GET(self) -> None:
         host, port = self.client_address[:2]

@@ -3,8 +3,8 @@
 One thread runs one loop with three inputs: the control pipe (stdin), signals and time. Daemons are foreground children,
 so this process detects their exit. A daemon that exits is started again after a pause that doubles from 0.1 s to 5 s
 while the daemon keeps exiting early. End of file on the control pipe means that the creator of the host is gone, and
-then this process exits. When it exits for any reason, the kernel kills all processes in its namespaces. This process
-performs no cleanup, because it could not do so after `kill -9`.
+then this process exits. When this process exits for any reason, the kernel kills all processes in its namespaces. This
+process performs no cleanup, because it could not do so after `kill -9`.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ PROBE_PAUSE: Final = 0.03
 
 
 class _Supervised:
-    """A daemon that must run, with its current state."""
+    """A daemon that the supervisor must keep running, with its current state."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
@@ -45,8 +45,9 @@ class _Supervised:
 class Supervisor:
     """Supervisor of the daemons of a lab host.
 
-    `on_links` is called when the network cards are attached. `folder` receives one log file per daemon (in `log/`) and
-    `daemons.json`, the process ids in the namespace of this host. `event_output` is the result of `reserve_stdout`.
+    `on_links` is called when the lab has attached the host's network cards. `folder` receives one log file per daemon
+    (in `log/`) and `daemons.json` with the daemons' process ids in the namespace of this host. `event_output` is the
+    result of `reserve_stdout`.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Supervisor:
         self._commands = b""
 
     def run(self) -> None:
-        """Supervise until the control pipe is closed or SIGTERM arrives."""
+        """Supervise the daemons until the control pipe is closed or SIGTERM arrives."""
         wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         # The wake-up descriptor is written only for signals that have a Python handler.
@@ -117,7 +118,7 @@ class Supervisor:
         self._write_process_ids()
 
     def _idle_seconds(self) -> float | None:
-        """Return the seconds until the next start or probe is due, or None if none is pending."""
+        """Return the seconds until the next start or probe of a daemon is due, or None if none is pending."""
         now = time.monotonic()
         unsettled = [
             supervised
@@ -138,7 +139,7 @@ class Supervisor:
             self._handle_exit(pid, os.waitstatus_to_exitcode(status))
 
     def _handle_exit(self, pid: int, code: int) -> None:
-        """Handle the exit of a child: a daemon, a probe, a stopped daemon, or an orphan, which is ignored."""
+        """Handle the exit of a child process: a daemon, a probe, a stopped daemon, or an orphan, which is ignored."""
         now = time.monotonic()
         if self._stopping.pop(pid, None):
             self._write_process_ids()
@@ -157,7 +158,7 @@ class Supervisor:
                 self._write_process_ids()
 
     def _execute_commands(self) -> bool:
-        """Execute the commands in the control pipe; return False at its end."""
+        """Execute the commands in the control pipe; return False if the pipe is closed."""
         received = os.read(0, 65536)
         *lines, self._commands = (self._commands + received).split(b"\n")
         for line in lines:
@@ -196,9 +197,9 @@ class Supervisor:
 
 
 def reserve_stdout() -> int:
-    """Reserve stdout for events and return its descriptor.
+    """Reserve the standard output of this process for events to the lab, and return its file descriptor.
 
-    Other output of this process and its children goes to the log.
+    Other output of this process and its children goes to standard error, the log of the lab host.
     """
     event_output = os.dup(1)
     os.dup2(2, 1)

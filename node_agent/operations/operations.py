@@ -60,7 +60,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Executor of operations. Thread-safe.
+    """Executor of the operations that the control plane sends to this node. Thread-safe.
 
     `reconcile_slot` starts the slot's own work for a slot that holds a new order, and returns at once.
     """
@@ -103,7 +103,7 @@ class Operations:
 
     def _result_of(self, operation: Operation) -> OperationResult:
         if operation.node_id != self.node_id:
-            reason = f"operation for {operation.node_id} was sent to {self.node_id}"
+            reason = f"an operation for node {operation.node_id} was sent to node {self.node_id}"
             raise OperationError("wrong_node", reason)
         match operation.body:
             case OperationCancel(target=target):
@@ -149,7 +149,7 @@ class Operations:
             case VnicAttach() | PortReconcile() | LeaseApply() | IngressApply() | IngressRemove() as body:
                 return self._repair(body, halt)
             case OperationCancel():
-                raise AssertionError("a cancel is handled before it gets here")
+                raise AssertionError("an operation.cancel is handled before other operations")
             case body:
                 assert_never(body)
 
@@ -175,7 +175,7 @@ class Operations:
 
 
 def _check_not_superseded(slot: Slot, order: Order) -> None:
-    """Raise `Halted` if a newer order has superseded this one."""
+    """Raise `Halted` if the slot holds a newer order than `order`."""
     held = slot.held
     if held is None or held.order.token != order.token:
         raise Halted

@@ -17,7 +17,7 @@ Planned = tuple[tuple[str, tuple[Step, ...]], ...]
 
 
 def repair_aspects(wanted: Slice, names: Sequence[str], host: Host, halt: Halt) -> tuple[str, ...]:
-    """Repair these aspects of a slice, and return the names of the steps that ran.
+    """Repair the named aspects of a slice, and return the names of the steps that ran.
 
     Raises `StepFailed`, `HostUnreadable`, `Halted`.
     """
@@ -25,7 +25,7 @@ def repair_aspects(wanted: Slice, names: Sequence[str], host: Host, halt: Halt) 
 
 
 def remove_aspects(gone: SliceNetwork, names: Sequence[str], host: Host, halt: Halt) -> tuple[str, ...]:
-    """Remove these aspects of a slot, in reverse order, and return the names of the steps that ran.
+    """Remove the objects of the named aspects of a slot, in reverse order, and return the steps that ran by name.
 
     Raises `StepFailed`, `HostUnreadable`, `Halted`.
     """
@@ -33,22 +33,28 @@ def remove_aspects(gone: SliceNetwork, names: Sequence[str], host: Host, halt: H
 
 
 def remains_of(gone: SliceNetwork, names: Sequence[str], host: Host) -> tuple[str, ...]:
-    """Return descriptions of what the host still has of these aspects, read again. Raises `HostUnreadable`."""
+    """Read the named aspects of a slot again, and describe the objects that exist. Raises `HostUnreadable`."""
     return tuple(left for aspect in host.aspects if aspect.name in names for left in aspect.remains(gone))
 
 
 def steps_to_apply(wanted: Slice, host: Host) -> Planned:
-    """Return the aspects that differ from the desired slice. Raises `HostUnreadable`."""
+    """Return the aspects that differ from the desired slice, with their repair steps. Raises `HostUnreadable`."""
     return _differing((aspect.name, aspect.to_apply(wanted)) for aspect in host.aspects)
 
 
 def steps_to_stop(stopped: SliceNetwork, host: Host) -> Planned:
-    """Return the aspects in which a slice that must be off still runs or is reachable. Raises `HostUnreadable`."""
+    """Return the aspects in which a slice that must be off runs or is reachable, with the steps that stop it.
+
+    Raises `HostUnreadable`.
+    """
     return _differing((aspect.name, aspect.to_stop(stopped)) for aspect in host.aspects[::-1])
 
 
 def steps_to_remove(gone: SliceNetwork, host: Host) -> Planned:
-    """Return the aspects that a slot without a slice still has on the host. Raises `HostUnreadable`."""
+    """Return the aspects of an empty slot that still have objects on the host, with the steps that remove them.
+
+    Raises `HostUnreadable`.
+    """
     return _differing((aspect.name, aspect.to_remove(gone)) for aspect in host.aspects[::-1])
 
 

@@ -35,7 +35,7 @@ class AlreadyRunning(Exception):
 
 
 class RunningOperations:
-    """The running and the cancelled operations of a node. Thread-safe. `clock` returns monotonic seconds."""
+    """Register of a node's running and cancelled operations. Thread-safe. `clock` returns monotonic seconds."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, places: int = CREDIT["operations"]
@@ -48,10 +48,10 @@ class RunningOperations:
 
     @contextmanager
     def place(self, operation_id: UUID, limit: timedelta) -> Iterator[Halt]:
-        """Register an operation while it runs, with a halt that ends it at its time `limit`.
+        """Register an operation while it runs. Yields the halt flag that ends the operation at its time `limit`.
 
-        Raises `OperationError` if it was cancelled or too many operations run, `AlreadyRunning`, and `RequeueOrder`
-        while the agent stops.
+        Raises `OperationError` if the operation was cancelled or too many operations run, `AlreadyRunning`, and
+        `RequeueOrder` while the agent stops.
         """
         with self._lock:
             self._refuse(operation_id)

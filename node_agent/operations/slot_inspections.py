@@ -36,7 +36,7 @@ _LONGEST_BANNER: Final = 256
 def inspect_slot(
     body: SlotInspection, host: Host, halt: Halt, check_not_superseded: Callable[[], None]
 ) -> OperationResult:
-    """Return the result of an inspection. `check_not_superseded` raises `Halted` if the slot has a newer order.
+    """Inspect a slot and return the result. `check_not_superseded` raises `Halted` if the slot has a newer order.
 
     Raises `OperationError`, `HostUnreadable`, `Halted`.
     """

@@ -27,7 +27,7 @@ _EXPOSURE: Final = ("translation", "lease")
 
 
 def repair_slot(body: SlotRepair, host: Host, halt: Halt) -> OperationResult:
-    """Execute a repair; the caller must own the slot's work lock.
+    """Execute an operation that repairs or removes aspects of a slot. The caller must hold the slot's work lock.
 
     Raises `OperationError`, `StepFailed`, `HostUnreadable`, `Halted`.
     """
@@ -47,7 +47,7 @@ def repair_slot(body: SlotRepair, host: Host, halt: Halt) -> OperationResult:
 
 
 def apply_body_of(order: Order) -> ApplySlice:
-    """Return the body of an order that runs a slice. Raises `OperationError` for an order to stop or remove it."""
+    """Return the body of an order to run a slice. Raises `OperationError` for an order to stop or remove a slice."""
     match order.body:
         case ApplySlice() as body:
             return body

@@ -46,12 +46,12 @@ _MOST_NAMED: Final = 8
 _DOES: Final = {
     "drop": "drop",
     "reject": "reject",
-    "queue": "queue to a program",
-    "synproxy": "answer in its place",
-    "tproxy": "hand over to a local program",
-    "flow": "forward past all rules",
+    "queue": "queue packets to a program",
+    "synproxy": "answer in place of the slice",
+    "tproxy": "hand packets over to a local program",
+    "flow": "forward packets past all rules",
     "dnat": "translate the destination",
-    "redirect": "redirect to the host",
+    "redirect": "redirect packets to the host",
     "snat": "translate the source",
     "masquerade": "translate the source",
     "notrack": "do not track",
@@ -76,9 +76,10 @@ _UNCERTAIN: Final = {"limit", "quota", "ct count", "last"}
 
 @dataclass(frozen=True, slots=True)
 class ForeignRule:
-    """A rule of another program.
+    """A packet filter rule of another program.
 
-    `place` identifies it for an administrator (`handle 7`); `body` holds its statements in JSON (libnftables-json(5)).
+    `place` identifies the rule for an administrator (`handle 7`); `body` holds its statements in JSON
+    (libnftables-json(5)).
     """
 
     chain: str
@@ -88,7 +89,10 @@ class ForeignRule:
 
 @dataclass(frozen=True)
 class ForeignTable:
-    """A table of another program. `name` is the name in its own tool; `sets` are the elements of named sets in JSON."""
+    """A packet filter table of another program.
+
+    `name` is the table's name in that program's tool; `sets` are the elements of named sets in JSON.
+    """
 
     name: str
     family: str
@@ -99,7 +103,7 @@ class ForeignTable:
 
 @dataclass(frozen=True, eq=False)
 class ForeignTables:
-    """All tables of other programs in one listing. Compared by identity: an unchanged listing is the same object."""
+    """All packet filter tables of other programs. Compared by identity: an unchanged listing is the same object."""
 
     tables: tuple[ForeignTable, ...] = ()
     unread: tuple[str, ...] = ()
@@ -114,7 +118,7 @@ class ForeignTables:
 class Finding:
     """A foreign rule, or a foreign chain's policy, that can match packets of slices.
 
-    `does` is its effect on them. `slots` are the slots with broken isolation.
+    `does` is the effect on the packets. `slots` are the slots with isolation that the rule breaks.
     """
 
     table: str
@@ -131,11 +135,15 @@ class Finding:
 # Every survey reads the same tables, and their analysis takes longer than reading them.
 @lru_cache(maxsize=2)
 def findings(tables: ForeignTables, node: NodeView) -> tuple[Finding, ...]:
-    """Return all foreign rules and policies that can match the slices' traffic, without duplicates."""
+    """Return all foreign packet filter rules and chain policies that can match the slices' traffic."""
     found = {each for table in tables.tables for each in _findings_of(table, node)}
     unread = (
         Finding(
-            f"iptables-legacy {name}", "all chains", "any hook", "all rules", "not readable; install iptables"
+            f"iptables-legacy {name}",
+            "all chains",
+            "any hook",
+            "all rules",
+            "the rules cannot be read; install iptables",
         )
         for name in tables.unread
     )
@@ -143,21 +151,23 @@ def findings(tables: ForeignTables, node: NodeView) -> tuple[Finding, ...]:
 
 
 def _findings_of(table: ForeignTable, node: NodeView) -> set[Finding]:
-    """Return the findings of one table. A table that cannot be analyzed is a finding itself, and hides no other one."""
+    """Return the findings of one foreign table. A table that cannot be analyzed is a finding itself."""
     try:
         return _Analysis(table, node).findings()
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         log.warning("foreign_table_analysis_failed", table=table.name, error=repr(error))
-        return {Finding(table.name, "all chains", "any hook", "all rules", "not understood by the agent")}
+        return {
+            Finding(table.name, "all chains", "any hook", "all rules", "the agent cannot analyze the table")
+        }
 
 
 def reported(found: Sequence[Finding]) -> Difference | None:
-    """Return the drift of the node: all findings that do not break the isolation between slices, or None."""
+    """Return the drift `foreign.rules` of the node, or None: foreign rules that do not break isolation of slices."""
     return _difference("foreign.rules", [each for each in found if not each.slots])
 
 
 def mirrored(found: Sequence[Finding]) -> dict[SlotIndex, Difference]:
-    """Return the drift of each slot that sends frames to another slice, or receives them, by a foreign rule."""
+    """Return, by slot, the drift about foreign rules that copy or send frames between this slot and another."""
     slots = {slot for each in found for slot in each.slots}
     drift = {
         slot: _difference("foreign.mirror", [each for each in found if slot in each.slots]) for slot in slots
@@ -179,7 +189,7 @@ def _difference(kind: Any, found: Sequence[Finding]) -> Difference | None:
 
 @lru_cache(maxsize=2)
 def public_endpoints(own: tuple[Rule, ...]) -> tuple[PublicEndpoint, ...]:
-    """Return the public addresses and ports of these ingress rules (rules of the chain `mapping`)."""
+    """Return the public addresses and ports in the nftables rules of ingresses (rules of the chain `mapping`)."""
     ports: dict[tuple[str, str | None], list[tuple[int, int]]] = {}
     for each in own:
         address, protocol, ranges = _public_endpoint(json.loads(each.body))
@@ -204,7 +214,7 @@ def _public_endpoint(body: list[Any]) -> tuple[str, str | None, list[tuple[int, 
 
 
 class _Place(NamedTuple):
-    """Location of a rule: its chain, and the base chain from which packets reach it."""
+    """Location of a foreign nftables rule: its chain, and the base chain from which packets reach it."""
 
     base: Chain
     chain: str
@@ -212,7 +222,7 @@ class _Place(NamedTuple):
 
 
 class _Analysis:
-    """Analysis of one table: each base chain is followed with each kind of traffic, as packets pass it."""
+    """Analysis of one foreign nftables table: evaluates each base chain for each kind of the slices' traffic."""
 
     def __init__(self, table: ForeignTable, node: NodeView) -> None:
         self._table, self._node = table, node
@@ -239,7 +249,7 @@ class _Analysis:
             self.add(_Place(base, base.name, "its policy"), "drop")
 
     def _check_targets(self, base: Chain) -> None:
-        """Add translations to the slices' network: they concern slices whatever traffic they match."""
+        """Add a finding for each rule that translates destinations to the slices' network, whatever it matches."""
         if base.kind != "nat" or self._table.family not in {"ip", "inet"}:
             return
         for chain, (place, body) in self._reached(base.name):
@@ -248,7 +258,7 @@ class _Analysis:
                 self.add(_Place(base, chain, place), f"translate the destination to {_targets(destination)}")
 
     def _reached(self, chain: str) -> Iterator[tuple[str, tuple[str, list[Any]]]]:
-        """Yield all rules of the chain, and of the chains that it jumps to."""
+        """Yield all rules of an nftables chain, and of the chains that it jumps to."""
         seen, pending = {chain}, [chain]
         while pending:
             name = pending.pop()
@@ -259,7 +269,7 @@ class _Analysis:
                 pending += new
 
     def rules(self, chain: str) -> Sequence[tuple[str, list[Any]]]:
-        """Return each rule of a chain as its location and its statements."""
+        """Return the rules of an nftables chain, each as its location and its statements."""
         return self._rules.get(chain, ())
 
     def evaluate(self, statement: dict[str, Any], traffic: Traffic) -> Share:
@@ -271,7 +281,7 @@ class _Analysis:
         return self._sets.get(data[1:]) if isinstance(data, str) else data.get("set")
 
     def step(self) -> bool:
-        """Return whether one more rule may be evaluated. If not, that is a finding: the rest is not analyzed."""
+        """Count a rule to evaluate. Return False, and add a finding, if the table has too many rules to analyze."""
         self._steps -= 1
         if self._steps <= 0:
             self._found.add(
@@ -280,7 +290,7 @@ class _Analysis:
                     "other chains",
                     "any hook",
                     "other rules",
-                    "too many to analyze all of them",
+                    "not analyzed, because the table has too many rules",
                 )
             )
         return self._steps > 0
@@ -322,21 +332,21 @@ class _Analysis:
 
 
 class _Outcome(NamedTuple):
-    """The share of packets that end at a rule, and the share that return from its chain."""
+    """Result of an nftables rule: the share of packets that end at the rule, and the share that it returns."""
 
     ends: Share
     returns: Share
 
 
 class _Walk:
-    """Evaluation of one base chain, and the chains that it jumps to, for one kind of traffic."""
+    """Evaluation of one nftables base chain, and the chains that it jumps to, for one kind of traffic."""
 
     def __init__(self, analysis: _Analysis, base: Chain, traffic: Traffic) -> None:
         self._analysis, self._base, self._traffic = analysis, base, traffic
         self._remaining: dict[str, Share] = {}
 
     def through(self, chain: str, depth: int = 0) -> Share:
-        """Return the share of the packets entering the chain that leave it at its end, or by a `return`."""
+        """Return the share of packets that pass a whole chain: they leave it at its end, or by a `return`."""
         if chain not in self._remaining:
             self._remaining[chain] = self._through(chain, depth)
         return self._remaining[chain]
@@ -415,7 +425,7 @@ class _Walk:
         return _Outcome(matched, "none") if does in _ENDS else None
 
     def _vmap(self, at: _Place, matched: Share, argument: Any, depth: int) -> _Outcome:
-        """Evaluate each element of a verdict map like a rule of its own."""
+        """Evaluate each element of an nftables verdict map like a rule of its own."""
         ends: Share = "none"
         returns: Share = "none"
         for key, verdict in self._analysis.resolved(argument["data"]) or ():

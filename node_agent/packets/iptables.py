@@ -34,7 +34,7 @@ Statement = dict[str, Any]
 def tables(saved: str, program: str) -> tuple[ForeignTable, ...]:
     """Parse the tables in `iptables-save` output.
 
-    `program` is the first part of their names in findings (`iptables-legacy`).
+    `program` is the first part of the tables' names in findings (`iptables-legacy`).
     """
     found = list[ForeignTable]()
     name, lines = "", list[str]()
@@ -80,7 +80,7 @@ class _Words:
     read: list[Statement] = field(default_factory=list)
 
     def statements(self, chains: set[str]) -> list[Statement]:
-        """Parse the rule. `chains` are the names of the table's chains, which are targets of jumps."""
+        """Parse the iptables rule. `chains` are the names of the table's chains, which are targets of jumps."""
         while self.words:
             is_not = self._taken("!")
             self._option(self.words.pop(0), "!=" if is_not else "==", chains)

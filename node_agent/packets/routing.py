@@ -1,10 +1,10 @@
-"""IPv4 routes, policy rules and neighbours of the host, and which of them cut off or divert slices' traffic.
+"""IPv4 routes, policy rules and ARP entries of the host, and which of them cut off or divert slices' traffic.
 
 The agent manages the routes that the kernel makes for the gateway's address (the slices' subnet, and the address
-itself as local) and the neighbours on the bridge, which are all learned. Everything else is foreign. A route is
-reported if the host's usual rules consult it and it sends packets for the slices' subnet elsewhere. A policy rule is
-reported if it can match packets from or to the subnet and looks them up outside of the usual tables. How the host
-reaches the rest of the world is its operator's decision.
+itself as local) and the ARP entries on the bridge, which are all learned. All other objects are foreign. A route is
+reported if it is in the table main or local and sends packets for the slices' subnet elsewhere. A policy rule is
+reported if it can match packets from or to the subnet and looks them up in another table. The operator of the host
+decides how it reaches all other networks.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ RouteKind = Literal["unicast", "local", "broadcast", "blackhole", "unreachable",
 class Route:
     """One IPv4 route. `links` are names; a blackhole route has none. The route with the lowest `metric` is preferred.
 
-    `is_plain`: it has only the attributes of the routes that the kernel itself adds for an address.
+    `is_plain`: the route has only the attributes of routes that the kernel itself adds for an address.
     """
 
     kind: RouteKind
@@ -49,9 +49,9 @@ class Route:
 class PolicyRule:
     """One IPv4 policy rule (ip-rule(8)). `action` is `lookup` or another action, such as `goto`.
 
-    `marked`: it matches only packets with a mark. `of_host`: it matches only packets that the host itself sends.
-    `inverted`: it matches packets that its selectors exclude. `partial`: it matches only some of these packets (by
-    port, for example), or ignores some of the routes that it finds.
+    `marked`: the rule matches only packets with a mark. `of_host`: the rule matches only packets that the host itself
+    sends. `inverted`: the rule matches packets that its selectors exclude. `partial`: the rule matches only some of
+    these packets (by port, for example), or ignores some of the routes that it finds.
     """
 
     priority: int
@@ -76,7 +76,7 @@ class PolicyRule:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A permanent neighbour entry set by a program, for which the host does not resolve the MAC any more."""
+    """A permanent ARP entry that a program set, so that the host does not resolve the MAC of the address."""
 
     address: Ipv4Address
     mac: str | None
@@ -94,7 +94,7 @@ def own_routes(bridge: str, subnet: Ipv4Subnet, gateway: Ipv4Address) -> tuple[R
 
 
 def foreign_routes(routes: Iterable[Route], bridge: str, subnet: Ipv4Subnet) -> Difference | None:
-    """Return the routes of the usual tables that take packets for addresses of the subnet elsewhere."""
+    """Return the drift about routes in the tables main and local that lead packets for the slices' subnet elsewhere."""
     own = IPv4Network(subnet)
     found = [
         each
@@ -110,7 +110,10 @@ def foreign_routes(routes: Iterable[Route], bridge: str, subnet: Ipv4Subnet) -> 
 def diverting_rules(
     rules: Iterable[PolicyRule], routes: Iterable[Route], subnet: Ipv4Subnet, bridge: str
 ) -> Difference | None:
-    """Return the rules that take packets from or to the subnet out of the usual tables, and those that are missing."""
+    """Return the drift about policy rules that keep packets of slices from the routing tables main and local.
+
+    The drift names rules that look the packets up elsewhere, and missing rules for these two tables.
+    """
     rules, routes = tuple(rules), tuple(routes)
     found = [
         *(
@@ -127,7 +130,7 @@ def diverting_rules(
 
 
 def gateways_of(routes: Iterable[Route], uplink: str) -> frozenset[Ipv4Address]:
-    """Return the gateways of the default route that the kernel prefers, where it leads by the uplink."""
+    """Return the gateways of the preferred default route, if this route leads over the uplink; else an empty set."""
     defaults = sorted(
         (each for each in routes if each.to == ANYWHERE and each.table == MAIN), key=lambda each: each.metric
     )
@@ -146,7 +149,7 @@ def _is_consulted(table: int, rules: Iterable[PolicyRule]) -> bool:
 
 
 def _matches(rule: PolicyRule, subnet: Ipv4Subnet) -> bool:
-    """Whether the rule can match forwarded packets from or to slices in general, not only to one destination."""
+    """Whether a policy rule can match forwarded packets from or to slices in general, not only to one destination."""
     if rule.of_host:
         return False
     names_slices = any(each is not None and _meets(each, subnet) for each in (rule.source, rule.to))
@@ -167,7 +170,7 @@ def _diverts(rule: PolicyRule, routes: tuple[Route, ...], bridge: str, subnet: I
 
 
 def _takes(route: Route, bridge: str, subnet: Ipv4Subnet) -> bool:
-    """Whether a route of another table applies to packets of slices: to them, or from them to the internet."""
+    """Whether a route of another table diverts packets of slices: packets to them, or from them to the internet."""
     if route.kind == "throw" or _leads_to(bridge, route):
         return False
     return _meets(route.to, subnet)

@@ -1,4 +1,4 @@
-"""Packet filter rules as values. Desired rules and those that nftables lists have the same type and can be compared.
+"""Values for nftables rules and chains. Desired rules and listed rules have the same type and can be compared.
 
 All rules are in tables named `sliceplane` in the families inet and netdev, so that foreign rules are not touched;
 `foreign_rules` evaluates those. The desired state of these tables is their whole declaration: flags, chains with hooks,
@@ -30,10 +30,10 @@ REPLIES: Final = "replies"
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A chain. A base chain has a `hook`, where it receives packets; any other chain is jumped to.
+    """An nftables chain. A base chain has a `hook`, where it receives packets; any other chain is jumped to.
 
-    `device` is for family netdev, and names several as `a, b`. `policy` is what a base chain does with packets that no
-    rule decides.
+    `device` is for family netdev, and names several as `a, b`. `policy` is the verdict of a base chain for packets that
+    no rule decides.
     """
 
     family: str
@@ -52,7 +52,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule as nftables lists it (libnftables-json(5)); `body` is its expressions in canonical JSON."""
+    """A rule as nftables lists it (libnftables-json(5)); `body` contains its expressions in canonical JSON."""
 
     family: Family
     chain: str
@@ -61,7 +61,7 @@ class Rule:
 
     @property
     def place(self) -> str:
-        """Owner of the rule without the ingress: `node`, or the tap of a slot."""
+        """Owner of the nftables rule without the ingress id: `node`, or the tap of a slot."""
         return self.owner.partition(" ")[0]
 
 
@@ -75,9 +75,10 @@ class FoundRule:
 
 @dataclass(frozen=True, slots=True)
 class Ruleset:
-    """Observed tables of this program, with their rules in order.
+    """Observed nftables tables of this program, with their rules in order.
 
-    `others` describes everything else in them (`set inet s`, `table inet with dormant`); the desired state has none.
+    `others` describes all other objects in the tables (`set inet s`, `table inet with dormant`); the desired state has
+    none.
     """
 
     chains: frozenset[Chain]
@@ -87,7 +88,7 @@ class Ruleset:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One atomic transaction. With `afresh`, the tables are emptied and created again after `delete`.
+    """One atomic nftables transaction. With `afresh`, the tables are emptied and created again after `delete`.
 
     Such a change keeps a rule by listing it in `delete` and in `insert`: if another thread deletes the rule first, its
     handle is unknown and the whole transaction fails, so that the rule does not come back.
@@ -133,7 +134,7 @@ def raw(offset: int, bits: int) -> Expression:
 
 
 def tracked(direction: Literal["original", "reply"], key: str, value: object) -> Expression:
-    """Return a condition on the packet's connection: before translation (`original`) or after it (`reply`)."""
+    """Return an nftables match on a packet's tracked connection, before (`original`) or after translation (`reply`)."""
     return match({"ct": {"key": key, "dir": direction}}, value)
 
 

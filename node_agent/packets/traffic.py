@@ -75,8 +75,8 @@ class NodeView:
 class Traffic:
     """Packets of one kind at one hook. `iif` and `oif` are None if packets have no such link at the hook.
 
-    Ports and protocol are None if they may have any value. `is_local`: the destination is the host itself; None: this
-    is so for some of the packets.
+    Ports and protocol are None if they may have any value. `is_local`: the destination is the host itself; None: the
+    host is the destination of some of the packets.
     """
 
     iif: str | None
@@ -97,7 +97,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class _Kinds:
-    """The kinds of traffic from a slice (`up`) and to a slice (`down`), without links."""
+    """The kinds of traffic from a slice (`up`) and to a slice (`down`), without the links that it passes."""
 
     node: NodeView
 
@@ -150,12 +150,12 @@ class _Kinds:
         )
 
     def out(self, *, translated: bool) -> Traffic:
-        """Return packets from a slice to the outside world; `translated`: they have the node's address already."""
+        """Return the traffic from a slice to the outside world; `translated`: after masquerading by the node."""
         sources = self.own if translated else (self.node.subnet,)
         return Traffic(None, None, sources=sources, leaves=True)
 
     def back(self, *, translated: bool) -> Traffic:
-        """Return replies from the outside world; `translated`: they have the slice's address already."""
+        """Return the traffic of replies from the outside world; `translated`: with the slice's address already."""
         destinations = (self.node.subnet,) if translated else self.own
         return Traffic(
             None,
@@ -167,7 +167,7 @@ class _Kinds:
         )
 
     def ways(self, *, translated: bool) -> Iterator[Traffic]:
-        """Yield the packets of outside clients to each public address; `translated`: to the slice's address already."""
+        """Yield the traffic of outside clients to each public address; `translated`: to the slice's address already."""
         for way in self.node.ways:
             yield Traffic(
                 None,
@@ -185,7 +185,7 @@ class _Kinds:
 
     @property
     def own(self) -> tuple[str, ...]:
-        """The node's addresses on the uplink; any address if they are not known."""
+        """The node's IPv4 addresses on the uplink; every IPv4 address if the node's addresses are unknown."""
         return tuple(f"{each}/32" for each in self.node.uplink_addresses) or _ANYWHERE
 
     def up(self) -> tuple[Traffic, ...]:
@@ -205,7 +205,7 @@ class _Kinds:
 def traffic_at(
     family: str, hook: str, priority: int, device: str | None, node: NodeView
 ) -> tuple[Traffic, ...]:
-    """Return the slices' traffic that a base chain receives."""
+    """Return the slices' traffic that a base chain with this family, hook, priority and device receives."""
     kinds = _Kinds(node)
     if hook in {"ingress", "egress"}:
         devices = (device or "").split(", ")
@@ -262,7 +262,7 @@ def _at_hook(hook: str, priority: int, kinds: _Kinds) -> tuple[Traffic, ...]:
 def _linked(
     traffic: Iterable[Traffic], direction: str, link: str, other: str | None = None
 ) -> tuple[Traffic, ...]:
-    """Return the traffic with links: from `link` (input), to it (output), or from `link` to `other` (both)."""
+    """Set the links of traffic: input link `link`, output link `link`, or (`both`) from `link` to `other`."""
     match direction:
         case "both":
             return tuple(replace(each, iif=link, oif=other) for each in traffic)
@@ -297,7 +297,7 @@ def share(match: Mapping[str, Any], traffic: Traffic, sets: Sets) -> Share:
 
 
 def _excludes(match: Mapping[str, Any], traffic: Traffic) -> bool:
-    """Whether the compared field belongs to a protocol that none of the traffic's packets has."""
+    """Whether a condition compares a header field of a protocol that no packet of the traffic has."""
     protocol = match["left"].get("payload", {}).get("protocol")
     return protocol is not None and _of_protocol(protocol, traffic) == "none"
 
@@ -495,7 +495,7 @@ def _members(right: Any) -> list[Any]:
 
 
 def _single(members: Iterable[Any]) -> Iterator[Any]:
-    """Yield the members that are single values; ranges and prefixes are dicts, which are not hashable."""
+    """Yield the elements of an nftables set that are single values; ranges and prefixes are unhashable dicts."""
     return (each for each in members if not isinstance(each, dict | list))
 
 
@@ -509,7 +509,7 @@ def _element(member: Any) -> Any:
 
 
 def overlap(networks: Iterable[str], subnet: str) -> bool:
-    """Whether any of the networks has addresses in the subnet."""
+    """Whether any of the IPv4 networks has addresses in the subnet."""
     return _addresses((subnet,), [*networks]) != "none"
 
 

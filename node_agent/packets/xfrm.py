@@ -1,4 +1,4 @@
-"""IPsec policies (ip-xfrm(8)) that affect packets of slices: they drop them, or send them through a tunnel.
+"""IPsec policies (ip-xfrm(8)) that affect packets of slices: they drop packets, or send packets through a tunnel.
 
 Policies belong to another program, usually a VPN, and are reported. A policy does not affect slices if its selector
 names other networks, or if it lets packets pass unchanged.
@@ -13,7 +13,7 @@ from node_agent.packets.traffic import overlap
 
 @dataclass(frozen=True, slots=True, order=True)
 class XfrmPolicy:
-    """A policy for IPv4. `source` and `destination` are the networks that it selects."""
+    """An IPsec policy for IPv4. `source` and `destination` are the networks that the policy selects."""
 
     direction: str
     source: str
@@ -29,7 +29,7 @@ PASSES = "pass"
 
 
 def policies_drift(policies: Iterable[XfrmPolicy], subnet: str) -> Difference | None:
-    """Return the drift for policies that select packets from or to the slices' network."""
+    """Return the drift about IPsec policies that affect packets from or to the slices' network, or None."""
     found = sorted(
         each
         for each in policies

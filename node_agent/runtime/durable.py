@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Replace the content of `path` atomically; only its owner may read it (0600). Raises `OSError`.
+    """Replace the content of the file `path` atomically; only its owner may read it (0600). Raises `OSError`.
 
     Without `durable`, a crash of the host may bring the complete old content back.
     """

@@ -9,15 +9,15 @@ import time
 
 
 class Halted(Exception):
-    """The work was halted. It reports nothing: the thread that halted it is responsible for what follows."""
+    """Work was halted by another thread. It reports nothing: the thread that halted it continues or reports instead."""
 
 
 class TimeLimitReached(Halted):
-    """The work exceeded its own time limit."""
+    """Work was interrupted because it exceeded its own time limit."""
 
 
 class Halt:
-    """Flag that halts work. Thread-safe; once set, it stays set.
+    """Flag that requests work in another thread to halt. Thread-safe; once set, it stays set.
 
     `until` is the time limit of the work on the monotonic clock, in seconds; None: no limit.
     """
@@ -27,12 +27,12 @@ class Halt:
         self._until = until
 
     def request(self) -> None:
-        """Request the work to halt."""
+        """Set the halt flag: request the work to halt at its next check."""
         self._requested.set()
 
     @property
     def is_requested(self) -> bool:
-        """Whether the work was requested to halt."""
+        """Whether the halt flag is set."""
         return self._requested.is_set()
 
     def check(self) -> None:

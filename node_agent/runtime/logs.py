@@ -1,7 +1,7 @@
 """Logging of the agent: one event per line on standard error, as JSON or in a form for people.
 
-A host that cannot be read or repaired causes the same warning at each survey. Such a line is written once, and then
-once per minute with the number of lines that were dropped.
+A host that cannot be read or repaired causes the same warning at each survey. Such a warning is logged once, and then
+once per minute with the number of equal warnings that were dropped.
 """
 
 import logging
@@ -26,9 +26,9 @@ written again."""
 
 
 class RepeatsLimited:
-    """A processor that drops a warning equal to one of the last `seconds`. Thread-safe.
+    """A structlog processor that drops a warning equal to one of the last `seconds`. Thread-safe.
 
-    The next one after that has the field `repeated`: how many were dropped.
+    The next equal warning after that time has the field `repeated`, the number of dropped warnings.
     """
 
     def __init__(self, seconds: float = _REPEAT_SECONDS, clock: Callable[[], float] = monotonic) -> None:

@@ -1,6 +1,6 @@
-"""Lock that allows one agent per state folder: two would manage the same slots, each with its own fence in memory.
+"""Lock that allows one agent per state folder: two agents would manage the same slots, each with its own fence.
 
-The lock belongs to the process and ends with it, even after `kill -9` (flock(2)); children do not inherit it.
+The lock belongs to the process and ends with it, even after `kill -9` (flock(2)); child processes do not inherit it.
 """
 
 import fcntl
@@ -23,8 +23,10 @@ class StateFolderInUse(Exception):
 
 @contextmanager
 def single_agent_lock(state_folder: Path) -> Iterator[None]:
-    """Hold the lock of the state folder. Raises `StateFolderInUse` after a timeout, which lets a killed predecessor
-    end."""
+    """Hold the lock of the agent's state folder. Raises `StateFolderInUse` after a timeout.
+
+    The timeout gives a killed predecessor the time to end.
+    """
     path = private_folder(state_folder) / "lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

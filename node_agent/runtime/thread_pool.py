@@ -1,7 +1,7 @@
 """A thread pool that starts threads when all others are busy and ends threads that are idle for a while.
 
 Work begins in the order of its arrival, at once while fewer than `most` threads are busy. If work raises an exception,
-its thread ends through `threading.excepthook`, which decides about the process. Waiting work continues in another
+its thread ends through `threading.excepthook`, which may end the process. Otherwise waiting work continues in another
 thread.
 """
 
@@ -33,7 +33,7 @@ class ThreadPool:
         self._numbers = count(1)
 
     def run(self, work: Work) -> None:
-        """Execute `work` in one of the threads; discard it if the pool is closed.
+        """Execute `work` in a thread of the pool, at once or when a thread is free; discard it if the pool is closed.
 
         Raises `RuntimeError` if the operating system refuses a new thread and no other thread can do the work later.
         """
@@ -44,7 +44,7 @@ class ThreadPool:
             self._assign()
 
     def close(self, timeout: float) -> bool:
-        """Begin no more work, wait up to `timeout` seconds for running work, and return whether all of it ended."""
+        """Close the pool: begin no more work, wait up to `timeout` seconds, and return whether all work has ended."""
         until = time.monotonic() + timeout
         with self._changed:
             self._closed = True
@@ -82,7 +82,7 @@ class ThreadPool:
             self._leave()
 
     def _next(self) -> Work | None:
-        """Return the next work; None if the thread should end."""
+        """Return the next work for a thread of the pool, or None if the thread should end."""
         with self._changed:
             if not self._waiting:
                 self._idle += 1

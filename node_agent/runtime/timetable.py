@@ -31,8 +31,10 @@ _NEVER: Final = math.inf
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """A job's request to rest: at least `seconds` without a run, even if the job is woken; then it runs at once if it
-    was woken, and after `at_most` seconds in any case. With the default `at_most` it runs as soon as the rest ends.
+    """Return value of a job that must not run again for `seconds`, even if it is woken.
+
+    After that time, the job runs at once if it was woken, and after `at_most` seconds in any case. With the default
+    `at_most`, it runs as soon as the rest ends.
     """
 
     seconds: float
@@ -44,7 +46,7 @@ Job = Callable[[], float | Rest | None]
 
 
 class Entry:
-    """A job in a timetable. Thread-safe."""
+    """A job that was added to a timetable. Thread-safe."""
 
     def __init__(self, timetable: "Timetable", job: Job, name: str, pool: ThreadPool) -> None:
         self._timetable = timetable
@@ -59,14 +61,15 @@ class Entry:
         self._timetable.schedule(self, within)
 
     def cancel(self, timeout: float) -> bool:
-        """Prevent further runs, wait up to `timeout` seconds for a current run, and return whether none is left."""
+        """Prevent further runs of the job, wait up to `timeout` seconds for a current run; return whether it ended."""
         self._timetable.remove(self)
         return self.ended.wait(timeout)
 
 
 class Timetable:
-    """The timetable of one process. It starts its threads when they are needed, and as a context manager closes
-    itself.
+    """Scheduler of the jobs of one process. It starts its threads when they are needed.
+
+    As a context manager, the timetable closes itself at the end of the block.
     """
 
     def __init__(self, *, threads: int = THREADS, urgent_threads: int = URGENT_THREADS) -> None:
@@ -86,7 +89,7 @@ class Timetable:
         return entry
 
     def close(self) -> None:
-        """Run no further jobs. Wait for a current run for a moment, then abandon it."""
+        """Close the timetable: run no further jobs, wait a moment for running jobs, then abandon them."""
         with self._changed:
             self._closed = True
             self._planned.clear()
@@ -103,7 +106,7 @@ class Timetable:
         self.close()
 
     def schedule(self, entry: Entry, within: float) -> None:
-        """Run the entry within this many seconds, or sooner if it is already scheduled sooner."""
+        """Run the job of an entry within this many seconds, or sooner if it is already scheduled sooner."""
         with self._changed:
             at = max(time.monotonic() + within, entry.rests_until)
             if at < entry.due and entry.job is not None and not self._closed:
@@ -112,7 +115,7 @@ class Timetable:
                     self._plan(entry)
 
     def remove(self, entry: Entry) -> None:
-        """Never run the entry again."""
+        """Remove an entry from the timetable: its job never runs again."""
         with self._changed:
             # Its planned run stays in the heap until it is due; without the job it does not keep the agent alive.
             entry.job = None

@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 @cache
 def agent_version() -> str:
-    """Return the version of the installed package."""
+    """Return the version of the installed Sliceplane package, which is the agent's version."""
     try:
         return version("sliceplane")
     except PackageNotFoundError:

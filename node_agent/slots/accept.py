@@ -2,7 +2,7 @@
 
 `accept` handles orders from the queue. Orders from the desired state are first all admitted (`admit`) and then executed
 (`carry_out`). `reconcile_slot` reconciles a slot with the order that it already stores (after a restart and in a
-survey). All of them end in the same work. A refused order is reported and has no effect.
+survey). All three run the same work on the slot. A refused order is reported and has no effect.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ class Acceptance:
         self._reporter = reporter
 
     def accept(self, order: Order) -> None:
-        """Execute the order; return when it is done, refused, superseded, or already being executed.
+        """Admit and execute an order; return when it is done, refused, superseded, or already being executed.
 
         Raises `OSError` when the disk cannot be written; an order that was not written has no effect.
         """
@@ -46,7 +46,7 @@ class Acceptance:
                 self._run(slot, order)
 
     def admit(self, order: Order, *, was_sent: bool = True) -> Slot | None:
-        """Check the order against the fence and store it, without executing it.
+        """Check an order against the fence and store it, without executing it.
 
         Return the slot to work on, or None if there is nothing to do. A refusal is reported, with one exception: an
         order that the node requested itself (`was_sent=False`) may be superseded by then, which is not an error.
@@ -62,7 +62,7 @@ class Acceptance:
             return None if admission == "under_way" else slot
 
     def admit_or_raise(self, order: Order) -> tuple[Slot, Admission]:
-        """Check the order against the fence and store it, as `admit`, but raise `Refused` instead of reporting it.
+        """Check an order against the fence and store it, as `admit`, but raise `Refused` instead of reporting it.
 
         Also raises `OSError`.
         """
@@ -82,18 +82,18 @@ class Acceptance:
         return HeldOrders(held=tuple(_summary(slot, held) for slot, held in stored if held is not None))
 
     def report_interrupted(self) -> list[Slot]:
-        """Return the slots that need work, and report slices that stopped while no agent was running.
+        """Report slices that stopped while no agent was running, and return the slots that need work.
 
-        They are reported before any of them is started again.
+        All of these slices are reported before any of them is started again.
         """
         return self._matching(self._notice)[0]
 
     def due(self) -> tuple[list[Slot], list[HostUnreadable]]:
-        """Return the slots that have something to do or report, and the errors of unreadable slots."""
+        """Return the slots with due work or reports, and the errors of slots with an unreadable host state."""
         return self._matching(self._is_due)
 
     def reconcile_slot(self, slot: Slot) -> None:
-        """Reconcile the slot with the order that it stores. Do nothing while another thread works on the slot."""
+        """Reconcile a slot with its stored order. Do nothing while another thread works on the slot."""
         held = slot.held
         if held is None:
             return

@@ -1,7 +1,7 @@
 """Dramatiq actors: one for each task type of the catalogue, with the time limit that the catalogue declares.
 
-A task is trusted only by its signature, and is parsed completely before any of it is executed. A task of a kind without
-an actor is refused with a report and never dropped silently.
+A task is trusted only by its signature, and is parsed completely before any part of it is executed. A task of a kind
+without an actor is refused with a report and never dropped silently.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def declare_actors(
     gate: Gate,
     verify: Callable[[str], Unsealed],
 ) -> None:
-    """Declare an actor on `queue` for each task type. Each passes its tasks to `take`.
+    """Declare a Dramatiq actor on `queue` for each task type. Each actor passes its tasks to `take`.
 
     `verify` verifies the signature of a signed task and returns its content, or raises `BadCopy`.
     """
@@ -50,7 +50,7 @@ def declare_actors(
 
 
 def read_for(kind: str, text: bytes) -> Task:
-    """Parse the signed task that the actor of `kind` received. Raises `TaskRefused` and `BadCopy`."""
+    """Parse a signed task that the actor for `kind` received. Raises `TaskRefused`, and `BadCopy` for other kinds."""
     task = read_task(text)
     if task.body.kind != kind:
         # The actor's name is not signed: it was changed on the way.

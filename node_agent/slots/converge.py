@@ -1,7 +1,8 @@
 """The one path from a slice's desired state to the host: read the observed state, plan, and run the steps.
 
-Orders, restarts and the survey all use it, so that there is no second path "for recovery". Nothing is changed before
-every aspect is read (a repair acts only on a complete snapshot), except by `close`, which removes whatever it finds.
+Orders, restarts and the survey all use this path, so that there is no second path "for recovery". Nothing is changed
+before every aspect is read (a repair acts only on a complete snapshot), except by `close`, which reads only the network
+paths that it removes.
 An unreadable host is read again until a timeout. A refused step ends the start of a slice; in a repair and in a removal
 it ends only the work on its own aspect. While a slice boots, it is compared again every few seconds, so that a machine
 or a daemon that dies meanwhile is repaired by the same comparison.
@@ -47,21 +48,21 @@ def repair(
 ) -> tuple[StepFailed, ...]:
     """Make the host match the desired state of a slice while its guest runs. Raises `HostUnreadable`, `Halted`.
 
-    A refused step in one aspect does not prevent the work on the others. The refusals are returned. `begun` receives
-    the steps of each aspect before they run, and may raise to prevent them.
+    A refused step in one aspect does not prevent the work on the other aspects. The refusals are returned. `begun`
+    receives the steps of each aspect before they run, and may raise an exception to prevent them.
     """
     return _by_aspect(host.aspects, lambda aspect: aspect.to_apply(desired), host, halt, begun)
 
 
 def planned_off(stopped: SliceNetwork, host: Host) -> tuple[Step, ...]:
-    """Return the steps that switch the slice off; none if it is off. Raises `HostUnreadable`."""
+    """Return the steps that switch a slice off; empty if it is off. Raises `HostUnreadable`."""
     return tuple(step for aspect in host.aspects for step in aspect.to_stop(stopped))
 
 
 def switch_off(stopped: SliceNetwork, host: Host, halt: Halt) -> tuple[StepFailed, ...]:
     """Stop the slice's machine and close its network paths; keep its disk and its address.
 
-    Raises `HostUnreadable` and `Halted`, and returns refusals, as `remove_all` does.
+    Refused steps are returned, as by `remove_all`. Raises `HostUnreadable`, `Halted`.
     """
     return _by_aspect(host.aspects[::-1], lambda aspect: aspect.to_stop(stopped), host, halt)
 
@@ -69,9 +70,9 @@ def switch_off(stopped: SliceNetwork, host: Host, halt: Halt) -> tuple[StepFaile
 def close(network: SliceNetwork, host: Host, halt: Halt) -> None:
     """Close all network paths into and out of a slice that is to be stopped or removed. Raises `Halted`.
 
-    This runs first and reads no other aspect: an established connection must not survive because a hypervisor hangs, or
-    because a guest shuts down slowly. Errors are ignored here, because the complete stop or removal that follows tries
-    the same again and reports them.
+    This step runs first and reads no other aspect: an established connection must not survive because a hypervisor
+    hangs, or because a guest shuts down slowly. Errors are ignored here, because the complete stop or removal that
+    follows repeats the attempt and reports errors.
     """
     for aspect in host.aspects:
         if aspect.name in _CLOSED_FIRST:
@@ -82,9 +83,9 @@ def close(network: SliceNetwork, host: Host, halt: Halt) -> None:
 
 
 def remove_all(network: SliceNetwork, host: Host, halt: Halt) -> tuple[StepFailed, ...]:
-    """Remove all objects of the slot from the host, the machine first. Raises `HostUnreadable`, `Halted`.
+    """Remove all objects of a slot from the host, the machine first. Raises `HostUnreadable`, `Halted`.
 
-    A refused step in one aspect does not prevent the removal of the others. The refusals are returned.
+    A refused step in one aspect does not prevent the removal of the other aspects. The refusals are returned.
     """
     return _by_aspect(host.aspects[::-1], lambda aspect: aspect.to_remove(network), host, halt)
 
@@ -111,19 +112,22 @@ def _by_aspect(
 
 
 def still_on(stopped: SliceNetwork, host: Host) -> tuple[str, ...]:
-    """Read every aspect again and describe what still runs or can be reached. Raises `HostUnreadable`."""
+    """Read every aspect again and describe the parts of a stopped slice that run or can be reached.
+
+    Raises `HostUnreadable`.
+    """
     return tuple(found for aspect in host.aspects for found in aspect.still_on(stopped))
 
 
 def leftovers(network: SliceNetwork, host: Host) -> tuple[str, ...]:
-    """Read every aspect again and describe the slot's remaining objects. Raises `HostUnreadable`."""
+    """Read every aspect again and describe the objects of a slot that remain on the host. Raises `HostUnreadable`."""
     return tuple(left for aspect in host.aspects for left in aspect.remains(network))
 
 
 def retry_while_unreadable(attempt: Callable[[], Done], *, until: float, halt: Halt) -> Done:
     """Return the result of `attempt`, which is retried while it raises `HostUnreadable`.
 
-    After the monotonic time `until` the error is raised. Also raises `Halted`.
+    After the monotonic time `until`, the last `HostUnreadable` is raised. Also raises `Halted`.
     """
     while True:
         try:

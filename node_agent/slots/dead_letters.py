@@ -1,14 +1,15 @@
 """Reports about tasks that the queue dead-letters: unreadable, unsupported, poisoned, or failed with an exception.
 
-A refusal ends an order for the control plane, so only an order that this node can never carry out is refused. One that
-failed with an exception is not: if admitted, it is on disk and the survey resumes it; otherwise the control plane
-re-sends it. An operation is reported as failed in every case, because it is not stored on disk.
+A refusal ends an order for the control plane, so only an order that this node can never carry out is refused. An order
+that failed with an exception is not refused: if it was admitted, it is on disk and the survey resumes it; otherwise the
+control plane re-sends it. An operation is reported as failed in every case, because it is not stored on disk.
 
 The message's id and actor are not signed, so they are used only if the signed text contains the same. A bad copy is
 reported under the message's id, although that may be forged; this ends no task, and the control plane sends another
 copy.
 
-The broker calls this before the task leaves the queue. It must not raise, or the task would stay in flight permanently.
+The broker calls the handler before the task leaves the queue. The handler must not raise, or the task would stay in
+flight permanently.
 """
 
 from collections.abc import Callable
@@ -88,9 +89,7 @@ class DeadLetterHandler:
             # An earlier process of the agent admitted it, so it is carried out from disk and the copy can be dropped.
             log.warning("order_already_admitted", order_id=str(message.order_id), deliveries=deliveries)
             return
-        reason = (
-            f"delivered {deliveries} times, and the agent crashed each time before the order was admitted"
-        )
+        reason = f"the task was delivered {deliveries} times, and the agent crashed each time before it admitted the order"
         self._refuse(message, "poisoned", reason)
 
     def _refuse(self, message: OrderMessage, code: RefusalCode, explanation: str) -> None:
@@ -112,7 +111,7 @@ class DeadLetterHandler:
         self._report(OrderRefused(order_id=message.order_id, reason=reason), message)
 
     def _slot_of(self, message: OrderMessage) -> SlotId | None:
-        """Return the slot that the signed text names, if any.
+        """Return the slot that the signed text of a dead-lettered task names, or None if it names no slot.
 
         Raises `BadCopy` if the message's id or actor differs from the signed text.
         """

@@ -1,14 +1,15 @@
 """Fence files: the newest order of each slot on disk, which refuses older orders and records the desired state.
 
-One file per slot holds the newest order, as the signed text in which it was received, and its outcome. It is written
-before the first effect of an order, so a crash leaves either an unchanged host or a file with the order that was being
-executed: the next start continues from it without the control plane. A file outlives its slice, because the token of a
-removed slice must still refuse older orders.
+One file per slot holds the newest order, as the signed text in which it was received, and its outcome. The file is
+written before the first effect of an order, so a crash leaves either an unchanged host or a file with the order that
+was being executed: the next start continues from the file without the control plane. A file outlives its slice, because
+the token of a removed slice must still refuse older orders.
 
 If a signed text was altered, its signature cannot be verified, and its file counts as unreadable.
 
 The marker file `complete` records that the files were once compared with the control plane's desired state. Without it,
-or with an unreadable file, a token may be lost, and no order may be taken from the queue until the node has compared.
+or with an unreadable file, a token may be lost, and no order may be taken from the queue until the node has compared
+its files with the desired state.
 """
 
 from collections.abc import Callable
@@ -54,8 +55,8 @@ class FenceRecord(Wire):
     `reported` is False until the report of the outcome is certain to be in the spool. `forced` is True once the guest
     is powered off because it did not shut down in time. `applied` is False while the order changes the ingress rules of
     a slice that is ready, and the change is not complete. `lost` lists the slice's ingress rules that were last
-    reported as not working; `others` is True if foreign ingress rules were last reported to lead to the slice, or
-    possibly do.
+    reported as not working; `others` is True if the last report stated that foreign ingress rules lead, or may lead, to
+    the slice.
     """
 
     signed: str
@@ -76,7 +77,7 @@ class FenceEntry(FenceRecord):
 
 
 def entry_for(held: FenceEntry | None, order: Order, signed: str) -> FenceEntry:
-    """Return the record that a slot stores when it admits an order.
+    """Return the fence record that a slot stores when it admits an order.
 
     An order that changes only the ingress rules of a ready slice keeps the slice's outcome: the readiness check applies
     to the start alone, and afterwards the guest's services are the tenant's responsibility.
@@ -106,7 +107,7 @@ class Refused(Exception):
 
 
 def is_newer_order(held: FenceEntry | None, order: Order) -> bool:
-    """Return whether `order` supersedes the slot's stored order; the same order sent again does not.
+    """Return whether `order` supersedes the slot's stored order. The same order, sent again, does not supersede it.
 
     Raises `Refused` if the order is older, or has the same token and different content.
     """
@@ -130,7 +131,7 @@ def _token_text(order: Order) -> str:
 
 
 def order_in_task(task: bytes) -> Order | None:
-    """Return the order in a signed task, or None for an operation without one. Raises `TaskRefused`."""
+    """Return the order in a signed task, or None for an operation without an order. Raises `TaskRefused`."""
     match read_task(task):
         case Order() as order:
             return order
@@ -143,13 +144,13 @@ class _OperationBody(msgspec.Struct):
 
 
 class _OperationWithOrder(msgspec.Struct):
-    """An operation, reduced to the unparsed order in it."""
+    """The part of an operation that contains its order, as unparsed JSON."""
 
     body: _OperationBody
 
 
 def digest_of(held: FenceEntry) -> str:
-    """Return the SHA-256 (hex) of the stored order's text, exactly as it was signed.
+    """Return the SHA-256 (hex) of the text of a slot's stored order, exactly as the order was signed.
 
     The control plane stores the same text, and compares the digests.
     """
@@ -172,7 +173,7 @@ class FenceFiles:
         self._damaged = False
 
     def read(self, slot: SlotId) -> FenceEntry | None:
-        """Read the record of a slot. None if there is none, or if it cannot be read, which is logged."""
+        """Return the fence record of a slot, or None if it has no file or an unreadable one, which is logged."""
         path = self._path(index_of(slot))
         try:
             return self._verified(FenceRecord.model_validate_json(path.read_bytes()))
@@ -185,14 +186,14 @@ class FenceFiles:
             return None
 
     def _verified(self, record: FenceRecord) -> FenceEntry:
-        """Parse the order in a record. Raises `BadCopy` or `TaskRefused` unless it has the signed text of an order."""
+        """Verify and parse the order in a fence record. Raises `BadCopy` or `TaskRefused` for any other content."""
         order = order_in_task(self._recall(record.signed))
         if order is None:
             raise BadCopy("forged", "the signed task contains no order")
         return FenceEntry(**dict(record), order=order)
 
     def write(self, held: FenceEntry, *, durable: bool = True) -> None:
-        """Write the record of a slot. Raises `OSError`; in that case the order must have no effect."""
+        """Write the fence record of a slot to disk. Raises `OSError`; in that case the order must have no effect."""
         failpoint("agent.fence.before")
         content = held.model_dump_json().encode()
         replace_file(self._path(index_of(held.order.slot_id)), content, durable=durable)
@@ -200,11 +201,13 @@ class FenceFiles:
 
     @property
     def complete(self) -> bool:
-        """Whether no token can be lost: all files are readable and were compared with the desired state once."""
+        """Whether no fence token can be lost: all fence files are readable and were once compared with the desired
+        state.
+        """
         return not self._damaged and (self._folder / _MARK).exists()
 
     def mark_complete(self) -> None:
-        """Record durably that the files were compared with the desired state."""
+        """Record durably that the fence files were compared with the control plane's desired state."""
         self._damaged = False
         (self._folder / _MARK).touch(mode=0o600)
         sync_folder(self._folder)

@@ -1,9 +1,10 @@
 """Preparation of the node for slices, and its description, which is reported to the control plane when it changes.
 
 The description that was reported last is stored on disk, so that a restarted agent reports nothing if nothing changed:
-otherwise a fleet that restarts would report all descriptions at once. It is reported again after a new enrolment, and
-when either side may have lost it. Before a changed description is reported, it is stored as not reported, because it
-contains since when drift is open. A crash before it is stored as reported leads to a duplicate report.
+otherwise a fleet that restarts would report all descriptions at once. The description is reported again after a new
+enrolment, and when the node or the control plane may have lost it. Before a changed description is reported, it is
+stored as not reported, because it contains the times since when drift is open. A crash before it is stored as reported
+leads to a duplicate report.
 
 A fault of the node is reported and never fatal: running slices keep running, and the next survey tries a repair again.
 """
@@ -39,10 +40,10 @@ _NOT_REPORTED: Final = ""
 
 
 class LastDescription(Wire):
-    """Content of `described.json`: the newest description.
+    """Content of `described.json`: the newest description of the node.
 
-    It was reported under the enrolment by the token with the hash `token_sha256`. An empty hash means that it may not
-    have been reported.
+    The description was reported under the enrolment by the token with the hash `token_sha256`. An empty hash means that
+    it may not have been reported.
     """
 
     token_sha256: str
@@ -52,8 +53,8 @@ class LastDescription(Wire):
 class Inspection:
     """Preparation and description of one node.
 
-    Only `describe` and `doubt` are thread-safe. `enrolment` returns the hash of the token of the node's
-    enrolment.
+    Only `describe` and `report_again` are thread-safe. `enrolment` returns the hash of the token with which the node
+    enrolled.
     """
 
     def __init__(
@@ -106,12 +107,12 @@ class Inspection:
         self._was_prepared = True
 
     def describe(self) -> None:
-        """Report the node's description if it differs from the one reported last. Raises `OSError`."""
+        """Report the node's description if it differs from the last reported description. Raises `OSError`."""
         with self._describing:
             self._describe(LastDescription(token_sha256=self._enrolment(), description=self._described()))
 
     def report_again(self) -> None:
-        """Request that the next survey reports the description again, because the control plane may have lost it."""
+        """Make the next survey report the node's description again, because the control plane may have lost it."""
         self._report_requested.set()
 
     def _describe(self, found: LastDescription) -> None:
@@ -150,9 +151,9 @@ class Inspection:
         self._drifts.record(NODE, found if self._was_prepared else (), merged((*left, *unread)))
 
     def _survey_devices(self) -> Iterator[Difference]:
-        """Record the drift that blocks slots whatever order they have, and yield errors of the host as drift.
+        """Record the drift that blocks slots regardless of their orders: lost PCI devices, and rules that copy frames.
 
-        If the host cannot be read, the drift that was recorded before stays open.
+        Yield the error of an unreadable host as drift; the drift that was recorded before then stays open.
         """
         try:
             self._pci = devices = self._host.pci_devices()
@@ -198,7 +199,10 @@ class Inspection:
 
 
 def _read(path: Path) -> LastDescription | None:
-    """Read the description that was reported last; None if there is none or it cannot be read: it is reported again."""
+    """Return the node's description that is stored on disk, or None if it is missing or unreadable.
+
+    Without a stored description, the next survey reports the description again.
+    """
     try:
         return LastDescription.model_validate_json(path.read_bytes())
     except FileNotFoundError:

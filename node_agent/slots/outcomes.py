@@ -1,4 +1,4 @@
-"""Reports about the work on a slot. A superseded order is never reported on.
+"""Reports about the work on a slot. No report is made for a superseded order.
 
 An outcome is stored with its order before it is reported, and marked as reported afterwards, so a crash in between
 repeats the report. Each report is made while the slot's order cannot change (`Slot.while_current`).
@@ -49,13 +49,13 @@ class Outcomes:
     def report_pending(self, slot: Slot, held: FenceEntry) -> None:
         """Report a stored outcome that a crash kept from being reported.
 
-        This comes before any other report of the slice: nothing may be reported about a slice before that it is ready.
+        This report precedes all other reports about the slice: the first of them must state that the slice is ready.
         """
         if held.outcome is not None and not held.reported:
             self.record_outcome(slot, held.order, held.outcome, asked=True)
 
     def report(self, slot: Slot, order: Order, body: ReportBody) -> None:
-        """Report an observation, which is not stored as an outcome, unless the order is superseded."""
+        """Report an observation about a slice, unless its order is superseded. It is not stored as an outcome."""
         with slot.while_current(order) as held:
             if held is not None:
                 self.reporter.report(body, order)
@@ -63,7 +63,7 @@ class Outcomes:
     def report_interruption(self, slot: Slot, order: Order) -> None:
         """Report that a slice that was ready does not run, and discard its outcome."""
         code: InterruptionCode = "machine_not_running"
-        message = "the machine is not running: it or its host stopped without an order"
+        message = "the slice's machine is not running: it or its host stopped without an order"
         reason = Reason(code=code, message=message)
         interrupted = SliceInterrupted(
             slot_id=order.slot_id, allocation_id=order.allocation_id, reason=reason
@@ -83,7 +83,7 @@ class Outcomes:
                 slot.keep(held.model_copy(update={"address": seen}))
 
     def report_exposure(self, slot: Slot, order: Order, lost: tuple[IngressId, ...], *, others: bool) -> None:
-        """Report which ingress rules do not lead to the slice, and whether foreign ones may, if that changed."""
+        """Report which ingress rules do not lead to the slice, and whether foreign rules may, if either changed."""
         exposed = SliceIngressObserved(
             slot_id=order.slot_id, allocation_id=order.allocation_id, lost=lost, others=others
         )
@@ -93,7 +93,7 @@ class Outcomes:
                 slot.keep(held.model_copy(update={"lost": lost, "others": others}))
 
     def report_applied(self, slot: Slot, order: Order) -> None:
-        """Record that a ready slice complies with the changed order, and report that it is ready under this order."""
+        """Record that a ready slice complies with a changed order, and report that it is ready under this order."""
         with slot.while_current(order) as held:
             if held is None or held.outcome is None:
                 return
@@ -102,7 +102,7 @@ class Outcomes:
 
 
 def record_forced_stop(slot: Slot, order: Order) -> None:
-    """Record that the guest of a slice that must be off is about to be forced off."""
+    """Record that the guest of a slice is about to be powered off, because it did not shut down in time."""
     with slot.while_current(order) as held:
         if held is not None:
             # Record it before the guest is destroyed: once it is gone, the host does not show how it ended.
@@ -110,7 +110,7 @@ def record_forced_stop(slot: Slot, order: Order) -> None:
 
 
 def stopped_outcome(slot: Slot, order: Order) -> SliceStopped:
-    """Return the outcome of an order that stopped its slice."""
+    """Return the outcome `SliceStopped` of an order that stopped its slice."""
     held = slot.held
     forced = held is not None and held.forced
     return SliceStopped(slot_id=order.slot_id, allocation_id=order.allocation_id, forced=forced)

@@ -1,4 +1,4 @@
-"""Readiness probe: whether the slice answers as its image promises (ALC-9).
+"""Readiness probe: one attempt to connect to a slice's port and to receive the banner of its image (ALC-9).
 
 A probe is one bounded attempt; the caller decides how often and until when to repeat it. The agent probes from the
 gateway's address over the bridge, so the guest itself answers, and not a proxy in front of it.
@@ -19,7 +19,7 @@ _LONGEST_BANNER: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class BannerProbe:
-    """Implementation of `node_agent.host.host.Probe`.
+    """Readiness probe that connects to a port and waits for a banner; implements `node_agent.host.host.Probe`.
 
     One attempt takes at most `seconds`. An empty `banner` requires an open port only.
     """
@@ -54,7 +54,7 @@ def _read_banner(connection: socket.socket, banner: str, deadline: float) -> Ans
 
 
 def _printable(line: bytes) -> str:
-    """Return a line as printable ASCII: the guest chooses these bytes, and terminals will show them."""
+    """Return a line of a guest's banner as printable ASCII, because terminals show the bytes that a guest chose."""
     text = line.rstrip(b"\r\n")[:_LONGEST_BANNER].decode("ascii", "replace")
     return "".join(
         character if character.isascii() and character.isprintable() else "?" for character in text

@@ -1,14 +1,14 @@
 """Fetching the desired state of all slots: at the start, and again after the node was disconnected.
 
-The node sends a digest of what each slot holds, and receives the orders of the slots that should hold something else.
-These pass the same fence as every order, and then go to their slots' work; the other slots are neither written nor
-inspected. If the control plane has no record of what a slot holds (its ledger may have been restored), the node logs
-that and keeps it.
+The node sends a digest of the order that each slot holds, and receives the orders of the slots that should hold another
+one. The received orders pass the same fence as every order, and then go to their slots' work; the other slots are
+neither written nor inspected. If the control plane has no record of an order that a slot holds (its ledger may have
+been restored), the node logs that and keeps the order.
 
-While the control plane is unreachable, the node continues from its own disk: this restores slices after a reboot
-without outside help. It then repeats the request until it gets a response, because this is the only way to recover an
-order that was lost with a queue. Only a node with an incomplete set of fence files must wait, because it may have lost
-a newer token than the one it is offered.
+While the control plane is unreachable, the node continues with the orders on its own disk: this restores slices after a
+reboot without outside help. It then repeats the request until it gets a response, because this is the only way to
+recover an order that was lost with a queue. Only a node with an incomplete set of fence files must wait, because it may
+have lost a newer token than that of an order in its queue.
 
 No request is sent before the control plane's time is known: orders are signed until a certain time, and for a host with
 a fast clock all of them would have expired.
@@ -39,7 +39,7 @@ CarryOut = Callable[[Order], None]
 
 
 class Resync:
-    """Fetcher of the desired state. `begin` works in the caller's thread, `ask_again` in the timetable's.
+    """Fetcher of the desired state. `begin` works in the caller's thread, `ask_again` in a thread of the timetable.
 
     `carry_out` is called with each order that passes the fence after `begin`, and returns at once.
     """
@@ -61,7 +61,9 @@ class Resync:
         self._entry = timetable.enter(self._fetch_and_carry_out, name="resync", after=None)
 
     def begin(self, halt: Halt) -> bool:
-        """Wait until orders may be accepted. Return whether the control plane answered; otherwise the disk is used.
+        """Fetch the desired state, and wait until orders may be accepted.
+
+        Return whether the control plane answered; if not, the orders stored on disk are used.
 
         The caller starts the work that is due for the slots. Raises `Halted`, `OSError`.
         """
@@ -76,7 +78,7 @@ class Resync:
     def ask_again(self) -> None:
         """Request the desired state again after a random delay, and repeat this until there is a response.
 
-        During a running request, another one is scheduled after it.
+        If a request is running, another request follows it.
         """
         self._entry.wake(self._backoff.next())
 

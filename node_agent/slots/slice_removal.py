@@ -1,6 +1,6 @@
 """Removal of a slice: its network access is closed first, then everything is deleted, and then its absence is proved.
 
-The proof is that the host, read again, has nothing of the slot left; it is not a list of what was deleted.
+The proof is that the host, read again, has no object of the slot; a list of deleted objects would not be a proof.
 """
 
 import time
@@ -22,24 +22,24 @@ _MOST: Final = 256
 
 
 def remove_slice(order: Order, body: RemoveSlice, host: Host, halt: Halt) -> SliceRemoved | SliceNotRemoved:
-    """Remove a slice, and return the proof of its absence or a list of what is left. Raises `Halted`."""
+    """Remove a slice, and return the proof of its absence or a list of its remaining objects. Raises `Halted`."""
     gone = network_of(order.slot_id, body.network)
     until = time.monotonic() + UNREADABLE_TIMEOUT_SECONDS
     try:
         left = retry_while_unreadable(lambda: _remove(gone, host, halt), until=until, halt=halt)
     except HostUnreadable as unreadable:
-        left = (f"unknown, because the host could not be read: {unreadable}",)
+        left = (f"the remaining objects are unknown, because the host could not be read: {unreadable}",)
     return remains(order, left) if left else removed(order, host)
 
 
 def remains(order: Order, left: tuple[str, ...]) -> SliceNotRemoved:
-    """Return the outcome of an order that could not stop or remove everything, with one line for each leftover."""
+    """Return the outcome of an order that could not stop or remove its slice, with one line per remaining object."""
     lines = tuple(line(each) for each in left[:_MOST])
     return SliceNotRemoved(slot_id=order.slot_id, allocation_id=order.allocation_id, leftovers=lines)
 
 
 def removed(order: Order, host: Host) -> SliceRemoved:
-    """Return the outcome of an order that removed its slice."""
+    """Return the outcome `SliceRemoved` of an order that removed its slice."""
     kinds = tuple(aspect.name for aspect in host.aspects)
     return SliceRemoved(slot_id=order.slot_id, allocation_id=order.allocation_id, absent=kinds)
 

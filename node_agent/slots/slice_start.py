@@ -1,7 +1,7 @@
 """Slice start: create the slice on the host, then probe it until it is ready or its deadline passes.
 
 A slice is ready when its readiness check passes and its lease is bound to the reserved address (ALC-9). The deadline
-counts from the begin of the work, on the monotonic clock; the control plane has a deadline of its own.
+counts from the start of the work, on the monotonic clock; the control plane has a deadline of its own.
 """
 
 import time
@@ -35,12 +35,15 @@ class ReadinessObservation:
     probe_result: Answered | NotYet
 
     def failure(self) -> tuple[UnreadyCode, str]:
-        """Return the code and message of why the slice is not ready; a wrong lease takes precedence over the probe."""
+        """Return the code and message of the reason why the slice is not ready.
+
+        A wrong lease takes precedence over a failed probe.
+        """
         match self.address.lease_state, self.probe_result:
             case ("foreign", _) if self.address.actual_ip is None:
                 return (
                     "lease_mismatch",
-                    f"another network card holds the lease of the reserved address {self.address.expected_ip}",
+                    f"another network card holds the DHCP lease of the reserved address {self.address.expected_ip}",
                 )
             case ("foreign", _):
                 return "lease_mismatch", self._lease()
@@ -67,7 +70,7 @@ class ReadinessObservation:
     def _lease(self) -> str:
         lease = self.address
         address = lease.actual_ip or "no address"
-        found = f"the lease of {lease.mac} has the state {lease.lease_state!r} and {address}"
+        found = f"the DHCP lease of {lease.mac} has the state {lease.lease_state!r} and {address}"
         return f"{found}; the reserved address is {lease.expected_ip}"
 
 

@@ -1,5 +1,5 @@
-"""Stopping a slice: its ingress rules are removed first, then its guest, which may shut down by itself, then everything
-except its DHCP reservation and its folder. Reading the host again then proves that the slice is off.
+"""Stopping a slice: its ingress rules are removed first, then its guest, which may shut down by itself, then all other
+objects except its DHCP reservation and its folder. Reading the host again then proves that the slice is off.
 """
 
 import time
@@ -22,7 +22,7 @@ _POLL_SECONDS: Final = 0.5
 def stop_slice(
     order: Order, body: StopSlice, host: Host, halt: Halt, force: Callable[[], None]
 ) -> tuple[str, ...]:
-    """Stop a slice. Return descriptions of what is still on; empty if it is proved off.
+    """Stop a slice. Return descriptions of the parts that run or can be reached; empty if the slice is proved off.
 
     `force` is called before a guest that did not shut down in time is destroyed. Raises `Halted`.
     """
@@ -39,11 +39,11 @@ def stop_slice(
     try:
         return retry_while_unreadable(attempt, until=deadline + UNREADABLE_TIMEOUT_SECONDS, halt=halt)
     except HostUnreadable as unreadable:
-        return (f"unknown, because the host could not be read: {unreadable}",)
+        return (f"the state of the slice is unknown, because the host could not be read: {unreadable}",)
 
 
 def _shut_down(network: SliceNetwork, host: Host, halt: Halt, deadline: float) -> bool:
-    """Request a shutdown of the guest, and wait until the monotonic time `deadline`. Return whether it has stopped.
+    """Request the guest to shut down, and wait until the monotonic time `deadline`. Return whether it has stopped.
 
     Raises `HostUnreadable`, `Halted`.
     """

@@ -13,8 +13,8 @@
     remove, removed    anything else       remove again                        (removed, if asked)
     remove, else       anything            remove                              removed or remains, if new or asked
 
-`node_agent.slots.outcomes` makes the reports. If the machine of a slice that was reported ready is found not running,
-that is always reported too.
+"(ready, if asked)" stands for a report that is made only if an order requests it. `node_agent.slots.outcomes` makes the
+reports. A ready slice is always reported as interrupted when its machine is found not running.
 """
 
 from collections.abc import Iterable, Sequence
@@ -69,9 +69,9 @@ class _GuestNotRunning(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SlotWork:
-    """Executor of the work on slots. The caller of `run` holds the slot's work lock.
+    """Executor of the work on slots. The caller of `run` must hold the slot's work lock.
 
-    `asked`: an order requests a report of the outcome, also of an unchanged one.
+    `asked`: an order requests a report of the outcome, even if the outcome has not changed.
     """
 
     host: Host
@@ -81,7 +81,7 @@ class SlotWork:
     """Receives the progress of each step."""
 
     def run(self, slot: Slot, held: FenceEntry, halt: Halt, *, asked: bool) -> None:
-        """Carry out the held order and report the result. Raises `OSError` if the disk fails."""
+        """Carry out the order that the slot holds, and report the result. Raises `OSError` if the disk fails."""
         try:
             self.outcomes.report_pending(slot, held)
             with reporting_progress(self.listener, held.order.order_id):
@@ -93,7 +93,7 @@ class SlotWork:
             log.warning("host_unreadable", reason=str(unreadable))
 
     def notice(self, slot: Slot, held: FenceEntry) -> bool:
-        """Report a slice that was ready and does not run. Return whether `run` would do or report anything.
+        """Report the interruption of a slice that was ready and does not run. Return whether work on the slot is due.
 
         Raises `HostUnreadable`, `OSError`.
         """
@@ -110,11 +110,11 @@ class SlotWork:
         return bool(due)
 
     def is_due(self, held: FenceEntry) -> bool:
-        """Whether a survey's `run` would do or report anything. Raises `HostUnreadable`."""
+        """Whether work on the slot or a report is due, by its order and the observed state. Raises `HostUnreadable`."""
         return not held.reported or bool(self._due_work(held))
 
     def _due_work(self, held: FenceEntry) -> frozenset[str]:
-        """Return the names of the steps that are due by the host's state, or other words for due work without steps."""
+        """Return the names of the due steps, and words for due work without steps (`address`, `ingress`, `drift`)."""
         match held.order.body, held.outcome:
             case ApplySlice() as body, SliceReady():
                 wanted = slice_of(held.order, body, ingress_changed=not held.applied)
@@ -146,12 +146,12 @@ class SlotWork:
         self.host.reachability.leave(index_of(order.slot_id))
 
     def _unreached(self, wanted: Slice, body: ApplySlice) -> tuple[Difference, ...]:
-        """Return the drift of paths to the slice that fail, by the newest probes."""
+        """Return the drift of the network paths to the slice that fail in the newest probes."""
         open_ = self.drifts.open_in(wanted.network.index, "slice.unreachable")
         return unreached(self.host.reachability.findings(wanted, body.readiness.port), wanted, open_)
 
     def _drift_changed(self, order: Order, lasting: tuple[Difference, ...]) -> set[str]:
-        """Return {"drift"} if the open drift of the slot differs from `lasting`, else an empty set."""
+        """Return the word `drift` for due work if the slot's open drift differs from `lasting`, else an empty set."""
         return set() if self.drifts.has_exactly_open(index_of(order.slot_id), lasting) else {"drift"}
 
     def _carry_out(self, slot: Slot, held: FenceEntry, halt: Halt, *, asked: bool) -> None:
@@ -188,7 +188,7 @@ class SlotWork:
         )
 
     def _keep_stopped(self, order: Order, stopped: SliceNetwork, halt: Halt) -> None:
-        """Stop again what runs in a stopped slot. It was proved off, so its outcome stays, whatever is found now."""
+        """Stop the parts of a stopped slice that run again. The outcome of the stop order does not change."""
         steps, on = planned_off(stopped, self.host), still_on(stopped, self.host)
         found = left = _differences_from_stopped(steps, on)
         if steps or on:
@@ -211,7 +211,7 @@ class SlotWork:
         self.outcomes.record_outcome(slot, order, outcome, asked=asked)
 
     def _keep_empty(self, order: Order, gone: SliceNetwork, halt: Halt) -> None:
-        """Remove again what appeared in an empty slot: its next tenant must not find anything."""
+        """Remove objects that appeared in an empty slot, so that its next tenant does not find them."""
         found = left = leftovers(gone, self.host)
         if found:
             refusals = [str(each) for each in remove_all(gone, self.host, halt)]
@@ -275,14 +275,16 @@ class SlotWork:
         outcome: SliceReady | SliceFailed,
         repaired: tuple[Difference, ...],
     ) -> None:
-        """Update the drift of the slot after a start. A lease other than the reserved one is drift (ALC-9)."""
+        """Update the drift of a slot after the start of its slice. A DHCP lease of another address is drift (ALC-9)."""
         index = index_of(order.slot_id)
         match outcome:
             case SliceReady():
                 self._watch(order, body)
                 self.drifts.record(index, repaired, cause=order)
             case SliceFailed(reason=Reason(code="lease_mismatch", message=found)):
-                wanted = f"a lease of {order.body.network.private_ip} to {order.body.network.mac_address}"
+                wanted = (
+                    f"a DHCP lease of {order.body.network.private_ip} to {order.body.network.mac_address}"
+                )
                 self.drifts.record(index, left=(Difference("lease.foreign", wanted, found),), cause=order)
             case SliceFailed():
                 pass
@@ -290,7 +292,7 @@ class SlotWork:
                 assert_never(outcome)
 
     def _repair(self, wanted: Slice, steps: Steps, halt: Halt) -> tuple[tuple[Difference, ...], Steps]:
-        """Repair what differs without touching the guest, which was ready and stays so even if the repair fails.
+        """Repair the drift of a ready slice without a change to its guest. The slice stays ready if the repair fails.
 
         Return the differences that were found, and the steps that are still due when the host is read again. Without a
         running guest nothing is repaired, because the interruption must be reported before a new start. If the host
@@ -324,7 +326,7 @@ def _names(steps: Iterable[Step]) -> tuple[str, ...]:
 
 
 def _differences_from_stopped(steps: Iterable[Step], on: Sequence[str]) -> tuple[Difference, ...]:
-    """Return how the slot differs from that of a stopped slice, as the steps that switch the slice off describe it."""
+    """Return the drift of a stopped slice: the differences that the stop steps repair, and the parts that still run."""
     return (*differences(steps), *_occupied(on))
 
 
@@ -333,9 +335,9 @@ def _occupied(found: Sequence[str]) -> tuple[Difference, ...]:
 
 
 def _lease_differences(seen: SliceAddress) -> tuple[Difference, ...]:
-    """Return the difference of an expired or absent lease, which only the guest can renew."""
+    """Return the drift of a slice with an expired or absent DHCP lease, which only the guest can renew."""
     # dnsmasq deletes a lease when it expires.
     found = {"expired": "it has expired", "none": "there is none"}.get(seen.lease_state)
     if found is None:
         return ()
-    return (Difference("lease.expired", f"a lease of {seen.expected_ip} to {seen.mac} in force", found),)
+    return (Difference("lease.expired", f"a valid DHCP lease of {seen.expected_ip} to {seen.mac}", found),)

@@ -7,8 +7,8 @@ superseded and reports nothing. No thread holds two state locks; the work lock i
 
 A repair operation holds the work lock too; it reports on no order, and a newer order halts it like other work.
 
-A caller that finds the work lock taken and does not wait may have seen a change that the running work read too early.
-So when that work ends, `wake_survey` is called.
+A caller that finds the work lock taken and does not wait may have observed a change of the host that the running work
+did not read. So `wake_survey` is called when that work ends.
 """
 
 import threading
@@ -33,7 +33,7 @@ _LOCK_POLL_SECONDS: Final = 0.05
 
 
 class Slot:
-    """One slot. Its held order is on disk before it is in memory.
+    """One slot of the node, with its order and its locks. The order is on disk before it is in memory.
 
     `wake_survey` is called when work ends during which another caller did not get the work lock. It must not block.
     """
@@ -70,7 +70,7 @@ class Slot:
 
     @contextmanager
     def working(self, waiting: Order | None = None) -> Iterator[Halt | None]:
-        """Hold the work lock. Yields None if it is taken, or if the agent stops.
+        """Hold the slot's work lock, and yield the halt flag of the work; None if the lock is taken or the agent stops.
 
         With `waiting`, wait for the lock until that order is superseded: only the newest of several waiting orders
         still has something to do, and each of the others would occupy a thread of the agent.
@@ -85,7 +85,7 @@ class Slot:
 
     @contextmanager
     def repairing(self, halt: Halt) -> Iterator[bool]:
-        """Hold the work lock for a repair operation, which `halt` can end, also while it waits for the lock.
+        """Hold the slot's work lock for a repair operation, which `halt` can end, also while it waits for the lock.
 
         Yields False if the agent stops. Raises `Halted`.
         """
@@ -97,13 +97,16 @@ class Slot:
 
     @contextmanager
     def while_current(self, order: Order) -> Iterator[FenceEntry | None]:
-        """Hold the state lock, so that reports precede a newer order. Yields None if `order` is superseded already."""
+        """Hold the slot's state lock, so that no newer order is admitted during a report on `order`.
+
+        Yields None if `order` is superseded already.
+        """
         with self._state_lock:
             yield self._held if self._held is not None and self._held.order.token == order.token else None
 
     def keep(self, held: FenceEntry, *, durable: bool = True) -> None:
-        """Store the progress of the held order. It may be called only inside `while_current`."""
-        assert self._state_lock.locked(), "a newer order could be overwritten"
+        """Store the progress of the order that the slot holds. It may be called only inside `while_current`."""
+        assert self._state_lock.locked(), "the caller does not hold the slot's state lock; use while_current"
         self._write(held, durable=durable)
 
     def close(self) -> None:
@@ -172,10 +175,11 @@ class Slots:
         self._slots = {slot_id: Slot(slot_id, files, wake_survey) for slot_id in ids}
 
     def of(self, order: Order) -> Slot:
-        """Return the slot of an order. Raises `Refused` if this node does not have it, or its network differs."""
+        """Return the slot of an order. Raises `Refused` if the node lacks the slot, or the order's network differs."""
         if order.node_id != self._node_id or node_of(order.slot_id) != self._node_id:
             raise Refused(
-                "wrong_node", f"order for {order.slot_id} on {order.node_id} was sent to {self._node_id}"
+                "wrong_node",
+                f"an order for {order.slot_id} on {order.node_id} was sent to node {self._node_id}",
             )
         match order.body:
             case ApplySlice(network=wanted) | StopSlice(network=wanted) if not _is_on(self._network, wanted):

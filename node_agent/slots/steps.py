@@ -13,7 +13,7 @@ log = structlog.get_logger(__name__)
 
 
 class StepFailed(Exception):
-    """The host refused a step; the message names it. The code of such a failure is `step_refused`."""
+    """The host refused a step of a plan; the message names the step. The failure code is `step_refused`."""
 
     def __init__(self, step: str, refusal: HostRefused) -> None:
         super().__init__(f"{step}: {refusal}")
@@ -21,7 +21,10 @@ class StepFailed(Exception):
 
 
 def run_steps(steps: Iterable[Step], halt: Halt) -> None:
-    """Run the steps in order. Raises `StepFailed`, `HostUnreadable`, `Halted`; completed steps are not reverted."""
+    """Run the steps of a plan in order. Completed steps are not reverted after an error.
+
+    Raises `StepFailed`, `HostUnreadable`, `Halted`.
+    """
     for step in steps:
         halt.check()
         report_step(step.name)

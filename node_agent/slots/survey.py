@@ -1,15 +1,16 @@
 """The survey: a periodic comparison of the whole host with its desired state, the backstop for orders and events.
 
-One job reads the node and all slots, and caches what it reads meanwhile (`host_snapshot`). A slot where something is
-due is handed to the slot's own work, which reads the host again, as for an order. `wake` starts the next survey at
-once: drivers call it when an event indicates that something may have changed.
+One job reads the node and all slots, and caches its reads of the host (`host_snapshot`). If work on a slot is due, the
+survey starts the slot's own work, which reads the host again, as for an order. `wake` starts the next survey at once:
+drivers call it when an event indicates that the host may have changed.
 
-The pause after a survey is a multiple of its duration, so that a host that changes all the time is surveyed as often as
-it can afford. No event is lost: one that arrives during a survey or a pause starts another survey after it.
+The pause after a survey is a multiple of its duration, which limits the load on a host that changes all the time. No
+event is lost: an event that arrives during a survey or a pause starts another survey afterwards.
 
-While no report can be spooled, the node's own part is repaired nevertheless: guests renew their leases through it.
+While no report can be spooled, the node's own network is repaired nevertheless, because guests renew their DHCP leases
+through it.
 
-Drift that a slot's own work finds is reported at once, and not only after that pause.
+Drift that a slot's own work finds is reported at once, without waiting for the next survey.
 """
 
 import time
@@ -35,7 +36,7 @@ _LONGEST_PAUSE: Final = 1.0
 class Survey:
     """Job that surveys the host every `seconds`, from `start` on.
 
-    `reconcile_slot` starts the work on a slot where something is due, and returns at once.
+    `reconcile_slot` starts the work on a slot if work is due, and returns at once.
     """
 
     def __init__(
@@ -83,7 +84,10 @@ class Survey:
                 entry.cancel(timeout)
 
     def survey_host(self) -> None:
-        """Compare the host once with all slots' orders. Raises `Halted`, or `OSError` if a report is not spooled."""
+        """Compare the host once with the orders of all slots.
+
+        Raises `Halted`, and `OSError` if a report cannot be spooled.
+        """
         with host_snapshot():
             found = self._inspection.prepare(self._halt)
             due, unread = self._acceptance.due()

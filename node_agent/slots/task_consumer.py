@@ -1,6 +1,6 @@
 """Consumer of the node's task queue: the broker, its worker, and one actor for each kind of task.
 
-It fetches no task before `start`; `stop` requeues tasks that were fetched and not started.
+The consumer fetches no task before `start`; `stop` requeues tasks that were fetched and not started.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _SPARE_THREADS: Final = 4
 
 
 class TaskConsumer:
-    """Consumer of the queue that the session grants access to.
+    """Consumer of the node's task queue, to which the session grants access.
 
     `verify` checks a signed text and returns its task, or raises `BadCopy`; `take` executes a task; `on_dead_letter` is
     called with tasks that are dead-lettered.
@@ -50,12 +50,12 @@ class TaskConsumer:
         self._worker.start()
 
     def stop(self, timeout: float) -> None:
-        """Stop fetching, and wait up to `timeout` seconds for running tasks, and as long for Redis."""
+        """Stop fetching tasks, and wait up to `timeout` seconds for running tasks, and as long for Redis."""
         self._worker.stop(timeout=int(timeout * 1000))
         self._broker.close()
 
     def use_session(self, kept: StoredSession) -> None:
-        """Use a newer session from the next connection on."""
+        """Use the queue password and CA of a newer session from the next connection to Redis on."""
         self._broker.use_password(kept.secrets.queue_password)
         self._broker.trust_ca(kept.granted.queue.ca)
 

@@ -1,7 +1,7 @@
 """HTTP client of the control plane's agent API, with typed requests, responses and errors.
 
-`ControlPlaneUnavailable` is temporary: the request may be retried. `RequestRejected` is not: the control plane
-rejected this node or this request. No failure of a request ever affects running slices.
+`ControlPlaneUnavailable` is a temporary failure: the request may be retried. `RequestRejected` is not temporary: the
+control plane rejected this node or this request. No failure of a request ever affects running slices.
 Over TLS, a server with a certificate that cannot be verified counts as temporarily unavailable: another server may
 answer later, and this machine's clock may be corrected.
 """
@@ -42,7 +42,7 @@ LONGEST_WAIT: Final = 300.0
 class ControlPlaneUnavailable(Exception):
     """A request failed and may be retried: connection error, timeout, 5xx, 408, 425 or 429.
 
-    `retry_after` is the minimum delay in seconds that the response names (`Retry-After`), else 0.
+    `retry_after` is the minimum delay in seconds from the response's header `Retry-After`, or 0 without this header.
     """
 
     def __init__(self, reason: str, retry_after: float = 0.0) -> None:
@@ -59,7 +59,7 @@ class RequestRejected(Exception):
 
 
 class ReportMissing(RequestRejected):
-    """The control plane requires earlier reports of this spool first: it never received them, or lost them."""
+    """The control plane requires earlier reports of this node's spool first, which it never received or has lost."""
 
 
 class _Reason(BaseModel):
@@ -67,7 +67,7 @@ class _Reason(BaseModel):
 
 
 class _Problem(BaseModel):
-    """Fields of an RFC 9457 problem that the agent reads; the others are for people."""
+    """Fields of an RFC 9457 problem response that the agent reads; it ignores the other fields."""
 
     title: str = ""
     detail: str = ""
@@ -81,7 +81,7 @@ def enrol(settings: Settings, enrolment: Enrolment) -> SessionGrant:
 
 
 def request_session(settings: Settings, renewal: Renewal) -> SessionGrant:
-    """Request a new session in place of the current one. Raises `ControlPlaneUnavailable`, `RequestRejected`."""
+    """Request a new session in place of the node's session. Raises `ControlPlaneUnavailable`, `RequestRejected`."""
     with _client(settings) as http:
         return _read(_posted(http, "/v1/agent/sessions", renewal), SessionGrant)
 
@@ -93,12 +93,12 @@ class Credentials(Protocol):
     def bearer(self) -> str: ...
 
     def renew_if_unchanged(self, bearer: str) -> bool:
-        """Renew the session if its token is still the rejected `bearer`; return whether there is another token now."""
+        """Renew the session if its token is still the rejected `bearer`; return whether the token has changed."""
         ...
 
 
 class ControlPlane:
-    """Requests of an enrolled node. Thread-safe.
+    """Client for the requests of an enrolled node to the control plane. Thread-safe.
 
     Every method raises `ControlPlaneUnavailable` and `RequestRejected`.
     """
@@ -108,23 +108,23 @@ class ControlPlane:
         self._credentials = credentials
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
-        """Send a heartbeat."""
+        """Send a heartbeat of the node to the control plane."""
         return _read(self._post("/v1/agent/heartbeat", heartbeat), HeartbeatAnswer)
 
     def desired_state(self, held: HeldOrders) -> DesiredState:
-        """Return the orders that differ from, or are missing in, the stored orders of the node."""
+        """Return the control plane's orders that differ from the node's stored orders or are missing on the node."""
         return _read(self._post("/v1/agent/desired-state", held), DesiredState)
 
     def report(self, batch: ReportBatch) -> ReportsTaken:
-        """Deliver a batch of reports. Also raises `ReportMissing`."""
+        """Deliver a batch of reports to the control plane. Also raises `ReportMissing`."""
         return _read(self._post("/v1/agent/reports", batch), ReportsTaken)
 
     def progress(self, batch: ProgressBatch) -> None:
-        """Deliver the progress of tasks."""
+        """Deliver the progress of tasks to the control plane."""
         self._post("/v1/agent/progress", batch)
 
     def _post(self, path: str, body: BaseModel) -> BaseHTTPResponse:
-        """Send the request, and once more if its token was rejected and the session is or can be renewed."""
+        """Send a request, and repeat it once if its token was rejected and the session could be renewed."""
         bearer = self._credentials.bearer
         try:
             return _posted(self._client, path, body, bearer)
@@ -167,14 +167,16 @@ def _posted(http: SharedClient, path: str, body: BaseModel, bearer: str | None =
     except HTTPError as error:
         raise ControlPlaneUnavailable(why_untrusted(error) or f"{type(error).__name__}: {error}") from error
     if response.status in _RETRYABLE or response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        raise ControlPlaneUnavailable(f"{path} returned status {response.status}", _retry_after(response))
+        raise ControlPlaneUnavailable(
+            f"the control plane returned status {response.status} for {path}", _retry_after(response)
+        )
     if response.status >= HTTPStatus.MULTIPLE_CHOICES:
         raise _refusal(response)
     return response
 
 
 def _retry_after(response: BaseHTTPResponse) -> float:
-    """Return the seconds of `Retry-After`; 0 for a date, which only proxies send: the agent's own pauses apply."""
+    """Return the seconds in a `Retry-After` header; 0 for a date, which only proxies send, or for a missing header."""
     header = response.headers.get("Retry-After", "")
     return min(float(header), LONGEST_WAIT) if header.isascii() and header.isdigit() else 0.0
 

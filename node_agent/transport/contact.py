@@ -1,9 +1,9 @@
-"""Detection of moments when the node must compare its orders with the desired state again, because some may be lost.
+"""Detection of moments when the node must compare its orders with the desired state again, because orders may be lost.
 
 Every answered heartbeat is a contact. Several intervals without a contact are an interruption, whatever the reason: no
 network, a control plane that was down or rejected the node, or a process that was suspended and resumed. One lost
-heartbeat is not an interruption. A side that lost recorded state (a restored ledger, a restored disk) is detected in
-the delivery of reports, and leads to a comparison too.
+heartbeat is not an interruption. If the control plane or the node lost recorded state (a restored ledger, a restored
+disk), the delivery of reports detects the loss, which leads to a comparison too.
 """
 
 import time
@@ -31,7 +31,7 @@ class Contact:
         self._listeners: list[Callable[[], None]] = []
 
     def on_comparison_due(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when contact resumes after an interruption, and when a side lost recorded state."""
+        """Call `listener` when contact with the control plane resumes, and when either side lost recorded state."""
         self._listeners.append(listener)
 
     def record_answer(self) -> None:

@@ -1,6 +1,6 @@
-"""Everything that one agent sends to its control plane. Each part is a job of its own, and none waits for another.
+"""An agent's messages to its control plane. Each kind of message has its own job, and no job waits for another job.
 
-It starts before all other parts of the agent and stops after them, so that all their reports are sent.
+The jobs start before all other parts of the agent and stop after them, so that all reports of these parts are sent.
 """
 
 from node_agent.runtime.clock import NodeClock
@@ -41,7 +41,7 @@ class ControlPlaneLink:
         self._renewal = Renewal(session, self.gate, timetable, seconds=settings.renewal_seconds)
 
     def start(self) -> None:
-        """Start all jobs, after one attempt to send a heartbeat, which fetches the control plane's time."""
+        """Start all jobs of the link, after one attempt to send a heartbeat, which fetches the control plane's time."""
         self.heartbeat.beat()
         # A new session may require more frequent heartbeats than the one under which the next one was scheduled.
         self._session.on_renewal(lambda _kept: self.heartbeat.start())
@@ -51,7 +51,7 @@ class ControlPlaneLink:
 
     @property
     def undelivered_reports(self) -> int:
-        """Number of reports that the control plane has not accepted yet."""
+        """Number of the node's reports that the control plane has not accepted yet."""
         return self._spool.waiting
 
     def stop(self, timeout: float) -> None:
@@ -60,5 +60,5 @@ class ControlPlaneLink:
         self.control_plane.close()
 
     def _beat_seconds(self) -> float:
-        """Return the heartbeat interval: the configured one, or by default that of the session."""
+        """Return the heartbeat interval in seconds: the configured interval, or by default the session's interval."""
         return self._settings.heartbeat_seconds or self._session.kept.granted.heartbeat_seconds

@@ -1,8 +1,9 @@
-"""Enrolment of a node, with the session stored on its disk or else with a one-time token.
+"""Enrolment of a node: continue the session stored on the node's disk, or else enrol with a one-time token.
 
-A node with a stored session continues it, and can start while the control plane is unavailable or the disk is full. If
-the control plane rejects the stored session, the agent must not continue: its disk is a copy or an old backup, and the
-slices that it records may be gone or on another node. It exits until an operator puts a new token into the token file.
+A node with a stored session continues the session, and can start while the control plane is unavailable or the disk is
+full. If the control plane rejects the stored session, the agent must not continue: its disk is a copy or an old backup,
+and the slices in its records may be gone or on another node. The agent exits until an operator writes a new token to
+the token file.
 """
 
 import structlog
@@ -17,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 class EnrolmentRefused(Exception):
-    """The control plane rejected this node, or there is no enrolment token. An operator must provide a new one."""
+    """The control plane rejected this node, or it has no enrolment token. An operator must provide a new token."""
 
 
 def enrol_or_resume(settings: Settings, halt: Halt) -> Session:
@@ -43,7 +44,7 @@ def _enrol(settings: Settings, files: SessionFiles, halt: Halt) -> StoredSession
     token = unused_token(settings, None)
     if token is None:
         raise EnrolmentRefused(
-            f"there is no enrolment token in {settings.enrolment_token_file}; write a new one there"
+            f"there is no enrolment token in {settings.enrolment_token_file}; write a new token to this file"
         )
     backoff = Backoff(cap=5.0)
     while True:

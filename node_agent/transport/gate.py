@@ -1,10 +1,10 @@
 """Gate in front of the node's tasks: it blocks tasks from the queue while the node must not execute them.
 
-It is closed until the node has the control plane's time, because tasks expire; while the spool is full, because the
-outcome could not be reported (each heartbeat reports how full it is); and while the control plane rejects the node
-(design section 4: an error stops orders and keeps slices). A task that waits at the gate remains unacknowledged in the
-queue: none of it was executed, so nothing is lost. A task that waits long is requeued and fetched again, because its
-time limit counts from the fetch and is meant for its work.
+The gate is closed until the node has the control plane's time, because tasks expire; while the node's spool of reports
+is full, because the outcome of a task could not be reported (each heartbeat reports how full the spool is); and while
+the control plane rejects the node (design section 4: an error stops orders and keeps slices). A task that waits at the
+gate remains unacknowledged in the queue: no part of the task was executed, so nothing is lost. A task that waits long
+is requeued and fetched again, because its time limit counts from the fetch and is meant for its work.
 """
 
 import threading
@@ -23,9 +23,9 @@ log = structlog.get_logger(__name__)
 
 
 class Gate:
-    """Gate that tasks pass before they are executed. Thread-safe.
+    """Gate that blocks tasks while the node must not execute them. Thread-safe.
 
-    A task that waits longer than the timeout (in seconds) is requeued.
+    A task that waits at the gate longer than the timeout (in seconds) is requeued.
     """
 
     def __init__(self, spool: Spool, clock: NodeClock, *, timeout: float = TIMEOUT_SECONDS) -> None:
@@ -36,14 +36,14 @@ class Gate:
         self._closing = False
 
     def stop_orders(self, reason: str) -> None:
-        """Close the gate because the control plane rejects this node."""
+        """Close the gate for tasks, because the control plane rejects this node."""
         with self._changed:
             if self._rejection is None:
                 log.error("orders_stopped", reason=reason)
             self._rejection = reason
 
     def resume_orders(self) -> None:
-        """Reopen the gate because the control plane accepts this node."""
+        """Reopen the gate for tasks, because the control plane accepts this node."""
         with self._changed:
             if self._rejection is not None:
                 log.info("orders_resumed")
@@ -51,14 +51,14 @@ class Gate:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Close the gate permanently, because the agent stops; waiting tasks are requeued."""
+        """Close the gate for tasks permanently, because the agent stops; waiting tasks are requeued."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
 
     @property
     def room(self) -> bool:
-        """Whether the spool has room for further reports."""
+        """Whether the node's spool has room for further reports."""
         return not self._spool.full
 
     def wait_until_open(self) -> None:
@@ -77,7 +77,7 @@ class Gate:
                 raise RequeueOrder
 
     def _log_room(self) -> None:
-        """Log once when tasks begin to wait because the spool is full, and once when they continue."""
+        """Log once when tasks begin to wait because the spool of reports is full, and once when tasks continue."""
         if self._spool.full and not self._is_blocked:
             log.error("orders_blocked_by_full_spool", waiting=self._spool.waiting)
         elif self._is_blocked and not self._spool.full:

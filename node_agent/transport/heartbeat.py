@@ -1,6 +1,6 @@
 """Heartbeats: they report that the agent is alive, and their answers set the node's clock.
 
-A heartbeat is not a recorded fact and is never spooled, because a late one would be wrong.
+A heartbeat is not a recorded fact and is never spooled, because a late heartbeat would be wrong.
 """
 
 import time
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 class HeartbeatSender:
-    """Sender of periodic heartbeats: every `seconds()` from `start` on, and one at once by `beat`."""
+    """Sender of heartbeats: periodically, every `seconds()` seconds after `start`, and at once by `beat`."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class HeartbeatSender:
         self._entry.wake(self._pause())
 
     def stop(self, timeout: float) -> None:
-        """Send no more heartbeats; wait up to `timeout` seconds for one in flight."""
+        """Send no more heartbeats; wait up to `timeout` seconds for a heartbeat in flight."""
         self._entry.cancel(timeout)
 
     def resynced(self) -> None:
@@ -62,12 +62,12 @@ class HeartbeatSender:
         self._entry.wake()
 
     def delivered(self) -> None:
-        """Send a heartbeat at once if the last spooled report was delivered and no heartbeat has reported that yet."""
+        """Send a heartbeat at once if all spooled reports are delivered and no heartbeat has reported that yet."""
         if not self._settled and self._is_settled():
             self._entry.wake()
 
     def beat(self) -> None:
-        """Send one heartbeat now, and apply its answer."""
+        """Send a heartbeat now, and apply the control plane's answer: its time, and whether it accepts the node."""
         asked = time.monotonic()
         heartbeat = Heartbeat(
             agent_version=agent_version(), spooled_reports=self._spool.waiting, resynced=self._resynced

@@ -1,4 +1,4 @@
-"""HTTP connection pools to the control plane, shared by agents of one process that have the same API URL and trust.
+"""HTTP connection pools to the control plane, shared by agents of one process with the same API URL and the same CA.
 
 A process usually runs one agent, with one pool. In a process with a thousand agents, a thousand pools would hold a
 thousand idle sockets, although their address and TLS context are equal. Each request carries its agent's credentials. A
@@ -33,7 +33,7 @@ _lock: Final = threading.Lock()
 
 
 class SharedClient:
-    """HTTP client that uses a shared connection pool until `close`, or as a context manager.
+    """HTTP client of one agent that uses a shared connection pool until `close`, or as a context manager.
 
     Raises `SettingsRefused` if the CA file of the settings is not valid.
     """
@@ -65,7 +65,7 @@ class SharedClient:
         self.close()
 
     def close(self) -> None:
-        """Release the pool; the last release closes it."""
+        """Release the shared connection pool; the last release closes the pool."""
         with _lock:
             shared = _shared[self._key] if self._is_used else None
             self._is_used = False

@@ -1,9 +1,10 @@
 """Progress of the work on a task, sent to the control plane while it runs: best effort, never delaying the work.
 
-Work on a task runs inside `reporting_progress`; within it, every step reports its name, at any call depth. Only the
-newest progress of each task is kept, and it is sent shortly afterwards, at most five times a second, in one request.
-Progress that could not be sent is dropped, because newer progress or the final report follows; so is progress that is
-not yet sent when the work ends: for work that takes only a moment, only the result is reported.
+Work on a task runs inside the context manager `reporting_progress`. In this context every step reports its name, at any
+call depth. Only the newest progress of each task is kept. It is sent shortly afterwards, at most five times a second,
+with the progress of all other tasks in one request. Progress that could not be sent is dropped, because newer progress
+or the final report follows. Progress that is not yet sent when the work ends is dropped too: for work that takes only a
+moment, only the result is reported.
 """
 
 import threading
@@ -31,16 +32,16 @@ class ProgressListener(Protocol):
     """Receiver of the progress of tasks. Its methods are called from any thread."""
 
     def report(self, task_id: UUID, step: str, number: int, of: int | None) -> None:
-        """Record that a step begins; `number` counts from 1, and `of` is the expected number of steps, if known."""
+        """Record that step `number` (from 1) of a task begins; `of` is the expected number of steps, if known."""
         ...
 
     def ended(self, task_id: UUID) -> None:
-        """Record that the work on the task has ended; it may be resumed later."""
+        """Record that the work on a task has ended; the work may be resumed later."""
         ...
 
 
 class NullListener:
-    """A listener that ignores all progress."""
+    """Receiver of the progress of tasks that ignores all progress."""
 
     def report(self, task_id: UUID, step: str, number: int, of: int | None) -> None:
         pass
@@ -65,7 +66,7 @@ _track: Final[ContextVar[_Track | None]] = ContextVar("track", default=None)
 
 @contextmanager
 def reporting_progress(listener: ProgressListener, task_id: UUID) -> Iterator[None]:
-    """Attribute the steps that this thread takes inside this context to a task, and report them to `listener`."""
+    """Report the steps that this thread begins in the `with` block to `listener`, as the progress of a task."""
     token = _track.set(_Track(task_id, listener))
     try:
         yield
@@ -90,14 +91,14 @@ def report_step(name: str) -> None:
 
 
 def report_wait(name: str) -> None:
-    """Report that the current task now waits; the number of its steps is unknown from here on."""
+    """Report that the current task now waits; the number of its remaining steps is unknown from then on."""
     if (track := _track.get()) is not None:
         track.of = None
     report_step(name)
 
 
 class ProgressSender:
-    """A listener that sends progress to the control plane. Call `start` once."""
+    """Receiver of the progress of tasks that sends it to the control plane. Call `start` once."""
 
     def __init__(self, clock: NodeClock) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""Timely renewal of the node's session. If the control plane refuses it, the gate is closed for new orders."""
+"""Timely renewal of the node's session. If the control plane refuses the renewal, the node executes no new order."""
 
 import random
 import time
@@ -15,9 +15,9 @@ log = structlog.get_logger(__name__)
 
 
 class Renewal:
-    """Timer that renews the session at about half of its lifetime, or every `seconds`.
+    """Timer that renews the node's session at about half of the session's lifetime, or every `seconds` seconds.
 
-    The time is randomized, so that the nodes of a fleet do not renew at once.
+    The time is randomized, so that the nodes of a fleet do not renew their sessions at the same time.
     """
 
     def __init__(self, session: Session, gate: Gate, timetable: Timetable, *, seconds: float | None) -> None:
@@ -32,7 +32,7 @@ class Renewal:
         self._entry.cancel(timeout)
 
     def _try(self) -> float:
-        """Renew the session if it is due, and return the seconds until the next attempt."""
+        """Renew the node's session if the renewal is due, and return the seconds until the next attempt."""
         if (left := self._half_life() - (time.monotonic() - self._session.renewed_at)) > 0:
             return left  # a refused request has already renewed the session
         try:

@@ -1,9 +1,10 @@
-"""Delivery of reports: any thread stamps and spools a report, and one job delivers all of them in order.
+"""Delivery of reports: any thread can add a report to the spool on disk, and one job delivers all reports in order.
 
 A spooled report is never lost, so a thread that reports does not wait for the network. The job sends the oldest batch
-and deletes what is acknowledged. While the control plane is unreachable or refuses this node, the job retries with
-growing pauses, and not before the time in `Retry-After`: a control plane that throttles reports accepts them later, in
-the same order. A crash between the acknowledgement and the deletion sends a batch twice; intake accepts it once.
+and deletes the reports that the control plane acknowledged. While the control plane is unreachable or refuses this
+node, the job retries with growing pauses, and not before the time in `Retry-After`: a control plane that throttles
+reports accepts them later, in the same order. After a crash between the acknowledgement and the deletion, the node
+sends the batch twice, and the control plane records it once.
 """
 
 from collections.abc import Callable
@@ -24,10 +25,10 @@ log = structlog.get_logger(__name__)
 
 
 class Reporter:
-    """Reporter of a node. Any thread may report; call `start` once, when the node is enrolled.
+    """Sender of a node's reports. Any thread may report; call `start` once, when the node is enrolled.
 
-    `forgotten` is called if the control plane or this disk has lost reports that were accepted, `delivered` after each
-    accepted batch.
+    `forgotten` is called if the control plane or this node's disk has lost reports that were accepted; `delivered` is
+    called after each accepted batch.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Reporter:
         self._entry: Entry | None = None
 
     def report(self, body: ReportBody, cause: Task | None = None, *, order_id: UUID | None = None) -> None:
-        """Spool a report for delivery; `cause` is the task that led to it. Raises `OSError` if the disk fails."""
+        """Spool a report for delivery; the task `cause` led to the report. Raises `OSError` if the disk fails."""
         report = self._spool.append(
             body,
             observed_at=self._clock.now(),
@@ -95,7 +96,9 @@ class Reporter:
         failpoint("agent.deliver.after")
         if taken > batch.reports[-1].sequence:
             # The disk was restored or copied. With continued numbering, the next reports would be taken for old ones.
-            self._start_new_incarnation(f"reports up to {taken} were accepted, but this disk never held them")
+            self._start_new_incarnation(
+                f"the control plane accepted reports up to sequence {taken}, but this disk never held them"
+            )
         else:
             self._spool.forget(taken)
             self._delivered()

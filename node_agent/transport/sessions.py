@@ -4,9 +4,9 @@
 stored in `next-session.json` before it is sent, so an agent that was killed before it received the response repeats the
 same request and gets the same response. Each file is replaced atomically.
 
-A session is renewed at half its lifetime, at the start, and when the control plane rejects it. A refused renewal is
-final for this disk, because a copy of the disk has continued the session or an admin revoked the access: then a new
-one-time token is required.
+A session is renewed at half its lifetime, at the start of the agent, and when the control plane rejects the session. If
+a renewal is refused, the session on this disk can never be renewed, because a copy of the disk has continued the
+session or an admin revoked the access. Then a new one-time token is required.
 """
 
 import secrets
@@ -54,7 +54,7 @@ class Secrets(Wire):
 
     @property
     def signer(self) -> Signer:
-        """Signer with the node's private key."""
+        """Signer that signs the node's session requests with its private key."""
         return Signer.of_pem(self.key.encode())
 
     @classmethod
@@ -67,7 +67,7 @@ class Secrets(Wire):
 
 
 class StoredSession(Wire):
-    """Content of `session.json`: a granted session, and the hash of the token with which the node enrolled."""
+    """Content of `session.json`: a granted session, and the hash of the one-time token with which the node enrolled."""
 
     secrets: Secrets
     token_sha256: str
@@ -76,7 +76,7 @@ class StoredSession(Wire):
 
 
 class RequestedSession(Wire):
-    """Content of `next-session.json`: a request to renew session number `after`, or to enrol with a token."""
+    """Content of `next-session.json`: a request to renew session number `after`, or to enrol with a one-time token."""
 
     secrets: Secrets
     after: int | None = None
@@ -84,24 +84,24 @@ class RequestedSession(Wire):
 
 
 class SessionFiles:
-    """The two session files in the state folder, readable only by their owner."""
+    """The files `session.json` and `next-session.json` in the agent's state folder, readable only by their owner."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = private_folder(folder)
 
     def kept(self) -> StoredSession | None:
-        """Return the stored session, or None if there is none or it cannot be read."""
+        """Return the session in `session.json`, or None if the file is missing or cannot be read."""
         return _read(self._folder / "session.json", StoredSession)
 
     def keep(self, kept: StoredSession) -> None:
-        """Store a granted session, and delete the request for it."""
+        """Store a granted session in `session.json`, and delete the stored request for the session."""
         failpoint("agent.enrolled.before")
         replace_file(self._folder / "session.json", kept.model_dump_json().encode())
         failpoint("agent.enrolled.after")
         (self._folder / "next-session.json").unlink(missing_ok=True)
 
     def requested(self, request: RequestedSession) -> RequestedSession:
-        """Return the stored request if it has the same purpose; otherwise store `request` and return it."""
+        """Return the stored session request if its purpose is that of `request`; else store and return `request`."""
         path = self._folder / "next-session.json"
         stored = _read(path, RequestedSession)
         if stored is not None and (stored.after, stored.token_sha256) == (
@@ -116,7 +116,10 @@ class SessionFiles:
 
 
 class Session:
-    """The node's newest session. Thread-safe. Listeners are called with each new one, in the thread that renewed it."""
+    """The node's newest session. Thread-safe.
+
+    After each renewal, listeners are called with the new session, in the thread that renewed the session.
+    """
 
     def __init__(self, settings: Settings, files: SessionFiles, kept: StoredSession) -> None:
         self._settings, self._files = settings, files
@@ -129,27 +132,27 @@ class Session:
 
     @property
     def kept(self) -> StoredSession:
-        """The newest session."""
+        """The node's newest session."""
         return self._kept
 
     @property
     def bearer(self) -> str:
-        """Bearer token for the API: node id and credential."""
+        """Bearer token of the node for the control plane's API: node id and credential."""
         return f"{self._settings.node_id}:{self._kept.secrets.credential}"
 
     def on_renewal(self, listener: Callable[[StoredSession], None]) -> None:
-        """Call `listener` with the current session now, and with every later one."""
+        """Call `listener` with the current session now, and with every later session of the node."""
         with self._renewing:
             self._listeners.append(listener)
             listener(self._kept)
 
     def renew(self) -> StoredSession:
-        """Renew the session. Raises `ControlPlaneUnavailable`, `RequestRejected`, `OSError`."""
+        """Renew the node's session. Raises `ControlPlaneUnavailable`, `RequestRejected`, `OSError`."""
         with self._renewing:
             return self._renew()
 
     def renew_if_unchanged(self, bearer: str) -> bool:
-        """Renew the session because the API refused `bearer`. Return whether the bearer token is now a different one.
+        """Renew the session because the API refused the token `bearer`. Return whether the node now has another token.
 
         The renewal is attempted at most once per second, so that a caller that is always refused does not loop.
         """
@@ -183,8 +186,10 @@ class Session:
 
 
 def renewed(settings: Settings, files: SessionFiles, kept: StoredSession) -> StoredSession:
-    """Renew a session with one request, and store the new one. Raises `ControlPlaneUnavailable`, `RequestRejected`,
-    `OSError`."""
+    """Renew the node's session with one request, and store the new session.
+
+    Raises `ControlPlaneUnavailable`, `RequestRejected`, `OSError`.
+    """
     number = kept.granted.number
     requested = files.requested(RequestedSession(secrets=Secrets.of(kept.secrets.key), after=number)).secrets
     claims = RenewalClaims(
@@ -205,8 +210,10 @@ def renewed(settings: Settings, files: SessionFiles, kept: StoredSession) -> Sto
 def enrolled(
     settings: Settings, files: SessionFiles, token: str, before: StoredSession | None
 ) -> StoredSession:
-    """Enrol with a one-time token and a new key pair. Raises `ControlPlaneUnavailable`, `RequestRejected`,
-    `OSError`."""
+    """Enrol the node with a one-time token and a new key pair, and store the granted session.
+
+    Raises `ControlPlaneUnavailable`, `RequestRejected`, `OSError`.
+    """
     token_sha256 = _digest(token)
     fresh = Secrets.of(new_private_key().decode())
     requested = files.requested(RequestedSession(secrets=fresh, token_sha256=token_sha256)).secrets
@@ -225,7 +232,7 @@ def enrolled(
 
 
 def unused_token(settings: Settings, kept: StoredSession | None) -> str | None:
-    """Return the one-time token in its file, or None if there is none or the node enrolled with this one already."""
+    """Return the one-time token in the token file; None without a token, or if the node already enrolled with it."""
     try:
         token = settings.enrolment_token_file.read_text().strip()
     except (OSError, UnicodeDecodeError):

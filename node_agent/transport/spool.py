@@ -1,13 +1,14 @@
-"""Spool of reports on disk: they are appended, sent in order, and deleted when the control plane acknowledges them.
+"""Spool of a node's reports on disk: reports are appended, sent in order, and deleted after their acknowledgement.
 
 `reports.jsonl` holds one report per line and is flushed before `append` returns. `head.json` contains the spool's
 incarnation and the last acknowledged sequence. A crash leaves at most an incomplete last line, which is cut off at the
-next start because its `append` never returned, or an old head: then some reports are sent twice, and intake accepts
-each once. A complete line that cannot be read comes from a damaged disk or another version: the other reports are sent,
-and a copy of the file is kept.
+next start because its `append` never returned, or an old `head.json`: then some reports are sent twice, and the control
+plane records each report once. A complete line that cannot be read comes from a damaged disk or another version: the
+other reports are sent, and a copy of the file is kept.
 
-Sequences count from 1 without gaps within an incarnation. A new incarnation starts with a new disk, when a report in
-between was lost, and when the control plane requires reports that were already deleted (it was restored from a backup).
+The sequence numbers of reports count from 1 without gaps within an incarnation. A new incarnation starts with a new
+disk, when a report between two other reports was lost, and when the control plane requires reports that were already
+deleted (because the control plane was restored from a backup).
 """
 
 import os
@@ -44,7 +45,7 @@ class _Head(Wire):
 
 
 class _Numbered(msgspec.Struct, frozen=True):
-    """The sequence of a report, decoded without its other fields."""
+    """The sequence number of a spooled report, decoded without the other fields of the report."""
 
     sequence: int
 
@@ -53,7 +54,7 @@ _NUMBERED: Final = msgspec.json.Decoder(_Numbered)
 
 
 class Spool:
-    """Spool of a node. Thread-safe. The node accepts no new order while `limit` reports wait."""
+    """Spool of a node's reports. Thread-safe. The node accepts no new order while `limit` reports wait."""
 
     def __init__(self, folder: Path, *, limit: int = 10_000) -> None:
         self._folder = private_folder(folder)
@@ -71,7 +72,7 @@ class Spool:
     def append(
         self, body: ReportBody, *, observed_at: datetime, order_id: UUID | None, trace_context: str | None
     ) -> Report:
-        """Store a report until it is acknowledged. Raises `OSError` if the disk fails; then nothing is stored."""
+        """Store a report until the control plane acknowledges it. Raises `OSError` if the report cannot be stored."""
         with self._lock:
             report = Report(
                 sequence=self._last + 1,
@@ -88,7 +89,7 @@ class Spool:
             return report
 
     def oldest(self) -> ReportBatch | None:
-        """Return the next reports to send, or None if none wait."""
+        """Return a batch of the oldest waiting reports, or None if no report waits."""
         with self._lock:
             if not self._waiting:
                 return None
@@ -109,7 +110,7 @@ class Spool:
                 self._compact()
 
     def start_new_incarnation(self) -> None:
-        """Start a new incarnation, and number the waiting reports from 1. Raises `OSError`."""
+        """Start a new incarnation of the spool, and number the waiting reports from 1. Raises `OSError`."""
         with self._lock:
             # Delete acknowledged reports from the file first: under a new head they would all seem to wait.
             self._compact()
@@ -126,13 +127,13 @@ class Spool:
 
     @property
     def waiting(self) -> int:
-        """Number of reports that are not acknowledged yet."""
+        """Number of spooled reports that the control plane has not acknowledged yet."""
         with self._lock:
             return len(self._waiting)
 
     @property
     def full(self) -> bool:
-        """Whether so many reports wait that the node must accept no new order."""
+        """Whether so many reports wait in the spool that the node must accept no new order."""
         return self.waiting >= self._limit
 
     @property
@@ -155,7 +156,7 @@ class Spool:
         return head
 
     def _recover(self) -> list[Report]:
-        """Return the waiting reports in the file, and cut off a last line that a crash left incomplete."""
+        """Return the waiting reports in `reports.jsonl`, and cut off a last line that a crash left incomplete."""
         if not self._lines.exists():
             return []
         *lines, torn = self._lines.read_bytes().split(b"\n")
@@ -210,6 +211,6 @@ class Spool:
 
 
 def _batch_of(reports: Sequence[Report]) -> tuple[Report, ...]:
-    """Return the reports that fit in one batch: the first, whatever its size, and as many of the next as fit."""
+    """Return the reports that fit in one batch: the first, whatever its size, and as many following reports as fit."""
     sizes = accumulate(len(report.model_dump_json().encode()) for report in reports)
     return tuple(reports[: max(1, sum(size <= BATCH_BYTES for size in sizes))])

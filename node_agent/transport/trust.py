@@ -1,10 +1,10 @@
 """Verification of signed tasks with the public keys that the control plane sent last.
 
-A copy of a task is valid if a current key signed it and it has not expired by the control plane's clock. A task on the
-node's own disk was verified when it arrived, so it is verified with any key that the node ever received: a retired key
-still proves that the disk was not altered.
+A received copy of a task is valid if a current key signed it and if it has not expired by the control plane's clock. A
+task on the node's own disk was verified when it arrived, so it is verified with any key that the node ever received: a
+retired key still proves that the disk was not altered.
 
-Code that processes a task runs inside `proved_by` with its signed text, which the fence stores with the order.
+Code that processes a task runs inside `proved_by` with the task's signed text, which the fence stores with the order.
 """
 
 import threading
@@ -28,7 +28,7 @@ class MissingSignedText(RuntimeError):
 
 @contextmanager
 def proved_by(signed: str) -> Iterator[None]:
-    """Make `signed` the signed text of the task that is processed in this context."""
+    """Make `signed` the signed text of the task that this thread processes in the `with` block."""
     token = _proof.set(signed)
     try:
         yield
@@ -37,7 +37,7 @@ def proved_by(signed: str) -> Iterator[None]:
 
 
 def proof() -> str:
-    """Return the signed text of the task that is being processed. Raises `MissingSignedText`."""
+    """Return the signed text of the task that the current thread processes. Raises `MissingSignedText`."""
     try:
         return _proof.get()
     except LookupError:
@@ -56,13 +56,13 @@ class Trust:
         self._all_keys = {**_by_id(former), **self._keys}
 
     def replace_keys(self, keys: Iterable[str]) -> None:
-        """Accept new tasks only by these keys from now on, and stored tasks by the earlier keys too."""
+        """Verify tasks that arrive from now on only with these keys, and stored tasks also with all earlier keys."""
         current = _by_id(keys)
         with self._lock:
             self._keys, self._all_keys = current, {**self._all_keys, **current}
 
     def verify(self, text: str) -> Unsealed:
-        """Verify a copy that just arrived, and return its task. Raises `BadCopy`."""
+        """Verify the signed copy of a task that just arrived, and return its task. Raises `BadCopy`."""
         with self._lock:
             keys = self._keys
         unsealed = unseal(text, keys)
@@ -73,14 +73,14 @@ class Trust:
         return unsealed
 
     def verify_stored(self, text: str) -> bytes:
-        """Verify a stored copy that was accepted once, and return its task. Raises `BadCopy`."""
+        """Verify the signed copy of a task on the node's disk, and return its task. Raises `BadCopy`."""
         with self._lock:
             keys = self._all_keys
         return unseal(text, keys).task
 
 
 def _by_id(keys: Iterable[str]) -> dict[str, OKPKey]:
-    """Return the keys by id; a text that is not a valid public key is ignored."""
+    """Return public keys (PEM) by their ids; a text that is not a valid public key is ignored."""
     found: dict[str, OKPKey] = {}
     for pem in keys:
         try:

@@ -28,7 +28,7 @@ CREDENTIAL = "the-nodes-own-credential"
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """A lab with one node, for one module: node-wide preparations of the agent remain on it between tests."""
+    """Lab with one node for all tests of a module. Objects that an agent creates once per node outlive each test."""
     with Lab(run_id(), tmp_path_factory.mktemp("lab"), [NODE], kept_folder() / "libvirt") as lab:
         yield lab
 
@@ -46,7 +46,7 @@ def url(plane: FakeControlPlane) -> Iterator[str]:
 
 @pytest.fixture
 def enrolled_plane(plane: FakeControlPlane) -> FakeControlPlane:
-    """The fake control plane with a session of `lab-a` for CREDENTIAL."""
+    """Fake control plane in which node `lab-a` has a session with the credential CREDENTIAL."""
     digest = hashlib.sha256(CREDENTIAL.encode()).hexdigest()
     plane.session = EnrolmentClaims(
         node_id=NODE,
@@ -85,7 +85,7 @@ def reporter(spool: Spool) -> Iterator[Reporter]:
 
 @pytest.fixture
 def deliver(client: ControlPlane, timetable: Timetable) -> Callable[[Reporter], None]:
-    """Return a function that makes a reporter deliver to `plane`."""
+    """Return a function that starts a reporter, which delivers the reports of its spool to the fake control plane."""
     return lambda reporter: reporter.start(client, timetable)
 
 
@@ -110,7 +110,7 @@ def settings(tmp_path: Path, url: str) -> Settings:
 
 @pytest.fixture
 async def control(redis_server: RedisServer, plane: FakeControlPlane) -> AsyncIterator[Redis]:
-    """The control plane's connection to the queue; the node's Redis user is created at enrolment."""
+    """The control plane's connection to the Redis of the task queue; enrolment creates the Redis user of the node."""
     plane.queue = Queue(
         host=redis_server.address, port=redis_server.port, username=f"node-{NODE}", namespace=f"ctl:{NODE}"
     )

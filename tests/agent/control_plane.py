@@ -48,7 +48,7 @@ NO_HEADERS: Mapping[str, str] = {}
 
 
 class FakeControlPlane:
-    """Control plane with its state in memory; `mode` selects how it answers. Thread-safe."""
+    """Fake control plane with its state in memory; `mode` selects how it answers requests. Thread-safe."""
 
     def __init__(self) -> None:
         self.mode: Mode = "available"
@@ -101,12 +101,12 @@ class FakeControlPlane:
         )
 
     def forget_reports(self) -> None:
-        """Forget the sequence of every stored report, as after a restore from an old backup."""
+        """Reset the last stored sequence number of each spool to 0, as a restore from an old backup does."""
         with self._lock:
             self._accepted = dict.fromkeys(self._accepted, 0)
 
     def take(self, batch: ReportBatch) -> ReportsTaken | int:
-        """Store a batch; return the acknowledgement, or the missing sequence number if the batch starts after a gap."""
+        """Store a batch of reports; return the acknowledgement, or the first missing sequence number after a gap."""
         with self._lock:
             self.batches += 1
             accepted = self._accepted.get(batch.incarnation, 0)
@@ -118,7 +118,10 @@ class FakeControlPlane:
             return ReportsTaken(sequence=self._accepted[batch.incarnation])
 
     def compare(self, held_orders: HeldOrders) -> DesiredState:
-        """Return the orders that the node lacks, and the slots on which it has an unknown or newer order."""
+        """Compare the orders that a node holds with `desired`.
+
+        Return the orders that the node lacks, and the slots for which it holds an unknown or newer order.
+        """
         self.comparisons.append(held_orders)
         desired = {index_of(order.slot_id): order for order in self.desired}
         held = {each.index: each for each in held_orders.held}
@@ -141,7 +144,7 @@ class FakeControlPlane:
         return known is not None and (known.node_id, known.credential_sha256) == (node, digest)
 
     def enrol(self, enrolment: Enrolment) -> SessionGrant | None:
-        """Return a new session, or None if the token is wrong or was already used with other claims."""
+        """Return a new session, or None if the token is wrong or was used before with different signed claims."""
         if enrolment.token != self.token:
             return None
         self._public_key = enrolment.public_key
@@ -153,7 +156,7 @@ class FakeControlPlane:
             return self._granted(claims)
 
     def renew(self, renewal: Renewal) -> SessionGrant | None:
-        """Return a new session, or None if the claims do not continue the newest session."""
+        """Return a new session, or None if the signed claims of the renewal do not continue the newest session."""
         claims = RenewalClaims.model_validate_json(self._verified(renewal.proof))
         with self._lock:
             self.renewals.append(claims)
@@ -186,7 +189,7 @@ class FakeControlPlane:
 
 
 def text_digest(order: Order) -> str:
-    """Return the SHA-256 of the order's text, as the control plane stores it."""
+    """Return the SHA-256 of an order's JSON text, which is the digest that the control plane stores."""
     return hashlib.sha256(order.model_dump_json().encode()).hexdigest()
 
 
@@ -262,19 +265,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
-        """Log nothing."""
+        """Suppress the log message of the HTTP server."""
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore the error: an agent that was killed leaves an incomplete request."""
+        """Ignore errors of HTTP requests, because a killed agent leaves an incomplete request."""
 
 
 @contextmanager
 def serving(plane: FakeControlPlane, port: int = 0, address: str = "127.0.0.1") -> Iterator[str]:
-    """Serve `plane` on `address` and yield its URL."""
+    """Serve the fake control plane `plane` over HTTP on `address` and yield the URL of the server."""
     server = _Server((address, port), type("Handler", (_Handler,), {"plane": plane}))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()

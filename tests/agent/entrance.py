@@ -1,6 +1,6 @@
-"""The core of an agent without Redis, HTTP or threads: signed payloads go in at the actors, reports come out.
+"""The core of an agent without Redis, HTTP or threads: its actors receive signed payloads, its spool collects reports.
 
-Tests compare snapshots of its host. Scheduled slot work runs only when a test calls `settle_slots`.
+Tests compare snapshots of the agent's host. Scheduled slot work runs only when a test calls `settle_slots`.
 """
 
 import time
@@ -53,7 +53,7 @@ SUBNET: Final = Ipv4Subnet("10.100.1.0/24")
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A message as the queue stores it. It can be delivered several times."""
+    """Task message in the form in which the queue stores it. A test can deliver it several times."""
 
     message_id: UUID
     actor: str
@@ -61,18 +61,18 @@ class Copy:
 
 
 def copy_of(task: Task, sent_at: datetime | None = None) -> Copy:
-    """Return a signed message of the task that expires after the maximum age of the task's type."""
+    """Return a signed message that contains `task` and expires after the maximum age of the task's type."""
     return signed(id_of(task), task.body.kind, task.model_dump_json(), sent_at)
 
 
 def signed(message_id: UUID, kind: str, text: str, sent_at: datetime | None = None) -> Copy:
-    """Return a signed message with `text` in the place of a task."""
+    """Return a signed message that contains `text` instead of a task."""
     expires_at = (sent_at or datetime.now(UTC)) + bounds_of(kind).maximum_age
     return Copy(message_id, kind, sealed(text, until=expires_at))
 
 
 def signed_bytes(message_id: UUID, kind: str, text: bytes) -> Copy:
-    """Return a signed message with arbitrary bytes in the place of a task."""
+    """Return a signed message that contains arbitrary bytes instead of a task."""
     expires_at = datetime.now(UTC) + bounds_of(kind).maximum_age
     opening = f'{{"expires_at":"{expires_at.isoformat()}","order":'.encode()
     return Copy(message_id, kind, SIGNER.sign("order+jws", opening + text + b"}"))
@@ -80,7 +80,7 @@ def signed_bytes(message_id: UUID, kind: str, text: bytes) -> Copy:
 
 @dataclass
 class Entrance:
-    """An agent's core on the host `simulated`, or on `host` if it is given."""
+    """Core of an agent on the simulated host `simulated`, or on `host` if `host` is given."""
 
     folder: Path
     simulated: SimulatedHost = field(default_factory=SimulatedHost)
@@ -131,7 +131,7 @@ class Entrance:
         self.set_time(self.clock.now() + by)
 
     def deliver(self, copy: Copy) -> None:
-        """Deliver a message as the broker does: an exception of the handler makes it a dead letter."""
+        """Deliver a message as the broker does: an exception of the handler makes the message a dead letter."""
         message = OrderMessage(copy.message_id, copy.actor, copy.payload)
         try:
             self._broker.get_actor(copy.actor).fn(copy.payload)
@@ -146,7 +146,7 @@ class Entrance:
             self.deliver(copy_of(task))
 
     def settle_slots(self) -> None:
-        """Reconcile all scheduled slots."""
+        """Reconcile every slot for which work is scheduled."""
         while self.scheduled_slots:
             self.acceptance.reconcile_slot(self.scheduled_slots.pop())
 
@@ -154,7 +154,7 @@ class Entrance:
         return [report.body for report in self.spool._waiting]
 
     def take_reports(self) -> list[ReportBody]:
-        """Return the waiting reports and remove them from the spool, as a delivery does."""
+        """Return the undelivered reports and remove them from the spool, as a delivery to the control plane does."""
         waiting = list(self.spool._waiting)
         if waiting:
             self.spool.forget(waiting[-1].sequence)
@@ -164,7 +164,7 @@ class Entrance:
         return (body for body in self.reports() if isinstance(body, OperationDone | OperationFailed))
 
     def end_of(self, operation: Operation) -> OperationDone | OperationFailed:
-        """Return the first final report of the operation, which is the one that the control plane stores."""
+        """Return the first final report of an operation, because the control plane stores only this one."""
         return next(end for end in self.final_reports() if end.operation_id == operation.operation_id)
 
     def code_of(self, operation: Operation) -> str:
@@ -180,7 +180,7 @@ class Entrance:
             return msgspec.json.encode(state, order="deterministic")
 
     def fences(self) -> dict[str, bytes]:
-        """Return the content of every fence file by its name."""
+        """Return the content of every fence file, by file name."""
         return {path.name: path.read_bytes() for path in (self.folder / "fence").iterdir()}
 
     def _take(self, task: Task) -> None:

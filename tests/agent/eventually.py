@@ -11,7 +11,7 @@ def eventually(
     within: float = 10.0,
     reason: Callable[[], str] = lambda: "the condition did not become true in time",
 ) -> None:
-    """Return once `true()` returns a true value; fail after `within` seconds with `reason()`."""
+    """Return once `true()` returns a true value; fail after `within` seconds with the message `reason()`."""
     deadline = time.monotonic() + within
     while not true():
         assert time.monotonic() < deadline, reason()
@@ -23,7 +23,7 @@ async def eventually_async(
     within: float = 10.0,
     reason: Callable[[], str] = lambda: "the condition did not become true in time",
 ) -> None:
-    """Wait like `eventually`, on an event loop; `true` may be a coroutine function."""
+    """Wait like `eventually`, without blocking the event loop; `true` may be a coroutine function."""
     deadline = time.monotonic() + within
     while True:
         answer = true()

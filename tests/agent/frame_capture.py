@@ -1,4 +1,4 @@
-"""Capture the frames on a link of a lab node, with the kernel's receive time of each."""
+"""Capture the frames on a link of a lab node, with the kernel's receive time of each frame."""
 
 import os
 import select
@@ -20,7 +20,7 @@ _TIMESTAMPNS: Final = 35
 
 @dataclass
 class CapturedFrames:
-    """Receive times, in seconds since the epoch, of the frames that match `wanted`."""
+    """Receive times, in seconds since the Unix epoch, of the captured frames for which `wanted` returns True."""
 
     wanted: Callable[[Packet], bool]
     times: list[float] = field(default_factory=list)
@@ -32,7 +32,7 @@ class CapturedFrames:
 
 @contextmanager
 def capture_frames(pid: int, link: str, *captures: CapturedFrames) -> Iterator[None]:
-    """Capture on a link in the network namespace of process `pid`; the link may disappear meanwhile."""
+    """Capture frames on a link in the network namespace of process `pid`. The link may disappear during the capture."""
     capture_socket, stop_event = _socket_in(pid, link), os.eventfd(0)
     thread = threading.Thread(target=_receive, args=(capture_socket, stop_event, captures))
     thread.start()
@@ -46,7 +46,7 @@ def capture_frames(pid: int, link: str, *captures: CapturedFrames) -> Iterator[N
 
 
 def _socket_in(pid: int, link: str) -> socket.socket:
-    """Return a packet socket in the network namespace of `pid`; a thread enters the namespace to create it."""
+    """Return a packet socket in the network namespace of process `pid`. A thread enters the namespace to create it."""
     from pyroute2 import netns  # an optional dependency that is missing on machines without lab nodes
 
     sockets: list[socket.socket] = []

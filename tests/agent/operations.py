@@ -31,7 +31,7 @@ INSPECTIONS: Final = (AddressReport, ReadinessPoll, DriftReport, MachineInspect)
 
 
 def operation(body: OperationBody, attempt: int = 1, node: str = NODE) -> Operation:
-    """Return an operation with an id derived from its body and attempt."""
+    """Return an operation with an id derived from its body and its attempt number."""
     return Operation.model_validate(
         {
             "operation_id": uuid5(_NAMES, f"{body.model_dump_json()} {attempt}"),
@@ -52,7 +52,10 @@ def verify(attempt: int = 1) -> Operation:
 def on_slot(
     kind: type[SlotInspection | SlotRepair], order: Order | None = None, attempt: int = 1
 ) -> Operation:
-    """Return an operation on a slot with `order` as its desired state; by default the order that suits the kind."""
+    """Return an operation of this kind on a slot with the desired state `order`.
+
+    The default is a removal order for `IngressRemove`, and an apply order for all other kinds.
+    """
     desired = order or (remove() if kind is IngressRemove else apply())
     return operation(kind(order=desired), attempt)
 

@@ -1,17 +1,13 @@
 """The agent as a separate process on a simulated host with a state file that outlives the process."""
 
-import os
 import signal
-import subprocess
 from pathlib import Path
 
 import msgspec
 
-from deploy.embedded.children import installed_program
+from deploy.embedded.children import Child, Process, installed_program
 from node_agent.lab.simulated.host import State
 from node_agent.settings import Settings, SimulatedHostSettings
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class AgentProcess:
@@ -23,13 +19,13 @@ class AgentProcess:
         self._config = folder / "agent.json"
         self._config.write_text(settings.model_copy(update={"simulated": simulated}).model_dump_json())
         self._log = folder / "agent.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
 
     def start(self, failpoints: str = "") -> None:
-        environment = {**os.environ, "SLICEPLANE_FAILPOINTS": failpoints, "PYTHONPATH": str(REPOSITORY)}
+        environment = {"SLICEPLANE_FAILPOINTS": failpoints}
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                installed_program("sliceplane-agent", str(self._config)), stderr=log, env=environment
+            self._process = Child.starter(
+                installed_program("sliceplane-agent", str(self._config)), environment, log
             )
 
     @property
@@ -41,7 +37,7 @@ class AgentProcess:
         return exit_code is not None
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal, wait for the end of the process and return its exit code."""
+        """Send a signal to the agent process, wait until it exits, and return its exit code."""
         assert self._process is not None
         self._process.send_signal(number)
         return self._process.wait(10)

@@ -18,7 +18,7 @@ from tests.servers.redis import Depth, queue_depth
 
 
 def create_session_users(url: str) -> Callable[[redis_nodes.NodeLogin], None]:
-    """Return a callback that creates the Redis user of each granted session, in the thread that grants it."""
+    """Return a callback that creates the Redis user of a granted session, in the thread that grants the session."""
 
     async def create_user(login: redis_nodes.NodeLogin) -> None:
         async with Redis.from_url(url) as client:
@@ -29,7 +29,7 @@ def create_session_users(url: str) -> Callable[[redis_nodes.NodeLogin], None]:
 
 
 async def await_enrolment(plane: FakeControlPlane) -> None:
-    """Return once the node is enrolled."""
+    """Return once the node has a session with the fake control plane."""
     await eventually_async(lambda: plane.session is not None, 40)
 
 
@@ -49,7 +49,7 @@ async def send(
 
 
 async def await_empty_queue(control: Redis) -> None:
-    """Return once the queue of the node is empty."""
+    """Return once the task queue of `lab-a` is empty."""
 
     async def empty() -> bool:
         return await queue_depth(control, NODE) == Depth(0, 0)

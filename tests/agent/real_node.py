@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from control_plane.queues import redis_nodes
 from deploy.embedded import redis as embedded
-from deploy.embedded.children import installed_program
+from deploy.embedded.children import REPOSITORY, installed_program
 from events.values import image_name
 from node_agent.host.images import Image, publish
 from node_agent.lab.guest import ensure_guest
@@ -22,7 +22,6 @@ from tasks.agent_api import Queue
 from tests.agent.control_plane import TOKEN, FakeControlPlane, serving
 from tests.agent.eventually import eventually_async
 from tests.agent.orders import NODE
-from tests.agent.process import REPOSITORY
 from tests.agent.queue import create_session_users
 from tests.servers.lab import kept_folder
 from tests.servers.redis import server_folder
@@ -33,7 +32,7 @@ RUN_FOLDER: Final = "/run/sliceplane"
 
 @dataclass
 class RealNode:
-    """A lab node with its agent, which its supervisor starts again after a kill."""
+    """Lab node with an agent. A supervisor process restarts the agent after it was killed."""
 
     lab: LabNode
     config: Path
@@ -48,7 +47,7 @@ class RealNode:
         return "\nState:\tT" in self.do(f"cat /proc/{pid}/status")
 
     def do(self, script: str, names: Mapping[str, str] | None = None) -> str:
-        """Run a shell script on the node with `names` as its environment and return its output."""
+        """Run a shell script on the node, with `names` as environment variables, and return its output."""
         return self.lab.run(["sh", "-ec", script], environment=dict(names or {})).stdout
 
     def ports(self) -> list[str]:
@@ -66,7 +65,7 @@ class RealNode:
 
 
 def guest_images(*tools: str) -> Path:
-    """Return a folder with the lab's guest image plus these programs; it is kept between runs."""
+    """Return a folder with the lab's guest image, to which the programs `tools` are added. Later test runs reuse it."""
     folder, name = kept_folder() / "-".join(("images", *tools)), image_name("lab-guest")
     made = ensure_guest(folder / name, print, tools)
     publish(folder, Image(name, made.kernel, made.initrd, made.cmdline))
@@ -75,7 +74,7 @@ def guest_images(*tools: str) -> Path:
 
 @contextmanager
 def node_queue(lab: Lab, plane: FakeControlPlane) -> Iterator[str]:
-    """Start a Redis on the management link of the node, announce it at enrolment, and yield its URL."""
+    """Start a Redis on the management link of the node and yield its URL. Enrolment returns its address to the node."""
     with server_folder() as folder, ExitStack() as ends:
         server = embedded.start(folder, bind=("127.0.0.1", lab.gateway_address))
         ends.callback(server.stop)
@@ -88,7 +87,7 @@ def node_queue(lab: Lab, plane: FakeControlPlane) -> Iterator[str]:
 
 @asynccontextmanager
 async def control_of(lab: Lab, plane: FakeControlPlane) -> AsyncIterator[Redis]:
-    """Yield the control plane's connection to a queue on the management link of the node."""
+    """Start a Redis on the management link of the node and yield the control plane's connection to it."""
     with node_queue(lab, plane) as url:
         async with Redis.from_url(url) as client:
             await redis_nodes.ensure_scripts(client)
@@ -102,7 +101,7 @@ def real_node(
     images: Path,
     change: Callable[[Settings], Settings] = lambda same: same,
 ) -> Iterator[RealNode]:
-    """Yield a node with two slots and with settings changed by `change`. The test starts its agent."""
+    """Yield a lab node with two slots and with agent settings changed by `change`. The test starts the agent."""
     host = lab.node(NODE)
     (host.folder / "token").write_text(TOKEN)
     with serving(plane, address=lab.gateway_address) as url:
@@ -125,7 +124,7 @@ def real_node(
 
 
 async def restarts_during(node: RealNode, plane: FakeControlPlane, meanwhile: asyncio.Task[object]) -> int:
-    """Kill the agent again after each restart until `meanwhile` is done; return the number of kills."""
+    """Kill the agent again after each restart until the task `meanwhile` is done; return the number of kills."""
     restarts = 0
     while not meanwhile.done():
         renewed = len(plane.renewals)

@@ -1,4 +1,4 @@
-"""Child process that spools `COUNT` reports, delivers the first alone and then the others, and exits with 0.
+"""Child process that spools `COUNT` reports, delivers the first in its own batch and then the rest, and exits with 0.
 
 `python -m tests.agent.reporting_child FOLDER URL CREDENTIAL COUNT`; the variable `SLICEPLANE_FAILPOINTS` names the
 failpoint at which it kills itself.

@@ -1,4 +1,4 @@
-"""Sign tasks like the control plane, with a key of these tests."""
+"""Sign tasks like the control plane, with a signing key that only the tests use."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -14,16 +14,16 @@ SIGNER = Signer.of_pem(new_private_key())
 
 
 def sealed(task: BaseModel | str, *, signer: Signer = SIGNER, until: datetime | None = None) -> str:
-    """Return the signed text of a task or of any other text; it expires after one hour unless `until` is given."""
+    """Return the signed form of a task or of any other text. It expires at `until`, by default after one hour."""
     text = task if isinstance(task, str) else task.model_dump_json()
     return seal(signer, text, until or datetime.now(UTC) + timedelta(hours=1))
 
 
 def trust() -> Trust:
-    """Return the trust store of a node that has received the key of these tests."""
+    """Return the trust store of a node that trusts the signing key of the tests."""
     return Trust([SIGNER.public], [], lambda: datetime.now(UTC))
 
 
 def held(order: Order) -> FenceEntry:
-    """Return the fence entry of a slot that has received only this order."""
+    """Return the fence entry of a slot with `order` as its newest order."""
     return FenceEntry(order=order, signed=sealed(order))

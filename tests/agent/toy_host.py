@@ -1,6 +1,7 @@
-"""Toy host with five aspects per slot, for tests of the order processing: each aspect is one object, present or absent.
+"""In-memory host for tests of the order processing.
 
-Tests make aspects unreadable, steps refused or slow and the guest silent, and count the steps that were taken.
+Each slot has the five aspects link, lease, port, translation and machine. An aspect is one object, present or absent.
+A test can make an aspect unreadable, refuse or delay a step, and make the guest unresponsive. It counts the steps.
 """
 
 import threading

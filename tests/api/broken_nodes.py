@@ -1,4 +1,4 @@
-"""A node that a test plays over the API, with slices that fail to start on request, and the API's views of it."""
+"""Node that a test controls with API requests, without an agent. Its slices fail to start if the test reports so."""
 
 from typing import Any, Final
 from uuid import uuid4
@@ -28,7 +28,7 @@ class Node:
         order: str | None = None,
         **fields: object,
     ) -> None:
-        """Report on the slice in slot number `slot` of the allocation, as the result of `order` if one is given."""
+        """Send a report about the slice in slot `slot` of the allocation, as the result of `order` if it is given."""
         self._sequence += 1
         slot_id = allocation["slots"][slot]["slot_id"]
         body = {"kind": kind, "slot_id": slot_id, "allocation_id": allocation["id"], **fields}
@@ -72,7 +72,7 @@ class Node:
 
 
 def keep_nodes_reachable(plane: RunningPlane) -> None:
-    """Set the last heartbeat of all nodes to now, so that no node is unreachable on a slow test machine."""
+    """Set the last heartbeat of all nodes to the current time, so that slow tests make no node unreachable."""
     plane.rows("update work.node_seen set seen_at = clock_timestamp() returning 1")
 
 

@@ -1,4 +1,4 @@
-"""The lifecycle of one allocation, with all API responses recorded after each step."""
+"""Lifecycle of one allocation. After each step, the API responses of all paths are recorded."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ _LAST: Final = "select position, clock_timestamp() from ledger.event order by po
 
 @dataclass(frozen=True)
 class Moment:
-    """The API response of each path while `position` was the newest position; `time` is after that event."""
+    """API response of each path while `position` was the newest ledger position, at the later time `time`."""
 
     position: int
     time: datetime
@@ -26,7 +26,7 @@ class Moment:
 
 @dataclass
 class Lifecycle:
-    """A node with one slot, the allocation in that slot, and the moments recorded so far."""
+    """Node with one slot, the allocation in this slot, and the API responses recorded after each step so far."""
 
     plane: RunningPlane
     node: httpx.Client
@@ -36,7 +36,7 @@ class Lifecycle:
     _sequence: int = 0
 
     def report(self, kind: str, **fields: object) -> None:
-        """Report on the slice as its node, and record the API responses after the report."""
+        """Send a report about the slice as its node does, and record the API responses after the report."""
         self._sequence += 1
         body = {"kind": kind, "slot_id": "n1/0", "allocation_id": self.allocation, **fields}
         answer = self.node.post("/reports", json=batch(self._spool, (self._sequence, body)))
@@ -61,13 +61,13 @@ def get_view(plane: RunningPlane, path: str, **query: str) -> httpx.Response:
 
 
 def at_values(moment: Moment) -> Iterator[str]:
-    """Yield the two values of the `at` parameter for a moment: its position and its time."""
+    """Yield the two values of the API parameter `at` that select a recorded moment: its position and its time."""
     yield f"position:{moment.position}"
     yield moment.time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def record_lifecycle(plane: RunningPlane) -> Lifecycle:
-    """Record a whole lifecycle: requested, active, interrupted, active again, released, and the slot free again."""
+    """Record the lifecycle of an allocation: requested, active, interrupted, active again, released, slot free."""
     node = admit(plane, "n1")
     response = allocate(plane, labels={"team": "a"})
     assert response.status_code == 202, response.text

@@ -1,4 +1,4 @@
-"""Requests of nodes and callers to the API, for tests that play a node without an agent."""
+"""API requests of nodes and callers, for tests that send the requests of a node without an agent."""
 
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -28,7 +28,7 @@ def register_node(plane: RunningPlane, name: str) -> str:
 
 
 def blocked_by(plane: RunningPlane) -> dict[str, str | None]:
-    """Return why each node and each slot receives no slices (`blocked_by` in the lists), by id."""
+    """Return the field `blocked_by` of each node and slot, by id: the reasons why placement does not use it."""
     with plane.client() as client:
         listed = [each for path in ("/nodes", "/slots") for each in client.get(path).json()["items"]]
     return {each["id"]: each["blocked_by"] for each in listed}
@@ -39,7 +39,7 @@ def digest(secret: str) -> str:
 
 
 def key_of(name: str) -> Signer:
-    """Return the key of a node, and generate it at the first call: a node keeps its key in all its requests."""
+    """Return the private key of a node. The first call generates it, and later calls return the same key."""
     return KEYS.setdefault(name, Signer.of_pem(new_private_key()))
 
 
@@ -76,7 +76,7 @@ def renewal(
     key: Signer | None = None,
     capabilities: tuple[str, ...] = (),
 ) -> Renewal:
-    """Build a request to renew session `number`, which has the credential `presented`."""
+    """Build a request to renew session `number` of a node, in which the node presents the credential `presented`."""
     claims = RenewalClaims(
         node_id=name,
         number=number,
@@ -151,11 +151,11 @@ def allocate(plane: RunningPlane, **fields: object) -> httpx.Response:
 
 
 def request_desired_state(node: httpx.Client, *held: dict[str, Any]) -> httpx.Response:
-    """Post the orders that a node holds (`held`) and return the response, which contains the orders that differ."""
+    """Post the orders that a node holds (`held`) and return the API response, which contains the orders that differ."""
     return node.post("/desired-state", json={"held": held})
 
 
 def desired_orders(node: httpx.Client) -> list[str]:
-    """Return the signed orders of all slots, as a node that holds none of them receives them."""
+    """Return the signed orders of all slots that a node without any stored order receives."""
     orders: list[str] = request_desired_state(node).json()["orders"]
     return orders

@@ -1,4 +1,4 @@
-"""An active allocation over the API, with a node that a test plays."""
+"""Active allocation on a node that a test controls with API requests, without an agent."""
 
 from typing import Any
 from uuid import uuid4
@@ -33,7 +33,7 @@ class RunningAllocation:
         self.report("slice.stopped", forced=forced)
 
     def report(self, kind: str, order_id: str | None = None, **fields: object) -> None:
-        """Report on the slice, as the result of `order_id` if one is given."""
+        """Send a report about the slice, as the result of the order `order_id` if it is given."""
         self._sequence += 1
         body = {"kind": kind, "slot_id": "n1/0", "allocation_id": self.id, **fields}
         report = batch(self._spool, (self._sequence, body))
@@ -42,7 +42,7 @@ class RunningAllocation:
         assert answer.is_success, answer.text
 
     def newest_order_of_kind(self, kind: str) -> str:
-        """Wait for the order of this kind for the newest placement or stop, and return its id."""
+        """Wait for the order of this kind that follows from the newest placement or stop, and return the order's id."""
         position = "select max(position) from ledger.event where type in ('allocation.placed', 'allocation.stopping')"
         newest = f"select order_id::text from work.task where kind = '{kind}' and position = ({position})"
         until(lambda: len(self.plane.rows(newest)) == 1, f"there is an order {kind}")
@@ -50,7 +50,7 @@ class RunningAllocation:
         return str(name)
 
     def newest_order(self) -> str:
-        """Wait for the order of the event that changed the slot's desired state last, and return its id."""
+        """Wait for the order of the newest change of the slot's desired state, and return the order's id."""
         types = "('allocation.placed', 'allocation.starting', 'ingress.reserved', 'ingress.withdrawn')"
         position = f"select max(position) from ledger.event where type in {types}"
         newest = f"select order_id::text from work.task where position = ({position})"

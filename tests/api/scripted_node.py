@@ -1,4 +1,4 @@
-"""A node that a test plays: it reports what the test makes it report, and never reads its queue."""
+"""Node that a test controls with API requests: it sends only reports of the test, and never reads its queue."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ VERIFIED = {"kind": "node.verify", "checks": [{"name": "switch", "ok": True, "de
 
 @dataclass
 class ScriptedNode:
-    """One node, and the tasks that an admin requests of it."""
+    """Node that a test controls with API requests, and the tasks that an admin requests for this node."""
 
     plane: RunningPlane
     name: str
@@ -35,7 +35,7 @@ class ScriptedNode:
         return self.plane.client().post(path, json=body or None)
 
     def request_task(self, kind: str, **place: str) -> str:
-        """Request a task, wait until its order is sent, and return its id."""
+        """Request a task as an admin, wait until it is sent to the node's queue, and return the task's id."""
         answer = self.post("/tasks", kind=kind, **place)
         assert answer.status_code == 202, answer.text
         task = str(answer.json()["id"])
@@ -58,7 +58,7 @@ class ScriptedNode:
         until(lambda: self.task(task)["state"] == state, f"{task} is {state}", seconds)
 
     def newest_operation(self, task: str) -> str:
-        """Return the operation id of the newest attempt, which an agent would read from its queue."""
+        """Return the operation id of the task's newest attempt, which an agent would read from its queue."""
         query = "select order_id from work.task where task_id = %(task)s and kind <> 'operation.cancel' order by attempt"
         return str(self.plane.rows(query, task=task)[-1][0])
 

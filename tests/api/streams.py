@@ -11,7 +11,7 @@ from tests.servers.plane import RunningPlane
 
 
 class Event(NamedTuple):
-    """One message of a stream. `id` is the newest id that the stream contained up to this message."""
+    """Server-sent event. `id` is the newest id in the stream up to and including this event."""
 
     id: str
     type: str
@@ -19,7 +19,7 @@ class Event(NamedTuple):
 
 
 class Stream:
-    """An open stream. A client that reconnects sends `last_event_id`."""
+    """Open stream of server-sent events. `last_event_id` is the id that a client sends when it reconnects."""
 
     def __init__(self, lines: Iterator[str]) -> None:
         self._lines = lines
@@ -27,18 +27,18 @@ class Stream:
         self.comments: list[str] = []
 
     def take(self, count: int) -> list[Event]:
-        """Return the next `count` events."""
+        """Return the next `count` events of the stream."""
         return [self.next() for _ in range(count)]
 
     def next(self) -> Event:
-        """Return the next event. Raises `EOFError` when the stream ends."""
+        """Return the next event of the stream. Raises `EOFError` when the stream ends."""
         while True:
             fields = self.block()
             if "data" in fields:
                 return Event(self.last_event_id, fields["event"], json.loads(fields["data"]))
 
     def block(self) -> dict[str, str]:
-        """Read up to the next empty line, and return the fields."""
+        """Read one message, which ends with an empty line, and return its fields by name."""
         fields: dict[str, str] = {}
         for line in self._lines:
             if not line:
@@ -62,6 +62,6 @@ def open_stream(plane: RunningPlane, path: str, last_event_id: str | None = None
 
 
 def watch_events(plane: RunningPlane, path: str, count: int, last_event_id: str | None = None) -> list[Event]:
-    """Return the first `count` events of a stream."""
+    """Open the event stream at `path`, and return its first `count` events."""
     with open_stream(plane, path, last_event_id) as stream:
         return stream.take(count)

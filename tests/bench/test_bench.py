@@ -1,4 +1,4 @@
-"""Command line and measurements of the benchmarks. They reach the ledger only as the API does."""
+"""Command line and measurements of the benchmarks, which access the ledger only through the product's functions."""
 
 import ast
 import json
@@ -31,11 +31,11 @@ LEDGER_SQL = re.compile(
 
 
 class _Interrupted(Exception):
-    """Exception that ends a benchmark run before its last round."""
+    """Exception that interrupts a benchmark run before its last round."""
 
 
 def counting(*, rounds: int, until: int | None = None, shape: str = "counting") -> Bench:
-    """Return a benchmark in which round k measures k, and which is interrupted before round `until`."""
+    """Return a benchmark that measures the number k in round k and is interrupted before round `until`."""
 
     @asynccontextmanager
     async def running() -> AsyncIterator[TakeRound]:
@@ -58,7 +58,7 @@ def counting(*, rounds: int, until: int | None = None, shape: str = "counting") 
 
 
 def discard(_text: str) -> None:
-    """Ignore progress output."""
+    """Discard the progress output of a benchmark."""
 
 
 def numbers(rounds: list[Round]) -> list[float]:
@@ -91,7 +91,7 @@ def test_help_lists_every_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in output for name in BENCHES)
 
 
-def test_json_line_of_a_measurement_has_a_baseline_only_for_a_ratio() -> None:
+def test_json_line_of_a_benchmark_measurement_has_a_baseline_only_for_a_ratio() -> None:
     found = [Measurement("a.ratio_raw", 0.61, "ratio", 5000.0), Measurement("a.p50_ms", 4.2, "ms")]
     assert [json.loads(line) for line in lines(found).splitlines()] == [
         {"metric": "a.ratio_raw", "value": 0.61, "unit": "ratio", "baseline": 5000.0},
@@ -152,13 +152,13 @@ async def test_resumed_benchmark_continues_after_its_last_finished_round(tmp_pat
     assert kept.load() == []
 
 
-async def test_benchmark_without_resume_discards_the_kept_rounds(tmp_path: Path) -> None:
+async def test_benchmark_without_resume_discards_the_stored_rounds_of_an_earlier_run(tmp_path: Path) -> None:
     kept = KeptRounds(tmp_path / "kept", "counting")
     kept.begin([{"number": [77.0]}])
     assert numbers(await take_rounds(counting(rounds=2), kept, resume=False, show=discard)) == [0, 1]
 
 
-def test_incomplete_last_line_in_the_file_of_kept_rounds_is_ignored(tmp_path: Path) -> None:
+def test_incomplete_last_line_in_the_file_of_finished_benchmark_rounds_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "kept"
     kept = KeptRounds(path, "counting")
     kept.begin([{"number": [0.0]}, {"number": [1.0]}])
@@ -166,7 +166,7 @@ def test_incomplete_last_line_in_the_file_of_kept_rounds_is_ignored(tmp_path: Pa
     assert numbers(kept.load()) == [0]
 
 
-def test_kept_rounds_of_a_benchmark_with_a_different_shape_are_not_loaded(tmp_path: Path) -> None:
+def test_stored_rounds_of_a_benchmark_with_different_parameters_are_not_loaded(tmp_path: Path) -> None:
     KeptRounds(tmp_path / "kept", "smaller").begin([{"number": [0.0]}])
     assert KeptRounds(tmp_path / "kept", "counting").load() == []
 
@@ -182,7 +182,7 @@ def test_benchmarks_contain_no_sql_on_the_tables_of_the_ledger() -> None:
 
 
 def test_raw_baseline_is_the_only_benchmark_module_that_imports_the_table_definitions_of_the_ledger() -> None:
-    """SQL that is built from these definitions would bypass the ledger's functions too."""
+    """SQL built from the table definitions would bypass the ledger's functions, like SQL text."""
     importing = {
         path.name
         for path in python_files(below="bench")
@@ -193,7 +193,7 @@ def test_raw_baseline_is_the_only_benchmark_module_that_imports_the_table_defini
 
 
 def _without_docstrings(path: Path) -> ast.AST:
-    """Return a module's code without docstrings, which may mention tables."""
+    """Return the source code of a module without its docstrings, which may name tables."""
     tree = ast.parse(path.read_text(), filename=str(path))
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

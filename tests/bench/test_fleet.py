@@ -59,12 +59,15 @@ def test_fleet_check_finds_no_fault_in_the_complete_timeline_of_a_requested_allo
             {"alc-1": (TIMELINE, "n1/0"), "alc-2": (TIMELINE, "n1/1")},
             "alc-2 is in the ledger, but was not requested",
         ),
-        ({"alc-1": (TIMELINE[:-1], "n1/0")}, "alc-1 on n1/0: lost or duplicated allocation.released"),
+        ({"alc-1": (TIMELINE[:-1], "n1/0")}, "alc-1 on n1/0: lost or duplicated events allocation.released"),
         (
             {"alc-1": ([*TIMELINE, "allocation.activated"], "n1/0")},
-            "alc-1 on n1/0: lost or duplicated allocation.activated",
+            "alc-1 on n1/0: lost or duplicated events allocation.activated",
         ),
-        ({"alc-1": (TIMELINE[::-1], "n1/0")}, f"alc-1 on n1/0: out of order {', '.join(TIMELINE[::-1])}"),
+        (
+            {"alc-1": (TIMELINE[::-1], "n1/0")},
+            f"alc-1 on n1/0: events out of order: {', '.join(TIMELINE[::-1])}",
+        ),
     ],
 )
 def test_fleet_check_names_an_event_that_the_ledger_lost_duplicated_or_reordered(
@@ -81,11 +84,11 @@ def test_fleet_check_finds_no_fault_on_a_host_with_each_effect_once_per_slice() 
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"machine.start a": 2}, "n1: machine.start a 2 times"),
-        ({"machine.start d": 1}, "n1: machine.start of 4 machines for 3 slices"),
-        ({"machine.destroy c": 0}, "n1: machine.destroy c 0 times"),
-        ({"port.add slice0": 3}, "n1: port.add slice0 3 times for 2 slices"),
-        ({"link.delete slice1": 0}, "n1: link.delete slice1 0 times for 1 slices"),
+        ({"machine.start a": 2}, "n1: effect machine.start a happened 2 times"),
+        ({"machine.start d": 1}, "n1: effect machine.start happened to 4 machines for 3 slices"),
+        ({"machine.destroy c": 0}, "n1: effect machine.destroy c happened 0 times"),
+        ({"port.add slice0": 3}, "n1: effect port.add slice0 happened 3 times for 2 slices"),
+        ({"link.delete slice1": 0}, "n1: effect link.delete slice1 happened 0 times for 1 slices"),
     ],
 )
 def test_fleet_check_names_an_effect_that_occurred_twice_or_never_on_a_host(

@@ -1,4 +1,4 @@
-"""The restart benchmark at its smallest size: it runs, and it rejects unexpected effects on a host."""
+"""The agent restart benchmark at its smallest size runs and rejects unexpected effects on a host."""
 
 import pytest
 

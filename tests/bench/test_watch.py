@@ -18,7 +18,7 @@ def opened() -> Iterator[ExitStack]:
 
 
 def watchers(opened: ExitStack, *sent: bytes) -> Watchers:
-    """Connect one watcher for each argument, which a local server sends to it."""
+    """Connect one watcher per element of `sent` to a local server, which sends this element to the watcher."""
     listening = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
     made = Watchers(WatcherSettings("127.0.0.1", listening.getsockname()[1], "key", len(sent)))
     for each, data in zip(made.all, sent, strict=True):
@@ -28,7 +28,7 @@ def watchers(opened: ExitStack, *sent: bytes) -> Watchers:
 
 
 def stream(*positions: int) -> bytes:
-    """Return events as an HTTP/1.1 response in chunks."""
+    """Return events with these positions as an HTTP/1.1 response with chunked transfer encoding."""
     events = b"".join(b'id: 1.%d\nevent: x\ndata: {"a":"id: 1.9"}\n\n' % position for position in positions)
     return b"HTTP/1.1 200 OK\r\n\r\na\r\n: welcome\n\n\r\n%x\r\n%s\r\n" % (len(events), events)
 

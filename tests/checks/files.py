@@ -10,7 +10,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 @cache
 def repository_files() -> tuple[Path, ...]:
-    """Return every file as an absolute path that exists."""
+    """Return the absolute path of every existing file of the repository that git tracks or would add."""
     # Git must accept this repository even if another user owns its folder.
     command = [
         "git",
@@ -28,7 +28,7 @@ def repository_files() -> tuple[Path, ...]:
 
 
 def python_files(*, below: str = "") -> list[Path]:
-    """Return the Python files, only those below a folder if one is given."""
+    """Return the Python files of the repository that are below the folder `below`, by default all."""
     return [path for path in repository_files() if path.suffix == ".py" and path.is_relative_to(ROOT / below)]
 
 
@@ -41,5 +41,5 @@ def text_lines(path: Path) -> list[str]:
 
 
 def place(path: Path, line: int) -> str:
-    """Return a file and line as a finding names them."""
+    """Return `FILE:LINE`, with the file relative to the repository, for the report of a finding."""
     return f"{path.relative_to(ROOT)}:{line}"

@@ -1,4 +1,4 @@
-"""The registry of failpoints matches the code, and every effect is enclosed by two failpoints.
+"""The registry of failpoints matches the code, and every effect in the code is enclosed by two failpoints.
 
 An effect is what another program, or the next start of the same program, can observe:
 
@@ -8,7 +8,8 @@ An effect is what another program, or the next start of the same program, can ob
 - a file that is replaced durably (`replace_file`),
 - reports that are delivered (`control_plane.report`).
 
-In its function, each effect is between two failpoints, so that tests can kill the program before and after it.
+Each effect is between two failpoints of the same function, so that tests can kill the program before and after
+the effect.
 """
 
 import ast
@@ -58,12 +59,12 @@ def calls(node: ast.AST) -> list[ast.Call]:
 
 
 def called(call: ast.Call) -> str:
-    """Return the called function as written, for instance `checkpoints.advance`."""
+    """Return the source text of the function that a call expression calls, for instance `checkpoints.advance`."""
     return ast.unparse(call.func)
 
 
 def texts(call: ast.Call) -> list[str]:
-    """Return the first argument in a list if it is a text literal, else an empty list."""
+    """Return a list with the first argument of a call if it is a string literal, else an empty list."""
     given = call.args[0] if call.args else None
     return [given.value] if isinstance(given, ast.Constant) and isinstance(given.value, str) else []
 
@@ -97,7 +98,7 @@ def commits(function: Function) -> list[Effect]:
 
 
 def scripts(function: Function) -> list[Effect]:
-    """Return the places that run such a script, or pass it to `_enqueue`."""
+    """Return the places in a function that run a Redis script which moves an order, or that call `_enqueue`."""
     if function.name in COMMANDS:
         return []
     named = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id in MOVING]
@@ -123,7 +124,7 @@ KINDS: Final[dict[str, Callable[[Function], list[Effect]]]] = {
 
 
 def missing_sides(function: Function, effect: Effect) -> list[str]:
-    """Return the sides of an effect, before and after, that have no failpoint.
+    """Return the sides of an effect ("before", "after") that have no failpoint in the function.
 
     The effect of a transaction is its commit, so the failpoint before the commit is inside the transaction.
     """

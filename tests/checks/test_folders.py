@@ -1,4 +1,4 @@
-"""The size of folders: a reader can survey the modules of one folder."""
+"""No folder of the repository has too many modules for a reader to survey."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Import rules about the standard library and about single calls, which import-linter cannot check."""
+"""Rules that import-linter cannot check: imports of the set-up, and calls of `sleep` in tests."""
 
 import ast
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.checks.files import ROOT, place, python_files
 
 
-def test_set_up_imports_only_the_standard_library_and_itself() -> None:
+def test_modules_of_deploy_setup_import_only_the_standard_library_and_each_other() -> None:
     own = {path.stem for path in (ROOT / "deploy/setup").glob("*.py")}
     foreign = [
         f"{place(path, line)}: {module}"
@@ -32,7 +32,7 @@ def test_tests_sleep_only_inside_a_while_loop() -> None:
 
 
 def _calls_outside_while(node: ast.AST) -> Iterator[ast.Call]:
-    """Yield calls outside `while` loops. A loop that sleeps awaits a condition; any other sleep assumes a duration."""
+    """Yield calls outside `while` loops: a loop that sleeps awaits a condition; any other sleep assumes a duration."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Call):
             yield child

@@ -37,17 +37,17 @@ def codes_of_objections() -> Iterator[str]:
                     yield str(node.args[0].value)
 
 
-def test_code_of_every_objection_is_declared() -> None:
+def test_reason_code_of_every_refusal_is_declared() -> None:
     assert sorted({*codes_of_objections()} - CODES.keys()) == []
 
 
-def test_every_declared_code_is_used_by_the_control_plane() -> None:
+def test_every_declared_reason_code_is_used_by_the_control_plane() -> None:
     modules = [path for path in (ROOT / "control_plane").rglob("*.py") if path.name != "codes.py"]
     used = {constant for path in modules for constant in constants(path)}
     assert sorted(CODES.keys() - used - COMPUTED) == []
 
 
-def test_codes_of_claims_cover_every_kind_of_claim() -> None:
+def test_reason_codes_of_refused_claims_cover_every_kind_of_claim() -> None:
     kinds = set()
     for node in ast.walk(ast.parse((ROOT / "events" / "claims.py").read_text(encoding="utf-8"))):
         match node:
@@ -59,5 +59,5 @@ def test_codes_of_claims_cover_every_kind_of_claim() -> None:
 
 
 @pytest.mark.parametrize("name", names.LISTS)
-def test_recorded_list_of_names_is_that_of_the_code(name: str) -> None:
+def test_recorded_list_of_names_equals_the_names_in_the_code(name: str) -> None:
     assert (FOLDER / f"{name}.txt").read_text(encoding="utf-8") == names.text_of(name)

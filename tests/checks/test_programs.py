@@ -1,4 +1,4 @@
-"""Documents and code name the control plane's programs as they are installed."""
+"""Documents and code use the installed names of the control plane's programs."""
 
 import re
 

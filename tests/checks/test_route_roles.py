@@ -32,7 +32,7 @@ def routes() -> Iterator[APIRoute]:
         yield from (each for each in module.router.routes if isinstance(each, APIRoute))
 
 
-def test_every_route_but_the_open_ones_authenticates_its_caller() -> None:
+def test_every_api_route_except_the_listed_open_routes_authenticates_its_caller() -> None:
     unauthenticated = {
         (method, route.path)
         for route in routes()

@@ -1,4 +1,4 @@
-"""docs/tasks.md describes every task from the catalogue, and the catalogue matches the types of tasks and results."""
+"""docs/tasks.md describes every task of the catalogue, and the catalogue matches the task and result types."""
 
 import ast
 from dataclasses import replace
@@ -27,7 +27,7 @@ def section(name: str, text: str) -> str:
     return text.partition(f"### `{name}`\n")[2].partition("\n##")[0]
 
 
-def test_task_page_has_a_section_and_a_row_with_limits_for_every_task() -> None:
+def test_docs_page_of_the_tasks_has_a_section_and_a_row_with_limits_for_every_task() -> None:
     text = tasks_page().text()
     assert [line[5:-1] for line in text.splitlines() if line.startswith("### `")] == list(CATALOGUE)
     assert (
@@ -35,7 +35,7 @@ def test_task_page_has_a_section_and_a_row_with_limits_for_every_task() -> None:
     )
 
 
-def test_section_of_a_task_lists_its_fields_with_limits_its_results_and_its_codes() -> None:
+def test_section_of_a_task_in_the_docs_lists_its_fields_with_limits_its_results_and_its_codes() -> None:
     text = section("address.report", tasks_page().text())
     assert "Version 1, `AddressReport`. Implements TSK-2: report VM IP and endpoint." in text
     assert "| `order` | [order](#order) |" in text
@@ -44,7 +44,7 @@ def test_section_of_a_task_lists_its_fields_with_limits_its_results_and_its_code
     assert "`not_wanted`" in text
 
 
-def test_task_page_reports_all_missing_explanations_at_once() -> None:
+def test_docs_page_of_tasks_without_explanations_is_refused_with_all_missing_explanations() -> None:
     undocumented = replace(CATALOGUE["node.verify"], body=Undocumented, failures=("because",))
     with pytest.raises(Unexplained) as refused:
         TasksPage((*TYPES, undocumented), CODES).text()
@@ -78,7 +78,7 @@ def test_announced_task_versions_are_the_versions_of_the_task_types() -> None:
     assert len(set(ANNOUNCED)) == len(TYPES) + 2
 
 
-def test_operation_cancel_has_a_lane_without_other_tasks() -> None:
+def test_operation_cancel_shares_its_credit_lane_with_no_other_task() -> None:
     assert {type_.kind for type_ in TYPES if type_.bounds.lane == "cancels"} == {"operation.cancel"}
     assert {type_.kind for type_ in TYPES if is_order(type_.kind)} == {
         "slice.apply",
@@ -88,7 +88,7 @@ def test_operation_cancel_has_a_lane_without_other_tasks() -> None:
 
 
 def test_agent_constructs_no_reason_from_a_literal_code() -> None:
-    """`Reason` accepts any code, for readers; the agent passes a variable with a type that lists the codes."""
+    """`Reason` accepts any code, because readers must; the agent passes a variable with a type that lists the codes."""
     constants = [
         f"{path.name}:{call.lineno}"
         for path in sorted((ROOT / "node_agent").rglob("*.py"))

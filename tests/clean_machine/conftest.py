@@ -1,4 +1,4 @@
-"""Fixtures: one minimal Debian per test run, and a fresh copy of it for each machine."""
+"""Fixtures: one minimal Debian per test run, and a fresh copy of this Debian for each test machine."""
 
 import shutil
 import subprocess

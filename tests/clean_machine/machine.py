@@ -44,7 +44,7 @@ exit $code
 
 @dataclass(frozen=True)
 class Ended:
-    """Result of one command. `left_running` contains the names of processes that outlived it."""
+    """Result of a command in the minimal Debian. `left_running` contains the names of processes that outlived it."""
 
     code: int
     output: str
@@ -54,7 +54,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class CleanMachine:
-    """A machine in the folder `root`, on which commands run as `user`: root or the ordinary user `PERSON`."""
+    """Minimal Debian in the folder `root`, in which commands run as `user`: root or the ordinary user `PERSON`."""
 
     root: Path
     user: str
@@ -64,7 +64,7 @@ class CleanMachine:
         return "/root" if self.user == "root" else f"/home/{self.user}"
 
     def run(self, *command: str, limit_seconds: float = 600) -> Ended:
-        """Run a command in the checkout, or in `/` if there is no checkout yet."""
+        """Run a command in the repository checkout of the machine, or in `/` if there is no checkout yet."""
         began = time.monotonic()
         ended = subprocess.run(
             [*_NAMESPACES, "bash", "-c", _ENTER, "enter", self.root, *self._as_user(), *command],
@@ -81,11 +81,11 @@ class CleanMachine:
         return Ended(ended.returncode, ended.stdout, time.monotonic() - began, lines)
 
     def kernels(self) -> list[str]:
-        """Return the installed packages that are kernels."""
+        """Return the names of the kernel packages that are installed in the minimal Debian."""
         return [path.name for path in (self.root / "var/lib/dpkg/info").glob("linux-image*.list")]
 
     def put(self, source: Path, files: tuple[Path, ...]) -> None:
-        """Copy `files`, which are below `source`, into the checkout on this machine."""
+        """Copy `files` from the repository `source` into the checkout inside the minimal Debian."""
         checkout = self.root / self.home.lstrip("/") / "sliceplane"
         for file in files:
             target = checkout / file.relative_to(source)

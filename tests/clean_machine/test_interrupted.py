@@ -1,4 +1,4 @@
-"""A set-up that is interrupted or killed while apt runs: no process remains, and the next run completes the set-up."""
+"""A `./dev` set-up that is interrupted or killed while apt runs leaves no process; the next run completes it."""
 
 from collections.abc import Callable
 

@@ -21,7 +21,7 @@ def first(machine: CleanMachine) -> Ended:
     return machine.run("./dev", "up", "--once")
 
 
-def test_first_dev_up_once_succeeds_within_the_time_limit(first: Ended) -> None:
+def test_first_run_of_dev_up_with_option_once_succeeds_within_the_time_limit(first: Ended) -> None:
     print(first.output)
     assert first.code == 0, first.output
     assert first.seconds <= COLD_SECONDS
@@ -32,7 +32,7 @@ def test_set_up_as_an_ordinary_user_installs_python_packages_and_no_debian_packa
     assert "installing Python packages" in first.output
 
 
-def test_first_dev_up_once_leaves_no_process_running(first: Ended) -> None:
+def test_first_run_of_dev_up_with_option_once_leaves_no_process_running(first: Ended) -> None:
     assert first.left_running == []
 
 

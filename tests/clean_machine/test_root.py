@@ -22,7 +22,7 @@ def first(machine: CleanMachine) -> Ended:
     return machine.run("./dev", "up", "--once", limit_seconds=900)
 
 
-def test_first_dev_up_once_succeeds_within_the_time_limit(first: Ended) -> None:
+def test_first_run_of_dev_up_with_option_once_succeeds_within_the_time_limit(first: Ended) -> None:
     print(first.output)
     assert first.code == 0, first.output
     assert first.seconds <= COLD_SECONDS
@@ -49,7 +49,7 @@ def test_policy_that_denies_service_starts_is_removed_after_the_set_up(
     assert not (machine.root / "usr/sbin/policy-rc.d").exists()
 
 
-def test_second_dev_up_once_installs_nothing_and_succeeds_within_a_minute(
+def test_second_run_of_dev_up_with_option_once_installs_nothing_and_succeeds_within_a_minute(
     first: Ended, machine: CleanMachine
 ) -> None:
     again = machine.run("./dev", "up", "--once")

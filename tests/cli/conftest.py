@@ -45,7 +45,7 @@ def environment(plane: ScriptedPlane, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def unconfigured() -> Callable[..., Outcome]:
-    """The command line without options or environment variables that configure it."""
+    """Function that runs the command line without options or environment variables that configure it."""
 
     def run(*words: str) -> Outcome:
         result = CliRunner().invoke(program, list(words), prog_name="sliceplane")
@@ -57,5 +57,5 @@ def unconfigured() -> Callable[..., Outcome]:
 
 @pytest.fixture
 def sliceplane(unconfigured: Callable[..., Outcome], environment: None) -> Callable[..., Outcome]:
-    """The command line, configured for the scripted control plane by environment variables."""
+    """Function that runs the command line, configured for the scripted control plane by environment variables."""
     return unconfigured

@@ -1,6 +1,7 @@
 """A scripted control plane: a real HTTP server on loopback that returns the replies a test defines.
 
-Other tests use the real control plane. This one can end a response at any byte.
+Tests of the command line that do not need a scripted response use the real control plane. The scripted control plane
+can close the connection after any byte of a response.
 """
 
 import json

@@ -1,11 +1,11 @@
-"""The result of one command."""
+"""The result of one run of the command line."""
 
 import json
 from typing import NamedTuple
 
 
 class Outcome(NamedTuple):
-    """Exit code, standard output and standard error of a command."""
+    """Exit code, standard output and standard error of one `sliceplane` command."""
 
     code: int
     out: str

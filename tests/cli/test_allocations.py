@@ -35,7 +35,9 @@ def _script_create(plane: ScriptedPlane, *watched: Reply, then: dict[str, object
     plane.script("GET /v1/nodes/lab-a", document(NODE))
 
 
-def test_create_waits_until_the_allocation_is_active(plane: ScriptedPlane, sliceplane: Run) -> None:
+def test_allocations_create_waits_until_the_allocation_is_active(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
     _script_create(plane, stream(*BRING_UP, hold=True), then=allocation())
     outcome = sliceplane(*CREATE)
     assert outcome.code == 0
@@ -49,7 +51,7 @@ def test_create_waits_until_the_allocation_is_active(plane: ScriptedPlane, slice
     ]
 
 
-def test_create_sends_its_options_in_the_request_body(
+def test_allocations_create_sends_its_options_in_the_request_body(
     plane: ScriptedPlane, sliceplane: Run, home: Path
 ) -> None:
     plane.script("POST /v1/allocations", document(allocation("placed"), 202))
@@ -67,7 +69,7 @@ def test_create_sends_its_options_in_the_request_body(
     }
 
 
-def test_create_without_replacement_sends_replace_on_failure_false(
+def test_allocations_create_with_option_no_replace_on_failure_sends_replace_on_failure_false(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     plane.script("POST /v1/allocations", document(allocation("placed"), 202))
@@ -75,7 +77,7 @@ def test_create_without_replacement_sends_replace_on_failure_false(
     assert json.loads(plane.received[0].body)["replace_on_failure"] is False
 
 
-def test_replaced_allocation_is_shown_with_the_slots_it_had_and_why(
+def test_replaced_allocation_is_shown_with_its_former_slots_and_the_reason_of_the_replacement(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     reason = {"code": "step_refused", "message": "machine.start: no free memory"}
@@ -88,7 +90,7 @@ def test_replaced_allocation_is_shown_with_the_slots_it_had_and_why(
     )
 
 
-def test_create_without_an_ssh_key_option_sends_the_public_key_of_the_user(
+def test_create_of_an_allocation_without_an_ssh_key_option_sends_the_public_key_of_the_user(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     plane.script("POST /v1/allocations", document(allocation("placed"), 202))
@@ -107,7 +109,9 @@ def test_create_with_a_private_key_file_is_refused_and_sends_no_request(
     assert not plane.received
 
 
-def test_create_with_json_prints_only_the_active_allocation(plane: ScriptedPlane, sliceplane: Run) -> None:
+def test_allocations_create_with_option_json_prints_only_the_active_allocation(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
     _script_create(plane, stream(*BRING_UP, hold=True), then={**allocation(), "from_a_newer_release": 1})
     outcome = sliceplane(*CREATE, "--json")
     assert outcome.document == {**allocation(), "from_a_newer_release": 1}
@@ -201,7 +205,7 @@ def _script_stop_or_start(
     plane.script("GET /v1/nodes/lab-a", document(NODE))
 
 
-def test_stop_waits_until_the_allocation_is_stopped_and_shows_only_the_stop(
+def test_stop_of_an_allocation_waits_until_it_is_stopped_and_shows_only_states_since_the_stop(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     _script_stop_or_start(plane, "stop", "stopping", 12, final=allocation("stopped"))
@@ -289,7 +293,7 @@ def test_stop_with_no_wait_returns_while_the_allocation_is_stopping(
     assert "stopping" in outcome.out
 
 
-def test_watch_prints_each_event_once_and_ends_with_the_allocation(
+def test_watch_of_an_allocation_prints_each_event_once_and_ends_when_the_allocation_is_released(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     first, rest = stream(*BRING_UP), stream(ACTIVE, RELEASING, REMOVED, RELEASED, hold=True)
@@ -310,7 +314,7 @@ def test_watch_of_a_failed_allocation_ends_after_its_slices_are_removed(
     assert "allocation.slice_removed" in outcome.out
 
 
-def test_watch_of_a_failed_allocation_ends_after_its_last_removal_is_overridden(
+def test_watch_of_a_failed_allocation_ends_after_its_last_slice_removal_is_overridden(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     overridden = {**REMOVED, "type": "allocation.slice_removal_overridden"}
@@ -352,7 +356,7 @@ def test_allocation_list_as_json_that_is_cut_by_its_limit_includes_the_next_curs
     assert outcome.err == ""
 
 
-def test_create_with_a_node_sends_its_name_and_without_one_sends_none(
+def test_create_of_an_allocation_sends_the_name_of_a_node_only_if_the_node_option_is_given(
     sliceplane: Run, plane: ScriptedPlane
 ) -> None:
     plane.script("POST /v1/allocations", document(allocation("placed"), 202))

@@ -1,4 +1,4 @@
-"""The command line reads the responses that the API sends: same fields, and null wherever the API may send null."""
+"""The response types of the command line match those of the API: same fields, and null where the API may send null."""
 
 from collections.abc import Iterator, Mapping
 from types import UnionType
@@ -52,7 +52,7 @@ FROM_ANOTHER_RESPONSE: Final[Mapping[type[Answer], set[str]]] = {answers.Step: {
 
 
 def parts(kind: Any) -> Iterator[Any]:
-    """Yield the simple types in an annotation: the members of a union, the items of a list, the values of a mapping."""
+    """Yield the simple types in an annotation: members of a union, items of a list, keys and values of a mapping."""
     if get_origin(kind) in (None, Union, UnionType) and not get_args(kind):
         yield kind
     for part in get_args(kind):
@@ -60,7 +60,7 @@ def parts(kind: Any) -> Iterator[Any]:
 
 
 def compared(answer: type[Answer], view: type[BaseModel]) -> dict[type[Answer], type[BaseModel]]:
-    """Return the view of an answer type, and the view of every answer type inside it, by answer type."""
+    """Return the API response type of each command line type that `answer` contains, including `answer` itself."""
     found = {answer: view}
     for field in msgspec.structs.fields(answer):
         sent = sent_fields(view).get(field.encode_name)
@@ -72,7 +72,7 @@ def compared(answer: type[Answer], view: type[BaseModel]) -> dict[type[Answer], 
 
 
 def sent_fields(view: type[BaseModel]) -> dict[str, Any]:
-    """Return the types of a response's fields by their names in JSON."""
+    """Return the type of each field of an API response, by the field's name in JSON."""
     return {field.serialization_alias or name: field.annotation for name, field in view.model_fields.items()}
 
 
@@ -89,13 +89,15 @@ PAIRS: Final = {a: v for pair in RESPONSES.items() for a, v in compared(*pair).i
 
 
 @pytest.mark.parametrize(("answer", "view"), PAIRS.items(), ids=name_of)
-def test_command_line_reads_every_field_of_a_response(answer: type[Answer], view: type[BaseModel]) -> None:
+def test_command_line_reads_every_field_of_each_api_response(
+    answer: type[Answer], view: type[BaseModel]
+) -> None:
     shown = sent_fields(view).keys() - ONLY_AS_JSON.get(view, set())
     assert {field.encode_name for field in fields_of(answer)} == shown
 
 
 @pytest.mark.parametrize(("answer", "view"), PAIRS.items(), ids=name_of)
-def test_field_that_may_be_null_in_a_response_may_be_null_in_the_command_line(
+def test_command_line_accepts_null_in_every_response_field_that_the_api_may_send_as_null(
     answer: type[Answer], view: type[BaseModel]
 ) -> None:
     sent = sent_fields(view)
@@ -111,7 +113,7 @@ def accepts_null(kind: Any) -> bool:
     return kind is msgspec.Raw or type(None) in parts(kind) or Any in parts(kind)
 
 
-def test_every_answer_of_the_command_line_is_compared() -> None:
+def test_every_response_type_of_the_command_line_is_compared_with_a_response_type_of_the_api() -> None:
     every = set(subclasses(Answer)) - {answers.Page}
     assert every == PAIRS.keys()
 

@@ -106,7 +106,9 @@ def test_cli_looks_for_its_configuration_in_the_state_folders_of_dev_up() -> Non
     assert folders(dict(os.environ, SLICEPLANE_CONFIG=""), root=os.geteuid() == 0) == of_dev_up
 
 
-def test_configuration_of_simulated_nodes_is_used_only_if_the_ordinary_one_is_missing(tmp_path: Path) -> None:
+def test_cli_configuration_of_simulated_nodes_is_used_only_if_the_ordinary_configuration_is_missing(
+    tmp_path: Path,
+) -> None:
     ordinary, simulated = files = tmp_path / "sliceplane.json", tmp_path / "simulated.json"
     assert first_existing(files) == ordinary
     simulated.touch()

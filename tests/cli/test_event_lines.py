@@ -1,4 +1,4 @@
-"""Event lines show the reason of the event, and its time with date and time zone."""
+"""Event lines of the command line show the reason of the event, and its time with date and time zone."""
 
 import json
 import time
@@ -69,7 +69,7 @@ def _with(fact: dict[str, Any], words: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("shape", REASONED)
-def test_screen_of_dev_up_shows_the_reason_of_an_event(
+def test_terminal_screen_of_dev_up_shows_the_reason_of_an_event(
     capsys: pytest.CaptureFixture[str], shape: str
 ) -> None:
     fact, words = REASONED[shape]

@@ -1,4 +1,4 @@
-"""Failed commands: exit code, reasons and advice."""
+"""Failed `sliceplane` commands: exit code, reasons and advice."""
 
 import json
 from collections.abc import Callable

@@ -30,13 +30,13 @@ def life(postgres_server: PostgresServer) -> Iterator[Lifecycle]:
 
 @pytest.fixture
 def history(life: Lifecycle, unconfigured: Run) -> Run:
-    """Return `sliceplane history`, run on the control plane that recorded the allocation's life."""
+    """Return a function that runs `sliceplane history` on the control plane with the recorded allocation lifecycle."""
     return lambda *words: unconfigured("--url", life.plane.url, "--api-key", ADMIN_KEY, "history", *words)
 
 
 @pytest.fixture
 def events(life: Lifecycle, unconfigured: Run) -> Run:
-    """Return `sliceplane events`, run on the control plane that recorded the allocation's life."""
+    """Return a function that runs `sliceplane events` on the control plane with the recorded allocation lifecycle."""
     return lambda *words: unconfigured("--url", life.plane.url, "--api-key", ADMIN_KEY, "events", *words)
 
 
@@ -74,7 +74,7 @@ def test_text_that_is_neither_a_time_nor_a_position_is_wrong_usage(given: str) -
         (("slots", "list"), "/v1/slots"),
     ],
 )
-def test_list_with_at_sends_the_position_and_shows_which_position_was_read(
+def test_list_command_with_option_at_sends_the_position_and_shows_which_position_was_read(
     plane: ScriptedPlane, sliceplane: Run, words: tuple[str, ...], route: str
 ) -> None:
     headers = {"Sliceplane-Position": "1.7", "Sliceplane-Time": "2026-11-21T12:00:00+00:00"}
@@ -85,7 +85,9 @@ def test_list_with_at_sends_the_position_and_shows_which_position_was_read(
     assert "as of cursor 1.7, recorded 2026-11-21T12:00:00+00:00" in outcome.err
 
 
-def test_ages_with_at_are_relative_to_the_requested_time(plane: ScriptedPlane, sliceplane: Run) -> None:
+def test_ages_printed_with_option_at_are_relative_to_the_requested_time(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
     headers = {"Sliceplane-Position": "1.7", "Sliceplane-Time": "2026-01-02T03:09:05+00:00"}
     drift = {"node_id": "lab-a", "kind": "uplink.lost", "desired": "a", "observed": "b", "blocks": True}
     open_drift = {**drift, "since": "2026-01-02T03:04:05Z"}
@@ -110,7 +112,7 @@ def test_ages_with_at_are_relative_to_the_requested_time(plane: ScriptedPlane, s
         assert left in sliceplane("allocations", "show", ALLOCATION, "--at", at).out
 
 
-def test_history_show_with_at_prints_its_position_once(life: Lifecycle, history: Run) -> None:
+def test_history_show_with_option_at_prints_the_position_once(life: Lifecycle, history: Run) -> None:
     outcome = history("show", "slot", "n1/0", "--at", f"position:{life.moments[0].position}")
     assert f"as of position {life.moments[0].position}, " in outcome.out
     assert outcome.err == ""
@@ -217,7 +219,7 @@ def test_history_diff_cut_by_its_limit_prints_the_position_to_continue_from(
     assert json.loads(whole.out)["changes"][3:] == json.loads(rest.out)["changes"]
 
 
-def test_events_list_between_two_positions_contains_these_events_with_their_actors(
+def test_events_list_between_two_positions_contains_the_events_of_the_range_with_their_actors(
     life: Lifecycle, events: Run
 ) -> None:
     first, last = life.moments[0].position, life.moments[3].position
@@ -235,7 +237,9 @@ def test_events_list_reports_that_it_was_cut_or_is_empty(events: Run) -> None:
     assert "no matching events" in events("list", "--actor", "key:absent").err
 
 
-def test_history_diff_without_events_in_the_range_reports_this(life: Lifecycle, history: Run) -> None:
+def test_history_diff_without_events_in_the_range_reports_that_there_are_none(
+    life: Lifecycle, history: Run
+) -> None:
     last = f"position:{life.moments[-1].position}"
     assert "no events in this range" in history("diff", "node", "n1", "--from", last).out
 

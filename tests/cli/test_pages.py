@@ -1,4 +1,4 @@
-"""Readable output: complete ids, states and reasons, and advice where a list is empty."""
+"""Text output of `sliceplane`: complete ids, states and reasons, and advice where a list is empty."""
 
 import json
 from collections.abc import Callable
@@ -117,7 +117,7 @@ def test_show_of_a_node_prints_the_drift_of_its_slots(plane: ScriptedPlane, slic
         assert part in out
 
 
-def test_node_addresses_without_arguments_prints_the_addresses_and_changes_nothing(
+def test_nodes_addresses_without_arguments_prints_the_addresses_and_changes_nothing(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     shared = {"address": "203.0.113.7", "use": "ports", "first_port": 20000, "last_port": 29999}
@@ -132,7 +132,7 @@ def test_node_addresses_without_arguments_prints_the_addresses_and_changes_nothi
     assert plane.requests("PUT /v1/nodes/lab-a/public-addresses") == []
 
 
-def test_node_addresses_with_none_removes_all_addresses_and_excludes_other_arguments(
+def test_nodes_addresses_with_option_none_removes_all_addresses_and_excludes_other_arguments(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     plane.script("PUT /v1/nodes/lab-a/public-addresses", document(NODE))
@@ -230,7 +230,7 @@ def test_node_with_a_superseded_copy_of_its_disk_is_shown_with_the_session_of_th
     }
     plane.script("GET /v1/nodes/lab-a", document(copied))
     out = sliceplane("nodes", "show", "lab-a").out
-    assert "a copy of its disk, at session 7" in out
+    assert "a copy of this node's disk, at session 7" in out
     assert "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k" in out
 
 
@@ -359,7 +359,7 @@ def test_excluded_slot_is_listed_with_its_reason(plane: ScriptedPlane, sliceplan
         (("slots", "readmit", "lab-a/0"), "POST /v1/nodes/lab-a/slots/0/readmit", SLOT),
     ],
 )
-def test_readmit_sends_the_reason_and_is_refused_without_one(
+def test_readmit_command_sends_the_reason_and_is_refused_without_a_reason(
     plane: ScriptedPlane, sliceplane: Run, words: tuple[str, ...], route: str, answer: dict[str, object]
 ) -> None:
     plane.script(route, document(answer))

@@ -1,4 +1,4 @@
-"""`sliceplane paths list`: one line for each network path, and each warning once with the paths that it concerns."""
+"""`sliceplane paths list`: one line per network path, and each warning once with the paths that it concerns."""
 
 import json
 from collections.abc import Callable

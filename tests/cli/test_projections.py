@@ -87,7 +87,7 @@ def test_projections_list_prints_position_lag_stop_and_skipped_events(
     out = sliceplane("projections", "list").out
     for part in (
         "read.slot",
-        "in the append",
+        "updated by each append",
         "16 (19984 behind)",
         "position 17: UnreadableEvent",
         "skips events 3, 5",
@@ -99,7 +99,9 @@ def test_projections_list_prints_position_lag_stop_and_skipped_events(
     }
 
 
-def test_rebuild_waits_until_the_rebuilt_tables_are_live(plane: ScriptedPlane, sliceplane: Run) -> None:
+def test_projections_rebuild_waits_until_the_rebuilt_tables_are_live(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
     plane.script(
         LIST, *(page(each) for each in (projection(), rebuilding(0), rebuilding(9_000), projection()))
     )
@@ -110,7 +112,9 @@ def test_rebuild_waits_until_the_rebuilt_tables_are_live(plane: ScriptedPlane, s
     assert "read.slot" in outcome.out
 
 
-def test_rebuild_all_requests_every_rebuild_before_it_waits(plane: ScriptedPlane, sliceplane: Run) -> None:
+def test_projections_rebuild_with_option_all_requests_every_rebuild_before_it_waits(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
     both = page(projection(), projection("holdings"))
     plane.script(LIST, both, page(projection(), rebuilding(7, "holdings")), both)
     for name in ("slots", "holdings"):
@@ -121,7 +125,7 @@ def test_rebuild_all_requests_every_rebuild_before_it_waits(plane: ScriptedPlane
     assert outcome.err == ""
 
 
-def test_rebuild_does_not_wait_for_a_later_rebuild_of_the_same_projection(
+def test_projections_rebuild_does_not_wait_for_a_later_rebuild_of_the_same_projection(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     plane.script(LIST, page(projection()), page(rebuilding(4, requested_at="2026-01-02T03:09:00Z")))
@@ -129,7 +133,7 @@ def test_rebuild_does_not_wait_for_a_later_rebuild_of_the_same_projection(
     assert sliceplane("projections", "rebuild", "slots").code == 0
 
 
-def test_rebuild_stopped_by_an_event_ends_with_code_5_and_advice(
+def test_projections_rebuild_stopped_by_an_event_ends_with_code_5_and_advice(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     plane.script(LIST, page(projection()), page(rebuilding(16, stopped=STOP)))
@@ -173,7 +177,7 @@ def test_wrong_usage_of_projections_ends_with_code_2_without_a_request(
     assert not plane.received
 
 
-def test_rebuild_continues_after_a_restart_of_the_control_plane(
+def test_projections_rebuild_keeps_waiting_after_a_restart_of_the_control_plane(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     unreachable = [Reply(lose=True)] * 5
@@ -185,7 +189,7 @@ def test_rebuild_continues_after_a_restart_of_the_control_plane(
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
-def test_ctrl_c_during_a_rebuild_ends_the_command_and_reports_that_the_rebuild_continues(
+def test_ctrl_c_during_projections_rebuild_ends_the_command_and_reports_that_the_rebuild_continues(
     plane: ScriptedPlane, environment: None, flags: tuple[str, ...]
 ) -> None:
     plane.script(LIST, page(projection()), page(rebuilding(4)))
@@ -201,7 +205,9 @@ def test_ctrl_c_during_a_rebuild_ends_the_command_and_reports_that_the_rebuild_c
     assert "Traceback" not in err
 
 
-def test_verify_of_equal_tables_prints_the_verified_position(plane: ScriptedPlane, sliceplane: Run) -> None:
+def test_projections_verify_without_differences_prints_the_verified_position(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
     running = {**REQUESTED, "state": "running", "position": 4_000, "upto": LAST}
     plane.script(VERIFY, document(REQUESTED, 202))
     plane.script(
@@ -209,11 +215,14 @@ def test_verify_of_equal_tables_prints_the_verified_position(plane: ScriptedPlan
         *(document(each) for each in (REQUESTED, running, {**REQUESTED, "state": "equal", "position": LAST})),
     )
     outcome = sliceplane("projections", "verify")
-    assert (outcome.code, outcome.out) == (0, "equal at position 20000\n")
+    assert (outcome.code, outcome.out) == (
+        0,
+        "all tables are equal to the replayed ledger at position 20000\n",
+    )
 
 
 def different(code: str, *differences: Mapping[str, object]) -> dict[str, object]:
-    """Return a verification that found these differences, with advice of this code."""
+    """Return the API response of a projection verification with these differences and an advice with this code."""
     advice = {"code": code, "message": "text from the control plane"}
     return {
         **REQUESTED,
@@ -224,7 +233,7 @@ def different(code: str, *differences: Mapping[str, object]) -> dict[str, object
     }
 
 
-def test_verify_prints_the_first_difference_of_each_table_with_key_and_both_values(
+def test_projections_verify_prints_the_first_difference_of_each_table_with_key_and_both_values(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     plane.script(VERIFY, document(REQUESTED, 202))
@@ -241,7 +250,7 @@ def test_verify_prints_the_first_difference_of_each_table_with_key_and_both_valu
 
 
 @pytest.mark.parametrize("code", ["keep_evidence", "advice_of_a_newer_release"])
-def test_verify_of_a_changed_ledger_advises_to_copy_the_database_and_not_to_rebuild_or_skip(
+def test_projections_verify_of_a_changed_ledger_advises_to_copy_the_database_and_not_to_rebuild_or_skip(
     plane: ScriptedPlane, sliceplane: Run, code: str
 ) -> None:
     plane.script(VERIFY, document(REQUESTED, 202))
@@ -260,7 +269,9 @@ def test_verify_of_a_changed_ledger_advises_to_copy_the_database_and_not_to_rebu
     assert "sliceplane projections" not in outcome.err
 
 
-def test_verify_with_json_prints_the_differences_unchanged(plane: ScriptedPlane, sliceplane: Run) -> None:
+def test_projections_verify_with_option_json_prints_the_differences_unchanged(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
     found = different("rebuild", SLOT_DIFFERS)
     plane.script(VERIFY, document(REQUESTED, 202))
     plane.script(VERIFYING, document(found))
@@ -270,7 +281,7 @@ def test_verify_with_json_prints_the_differences_unchanged(plane: ScriptedPlane,
     assert json.loads(outcome.err)["exit_code"] == 1
 
 
-def test_verify_stopped_by_an_event_ends_with_code_5_and_the_position_of_the_event(
+def test_projections_verify_stopped_by_an_event_ends_with_code_5_and_the_position_of_the_event(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     stopped = {"projection": "slots", "position": 17, "error": "UnreadableEvent: slot.painted is not known"}
@@ -306,7 +317,7 @@ def test_refused_retry_of_a_projection_advises_to_list_projections(
 @pytest.mark.parametrize(
     ("columns", "progress"), [(32, ("slots", "80 %")), (120, ("rebuilding slots", "16,000 of 20,000"))]
 )
-def test_rebuild_on_a_terminal_shows_progress_with_rate_and_then_the_result(
+def test_projections_rebuild_on_a_terminal_shows_progress_with_rate_and_then_the_result(
     plane: ScriptedPlane, environment: None, columns: int, progress: tuple[str, ...]
 ) -> None:
     steps = [rebuilding(position) for position in range(0, LAST, 4_000)]
@@ -319,7 +330,7 @@ def test_rebuild_on_a_terminal_shows_progress_with_rate_and_then_the_result(
 
 
 @pytest.mark.parametrize("columns", [30, 120])
-def test_verify_on_a_narrow_terminal_prints_complete_values(
+def test_projections_verify_on_a_narrow_terminal_prints_complete_values(
     plane: ScriptedPlane, environment: None, columns: int
 ) -> None:
     found = different("rebuild", SLOT_DIFFERS)

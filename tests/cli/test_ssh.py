@@ -1,6 +1,6 @@
-"""`sliceplane ssh`: the ssh command that it executes, on a machine with a lab and on other machines, and its refusals.
+"""`sliceplane ssh`: the ssh command that it executes on machines with and without a lab, and its error messages.
 
-Programs in PATH named ssh and nsenter print their arguments; tests/up uses the real ones.
+The programs ssh and nsenter in PATH only print their arguments; tests/up uses the real programs.
 """
 
 import json
@@ -53,7 +53,7 @@ TWO_SLOTS: Final[dict[str, Any]] = {
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A folder with an ssh and an nsenter that print their arguments and exit with code 23."""
+    """Folder with fake programs `ssh` and `nsenter` that print their arguments and exit with code 23."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("ssh", "nsenter"):
@@ -67,7 +67,7 @@ def programs(tmp_path: Path) -> Path:
 
 
 def started(programs: Path, *words: str) -> tuple[int, list[str], str]:
-    """Run `sliceplane ssh`. Return its exit code, the arguments of the program it executed, and its standard error."""
+    """Run `sliceplane ssh`. Return its exit code, the arguments of the executed program, and its standard error."""
     done = subprocess.run(
         [sys.executable, "-m", "control_plane.cli", "ssh", *words],
         env={**os.environ, "PATH": str(programs)},
@@ -88,7 +88,7 @@ def active(plane: ScriptedPlane, environment: None) -> ScriptedPlane:
 
 @pytest.fixture
 def lab(home: Path, active: ScriptedPlane, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A configuration file as `./dev up` writes it, with process 17 for the node and process 18 for the site."""
+    """Configuration file like that of `./dev up`. Processes 17 and 18 stand for the node and the public namespace."""
     pids = {"node": home / "node.pid", "public": home / "site.pid"}
     pids["node"].write_text("17")
     pids["public"].write_text("18")
@@ -283,7 +283,9 @@ def test_show_of_an_allocation_with_several_slots_prints_a_login_command_for_eac
         assert f"sliceplane ssh {ALLOCATION} --slot {slot}" in out
 
 
-def test_show_with_at_prints_no_login_command(plane: ScriptedPlane, sliceplane: Run) -> None:
+def test_show_of_an_allocation_with_option_at_prints_no_login_command(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
     plane.script(PATH, document(allocation()))
     plane.script("GET /v1/nodes/lab-a", document(NODE))
     out = sliceplane("allocations", "show", ALLOCATION, "--at", "2026-01-02T03:04:06Z").out

@@ -36,7 +36,7 @@ def script_status(plane: ScriptedPlane, *checks: dict[str, Any]) -> None:
     plane.script("GET /v1/status", document({**found, **COUNTS}))
 
 
-def test_ready_control_plane_is_shown_with_its_figures_and_ends_with_code_0(
+def test_status_of_a_ready_control_plane_shows_its_measurements_and_ends_with_code_0(
     sliceplane: Run, plane: ScriptedPlane
 ) -> None:
     script_status(plane, POSTGRES, REDIS, *FOLLOWERS)
@@ -51,7 +51,7 @@ def test_ready_control_plane_is_shown_with_its_figures_and_ends_with_code_0(
     assert "1 failed, 4 parked" in lines["tasks"]
 
 
-def test_failed_check_is_shown_with_its_message_and_ends_with_code_1(
+def test_status_with_a_failed_check_shows_the_message_of_the_check_and_ends_with_code_1(
     sliceplane: Run, plane: ScriptedPlane
 ) -> None:
     late = check("projector", "failed", "the projector is late", leads=True, behind=70, lag_seconds=65.0)

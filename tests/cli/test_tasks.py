@@ -71,7 +71,7 @@ FAILED = task("failed", reason={"code": "host_unreadable", "message": "the switc
 
 
 def stream_of(*messages: tuple[str, dict[str, object]]) -> Reply:
-    """Return a stream of messages: events, which have a position, and progress messages, which have none."""
+    """Return a server-sent event stream of events, which have a position, and progress messages, which have none."""
     lines = [": welcome\n\n"]
     for kind, body in messages:
         cursor = f"id: 1.{body['position']}\n" if "position" in body else ""
@@ -114,7 +114,7 @@ def test_show_of_a_finished_task_prints_its_target_attempts_and_result(
         assert part in out
 
 
-def test_records_of_a_result_begin_with_their_kind_and_have_no_empty_fields(
+def test_printed_records_of_a_task_result_begin_with_their_kind_and_have_no_empty_fields(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     evidence = {"desired": "port 1000", "ingress_id": None, "kind": "port.absent", "observed": "no port"}
@@ -125,7 +125,7 @@ def test_records_of_a_result_begin_with_their_kind_and_have_no_empty_fields(
     assert lines[-2:] == ["drift port port.add", "port.absent port 1000 no port"]
 
 
-def test_checks_of_a_result_begin_with_their_name(plane: ScriptedPlane, sliceplane: Run) -> None:
+def test_printed_checks_of_a_task_result_begin_with_their_name(plane: ScriptedPlane, sliceplane: Run) -> None:
     check = {"detail": "bridge br-slice", "name": "switch", "ok": True}
     result = {"checks": [check], "kind": "node.verify"}
     plane.script(f"GET /v1/tasks/{TASK}", document(task("done", result=result)))
@@ -180,7 +180,7 @@ def test_watch_of_a_task_that_cannot_be_retried_gives_no_advice_to_retry(
     assert "retry" not in outcome.err
 
 
-def test_retry_and_cancel_print_the_new_state_and_send_idempotency_keys(
+def test_retry_and_cancel_of_a_task_print_the_new_state_and_send_idempotency_keys(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     plane.script(f"POST /v1/tasks/{TASK}/retry", document(task("due"), 202))
@@ -190,7 +190,9 @@ def test_retry_and_cancel_print_the_new_state_and_send_idempotency_keys(
     assert all("Idempotency-Key" in request.headers for request in plane.received)
 
 
-def test_parked_stream_is_listed_until_it_is_retried(plane: ScriptedPlane, sliceplane: Run) -> None:
+def test_ledger_stream_parked_after_an_error_is_listed_until_it_is_retried(
+    plane: ScriptedPlane, sliceplane: Run
+) -> None:
     plane.script("GET /v1/parked", page(PARKED), page())
     plane.script(f"POST /v1/parked/allocation-{ALLOCATION}/retry", document(PARKED, 202))
     assert "inconsistent history" in sliceplane("tasks", "parked").out

@@ -1,4 +1,4 @@
-"""The command line as a separate process: on a terminal and interrupted by Ctrl-C."""
+"""The command line `sliceplane` as a separate process: output on a terminal, and interruption by Ctrl-C."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""The state and durations of an allocation, derived from its events."""
+"""The command line derives the state of an allocation and the duration of each state from events."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Event histories of an allocation of two slots, one for each state."""
+"""Event histories of an allocation with two slots, one history for each state of the allocation."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -119,7 +119,7 @@ def test_failed_allocation_stays_failed_after_its_slices_are_removed() -> None:
     assert state_name(state_after(*failed, SliceRemoved(ID, B))) == "failed"
 
 
-def test_allocation_is_released_when_its_last_removal_is_overridden() -> None:
+def test_allocation_is_released_when_its_last_slice_removal_is_overridden() -> None:
     overridden = SliceRemovalOverridden(ID, A, "its host was destroyed")
     assert life.override_removal(state_after(*RELEASING), A, overridden.reason) == (overridden,)
     partly_removed = state_after(*RELEASING, SliceRemoved(ID, B))
@@ -132,7 +132,7 @@ def test_allocation_is_released_when_its_last_removal_is_overridden() -> None:
     )
 
 
-def test_failed_allocation_stays_failed_after_a_removal_is_overridden() -> None:
+def test_failed_allocation_stays_failed_after_a_slice_removal_is_overridden() -> None:
     failed = (*PROVISIONING, AllocationFailed(ID, REASON))
     overridden = SliceRemovalOverridden(ID, A, "its host was destroyed")
     assert life.override_removal(state_after(*failed), A, overridden.reason) == (overridden,)
@@ -140,7 +140,9 @@ def test_failed_allocation_stays_failed_after_a_removal_is_overridden() -> None:
 
 
 @pytest.mark.parametrize("history", [PROVISIONING, ACTIVE, (*RELEASING, SliceRemoved(ID, A))])
-def test_override_of_a_removal_that_is_not_awaited_is_a_conflict(history: tuple[AllocationFact, ...]) -> None:
+def test_override_of_a_slice_removal_that_the_allocation_does_not_await_is_a_conflict(
+    history: tuple[AllocationFact, ...],
+) -> None:
     with pytest.raises(Conflict, match="is still to be removed"):
         life.override_removal(state_after(*history), A, "to see")
 
@@ -181,7 +183,7 @@ def test_address_observation_is_recorded_only_if_it_differs_from_the_last_one_of
     assert life.is_new((*PROVISIONING, none, bound), none)
 
 
-def test_impossible_allocation_history_is_refused_by_the_fold() -> None:
+def test_impossible_allocation_history_is_refused_when_it_is_folded_to_a_state() -> None:
     with pytest.raises(AssertionError):
         fold((AllocationActivated(ID),))
     with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""Ingress rules: states that follow from events, reactions to reports of the node, and due orders."""
+"""Decisions about ingress rules: states that follow from events, events that follow from reports, and due orders."""
 
 from datetime import datetime, timedelta
 
@@ -66,7 +66,7 @@ def ingress_states(*facts: AllocationFact) -> IngressStates:
 
 
 def ordered(*facts: AllocationFact) -> dict[SlotId, list[str]]:
-    """Return the ids of the ingress rules in the order of each slot."""
+    """Return the ids of the ingress rules in the newest order of each slot."""
     bodies = {each.slot_id: each.body for each in orders(*facts)}
     return {
         slot: [rule.ingress_id for rule in body.ingress]
@@ -130,7 +130,7 @@ def test_orders_of_a_restarted_allocation_contain_its_ingress_rules() -> None:
     assert ordered(*stopped, *STARTING[len(STOPPED) :]) == {A: [NAME], B: []}
 
 
-def test_slices_with_ingress_rules_are_ordered_removed_after_a_release() -> None:
+def test_release_of_an_allocation_orders_the_removal_of_its_slices_with_ingress_rules() -> None:
     released = (*OPEN, *RELEASING[len(ACTIVE) :], WITHDRAWN)
     assert [(each.slot_id, each.body.kind) for each in orders(*released)] == [
         (A, "slice.remove"),
@@ -174,7 +174,7 @@ def test_reserved_ingress_rule_gets_a_new_deadline_when_the_allocation_is_starte
 
 
 def test_reserved_ingress_rule_gets_a_new_deadline_when_its_slice_is_interrupted() -> None:
-    """The node was unreachable. It first restarts the slice with the older order and then executes the newest one."""
+    """The node was unreachable: it first restarts the slice with the older order, then executes the newest order."""
     other = ingress_of(new_uuid())
     waiting = ingress_states(*ACTIVE, RESERVED, replace(RESERVED, slot_id=B, ingress_id=other), INTERRUPTED)
     assert waiting[other] == ingress.Reserved(replace(RESERVED, slot_id=B, ingress_id=other), LIMIT)
@@ -221,13 +221,17 @@ def test_published_ingress_rule_is_lost_while_its_node_reports_it_missing() -> N
         ) == (PUBLISHED,)
 
 
-def test_reserved_ingress_rule_is_published_by_an_observation_of_the_newest_order_without_drift() -> None:
+def test_reserved_ingress_rule_is_published_if_a_report_under_the_newest_order_does_not_list_it_as_lost() -> (
+    None
+):
     assert ingress.observe(ingress_states(RESERVED), A, [], newest=True, others=True) == (PUBLISHED,)
     assert ingress.observe(ingress_states(RESERVED), A, [NAME], newest=True, others=True) == ()
     assert ingress.observe(ingress_states(RESERVED), A, [], newest=False, others=True) == ()
 
 
-def test_withdrawn_ingress_rule_is_removed_when_the_node_has_only_rules_of_the_newest_order() -> None:
+def test_withdrawn_ingress_rule_is_removed_if_a_report_shows_that_only_rules_of_the_newest_order_remain() -> (
+    None
+):
     withdrawn = ingress_states(RESERVED, PUBLISHED, WITHDRAWN)
     lost = [ingress_of(new_uuid())]
     assert ingress.observe(withdrawn, A, lost, newest=True, others=False) == (REMOVED,)
@@ -256,7 +260,7 @@ def test_ingress_rule_of_a_stopped_slice_is_removed_at_once_while_another_slice_
 
 
 def test_overdue_ingress_rule_of_a_stopping_allocation_is_not_withdrawn() -> None:
-    """The deadline had passed while the allocation was still active."""
+    """The deadline of the rule passed while the allocation was still active."""
     stopping = (*ACTIVE, RESERVED, *STOPPING[len(ACTIVE) :])
     assert ingress.withdraw_overdue(state_of(*stopping), ingress_states(*stopping), LIMIT) == ()
 

@@ -1,4 +1,4 @@
-"""Decisions about projections: what is skipped and what is refused."""
+"""Decisions about projections: a projector skips an event only if a read model is stopped at this event."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from events.values import Position
         ((7,), "read model slots is stopped at position 7, not at position 5; no event was skipped"),
     ],
 )
-def test_skip_of_an_event_that_stops_nothing_is_refused_with_the_state(
+def test_skip_of_an_event_at_which_the_read_model_is_not_stopped_is_refused_with_the_state_of_the_read_model(
     stopped_at: tuple[int, ...], message: str
 ) -> None:
     with pytest.raises(Conflict) as refused:

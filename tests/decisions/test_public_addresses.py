@@ -28,7 +28,7 @@ def candidate_claims(to: PortRequest | AddressRequest, start: int = 0) -> list[s
     return [ingress_claim(each).value for each in candidates(IngressRequest(0, to, ()), ALL, start)]
 
 
-def test_candidates_for_any_port_contain_every_port_once_from_the_start_index() -> None:
+def test_candidates_for_any_public_port_contain_every_port_once_from_the_start_index() -> None:
     assert candidate_claims(PortRequest("tcp", 22, None), start=4) == [
         "tcp/203.0.113.7:20001",
         "tcp/203.0.113.7:20002",
@@ -37,7 +37,7 @@ def test_candidates_for_any_port_contain_every_port_once_from_the_start_index() 
     ]
 
 
-def test_candidates_for_a_named_port_are_this_port_on_each_address_that_offers_it() -> None:
+def test_candidates_for_a_named_public_port_are_this_port_on_each_address_that_offers_it() -> None:
     assert candidate_claims(PortRequest("udp", 53, 20000)) == [
         "udp/203.0.113.7:20000",
         "udp/203.0.113.8:20000",
@@ -45,11 +45,11 @@ def test_candidates_for_a_named_port_are_this_port_on_each_address_that_offers_i
     assert candidate_claims(PortRequest("udp", 53, 443)) == []
 
 
-def test_candidates_for_a_whole_address_are_the_addresses_offered_as_a_whole() -> None:
+def test_candidates_for_a_whole_public_address_are_the_addresses_offered_as_a_whole() -> None:
     assert candidate_claims(AddressRequest()) == ["203.0.113.9"]
 
 
-def test_source_subnets_are_sorted_and_merged() -> None:
+def test_source_subnets_of_an_ingress_rule_are_sorted_and_merged() -> None:
     given = ("198.51.100.128/25", "10.0.0.0/8", "198.51.100.0/25", "10.1.0.0/16")
     assert normalized_sources(map(Ipv4Subnet, given)) == ("10.0.0.0/8", "198.51.100.0/24")
 
@@ -77,13 +77,13 @@ def test_change_that_removes_a_public_address_or_port_in_use_is_a_conflict(
     assert len(change(NODE, (SHARED,), desired, used=[])) == 1
 
 
-def test_ports_can_be_added_to_a_public_address_in_use() -> None:
+def test_range_of_ports_of_a_public_address_in_use_can_be_extended() -> None:
     wider = PublicAddress(SHARED.address, "ports", 19000, 21000)
     [fact] = change(NODE, (SHARED,), (wider,), used=[SHARED.address])
     assert (fact.addresses, fact.added, fact.withdrawn) == ((wider,), (), ())
 
 
-def test_candidates_are_generated_lazily() -> None:
+def test_candidate_ports_of_a_large_port_range_are_generated_lazily() -> None:
     wide = PublicAddress(SHARED.address, "ports", 1, 65535)
     first = islice(candidates(IngressRequest(0, PortRequest("tcp", 22, None), ()), (wide,), 7), 1)
     assert [ingress_claim(each).value for each in first] == ["tcp/203.0.113.7:8"]

@@ -38,7 +38,7 @@ def test_apply_order_contains_the_rate_limit_of_its_sku() -> None:
     assert [network.rate_mbit for network in made] == [SKUS[LIMITED].rate_mbit] * 2 == [100, 100]
 
 
-def test_order_without_a_rate_limit_omits_the_field() -> None:
+def test_order_without_a_rate_limit_omits_the_rate_limit_field() -> None:
     unlimited = networks(ApplySlice, *PROVISIONING) + networks(StopSlice, *with_limited_sku(*STOPPING))
     assert [network.rate_mbit for network in unlimited] == [None] * 4
     assert all("rate_mbit" not in network.model_dump_json() for network in unlimited)
@@ -50,7 +50,7 @@ def test_orders_of_every_sku_can_be_parsed_by_a_node() -> None:
             assert Order.model_validate_json(order.model_dump_json()) == order
 
 
-def test_best_fit_of_a_slot_is_the_largest_sku_that_its_hardware_allows() -> None:
+def test_best_fitting_sku_of_a_slot_is_the_largest_sku_that_its_hardware_allows() -> None:
     fits = {memory: best_fit(SlotHardware(1, memory, "slice0")) for memory in (95, 96, 191, 192, 4096)}
     named = {memory: sku.name if sku else None for memory, sku in fits.items()}
     small, medium = SkuName("lab.small"), LIMITED

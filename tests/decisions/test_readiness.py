@@ -35,7 +35,7 @@ def recorded(facts: tuple[AllocationFact, ...]) -> list[Recorded[AllocationFact]
 
 
 def with_check(check: ReadinessCheckSet, facts: tuple[AllocationFact, ...]) -> tuple[AllocationFact, ...]:
-    """Return the history with an image that has this readiness check."""
+    """Return the allocation history `facts` with this readiness check recorded after its first event."""
     return (facts[0], check, *facts[1:])
 
 

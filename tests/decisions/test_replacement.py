@@ -77,14 +77,16 @@ def orders(*facts: AllocationFact) -> dict[str, Order]:
     return {each.slot_id: each for each in due(recorded(*facts), NOW) if isinstance(each, Order)}
 
 
-def test_replaced_allocation_has_the_new_slots_and_empties_the_old() -> None:
+def test_replaced_allocation_has_the_new_slots_and_awaits_proof_that_the_old_slots_are_empty() -> None:
     state = fold(AGAIN)
     assert isinstance(state, Provisioning)
     assert (state_name(state), state.slots, state.deadline) == ("placed", NEW, PLACEMENT.deadline)
     assert awaiting_proof(state) == {A, B}
 
 
-def test_bring_up_is_replaced_once_before_its_deadline_unless_the_request_forbids_it() -> None:
+def test_allocation_with_a_failed_bring_up_is_replaced_once_before_its_deadline_unless_the_request_forbids_it() -> (
+    None
+):
     state = fold(PROVISIONING)
     assert isinstance(state, Provisioning)
     assert life.may_be_replaced(state, A, NOW)
@@ -100,7 +102,9 @@ def test_bring_up_is_replaced_once_before_its_deadline_unless_the_request_forbid
     assert not life.may_be_replaced(forbidden, A, NOW)
 
 
-def test_each_old_slot_is_ordered_empty_and_each_new_one_carries_a_slice() -> None:
+def test_replaced_allocation_has_a_removal_order_for_each_old_slot_and_an_apply_order_for_each_new_slot() -> (
+    None
+):
     found = orders(*AGAIN)
     assert {slot: type(each.body) for slot, each in found.items()} == {
         A: RemoveSlice,
@@ -123,7 +127,7 @@ def test_each_old_slot_is_ordered_empty_and_each_new_one_carries_a_slice() -> No
         (AllocationFailed(ID, REASON),),
     ],
 )
-def test_removal_order_of_an_old_slot_stays_the_same_in_every_later_state_of_the_allocation(
+def test_removal_order_for_an_old_slot_of_a_replaced_allocation_stays_the_same_in_every_later_state(
     later: tuple[AllocationFact, ...],
 ) -> None:
     first = orders(*AGAIN)[A]
@@ -136,7 +140,7 @@ def test_removal_order_of_an_old_slot_stays_the_same_in_every_later_state_of_the
     assert (newest_order_of(recorded(*AGAIN, *later, *EMPTIED), A) or first).order_id == first.order_id
 
 
-def test_first_order_of_an_old_slot_is_superseded() -> None:
+def test_apply_order_for_an_old_slot_of_a_replaced_allocation_is_superseded() -> None:
     first = orders(*PROVISIONING)[A]
     assert is_superseded(recorded(*AGAIN), A, first.order_id)
     new = orders(*AGAIN)[C]
@@ -144,7 +148,7 @@ def test_first_order_of_an_old_slot_is_superseded() -> None:
     assert is_superseded(recorded(*AGAIN, AllocationReleasing(ID, REASON)), C, new.order_id)
 
 
-def test_retried_removal_of_an_old_slot_is_a_new_order() -> None:
+def test_retried_removal_from_an_old_slot_of_a_replaced_allocation_is_a_new_order() -> None:
     state = fold(AGAIN)
     assert state is not None
     retried = SliceRemovalRetried(ID, A)
@@ -153,7 +157,7 @@ def test_retried_removal_of_an_old_slot_is_a_new_order() -> None:
     assert orders(*AGAIN, retried)[B].order_id == orders(*AGAIN)[B].order_id
 
 
-def test_late_reports_from_old_slots_do_not_change_the_new_placement() -> None:
+def test_late_reports_about_old_slots_of_a_replaced_allocation_do_not_change_the_new_placement() -> None:
     state = fold(AGAIN)
     assert state is not None
     assert life.slice_ready(state, ready(A), NOW) == ()
@@ -162,7 +166,7 @@ def test_late_reports_from_old_slots_do_not_change_the_new_placement() -> None:
     assert life.slice_stopped(state, A, forced=False) == ()
 
 
-def test_removal_proof_of_an_old_slot_is_recorded_once_in_every_state() -> None:
+def test_removal_proof_of_an_old_slot_is_recorded_once_in_every_state_of_the_replaced_allocation() -> None:
     stopping = (*ACTIVE_AGAIN, AllocationStopping(ID, REASON, SOON))
     stopped = (*stopping, SliceStopped(ID, C, False), SliceStopped(ID, D, False), AllocationStopped(ID))
     for facts in (AGAIN, (*AGAIN, SliceStarting(ID, C)), ACTIVE_AGAIN, stopping, stopped):
@@ -203,7 +207,9 @@ PORT = IngressRule(ipv4_address("203.0.113.7"), Service("tcp", 20001, 22), ())
 ADDRESS = IngressRule(ipv4_address("203.0.113.9"), None, (ipv4_subnet("198.51.100.0/24"),))
 
 
-def test_ingress_rules_are_withdrawn_and_requested_again_at_the_same_public_port() -> None:
+def test_ingress_rules_of_a_replaced_allocation_are_withdrawn_and_requested_again_at_the_same_public_port() -> (
+    None
+):
     port, address, closed = (ingress_of(new_uuid()) for _ in range(3))
     facts = (
         REQUESTED,
@@ -224,7 +230,7 @@ def test_ingress_rules_are_withdrawn_and_requested_again_at_the_same_public_port
     )
 
 
-def test_deadline_of_an_ingress_rule_of_the_new_slot_follows_from_the_replacement() -> None:
+def test_deadline_of_an_ingress_rule_in_the_new_slot_follows_from_the_replacement_of_the_allocation() -> None:
     name = ingress_of(new_uuid())
     states = ingress.ingress_states_of((*PROVISIONING, IngressReserved(ID, C, name, PORT, None), REPLACED))
     state = states[name]

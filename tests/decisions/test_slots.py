@@ -1,4 +1,4 @@
-"""Decisions about a slot in each of its states."""
+"""Decisions about slots, for each slot state: approval, release, proof of emptiness, and force-release."""
 
 from typing import get_args
 
@@ -48,14 +48,14 @@ def names(states: list[SlotState]) -> list[str]:
     return [slot_state_name(each) for each in states]
 
 
-def test_every_state_of_a_slot_survives_storage_in_a_row() -> None:
+def test_every_slot_state_is_read_back_unchanged_from_its_database_row() -> None:
     assert names([*STATES]) == [*get_args(SlotStateName)]
     for each in STATES:
         assert slot_state(slot_state_name(each), holder_of(each), quarantine_reason(each)) == each
 
 
 @pytest.mark.parametrize("name", ["claimed", "releasing", "quarantined"])
-def test_row_of_a_held_slot_without_an_allocation_is_refused(name: SlotStateName) -> None:
+def test_database_row_of_a_held_slot_without_an_allocation_is_refused(name: SlotStateName) -> None:
     with pytest.raises(ValueError, match=f"the row of a {name} slot names no allocation"):
         slot_state(name, None, None)
 
@@ -78,7 +78,7 @@ def test_proof_of_an_empty_slot_counts_only_while_its_slice_is_being_removed() -
     assert free(A, Releasing(ID), ID, LEFT) == (SlotReleased(A, ID, LEFT),)
 
 
-def test_decisions_for_an_allocation_that_does_not_have_the_slot_return_no_facts() -> None:
+def test_slot_decisions_for_an_allocation_that_does_not_hold_the_slot_return_no_events() -> None:
     for each in STATES:
         assert begin_release(A, each, OTHER) == ()
         assert free(A, each, OTHER, LEFT) == ()
@@ -91,6 +91,6 @@ def test_slot_that_does_not_await_proof_cannot_be_force_released(state: SlotStat
         holder_awaiting_proof(A, state)
 
 
-def test_force_released_slot_names_the_allocation_that_had_it() -> None:
+def test_force_release_event_of_a_slot_names_the_allocation_that_held_the_slot() -> None:
     found = force_release_slot(A, Quarantined(ID, REASON), "rack removed", LEFT)
     assert found == SlotForceReleased(A, ID, "rack removed", LEFT)

@@ -1,4 +1,4 @@
-"""The states of a row of `work.task`: its diagram, and whether an order may be cancelled or retried."""
+"""State diagram of the rows of `work.task`, and the states in which an order may be cancelled or retried."""
 
 import re
 from datetime import UTC, datetime
@@ -34,7 +34,7 @@ Transitions = set[tuple[str, str]]
 
 
 def drawn() -> Transitions:
-    """Return the transitions of the diagram, with each group of states replaced by its members."""
+    """Return the transitions in the state diagram of task rows, with each group of states replaced by its members."""
     arrows = re.findall(r"^ +(\S+) --> (\w+): \S", task_states.__doc__ or "", re.MULTILINE)
     return {
         pair
@@ -44,7 +44,7 @@ def drawn() -> Transitions:
 
 
 def written_by(statement: str) -> Transitions:
-    """Return the transitions of an update of `work.task` that sets a constant state."""
+    """Return the state transitions of an SQL update of `work.task` that sets a constant state."""
     [state] = re.findall(r"set state = '(\w+)'", statement)
     if "t.state <> 'superseded'" in statement:
         return {(each, state) for each in (*OPEN, *ENDS) if each != "superseded"}
@@ -58,7 +58,7 @@ def inserted() -> Transitions:
 
 
 def corrected() -> Transitions:
-    """Return the transitions of a row that was written as sent, and that its queue did not take."""
+    """Return the state transitions of a task row that was marked as sent although the queue rejected its message."""
     row = task_sender._Due(new_uuid(), node_id("lab-a"), APPLY, "", NOW, False, False, "due", None, 0)
     return {("sent", task_sender._corrected(row, Rejected("full"))[1])}
 
@@ -70,7 +70,7 @@ def test_diagram_shows_exactly_the_transitions_of_a_task_row_that_the_code_allow
     assert drawn() == {(begin, end) for begin, end in allowed if begin != end}
 
 
-def test_statements_that_write_task_rows_are_those_that_the_diagram_is_compared_with() -> None:
+def test_only_sql_statements_that_the_diagram_test_covers_write_task_rows() -> None:
     pattern = re.compile(r"(?:update|insert into) work\.task\b|sa\.(?:update|insert)\((?:tables\.)?task\)")
     found = {
         str(path.relative_to(PRODUCT)): len(pattern.findall(path.read_text()))
@@ -99,7 +99,9 @@ def row(kind: str, state: TaskState) -> OrderRow:
         (REMOVE, "superseded", ["removal_not_cancellable", "task_finished"]),
     ],
 )
-def test_only_an_open_bring_up_can_be_cancelled(kind: str, state: TaskState, codes: list[str]) -> None:
+def test_only_an_unfinished_apply_order_can_be_cancelled(
+    kind: str, state: TaskState, codes: list[str]
+) -> None:
     assert [each.code for each in against_cancelling(row(kind, state))] == codes
 
 
@@ -115,7 +117,7 @@ def test_only_an_open_bring_up_can_be_cancelled(kind: str, state: TaskState, cod
         (STOP, "failed", ["stop_not_cancellable"]),
     ],
 )
-def test_only_a_removal_that_ended_badly_can_be_retried(
+def test_only_a_failed_or_poisoned_removal_order_can_be_retried(
     kind: str, state: TaskState, codes: list[str]
 ) -> None:
     assert [each.code for each in against_retrying(row(kind, state))] == codes

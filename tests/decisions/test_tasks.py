@@ -55,7 +55,7 @@ F = TypeVar("F", bound=Fact)
 
 
 def recorded(*facts: F, first: int = 1) -> tuple[Recorded[F], ...]:
-    """Return facts as the ledger stores them, one second apart."""
+    """Return the facts as recorded ledger events that are one second apart."""
     return tuple(
         Recorded(
             Position(position),
@@ -110,7 +110,7 @@ def test_task_history_is_folded_to_its_state(facts: tuple[TaskFact, ...], name: 
     assert state_name(state_after(*facts)) == name
 
 
-def test_impossible_task_history_is_refused_by_the_fold() -> None:
+def test_impossible_task_history_is_refused_when_it_is_folded_to_a_state() -> None:
     with pytest.raises(AssertionError, match="TaskRetried cannot follow Trying"):
         fold(recorded(REQUEST, TaskRetried(ID)))
 
@@ -187,7 +187,7 @@ def test_refused_task_request_reports_all_objections() -> None:
     assert [each.code for each in refused.value.objections] == ["no_desired_state", "unsupported_by_agent"]
 
 
-def test_request_to_remove_ingress_of_a_kept_slice_is_a_conflict() -> None:
+def test_request_to_remove_ingress_of_a_slice_that_is_not_removed_is_a_conflict() -> None:
     request = TaskRequested(ID, "ingress.remove", REQUEST.node_id, A, REQUEST.allocation_id)
     with pytest.raises(Conflict, match="release the allocation first"):
         life.ask(request, newest_order(*PLACED), None, CATALOGUE["ingress.remove"])
@@ -200,7 +200,7 @@ def test_request_for_a_task_kind_that_cannot_be_requested_is_refused(kind: str) 
         life.kind_requestable(kind)
 
 
-def test_repeated_evaluation_of_a_task_gives_the_same_operation() -> None:
+def test_repeated_evaluation_of_an_unchanged_task_returns_the_same_operation() -> None:
     first, second = due_actions(REQUEST)[0], due_actions(REQUEST, now=NOW + timedelta(seconds=9))[0]
     assert isinstance(first, Try)
     assert first == second
@@ -217,7 +217,7 @@ def test_each_attempt_of_a_task_has_a_new_operation_id() -> None:
     assert first.operation.task_id == second.operation.task_id == ID
 
 
-def test_pause_before_the_next_attempt_doubles() -> None:
+def test_pause_before_the_next_attempt_of_a_task_doubles_after_each_failure() -> None:
     pauses = []
     for attempts in range(1, 4):
         (waits,) = due_actions(REQUEST, *(failed(each) for each in range(1, attempts + 1)))
@@ -243,7 +243,7 @@ def test_task_deadline_is_the_maximum_age_plus_the_time_limit() -> None:
     assert waits.until == NOW + INSPECTION.bounds.maximum_age + INSPECTION.bounds.time_limit
 
 
-def test_task_that_timed_out_ends_with_the_reason() -> None:
+def test_task_that_timed_out_fails_permanently_with_code_no_answer() -> None:
     (fact,) = life.time_out(state_after(REQUEST), NOW + LATER)
     assert isinstance(fact, TaskFailed)
     assert fact.final
@@ -286,13 +286,13 @@ def test_retried_removal_is_a_new_order_for_its_slot_only() -> None:
     assert newest_order(*retried, slot=B) == newest_order(*RELEASING, slot=B)
 
 
-def test_removal_retry_before_the_release_is_ignored() -> None:
+def test_removal_retry_recorded_before_the_release_does_not_change_the_newest_order() -> None:
     # No decision records this order of events, but a fold must not depend on that.
     odd = (*PLACED, SliceRemovalRetried(REQUESTED.allocation_id, A), RELEASING[-1])
     assert newest_order(*odd).token.position == len(odd)
 
 
-def test_retry_of_a_removal_that_is_not_awaited_is_a_conflict() -> None:
+def test_retry_of_a_slice_removal_that_the_allocation_does_not_await_is_a_conflict() -> None:
     def after(*facts: AllocationFact) -> tuple[AllocationFact, ...]:
         state = allocation_states.fold(facts)
         assert state is not None

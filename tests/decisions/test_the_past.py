@@ -1,4 +1,4 @@
-"""Reading earlier states: a row follows from its first event and the last event of each type; differences of fields."""
+"""Earlier states of slots and nodes, read from their first event and the last event of each type, and differences."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -117,13 +117,13 @@ of_node: tuple[st.SearchStrategy[Fact], ...] = (
 def histories(
     first: st.SearchStrategy[Fact], others: Iterable[st.SearchStrategy[Fact]]
 ) -> st.SearchStrategy[list[tuple[int, Fact]]]:
-    """Return event streams in any order, including orders that no decision produces."""
+    """Return a strategy for event streams in any order, including orders that no decision produces."""
     rest = st.lists(st.one_of(*others), max_size=25)
     return st.builds(lambda born, then: list(enumerate([born, *then], 1)), first, rest)
 
 
 def decisive(history: Sequence[tuple[int, Fact]]) -> list[tuple[int, Fact]]:
-    """Return the first fact and the last fact of each type, in stream order."""
+    """Return the first event of a history and the last event of each type, in stream order."""
     last = {type(fact): version for version, fact in history}
     return [(version, fact) for version, fact in history if version == 1 or last[type(fact)] == version]
 
@@ -161,12 +161,12 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_value_has_no_differences_from_itself(value: Json) -> None:
+def test_comparison_of_a_json_value_with_itself_finds_no_differences(value: Json) -> None:
     assert differences(value, value) == []
 
 
 @given(json_values, json_values)
-def test_differences_of_swapped_values_are_reversed(one: Json, other: Json) -> None:
+def test_comparison_of_two_swapped_json_values_finds_the_reversed_differences(one: Json, other: Json) -> None:
     there, back = differences(one, other), differences(other, one)
     assert {(each.path, each.after, each.before) for each in there} == set(back)
 
@@ -181,7 +181,7 @@ def test_differences_of_swapped_values_are_reversed(one: Json, other: Json) -> N
         ({"a/b": 1, "c~d": 1}, {"a/b": 2, "c~d": 2}, [("/a~1b", 1, 2), ("/c~0d", 1, 2)]),
     ],
 )
-def test_each_different_field_is_listed_once_with_its_path(
+def test_comparison_of_two_states_lists_each_different_field_once_with_its_path(
     before: Json, after: Json, found: list[Difference]
 ) -> None:
     assert differences(before, after) == found
@@ -210,7 +210,7 @@ def test_claim_is_held_by_the_last_stream_that_took_it_until_it_is_freed() -> No
         ("2026-11-21t10:30:00.5+01:00", datetime(2026, 11, 21, 9, 30, 0, 500_000, tzinfo=UTC)),
     ],
 )
-def test_time_or_position_is_parsed(raw: str, named: object) -> None:
+def test_text_of_a_time_or_of_a_ledger_position_is_parsed_to_its_value(raw: str, named: object) -> None:
     assert moment_of(raw) == named
 
 

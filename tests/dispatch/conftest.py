@@ -1,4 +1,6 @@
-"""Fixtures: the parts of the dispatcher on a separate database and Redis, without a process that follows the ledger."""
+"""Fixtures of the dispatcher's tests: parts of the dispatcher on a separate database and Redis, without a process that
+follows the ledger.
+"""
 
 from collections.abc import AsyncIterator, Iterator
 

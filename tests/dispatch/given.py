@@ -1,4 +1,6 @@
-"""Preconditions for the dispatcher: task rows as the outbox writes them, heartbeats of nodes, and ended tasks."""
+"""Preconditions of the dispatcher's tests: task rows as the dispatcher writes them, heartbeats of nodes, and ended
+tasks.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -28,20 +30,20 @@ def a_task(node: str, *, slot: str | None = None, position: int = 1) -> Task:
 
 @dataclass(frozen=True)
 class Given:
-    """Tables of one database, set up and read by a test."""
+    """Database of a dispatcher test: methods that prepare and read its task rows and heartbeats."""
 
     made: Plane
     database: Database
 
     async def tasks(self, *tasks: Task) -> list[UUID]:
-        """Write these tasks as the evaluation of one stream does. Return their order ids."""
+        """Write task rows as the evaluation of one stream of the ledger does. Return the order ids of these tasks."""
         async with self.made.engine.begin() as conn:
             evaluation = Evaluation(StreamId("allocation-test"), tasks)
             await outbox.write(await ledger_connection(conn), [evaluation], await database_time(conn))
         return [task.order_id for task in tasks]
 
     def heartbeat(self, node: str, *, seconds_ago: float = 0.0) -> None:
-        """Record the node's last heartbeat at a time in the past."""
+        """Record the last heartbeat of a node, at the given number of seconds in the past."""
         self.rows(
             """insert into work.node_seen values
             (%(node)s, clock_timestamp() - make_interval(secs => %(ago)s), 'test', 0, true)
@@ -56,13 +58,13 @@ class Given:
         )
 
     def overdue(self) -> None:
-        """Make every task due that has a due time."""
+        """Set the due time to one second ago in every task row that has a due time."""
         self.rows(
             "update work.task set due_at = clock_timestamp() - interval '1 s' where due_at is not null returning 1"
         )
 
     def states(self, node: str) -> dict[tuple[str, bool], int]:
-        """Return the number of the node's tasks by state and by whether they have a due time."""
+        """Return the number of the node's task rows for each state, separately for rows with and without a due time."""
         found = self.rows(
             f"""select {STATE}, due_at is not null, count(*) from work.task where node_id = %(node)s
             group by 1, 2""",
@@ -71,6 +73,6 @@ class Given:
         return {(state, has_due_time): count for state, has_due_time, count in found}
 
     def rows(self, query: str, **values: object) -> list[tuple[Any, ...]]:
-        """Run a query as the database's superuser and return its rows."""
+        """Run an SQL query as the database's superuser and return its rows."""
         with psycopg.connect(self.database.admin_dsn, autocommit=True) as conn:
             return conn.execute(query, values or None).fetchall()

@@ -1,4 +1,6 @@
-"""A follower with a backlog reads ahead and processes each event once, in ledger order (P9)."""
+"""Tests of a follower of the ledger with a backlog: it reads batches ahead and processes each event once, in ledger
+order (P9).
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -33,7 +35,9 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Processed:
-    """Records of the events that were processed and committed. Each event in `failing_once` fails its batch once."""
+    """Follower that records the events that it processed and committed. The first batch with each event in
+    `failing_once` fails once.
+    """
 
     def __init__(self, *failing_once: int) -> None:
         self.positions: list[Position] = []
@@ -85,7 +89,7 @@ async def _following(made: Plane, processed: Processed) -> AsyncIterator[None]:
         await tail.close()
 
 
-async def test_backlog_is_processed_in_ledger_order(made: Plane) -> None:
+async def test_event_backlog_of_a_follower_is_processed_in_ledger_order(made: Plane) -> None:
     processed = Processed()
     await _placed(made, 7)
     async with _following(made, processed):
@@ -95,7 +99,9 @@ async def test_backlog_is_processed_in_ledger_order(made: Plane) -> None:
     assert processed.more == [True] * (FACTS // 2) + [False]
 
 
-async def test_backlog_that_fills_its_last_batch_is_processed_to_its_end(made: Plane) -> None:
+async def test_event_backlog_that_fills_its_last_batch_completely_is_processed_to_its_end(
+    made: Plane,
+) -> None:
     processed = Processed()
     await _placed(made, 8)
     async with _following(made, processed):
@@ -105,7 +111,7 @@ async def test_backlog_that_fills_its_last_batch_is_processed_to_its_end(made: P
     assert processed.more == [True] * (FACTS // 2 + 2) + [False]
 
 
-async def test_backlog_is_read_in_batches_that_grow_from_the_first_short_one(
+async def test_event_backlog_is_read_in_a_short_first_batch_and_then_in_growing_batches(
     made: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "BATCH", 9)
@@ -117,7 +123,7 @@ async def test_backlog_is_read_in_batches_that_grow_from_the_first_short_one(
     assert processed.batches == [2, 8, 9, 2]
 
 
-async def test_failed_batches_of_a_backlog_lose_and_duplicate_no_event(made: Plane) -> None:
+async def test_failed_batches_of_an_event_backlog_lose_and_duplicate_no_event(made: Plane) -> None:
     processed = Processed(1, 6, FACTS)
     await _placed(made, 7)
     async with _following(made, processed):

@@ -1,4 +1,6 @@
-"""A batch of the ledger becomes rows in one transaction; a stream that cannot be evaluated is parked alone."""
+"""Tests of the dispatcher: a batch of events becomes task rows in one transaction, and only a stream that cannot be
+evaluated is parked.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -64,7 +66,9 @@ def _states(given: Given) -> dict[str, str]:
     return dict(given.rows(f"select kind || ' ' || slot_id, {STATE} from work.task"))
 
 
-async def test_each_placement_of_a_batch_gets_an_order_and_a_timer(made: Plane, given: Given) -> None:
+async def test_each_allocation_placed_in_a_batch_of_events_gets_an_order_and_a_timer(
+    made: Plane, given: Given
+) -> None:
     placed = [await _place(made, index) for index in range(3)]
     await _apply(made)
     rows = given.rows(f"select allocation_id, slot_id, {STATE}, lane from work.task order by slot_id")
@@ -73,7 +77,9 @@ async def test_each_placement_of_a_batch_gets_an_order_and_a_timer(made: Plane, 
     assert {stream for (stream,) in timers} == {stream_of_allocation(name) for name in placed}
 
 
-async def test_batch_that_is_processed_again_changes_nothing(made: Plane, given: Given) -> None:
+async def test_batch_of_events_that_the_dispatcher_processes_again_changes_nothing(
+    made: Plane, given: Given
+) -> None:
     await _place(made, 0)
     await _apply(made)
     given.rows("update work.task set state = 'done' returning 1")
@@ -82,7 +88,7 @@ async def test_batch_that_is_processed_again_changes_nothing(made: Plane, given:
     assert given.rows("select * from work.task") == before
 
 
-async def test_allocation_with_an_impossible_history_is_parked_without_affecting_others(
+async def test_allocation_with_an_impossible_history_is_parked_without_affecting_other_allocations(
     made: Plane, given: Given
 ) -> None:
     good, broken, other = [await _place(made, index) for index in range(3)]
@@ -103,10 +109,10 @@ async def test_later_order_of_a_slot_supersedes_its_earlier_order(made: Plane, g
     assert _states(given) == {"slice.apply n1/0": "superseded", "slice.remove n1/0": "due"}
 
 
-async def test_superseded_order_that_is_derived_again_from_the_ledger_is_not_sent(
+async def test_superseded_order_that_is_derived_from_the_ledger_a_second_time_is_not_sent(
     made: Plane, given: Given
 ) -> None:
-    """The rows of the placement are lost, and only its range of the ledger is read again."""
+    """The task rows of a placement are lost, and only the events of the placement are evaluated again."""
     allocation = await _place(made, 0)
     await _record(made, allocation, AllocationReleasing(allocation, Reason("requested", "requested")))
     await _apply(made, after=3)

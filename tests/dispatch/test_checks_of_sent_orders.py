@@ -1,4 +1,6 @@
-"""A sent order is checked and not sent again, unless Redis lost it or its signed copy is old (TSK-6, P7)."""
+"""Tests of the task sender's check of sent orders: it sends an order again only if Redis lost the order or the signed
+copy in the queue is old (TSK-6, P7).
+"""
 
 from datetime import timedelta
 from uuid import UUID
@@ -23,7 +25,7 @@ async def _check_again(task_sender: TaskSender, given: Given) -> None:
 
 
 def _fetch(admin: redis.Redis, order: UUID, *, seconds_since_heartbeat: float = 0.0) -> None:
-    """Fetch the order as a worker with a last heartbeat at a time in the past."""
+    """Move an order from the node's queue to a worker that had its last heartbeat at a time in the past."""
     seconds, micros = admin.time()
     admin.lpop("ctl:n1:slices")
     admin.hset(HELD, str(order), "worker")
@@ -46,7 +48,7 @@ async def test_order_that_waits_in_its_queue_is_not_signed_again_at_each_check(
     assert _copy(admin, order) == copy
 
 
-async def test_signed_copy_is_replaced_after_half_its_lifetime(
+async def test_signed_copy_of_a_waiting_order_is_replaced_after_half_its_lifetime(
     task_sender: TaskSender, given: Given, admin: redis.Redis
 ) -> None:
     [order] = await given.tasks(a_task("n1"))

@@ -1,4 +1,6 @@
-"""The connection pool provides usable connections, even if a connection was broken after its last use."""
+"""Tests of the database connection pool: it provides usable connections, even if a connection was broken after its last
+use.
+"""
 
 from collections.abc import AsyncIterator
 
@@ -25,14 +27,14 @@ async def backend_pid(conn: AsyncConnection) -> int:
     return int((await conn.exec_driver_sql(_BACKEND)).scalar_one())
 
 
-async def test_intact_connection_is_reused_by_the_pool(engine: AsyncEngine) -> None:
+async def test_intact_database_connection_is_reused_by_the_pool(engine: AsyncEngine) -> None:
     async with engine.begin() as conn:
         first = await backend_pid(conn)
     async with engine.begin() as conn:
         assert await backend_pid(conn) == first
 
 
-async def test_connection_terminated_by_the_server_is_replaced_by_the_pool(
+async def test_database_connection_terminated_by_the_server_is_replaced_by_the_pool(
     engine: AsyncEngine, database: Database
 ) -> None:
     async with engine.begin() as conn:
@@ -43,8 +45,8 @@ async def test_connection_terminated_by_the_server_is_replaced_by_the_pool(
         assert await backend_pid(conn) != first
 
 
-async def test_connection_left_in_pipeline_mode_is_replaced_by_the_pool(engine: AsyncEngine) -> None:
-    """A task that is cancelled directly after its pipeline began leaves a connection in this mode."""
+async def test_database_connection_left_in_pipeline_mode_is_replaced_by_the_pool(engine: AsyncEngine) -> None:
+    """An asyncio task that is cancelled directly after its pipeline began leaves a connection in this mode."""
     async with engine.begin() as conn:
         first = await backend_pid(conn)
         pipeline = (await ledger_connection(conn)).pipeline()

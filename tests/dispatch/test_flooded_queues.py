@@ -1,4 +1,4 @@
-"""A node that floods its own queue loses the queue, and its orders are sent again."""
+"""Tests of a node that floods its own queue: the queue is deleted, and the node's orders are sent again."""
 
 import redis
 from structlog.testing import capture_logs

@@ -1,4 +1,4 @@
-"""A node has a limited number of tasks in its queue, and its further tasks do not delay other nodes (TSK-5)."""
+"""Tests of the limit of tasks in one node's queue: tasks beyond the limit wait and do not delay other nodes (TSK-5)."""
 
 import json
 from datetime import timedelta
@@ -27,7 +27,9 @@ async def test_node_is_sent_no_more_tasks_than_its_credit(task_sender: TaskSende
     assert given.states("n1") == {SENT: ORDERS, WAITING: 10}
 
 
-async def test_new_order_behind_waiting_orders_waits_too(task_sender: TaskSender, given: Given) -> None:
+async def test_new_order_waits_behind_older_orders_of_its_node_that_wait_for_credit(
+    task_sender: TaskSender, given: Given
+) -> None:
     first = await given.tasks(*(a_task("n1") for _ in range(ORDERS + 1)))
     await task_sender.send_due()
     given.end(*first[:5])
@@ -35,7 +37,7 @@ async def test_new_order_behind_waiting_orders_waits_too(task_sender: TaskSender
     assert given.states("n1")[WAITING] == 2
 
 
-async def test_as_many_waiting_tasks_become_due_as_tasks_of_the_node_ended(
+async def test_end_of_tasks_makes_as_many_waiting_tasks_of_the_same_node_due(
     task_sender: TaskSender, given: Given
 ) -> None:
     tasks = await given.tasks(*(a_task("n1") for _ in range(ORDERS + 10)))
@@ -47,7 +49,7 @@ async def test_as_many_waiting_tasks_become_due_as_tasks_of_the_node_ended(
     assert given.states("n1") == {("done", True): 3, SENT: ORDERS, WAITING: 7}
 
 
-async def test_lane_without_credit_does_not_use_the_credit_of_other_lanes(
+async def test_task_lane_without_credit_does_not_use_the_credit_of_other_lanes(
     task_sender: TaskSender, given: Given
 ) -> None:
     await given.tasks(*(a_task("n1") for _ in range(ORDERS + 1)))
@@ -75,7 +77,7 @@ async def test_backlog_of_an_unreachable_node_adds_no_work_for_tasks_of_other_no
 
 
 def _rows_read(given: Given) -> float:
-    """Return the number of rows that the task sender's query for due tasks reads."""
+    """Return the number of database rows that the task sender's query for due tasks reads."""
     with psycopg.connect(given.database.admin_dsn) as conn:
         conn.execute(sweeping._SETTINGS)
         explained = f"explain (analyze, format json) {sweeping._DUE}"
@@ -96,7 +98,9 @@ def _rows(plan: dict[str, Any]) -> float:
 
 
 async def _sent(task_sender: TaskSender, admin: redis.Redis) -> tuple[int, int]:
-    """Send due tasks. Return the number of tasks sent and the number of Redis scripts run for them."""
+    """Let the task sender send due tasks. Return the number of sent tasks and the number of Redis scripts that this
+    ran.
+    """
     before = _scripts(admin)
     return await task_sender.send_due(), _scripts(admin) - before
 
@@ -106,7 +110,7 @@ def _scripts(admin: redis.Redis) -> int:
     return int(stats["calls"])
 
 
-async def test_tasks_of_an_unreachable_node_are_checked_once_and_again_after_its_next_heartbeat(
+async def test_sent_tasks_of_an_unreachable_node_are_checked_once_and_again_after_its_next_heartbeat(
     task_sender: TaskSender, given: Given
 ) -> None:
     given.heartbeat("n1", seconds_ago=LONG_AGO)

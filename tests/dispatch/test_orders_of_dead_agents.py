@@ -1,4 +1,6 @@
-"""An order held by a dead agent is withdrawn from its node's queue if the next agent has already executed it."""
+"""Tests of orders that a dead agent holds: such an order is withdrawn from its node's queue if the next agent has
+already executed it.
+"""
 
 from uuid import UUID
 from zlib import crc32
@@ -15,7 +17,7 @@ DIFFERENT_TURN = crc32(b"n1") + 1
 
 @pytest.fixture
 async def held(task_sender: TaskSender, given: Given, admin: redis.Redis) -> UUID:
-    """The id of a done order that a dead worker of n1 still holds."""
+    """Order id of a finished order that a dead worker of the node n1 still holds."""
     [order] = await given.tasks(a_task("n1"))
     given.heartbeat("n1")
     given.rows(
@@ -31,7 +33,7 @@ async def held(task_sender: TaskSender, given: Given, admin: redis.Redis) -> UUI
 
 
 def start_agent_session(given: Given, task_sender: TaskSender, *, seconds_ago: float) -> None:
-    """Record that the node's newest agent began its session at a time in the past."""
+    """Record that the newest agent of the node began its session the given number of seconds ago."""
     given.rows(
         """insert into work.node_session
           (node_id, number, key_thumbprint, credential_sha256, queue_password_sha256, expires_at)
@@ -50,7 +52,7 @@ async def test_order_held_by_the_previous_agent_is_withdrawn_when_that_agent_cou
     assert admin.keys("ctl:n1:*") == []
 
 
-async def test_queue_of_a_long_running_agent_is_checked_only_at_its_turn(
+async def test_queue_of_a_long_running_agent_is_checked_for_stranded_orders_only_in_its_round(
     task_sender: TaskSender, given: Given, admin: redis.Redis, held: UUID
 ) -> None:
     start_agent_session(given, task_sender, seconds_ago=100)
@@ -60,7 +62,7 @@ async def test_queue_of_a_long_running_agent_is_checked_only_at_its_turn(
     assert admin.keys("ctl:n1:*") == []
 
 
-async def test_worker_names_of_repeatedly_killed_agents_are_removed(
+async def test_worker_names_of_repeatedly_killed_agents_are_removed_from_redis(
     task_sender: TaskSender, given: Given, admin: redis.Redis, held: UUID
 ) -> None:
     admin.zadd("ctl:n1:workers", {f"dead-{number}": number for number in range(5)})

@@ -1,4 +1,6 @@
-"""Task rows are deleted after their retention time, without losing an order or sending one again (TSK-3, TSK-8)."""
+"""Tests of pruning: task rows are deleted after their retention time, without losing an order or sending an order again
+(TSK-3, TSK-8).
+"""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -72,7 +74,9 @@ async def test_ended_operation_without_a_slot_is_pruned(given: Given) -> None:
     assert await prune(given.made.engine, KEPT) == 1
 
 
-async def test_pruned_order_that_is_derived_again_is_not_sent(task_sender: TaskSender, given: Given) -> None:
+async def test_pruned_order_that_is_derived_from_the_ledger_again_is_not_sent(
+    task_sender: TaskSender, given: Given
+) -> None:
     older, newest = a_task("n1", slot=SLOT, position=1), a_task("n1", slot=SLOT, position=2)
     await given.tasks(older)
     await given.tasks(newest)
@@ -84,7 +88,7 @@ async def test_pruned_order_that_is_derived_again_is_not_sent(task_sender: TaskS
     assert given.states("n1") == {("superseded", True): 1, ("sent", True): 1}
 
 
-async def test_one_pruning_run_deletes_more_than_one_batch(
+async def test_one_pruning_run_deletes_more_than_one_batch_of_task_rows(
     given: Given, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruning, "BATCH", 2)
@@ -94,7 +98,7 @@ async def test_one_pruning_run_deletes_more_than_one_batch(
     assert await prune(given.made.engine, KEPT) == 5
 
 
-async def test_refusal_that_occurred_recently_is_not_pruned(given: Given) -> None:
+async def test_refusal_by_a_node_that_occurred_recently_is_not_pruned(given: Given) -> None:
     for about, days in (("old", 8), ("new", 6)):
         given.rows(
             """insert into work.refusal values ('n1', %(about)s, 'forged', clock_timestamp() - %(long)s,

@@ -1,4 +1,6 @@
-"""A node that keeps Redis busy is revoked, whatever it sends; a node that executes orders is not (P20)."""
+"""Tests of the limit of Redis processor time per node (P20): a node that keeps Redis busy by any command is revoked,
+and a node that executes orders is not.
+"""
 
 import asyncio
 import subprocess
@@ -31,7 +33,7 @@ SECONDS = 60
 
 @contextmanager
 def pipelined(server: RedisServer, command: bytes, connections: int = 4) -> Iterator[None]:
-    """Send the command continuously as node n1 on several connections."""
+    """Send the Redis command continuously as the node n1 over several connections, until the context ends."""
     program = [sys.executable, "-m", "tests.queue.pipelining_node"]
     where = [server.address, str(server.port), "node-n1", str(connections)]
     process = subprocess.Popen([*program, *where], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -66,7 +68,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("command", HOSTILE.values(), ids=HOSTILE)
-async def test_node_that_pipelines_commands_continuously_is_revoked_and_other_nodes_are_not(
+async def test_node_that_pipelines_redis_commands_continuously_is_revoked_and_other_nodes_are_not(
     watch: QueueWatch, enrol: Enrol, given: Given, redis_server: RedisServer, command: bytes
 ) -> None:
     for name in NODES:
@@ -96,14 +98,16 @@ async def test_node_that_fetches_orders_as_fast_as_possible_is_not_revoked(
 
 
 def samples(admin: redis.Redis) -> int:
-    """Return the number of CONFIG commands that Redis has received; each sample begins and ends with such commands."""
+    """Return the number of CONFIG commands that Redis has received. Each sample of the queue times begins and ends with
+    such commands.
+    """
     stats_by_command = admin.info("commandstats")
     return sum(
         int(stats["calls"]) for name, stats in stats_by_command.items() if name.startswith("cmdstat_config")
     )
 
 
-async def test_slow_log_settings_are_restored_after_a_sample(
+async def test_slow_log_settings_of_redis_are_restored_after_a_sample_of_queue_times(
     watch: QueueWatch, enrol: Enrol, redis_server: RedisServer, admin: redis.Redis, given: Given
 ) -> None:
     await enrol("n1")
@@ -124,7 +128,7 @@ def entry(usec: int, *command: bytes, address: bytes = b"127.0.0.1:1") -> list[A
     return [1, 1, usec, [*command], address, b""]
 
 
-def test_slow_command_is_attributed_to_the_node_of_its_key_or_of_its_connection() -> None:
+def test_slow_redis_command_is_attributed_to_the_node_of_its_key_or_of_its_connection() -> None:
     fetch, enqueue = FETCH.sha.encode(), ENQUEUE.sha.encode()
     sample = sample_of(
         [
@@ -140,7 +144,7 @@ def test_slow_command_is_attributed_to_the_node_of_its_key_or_of_its_connection(
     assert sample.busy == pytest.approx(0.1)
 
 
-def test_failed_authentication_is_not_counted_against_the_named_node() -> None:
+def test_failed_redis_authentication_is_not_counted_against_the_node_that_it_names() -> None:
     def denied(reason: bytes, count: int) -> dict[bytes, Any]:
         return {b"username": b"node-a", b"reason": reason, b"count": count}
 

@@ -1,4 +1,6 @@
-"""A node that uses more of Redis than its work can need is revoked, without loss for other nodes (P20)."""
+"""Tests of the limit of Redis resources per node (P20): a node that uses more than its work can need is revoked,
+without loss for other nodes.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -56,7 +58,7 @@ def enrol(made: Plane) -> Enrol:
 
 @pytest.fixture
 def connect(redis_server: RedisServer) -> Iterator[Connect]:
-    """Return a function that opens one connection as a node."""
+    """Return a function that opens one Redis connection with the credentials of a node."""
     made = list[redis.Redis]()
 
     def connect(name: str) -> redis.Redis:
@@ -78,20 +80,20 @@ def connect(redis_server: RedisServer) -> Iterator[Connect]:
 
 @pytest.fixture
 async def two_nodes(enrol: Enrol, connect: Connect) -> redis.Redis:
-    """Enrol n1 and n2, and return a connection of n1."""
+    """Enrol the nodes n1 and n2, and return a Redis connection with the credentials of n1."""
     await enrol("n1")
     await enrol("n2")
     return connect("n1")
 
 
 def fill(node: redis.Redis, size: int) -> None:
-    """Write at least this number of bytes to one of n1's keys."""
+    """Write at least `size` bytes to one of the Redis keys of the node n1."""
     for number in range(size // 500_000 + 1):
         node.hset(KEYS.messages, f"junk-{number}", "x" * 500_000)
 
 
 def keys_measured(admin: redis.Redis) -> int:
-    """Return the number of keys measured with MEMORY USAGE so far."""
+    """Return the number of MEMORY USAGE commands that Redis has run; the queue watch measures each key with one."""
     stats_by_command = admin.info("commandstats")
     return sum(
         int(stats["calls"]) for name, stats in stats_by_command.items() if name.startswith("cmdstat_memory")
@@ -130,7 +132,7 @@ async def test_node_that_floods_its_queue_is_revoked_at_the_next_check(
     assert state(given, "n2") == ("enrolled", None)
 
 
-async def test_queue_with_the_maximum_of_regular_content_is_not_a_flood(
+async def test_queue_with_the_maximum_of_regular_orders_is_not_reported_as_flooded(
     made: Plane, watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given
 ) -> None:
     node = await enrol("n1")
@@ -149,10 +151,10 @@ async def test_queue_with_the_maximum_of_regular_content_is_not_a_flood(
     assert state(given, "n1") == ("enrolled", None)
 
 
-async def test_flood_of_small_entries_is_detected_within_one_round(
+async def test_queue_flooded_with_small_entries_is_detected_within_one_round_of_checks(
     watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given
 ) -> None:
-    """The entries are so small that the growth of Redis does not trigger a check of all queues."""
+    """Each entry in the queue is so small that the growth of Redis does not trigger a check of all queues."""
     await enrol("n1")
     await watch.look()
     connect("n1").zadd(KEYS.workers, {f"worker-{number}": number for number in range(FLOOD.entries + 1)})
@@ -163,7 +165,7 @@ async def test_flood_of_small_entries_is_detected_within_one_round(
     assert state(given, "n1")[0] == "revoked"
 
 
-async def test_flooded_key_of_an_unexpected_type_is_detected(
+async def test_flooded_redis_key_of_an_unexpected_type_is_detected(
     watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given
 ) -> None:
     await enrol("n1")
@@ -172,7 +174,7 @@ async def test_flooded_key_of_an_unexpected_type_is_detected(
     assert state(given, "n1")[0] == "revoked"
 
 
-async def test_one_round_checks_all_queues_a_few_at_a_time(
+async def test_one_round_of_the_queue_watch_checks_all_queues_a_few_at_a_time(
     watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given, admin: redis.Redis
 ) -> None:
     given.rows(
@@ -193,7 +195,7 @@ async def test_one_round_checks_all_queues_a_few_at_a_time(
     assert state(given, "n1")[0] == "revoked"
 
 
-async def test_two_concurrent_watches_revoke_a_node_once(
+async def test_node_with_a_flooded_queue_is_revoked_once_by_two_concurrent_queue_watches(
     made: Plane, enrol: Enrol, connect: Connect, given: Given, admin: redis.Redis
 ) -> None:
     await enrol("n1")
@@ -242,7 +244,7 @@ async def test_task_that_did_not_fit_into_a_flooded_redis_is_sent_after_the_floo
     assert admin.lrange("ctl:n2:slices", 0, -1) == [str(order)]
 
 
-async def test_excess_connections_of_a_node_are_closed_except_the_newest(
+async def test_oldest_redis_connections_of_a_node_above_its_limit_are_closed(
     watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given
 ) -> None:
     await enrol("n1")
@@ -258,7 +260,7 @@ async def test_excess_connections_of_a_node_are_closed_except_the_newest(
     assert state(given, "n1") == ("enrolled", None)
 
 
-async def test_node_with_too_many_connections_is_revoked(
+async def test_node_with_too_many_redis_connections_is_revoked(
     watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given, admin: redis.Redis
 ) -> None:
     await enrol("n1")
@@ -287,7 +289,7 @@ async def test_redis_user_without_a_node_that_floods_redis_is_deleted(
     [("ZREM", KEYS.workers), ("HDEL", KEYS.held), ("EVALSHA", REQUEUE.sha, 5, *KEYS.all(), "absent")],
     ids=["ZREM", "HDEL", "a script"],
 )
-async def test_node_that_sends_a_command_with_a_million_arguments_is_revoked_even_if_nothing_is_stored(
+async def test_node_that_sends_a_redis_command_with_a_million_arguments_is_revoked_even_if_nothing_is_stored(
     watch: QueueWatch, two_nodes: redis.Redis, given: Given, words: tuple[str | int, ...]
 ) -> None:
     two_nodes.zadd(KEYS.workers, {"a worker": 1})
@@ -300,7 +302,7 @@ async def test_node_that_sends_a_command_with_a_million_arguments_is_revoked_eve
     assert state(given, "n2") == ("enrolled", None)
 
 
-async def test_node_is_not_revoked_for_keys_that_a_different_node_names(
+async def test_node_is_not_revoked_for_slow_commands_of_another_node_that_name_its_keys(
     watch: QueueWatch, two_nodes: redis.Redis, given: Given
 ) -> None:
     for count, name in ((0, REQUEUE), (0, ENQUEUE)):
@@ -310,7 +312,7 @@ async def test_node_is_not_revoked_for_keys_that_a_different_node_names(
     assert state(given, "n2") == ("enrolled", None)
 
 
-async def test_flood_is_detected_after_redis_is_reachable_again(
+async def test_queue_flood_is_detected_after_redis_is_reachable_again(
     watch: QueueWatch, enrol: Enrol, connect: Connect, given: Given, redis_server: RedisServer
 ) -> None:
     await enrol("n1")
@@ -326,6 +328,6 @@ async def test_flood_is_detected_after_redis_is_reachable_again(
     assert state(given, "n1")[0] == "revoked"
 
 
-def test_flood_limits_leave_memory_and_connections_for_other_nodes() -> None:
+def test_queue_flood_limits_of_one_node_leave_memory_and_connections_for_other_nodes() -> None:
     assert GROWN_BYTES < NEARLY_FLOODED.bytes < FLOOD.bytes < 64 * MIB
     assert 2 < KEPT_CONNECTIONS < GROWN_CONNECTIONS < FLOOD_CONNECTIONS

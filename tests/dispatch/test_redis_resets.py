@@ -1,4 +1,6 @@
-"""A Redis that resets connections while they are opened is reported as unavailable under every event loop error."""
+"""Tests of a Redis server that resets connections while they are opened: the client reports it as unavailable, with
+every implementation of the event loop.
+"""
 
 import socket
 import struct
@@ -23,7 +25,7 @@ _RESET: Final = struct.pack("ii", 1, 0)
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """The port of a server that accepts connections and resets each of them."""
+    """Port of a TCP server that accepts connections and resets each of them."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def reset_each() -> None:
@@ -40,7 +42,7 @@ def port() -> Iterator[int]:
         thread.join()
 
 
-def test_connection_reset_while_it_is_opened_is_reported_as_redis_unavailable(port: int) -> None:
+def test_redis_connection_reset_while_it_is_opened_is_reported_as_redis_unavailable(port: int) -> None:
     async def count_errors() -> Counter[type[Exception]]:
         errors = Counter[type[Exception]]()
         for _ in range(TIMES):

@@ -1,4 +1,6 @@
-"""The row of a task states whether it was sent, whatever its queue answers; it is written before the answer (P7)."""
+"""Tests that the row of a task states whether the task was sent, whatever its node's queue answers. The row is written
+before the answer (P7).
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Loops that wait for messages of Redis end when they are cancelled, also while they connect."""
+"""Tests that loops which wait for Redis messages end when they are cancelled, also while they connect."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -35,7 +35,7 @@ async def _receive_progress(client: Redis) -> None:
 
 
 @pytest.mark.parametrize("loop", [_listen, _receive_progress])
-async def test_subscription_cancelled_at_any_moment_of_its_connect_ends(
+async def test_redis_subscription_that_is_cancelled_at_any_moment_of_its_connect_ends(
     database: Database, redis_server: RedisServer, loop: Callable[[Redis], Awaitable[None]]
 ) -> None:
     # In Python 3.11, `asyncio.wait_for` swallows a cancellation that arrives together with its result, and the Redis

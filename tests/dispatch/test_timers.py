@@ -1,4 +1,6 @@
-"""Timers fire for streams that this release supports; timers of streams of a different release are kept."""
+"""Tests that timers fire for streams that this release supports, and that timers of streams of a different release are
+kept.
+"""
 
 import asyncio
 
@@ -23,7 +25,9 @@ async def test_all_due_timers_fire_in_one_run_of_two_concurrent_dispatchers(
     assert given.rows("select 1 from work.timer") == []
 
 
-async def test_timers_of_a_different_release_do_not_delay_other_timers(made: Plane, given: Given) -> None:
+async def test_timers_that_only_a_different_release_supports_do_not_delay_other_timers(
+    made: Plane, given: Given
+) -> None:
     given.rows(
         """insert into work.timer (stream_id, due_at)
         select stream, clock_timestamp() - make_interval(secs => ago)

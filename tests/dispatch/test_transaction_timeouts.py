@@ -1,5 +1,5 @@
-"""A call to a hanging Redis times out before Postgres ends the transaction around it, and a command with a transaction
-that Postgres ended runs again.
+"""Tests of timeouts inside a transaction: a call to a hanging Redis times out before Postgres ends the transaction
+around the call, and a command runs again if Postgres ended its transaction.
 """
 
 import secrets
@@ -28,7 +28,7 @@ ORIGIN: Final = Origin("key:admin", "a test", new_uuid())
 async def test_two_calls_to_a_hanging_redis_time_out_before_the_idle_transaction_timeout(
     made: Plane, given: Given, redis_server: embedded.RedisServer
 ) -> None:
-    """The task sender makes two calls in one transaction: find orders, then withdraw them."""
+    """The task sender makes two Redis calls in one transaction: the first finds orders, the second withdraws them."""
     [(idle,)] = given.rows(
         "select substring(each from '=(.*)s')::int from pg_roles, unnest(rolconfig) as each"
         " where rolname = 'sliceplane_app' and each like 'idle_in_transaction%%'"
@@ -72,7 +72,9 @@ async def test_command_runs_again_after_postgres_ended_its_idle_transaction(
 async def test_command_that_runs_again_without_locks_waits_for_locked_rows_in_every_later_run(
     made: Plane,
 ) -> None:
-    """The second run ends by a deadlock, which must not make the third skip locked rows again."""
+    """The command runs three times. The second run ends by a deadlock, after which the third run must not skip locked
+    rows again.
+    """
     waits: list[bool] = []
     admit = register_node(NodeId("waits"), secrets.token_hex(16), ORIGIN, IPv4Network("10.200.0.0/16"))
 

@@ -1,4 +1,6 @@
-"""A task row has state `sent` early: until the task is sent, `work.unsent` lists it and the API shows it as due."""
+"""Tests of tasks with the state `sent` that are not yet in a queue: the table `work.unsent` lists such a task, and the
+API shows it as due.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,7 +28,7 @@ async def _listed(made: Plane, *states: str) -> list[UUID]:
         return [row.order_id for row in await conn.execute(query)]
 
 
-async def test_task_that_is_not_sent_yet_is_shown_as_due(made: Plane, given: Given) -> None:
+async def test_task_that_is_not_sent_yet_is_shown_as_due_by_the_api(made: Plane, given: Given) -> None:
     [order] = await given.tasks(a_task("n1"))
     async with made.engine.connect() as conn:
         row = await task_views.one(conn, order)
@@ -35,7 +37,7 @@ async def test_task_that_is_not_sent_yet_is_shown_as_due(made: Plane, given: Giv
     assert (await _listed(made, "due"), await _listed(made, "sent")) == ([order], [])
 
 
-async def test_task_that_was_sent_is_shown_as_sent(
+async def test_task_that_was_sent_is_shown_as_sent_by_the_api(
     made: Plane, given: Given, task_sender: TaskSender
 ) -> None:
     [order] = await given.tasks(a_task("n1"))
@@ -47,7 +49,7 @@ async def test_task_that_was_sent_is_shown_as_sent(
     assert (await _listed(made, "due"), await _listed(made, "sent")) == ([], [order])
 
 
-async def test_tasks_are_sent_in_the_order_of_their_rows(
+async def test_tasks_are_sent_in_the_sequence_in_which_their_rows_were_written(
     given: Given, task_sender: TaskSender, admin: redis.Redis
 ) -> None:
     orders = [order for _ in range(5) for order in await given.tasks(a_task("n1"))]
@@ -66,7 +68,7 @@ async def test_task_finished_before_first_send_is_never_sent(
 
 
 class _EndedMeanwhile(Relay):
-    """Relay that rejects every task; each task ends before the rejection."""
+    """Relay that rejects every task. It records the end of each task before it returns the rejection."""
 
     given: Given
 
@@ -86,7 +88,7 @@ async def test_task_that_ends_while_it_is_sent_stays_done(
 
 
 @pytest.mark.parametrize(("commits", "sends"), [(True, 1), (False, 0)], ids=["sent", "not_sent"])
-async def test_cancel_of_an_attempt_waits_for_the_transaction_that_sends_it(
+async def test_cancellation_of_a_task_waits_for_the_transaction_that_sends_the_task(
     made: Plane, given: Given, *, commits: bool, sends: int
 ) -> None:
     task = new_uuid()

@@ -1,4 +1,6 @@
-"""A cancelled attempt is withdrawn from its node's queue, even if the task sender sends it concurrently."""
+"""Tests of withdrawals: a cancelled attempt of a task is withdrawn from its node's queue, even if the task sender sends
+it concurrently.
+"""
 
 from dataclasses import dataclass, replace
 from uuid import UUID
@@ -21,7 +23,7 @@ from tests.dispatch.given import Given
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Late(Handle):
-    """Handler that executes a command after the task sender has run once."""
+    """Command handler that lets the task sender run once before it executes a command."""
 
     task_sender: TaskSender
     given: Given
@@ -44,7 +46,7 @@ async def _record(made: Plane, task: UUID, *facts: TaskFact) -> None:
         await dispatcher.write(conn, evaluations)
 
 
-async def test_attempt_sent_between_its_withdrawal_and_the_cancel_event_is_withdrawn_too(
+async def test_task_sent_between_its_withdrawal_and_its_cancel_event_is_withdrawn_too(
     made: Plane, given: Given, task_sender: TaskSender, admin: redis.Redis
 ) -> None:
     task = new_uuid()

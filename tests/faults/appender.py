@@ -1,7 +1,8 @@
-"""An appender that never commits: `python -m tests.faults.appender hang | stop`, the DSN on standard input.
+"""Program that appends to the ledger and never commits: `python -m tests.faults.appender hang | stop`, with the DSN on
+standard input.
 
-It appends, prints its event's position, and then, with its transaction open, idles permanently (`hang`) or stops as by
-SIGSTOP (`stop`).
+It appends an event and prints the event's position. Then, with its transaction open, it idles permanently (`hang`) or
+stops itself as by SIGSTOP (`stop`).
 """
 
 import asyncio

@@ -1,4 +1,6 @@
-"""A caller that repeats each request until it is answered: by any replica, with one idempotency key."""
+"""API client that repeats each request until it is answered, by any replica of the API and with the same idempotency
+key.
+"""
 
 import uuid
 from dataclasses import dataclass, field
@@ -20,8 +22,8 @@ TIMEOUT_SECONDS: Final = 60.0
 
 @dataclass
 class Caller:
-    """A client with the admin key of a stack, which creates slices of this SKU. Every wait calls `supervise`, which
-    restarts programs that died.
+    """API client with the admin key of a running control plane. It creates slices of one SKU. Every wait calls
+    `supervise`, which restarts programs that died.
     """
 
     layout: Layout
@@ -34,7 +36,9 @@ class Caller:
         self.stack.supervise()
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Return the first answer that does not ask to retry later."""
+        """Send a request to the API, and repeat it until the response does not ask to retry later. Return the body of
+        the response.
+        """
         headers = {"Authorization": f"Bearer {self.key}", "Idempotency-Key": uuid.uuid4().hex}
         answers: list[httpx.Response] = []
 
@@ -74,7 +78,7 @@ class Caller:
         self.call("POST", f"/allocations/{allocation}/stop")
 
     def release_all(self, *allocations: str) -> None:
-        """Release the allocations that are not released, and wait until they are."""
+        """Release those of the allocations that are not yet released, and wait until all of them are."""
         for each in filter(None, allocations):
             if self.state(each) not in (*ENDS, "releasing"):
                 self.release(each)
@@ -96,23 +100,23 @@ class Caller:
         until(lambda: self.state(allocation) == state, f"{allocation} is {state}", seconds)
 
     def is_active(self, allocation: str) -> bool:
-        """Whether the allocation is active by its events and in the read model."""
+        """Return whether the allocation is active, by its events and by its state in the read model."""
         return self.state(allocation) == "active" and "allocation.lease_granted" in self.timeline(allocation)
 
     def is_reachable(self, allocation: str) -> bool:
-        """Whether all ingress rules of the allocation are published."""
+        """Return whether all ingress rules of the allocation are published."""
         return {way["state"] for way in self.show(allocation)["ingress"]} == {"published"}
 
     def timeline(self, allocation: str) -> list[str]:
         return [event["type"] for event in self.call("GET", f"/allocations/{allocation}/events")["items"]]
 
     def facts(self, *types: str) -> list[dict[str, Any]]:
-        """Return the data of the recorded events of these types, the oldest first."""
+        """Return the data of the events of these types that the ledger contains, beginning with the oldest."""
         picked = "&".join(f"type={each}" for each in types)
         return [event["data"] for event in self.call("GET", f"/events?limit=500&{picked}")["items"]]
 
     def tasks_in_flight(self) -> int:
-        """Return the number of orders that are due or sent and not finished."""
+        """Return the number of tasks that are due or sent and not finished."""
         with psycopg.connect(self.stack.admin_dsn) as conn:
             row = conn.execute("select count(*) from work.task where ended_at is null").fetchone()
         return int(row[0]) if row else 0
@@ -121,7 +125,9 @@ class Caller:
         return redis.Redis.from_url(self.stack.redis_url, socket_timeout=5)
 
     def verified(self) -> list[Any]:
-        """Return the differences that a replay of the ledger from zero finds in the live tables."""
+        """Verify the read models, and return the differences between a replay of the whole ledger and
+        the live tables.
+        """
         asked = self.call("POST", "/verifications")["id"]
         found: list[dict[str, Any]] = []
 

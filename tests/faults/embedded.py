@@ -1,4 +1,6 @@
-"""The processes of `./dev up`, started by a test: real servers and programs, real lab nodes, real guests."""
+"""Complete `./dev up` for a test: real servers, the programs of the control plane as processes, real lab nodes, and
+real guests.
+"""
 
 import json
 import os
@@ -16,13 +18,15 @@ from tests.servers.postgres import server_folder
 
 @contextmanager
 def running_lab() -> Iterator[Lab]:
-    """Yield two replicas of every program, and two lab nodes with approved slots."""
+    """Run a control plane with two replicas of every program, and two lab nodes with approved slots."""
     with server_folder() as state, running_site(state, kept_folder() / "images", replicas=REPLICAS) as site:
         yield Lab(site.layout, site.stack, site.key, nodes=site.nodes)
 
 
 def traces(layout: Layout) -> list[str]:
-    """Return what a run with this state folder has left on this machine: processes, links, mounts, its run folder."""
+    """Return everything that a run of `./dev up` with this state folder has left on this machine: processes, links,
+    mounts, its run folder.
+    """
     left = [f"process {pid}: {line}" for pid, line in _processes() if str(layout.state) in line]
     links = json.loads(
         subprocess.run(["ip", "-j", "link"], capture_output=True, check=True, text=True).stdout

@@ -1,8 +1,9 @@
-"""One sequence for every fault on real lab nodes: an allocation in a phase, the fault, and the checks after it.
+"""Common sequence of every fault test on real lab nodes: an allocation reaches a phase, the fault is injected, and the
+result is checked.
 
-Everything converges within 30 seconds of the fault's end; within 30 seconds of its own end the allocation has left
-nothing on the hosts and in their queues. A machine is started once, as libvirt's own log shows, and again only after it
-died. A fault without load would show nothing, and fails the test.
+Everything converges within 30 seconds of the fault's end. Within 30 seconds of its own end, the allocation has left
+nothing on the hosts and in their queues. A virtual machine is started once, as libvirt's own log shows, and started
+again only after it died. A fault without load would prove nothing, so it fails the test.
 """
 
 import time
@@ -25,7 +26,9 @@ _ASKED: Final[dict[Phase, Callable[[Lab, str], None]]] = {"stopping": Lab.stop, 
 
 @dataclass(frozen=True)
 class Case:
-    """The target of a fault (a program, a link), and the phase of the allocation at that time."""
+    """Case of a fault test: the program or link that the fault affects, and the phase of the allocation
+    at that time.
+    """
 
     of: str
     phase: Phase
@@ -35,15 +38,16 @@ class Case:
 
 
 def _nothing() -> None:
-    """Do nothing: the fault ends immediately."""
+    """Do nothing, for a fault that ends immediately."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done once its `load` exists (`inject`), and how it ends (`end`).
+    """Fault of a test: the function `inject` starts it while the allocation is in its phase, and the function `end`
+    ends it.
 
-    The context `around` lasts from before a stop or a release is requested until after the fault. `guest_dies` is true
-    where the guest cannot survive.
+    The context `around` lasts from before the request of a stop or release until after the fault. `guest_dies` is true
+    for a fault that the guest cannot survive.
     """
 
     name: str
@@ -54,7 +58,9 @@ class Fault:
 
 
 def run_case(lab: Lab, phase: Phase, fault: Fault) -> None:
-    """Inject the fault while an allocation is in this phase. Raises `AssertionError` for a check that fails."""
+    """Bring an allocation to this phase, inject the fault and check the result. Raises `AssertionError` if a check
+    fails.
+    """
     until(lab.is_ready, "the node is ready to carry a slice again", 60)
     leaks, before, allocation = lab.leak_check(), lab.lives(), lab.create()
     try:
@@ -93,7 +99,7 @@ def run_case(lab: Lab, phase: Phase, fault: Fault) -> None:
 
 
 def _left(began: float) -> float:
-    """Return the seconds that remain until everything must have converged."""
+    """Return the seconds that remain until the system must have converged."""
     return began + CONVERGED_SECONDS - time.monotonic()
 
 
@@ -105,7 +111,9 @@ def _bring_up(lab: Lab, allocation: str, phase: Phase) -> None:
 
 
 def _load_of(lab: Lab, phase: Phase) -> str:
-    """Return a description of the load at this moment; fail if there is none."""
+    """Return a description of the current load: the running machines or the orders in flight. Raises `AssertionError`
+    without a load.
+    """
     if phase == "idle":
         machines = lab.machines()
         assert machines, "no load: no machine runs"
@@ -128,8 +136,8 @@ def _converged(lab: Lab, allocation: str, phase: Phase) -> bool:
 
 
 def _check_none_was_started_twice(lives: Lives, *, killed: bool) -> None:
-    """Check that the machine was started once, and again only after it was `killed` or libvirtd ended an unfinished
-    start.
+    """Check that the virtual machine was started once, and again only after it was `killed` or libvirtd ended an
+    unfinished start.
     """
     assert lives.starts == 1 + killed + lives.ends("daemon"), lives
     assert ("started", "started") not in pairwise(lives.events), lives

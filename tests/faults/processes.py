@@ -1,4 +1,4 @@
-"""Signals to a program and all of its processes."""
+"""Signals to a process and all of its children."""
 
 import contextlib
 import os
@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def signal_all(pid: int, number: signal.Signals) -> None:
-    """Send a signal to a process and then to its children, so that it cannot react to their deaths. The parent of the
-    process waits for its death.
+    """Send a signal to a process and then to its children, so that the process cannot react to their deaths. The caller
+    must be the parent of the process and wait for its death.
     """
     for each in (pid, *_children_of(pid)):
         with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Every program of a complete Sliceplane on real lab nodes, as a target that a test can kill and stop."""
+"""Programs of a complete Sliceplane on real lab nodes, as targets that a test can kill and stop."""
 
 import io
 import signal
@@ -35,7 +35,7 @@ PROGRAMS: Final = (*CONTROL_PLANE, *SERVERS, *DAEMONS)
 
 @dataclass
 class Lab(Caller):
-    """A stack and its two nodes; the first carries the slices."""
+    """Control plane with its two lab nodes. The first node carries the slices."""
 
     nodes: LabNodes = field(kw_only=True)
 
@@ -44,7 +44,9 @@ class Lab(Caller):
         return self.nodes.lab.node(NODE)
 
     def signal(self, program: str, number: signal.Signals) -> None:
-        """Send a signal to every process of the program: to all of Postgres, and to every guest of the node."""
+        """Send a signal to every process of a program. For Postgres these are all server processes, for `qemu` all
+        guests of the node.
+        """
         if program in DAEMONS:
             self.node.kill(DAEMONS[program], number)
             return
@@ -53,33 +55,37 @@ class Lab(Caller):
         signal_all(pid, number)
 
     def is_alive(self) -> bool:
-        """Whether the node's agent reports that it is alive and has compared its slots."""
+        """Return whether the node is enrolled: its agent sends heartbeats and has compared its slots
+        with their orders.
+        """
         self.supervise()
         return bool(self.call("GET", f"/nodes/{NODE}")["state"] == "enrolled")
 
     def is_ready(self) -> bool:
-        """Whether the node will be chosen: reachable, without missing prerequisites, and all its slots free."""
+        """Return whether the node is available for placement: reachable, without missing prerequisites, and with all
+        its slots free.
+        """
         node = self.call("GET", f"/nodes/{NODE}")
         slots = [each for each in self.call("GET", "/slots")["items"] if each["node_id"] == NODE]
         return self.is_alive() and not node["missing"] and all(each["state"] == "free" for each in slots)
 
     def lives(self) -> Lives:
-        """Return the starts and ends of the machines in the first slot."""
+        """Return the starts and ends of the virtual machines in the node's first slot."""
         return lives(self.node)
 
     def emulators(self) -> int:
-        """Return the number of QEMU processes that run a guest."""
+        """Return the number of QEMU processes of the lab node that run a guest."""
         running = self.node.processes().values()
         return sum(argv[0].endswith(DAEMONS["qemu"]) and "-name" in argv for argv in running)
 
     def ports(self) -> list[str]:
-        """Return the ports of the bridge; an empty list while Open vSwitch is down."""
+        """Return the ports of the OVS bridge; an empty list while Open vSwitch is down."""
         return self.node.run(
             ["ovs-vsctl", "--timeout=5", "list-ports", "br-slice"], check=False
         ).stdout.split()
 
     def machines(self) -> list[str]:
-        """Return the machines of the node; an empty list while libvirtd is down."""
+        """Return the names of the node's libvirt domains; an empty list while libvirtd is down."""
         listed = self.node.run(["virsh", "-c", "qemu:///system", "list", "--all", "--name"], check=False)
         return listed.stdout.split()
 
@@ -88,7 +94,9 @@ class Lab(Caller):
 
 
 class Leaks:
-    """The leak check of both nodes from here on; its output is shown only where something remains too long."""
+    """Leak check of both lab nodes, compared with their state at its creation. Its output is shown only if a resource
+    remains too long.
+    """
 
     def __init__(self, lab: Lab) -> None:
         self._output, screen = io.StringIO(), Screen()
@@ -97,8 +105,9 @@ class Leaks:
         self._check.snapshot()
 
     def await_none(self, seconds: float) -> None:
-        """Wait until both nodes are in their initial state. The release of an allocation does not complete that: the
-        node's survey repairs its own network, and what a dead agent held is reclaimed when it counts as dead.
+        """Wait until both nodes are in their initial state. The release of an allocation is not sufficient for this:
+        the node's survey repairs its own network, and tasks that a dead agent held are reclaimed once the agent counts
+        as dead.
         """
         try:
             until(self._is_clean, "both nodes are in their initial state", seconds)

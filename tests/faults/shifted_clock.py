@@ -1,7 +1,7 @@
-"""Programs with a wall clock that really differs: ahead, behind, or jumping while they run.
+"""Clock for test programs that differs from the true time: it is ahead, behind, or jumps while the programs run.
 
-Only calls of libc are affected, which are all those of our programs and of OpenSSL. The kernel is not: a wait until a
-moment of the wall clock would end at the true one. Python and our programs wait by the monotonic clock.
+Only calls of libc are affected; Sliceplane's programs and OpenSSL use no others. The kernel is not affected: a wait
+until a wall clock time would end at the true time. Python and Sliceplane's programs wait by the monotonic clock.
 """
 
 import shutil
@@ -17,7 +17,9 @@ _BUILD_SECONDS: Final = 60
 
 
 def build_library(folder: Path) -> Path:
-    """Build the library to load first. Skips, or fails where CI=true, without a C compiler."""
+    """Build the shared library that shifts the clock of a program by LD_PRELOAD. Without a C compiler, skip the test,
+    or fail it if CI=true.
+    """
     compiler = shutil.which("cc")
     if compiler is None:
         missing_server("a C compiler")
@@ -29,13 +31,15 @@ def build_library(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class ShiftedClock:
-    """A clock for any number of programs: start them with its `environment`."""
+    """Shifted wall clock for any number of programs. A program uses it if it is started with the environment variables
+    `environment`.
+    """
 
     library: Path
     file: Path
 
     def step(self, seconds: int) -> None:
-        """Set the clock so many seconds ahead of the true one, or behind it if negative."""
+        """Set the shifted clock `seconds` ahead of the true time, or behind it if `seconds` is negative."""
         # Written in place: the programs have the file mapped, and would not see another file under its name.
         with self.file.open("r+b" if self.file.exists() else "wb") as file:
             file.write(seconds.to_bytes(8, "little", signed=True))

@@ -1,9 +1,10 @@
-"""How to bring a program to each of its failpoints with orders in flight, and how to check that its death had no
+"""Situations in which a program reaches each of its failpoints with orders in flight, and checks that its death had no
 consequence.
 
-The load is the same in nearly all cases: one allocation is active, and while the node's agent is down it is released
-and another one is created, so that an order of each kind is in flight. The agent is restarted after a program of the
-control plane died; otherwise the orders would finish before. `SITUATIONS` lists what a kind of work needs in addition.
+The load is the same in nearly all cases: one allocation is active, and while the node's agent is down, this allocation
+is released and another one is created, so that an order of each kind is in flight. The agent is restarted only after a
+program of the control plane died, because otherwise the orders would finish before. `SITUATIONS` lists what a kind of
+work needs in addition.
 """
 
 import time
@@ -25,8 +26,8 @@ from tests.waiting import until
 
 @dataclass
 class Load:
-    """The allocations of one case. `old` is active at the start, and is released unless it is `kept` or switched `off`;
-    `new` is created.
+    """Allocations of one fault case. `old` is active at the start, and is released unless it is `kept` or stopped
+    (`off`); `new` is created.
     """
 
     old: str = ""
@@ -39,9 +40,9 @@ class Load:
 
 @dataclass(frozen=True)
 class Situation:
-    """What a case needs in addition to the usual load. `keep` the old allocation, so that its host can be disturbed;
-    `disturb` that host while the agent is down; `provoke` further work once the program is armed, or restart the agent
-    for what it `reports`.
+    """Addition of a fault case to the usual load. `keep` keeps the old allocation, so that `disturb` can change its
+    host while the agent is down. `provoke` causes further work once the program is armed. `reports` restarts the agent,
+    because its reports lead to the failpoint.
     """
 
     keep: bool = False
@@ -62,7 +63,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class Case:
-    """A program to be killed at one of its failpoints."""
+    """Case of a fault test: a program that is killed at one of its failpoints."""
 
     point: str
     process: Process
@@ -87,7 +88,7 @@ def paused(system: System, load: Load, state: State) -> None:
 
 
 def machine_moved(system: System, load: Load, state: State) -> None:
-    """Move the machine to another CPU, as an operator could."""
+    """Pin the old allocation's virtual machine to another CPU of the simulated host, as an operator could."""
     place = system.place(load.old)
     state.domains = [_moved(each) if each.name == place else each for each in state.domains]
 
@@ -103,7 +104,7 @@ def domain_removed(system: System, load: Load, state: State) -> None:
 
 
 def domain_removed_and_process_running(system: System, load: Load, state: State) -> None:
-    """Remove the machine from the hypervisor while its process continues."""
+    """Remove the old allocation's libvirt domain from the simulated host while its QEMU process continues."""
     domain_removed(system, load, state)
     state.strays.append(FoundProcess(system.place(load.old), pid=4711, started=1))
 
@@ -131,14 +132,14 @@ def static_neighbour(system: System, load: Load, state: State) -> None:
 
 
 def memory_lost(system: System, load: Load, state: State) -> None:
-    """Reset the host's memory as after a power cut, except for the disks."""
+    """Reset the simulated host as after a power cut: everything except its disks is lost."""
     empty = State(uplinks=state.uplinks, disks=state.disks, starts=state.starts)
     for name in State.__struct_fields__:
         setattr(state, name, getattr(empty, name))
 
 
 def long_spool(system: System, load: Load, state: State) -> None:
-    """Repeat reports in the spool file that were delivered long ago."""
+    """Add copies of a report that was delivered long ago to the agent's spool file, so that the file is long."""
     spool = system.node.folder / "agent" / "spool" / "reports.jsonl"
     [first, *_] = spool.read_bytes().splitlines(keepends=True)
     spool.write_bytes(first * (300 * 1024 // len(first)) + spool.read_bytes())
@@ -223,7 +224,7 @@ SEPARATELY_TESTED: Final = {"joining", "withdrawing", "putting back"}
 
 
 def cases() -> list[Case]:
-    """Return every failpoint of every program that reaches it."""
+    """Return one case for every failpoint and every program that reaches it."""
     return [
         Case(each.name, process)
         for each in FAILPOINTS.values()
@@ -237,8 +238,8 @@ def _is_ours(each: Declared, process: Process) -> bool:
 
 
 def begin(system: System, load: Load, situation: Situation) -> None:
-    """Create an active allocation, with or without an ingress rule, stop the agent, and queue the order of a new
-    allocation.
+    """Prepare a fault case: create an active allocation, with or without an ingress rule, stop the agent, and queue the
+    order of a new allocation.
     """
     sku = ON_CARDS if situation.card else system.sku
     load.old = system.create(network_mode="public-nat", sku=sku)
@@ -252,7 +253,7 @@ def begin(system: System, load: Load, situation: Situation) -> None:
 
 
 def end_old_allocation(system: System, load: Load) -> None:
-    """Release or stop the old allocation, unless it is kept."""
+    """Release or stop the old allocation, unless the case keeps it."""
     if load.off:
         system.stop(load.old)
     elif not load.kept:

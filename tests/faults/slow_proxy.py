@@ -1,4 +1,6 @@
-"""A proxy to a server that a test makes slow, cuts, or holds up; it forwards bytes unread, TLS or not."""
+"""TCP proxy to a server that a test makes slow, cuts or holds up. It forwards bytes without reading them, with TLS or
+without.
+"""
 
 import asyncio
 import socket
@@ -16,9 +18,10 @@ _RESET: Final = struct.pack("ii", 1, 0)
 
 
 class SlowProxy:
-    """Forwards to `target`, a port of this machine, each piece `delay` seconds late; nothing at all while `held_up`.
+    """TCP proxy that forwards to `target`, a port of this machine. It forwards each piece of data `delay` seconds late,
+    and nothing while `held_up` is true.
 
-    The attributes may be set from any thread, and apply to what arrives from then on.
+    The attributes may be set from any thread, and apply to data that arrives later.
     """
 
     def __init__(self, target: int) -> None:
@@ -33,7 +36,7 @@ class SlowProxy:
         self._carriers: set[asyncio.Task[None]] = set()
 
     def reset(self) -> None:
-        """Cut every open connection."""
+        """Cut every open connection of the proxy."""
         asyncio.run_coroutine_threadsafe(self._reset(), self.loop).result(10)
 
     def heal(self) -> None:
@@ -90,7 +93,7 @@ def _cut(end: asyncio.StreamWriter) -> None:
 
 @contextmanager
 def slow_proxy(target: int) -> Iterator[SlowProxy]:
-    """Yield a proxy without a fault."""
+    """Run a TCP proxy to the port `target` and yield it. The proxy initially has no fault."""
     proxy, stop = SlowProxy(target), asyncio.Event()
     loop = proxy.loop
     thread = threading.Thread(target=lambda: loop.run_until_complete(proxy.serve(stop)))

@@ -1,8 +1,8 @@
-"""One complete Sliceplane of real processes over a simulated node; a test arms, kills and pauses each of them.
+"""Complete Sliceplane of real processes over a simulated node. A test arms, kills and stops each process.
 
-Every control plane program has two replicas. An armed program is the only one of its kind until it dies at its
-failpoint; then its twins start first and take over, and it is restarted unarmed. `supervise` does that, and restarts
-every other program that died, so every wait calls it.
+Every control plane program has two replicas. A program is armed if it is started so that it dies at a failpoint. It is
+then the only running replica of its kind; after its death, the other replica starts first and takes over, and the
+program is restarted unarmed. `supervise` does this, and restarts every other program that died, so every wait calls it.
 """
 
 import signal
@@ -41,7 +41,7 @@ ON_CARDS: Final = SkuName("lab.small")
 
 @dataclass
 class Node:
-    """A simulated node: its agent, and the file that is its host."""
+    """Simulated node: its agent process, and the file that stores the state of its host."""
 
     name: str
     folder: Path
@@ -52,7 +52,9 @@ class Node:
         return msgspec.json.decode(self.host.read_bytes(), type=State)
 
     def disturb(self, change: Callable[[State], None]) -> None:
-        """Change the host's file while no agent runs that keeps it in memory."""
+        """Change the file of the simulated host. No agent may run meanwhile, because an agent keeps the file's content
+        in memory.
+        """
         state = self.state()
         change(state)
         self.host.write_bytes(msgspec.json.encode(state, order="deterministic"))
@@ -60,10 +62,10 @@ class Node:
 
 @dataclass
 class System(Caller):
-    """A whole system under test. `armed` is the program that is to die at its failpoint, and `died_at` the time of its
+    """Complete system under test. `armed` is the program that is to die at its failpoint, and `died_at` the time of its
     death by the monotonic clock.
 
-    `late` are allocations that a fault itself created.
+    `late` contains the allocations that a fault itself created.
     """
 
     boot_seconds: float = field(kw_only=True)
@@ -78,36 +80,36 @@ class System(Caller):
         return self.nodes[NODE]
 
     def children(self, process: Process) -> list[Child]:
-        """Return every replica of a program."""
+        """Return all replicas of a program."""
         if process == "agent":
             return [self.node.agent]
         return [child for name, child in self.stack.programs.items() if name.partition("-")[0] == process]
 
     def place(self, allocation: str) -> str:
-        """Return the tap of the allocation's slot."""
+        """Return the tap name of the allocation's slot."""
         return f"slice{self.show(allocation)['slots'][0]['slot_index']}"
 
     def in_queue(self) -> int:
-        """Return the number of orders that wait for the node."""
+        """Return the number of orders that wait in the node's queue."""
         return int(self.redis().llen(QueueKeys.of(namespace_of(NODE)).waiting))
 
     def held(self) -> list[bytes | str]:
-        """Return the orders that a worker of the node has fetched."""
+        """Return the orders that workers of the node have fetched and not finished."""
         return self.redis().hkeys(QueueKeys.of(namespace_of(NODE)).held)
 
     def enrolments(self, node: str) -> int:
-        """Return how often the node was enrolled, according to the ledger."""
+        """Return how often the ledger records an enrolment of the node."""
         return sum(each["node_id"] == node for each in self.facts("node.enrolled"))
 
     # Death and restart
 
     def take_down(self, child: Child) -> None:
-        """Kill a program that must not be restarted for now."""
+        """Kill a program, without a restart until a later call starts it again."""
         child.send(signal.SIGKILL)
         child.stop()
 
     def arm(self, process: Process, point: str, *, child: Child | None = None) -> None:
-        """Start one of the programs to die at a failpoint, and stop its twins."""
+        """Start one replica of the program so that it dies at a failpoint, and stop the other replicas."""
         replicas = [child] if child is not None else self.children(process)
         for each in replicas:
             self.take_down(each)
@@ -117,7 +119,7 @@ class System(Caller):
         self._twins = replicas[1:]
 
     def supervise(self) -> None:
-        """Detect the armed program's death and restart its kind; restart other programs that died."""
+        """Restart every program that died. If the armed program died, restart all its replicas without failpoints."""
         if self.armed is not None and self.armed.status is not None:
             assert self.armed.status == -signal.SIGKILL, f"{self.armed.name} ended with {self.armed.status}"
             self.died_at = time.monotonic()
@@ -127,7 +129,7 @@ class System(Caller):
             node.agent.supervise(_ignore)
 
     def disarm(self) -> None:
-        """Start every program without failpoints. A program that is still armed is restarted."""
+        """Start every program without failpoints. A program that is still armed is killed and restarted."""
         if self.armed is None:
             return
         child, self.armed = self.armed, None
@@ -137,7 +139,7 @@ class System(Caller):
             each.start()
 
     def await_death_without_restart(self) -> None:
-        """Wait for the armed program's death, and restart none of its kind."""
+        """Wait for the armed program's death, and restart none of its replicas."""
         child = self.armed
         assert child is not None
         until(lambda: child.status == -signal.SIGKILL, "the program died at its failpoint", DEATH_SECONDS)
@@ -152,7 +154,9 @@ class System(Caller):
         until(dead, "the program died at its failpoint", seconds)
 
     def converge(self, condition: Callable[[], bool], what: str) -> float:
-        """Wait until `condition`, at most `CONVERGED_SECONDS` from the death, and return the elapsed seconds."""
+        """Wait until `condition` is true, at most `CONVERGED_SECONDS` after the armed program's death. Return the
+        seconds since this death.
+        """
         assert self.died_at is not None
         began = self.died_at
 
@@ -174,7 +178,7 @@ class System(Caller):
         return [f"{each.change}: {each.kind}: {each.object}" for each in differences(before, after)]
 
     def add_node(self, name: str, failpoints: str = "") -> Node:
-        """Admit a node and start its agent."""
+        """Register a simulated node with the control plane and start its agent."""
         folder = self.layout.node(name)
         folder.mkdir(parents=True)
         token = self.call("POST", "/nodes", {"id": name})["enrolment_token"]
@@ -206,7 +210,7 @@ class System(Caller):
         return self.nodes[name]
 
     def seen_at(self, name: str) -> str:
-        """Return when the node last reported, by the database's clock."""
+        """Return the time of the node's last report, by the database's clock."""
         return str(self.call("GET", f"/nodes/{name}")["seen_at"])
 
     def is_settled(self, name: str = NODE) -> bool:
@@ -220,12 +224,12 @@ def _room_for(sku: Sku) -> dict[str, int]:
 
 
 def _ignore(_line: str) -> None:
-    """Ignore the notice: restarts are visible in the program's log."""
+    """Ignore the notice of a restarted program, because restarts are visible in the program's log."""
 
 
 @contextmanager
 def running_system(boot_seconds: float = 0.2) -> Iterator[System]:
-    """Yield a system with one node that has two approved slots, with slices that take so long to start."""
+    """Run a system with one node that has two approved slots. A slice on this node takes `boot_seconds` to start."""
     with server_folder() as state:
         layout = Layout(state)
         layout.ensure()

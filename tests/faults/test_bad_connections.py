@@ -1,8 +1,9 @@
-"""P4 and P6 over a bad connection: both ends work, and the connection between them is slow, held up or cut repeatedly.
+"""Promises P4 and P6 over a bad connection: both ends work, and the connection between them is slow, held up or cut
+repeatedly.
 
-The connections are those from the control plane or the node to Redis, and from the node to the API, while an allocation
-is active and another is created. Nothing is lost or done twice, and the new allocation is active within 30 seconds of
-the connection's recovery; over a connection that is merely slow, without recovery.
+The connections are those from the control plane or the node to Redis, and from the node to the API. One allocation is
+active and another is created meanwhile. Nothing is lost or done twice, and the new allocation becomes active within 30
+seconds of the connection's recovery. A connection that is only slow needs no recovery for this.
 """
 
 import itertools
@@ -30,7 +31,7 @@ DELAY_SECONDS: Final = 0.3
 
 
 def delayed(proxy: SlowProxy) -> None:
-    """Keep the delay, which is set already, until the end."""
+    """Keep the connection's delay, which is already set, until the end of the case."""
     assert proxy.delay == DELAY_SECONDS
 
 
@@ -46,7 +47,7 @@ def cut_repeatedly(proxy: SlowProxy) -> None:
 
 
 def slow_and_cut(proxy: SlowProxy) -> None:
-    """Make an answer take longer than a connection lasts."""
+    """Delay each answer for longer than the connection lasts, and cut the connection repeatedly."""
     proxy.delay = 2 * DELAY_SECONDS
     last(FAULT_SECONDS, proxy.reset)
     proxy.heal()
@@ -70,13 +71,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Connections:
-    """A system, and the proxies between its parts."""
+    """System under test, and the proxies in the connections between its programs."""
 
     system: System
     of: Mapping[Connection, SlowProxy]
 
     def install_proxies(self) -> None:
-        """Restart every program with its proxy."""
+        """Restart every program so that it connects through its proxy."""
         url = self.system.stack.redis_url
         redirected = url.replace(f":{urlsplit(url).port}/", f":{self.of['control plane to redis'].port}/")
         for child in self.system.stack.programs.values():
@@ -131,7 +132,9 @@ def test_allocations_complete_without_lost_reports_over_a_faulty_connection_to_t
 
 
 def run_case(connections: Connections, case: Case) -> None:
-    """Create an allocation over a connection that goes bad, beside an active one. Raises `AssertionError`."""
+    """Create an allocation while another is active and a connection fails, and check the result. Raises
+    `AssertionError` if a check fails.
+    """
     system, proxy = connections.system, connections.of[case.proxy]
     until(system.is_settled, "the node is settled")
     untouched, made = system.snapshot(), sum(system.node.state().starts.values())

@@ -1,8 +1,9 @@
-"""P8: clocks that are really off by more than an hour, or jump: each order is started once, and none expires by them.
+"""Promise P8: clocks that are off by more than an hour, or jump. Each order is started once, and none expires by a
+wrong clock.
 
-Two nodes, one ahead and one behind, have slices that take longer to start than a worker may be silent, so that a
-decision by a wrong clock would treat a living worker as dead, or a valid order as expired. Then the control plane's
-programs, one of each kind ahead and its twin behind, run over a database with a clock that is right.
+Two nodes, one with a clock ahead and one behind, have slices that take longer to start than a worker may be without a
+heartbeat. A decision by a wrong clock would therefore treat a living worker as dead, or a valid order as expired. Then
+the control plane's programs, one replica of each ahead and the other behind, use a database with a correct clock.
 """
 
 import itertools
@@ -40,7 +41,7 @@ _TRUE_TIME: Final = {"LD_PRELOAD": ""}
 
 @pytest.fixture(scope="module")
 def system() -> Iterator[System]:
-    """A system with two nodes, on which slices take long to start."""
+    """System with two nodes, on which slices take long to start."""
     with running_system(boot_seconds=BOOT_SECONDS) as running:
         running.add_node(OTHER)
         until(lambda: running.is_settled(OTHER), "the other node is settled", 60)
@@ -69,7 +70,7 @@ def started(node: Node) -> int:
 
 
 def off_by(child: Child) -> float:
-    """Return the seconds between the time in the newest line of the program's log and the true time."""
+    """Return the difference in seconds between the time of the newest line in the program's log and the true time."""
     reported = [
         json.loads(line)["timestamp"] for line in child.log.read_text().splitlines() if line.startswith("{")
     ]
@@ -89,7 +90,7 @@ def snapshots(system: System) -> dict[str, Snapshot]:
 
 
 def lease_left(system: System, allocation: str) -> float:
-    """Return the seconds until the lease ends, by the database's clock."""
+    """Return the seconds until the allocation's lease ends, by the database's clock."""
     with psycopg.connect(system.stack.admin_dsn) as conn:
         row = conn.execute("select clock_timestamp()").fetchone()
     assert row is not None
@@ -102,8 +103,8 @@ def refusals(system: System) -> list[str]:
 
 
 def _restart_agent(system: System, node: Node, environment: dict[str, str]) -> None:
-    """Restart the agent with these environment variables; return when the node is settled by its own report, not by its
-    predecessor's.
+    """Restart the agent with these environment variables. Return when a report of the new agent shows that the node is
+    settled.
     """
     began = started(node)
     restart(node.agent, {**node.agent.environment, **environment})
@@ -117,7 +118,7 @@ def _restart_agent(system: System, node: Node, environment: dict[str, str]) -> N
 
 
 class Clocks:
-    """The clocks of the programs, and the check that they are really off."""
+    """Wrong clocks for the programs of a system, and a check that these clocks are really off."""
 
     def __init__(self, system: System, library: Path, folder: Path) -> None:
         self.system = system
@@ -132,7 +133,9 @@ class Clocks:
         self._are_off([node.agent for node in self.system.nodes.values()])
 
     def give_control_plane(self) -> None:
-        """Restart the control plane's programs, the first of each kind ahead and the second behind."""
+        """Restart the control plane's programs with wrong clocks: the first replica of each ahead, the
+        second behind.
+        """
         ahead, behind = self.both
         programs = self.system.stack.programs
         for name, child in programs.items():
@@ -151,7 +154,7 @@ class Clocks:
         print(*(f"{child.name} is off by {off_by(child):.0f} s" for child in children), sep=", ")
 
     def take_back(self) -> None:
-        """Restart every program with a wrong clock with the true time."""
+        """Restart every program that has a wrong clock, with the true time."""
         for child in self.system.stack.programs.values():
             if child.environment.get("LD_PRELOAD"):
                 restart(child, {**child.environment, **_TRUE_TIME})
@@ -161,7 +164,7 @@ class Clocks:
 
 
 @matrix.cases("P8", CASES, few=1)
-def test_each_order_is_started_once_although_clocks_are_wrong(
+def test_each_order_is_started_once_although_clocks_of_nodes_and_control_plane_are_wrong(
     system: System, clocks: Clocks, case: str
 ) -> None:
     if case == "control plane":
@@ -197,7 +200,9 @@ def test_each_order_is_started_once_although_clocks_are_wrong(
 
 
 @matrix.cases("P8", ["control plane"], few=0)
-def test_lease_ends_when_it_expires_by_the_databases_clock(system: System, clocks: Clocks, case: str) -> None:
+def test_allocation_lease_ends_when_it_expires_by_the_databases_clock(
+    system: System, clocks: Clocks, case: str
+) -> None:
     clocks.give_control_plane()
     asked = system.create(lease_seconds=LEASE_SECONDS)
     try:

@@ -1,7 +1,9 @@
-"""P29: an appender that stops or idles between its append and its commit delays readers by five seconds at most.
+"""Promise P29: a process that stops or idles between its append to the ledger and its commit delays readers by five
+seconds at most.
 
-It holds the fence; the settings of the application's role limit how long. The delay is measured on the event that was
-committed after it, with a real process that is really stopped.
+The process holds the fence, the lock that makes readers wait for uncommitted positions. Settings of the application's
+role limit how long it can hold the fence. The test measures the delay of the event that is committed next, with a real
+process that is really stopped.
 """
 
 import asyncio
@@ -32,7 +34,9 @@ Start = Callable[..., int]
 
 @pytest.fixture
 def start(database: Database) -> Iterator[Start]:
-    """Start appenders, and kill those that remain after the test."""
+    """Return a function that starts processes that append and never commit. Those that remain after the test are
+    killed.
+    """
     started: list[subprocess.Popen[str]] = []
 
     def start(how: str, dsn: str = database.app_dsn) -> int:
@@ -61,14 +65,14 @@ async def tail(database: Database) -> AsyncIterator[Tail]:
 
 
 async def followed(tail: Tail, event: Position) -> None:
-    """Wait until a reader that follows the ledger has the event."""
+    """Wait until a reader that follows the ledger has received the event."""
     position = Position(0)
     while position < event:
         position = (await tail.batch(position, 100)).final
 
 
 async def final(tail: Tail, event: Position) -> None:
-    """Wait until the ledger is reported as final at the event."""
+    """Wait until the ledger's final position has reached the event."""
     while await tail.final() < event:
         await asyncio.sleep(0.05)
 
@@ -76,7 +80,7 @@ async def final(tail: Tail, event: Position) -> None:
 async def delay(
     tail: Tail, conn: psycopg.AsyncConnection, stream: str, until: Callable[[Tail, Position], Awaitable[None]]
 ) -> float:
-    """Return the seconds from the commit of a new event until the reader has it."""
+    """Append an event and return the seconds from its commit until the reader has it."""
     (event,) = await committed(conn, on(stream, 0))
     began = time.monotonic()
     await until(tail, event.position)
@@ -84,7 +88,7 @@ async def delay(
 
 
 @pytest.mark.parametrize("how", ["hang", "stop"])
-async def test_one_appender_that_holds_the_fence_delays_a_reader_by_less_than_the_bound(
+async def test_one_stopped_or_idle_appender_delays_a_reader_of_the_ledger_by_less_than_the_bound(
     how: str, start: Start, tail: Tail, conn: psycopg.AsyncConnection
 ) -> None:
     held = start(how)
@@ -94,7 +98,7 @@ async def test_one_appender_that_holds_the_fence_delays_a_reader_by_less_than_th
     assert 0.5 < seconds < BOUND_SECONDS
 
 
-async def test_many_appenders_stopped_simultaneously_delay_a_reader_by_less_than_the_bound(
+async def test_many_appenders_stopped_simultaneously_delay_a_reader_of_the_ledger_by_less_than_the_bound(
     start: Start, tail: Tail, conn: psycopg.AsyncConnection
 ) -> None:
     await asyncio.gather(*(asyncio.to_thread(start, "stop") for _ in range(6)))
@@ -104,13 +108,13 @@ async def test_many_appenders_stopped_simultaneously_delay_a_reader_by_less_than
 
 
 @pytest.mark.parametrize("until", [followed, final])
-async def test_many_appenders_idling_in_turn_delay_a_reader_by_less_than_the_bound(
+async def test_many_appenders_idling_in_turn_delay_a_reader_of_the_ledger_by_less_than_the_bound(
     database: Database,
     tail: Tail,
     connect: Connect,
     until: Callable[[Tail, Position], Awaitable[None]],
 ) -> None:
-    """The fence is held at every moment."""
+    """At every moment of the test, one of the appenders holds the ledger's fence (an advisory lock)."""
     conn = await connect()
     async with holding_in_turn(database):
         delays = [await delay(tail, conn, f"slot-{number}", until) for number in range(2)]
@@ -121,7 +125,9 @@ async def test_many_appenders_idling_in_turn_delay_a_reader_by_less_than_the_bou
 
 @asynccontextmanager
 async def holding_in_turn(database: Database, every: float = 0.7) -> AsyncIterator[None]:
-    """Hold the fence in turn: each appender idles until the server ends it; the next one follows meanwhile."""
+    """Let appenders hold the ledger's fence (an advisory lock) in turn: each one idles until the server ends its
+    session, and the next one follows meanwhile.
+    """
     async with AsyncExitStack() as opened:
 
         async def hold(number: int) -> None:

@@ -1,4 +1,6 @@
-"""Every program refuses a server on which the ledger's guarantees do not hold, in one sentence."""
+"""Tests that every program refuses, with one sentence, a PostgreSQL server on which the ledger's guarantees do not
+hold.
+"""
 
 import shutil
 import subprocess
@@ -24,7 +26,7 @@ pytestmark = [pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def preparing(postgres_programs: Path) -> Iterator[PostgresServer]:
-    """A server that accepts prepared transactions."""
+    """PostgreSQL server that accepts prepared transactions."""
     settings = {"fsync": "off", "max_prepared_transactions": "5"}
     with (
         server_folder() as folder,
@@ -37,7 +39,7 @@ def preparing(postgres_programs: Path) -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="module")
 def standby(postgres_programs: Path) -> Iterator[PostgresServer]:
-    """A server that follows another."""
+    """PostgreSQL standby server that follows a primary."""
     settings = {"fsync": "off"}
     with (
         server_folder() as folder,
@@ -55,7 +57,7 @@ def standby(postgres_programs: Path) -> Iterator[PostgresServer]:
 
 
 def copy_of(primary: PostgresServer, folder: Path, programs: Path) -> None:
-    """Make a base backup that continues as a standby, with the same passwords."""
+    """Make a base backup of a PostgreSQL server, for a standby that follows this server with the same passwords."""
     user = server_user()
     folder.mkdir(mode=0o700)
     if user is not None:
@@ -69,7 +71,7 @@ def copy_of(primary: PostgresServer, folder: Path, programs: Path) -> None:
 
 
 def check_all_refuse(server: PostgresServer, reason: str) -> None:
-    """Check that each program prints one line that names the reason, and ends."""
+    """Check that each program prints one line that names the reason why it refuses the server, and ends."""
     programs = [started(program, server) for program in PROGRAMS]
     try:
         for program in programs:
@@ -97,15 +99,17 @@ def started(program: str, server: PostgresServer) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_every_program_refuses_a_server_with_prepared_transactions(preparing: PostgresServer) -> None:
+def test_every_program_refuses_a_postgres_server_with_prepared_transactions(
+    preparing: PostgresServer,
+) -> None:
     check_all_refuse(preparing, "max_prepared_transactions is not 0")
 
 
-def test_every_program_refuses_a_standby(standby: PostgresServer) -> None:
+def test_every_program_refuses_a_postgres_standby_server(standby: PostgresServer) -> None:
     check_all_refuse(standby, "the server is a standby")
 
 
-def test_standby_of_these_tests_follows_its_primary(standby: PostgresServer) -> None:
+def test_standby_server_that_the_tests_start_follows_its_primary(standby: PostgresServer) -> None:
     with psycopg.connect(standby.admin_dsn, autocommit=True) as conn:
         until(lambda: receives(conn), "the standby receives what its primary writes")
 

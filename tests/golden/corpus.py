@@ -1,4 +1,4 @@
-"""Examples of every stored event shape, checked against a catalog. The objections list every mismatch.
+"""Golden examples of every stored event shape, checked against the event catalog. Objections list every mismatch.
 
 Three files, each keyed by stored name and version (`slot.claimed/1`):
 
@@ -27,7 +27,7 @@ _FOLDER: Final = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Corpus:
-    """The content of the three files, and the catalog that must decode their examples."""
+    """Content of the three golden files of event examples, and the event catalog that must decode these examples."""
 
     catalog: Mapping[str, Shape]
     upcasts: Mapping[tuple[str, int], Rewrite]
@@ -36,7 +36,9 @@ class Corpus:
     read_today: Mapping[str, object]
 
     def objections(self) -> Iterator[str]:
-        """Yield one sentence per mismatch; nothing if every shape ever stored is readable."""
+        """Yield one sentence per mismatch between the examples and the catalog. Yield nothing if every event shape ever
+        stored is readable.
+        """
         shapes = Shapes(self.catalog, self.upcasts)
         readable = {
             f"{name}/{version}": (name, version)
@@ -78,7 +80,7 @@ class Corpus:
 
 
 def canonical(shape: object) -> str:
-    """Return the JSON text that the ledger stores for this shape."""
+    """Return the canonical JSON text of an event, as the ledger stores it."""
     return msgspec.json.encode(shape, order="sorted").decode()
 
 
@@ -87,7 +89,7 @@ def digest(stored: str) -> str:
 
 
 def corpus() -> Corpus:
-    """Return the corpus of this repository, with the product's catalog."""
+    """Return the golden corpus of this repository, with the product's event catalog."""
     stored, released, read_today = (
         json.loads((_FOLDER / name).read_text(encoding="utf-8"))
         for name in ("facts.json", "released.json", "read_today.json")

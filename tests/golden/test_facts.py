@@ -1,4 +1,4 @@
-"""Every fact shape that was ever stored stays readable and keeps its meaning."""
+"""Tests that every event shape that was ever stored stays readable and keeps its meaning."""
 
 import msgspec
 import pytest

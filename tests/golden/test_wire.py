@@ -1,4 +1,6 @@
-"""The messages exchanged with nodes keep their format: one golden JSON per version of each task, result and report."""
+"""Tests that messages exchanged with nodes keep their format, by one golden JSON file per version of each task, result
+and report.
+"""
 
 import json
 from pathlib import Path

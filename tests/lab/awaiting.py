@@ -1,4 +1,4 @@
-"""Wait for a condition with a deadline, instead of sleeping for a fixed time."""
+"""Waiting for a condition with a deadline, instead of sleeping for a fixed time."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,9 @@ T = TypeVar("T")
 
 
 def eventually(look: Callable[[], T | None], seconds: float = 10.0) -> T:
-    """Return the first true result of `look`; fail after `seconds` with its last result."""
+    """Call `look` repeatedly and return its first true result. Raises `AssertionError` with its last result after
+    `seconds`.
+    """
     deadline = time.monotonic() + seconds
     while not (result := look()):
         if time.monotonic() > deadline:

@@ -15,7 +15,7 @@ _ENDED: Final = ": shutting down, reason="
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """Starts and ends of the machines of one slot, as `started` or `ended, REASON` with libvirt's reason."""
+    """Starts and ends of the virtual machines of one slot, as `started` or `ended, REASON` with libvirt's reason."""
 
     events: tuple[str, ...]
 
@@ -27,7 +27,9 @@ class Lives:
         return Lives(self.events[len(before.events) :])
 
     def ends(self, reason: str) -> int:
-        """Return the number of ends for a reason; `daemon` means that libvirtd was killed during the start."""
+        """Return how often a virtual machine of the slot ended for this reason; `daemon` means that libvirtd was killed
+        during the start.
+        """
         return self.events.count(f"ended, {reason}")
 
 

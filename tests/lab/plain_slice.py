@@ -1,4 +1,5 @@
-"""A slice created with the ordinary commands of a host, without any code of the agent.
+"""Virtual machine with its network on a lab node, created with ordinary commands of a host and without any code of the
+agent.
 
 It shows that a lab node can carry a slice, and gives the leak checker objects to find.
 """
@@ -40,7 +41,9 @@ _XML: Final = """\
 
 @contextmanager
 def network(node: LabHost, folder: Path) -> Iterator[Path]:
-    """Create a bridge with a gateway address, a tap, and a dnsmasq with one reservation; yield the lease file."""
+    """Create a bridge with a gateway address, a tap, and a dnsmasq with one reservation. Yield the path of the DHCP
+    lease file.
+    """
     leases = folder / "leases"
     node.run(["ovs-vsctl", "add-br", BRIDGE, "--", "set", "bridge", BRIDGE, "datapath_type=netdev"])
     node.run(["ip", "tuntap", "add", "dev", TAP, "mode", "tap"])
@@ -79,7 +82,7 @@ def _dnsmasq(leases: Path) -> list[str]:
 
 @contextmanager
 def guest(node: LabHost, image: GuestImage, folder: Path, hostname: str, keys: list[str]) -> Iterator[Path]:
-    """Start a guest on the tap of `network` and yield its serial log."""
+    """Start a guest on the tap of `network` and yield the path of its serial console log."""
     seed, serial, definition = folder / "seed.iso", folder / "serial.log", folder / "domain.xml"
     seed.write_bytes(seed_image(hostname, keys, "plain-1"))
     definition.write_text(_XML.format(name=DOMAIN, image=image, seed=seed, mac=MAC, tap=TAP, serial=serial))

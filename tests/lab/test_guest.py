@@ -1,4 +1,6 @@
-"""A guest on plain libvirt in a lab node boots, gets its address and accepts exactly the SSH keys of its seed."""
+"""Tests that a guest on plain libvirt in a lab node boots, gets its address and accepts exactly the SSH keys of its
+seed image.
+"""
 
 import subprocess
 from collections.abc import Iterator
@@ -33,7 +35,7 @@ def key(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def leases(lab: Lab, guest_image: GuestImage, folder: Path, key: Path) -> Iterator[Path]:
-    """The lease file of a network with the running guest `web-1`, which answers on port 22."""
+    """DHCP lease file of a network with the running guest `web-1`, which answers on port 22."""
     node = lab.node("lab-a")
     other = key_pair(folder, "second")
     keys = [path.with_suffix(".pub").read_text().strip() for path in (key, other)]
@@ -59,12 +61,14 @@ def test_guest_gets_the_address_that_is_reserved_for_it(leases: Path) -> None:
     assert (mac, address, hostname) == (plain_slice.MAC, plain_slice.ADDRESS, "web-1")
 
 
-def test_login_with_a_key_of_the_seed_runs_a_command(leases: Path, node: LabNode, key: Path) -> None:
+def test_ssh_login_with_a_key_of_the_guests_seed_image_runs_a_command(
+    leases: Path, node: LabNode, key: Path
+) -> None:
     done = login(node, plain_slice.ADDRESS, key, ["hostname; id -un; which awk; exit 3"])
     assert (done.stdout.split(), done.returncode) == (["web-1", "root", "/usr/bin/awk"], 3)
 
 
-def test_authorized_keys_of_the_guest_are_the_keys_of_the_seed_unchanged(
+def test_authorized_keys_file_of_a_guest_contains_the_ssh_keys_of_its_seed_image_unchanged(
     leases: Path, node: LabNode, key: Path, folder: Path
 ) -> None:
     authorized = login(node, plain_slice.ADDRESS, key, ["cat", "/root/.ssh/authorized_keys"]).stdout
@@ -73,7 +77,7 @@ def test_authorized_keys_of_the_guest_are_the_keys_of_the_seed_unchanged(
     ]
 
 
-def test_login_with_a_key_that_is_not_in_the_seed_is_refused(
+def test_ssh_login_with_a_key_that_is_not_in_the_guests_seed_image_is_refused(
     leases: Path, node: LabNode, folder: Path
 ) -> None:
     other_key = key_pair(folder, "other")
@@ -82,7 +86,7 @@ def test_login_with_a_key_that_is_not_in_the_seed_is_refused(
     assert failure.value.refused
 
 
-def test_login_at_an_address_that_does_not_answer_fails_without_a_refusal(
+def test_ssh_login_at_an_address_that_does_not_answer_fails_and_does_not_count_as_refused(
     node: LabNode, leases: Path, key: Path
 ) -> None:
     with pytest.raises(LoginFailed) as failure:
@@ -90,7 +94,7 @@ def test_login_at_an_address_that_does_not_answer_fails_without_a_refusal(
     assert not failure.value.refused
 
 
-def test_guest_reaches_the_site_through_source_nat_of_its_node(
+def test_guest_reaches_the_labs_external_network_through_source_nat_of_its_node(
     leases: Path, lab: Lab, node: LabNode, key: Path
 ) -> None:
     rule = "table ip plain { chain out { type nat hook postrouting priority 100; oifname uplink0 masquerade; }; }"

@@ -1,4 +1,6 @@
-"""Lab nodes behave like small hosts: daemons at their usual paths, working links, and no leftovers after their end."""
+"""Tests that lab nodes behave like small hosts: their daemons use the usual paths, their links work, and nothing
+remains after their end.
+"""
 
 import json
 import os
@@ -53,7 +55,7 @@ def test_lab_node_has_its_hostname_and_addresses_and_forwards_packets(node: LabN
     assert node.run(["cat", "/proc/sys/net/ipv4/ip_forward"]).stdout == "1\n"
 
 
-def test_bridge_of_one_lab_node_is_not_visible_on_another(lab: Lab) -> None:
+def test_ovs_bridge_of_one_lab_node_is_not_visible_on_another_lab_node(lab: Lab) -> None:
     first, second = lab.node("lab-a"), lab.node("lab-b")
     first.run(["ovs-vsctl", "add-br", "br-first", "--", "set", "bridge", "br-first", "datapath_type=netdev"])
     bridges = second.run(["ovs-vsctl", "list-br"]).stdout
@@ -88,7 +90,9 @@ def test_lab_nodes_do_not_reach_one_another_over_the_management_link(lab: Lab) -
         second.stop_daemon("listener")
 
 
-def test_site_echoes_tcp_and_udp_and_returns_the_source_address_over_http(lab: Lab, node: LabNode) -> None:
+def test_external_host_of_the_lab_echoes_tcp_and_udp_and_returns_the_source_address_over_http(
+    lab: Lab, node: LabNode
+) -> None:
     gateway = lab.upstream_address
     script = f"exec 3<>/dev/tcp/{gateway}/7; echo stream >&3; head -1 <&3; exec 4<>/dev/udp/{gateway}/7; echo datagram >&4; head -1 <&4"
     assert node.run(["bash", "-c", script]).stdout.split() == ["stream", "datagram"]
@@ -97,7 +101,7 @@ def test_site_echoes_tcp_and_udp_and_returns_the_source_address_over_http(lab: L
     assert json.loads(body)["source"] == node.uplink_address
 
 
-def test_capture_contains_frames_that_left_the_node_and_no_received_frames(
+def test_capture_on_the_labs_external_network_contains_only_frames_that_left_the_node(
     lab: Lab, node: LabNode, tmp_path: Path
 ) -> None:
     with lab.capture("lab-a", tmp_path / "uplink.pcap") as capture:
@@ -128,7 +132,9 @@ def test_daemon_of_a_lab_node_is_started_replaced_and_stopped(node: LabNode, tmp
     assert not [argv for argv in node.processes().values() if argv[0] == "sleep"]
 
 
-def test_daemon_that_ignores_sigterm_is_killed_after_the_timeout(node: LabNode, tmp_path: Path) -> None:
+def test_daemon_of_a_lab_node_that_ignores_sigterm_is_killed_after_the_timeout(
+    node: LabNode, tmp_path: Path
+) -> None:
     ready = tmp_path / "ready"
     node.start_daemon(
         "ignores-sigterm", ["bash", "-c", f"trap '' TERM; touch {ready}; while :; do sleep 1; done"]
@@ -196,7 +202,7 @@ with Lab(sys.argv[1], Path(sys.argv[2]), ["lab-h"], Path(sys.argv[3])) as lab:
 
 
 def lab_owner(run_id: str, state: Path) -> "subprocess.Popen[str]":
-    """Start a process that owns a lab, like `./dev up`; `pids_of` waits until the lab is ready."""
+    """Start a process that owns a lab, as `./dev up` does. `pids_of` waits until this lab is ready."""
     command = [sys.executable, "-c", OWNER_SCRIPT, run_id, str(state), str(kept_folder() / "libvirt")]
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True

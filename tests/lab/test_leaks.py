@@ -1,4 +1,5 @@
-"""The leak checker reports every kind of object that a slice can leave behind, and reports nothing on a clean host.
+"""Tests that the leak checker reports every kind of object that a slice can leave behind, and reports nothing on a
+clean host.
 
 Each test creates a leak with ordinary host commands on a real lab node, as an incomplete release would leave it.
 """
@@ -36,7 +37,9 @@ table ip leaks {
 
 @dataclass(frozen=True)
 class Site:
-    """A node with the network that slices need and without a slice; `image` is the guest image for domains."""
+    """Lab node with the network that slices need, and without a slice. `image` is the guest image for libvirt
+    domains.
+    """
 
     node: LabNode
     folder: Path
@@ -90,7 +93,7 @@ def since(before: Snapshot, site: Site) -> list[Difference]:
 
 
 def shell(plant: str, undo: str) -> tuple[Plant, Plant]:
-    """Return functions that create and remove a leak with shell commands."""
+    """Return a function that creates a leak with shell commands, and a function that removes it."""
     return (
         lambda site: _run_all(site.node, plant),
         lambda site: _run_all(site.node, undo),
@@ -208,7 +211,7 @@ LEAKS: dict[str, tuple[tuple[Plant, Plant], str]] = {
 
 
 @pytest.mark.parametrize("kind", LEAKS)
-def test_planted_leak_is_reported_until_it_is_removed(kind: str, site: Site, before: Snapshot) -> None:
+def test_leak_on_a_lab_node_is_reported_until_it_is_removed(kind: str, site: Site, before: Snapshot) -> None:
     (plant, undo), text = LEAKS[kind]
     plant(site)
     try:
@@ -219,7 +222,7 @@ def test_planted_leak_is_reported_until_it_is_removed(kind: str, site: Site, bef
     assert since(before, site) == []
 
 
-def test_running_guest_is_reported_as_process_tap_port_and_domain(
+def test_guest_that_still_runs_is_reported_by_the_leak_checker_as_process_tap_port_and_domain(
     site: Site, before: Snapshot, tmp_path: Path
 ) -> None:
     node = site.node
@@ -235,7 +238,9 @@ def test_running_guest_is_reported_as_process_tap_port_and_domain(
     eventually(lambda: since(before, site) == [])
 
 
-def test_removed_disk_is_reported_as_disappeared(site: Site, tmp_path: Path) -> None:
+def test_disk_removed_after_the_snapshot_is_reported_by_the_leak_checker_as_disappeared(
+    site: Site, tmp_path: Path
+) -> None:
     kept = site.folder / "disks" / "kept.img"
     kept.touch()
     before = take(site.target)
@@ -243,7 +248,9 @@ def test_removed_disk_is_reported_as_disappeared(site: Site, tmp_path: Path) -> 
     assert since(before, site) == [Difference("disappeared", "disk", "kept.img")]
 
 
-def test_second_identical_line_of_a_lease_file_is_reported_as_an_appeared_lease(site: Site) -> None:
+def test_second_identical_line_of_a_dhcp_lease_file_is_reported_by_the_leak_checker_as_a_new_lease(
+    site: Site,
+) -> None:
     leases = site.folder / "leases"
     line = "1790000000 52:54:00:00:00:99 10.98.0.9 left *\n"
     leases.write_text(line)
@@ -254,12 +261,14 @@ def test_second_identical_line_of_a_lease_file_is_reported_as_an_appeared_lease(
     assert [difference.change for difference in found] == ["appeared"]
 
 
-def test_traffic_that_changes_only_counters_is_not_a_difference(site: Site, before: Snapshot) -> None:
+def test_traffic_that_changes_only_packet_counters_is_not_reported_by_the_leak_checker(
+    site: Site, before: Snapshot
+) -> None:
     site.node.run(["bash", "-c", "echo hello > /dev/udp/198.51.100.1/7"])
     assert since(before, site) == []
 
 
-def test_every_leak_kind_of_a_snapshot_has_a_test(before: Snapshot) -> None:
+def test_every_kind_of_leak_that_a_snapshot_compares_has_a_test(before: Snapshot) -> None:
     assert set(before.kinds) == {*LEAKS, "process"}
     assert before.unreadable == {}
 
@@ -308,7 +317,7 @@ def test_leak_checker_exits_with_2_and_names_the_unreadable_kind(site: Site, tmp
     assert "could not read: redis key: " in compared.stdout
 
 
-def test_missing_folder_counts_as_empty_if_its_parent_exists_and_as_unreadable_otherwise(
+def test_missing_folder_counts_in_the_leak_check_as_empty_if_its_parent_exists_else_as_unreadable(
     site: Site,
 ) -> None:
     never_made = msgspec.structs.replace(site.target, disks=str(site.folder / "later"))
@@ -322,7 +331,7 @@ def test_leak_checker_refuses_a_snapshot_with_missing_options(tmp_path: Path) ->
     assert (refused.returncode, "--dhcp-leases" in refused.stderr) == (2, True)
 
 
-def test_snapshot_contains_no_redis_password(site: Site, tmp_path: Path) -> None:
+def test_snapshot_of_the_leak_checker_contains_no_redis_password(site: Site, tmp_path: Path) -> None:
     url = tmp_path / "url"
     url.write_text("redis://admin:canary-7@127.0.0.1:1")
     snapshot(site, tmp_path / "before", **{"redis-url-file": str(url)})
@@ -356,7 +365,9 @@ def test_leak_on_a_simulated_host_is_reported(part: str, kind: str, tmp_path: Pa
     assert found == [Difference("appeared", kind, '{"name":"left"}')]
 
 
-def test_simulated_host_file_without_a_part_is_reported_as_unreadable(tmp_path: Path) -> None:
+def test_simulated_host_file_with_missing_fields_is_reported_by_the_leak_checker_as_unreadable(
+    tmp_path: Path,
+) -> None:
     state = tmp_path / "host.json"
     state.write_text('{"ports": []}')
     assert "ovs port" in take(SimulatedTarget(state=str(state))).unreadable

@@ -1,4 +1,4 @@
-"""Builders for the ledger's tests: facts with and without claims, changes, and a cause."""
+"""Builders for the ledger's tests: events with and without claims, changes of streams, and the cause of a change."""
 
 from datetime import UTC, datetime
 from uuid import UUID
@@ -16,7 +16,7 @@ ALLOCATION = AllocationId("alc-01h455vb4pex5vsknk084sn02q")
 
 
 def because(correlation_id: UUID | None = None) -> Cause:
-    """Return the cause of a request by the caller alice."""
+    """Return the cause of a change: a request of the caller alice."""
     return Cause(
         actor="caller:alice",
         reason="req-1",
@@ -28,26 +28,28 @@ def because(correlation_id: UUID | None = None) -> Cause:
 
 
 def plain() -> Fact:
-    """Return a fact that takes and releases no claim."""
+    """Return an event that takes and releases no claim."""
     return AllocationActivated(allocation_id=ALLOCATION)
 
 
 def takes(slot: str) -> Fact:
-    """Return a fact that takes the claim of a slot."""
+    """Return an event that takes the claim of a slot."""
     return SlotClaimed(slot_id=SlotId(slot), allocation_id=ALLOCATION)
 
 
 def frees(slot: str) -> Fact:
-    """Return a fact that releases the claim of a slot."""
+    """Return an event that releases the claim of a slot."""
     return SlotReleased(slot_id=SlotId(slot), allocation_id=ALLOCATION, absent=())
 
 
 def on(stream: str, expected_version: int, *facts: Fact) -> Change:
-    """Return a change of a stream at its expected version; without facts, it contains one plain fact."""
+    """Return a change that appends facts to a stream at its expected version. Without `facts`, it appends one fact
+    without claims.
+    """
     return Change(StreamId(stream), expected_version, facts or (plain(),))
 
 
 async def committed(conn: psycopg.AsyncConnection, *changes: Change) -> tuple[Recorded[Fact], ...]:
-    """Append the changes in one committed transaction and return the recorded events."""
+    """Append changes to the ledger in one committed transaction, and return the recorded events."""
     async with conn.transaction():
         return await append(conn, changes, because())

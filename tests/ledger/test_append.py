@@ -65,7 +65,7 @@ async def test_append_with_an_expected_version_other_than_the_current_one_is_rej
     assert conflict.value.actual == 2
 
 
-async def test_version_conflict_on_a_missing_stream_reports_version_zero(
+async def test_append_with_a_version_conflict_on_a_missing_stream_reports_version_zero(
     conn: psycopg.AsyncConnection,
 ) -> None:
     with pytest.raises(VersionConflict) as conflict:
@@ -125,7 +125,7 @@ async def test_rejected_append_draws_no_position(conn: psycopg.AsyncConnection) 
     assert await last_drawn(conn) == 1
 
 
-async def test_append_rolled_back_after_drawing_a_position_leaves_only_a_gap(
+async def test_append_rolled_back_after_drawing_a_position_leaves_only_a_gap_in_the_positions(
     conn: psycopg.AsyncConnection,
 ) -> None:
     await append(conn, [on("slot-a", 0)], because())
@@ -137,7 +137,7 @@ async def test_append_rolled_back_after_drawing_a_position_leaves_only_a_gap(
     assert await read_positions(conn, [Position(1), Position(2)]) == (recorded,)
 
 
-async def test_stream_read_up_to_a_position_ends_with_the_event_at_that_position(
+async def test_event_stream_read_up_to_a_position_ends_with_the_event_at_that_position(
     conn: psycopg.AsyncConnection,
 ) -> None:
     first, second, _ = await committed(conn, on("slot-a", 0, plain(), plain(), plain()))
@@ -145,7 +145,7 @@ async def test_stream_read_up_to_a_position_ends_with_the_event_at_that_position
     assert await read_stream(conn, StreamId("slot-a"), upto=second.position) == (first, second)
 
 
-async def test_event_caused_by_another_keeps_its_correlation_id_trace_context_and_project(
+async def test_event_caused_by_another_event_has_the_same_correlation_id_trace_context_and_project(
     conn: psycopg.AsyncConnection,
 ) -> None:
     (first,) = await committed(conn, on("slot-a", 0))
@@ -159,7 +159,7 @@ async def test_event_caused_by_another_keeps_its_correlation_id_trace_context_an
     assert second.cause.project == first.cause.project
 
 
-async def test_append_in_a_session_with_synchronous_commit_off_sets_it_to_on(
+async def test_append_in_a_session_with_synchronous_commit_off_sets_synchronous_commit_on(
     conn: psycopg.AsyncConnection,
 ) -> None:
     await conn.execute("set local synchronous_commit = off")
@@ -169,7 +169,7 @@ async def test_append_in_a_session_with_synchronous_commit_off_sets_it_to_on(
     assert row == ("on",)
 
 
-async def test_append_in_a_session_with_cached_plans_after_a_new_epoch_records_the_new_epoch(
+async def test_append_after_a_new_epoch_in_a_session_with_cached_plans_records_the_new_epoch(
     conn: psycopg.AsyncConnection, database: Database
 ) -> None:
     for version in range(8):  # PostgreSQL caches a generic plan after five executions.

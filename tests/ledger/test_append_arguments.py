@@ -1,4 +1,4 @@
-"""Tests of the arguments of `ledger.append`, and of the session that calls it."""
+"""Tests of the arguments of the database function `ledger.append`, and of the settings of the session that calls it."""
 
 import psycopg
 import pytest
@@ -11,7 +11,7 @@ from tests.ledger.test_keys import KEY
 from tests.servers.postgres import Connect
 
 
-async def test_events_of_short_and_long_path_have_the_leaf_of_their_row(
+async def test_events_appended_one_at_a_time_or_together_store_the_merkle_leaf_of_their_row(
     conn: psycopg.AsyncConnection,
 ) -> None:
     await committed(conn, on("slot-a", 0))
@@ -22,7 +22,7 @@ async def test_events_of_short_and_long_path_have_the_leaf_of_their_row(
     assert len(rows) == 4
 
 
-async def test_key_of_a_command_stores_the_first_and_last_position_of_its_events(
+async def test_idempotency_key_of_a_command_stores_the_first_and_last_position_of_its_events(
     conn: psycopg.AsyncConnection,
 ) -> None:
     await append(conn, [on("slot-a", 0)], because())
@@ -34,7 +34,7 @@ async def test_key_of_a_command_stores_the_first_and_last_position_of_its_events
     assert await cursor.fetchall() == [(2, 3), (None, None), (4, 4)]
 
 
-async def test_lock_timeout_on_a_stream_is_not_reported_as_a_busy_key(connect: Connect) -> None:
+async def test_lock_timeout_on_a_stream_is_not_reported_as_a_busy_idempotency_key(connect: Connect) -> None:
     first, second = [await connect() for _ in range(2)]
     await append(first, [on("slot-a", 0)], because())
     await second.execute("set lock_timeout = '50ms'")
@@ -44,7 +44,7 @@ async def test_lock_timeout_on_a_stream_is_not_reported_as_a_busy_key(connect: C
         await append(second, [on("slot-a", 0)], because(), key=KEY, answer="second")
 
 
-async def test_append_with_another_search_path_of_the_session_finds_the_tables_of_the_ledger(
+async def test_append_in_a_session_with_another_search_path_finds_the_tables_of_the_ledger(
     conn: psycopg.AsyncConnection,
 ) -> None:
     await conn.execute("set search_path = work, public")
@@ -53,7 +53,9 @@ async def test_append_with_another_search_path_of_the_session_finds_the_tables_o
     assert len(await committed(conn, on("slot-a", 0))) == 1
 
 
-async def test_lock_order_that_does_not_ascend_is_refused(conn: psycopg.AsyncConnection) -> None:
+async def test_append_that_would_lock_streams_in_descending_order_is_refused(
+    conn: psycopg.AsyncConnection,
+) -> None:
     row = {
         "type": "t", "schema_version": 1, "data": "{}", "actor": "a", "reason": "w", "version": 1,
         "event_id": "01890000-0000-7000-8000-000000000001", "observed_at": "2026-11-20T12:00:00Z",

@@ -108,7 +108,9 @@ async def test_append_taking_a_claim_of_an_open_transaction_succeeds_after_its_r
 
 
 async def test_concurrent_appends_exchanging_two_claims_do_not_deadlock(connect: Connect) -> None:
-    """Each append releases the claim that the other takes. With releases first, they would wait for each other."""
+    """Each append releases the claim that the other one takes. If an append released its claim first, both would wait
+    for each other.
+    """
     setup, left, right = [await connect() for _ in range(3)]
     await committed(setup, on("left", 0, takes("lab-a/0")), on("right", 0, takes("lab-a/1")))
     await setup.commit()

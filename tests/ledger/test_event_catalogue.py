@@ -1,4 +1,6 @@
-"""docs/events.md is generated from the event types, and a type without the required descriptions is reported."""
+"""Tests that docs/events.md is generated from the event types, and that a type without the required descriptions is
+reported.
+"""
 
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from events.upcasts import UPCASTS
 
 
 class Undescribed(Fact, frozen=True):
-    """A fact without field descriptions."""
+    """Event type without field descriptions."""
 
     node_id: str
     ratio: float
@@ -53,7 +55,7 @@ def test_catalogue_section_of_an_event_type_shows_its_version_fields_and_claims(
     assert "Frees the claim `slot` on `{slot_id}`." in section("slot.released", page().text())
 
 
-def test_claim_on_a_value_with_a_number_shows_the_field_of_the_number() -> None:
+def test_catalogue_section_shows_the_number_field_of_a_claim_on_a_value_and_a_number() -> None:
     shown = section("ingress.reserved", page().text())
 
     port = "{rule.service.protocol}/{rule.public_address}:{rule.service.public_port}"
@@ -68,7 +70,7 @@ def test_catalogue_section_of_a_changed_event_type_shows_its_upcaster_and_the_wr
     assert "Version 1: The field `slot_id` was called `place`." in shown
 
 
-def test_catalogue_page_of_types_without_descriptions_raises_every_objection_at_once() -> None:
+def test_catalogue_page_of_event_types_without_descriptions_raises_every_objection_at_once() -> None:
     catalog = {"slot.undescribed": Shape(2, Undescribed), "slot.approved": Shape(1, SlotApproved)}
 
     with pytest.raises(Unexplained) as refused:
@@ -97,7 +99,7 @@ def test_missing_catalogue_file_differs_from_the_generated_page(tmp_path: Path) 
     assert differences(page().text(), tmp_path / "events.md") != []
 
 
-def test_every_fact_class_has_a_docstring_of_its_own() -> None:
+def test_every_event_class_of_the_catalog_has_its_own_docstring() -> None:
     texts = [shape.fact.__doc__ for shape in CATALOG.values()]
 
     assert len(set(texts)) == len(texts)

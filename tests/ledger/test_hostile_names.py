@@ -1,4 +1,6 @@
-"""Functions that run as the ledger's owner resolve names only in schemas where no caller can create objects."""
+"""Tests that database functions which run as the ledger's owner resolve names only in schemas where no caller can
+create objects.
+"""
 
 import psycopg
 import pytest
@@ -25,7 +27,7 @@ create operator hostile.<> (function = hostile.never, leftarg = text, rightarg =
 
 @pytest.fixture
 async def hostile_session(conn: psycopg.AsyncConnection, database: Database) -> psycopg.AsyncConnection:
-    """A session that resolves hostile functions and operators before the server's own."""
+    """Database session with a search path in which hostile functions and operators come before those of the server."""
     with psycopg.connect(database.admin_dsn) as admin:
         admin.execute(HOSTILE)
     await conn.execute("set search_path = hostile, pg_catalog")
@@ -59,10 +61,10 @@ async def test_append_with_a_hostile_search_path_calls_no_hostile_function(
     assert key == ("caller:alice", "{}")
 
 
-async def test_append_after_the_caller_set_synchronous_commit_off_sets_it_to_on(
+async def test_append_after_the_caller_set_synchronous_commit_off_sets_synchronous_commit_on(
     conn: psycopg.AsyncConnection,
 ) -> None:
-    """The setting takes effect at commit, which follows the call."""
+    """The setting `synchronous_commit` takes effect at the commit, which follows the call of `append`."""
     await conn.execute("set synchronous_commit = off")
     await append(conn, [on("slot-a", 0)], because())
     row = await (await conn.execute("show synchronous_commit")).fetchone()

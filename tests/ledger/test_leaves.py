@@ -1,4 +1,4 @@
-"""The encoding and the hash of a Merkle leaf are frozen: these bytes never change."""
+"""Tests that the encoding and the hash of a Merkle leaf of the ledger never change."""
 
 from datetime import UTC, datetime
 from uuid import UUID
@@ -59,7 +59,7 @@ ROW_ENCODED = (
 )  # fmt: skip
 
 
-def test_encoding_of_an_event_row_equals_the_recorded_bytes() -> None:
+def test_encoding_of_an_event_row_for_its_merkle_leaf_equals_the_recorded_bytes() -> None:
     assert encoding_of(ROW).hex() == ROW_ENCODED
 
 

@@ -16,7 +16,7 @@ def test_table_without_a_definition_in_the_code_is_reported_as_a_difference(data
         assert "stray" in str(differences(connection))
 
 
-def test_second_migration_of_a_database_changes_nothing(database: Database) -> None:
+def test_second_run_of_the_migrations_on_a_database_changes_nothing(database: Database) -> None:
     migrate(database.admin_dsn)
 
 

@@ -1,4 +1,6 @@
-"""A time maps to one ledger position, even if an appender delays between reading the clock and drawing a position."""
+"""Tests that a time maps to one ledger position, even if an appender delays between reading the clock and drawing its
+position.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -28,7 +30,7 @@ SECONDS = st.floats(0, SLACK.total_seconds() - 1, allow_nan=False).map(lambda s:
 
 @contextmanager
 def written(database: Database, log: dict[int, datetime]) -> Iterator[None]:
-    """Write a ledger with these positions and recording times, and delete it afterwards."""
+    """Write events with these positions and recording times to the ledger, and delete them when the context ends."""
     with psycopg.connect(database.admin_dsn, autocommit=True) as admin:
         admin.cursor().executemany(_INSERT, [(each, each, time) for each, time in log.items()])
         try:
@@ -49,10 +51,12 @@ async def positions_at(database: Database, moments: list[datetime]) -> list[int]
     ),
     offsets=st.lists(st.floats(-10, 400), max_size=4),
 )
-def test_position_at_a_time_is_the_last_event_recorded_up_to_that_time(
+def test_ledger_position_at_a_time_is_that_of_the_last_event_recorded_up_to_this_time(
     database: Database, steps: list[tuple[int, timedelta, timedelta]], offsets: list[float]
 ) -> None:
-    """Positions are drawn in order, with gaps; each recording time precedes the draw by less than `SLACK`."""
+    """The events have positions in order, with gaps. Each recording time precedes the drawing of its position by less
+    than `SLACK`.
+    """
     log: dict[int, datetime] = {}
     position, drawn_at = 0, BEGAN
     for gap, pause, delay in steps:
@@ -64,7 +68,7 @@ def test_position_at_a_time_is_the_last_event_recorded_up_to_that_time(
         assert asyncio.run(positions_at(database, moments)) == exact
 
 
-async def test_time_is_settled_once_every_append_that_may_have_recorded_before_it_has_ended(
+async def test_ledger_time_is_settled_once_every_append_that_may_have_an_earlier_recording_time_has_ended(
     database: Database, connect: Connect
 ) -> None:
     appender, reader = await connect(), await connect()
@@ -87,7 +91,7 @@ async def test_time_is_settled_once_every_append_that_may_have_recorded_before_i
     assert await position_at(reader, read - timedelta(microseconds=1)) == 1
 
 
-async def test_open_append_of_the_application_holds_back_only_times_since_its_transaction_began(
+async def test_open_append_keeps_only_times_since_the_begin_of_its_transaction_from_being_settled(
     connect: Connect,
 ) -> None:
     appender, reader = await connect(), await connect()
@@ -101,10 +105,12 @@ async def test_open_append_of_the_application_holds_back_only_times_since_its_tr
     assert free.before == free.now
 
 
-async def test_position_at_a_settled_time_never_changes_while_appends_continue(
+async def test_ledger_position_at_a_settled_time_never_changes_while_appends_continue(
     connect: Connect, database: Database
 ) -> None:
-    """Eight appenders, some of which roll back, one that delays between the clock and its position, two readers."""
+    """Eight processes append, some of which roll back; one appender delays between reading the clock and drawing its
+    position; two readers query.
+    """
     answers: list[tuple[datetime, int]] = []
     async with asyncio.TaskGroup() as group:
         readers = [group.create_task(query_settled_times(await connect(), answers)) for _ in range(2)]
@@ -143,7 +149,7 @@ async def append_with_delay(database: Database) -> None:
 
 
 async def query_settled_times(conn: psycopg.AsyncConnection, answers: list[tuple[datetime, int]]) -> None:
-    """Query the position of the current time repeatedly, each time as soon as that time is settled."""
+    """Query the ledger position of the current time repeatedly, each time as soon as this time is settled."""
     for _ in range(20):
         moment = (await settled_now(conn)).now
         while (before := (await settled_now(conn)).before) is None or before <= moment:
@@ -151,7 +157,9 @@ async def query_settled_times(conn: psycopg.AsyncConnection, answers: list[tuple
         answers.append((moment, await position_at(conn, moment)))
 
 
-async def test_last_event_up_to_a_position_without_event_is_the_event_before_it(connect: Connect) -> None:
+async def test_last_event_up_to_a_ledger_position_without_event_is_the_event_before_this_position(
+    connect: Connect,
+) -> None:
     conn = await connect()
     [first] = await committed(conn, on("node-n1", 0))
     assert await last_up_to(conn, Position(0)) is None
@@ -167,6 +175,6 @@ async def one(conn: psycopg.AsyncConnection, query: str) -> tuple[datetime]:
 
 
 async def settled_now(conn: psycopg.AsyncConnection) -> Settled:
-    """Return the settled time, read in a new transaction as `settled` requires."""
+    """Return the ledger's settled time, read in a new transaction as the function `settled` requires."""
     await conn.rollback()
     return await settled(conn)

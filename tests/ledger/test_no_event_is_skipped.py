@@ -1,7 +1,8 @@
-"""P11: every reader sees each event once and in stream order while faults are injected into sixteen writers.
+"""Promise P11: every reader of the ledger sees each event once and in stream order, while faults are injected into
+sixteen writers.
 
-The usual run appends a tenth of the promise's 100,000 events, `./dev torture --only P11` all of them. A run with too
-little load, or in which a faulty reader lost no event, proves nothing and fails.
+The usual run appends a tenth of the promise's 100,000 events; `./dev torture --only P11` appends all of them. A run
+with too little load, or in which a faulty reader lost no event, proves nothing and fails.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ def writers(database: Database, tmp_path: Path) -> Iterator[Crew]:
         yield made
 
 
-async def test_every_reader_sees_each_event_once_while_writers_are_killed_stopped_and_disconnected(
+async def test_every_ledger_reader_sees_each_event_once_while_writers_are_killed_stopped_and_disconnected(
     database: Database, writers: Crew
 ) -> None:
     count, progress, began = torture.count(100_000), Progress(), time.monotonic()
@@ -72,13 +73,13 @@ async def test_every_reader_sees_each_event_once_while_writers_are_killed_stoppe
     assert count <= len(seen["early"]) > 100 * seconds, "the load was too low"
 
 
-async def test_every_reader_sees_each_event_once_while_backends_are_killed_and_the_server_recovers(
+async def test_every_ledger_reader_sees_each_event_once_while_backends_are_killed_and_postgres_recovers(
     own_server: PostgresServer, tmp_path: Path
 ) -> None:
     await check_readers_during_crashes(own_server, tmp_path, kill_a_backend)
 
 
-async def test_every_reader_sees_each_event_once_while_the_server_is_killed_and_restarted(
+async def test_every_ledger_reader_sees_each_event_once_while_postgres_is_killed_and_restarted(
     own_server: PostgresServer, tmp_path: Path
 ) -> None:
     await check_readers_during_crashes(own_server, tmp_path, kill_the_server)
@@ -120,7 +121,9 @@ async def check_readers_during_crashes(server: PostgresServer, folder: Path, cra
 
 
 async def kill_a_backend(server: PostgresServer, database: Database, rng: random.Random) -> None:
-    """Kill one backend. Shared memory may be corrupted, so the server ends every session and recovers."""
+    """Kill one Postgres backend of a writer. Shared memory may be corrupted, so the server ends every session and
+    recovers.
+    """
     query = "select pid from pg_stat_activity where application_name like 'writer%'"
     killed = False
     while not killed:
@@ -132,7 +135,9 @@ async def kill_a_backend(server: PostgresServer, database: Database, rng: random
 
 
 async def writer_backends(database: Database, query: str) -> list[int]:
-    """Return the process ids of the writers' backends; an empty list while the server recovers."""
+    """Return the process ids of the Postgres backends of the ledger's writers; an empty list while the
+    server recovers.
+    """
     with suppress(psycopg.OperationalError):
         async with await psycopg.AsyncConnection.connect(database.admin_dsn, autocommit=True) as admin:
             return [pid for (pid,) in await (await admin.execute(query)).fetchall()]
@@ -150,7 +155,7 @@ async def kill_the_server(server: PostgresServer, database: Database, rng: rando
 async def readers(
     database: Database, progress: Progress, seed: int
 ) -> AsyncIterator[dict[str, asyncio.Task[list[Seen]]]]:
-    """Run three readers from the start of the ledger. The block ends when they have reached its end."""
+    """Run three readers from the start of the ledger. The context ends when they have reached the end of the ledger."""
     names = ("early", "random batches", "final position")
     early, in_batches, at_final = tails = [Tail(database.app_dsn, name) for name in names]
     steps = {
@@ -170,7 +175,9 @@ async def readers(
 
 
 async def run_late_reader(database: Database, progress: Progress, count: int) -> list[Seen]:
-    """Run a reader that starts after `count` events."""
+    """Run a reader that starts at the beginning of the ledger after `count` events were appended. Return the events
+    that it read.
+    """
     await until_seen(progress, count)
     tail = Tail(database.app_dsn, "late")
     try:
@@ -223,7 +230,9 @@ def assert_once_and_in_order(seen: list[Seen]) -> None:
 async def assert_accounted_for(
     database: Database, seen: list[Seen], account: Account, *, never_drawn: int = 0
 ) -> None:
-    """Check that every drawn position is an event or dead, and dead only if its writer rolled back or was killed."""
+    """Check that every drawn position is an event or is recorded as dead, and that it is dead only if its writer rolled
+    back or was killed.
+    """
     async with await psycopg.AsyncConnection.connect(database.app_dsn, autocommit=True) as conn:
         rows = await (await conn.execute("select position from ledger.dead_position")).fetchall()
     dead, written = {position for (position,) in rows}, positions(seen)

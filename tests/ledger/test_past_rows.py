@@ -1,4 +1,6 @@
-"""Past rows that the database selects from long streams equal the fold of those streams."""
+"""Tests of past rows of read models: the rows that the database selects from long streams equal the result of applying
+all events of those streams.
+"""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -39,7 +41,7 @@ def written(
     facts_by_stream: Sequence[list[tuple[int, Fact]]],
     turns: Sequence[int],
 ) -> Iterator[Position]:
-    """Write a ledger in which the streams alternate, with some gaps; yield its last position."""
+    """Write events of several streams to the ledger, alternately and with some gaps. Yield the last position."""
     pending = [list(history) for history in facts_by_stream]
     position, rows = 0, []
     for turn in (*turns, *range(sum(map(len, facts_by_stream)))):
@@ -74,7 +76,7 @@ async def check(database: Database, model: Patched, streams: list[StreamId], end
 
 
 async def check_steps(conn: psycopg.AsyncConnection, model: Patched, stream: StreamId, end: Position) -> None:
-    """Check that applying one fact at a time from any position produces the same rows."""
+    """Check that applying one fact at a time from any position produces the rows that the database selects."""
     whole = (await streams_up_to(conn, [stream], end))[stream]
     for start in map(Position, range(0, end, 3)):
         row: Row | None = (await rows_at(conn, model, [stream], start)).get(stream)
@@ -88,7 +90,7 @@ async def check_steps(conn: psycopg.AsyncConnection, model: Patched, stream: Str
 
 @on_one_database
 @given(slot_histories, st.lists(st.integers(0, 1), max_size=30))
-def test_slot_rows_at_every_position_equal_the_fold_of_their_streams(
+def test_past_slot_rows_at_every_ledger_position_equal_the_result_of_applying_their_events(
     database: Database, facts_by_stream: tuple[list[tuple[int, Fact]], ...], turns: list[int]
 ) -> None:
     with written(database, SLOT_STREAMS, facts_by_stream, turns) as end:
@@ -97,7 +99,7 @@ def test_slot_rows_at_every_position_equal_the_fold_of_their_streams(
 
 @on_one_database
 @given(node_histories, st.lists(st.integers(0, 1), max_size=10))
-def test_node_rows_at_every_position_equal_the_fold_of_their_streams(
+def test_past_node_rows_at_every_ledger_position_equal_the_result_of_applying_their_events(
     database: Database, facts_by_stream: tuple[list[tuple[int, Fact]], ...], turns: list[int]
 ) -> None:
     with written(database, NODE_STREAMS, facts_by_stream, turns) as end:

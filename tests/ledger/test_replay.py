@@ -1,4 +1,6 @@
-"""A replay of a ledger range returns the same events as reading it, for any content, from one snapshot."""
+"""Tests that a replay of a range of the ledger returns the same events as reading the range, for any content, from one
+snapshot.
+"""
 
 import os
 from contextlib import aclosing
@@ -58,7 +60,7 @@ async def read(
 async def stored(
     conn: psycopg.AsyncConnection, database: Database, type_: str, schema_version: int, data: str
 ) -> Position:
-    """Store an event as another release would have written it, on its own stream; return its position."""
+    """Store an event as a different release would have written it, on a stream of its own. Return its position."""
     (recorded,) = await committed(conn, on(f"other-{new_uuid()}", 0))
     async with await psycopg.AsyncConnection.connect(database.admin_dsn) as admin:
         await admin.execute(
@@ -68,7 +70,7 @@ async def stored(
     return recorded.position
 
 
-async def test_replay_of_every_event_shape_ever_stored_equals_reading_it(
+async def test_replay_of_every_event_shape_ever_stored_returns_the_same_events_as_reading_the_ledger(
     conn: psycopg.AsyncConnection, database: Database
 ) -> None:
     examples = {key: canonical(example) for key, example in corpus().stored.items()}
@@ -86,7 +88,7 @@ async def test_replay_of_every_event_shape_ever_stored_equals_reading_it(
     assert found == await read(conn)
 
 
-async def test_replay_of_texts_with_special_characters_returns_them_unchanged(
+async def test_replay_of_events_with_special_characters_returns_them_unchanged(
     conn: psycopg.AsyncConnection,
 ) -> None:
     cause = msgspec.structs.replace(
@@ -101,7 +103,7 @@ async def test_replay_of_texts_with_special_characters_returns_them_unchanged(
 
 @given(causes=st.lists(CAUSES, min_size=1, max_size=8))
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-async def test_replay_of_arbitrary_envelopes_returns_them_as_recorded(
+async def test_replay_of_events_with_arbitrary_envelope_fields_returns_these_as_recorded(
     conn: psycopg.AsyncConnection, causes: list[Cause]
 ) -> None:
     recorded: list[Recorded[Fact]] = []
@@ -115,7 +117,7 @@ async def test_replay_of_arbitrary_envelopes_returns_them_as_recorded(
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 6, 7, 1000])
-async def test_replay_batches_have_the_requested_size_and_the_last_has_the_remainder(
+async def test_replay_batches_have_the_requested_size_and_the_last_batch_has_the_remainder(
     conn: psycopg.AsyncConnection, batch: int
 ) -> None:
     recorded = await committed(conn, on("one", 0, *[plain()] * 6))
@@ -127,7 +129,7 @@ async def test_replay_batches_have_the_requested_size_and_the_last_has_the_remai
     assert 1 <= len(batches[-1]) <= batch
 
 
-async def test_replay_of_a_range_excludes_its_start_and_includes_its_end(
+async def test_replay_of_a_ledger_range_excludes_its_start_and_includes_its_end(
     conn: psycopg.AsyncConnection,
 ) -> None:
     recorded = await committed(conn, on("one", 0, *[plain()] * 5))
@@ -158,7 +160,9 @@ async def test_event_appended_during_a_replay_is_not_part_of_it(connect: Connect
     assert found == list(recorded)
 
 
-async def test_replay_in_a_repeatable_read_transaction_uses_its_snapshot(connect: Connect) -> None:
+async def test_replay_in_a_repeatable_read_transaction_uses_the_snapshot_of_the_transaction(
+    connect: Connect,
+) -> None:
     reader, writer = await connect(), await connect()
     await reader.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
     recorded = await committed(writer, on("one", 0, *[plain()] * 4))

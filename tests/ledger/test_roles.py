@@ -1,4 +1,4 @@
-"""The application's role cannot damage the ledger, and no other role can block it (P14).
+"""Promise P14: the application's role cannot damage the ledger, and no other role can block it.
 
 The tests read the list of protected objects from the database, so that they cover every table, sequence and function
 that a migration adds. Three roles try: the application's own, an unprivileged role that may connect, and a role that
@@ -126,7 +126,9 @@ class Role(NamedTuple):
     conn: psycopg.Connection
 
     def succeeds(self, statement: str) -> bool:
-        """Whether the role may run the statement. Raises any error other than insufficient privilege."""
+        """Return whether the database role may run the statement. Raises any error other than insufficient
+        privilege.
+        """
         try:
             with self.conn.transaction(force_rollback=True):
                 self.conn.execute(statement.encode())
@@ -140,7 +142,7 @@ class Role(NamedTuple):
 
 @pytest.fixture(scope="module")
 def database(postgres_server: PostgresServer) -> Iterator[Database]:
-    """One database for the whole module: a rejected statement changes nothing."""
+    """Database that all tests of database roles share, because a rejected statement changes nothing."""
     with cloned(postgres_server) as database, psycopg.connect(database.admin_dsn, autocommit=True) as admin:
         for name, rights in OTHERS.items():
             admin.execute(sql.SQL("create role {} login password {}").format(sql.Identifier(name), PASSWORD))
@@ -191,7 +193,7 @@ SCHEMAS: Final = "select oid from pg_namespace where nspname !~ '^pg_' and nspna
 
 
 def tables(admin: psycopg.Connection, schema: LiteralString = "ledger") -> list[tuple[str, str]]:
-    """Return each table of a schema with its first column."""
+    """Return each table of a database schema with the name of its first column."""
     found = admin.execute(
         "select c.oid::regclass::text, a.attname from pg_class c join pg_attribute a on a.attrelid = c.oid"
         " where c.relnamespace = %s::regnamespace and c.relkind in ('r', 'p') and a.attnum = 1 order by 1",
@@ -207,7 +209,7 @@ def attempts(templates: Iterable[str], found: Iterable[tuple[str, str]], role: R
             yield template.format(table=table, column=column, role=role.name)
 
 
-def test_every_role_is_denied_writing_locking_or_changing_ledger_tables(
+def test_every_database_role_is_denied_writing_locking_or_changing_ledger_tables(
     admin: psycopg.Connection, role: Role
 ) -> None:
     assert {"ledger.event", "ledger.dead_position", "ledger.head", "ledger.claim"} <= {
@@ -253,7 +255,7 @@ def test_every_role_is_denied_changing_ledger_functions(admin: psycopg.Connectio
     )
 
 
-def test_application_role_may_call_only_the_listed_ledger_functions_and_other_roles_none(
+def test_application_role_may_call_only_the_listed_ledger_functions_and_other_roles_no_ledger_function(
     admin: psycopg.Connection, role: Role
 ) -> None:
     callable_ = admin.execute(
@@ -280,7 +282,7 @@ def test_every_role_is_denied_statements_that_circumvent_the_ledger_functions(
 def test_every_role_is_denied_taking_or_releasing_advisory_locks(
     admin: psycopg.Connection, role: Role
 ) -> None:
-    """The fence is an advisory lock: a role that could hold it would block every reader."""
+    """The ledger's fence is an advisory lock: a role that could take this lock could block every reader."""
     functions = admin.execute(
         "select proname, pronargs from pg_proc"
         " where pronamespace = 'pg_catalog'::regnamespace and proname ~ 'advisory'"
@@ -316,7 +318,7 @@ def test_unprivileged_role_reads_no_table_and_reader_role_reads_every_table(
 
 
 @pytest.mark.parametrize("maker", ["postgres", OWNER])
-def test_ledger_table_created_later_grants_no_write_privileges(
+def test_ledger_table_created_later_grants_write_privileges_to_no_other_role(
     admin: psycopg.Connection, role: Role, maker: str
 ) -> None:
     with admin.transaction(force_rollback=True):
@@ -363,7 +365,7 @@ def test_application_role_owns_no_object_and_no_privilege_is_grantable(admin: ps
     assert grantable == []
 
 
-def test_public_has_no_privileges(admin: psycopg.Connection) -> None:
+def test_pseudo_role_public_has_no_database_privileges(admin: psycopg.Connection) -> None:
     granted = admin.execute(
         f"select nspname, acl.privilege_type from pg_namespace, aclexplode(nspacl) acl"
         f" where oid in ({SCHEMAS}) and acl.grantee = 0"
@@ -384,7 +386,9 @@ def test_public_has_no_privileges(admin: psycopg.Connection) -> None:
 def test_security_definer_functions_of_the_ledger_have_a_fixed_search_path(
     admin: psycopg.Connection,
 ) -> None:
-    """The path is a setting of the function, or its body sets it, which costs less in a function called often."""
+    """The search path is a setting of the function, or the function's body sets it, which costs less in a function that
+    is called often.
+    """
     paths = admin.execute(
         "select proname, 'search_path=pg_catalog, pg_temp' = any(proconfig)"
         " or prosrc ~ 'set_config\\(''search_path'', ''pg_catalog, pg_temp'', true\\)'"
@@ -405,10 +409,10 @@ def test_ledger_tables_have_no_triggers_or_rules(admin: psycopg.Connection) -> N
     assert found == []
 
 
-async def test_open_transaction_of_the_reader_role_blocks_no_append(
+async def test_open_transaction_of_the_reader_role_blocks_no_append_to_the_ledger(
     database: Database, conn: psycopg.AsyncConnection
 ) -> None:
-    """A role without write privileges can hold at most the weakest lock on every table and an old snapshot."""
+    """A database role without write privileges can hold at most the weakest lock on every table and an old snapshot."""
     with connected(database, "test_reader") as reader, reader.conn.transaction():
         reader.conn.execute("set transaction isolation level serializable")
         reader.conn.execute("lock table ledger.event, ledger.head, ledger.claim in access share mode")

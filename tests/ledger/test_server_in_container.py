@@ -1,4 +1,4 @@
-"""Tests of the ledger, run a second time on a PostgreSQL server in a Docker container."""
+"""Tests of the ledger that run a second time on a PostgreSQL server in a Docker container."""
 
 from collections.abc import Iterator
 

@@ -27,16 +27,16 @@ async def tail(database: Database) -> AsyncIterator[Tail]:
 
 
 def content(batch: Batch) -> tuple[tuple[Recorded[Fact], ...], int]:
-    """Return the batch without its time."""
+    """Return the events and the final position of a batch, without its time."""
     return batch.events, batch.final
 
 
-async def test_empty_ledger_is_final_at_position_zero(tail: Tail) -> None:
+async def test_empty_ledger_has_the_final_position_zero(tail: Tail) -> None:
     assert content(await tail.batch(START, 10)) == ((), 0)
     assert await tail.final() == 0
 
 
-async def test_tail_batch_ends_at_its_limit_and_the_next_batch_continues_there(
+async def test_batch_of_a_ledger_reader_ends_at_its_limit_and_the_next_batch_continues_there(
     tail: Tail, conn: psycopg.AsyncConnection
 ) -> None:
     recorded = await committed(conn, on("slot-a", 0), on("slot-b", 0), on("slot-c", 0))
@@ -48,7 +48,9 @@ async def test_tail_batch_ends_at_its_limit_and_the_next_batch_continues_there(
     assert (first.final, second.final, await tail.final()) == (2, 3, 3)
 
 
-async def test_events_after_an_open_append_are_held_back_until_it_ends(tail: Tail, connect: Connect) -> None:
+async def test_events_after_an_open_append_are_held_back_from_readers_until_the_append_ends(
+    tail: Tail, connect: Connect
+) -> None:
     slow, fast = await connect(), await connect()
     (first,) = await committed(fast, on("slot-a", 0))
     (late,) = await append(slow, [on("slot-b", 0)], because())
@@ -77,7 +79,7 @@ async def test_position_gap_is_recorded_as_dead_once_the_append_that_drew_it_is_
     assert dead == [(1, "test tail")]
 
 
-async def test_recording_a_dead_gap_waits_for_appends_open_at_that_time_and_not_for_later_ones(
+async def test_recording_a_position_gap_as_dead_waits_for_appends_open_at_that_time_and_not_for_later_appends(
     tail: Tail, connect: Connect
 ) -> None:
     old, younger, youngest, watcher = [await connect() for _ in range(4)]
@@ -102,7 +104,7 @@ async def until_a_gap_is_being_recorded(conn: psycopg.AsyncConnection) -> None:
         await asyncio.sleep(0.002)
 
 
-async def test_position_found_dead_by_one_tail_is_skipped_by_every_tail(
+async def test_position_that_one_ledger_reader_recorded_as_dead_is_skipped_by_every_reader(
     tail: Tail, database: Database, conn: psycopg.AsyncConnection
 ) -> None:
     await append(conn, [on("slot-a", 0)], because())
@@ -114,7 +116,7 @@ async def test_position_found_dead_by_one_tail_is_skipped_by_every_tail(
     await other.close()
 
 
-async def test_position_of_an_open_append_cannot_be_recorded_as_dead(connect: Connect) -> None:
+async def test_ledger_position_of_an_open_append_cannot_be_recorded_as_dead(connect: Connect) -> None:
     slow, faulty = await connect(), await connect()
     await append(slow, [on("slot-a", 0)], because())
 
@@ -125,7 +127,7 @@ async def test_position_of_an_open_append_cannot_be_recorded_as_dead(connect: Co
 
 
 @pytest.mark.parametrize("position", [0, 2])
-async def test_position_that_was_never_drawn_cannot_be_recorded_as_dead(
+async def test_ledger_position_that_was_never_drawn_cannot_be_recorded_as_dead(
     conn: psycopg.AsyncConnection, position: int
 ) -> None:
     await committed(conn, on("slot-a", 0))
@@ -134,14 +136,16 @@ async def test_position_that_was_never_drawn_cannot_be_recorded_as_dead(
     assert refused.value.sqlstate == "SP006"
 
 
-async def test_position_with_an_event_is_not_recorded_as_dead(conn: psycopg.AsyncConnection) -> None:
+async def test_ledger_position_with_an_event_is_not_recorded_as_dead(conn: psycopg.AsyncConnection) -> None:
     await committed(conn, on("slot-a", 0))
     row = await (await conn.execute("select ledger.note_dead('{1}', 'faulty')")).fetchone()
     assert row == ([],)
 
 
-async def test_position_reported_as_drawn_is_never_drawn_later(database: Database) -> None:
-    """Concurrent sessions draw positions; a session that also draws must see a reported position below its own."""
+async def test_ledger_position_reported_as_drawn_is_never_drawn_later(database: Database) -> None:
+    """Concurrent sessions draw ledger positions. Each position that is reported as drawn must be lower than the
+    position that the comparing session draws afterwards.
+    """
     drawing = "select count(nextval('ledger.position_seq')) from generate_series(1, 50000)"
     comparing = (
         "select count(*) filter (where reported >= drawn) from (select ledger.drawn() as reported,"
@@ -167,10 +171,12 @@ async def test_position_reported_as_drawn_is_never_drawn_later(database: Databas
     assert answer.result() == 0
 
 
-async def test_position_gap_that_an_event_fills_before_it_is_recorded_as_dead_is_read(
+async def test_event_that_fills_a_position_gap_before_the_gap_is_recorded_as_dead_is_read(
     tail: Tail, database: Database, conn: psycopg.AsyncConnection
 ) -> None:
-    """A superuser bypasses the fence and writes the event after the tail's read and before it records the gap."""
+    """A superuser bypasses the fence, and writes the missing event after the reader has found the gap and before it
+    records the gap as dead.
+    """
     (first,) = await committed(conn, on("slot-a", 0))
     async with (
         await psycopg.AsyncConnection.connect(database.admin_dsn) as bypassing,
@@ -203,7 +209,7 @@ async def until_a_session_waits_for_a_lock(conn: psycopg.AsyncConnection) -> Non
         await asyncio.sleep(0.002)
 
 
-async def test_repeatable_read_transaction_is_denied_recording_a_dead_position(
+async def test_repeatable_read_transaction_is_denied_recording_a_ledger_position_as_dead(
     conn: psycopg.AsyncConnection,
 ) -> None:
     await committed(conn, on("slot-a", 0))
@@ -213,7 +219,7 @@ async def test_repeatable_read_transaction_is_denied_recording_a_dead_position(
     assert refused.value.sqlstate == "SP006"
 
 
-async def test_tail_reconnects_after_its_connection_is_terminated(
+async def test_ledger_reader_reconnects_after_its_connection_is_terminated(
     tail: Tail, database: Database, conn: psycopg.AsyncConnection
 ) -> None:
     recorded = await committed(conn, on("slot-a", 0))
@@ -230,15 +236,17 @@ async def test_tail_reconnects_after_its_connection_is_terminated(
     assert (await tail.batch(START, 10)).events == recorded
 
 
-async def test_tail_on_an_unfit_server_raises_unfit_server(database: Database) -> None:
+async def test_ledger_reader_on_an_unfit_postgres_server_raises_unfit_server(database: Database) -> None:
     with pytest.raises(UnfitServer):
         await Tail(database.admin_dsn).batch(START, 10)
 
 
-async def test_position_reported_as_final_stays_final_after_a_crash_reverts_drawn_positions(
+async def test_ledger_position_reported_as_final_stays_final_after_a_crash_reverts_drawn_positions(
     postgres_programs: Path,
 ) -> None:
-    """A rolled-back append leaves no WAL record that the server must flush before a crash."""
+    """The crash loses the drawn positions, because a rolled-back append leaves no WAL record that the server must flush
+    before the crash.
+    """
     settings = {"fsync": "off", "wal_writer_delay": "10s"}
     with (
         server_folder() as folder,

@@ -1,7 +1,8 @@
-"""An event type with two changes of shape is decoded by its upcasters from every version.
+"""Tests that an event type with two changes of its shape is decoded by its upcasters from every version.
 
-These tests use their own catalog, which needs more upcasting than the product's. Version 1 stores the berth in one
-field and calls the ship a vessel, version 2 renames the vessel, and version 3 stores the berth as quay and number.
+These tests use their own catalog, which needs more upcasting than the product's. In version 1, an event stores the
+berth in one field and calls the ship a vessel. Version 2 renames the vessel, and version 3 stores the berth as quay and
+number.
 """
 
 import json
@@ -36,18 +37,18 @@ class ShipSailed(Fact, frozen=True):
 
 
 def rename_vessel(shape: JsonObject) -> JsonObject:
-    """Version 1 called the ship a vessel."""
+    """Convert an event of version 1, which called the ship a vessel, to version 2."""
     return {"ship": shape.pop("vessel"), **shape}
 
 
 def split_place(shape: JsonObject) -> JsonObject:
-    """Until version 2, quay and number were one text."""
+    """Convert an event of version 2, in which quay and number were one text, to version 3."""
     quay, _, number = shape.pop("place").partition("/")
     return {"quay": quay, "number": int(number), "pilot": None, **shape}
 
 
 def join_place(shape: JsonObject) -> JsonObject:
-    """Convert the shape for a release that reads version 3 and still writes version 2."""
+    """Convert an event of version 3 for a release that reads version 3 and still writes version 2."""
     return {"place": f"{shape['quay']}/{shape['number']}", "ship": shape["ship"]}
 
 
@@ -67,11 +68,11 @@ def read(version: int, stored: object, upcasts: Mapping[tuple[str, int], Rewrite
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_every_stored_version_decodes_to_the_current_fact(version: int) -> None:
+def test_every_stored_version_of_an_event_type_decodes_to_the_current_event(version: int) -> None:
     assert read(version, STORED[f"ship.moored/{version}"]) == MOORED
 
 
-def test_fact_is_encoded_in_the_newest_version() -> None:
+def test_event_is_encoded_in_the_newest_version_of_its_type() -> None:
     assert Shapes(CATALOG, UPCASTS).encode(MOORED) == (
         "ship.moored",
         3,
@@ -80,7 +81,7 @@ def test_fact_is_encoded_in_the_newest_version() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 4])
-def test_event_with_a_version_outside_the_catalog_raises_unknown_fact(version: int) -> None:
+def test_event_with_a_schema_version_outside_the_catalog_raises_unknown_fact(version: int) -> None:
     with pytest.raises(UnknownFact, match=rf"ship\.moored' version {version}$"):
         read(version, STORED["ship.moored/3"])
 
@@ -106,7 +107,7 @@ def test_event_with_a_version_outside_the_catalog_raises_unknown_fact(version: i
         "not-an-object",
     ],
 )
-def test_row_that_does_not_match_its_version_raises_unreadable_fact_with_the_reason(
+def test_event_row_that_does_not_match_its_schema_version_raises_unreadable_fact_with_the_reason(
     version: int, stored: object, reason: str
 ) -> None:
     with pytest.raises(UnreadableFact, match=rf"^ship\.moored version {version} cannot be read: .*{reason}"):
@@ -115,7 +116,7 @@ def test_row_that_does_not_match_its_version_raises_unreadable_fact_with_the_rea
 
 @pytest.mark.parametrize("stored", ["", "{", '{"quay":"north"'], ids=["empty", "brace", "truncated"])
 @pytest.mark.parametrize("version", [1, 3])
-def test_row_that_is_not_json_raises_unreadable_fact(version: int, stored: str) -> None:
+def test_event_row_that_is_not_json_raises_unreadable_fact(version: int, stored: str) -> None:
     with pytest.raises(UnreadableFact, match=rf"^ship\.moored version {version} cannot be read: Input data"):
         Shapes(CATALOG, UPCASTS).decode("ship.moored", version, stored)
 
@@ -131,7 +132,7 @@ def test_row_that_is_not_json_raises_unreadable_fact(version: int, stored: str) 
     ids=["wrong-type", "empty-object", "none", "list"],
 )
 @pytest.mark.parametrize("version", [1, 2])
-def test_upcaster_that_returns_an_invalid_shape_raises_unreadable_fact(
+def test_event_upcaster_that_returns_an_invalid_shape_raises_unreadable_fact(
     version: int, invalid: Rewrite, reason: str
 ) -> None:
     broken = {**UPCASTS, ("ship.moored", 2): lambda shape: invalid(split_place(shape))}
@@ -140,7 +141,7 @@ def test_upcaster_that_returns_an_invalid_shape_raises_unreadable_fact(
         read(version, STORED[f"ship.moored/{version}"], broken)
 
 
-def test_inconsistent_catalog_and_upcasters_are_rejected_with_every_reason() -> None:
+def test_event_catalog_that_is_inconsistent_with_its_upcasters_is_rejected_with_every_reason() -> None:
     catalog = {
         "ship.moored": Shape(4, ShipMoored),
         "ship.berthed": Shape(1, ShipMoored),
@@ -174,7 +175,7 @@ def test_inconsistent_catalog_and_upcasters_are_rejected_with_every_reason() -> 
 ROLLING_OUT = CATALOG | {"ship.moored": Shape(3, ShipMoored, still_written=join_place)}
 
 
-def test_release_that_introduces_a_version_reads_it_and_writes_the_previous_one() -> None:
+def test_release_that_introduces_an_event_version_reads_this_version_and_writes_the_previous_one() -> None:
     shapes = Shapes(ROLLING_OUT, UPCASTS)
     name, version, stored = shapes.encode(MOORED)
 
@@ -183,7 +184,7 @@ def test_release_that_introduces_a_version_reads_it_and_writes_the_previous_one(
     assert shapes.decode("ship.moored", 3, canonical(MOORED)) == MOORED
 
 
-def test_previous_release_reads_every_event_of_the_release_that_introduces_a_version() -> None:
+def test_previous_release_reads_every_event_of_the_release_that_introduces_an_event_version() -> None:
     class ShipMooredBefore(Fact, frozen=True):
         place: str
         ship: str
@@ -196,7 +197,7 @@ def test_previous_release_reads_every_event_of_the_release_that_introduces_a_ver
     assert decoded == ShipMooredBefore(place="north/7", ship="Vasa")
 
 
-def test_fact_that_the_previous_version_cannot_represent_is_rejected() -> None:
+def test_event_that_the_previous_version_of_its_type_cannot_represent_is_rejected() -> None:
     piloted = ShipMoored(quay="north", number=7, ship="Vasa", pilot="Ane")
 
     with pytest.raises(NotYetWritable, match=r"ship\.moored is still written as version 2"):
@@ -216,17 +217,17 @@ def without(entries: Mapping[str, object], key: str) -> dict[str, object]:
     return {other: entry for other, entry in entries.items() if other != key}
 
 
-def test_corpus_with_every_version_has_no_objections() -> None:
+def test_golden_corpus_with_every_event_version_has_no_objections() -> None:
     assert list(GOLDEN.objections()) == []
     assert list(replace(GOLDEN, catalog=ROLLING_OUT).objections()) == []
 
 
 @pytest.mark.parametrize("key", STORED)
-def test_corpus_without_an_example_of_a_version_names_the_missing_example(key: str) -> None:
+def test_golden_corpus_without_an_example_of_an_event_version_names_the_missing_example(key: str) -> None:
     assert f"{key} has no example in facts.json" in replace(GOLDEN, stored=without(STORED, key)).objections()
 
 
-def test_corpus_with_an_example_outside_the_catalog_names_it() -> None:
+def test_golden_corpus_with_an_example_outside_the_event_catalog_names_the_example() -> None:
     reduced = replace(GOLDEN, catalog={"ship.moored": CATALOG["ship.moored"]})
 
     assert list(reduced.objections()) == [
@@ -235,7 +236,7 @@ def test_corpus_with_an_example_outside_the_catalog_names_it() -> None:
 
 
 @pytest.mark.parametrize("key", STORED)
-def test_corpus_with_a_changed_released_example_names_it(key: str) -> None:
+def test_golden_corpus_with_a_changed_released_example_names_the_example(key: str) -> None:
     changed = replace(GOLDEN, stored=STORED | {key: {**STORED[key], "ship": "Mary Rose"}})
 
     assert (
@@ -244,7 +245,7 @@ def test_corpus_with_a_changed_released_example_names_it(key: str) -> None:
     )
 
 
-def test_corpus_with_a_new_example_shows_the_line_missing_in_released_json() -> None:
+def test_golden_corpus_with_a_new_example_shows_the_line_missing_in_released_json() -> None:
     unlisted = {key: digest for key, digest in GOLDEN.released.items() if key != "ship.sailed/1"}
 
     (objection,) = replace(GOLDEN, released=unlisted).objections()
@@ -254,7 +255,7 @@ def test_corpus_with_a_new_example_shows_the_line_missing_in_released_json() -> 
     )
 
 
-def test_corpus_with_a_changed_upcaster_names_every_affected_version() -> None:
+def test_golden_corpus_with_a_changed_upcaster_names_every_affected_event_version() -> None:
     def split_differently(shape: JsonObject) -> JsonObject:
         return split_place(shape) | {"quay": "south"}
 
@@ -266,7 +267,7 @@ def test_corpus_with_a_changed_upcaster_names_every_affected_version() -> None:
     ]
 
 
-def test_corpus_without_the_upcast_result_of_an_older_version_shows_the_missing_line() -> None:
+def test_golden_corpus_without_the_upcast_result_of_an_older_event_version_shows_the_missing_line() -> None:
     (objection,) = replace(GOLDEN, read_today=without(GOLDEN.read_today, "ship.moored/1")).objections()
     assert objection == (
         'ship.moored/1 is an older version; add its line to read_today.json: "ship.moored/1": '

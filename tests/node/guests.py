@@ -1,4 +1,4 @@
-"""Slices as orders describe them, equal except for what a test varies."""
+"""Desired states of slices, as orders describe them, equal except for the values that a test varies."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""An image that is never booted."""
+"""Guest image for tests, which is never booted."""
 
 from pathlib import Path
 from typing import Final

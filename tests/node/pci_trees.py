@@ -1,4 +1,5 @@
-"""Trees of sysfs, kept in `trees/` as one line of JSON for each PCI function, and laid out as files and links.
+"""Trees of sysfs for tests, kept in `trees/` as one line of JSON for each PCI function, and laid out as files and
+links.
 
 `cloud` was recorded: a virtual machine with virtio devices and no IOMMU, Linux 6.18, with all its functions and, for
 each, the files that are read.
@@ -21,7 +22,7 @@ _LINK: Final = "-> "
 
 
 def lay_out(tree: str, root: Path) -> Path:
-    """Lay out the tree as sysfs would show it below `root`, and return `root`."""
+    """Write a PCI tree below `root` as files and links, as sysfs shows them. Return `root`."""
     for line in (_TREES / f"{tree}.jsonl").read_text().splitlines():
         files: dict[str, str] = json.loads(line)
         address = files.pop("at")
@@ -39,7 +40,9 @@ VF: Final = PciAddress("0000:3b:00.2")
 
 
 def switching(root: Path, number: int) -> Path:
-    """Lay out `bluefield`, with the link of that number as the representor of its first virtual function."""
+    """Write the PCI tree `bluefield` below `root`, with the network link `number` as the representor of its first
+    virtual function.
+    """
     for port in lay_out("bluefield", root).glob("devices/*/net/eth0/ifindex"):
         port.write_text(f"{number}\n")
     return root

@@ -1,4 +1,4 @@
-"""Any place that settings can give a machine."""
+"""Hypothesis strategy for any host resources that node settings can assign to a virtual machine."""
 
 from dataclasses import replace
 from typing import Final
@@ -12,7 +12,7 @@ _ADDRESSES: Final = st.from_regex(r"0000:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", fullm
 
 
 def _named(devices: list[HostDevice]) -> tuple[HostDevice, ...]:
-    """Order the devices as settings do: GPUs, fabric, and one card at most."""
+    """Return the devices in the order of node settings: GPUs, fabric devices, and one network card at most."""
     of = {use: [each for each in devices if each.use == use] for use in ("gpu", "fabric", "card")}
     return (*of["gpu"], *of["fabric"], *of["card"][:1])
 

@@ -1,4 +1,4 @@
-"""Settings of a node with these slots and no other values that a test varies."""
+"""Agent settings of a node with the given slots, and defaults for all values that a test does not vary."""
 
 from typing import Any, Final
 

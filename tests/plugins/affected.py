@@ -1,9 +1,10 @@
-"""`./dev test --affected [BASE]`: run the tests that are nearest to a change, within a time budget.
+"""Pytest plugin of `./dev test --affected [BASE]`: it runs the tests that are nearest to a change, within a time
+budget.
 
-Nearly every test depends on nearly every module indirectly. Therefore test files are ranked: by their distance from
-the changed files in imports, then by the words that their path shares with the changed path, then the fastest first.
-Tests are taken in this order while their durations in the last run fit the budget. The end of the run states what was
-left out and the command that runs it.
+Nearly every test depends on nearly every module indirectly. Therefore the test files are ranked: first by their
+distance from the changed files in imports, then by the words that their path shares with the changed path, then by
+their duration, the fastest first. Tests are taken in this order while their durations in the last run fit the budget.
+At its end, the run prints how many tests it left out and the command that runs them.
 """
 
 import re
@@ -60,14 +61,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @dataclass(frozen=True, order=True)
 class Rank:
-    """Place of a test file: a smaller rank runs earlier."""
+    """Rank of a test file for `--affected`. A file with a smaller rank runs earlier."""
 
     distance: int
     fewer_shared_words: int
 
 
 def rank(changed: Sequence[str], distances: dict[str, int]) -> dict[str, Rank]:
-    """Return the rank of each test file that depends on the changed files, in order. Keys are paths."""
+    """Return the rank of each test file that depends on the changed files, in ascending order. Keys are the paths of
+    the test files.
+    """
     words = {word for path in changed for word in _words(path.partition("/")[2])}
     found = {
         path: Rank(distance, -len(words & _words(path)))
@@ -85,7 +88,7 @@ def _words(path: str) -> set[str]:
 
 @dataclass(eq=False)  # pluggy needs a hash
 class Affected:
-    """Selection of one run, and its summary."""
+    """Selection of tests for one `--affected` run, and its summary."""
 
     config: pytest.Config
     revision: str
@@ -143,7 +146,7 @@ class Affected:
             terminalreporter.line(line)
 
     def summary(self) -> list[str]:
-        """Return the lines that state what was selected and what was left out."""
+        """Return the lines that state which tests were selected and how many were left out."""
         lines = [f"{len(self.changed)} files differ from {self.revision}"]
         if not self.ranking:
             return [*lines, "no test depends on them"]
@@ -163,7 +166,9 @@ class Affected:
 
 
 def within(budget: float, items: Iterable[pytest.Item], durations: Durations) -> list[pytest.Item]:
-    """Return the items that fit the budget, in their order, at least one. A shared fixture costs its time once."""
+    """Return the first tests that fit the time budget by their durations, in their order, and at least one.
+    A shared fixture counts once.
+    """
     taken: list[pytest.Item] = []
     started: set[str] = set()
     left = budget

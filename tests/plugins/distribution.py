@@ -1,5 +1,6 @@
-"""Distribute the tests of `--dist loadfile`: all tests of a file run in one worker, because they share servers. All
-tests of a folder with fixtures of the scope `package` run in one worker too, because they share a complete system.
+"""Pytest plugin that distributes tests to workers for `--dist loadfile`. All tests of a file run in one worker, because
+they share servers. All tests of a folder with fixtures of the scope `package` run in one worker too, because they share
+a complete system.
 """
 
 from functools import cache
@@ -12,16 +13,18 @@ from xdist.scheduler import LoadFileScheduling
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> "FolderScheduling | None":
-    """Return the scheduler for `--dist loadfile`. For other values of this option, xdist chooses it."""
+    """Return the xdist scheduler for `--dist loadfile`. For other values of this option, xdist chooses
+    the scheduler.
+    """
     return FolderScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 class FolderScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """Assign files to workers, and complete folders where their tests share a system."""
+    """Scheduler that assigns test files to workers, and complete folders if the tests of the folder share a system."""
 
     def schedule(self) -> None:
-        """Assign the tests. The longest units come first, so that all workers end at the same time: folders, then files
-        with tests marked as slow. Random order is kept.
+        """Assign the tests to workers. Folders come first, then files with tests marked as slow, so that all workers
+        end at about the same time. A random order of the tests is kept.
         """
         super().schedule()
         if not self.config.option.loadscopereorder:
@@ -39,7 +42,7 @@ class FolderScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has n
 
 
 def group_of(test: str, root: Path) -> str:
-    """Return the file of a test, or its folder if the tests of that folder share a system."""
+    """Return the path of a test's file, or of its folder if the tests of that folder share a system."""
     path = test.partition("::")[0]
     folder = path.rpartition("/")[0]
     return folder if _shares_system(root / folder) else path
@@ -47,6 +50,6 @@ def group_of(test: str, root: Path) -> str:
 
 @cache
 def _shares_system(folder: Path) -> bool:
-    """Return whether the folder's `conftest.py` has a fixture of the scope `package`."""
+    """Return whether the folder's `conftest.py` defines a fixture of the scope `package`."""
     conftest = folder / "conftest.py"
     return conftest.exists() and 'scope="package"' in conftest.read_text()

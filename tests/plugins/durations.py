@@ -1,7 +1,7 @@
-"""Record the duration of each test and of each shared fixture in .pytest_cache, for `--affected`.
+"""Pytest plugin that records the duration of each test and of each shared fixture in .pytest_cache, for `--affected`.
 
-The first test that uses a shared fixture (a server, a lab) includes its start. The record keeps the two apart: a
-fixture is an extra cost that a run pays once.
+The first test that uses a shared fixture (a server, a lab) includes its start. The record keeps both durations apart,
+because a run pays the start of a shared fixture only once.
 """
 
 import time
@@ -20,20 +20,24 @@ _SHARED: Final = "shared_fixtures"
 
 @dataclass
 class Durations:
-    """Seconds of earlier runs. `tests` excludes the shared fixtures, which are in `fixtures`."""
+    """Durations of tests and fixtures in earlier runs, in seconds. `tests` excludes the setup of shared fixtures, which
+    is in `fixtures`.
+    """
 
     tests: dict[str, float] = field(default_factory=dict)
     fixtures: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: pytest.Config) -> "Durations":
-        """Return the record of earlier runs. It is empty if there is none, or no cache."""
+        """Return the durations that earlier runs recorded. The result is empty without such a run or without a pytest
+        cache.
+        """
         cache = _cache(config)
         kept: dict[str, dict[str, float]] = cache.get(_CACHE, {}) if cache else {}
         return cls(kept.get("tests", {}), kept.get("fixtures", {}))
 
     def own(self, item: pytest.Item) -> float:
-        """Return the seconds of a test without its shared fixtures, or an estimate if it was never recorded."""
+        """Return the seconds of a test without its shared fixtures, or an estimate if no run has recorded the test."""
         return self.tests.get(item.nodeid) or (
             _SLOW_SECONDS if item.get_closest_marker("slow") else _OWN_SECONDS
         )
@@ -47,7 +51,9 @@ def _cache(config: pytest.Config) -> pytest.Cache | None:
 
 
 def shared_fixtures(item: pytest.Item) -> dict[str, str]:
-    """Return the shared fixtures of a test: an identifier of each instance, and its key in `Durations`."""
+    """Return the shared fixtures of a test: each key identifies one instance of a fixture, each value is the fixture's
+    key in `Durations`.
+    """
     definitions: dict[str, Any] = item._fixtureinfo.name2fixturedefs if hasattr(item, "_fixtureinfo") else {}
     keys = [fixture_key(found[-1]) for found in definitions.values() if found[-1].scope != "function"]
     file = item.nodeid.partition("::")[0]
@@ -59,7 +65,9 @@ def fixture_key(definition: pytest.FixtureDef[Any]) -> str:
 
 
 class Recorder:
-    """Measures shared fixtures where tests run, and collects the durations where reports arrive."""
+    """Recorder of durations: it measures shared fixtures in the workers, and collects all durations in the process that
+    receives the test reports.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

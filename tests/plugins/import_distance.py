@@ -1,8 +1,8 @@
-"""Distance from changed files to test files, in imports.
+"""Distance from changed files to test files, counted in imports.
 
 A module depends on the modules that it imports, on the modules that define the fixtures it names, and on the modules
-and programs that it names in a string, because tests start programs as processes. A file that is no module concerns the
-modules that name it in a string, otherwise those that name the nearest of its folders.
+and programs that it names in a string, because tests start programs as processes. A changed file that is not a module
+concerns the modules that name it in a string, otherwise the modules that name the nearest of its folders.
 """
 
 import re
@@ -34,19 +34,21 @@ _ANNOTATED: Final = re.compile(r"\b(\w+): ")
 
 
 class UnknownBase(Exception):
-    """The revision to compare with does not exist."""
+    """Error: the Git revision to compare with does not exist."""
 
 
 @dataclass
 class Dependents:
-    """Modules of the repository: the source of each, and the modules that depend on it directly."""
+    """Import graph of the repository: the source of each module, and the modules that depend on it directly."""
 
     root: Path
     texts: Mapping[str, str]
     of: Mapping[str, set[str]] = field(default_factory=dict)
 
     def distances(self, changed: Iterable[str]) -> dict[str, int]:
-        """Return the distance of each module that depends on the changed files, which have the distance 0."""
+        """Return the import distance of each module that depends on the changed files. The changed files have the
+        distance 0.
+        """
         found = {module: 0 for path in changed for module in self._modules_of(path)}
         nearest = list(found)
         for module in nearest:  # grows while it is read: breadth first
@@ -69,7 +71,7 @@ class Dependents:
 
 
 def dependents(root: Path, packages: Iterable[str] = PACKAGES) -> Dependents:
-    """Read the repository's modules in `root`, which must be on the import path."""
+    """Return the import graph of the repository in `root`, which must be on the import path."""
     packages = tuple(packages)
     graph = grimp.build_graph(*packages, cache_dir=str(root / ".import_linter_cache"))
     files = {module: _file(root, module) for module in graph.modules}
@@ -95,13 +97,13 @@ def _file(root: Path, module: str) -> Path:
 
 
 def _programs(root: Path) -> dict[str, str]:
-    """Return the module of each installed program."""
+    """Return the module of each program that the project installs."""
     project = tomllib.loads((root / "pyproject.toml").read_text()).get("project", {})
     return {name: entry.partition(":")[0] for name, entry in project.get("scripts", {}).items()}
 
 
 def _fixture_users(tests: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield each module that uses a fixture, with the module that defines it."""
+    """Yield each test module that uses a fixture, together with the module that defines the fixture."""
     definers: dict[str, list[str]] = defaultdict(list)
     automatic: list[str] = []
     for module, text in tests.items():
@@ -122,7 +124,9 @@ def _fixture_users(tests: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _reaches(definer: str, module: str) -> bool:
-    """Return whether a fixture is visible: from a conftest to its folder, from a plugin to all modules."""
+    """Return whether a module can use the fixtures of another: those of a conftest in its folder, those of a plugin
+    everywhere.
+    """
     folder, _, name = definer.rpartition(".")
     return definer == module or (
         module.startswith(f"{folder}.") if name == "conftest" else not name.startswith("test_")
@@ -130,7 +134,7 @@ def _reaches(definer: str, module: str) -> bool:
 
 
 def changed_files(root: Path, base: str) -> tuple[str, list[str]]:
-    """Return the revision that was compared with, and the files that differ from it, untracked ones included.
+    """Return the Git revision that was compared with, and the files that differ from it, including untracked files.
 
     An empty `base` stands for the merge base with main; on a clean main, for the last commit's parent. Raises
     `UnknownBase`.

@@ -1,11 +1,13 @@
-"""Fail a test that leaves something behind: a process, a bridge, a domain, a database or a temporary folder.
+"""Pytest plugin that fails a test that leaves something behind: a process, a bridge, a domain, a database or a
+temporary folder.
 
-What exists at the end of a test must have existed at the start of the run, or belong to a shared fixture that is still
-in use: it appeared while that fixture was set up, or it is a process of a system in that fixture's temporary folder.
-A process is identified by its command line, so that a program which a test restarted is no leftover. Tests marked
-`shared_system` restart and change the system of their module in turn; there, the last test is checked. A lab host is
-one process here: with it, its namespaces and all other processes in them end. Everything is read from /proc and from
-folders, because that takes a millisecond; programs such as `ovs-vsctl` would take longer than most tests.
+A resource that exists at the end of a test must have existed at the start of the run, or belong to a shared fixture
+that is still in use: it appeared while that fixture was set up, or it is a process of a system in that fixture's
+temporary folder. A process is identified by its command line, so that a program that a test restarted does not count as
+left behind. Tests marked `shared_system` restart and change the system of their module in turn; only the last of these
+tests is checked. A lab host is one process here: when it ends, its namespaces and all processes in them end. Everything
+is read from /proc and from folders, which takes a millisecond; programs such as `ovs-vsctl` would take longer than most
+tests.
 """
 
 import os
@@ -30,12 +32,18 @@ _BRIDGE: Final = "br-"
 _KEPT_BRIDGES: Final = {"br-slice", "br-other"}
 """An agent makes the first one and keeps it; tests of foreign bridges share the other one."""
 _OF_MULTIPROCESSING: Final = "pymp-"
-_HELPERS: Final = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
+_HELPERS: Final = (
+    "multiprocessing.forkserver",
+    "multiprocessing.resource_tracker",
+    "tests.servers.program_template",
+)
 
 
 @dataclass
 class Leftovers:
-    """Resources that are not reported: those of shared fixtures in use, and those that were found before."""
+    """Check for leftover resources. It does not report the resources of shared fixtures in use, and those that were
+    reported or existed before.
+    """
 
     known: Found = field(default_factory=Counter)
     folders: set[str] = field(default_factory=set)
@@ -43,7 +51,9 @@ class Leftovers:
     of_fixtures: dict[Any, "Owned"] = field(default_factory=dict)
 
     def found(self) -> Found:
-        """Return what exists now and is not accounted for."""
+        """Return the resources that a test left behind: those that exist now and neither existed before nor belong to a
+        shared fixture.
+        """
         left = snapshot(self.folders)
         for owned in (self.known, *(each.things for each in self.of_fixtures.values())):
             left -= owned
@@ -59,7 +69,7 @@ class Leftovers:
 
 @dataclass(frozen=True)
 class Owned:
-    """Resources (processes, folders, ...) that appeared during the setup of one shared fixture."""
+    """Resources (processes, temporary folders, ...) that appeared during the setup of one shared fixture."""
 
     things: Found
     folders: frozenset[str]
@@ -80,7 +90,9 @@ def pytest_sessionstart() -> None:
 
 
 def _note_folder(event: str, arguments: tuple[Any, ...]) -> None:
-    """Note a folder that is created directly in the folder for temporary files; pytest removes its own."""
+    """Record a folder that this process creates directly in the folder for temporary files, except folders of
+    multiprocessing.
+    """
     if event == "tempfile.mkdtemp":
         folder = Path(os.fsdecode(arguments[0]))
         if str(folder.parent) == tempfile.gettempdir() and not folder.name.startswith(_OF_MULTIPROCESSING):
@@ -133,7 +145,9 @@ def _report(item: pytest.Item) -> None:
 
 
 def snapshot(folders: set[str]) -> Found:
-    """Return what exists now: everything that belongs to descendants of this process, and which of `folders`."""
+    """Return the resources that exist now: those of this process's descendants, and those of the temporary folders
+    `folders` that exist.
+    """
     found: Found = Counter(f"folder {each}" for each in folders if Path(each).exists())
     for pid, argv in _processes(os.getpid()):
         found[f"process {' '.join(argv)}"] += 1
@@ -148,7 +162,7 @@ def snapshot(folders: set[str]) -> Found:
 
 
 def _in_lab_host(pid: int, configuration: str) -> Iterator[str]:
-    """Yield the bridges and domains of a lab host. `pid` is its first process."""
+    """Yield the OVS bridges and libvirt domains of a lab host. `pid` is the first process of the lab host."""
     node = Path(configuration).parent.name
     for link in _links(pid):
         if link.startswith(_BRIDGE) and link not in _KEPT_BRIDGES:
@@ -198,7 +212,9 @@ def _children(pid: int, thread: str) -> list[int]:
 
 
 def _argv(pid: int) -> list[str]:
-    """Return the command line of a process; one empty word if it has ended. It is empty for a moment after exec()."""
+    """Return the command line of a process; one empty word if the process has ended. The kernel shows no command line
+    for a moment after exec(), so the function waits for it.
+    """
     folder, deadline = _PROC / str(pid), time.monotonic() + 0.1
     try:
         while not (line := (folder / "cmdline").read_bytes().decode(errors="replace").strip("\0")):

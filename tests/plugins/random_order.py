@@ -1,8 +1,9 @@
-"""`./dev test --random-order [SEED]`: run the files in random order, and the tests of each file in random order.
+"""Pytest plugin of `./dev test --random-order [SEED]`: it runs the files in random order, and the tests of each file in
+random order.
 
-Tests of a file, or of a folder with a shared system, stay together. So do tests with the same parameter of a shared
-fixture, in the declared order of the parameters: each server and lab starts as often as in the usual order. The same
-seed repeats the order of the same tests.
+Tests of a file, or of a folder with a shared system, stay together. Tests with the same parameter of a shared fixture
+also stay together, in the declared order of the parameters, so that each server and lab starts as often as in the usual
+order. The same seed produces the same order of the same tests.
 """
 
 import random
@@ -39,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Pass the seed to a worker of xdist."""
+    """Pass the seed of the random order to a worker process of xdist."""
     node.workerinput[_SEED] = node.config.getoption("random_order")
 
 
@@ -72,7 +73,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _shared_parameters(item: pytest.Item) -> list[tuple[str, int]]:
-    """Return the parameters of shared fixtures, which are used in their declared order."""
+    """Return the parameters that a test passes to shared fixtures. Tests run in the declared order of
+    these parameters.
+    """
     called = getattr(item, "callspec", None)
     if called is None:
         return []

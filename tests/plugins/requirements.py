@@ -1,4 +1,4 @@
-"""Requirements of tests on the machine, and the reaction to a missing requirement.
+"""Pytest plugin for requirements of tests on the machine, and the reaction to a missing requirement.
 
 A test marked `node` needs root and Debian's node packages; a fixture that misses its server calls `missing_server`.
 Both skip the test with the reason. With CI=true a missing server fails the test, because a skip would look like a
@@ -17,7 +17,9 @@ _ON_REQUEST = "clean_machine"
 
 
 def missing_server(reason: str) -> NoReturn:
-    """Skip the running test with the reason, or fail it if CI=true."""
+    """Skip the running test because a server is missing, or fail the test if CI=true. The text `reason` names the
+    server.
+    """
     if os.environ.get("CI") == "true":
         pytest.fail(f"missing in CI: {reason}", pytrace=False)
     pytest.skip(f"needs {reason}")

@@ -1,4 +1,4 @@
-"""Count the planned, run and skipped cases of each promise, and report them at the end of the run.
+"""Pytest plugin that counts the planned, run and skipped cases of each promise, and reports them at the end of the run.
 
 The cases of a matrix contain the planned number (`tests.matrix`). A run of complete promises (`./dev torture`) plans
 every test of these promises, and fails if fewer cases ran than planned: a skipped fault proves nothing.
@@ -21,7 +21,9 @@ PATHS: Final = pytest.StashKey[Mapping[str, Sequence[str]]]()
 
 @dataclass
 class Tally:
-    """Counts of one promise. `planned` and `of` map each test to its number of planned and of existing cases."""
+    """Counts of the test cases of one promise. `planned` and `of` map each test to its number of planned and of
+    existing cases.
+    """
 
     planned: dict[str, int] = field(default_factory=dict)
     of: dict[str, int] = field(default_factory=dict)
@@ -74,7 +76,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _plan(tally: Tally, plan: dict[str, Any]) -> None:
-    """Add the plan of one case: the numbers of its matrix, or one more case for a test without a matrix."""
+    """Add the plan of one test case to the counts of a promise: the numbers of its fault matrix, or one more case for a
+    test without a matrix.
+    """
     test = plan["test"]
     if plan["of"]:
         tally.planned[test], tally.of[test], tally.seed = plan["planned"], plan["of"], plan["seed"]
@@ -83,7 +87,7 @@ def _plan(tally: Tally, plan: dict[str, Any]) -> None:
 
 
 class Counting:
-    """Counter of test reports, in the run itself or in the controller of its workers."""
+    """Counter of test reports, in the test process itself or, with xdist, in the controller of the workers."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.tallies = config.stash.setdefault(_tallies, {})

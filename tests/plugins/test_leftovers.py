@@ -1,4 +1,6 @@
-"""A test that leaves something behind fails, and the message names it. Shared fixtures keep what they made."""
+"""Tests that a test which leaves something behind fails, and the message names the leftovers. Resources of shared
+fixtures are not reported.
+"""
 
 import sys
 
@@ -77,7 +79,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, source: str)
         (DATABASE_OF_A_TEST, "*database * of *postgres/data"),
     ],
 )
-def test_test_that_leaves_something_behind_fails_with_its_name(
+def test_test_that_leaves_a_resource_behind_fails_with_the_name_of_the_resource(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, source: str, named: str
 ) -> None:
     done = run(pytester, monkeypatch, source)
@@ -85,13 +87,13 @@ def test_test_that_leaves_something_behind_fails_with_its_name(
     done.stdout.fnmatch_lines(["*test_first left behind:", named])
 
 
-def test_shared_fixture_and_further_processes_of_its_system_remain_while_it_is_used(
+def test_resources_of_a_shared_fixture_are_not_reported_as_leftovers_while_it_is_used(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(pytester, monkeypatch, SHARED.format(end=ENDS)).assert_outcomes(passed=2)
 
 
-def test_shared_fixture_that_ends_nothing_fails_its_last_test(
+def test_shared_fixture_that_leaves_its_process_running_fails_the_last_test_that_uses_it(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = run(pytester, monkeypatch, SHARED.format(end="globals().update(process=process)"))

@@ -1,4 +1,4 @@
-"""Random order keeps the tests of a file together, and a seed repeats it."""
+"""Tests that the random order keeps the tests of a file together, and that the same seed repeats the order."""
 
 import re
 from itertools import groupby
@@ -27,7 +27,7 @@ def order(files: pytest.Pytester, *options: str) -> list[str]:
     return re.findall(r"^(test_\w\.py::test_it\[\d\])", done.stdout.str(), re.MULTILINE)
 
 
-def test_seed_repeats_the_order_of_files_and_of_tests_in_a_file(files: pytest.Pytester) -> None:
+def test_same_seed_repeats_the_random_order_of_files_and_of_tests_in_a_file(files: pytest.Pytester) -> None:
     first = order(files, "--random-order=1")
     assert first == order(files, "--random-order=1")
     assert first != order(files, "--random-order=2")
@@ -40,12 +40,12 @@ def test_tests_of_a_file_stay_together_in_random_order(files: pytest.Pytester) -
     assert of != sorted(of)
 
 
-def test_run_without_a_seed_prints_one_that_repeats_it(files: pytest.Pytester) -> None:
+def test_random_order_run_without_a_seed_prints_a_seed_that_repeats_its_order(files: pytest.Pytester) -> None:
     done = files.runpytest_subprocess("-p", "tests.plugins.random_order", "-q", "--random-order")
     done.stdout.re_match_lines([r"random order: --random-order=\d+ repeats it"])
 
 
-def test_workers_collect_in_the_same_random_order(files: pytest.Pytester) -> None:
+def test_all_pytest_workers_collect_the_tests_in_the_same_random_order(files: pytest.Pytester) -> None:
     options = ("-p", "tests.plugins.random_order", "--random-order", "-n", "2", "--dist", "loadfile")
     files.runpytest_subprocess(*options).assert_outcomes(passed=32)
 

@@ -1,4 +1,4 @@
-"""Wait for a condition without blocking the event loop of the test."""
+"""Asynchronous waiting for a condition, without blocking the event loop of the test."""
 
 import asyncio
 import time
@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 
 async def eventually(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> float:
-    """Wait until `condition` holds and return the seconds that this took.
+    """Wait until `condition` is true, and return the seconds that this took.
 
-    Raises `AssertionError` with `what` if it does not hold in time.
+    Raises `AssertionError` with the description `what` if the condition is not true within `seconds`.
     """
     began = time.monotonic()
     while not condition():

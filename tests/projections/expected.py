@@ -1,7 +1,7 @@
-"""The expected rows of read models, computed from the last facts of each stream instead of from patches.
+"""Expected rows of the read models, computed from the last facts of each stream instead of from patches.
 
-Comparing a table with its replay cannot detect a mistake that both contain. These functions can, because they share no
-code with them.
+Comparing a table with its replay cannot detect a mistake that both contain. The functions of this module can, because
+they share no code with the read models.
 """
 
 import json
@@ -110,7 +110,7 @@ def _node(facts: list[_StoredEvent]) -> Row:
 
 
 def rows(conn: psycopg.Connection, table: str, key: str, expected: dict[str, Row]) -> dict[str, Row]:
-    """Return the rows of a live table by key, limited to the columns of the expected rows."""
+    """Return the rows of a live read model table by key, with only those columns that the expected rows have."""
     found = conn.cursor(row_factory=dict_row).execute(f"select * from read.{table}").fetchall()
     columns = next(iter(expected.values())).keys() if expected else ()
     return {row[key]: {name: row[name] for name in columns} for row in found}

@@ -1,6 +1,6 @@
-"""A simulated fleet on its own database, driven by the same commands that the API's routes run.
+"""Simulated fleet of nodes on its own database, driven by the same commands that the API's routes run.
 
-No other program runs: the projector advances only when a test calls it, so that a history has one order and a test can
+No other program runs. The projector advances only when a test calls it, so that a history has one order and a test can
 pause between any two steps.
 """
 
@@ -78,7 +78,9 @@ def token(word: str) -> str:
 
 @dataclass
 class Fleet:
-    """Commands and reports of a fleet. `later` is added to the database's time. Commands return True unless refused."""
+    """Simulated fleet of nodes: its methods run commands and deliver reports of nodes. Commands return False if they
+    were refused. `later` is added to the database's time.
+    """
 
     handle: Handle
     tail: Tail
@@ -114,7 +116,7 @@ class Fleet:
         return done
 
     async def renew(self, node: NodeId, number: int, word: str) -> bool:
-        """Renew a session; return False for a superseded session, which is recorded."""
+        """Renew the session of a node. If the session is superseded, record this and return False."""
         request = renewal(node, number, word, presented=self._credentials.get(node, word))
         try:
             done = await self.do(
@@ -131,7 +133,7 @@ class Fleet:
         return await self.do(revoke_node(node, "no reason", self.origin("revoke")))
 
     async def report(self, node: NodeId, body: ReportBody, *, twice: bool = False) -> bool:
-        """Deliver the next report of the node's spool, and deliver it again if `twice` is set."""
+        """Deliver the next report from the node's spool to the control plane. Deliver it again if `twice` is set."""
         self._sequences[node] = self._sequences.get(node, 0) + 1
         moment = datetime.now(UTC)
         report = Report(sequence=self._sequences[node], observed_at=moment, body=body)
@@ -160,7 +162,7 @@ class Fleet:
         return await self.do(readmit_slot_to_placement(slot, reason, origin))
 
     async def note_replacement(self, allocation: AllocationId) -> None:
-        """Add the slots of a replaced allocation on its new node to `placed`."""
+        """Add the slots of an allocation that was placed again on another node to `placed`."""
         async with self.handle.engine.connect() as conn:
             history = await allocation_history(conn, allocation)
         for fact in (each.fact for each in history):
@@ -206,7 +208,7 @@ class Fleet:
         return await self.do(issue_key(name, "admin", new_uuid().hex * 2))
 
     async def bring_up(self, node: NodeId, slots: int) -> None:
-        """Register and enrol a node and approve its slots."""
+        """Register and enrol a node of the simulated fleet, and approve its slots."""
         assert await self.register(node)
         assert await self.enrol(node, "first", "1")
         found = tuple(
@@ -226,7 +228,7 @@ class Fleet:
             assert await self.report(node_of(slot), body)
 
     async def project(self, names: Sequence[str], batch: int) -> None:
-        """Advance the live tables to the end of the ledger, in batches of that size."""
+        """Advance the live tables of the named read models to the end of the ledger, in batches of `batch` events."""
         for name in names:
             advance = Advance(self.handle.engine, self.tail, [PROJECTIONS[name]], LIVE, batch)
             await advance.begin()
@@ -252,7 +254,7 @@ class Fleet:
         return Origin("key:test", reason, new_uuid())
 
     async def _record_heartbeats(self) -> None:
-        """Record a heartbeat of every node: placement ignores a node without heartbeats."""
+        """Record a heartbeat of every node, because placement ignores a node without heartbeats."""
         seen = {
             "seen_at": sa.func.clock_timestamp(),
             "agent_version": "1",
@@ -270,7 +272,9 @@ class Fleet:
 
 
 def settings_of(database: Database) -> Settings:
-    """Return settings for programs that neither send nor receive wake-ups, because their Redis is unreachable."""
+    """Return settings for control plane programs that neither send nor receive wake-ups, because their Redis is
+    unreachable.
+    """
     return settings_for(database, _UNREACHABLE_REDIS, 1, 1)
 
 
@@ -286,4 +290,4 @@ async def living(database: Database, pool: int = 4) -> AsyncIterator[Fleet]:
 
 
 async def _wake_no_follower() -> None:
-    """Do nothing: no follower of the ledger runs."""
+    """Do nothing instead of waking followers, because no follower of the ledger runs."""

@@ -1,4 +1,4 @@
-"""Requests of the read model tests to a running control plane."""
+"""Requests of the read model tests to the API of a running control plane."""
 
 from typing import Any
 from uuid import uuid4
@@ -11,7 +11,9 @@ NAMES = ("nodes", "slots", "keys", "allocations", "holdings")
 
 
 def create_history(plane: RunningPlane, node: str = "node-a", slots: int = 3) -> list[str]:
-    """Create a node with slots, one allocation that is released and others that stay; return their ids."""
+    """Create a node with slots, one allocation that is released, and allocations that stay. Return the ids of all
+    allocations.
+    """
     client = admit(plane, node, slots)
     made = [allocate(plane).json() for _ in range(slots - 1)]
     assert plane.client().delete(f"/allocations/{made[0]['id']}").is_success
@@ -49,7 +51,7 @@ def caught_up(plane: RunningPlane) -> None:
 
 
 def verify(plane: RunningPlane) -> dict[str, Any]:
-    """Request a verification and return its state after it has ended."""
+    """Request a verification of the read models, wait for its end, and return it."""
     accepted = plane.client().post("/verifications")
     assert accepted.status_code == 202, accepted.text
     found: dict[str, Any] = accepted.json()
@@ -63,5 +65,5 @@ def verify(plane: RunningPlane) -> dict[str, Any]:
 
 
 def change(plane: RunningPlane, statement: str) -> None:
-    """Run a data-changing statement as the database's superuser."""
+    """Run a statement that changes data, as the database's superuser."""
     plane.rows(f"{statement} returning 1")

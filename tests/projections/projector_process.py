@@ -1,4 +1,4 @@
-"""A projector process that a test can stop, continue and kill."""
+"""Process of a projector that a test can stop, continue and kill."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ class ProjectorProcess:
 
     @property
     def leads(self) -> bool:
-        """Whether it has ever been the leader."""
+        """Return whether this projector process has ever been the leader."""
         return '"event": "leadership_acquired"' in self.log()
 
     def log(self) -> str:
@@ -40,7 +40,7 @@ class ProjectorProcess:
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Send SIGKILL and wait until the process has ended."""
+        """Send SIGKILL to the projector process and wait until it has ended."""
         self.signal(signal.SIGKILL)
         self.await_end()
 
@@ -51,7 +51,9 @@ class ProjectorProcess:
 
 @contextmanager
 def projector(database: Database, log: Path, failpoints: str = "") -> Iterator[ProjectorProcess]:
-    """Run a projector; continue and stop it at the end. Its Redis is unreachable, so that it polls."""
+    """Run a projector process. At the end, continue it if it is stopped, and end it. Its Redis is unreachable, so that
+    the projector polls.
+    """
     settings = settings_of(database)
     environment = {
         "SLICEPLANE_DATABASE_URL": settings.database_url.get_secret_value(),
@@ -70,13 +72,15 @@ def projector(database: Database, log: Path, failpoints: str = "") -> Iterator[P
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether the process has ended. A zombie has: its parent, this process, has not waited for it yet (proc(5))."""
+    """Return whether the process has ended. A zombie counts as ended: its parent, the test process, has not waited for
+    it yet (proc(5)).
+    """
     state = Path(f"/proc/{pid}/stat")
     return not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def caught_up(database: Database) -> bool:
-    """Whether every read model that the projector fills contains all events."""
+    """Return whether every read model that the projector fills contains all events of the ledger."""
     with psycopg.connect(database.admin_dsn) as conn:
         last = conn.execute("select max(position) from ledger.event").fetchone()
         query = "select count(*) from read.checkpoint where name = any(%s) and position >= %s"
@@ -84,7 +88,7 @@ def caught_up(database: Database) -> bool:
 
 
 def open_rebuilds(database: Database) -> int:
-    """Return the number of rebuilds that were ordered and have not finished."""
+    """Return the number of rebuilds of read models that were requested and have not finished."""
     query = """
         select count(*) from (
           select distinct on (stream_id) type from ledger.event where starts_with(stream_id, 'projection-')

@@ -1,6 +1,8 @@
-"""A process that stops during a swap: `python -m tests.projections.stopped_swap`, with the DSN on standard input.
+"""Process that stops during the swap of a rebuilt read model table: `python -m tests.projections.stopped_swap`, with
+the DSN on standard input.
 
-It takes all locks of the first half, prints `holds` and stops itself by SIGSTOP. After SIGCONT it prints the outcome.
+It takes all locks of the first half of the swap, prints `holds` and stops itself by SIGSTOP. After SIGCONT it prints
+the outcome of the swap.
 """
 
 import os

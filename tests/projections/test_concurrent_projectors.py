@@ -1,4 +1,6 @@
-"""Two projectors that lead at the same time, and one with an outdated end of the ledger, project no event twice."""
+"""Tests of two projectors that lead at the same time, and of a projector that read an outdated end of the ledger: no
+event is projected twice.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,13 +24,13 @@ from tests.servers.postgres import Database
 
 
 class HeldBackTail(Tail):
-    """A tail that returns position 0 as final, as while an appender hangs."""
+    """Ledger reader that returns 0 as the final position, as while an appender hangs."""
 
     async def final(self) -> Position:
         return Position(0)
 
 
-async def test_tail_with_an_outdated_final_position_does_not_move_a_checkpoint_back(
+async def test_projector_with_an_outdated_final_position_does_not_move_a_checkpoint_back(
     running_plane: RunningPlane,
 ) -> None:
     await asyncio.to_thread(create_history, running_plane)
@@ -45,7 +47,7 @@ async def test_tail_with_an_outdated_final_position_does_not_move_a_checkpoint_b
         assert not await advance.step()
 
 
-async def test_two_concurrent_rebuilds_of_one_projection_lose_no_event(running_plane: RunningPlane) -> None:
+async def test_two_concurrent_rebuilds_of_one_read_model_lose_no_event(running_plane: RunningPlane) -> None:
     await asyncio.to_thread(create_history, running_plane)
     await asyncio.to_thread(caught_up, running_plane)
     async with plane(running_plane.settings) as made:
@@ -63,7 +65,9 @@ async def test_two_concurrent_rebuilds_of_one_projection_lose_no_event(running_p
 
 
 class InterruptedTail(Tail):
-    """A tail that runs `meanwhile` before its first answer, as while its process is suspended."""
+    """Ledger reader that runs the function `meanwhile` before it returns its first result, as if its process was
+    suspended at this moment.
+    """
 
     def __init__(self, dsn: str, meanwhile: Callable[[], Awaitable[None]]) -> None:
         super().__init__(dsn)
@@ -76,7 +80,7 @@ class InterruptedTail(Tail):
         return await super().final()
 
 
-async def test_rebuild_of_an_executed_order_ends_although_a_newer_order_is_open(
+async def test_requested_rebuild_of_a_read_model_ends_although_a_newer_rebuild_is_requested_meanwhile(
     database: Database,
 ) -> None:
     async with living(database) as fleet:
@@ -97,7 +101,7 @@ async def test_rebuild_of_an_executed_order_ends_although_a_newer_order_is_open(
 
 
 async def _rebuild(made: Plane) -> None:
-    """Rebuild `holdings` as a second projector, beside the one that runs in the control plane."""
+    """Rebuild the read model `holdings`, as a second projector beside the projector of the control plane would."""
     tail = Tail(ledger_dsn(made))
     try:
         await Rebuild(made.handle, tail)([PROJECTIONS["holdings"]])

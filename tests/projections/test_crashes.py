@@ -1,4 +1,6 @@
-"""A projector that is killed or loses its connections at any moment continues at its next start, without duplicates."""
+"""Tests of a projector that is killed or loses its connections at any moment: it continues at its next start, without
+duplicates.
+"""
 
 from collections.abc import AsyncIterator
 from functools import partial
@@ -28,7 +30,7 @@ async def fleet(database: Database) -> AsyncIterator[Fleet]:
 
 
 async def append_more(fleet: Fleet, number: int) -> None:
-    """Create and release an allocation, report its removal and issue a key."""
+    """Append events: create an allocation, release it, report the removal of its slice, and issue an API key."""
     assert await fleet.create(1, f"project-{number}")
     allocation = AllocationId(list(fleet.placed)[-1])
     assert await fleet.release(allocation)

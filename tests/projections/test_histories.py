@@ -1,4 +1,4 @@
-"""Live tables equal a rebuild after any history (LED-1).
+"""Tests that live tables of read models equal their rebuild after any history (LED-1).
 
 Hypothesis generates histories of commands, including refused ones, during which the projector advances and tables are
 rebuilt and swapped in. SLICEPLANE_TORTURE=full generates ten times as many.
@@ -41,7 +41,7 @@ GPUS = [
 
 
 class Histories(RuleBasedStateMachine):
-    """State machine that runs random commands and reports of a fleet of two nodes."""
+    """State machine of Hypothesis that runs random commands and reports of a fleet of two nodes."""
 
     server: PostgresServer
 
@@ -248,7 +248,9 @@ def _removed(allocation: AllocationId, slot: SlotId) -> reports.SliceRemoved:
 
 
 def _slice_reports(allocation: AllocationId, slot: SlotId) -> list[reports.ReportBody]:
-    """Return one report of each kind that a node may send about a slice, valid in the current state or not."""
+    """Return one report of each kind that a node can send about a slice, whether or not it is valid in the slice's
+    current state.
+    """
     of = {"slot_id": slot, "allocation_id": allocation}
     address = {"mac": "52:54:00:00:00:01", "expected_ip": "10.100.1.10", "actual_ip": "10.100.1.10"}
     return [
@@ -264,7 +266,9 @@ def _slice_reports(allocation: AllocationId, slot: SlotId) -> list[reports.Repor
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # Shrinking a failing history takes minutes.
-def test_live_tables_after_a_random_history_equal_a_rebuild(postgres_server: PostgresServer) -> None:
+def test_live_read_model_tables_after_a_random_history_equal_a_rebuild(
+    postgres_server: PostgresServer,
+) -> None:
     Histories.server = postgres_server
     run_state_machine_as_test(
         Histories,

@@ -1,4 +1,6 @@
-"""One of two projectors leads. If it fails, the other takes over within seconds, and no event is projected twice."""
+"""Tests of two projectors, one of which leads. If the leader fails, the other takes over within seconds, and no event
+is projected twice.
+"""
 
 import asyncio
 import signal
@@ -28,7 +30,7 @@ async def fleet(database: Database) -> AsyncIterator[Fleet]:
 
 @pytest.fixture
 def projectors(database: Database, tmp_path: Path) -> Iterator[tuple[ProjectorProcess, ProjectorProcess]]:
-    """Two projectors: the leader and the one that waits to lead."""
+    """Two projector processes: the leader and the one that waits to lead."""
     with projector(database, tmp_path / "one.log") as leader:
         deadline = time.monotonic() + 30
         while not leader.leads:
@@ -75,7 +77,7 @@ async def test_second_projector_takes_over_when_the_leader_is_killed(
     assert await fleet.verify() == ()
 
 
-async def test_second_projector_takes_over_when_the_leader_is_stopped_and_the_first_yields_when_continued(
+async def test_second_projector_leads_when_the_leader_is_stopped_and_the_first_does_not_lead_when_continued(
     fleet: Fleet, database: Database, projectors: tuple[ProjectorProcess, ProjectorProcess]
 ) -> None:
     leader, other = projectors

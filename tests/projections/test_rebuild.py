@@ -1,4 +1,6 @@
-"""Read models are rebuilt beside the live tables and swapped in, and equal the previous ones (LED-1, LED-9)."""
+"""Tests that read models are rebuilt beside the live tables, equal the previous tables, and are swapped in (LED-1,
+LED-9).
+"""
 
 from tests.api.node import allocate
 from tests.projections.plane_requests import NAMES, caught_up, change, create_history, rebuild, show, verify
@@ -11,7 +13,7 @@ def rows(plane: RunningPlane) -> dict[str, list[tuple[object, ...]]]:
     return {table: plane.rows(f"select t::text from read.{table} t order by 1") for table in TABLES}
 
 
-def test_rebuilt_tables_equal_the_previous_live_tables(running_plane: RunningPlane) -> None:
+def test_rebuilt_read_model_tables_equal_the_previous_live_tables(running_plane: RunningPlane) -> None:
     create_history(running_plane)
     caught_up(running_plane)
     before = rows(running_plane)
@@ -29,7 +31,7 @@ def test_rebuilt_tables_equal_the_previous_live_tables(running_plane: RunningPla
     assert verify(running_plane)["state"] == "equal"
 
 
-def test_rebuild_restores_changed_and_deleted_rows(running_plane: RunningPlane) -> None:
+def test_rebuild_of_a_read_model_restores_changed_and_deleted_rows(running_plane: RunningPlane) -> None:
     made = create_history(running_plane)
     caught_up(running_plane)
     change(running_plane, "update read.slot set state = 'free', allocation_id = null")
@@ -42,7 +44,7 @@ def test_rebuild_restores_changed_and_deleted_rows(running_plane: RunningPlane) 
     assert [event["type"] for event in timeline][:2] == ["allocation.requested", "allocation.placed"]
 
 
-def test_commands_after_a_rebuild_use_the_rebuilt_rows(running_plane: RunningPlane) -> None:
+def test_commands_after_a_rebuild_of_a_read_model_use_the_rebuilt_rows(running_plane: RunningPlane) -> None:
     create_history(running_plane, slots=2)
     rebuild(running_plane, "slots", "nodes")
 
@@ -54,7 +56,7 @@ def test_commands_after_a_rebuild_use_the_rebuilt_rows(running_plane: RunningPla
     assert verify(running_plane)["state"] == "equal"
 
 
-def test_rebuild_requested_twice_records_events_with_their_actors_and_finishes(
+def test_read_model_rebuild_requested_twice_finishes_and_records_each_event_with_its_actor(
     running_plane: RunningPlane,
 ) -> None:
     for _ in range(2):
@@ -70,7 +72,7 @@ def test_rebuild_requested_twice_records_events_with_their_actors_and_finishes(
     assert recorded[1] == ("projection.rebuilt", "process:projector")
 
 
-def test_projection_list_shows_every_projection_with_its_state_and_position(
+def test_read_model_list_of_the_api_shows_every_read_model_with_its_state_and_position(
     running_plane: RunningPlane,
 ) -> None:
     caught_up(running_plane)
@@ -81,7 +83,7 @@ def test_projection_list_shows_every_projection_with_its_state_and_position(
     assert show(running_plane, "slots")["position"] is None
 
 
-def test_request_for_an_unknown_projection_returns_404(running_plane: RunningPlane) -> None:
+def test_api_request_for_an_unknown_read_model_returns_404(running_plane: RunningPlane) -> None:
     client = running_plane.client()
     keyed = client.post("/projections/sl%20ot/rebuild", headers={"Idempotency-Key": "k"})
     for answer in (client.get("/projections/slot"), client.post("/projections/slot/rebuild"), keyed):

@@ -1,4 +1,6 @@
-"""An event that a read model cannot process stops it visibly; skipping or retrying the event is an audited command."""
+"""Tests of an event that a read model cannot process: the read model stops visibly, and skipping or retrying the event
+is an audited command.
+"""
 
 import json
 from uuid import uuid4
@@ -12,7 +14,7 @@ from tests.waiting import until
 
 
 def append_unknown_event(plane: RunningPlane) -> int:
-    """Append an event of a type that only a newer release supports; return its position."""
+    """Append an event of a type that only a newer release supports. Return the event's position."""
     event = {
         "event_id": str(uuid4()),
         "stream_id": f"slot-node-z/{uuid4().hex[:4]}",
@@ -56,7 +58,7 @@ def test_read_model_stopped_by_an_unknown_event_contains_all_events_before_it_an
     assert last == claimed
 
 
-def test_skipped_event_stays_skipped_and_the_ledger_records_the_actor(
+def test_event_skipped_in_a_read_model_stays_skipped_and_the_ledger_records_the_actor(
     running_plane: RunningPlane,
 ) -> None:
     client = running_plane.client()
@@ -81,7 +83,7 @@ def test_skipped_event_stays_skipped_and_the_ledger_records_the_actor(
     assert timeline_rows == [(1,)], "a timeline row needs no decoded fact, so the event has its row"
 
 
-def test_rebuild_stopped_by_an_unknown_event_keeps_the_live_tables_until_the_event_is_skipped(
+def test_read_model_rebuild_stopped_by_an_unknown_event_keeps_the_live_tables_until_the_event_is_skipped(
     running_plane: RunningPlane,
 ) -> None:
     client = running_plane.client()
@@ -103,7 +105,9 @@ def test_rebuild_stopped_by_an_unknown_event_keeps_the_live_tables_until_the_eve
     assert [allocate(running_plane).status_code for _ in range(2)] == [202, 409]
 
 
-def test_stopped_projection_retried_after_its_cause_is_removed_continues(running_plane: RunningPlane) -> None:
+def test_stopped_read_model_that_is_retried_after_its_cause_is_removed_continues(
+    running_plane: RunningPlane,
+) -> None:
     create_history(running_plane)
     caught_up(running_plane)
     [[last]] = running_plane.rows("select last from ledger.fence()")
@@ -119,7 +123,7 @@ def test_stopped_projection_retried_after_its_cause_is_removed_continues(running
     assert verify(running_plane)["state"] == "equal"
 
 
-def test_skip_and_retry_of_a_running_projection_are_rejected(running_plane: RunningPlane) -> None:
+def test_skip_and_retry_of_a_read_model_that_is_not_stopped_are_rejected(running_plane: RunningPlane) -> None:
     client = running_plane.client()
     create_history(running_plane)
     caught_up(running_plane)
@@ -141,7 +145,9 @@ def test_skip_and_retry_of_a_running_projection_are_rejected(running_plane: Runn
     assert verify(running_plane)["state"] == "equal"
 
 
-def test_verification_stopped_by_an_unknown_event_shows_its_position(running_plane: RunningPlane) -> None:
+def test_verification_stopped_by_an_unknown_event_shows_the_position_of_the_event(
+    running_plane: RunningPlane,
+) -> None:
     create_history(running_plane)
     unknown = append_unknown_event(running_plane)
 
@@ -151,7 +157,7 @@ def test_verification_stopped_by_an_unknown_event_shows_its_position(running_pla
     assert found["stopped"]["position"] == unknown
 
 
-def test_stopped_projection_continues_after_a_rebuild(
+def test_stopped_read_model_continues_after_a_rebuild(
     running_plane: RunningPlane,
 ) -> None:
     create_history(running_plane)

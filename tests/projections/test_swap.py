@@ -1,4 +1,6 @@
-"""Rebuilt tables are swapped in under load: no append is lost, fails or waits for long (LED-9)."""
+"""Tests that rebuilt read model tables are swapped in under load: no append is lost, fails or waits
+for long (LED-9).
+"""
 
 import asyncio
 import signal
@@ -33,7 +35,7 @@ NOISE_SECONDS = 0.7
 
 @pytest.fixture
 async def fleet(database: Database) -> AsyncIterator[Fleet]:
-    """A fleet with one node for each appender."""
+    """Simulated fleet with one node for each concurrent appender."""
     async with living(database, pool=APPENDERS + 4) as fleet:
         for number in range(APPENDERS):
             assert await fleet.register(_node(number))
@@ -46,7 +48,9 @@ def _node(number: int) -> NodeId:
 
 
 async def survey(fleet: Fleet, number: int, turn: int) -> float:
-    """Report new hardware, which writes the rows of a node and of its slots; return the seconds that this took."""
+    """Report changed hardware of a node, which changes the read model rows of the node and of its slots. Return the
+    seconds that this took.
+    """
     found = tuple(
         reports.FoundSlot(index=index, vcpus=1 + turn % 7, memory_mib=96, network_device=f"slice{index}")
         for index in range(SLOTS)
@@ -65,7 +69,7 @@ async def survey(fleet: Fleet, number: int, turn: int) -> float:
 
 
 class Appenders:
-    """Concurrent tasks that append as fast as possible until the given work has ended."""
+    """Concurrent asyncio tasks that append to the ledger as fast as possible, until the given work has ended."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet, self._ended = fleet, False
@@ -87,7 +91,7 @@ class Appenders:
             await asyncio.gather(*tasks)
 
 
-async def test_appends_during_repeated_swaps_of_all_tables_succeed_and_none_is_lost(
+async def test_appends_during_repeated_swaps_of_all_read_model_tables_succeed_and_none_is_lost(
     fleet: Fleet, database: Database
 ) -> None:
     async def swaps() -> None:
@@ -109,7 +113,7 @@ async def test_appends_during_repeated_swaps_of_all_tables_succeed_and_none_is_l
     assert await fleet.verify() == ()
 
 
-async def test_swap_blocked_by_a_reader_is_postponed_without_blocking_appends_and_ends_after_the_reader(
+async def test_table_swap_blocked_by_a_reader_is_postponed_without_blocking_appends_and_ends_after_the_reader(
     fleet: Fleet, database: Database
 ) -> None:
     await survey(fleet, 0, 0)
@@ -132,7 +136,9 @@ async def test_swap_blocked_by_a_reader_is_postponed_without_blocking_appends_an
 
 @pytest.fixture
 def swapper(database: Database) -> Iterator[subprocess.Popen[str]]:
-    """A process stopped in the middle of a swap, with all its locks; it is killed after the test."""
+    """Process that stopped in the middle of a swap of read model tables and holds all locks of the swap. It is killed
+    after the test.
+    """
     with subprocess.Popen(
         [sys.executable, "-m", "tests.projections.stopped_swap"],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -149,7 +155,7 @@ async def output_line(process: subprocess.Popen[str]) -> str:
     return (await asyncio.to_thread(process.stdout.readline)).strip()
 
 
-async def test_process_stopped_during_a_swap_loses_its_transaction_and_appends_continue(
+async def test_process_stopped_during_a_read_model_swap_loses_its_transaction_and_appends_continue(
     fleet: Fleet, swapper: subprocess.Popen[str]
 ) -> None:
     assert await output_line(swapper) == "holds"
@@ -162,7 +168,7 @@ async def test_process_stopped_during_a_swap_loses_its_transaction_and_appends_c
     assert await fleet.verify() == ()
 
 
-async def test_projector_killed_during_a_swap_leaves_live_tables_unchanged_and_the_next_one_finishes(
+async def test_projector_killed_during_a_swap_leaves_live_tables_unchanged_and_the_next_projector_finishes(
     fleet: Fleet, database: Database, tmp_path: Path
 ) -> None:
     for turn in range(5):
@@ -183,7 +189,7 @@ async def test_projector_killed_during_a_swap_leaves_live_tables_unchanged_and_t
 
 
 def live_set(database: Database) -> tuple[object, list[tuple[object, ...]]]:
-    """Return the object id of the live slot table and its rows."""
+    """Return the object id and all rows of the live slot table `read.slot`."""
     with psycopg.connect(database.admin_dsn) as conn:
         row = conn.execute("select 'read.slot'::regclass::oid").fetchone()
         return row, conn.execute("select t::text from read.slot t order by 1").fetchall()

@@ -1,4 +1,6 @@
-"""A verification replays the ledger from position 0 and names the first different row of each table."""
+"""Tests of a verification of the read models: it replays the ledger from position 0 and names the first different row
+of each table.
+"""
 
 from collections.abc import Iterator
 
@@ -54,7 +56,9 @@ BY_HAND_IDS = [
 ]
 
 
-def test_verification_of_unchanged_tables_reports_equal(running_plane: RunningPlane) -> None:
+def test_verification_of_unchanged_read_model_tables_reports_them_as_equal(
+    running_plane: RunningPlane,
+) -> None:
     create_history(running_plane)
     found = verify(running_plane)
 
@@ -63,7 +67,7 @@ def test_verification_of_unchanged_tables_reports_equal(running_plane: RunningPl
     assert 0 < found["position"] <= last
 
 
-def test_verification_does_not_report_the_position_of_an_open_append_as_missing(
+def test_ledger_verification_does_not_report_the_position_of_an_open_append_as_missing(
     running_plane: RunningPlane,
 ) -> None:
     with psycopg.connect(running_plane.database.admin_dsn) as appender:
@@ -77,7 +81,7 @@ def test_verification_does_not_report_the_position_of_an_open_append_as_missing(
 
 @pytest.fixture(scope="module")
 def used_plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
-    """A control plane with a history, for tests that restore the rows that they change."""
+    """Control plane with a history of events, for tests that restore the read model rows that they change."""
     with running(postgres_server) as made:
         made.rows("select nextval('ledger.position_seq')")  # an append that drew a position and was lost
         create_history(made)
@@ -90,7 +94,7 @@ def used_plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
 
 
 @pytest.mark.parametrize(("table", "statement", "column"), BY_HAND, ids=BY_HAND_IDS)
-def test_verification_names_a_row_edited_by_hand(
+def test_verification_of_read_models_names_a_row_that_was_edited_by_hand(
     used_plane: RunningPlane, table: str, statement: str, column: str
 ) -> None:
     kept = [row for [row] in used_plane.rows(f"select to_jsonb(kept)::text from {table} kept")]
@@ -137,7 +141,7 @@ CHANGED_LEDGERS = {
 
 
 @pytest.mark.parametrize("change_", CHANGED_LEDGERS)
-def test_verification_of_a_changed_ledger_names_the_change_and_advises_to_keep_a_copy(
+def test_verification_of_a_manipulated_ledger_names_the_change_and_advises_to_keep_a_copy(
     used_plane: RunningPlane, change_: str
 ) -> None:
     statement, key = CHANGED_LEDGERS[change_]
@@ -170,7 +174,9 @@ def restore(plane: RunningPlane, table: str, kept: list[str]) -> None:
             )
 
 
-def test_request_for_an_unknown_verification_returns_404(running_plane: RunningPlane) -> None:
+def test_api_request_for_an_unknown_verification_of_read_models_returns_404(
+    running_plane: RunningPlane,
+) -> None:
     for name in ("7", "00000000-0000-0000-0000-000000000000"):
         answer = running_plane.client().get(f"/verifications/{name}")
         assert answer.status_code == 404

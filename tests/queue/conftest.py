@@ -1,4 +1,6 @@
-"""One node, its queue and its worker on a real Redis: Debian's and the oldest supported version (6.2)."""
+"""Fixtures of the queue tests: one node, its queue and its worker on a real Redis, once on Debian's version and once on
+the oldest supported version (6.2).
+"""
 
 import hashlib
 import shutil
@@ -45,7 +47,7 @@ def shared_server(program: Path) -> Iterator[embedded.RedisServer]:
 
 @pytest.fixture
 def server(shared_server: embedded.RedisServer) -> embedded.RedisServer:
-    """The shared server, emptied of keys, scripts and node users."""
+    """Shared Redis server, emptied of keys, scripts and users of nodes."""
     with redis.Redis.from_url(shared_server.url) as admin:
         admin.flushall()
         admin.script_flush()
@@ -63,7 +65,7 @@ def admin(server: embedded.RedisServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 async def control(server: embedded.RedisServer) -> AsyncIterator[Redis]:
-    """The control plane's connection."""
+    """Redis connection with the rights of the control plane."""
     client = Redis.from_url(server.url)
     yield client
     await client.aclose()
@@ -79,13 +81,17 @@ def login(node_id: str, password: str = PASSWORD) -> redis_nodes.NodeLogin:
 
 
 async def start_session(control: Redis, login: redis_nodes.NodeLogin) -> None:
-    """Do what a node's new session does: create its Redis user and end every connection of that user."""
+    """Change Redis as a new session of a node does: create the node's Redis user and end every
+    connection of this user.
+    """
     await redis_nodes.ensure_node_users(control, [login])
     await redis_nodes.end_connections(control, [login.node_id])
 
 
 async def end_session(control: Redis, node_id: NodeId) -> None:
-    """Do what a node's revocation does: end its connections and delete its user and its keys."""
+    """Change Redis as the revocation of a node does: end the node's connections, and delete its Redis user and its
+    keys.
+    """
     await redis_nodes.delete_node_users(control, [node_id])
     await redis_nodes.forget_queues(control, [node_id])
 
@@ -96,7 +102,7 @@ def address(server: embedded.RedisServer, node_id: str, password: str = PASSWORD
 
 @pytest.fixture
 async def lab_a(server: embedded.RedisServer, control: Redis) -> QueueAddress:
-    """The queue of an enrolled node."""
+    """Address of the Redis queue of the enrolled node lab-a."""
     await redis_nodes.ensure_scripts(control)
     await start_session(control, login("lab-a"))
     return address(server, "lab-a")
@@ -110,7 +116,7 @@ def timetable() -> Iterator[Timetable]:
 
 @pytest.fixture
 def thread_exceptions(monkeypatch: pytest.MonkeyPatch) -> SimpleQueue[str]:
-    """Exceptions that ended a thread, as `repr` texts."""
+    """Queue of the exceptions that ended a thread during the test, as `repr` texts."""
     exceptions: SimpleQueue[str] = SimpleQueue()
     monkeypatch.setattr(threading, "excepthook", lambda arguments: exceptions.put(repr(arguments.exc_value)))
     return exceptions
@@ -125,7 +131,9 @@ def gate() -> Iterator[threading.Event]:
 
 @pytest.fixture
 def start_node(lab_a: QueueAddress) -> Iterator[Callable[..., Node]]:
-    """Return a function that starts workers on lab-a's queue; they are stopped at the end of the test."""
+    """Return a function that starts workers on the queue of the node lab-a. The workers are stopped at the end of the
+    test.
+    """
     started: list[Node] = []
 
     def start(*, queue: QueueAddress = lab_a, **settings: int) -> Node:

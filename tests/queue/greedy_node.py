@@ -1,8 +1,8 @@
-"""A greedy node process that stays within its Redis permissions: it requests as much as it may, reads the reply and
+"""Process of a greedy node that stays within its Redis permissions: it requests as much as it may, reads the reply and
 repeats.
 
-`python -m tests.queue.greedy_node HOST PORT USERNAME NAMESPACE`, with its password on standard input. It ends when
-standard input is closed.
+`python -m tests.queue.greedy_node HOST PORT USERNAME NAMESPACE`, with the node's Redis password on standard input. The
+process ends when standard input is closed.
 """
 
 import socket
@@ -20,10 +20,10 @@ _LAST_REPLY: Final = b"+PONG\r\n"
 
 
 def commands(keys: QueueKeys) -> list[bytes]:
-    """Return the commands of each connection.
+    """Return the Redis commands that each connection of the greedy node repeats.
 
-    Three connections fetch as much of the queue as a reply holds, for one worker, for another and for the first again.
-    The fourth pipelines every other command that a node may run.
+    Three connections fetch as much of the queue as one reply holds: the first and the third for one worker, the second
+    for another worker. The fourth connection pipelines every other command that a node may run.
     """
 
     def run(script: Script, *arguments: object) -> bytes:

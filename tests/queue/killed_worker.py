@@ -1,4 +1,6 @@
-"""A node's worker process that a test kills: it prints an order when its handler begins, and never finishes it."""
+"""Worker process of a node that a test kills: it prints an order when the order's handler begins, and never finishes
+the order.
+"""
 
 import sys
 import threading

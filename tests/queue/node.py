@@ -1,4 +1,4 @@
-"""A node's worker for tests: begun orders are read from `begun`, and `gate` blocks their handlers."""
+"""Worker of a node for tests: it records the begun orders in `begun`, and `gate` blocks the handlers of its orders."""
 
 import asyncio
 import queue
@@ -32,12 +32,14 @@ def order_ids(count: int) -> list[UUID]:
 
 
 def eventually(condition: Callable[[], object], within: float = TIMEOUT_SECONDS) -> None:
-    """Return as soon as `condition()` is true; fail after `within` seconds."""
+    """Return as soon as `condition()` is true. Raises `AssertionError` after `within` seconds."""
     until(lambda: bool(condition()), "the condition holds", within)
 
 
 async def settled(control: Redis, node_id: NodeId, within: float = TIMEOUT_SECONDS) -> None:
-    """Return as soon as the node's queue has nothing waiting and nothing in flight."""
+    """Return as soon as the node's queue contains no waiting order and no order in flight. Raises `AssertionError`
+    after `within` seconds.
+    """
     deadline = time.monotonic() + within
     while await queue_depth(control, node_id) != Depth(0, 0):
         assert time.monotonic() < deadline, "the queue still has orders"
@@ -45,7 +47,7 @@ async def settled(control: Redis, node_id: NodeId, within: float = TIMEOUT_SECON
 
 
 async def requeued(relay: Relay, node_id: NodeId, order_id: UUID, data: bytes) -> float:
-    """Enqueue an order repeatedly, as the task sender does, until it is requeued; return the seconds that this took."""
+    """Enqueue an order repeatedly, as the task sender does, until it is requeued. Return the seconds that this took."""
     began = time.monotonic()
     while not isinstance(await relay.enqueue(node_id, order_id, data), Requeued):
         assert time.monotonic() - began < TIMEOUT_SECONDS, "its worker is still considered alive"
@@ -54,7 +56,9 @@ async def requeued(relay: Relay, node_id: NodeId, order_id: UUID, data: bytes) -
 
 
 class Node:
-    """A broker and a running worker. Its `slice.apply` records each order and its time, and waits at the gate."""
+    """Queue broker of a node with a running worker. Its handler of `slice.apply` records each order and its time, and
+    waits until `gate` is set.
+    """
 
     def __init__(
         self, address: QueueAddress, *, prefetch: int = 2, poison_after: int = 3, threads: int = 2
@@ -81,7 +85,7 @@ class Node:
 
     @property
     def stopping(self) -> threading.Event:
-        """Event that is set once the worker takes no further orders."""
+        """Event that is set once the node's worker takes no further orders."""
         return self.broker._queue.stopping
 
     def _apply(self, order: str) -> None:
@@ -96,7 +100,7 @@ class Node:
         return self.begun.get(timeout=TIMEOUT_SECONDS)[0]
 
     def next_begin(self) -> float:
-        """Return the time (`perf_counter`) at which the next handler began."""
+        """Wait for the next begin of an order's handler, and return its time (`perf_counter`)."""
         return self.begun.get(timeout=TIMEOUT_SECONDS)[1]
 
     def next_dead_letter(self) -> DeadLetter:

@@ -1,7 +1,8 @@
-"""A hostile node process: it sends one command in an endless pipeline and reads every reply.
+"""Process of a hostile node: it sends one Redis command in an endless pipeline and reads every reply.
 
-`python -m tests.queue.pipelining_node HOST PORT USERNAME CONNECTIONS`; on standard input a line with its password and
-one with the command (hexadecimal). It prints a line once it sends, and ends when its standard input is closed.
+`python -m tests.queue.pipelining_node HOST PORT USERNAME CONNECTIONS`; the first line of standard input is the node's
+Redis password, the second the command (hexadecimal). The process prints a line once it sends, and ends when its
+standard input is closed.
 """
 
 import socket

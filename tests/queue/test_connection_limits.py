@@ -1,4 +1,4 @@
-"""A node's connections can make Redis use only little memory, and only for a short time (P20)."""
+"""Tests that Redis limits the memory which a node's connections can occupy, and the time for which they can (P20)."""
 
 import socket
 from collections.abc import Iterator
@@ -30,7 +30,9 @@ MIB = 1 << 20
 
 @pytest.fixture
 def raw_connection(lab_a: QueueAddress) -> Iterator[socket.socket]:
-    """A raw connection of the node, which can send an incomplete command or leave replies unread."""
+    """TCP connection with the Redis credentials of a node, on which a test can send an incomplete command or leave
+    replies unread.
+    """
     with socket.create_connection((lab_a.host, lab_a.port), 10) as made:
         made.sendall(words("AUTH", lab_a.username, PASSWORD))
         assert made.recv(16) == b"+OK\r\n"
@@ -38,7 +40,7 @@ def raw_connection(lab_a: QueueAddress) -> Iterator[socket.socket]:
 
 
 def flood(raw_connection: socket.socket, part: bytes, times: int) -> bool:
-    """Send `part` repeatedly; return whether Redis closed the connection before the end."""
+    """Send the bytes `part` up to `times` times. Return whether Redis closed the connection before the end."""
     try:
         for _ in range(times):
             raw_connection.sendall(part)
@@ -51,7 +53,7 @@ def used(admin: redis.Redis) -> int:
     return int(admin.info("memory")["used_memory"])
 
 
-def test_announced_argument_size_above_the_limit_is_rejected_without_allocating_memory(
+def test_redis_rejects_an_announced_argument_size_above_its_limit_without_allocating_memory(
     raw_connection: socket.socket, admin: redis.Redis
 ) -> None:
     before = used(admin)
@@ -60,7 +62,7 @@ def test_announced_argument_size_above_the_limit_is_rejected_without_allocating_
     assert used(admin) - before < MIB
 
 
-def test_connection_with_too_many_unread_replies_is_closed(
+def test_redis_connection_with_too_many_unread_replies_is_closed(
     raw_connection: socket.socket, admin: redis.Redis
 ) -> None:
     admin.hset(OWN.messages, "1", "x" * 900_000)
@@ -69,7 +71,7 @@ def test_connection_with_too_many_unread_replies_is_closed(
     assert used(admin) - before < 4 * MIB
 
 
-def test_large_replies_that_are_read_do_not_close_the_connection(
+def test_redis_connection_on_which_large_replies_are_read_is_not_closed(
     raw_connection: socket.socket, admin: redis.Redis
 ) -> None:
     admin.hset(OWN.messages, "1", "x" * 900_000)
@@ -80,10 +82,10 @@ def test_large_replies_that_are_read_do_not_close_the_connection(
     assert len(got) > 8 * 900_000
 
 
-async def test_connection_with_an_endless_command_is_closed_or_reported_as_a_flood(
+async def test_redis_connection_with_an_endless_command_is_closed_or_reported_as_a_flood(
     raw_connection: socket.socket, admin: redis.Redis, control: Redis
 ) -> None:
-    """Redis 7 closes the connection itself; with Redis 6, the control plane detects the node."""
+    """Redis 7 closes such a connection itself. With Redis 6, the control plane detects the connection and its node."""
     raw_connection.sendall(b"*1000000\r\n$5\r\nLPUSH\r\n")
     part = b"$1000000\r\n" + b"x" * 1_000_000 + b"\r\n"
     if not flood(raw_connection, part, 2 * 128):
@@ -93,7 +95,7 @@ async def test_connection_with_an_endless_command_is_closed_or_reported_as_a_flo
 
 
 @pytest.mark.usefixtures("raw_connection")
-async def test_connection_list_contains_authenticated_and_unauthenticated_clients(
+async def test_redis_connection_list_contains_authenticated_and_unauthenticated_clients(
     control: Redis, server: RedisServer
 ) -> None:
     with socket.create_connection((server.address, server.port), 10) as unauthenticated:
@@ -108,25 +110,25 @@ def several(user: str, count: int, *, first: int = 1, age: int = 0, size: int = 
     return [Connection(first + number, user, age, size) for number in range(count)]
 
 
-def test_connections_of_the_control_plane_and_two_per_node_are_usual() -> None:
+def test_connections_of_the_control_plane_and_up_to_eight_per_node_are_not_ended() -> None:
     found = [*several("sliceplane", 40), *several("node-a", 2, first=50), *several("node-b", 8, first=60)]
     review = review_connections(found)
     assert (review.ended, review.floods, review.usual) == ([], {}, 50)
 
 
-def test_oldest_connections_above_the_limit_of_a_node_are_ended() -> None:
+def test_oldest_redis_connections_above_the_limit_of_a_node_are_ended() -> None:
     review = review_connections(several("node-a", KEPT_CONNECTIONS + 3))
     assert (review.ended, review.floods, review.usual) == ([1, 2, 3], {}, KEPT_CONNECTIONS)
 
 
-def test_unauthenticated_connections_are_ended_after_a_timeout() -> None:
+def test_unauthenticated_redis_connections_are_ended_after_a_timeout() -> None:
     old = several("default", 2, age=UNAUTHENTICATED_SECONDS + 1)
     new = several("default", 3, first=10, age=UNAUTHENTICATED_SECONDS)
     review = review_connections([*old, *new])
     assert (review.ended, review.floods, review.usual) == ([1, 2], {}, 0)
 
 
-async def test_connections_of_the_default_user_are_usual_if_no_password_is_required(
+async def test_redis_connections_of_the_default_user_are_not_ended_if_redis_requires_no_password(
     control: Redis, admin: redis.Redis
 ) -> None:
     assert await requires_password(control)
@@ -143,7 +145,9 @@ async def test_connections_of_the_default_user_are_usual_if_no_password_is_requi
     [several("node-a", FLOOD_CONNECTIONS + 1), several("node-a", 3, size=FLOOD.bytes // 3 + 1)],
     ids=["too-many", "too-heavy"],
 )
-def test_too_many_or_too_heavy_connections_of_a_node_are_reported_as_a_flood(own: list[Connection]) -> None:
+def test_too_many_or_too_large_redis_connections_of_a_node_are_reported_as_a_flood(
+    own: list[Connection],
+) -> None:
     review = review_connections([*own, *several("node-b", 2, first=1000)])
     assert list(review.floods) == [NodeId("a")]
     assert review_connections(own[1:]).floods == {}

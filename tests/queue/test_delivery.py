@@ -1,4 +1,4 @@
-"""Orders reach their handlers immediately, exactly once and within limits."""
+"""Tests of queue delivery: orders reach their handlers immediately, exactly once and within limits."""
 
 import asyncio
 import threading
@@ -21,7 +21,7 @@ LAB_A = NodeId("lab-a")
 KEYS = QueueKeys.of("ctl:lab-a")
 
 
-async def test_handler_receives_the_exact_bytes_of_an_order(node: Node, relay: Relay) -> None:
+async def test_order_handler_receives_the_exact_bytes_of_an_order(node: Node, relay: Relay) -> None:
     [order_id] = order_ids(1)
     assert await relay.enqueue(LAB_A, order_id, message(order_id, '{"é": 1.0,  "b":[]}')) == Enqueued(1)
     assert node.next_order() == '{"é": 1.0,  "b":[]}'
@@ -40,7 +40,7 @@ async def test_idle_node_begins_an_order_within_50_milliseconds(
     assert latencies[100] < 50
 
 
-async def test_settled_order_leaves_only_the_worker_entry_in_redis(
+async def test_finished_order_leaves_only_the_entry_of_its_worker_in_redis(
     node: Node, relay: Relay, admin: redis.Redis
 ) -> None:
     [order_id] = order_ids(1)
@@ -100,7 +100,7 @@ async def test_orders_run_in_the_sequence_in_which_they_were_sent(
     assert [node.next_order() for _ in ids] == [str(order_id) for order_id in ids]
 
 
-async def test_full_queue_rejects_orders_and_does_not_affect_another_node(
+async def test_full_queue_of_a_node_rejects_orders_and_does_not_affect_another_node(
     relay: Relay, control: Redis, lab_a: QueueAddress
 ) -> None:
     await start_session(control, login("lab-b"))
@@ -160,7 +160,7 @@ async def test_order_without_a_handler_becomes_a_dead_letter(
     ],
     ids=["not-json", "delayed", "other-time-limit", "keyword-arguments", "other-queue", "no-order"],
 )
-async def test_bytes_that_are_not_an_order_become_a_dead_letter_and_the_next_order_runs(
+async def test_queue_entry_that_is_not_an_order_becomes_a_dead_letter_and_the_next_order_runs(
     control: Redis, node: Node, relay: Relay, corrupt: Callable[[bytes], bytes]
 ) -> None:
     bad, good = order_ids(2)

@@ -1,4 +1,4 @@
-"""The Redis server that Sliceplane starts itself."""
+"""Tests of the Redis server that Sliceplane starts itself."""
 
 import contextlib
 import socket

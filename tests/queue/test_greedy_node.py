@@ -1,8 +1,9 @@
-"""A node that sends the largest permitted requests as fast as it can does not slow other nodes down (P20).
+"""Test that a node which sends the largest permitted Redis requests as fast as it can does not slow other nodes down
+(P20).
 
-Redis runs one command at a time, so a large request delays all other clients while it runs. That delay is bounded: a
-wake-up takes about four commands, each of which may wait for one command of each connection of the greedy node. Other
-load of the machine varies while the greedy node continues, so the test judges the best of some rounds.
+Redis runs one command at a time, so a large request delays all other clients while it runs. This delay is bounded: the
+delivery of an order takes about four commands, each of which may wait for one command of each connection of the greedy
+node. The other load of the machine varies while the greedy node continues, so the test judges the best of some rounds.
 """
 
 import subprocess
@@ -60,7 +61,7 @@ def busy(queue: QueueAddress) -> Iterator[None]:
 
 @pytest.fixture
 async def lab_b(server: RedisServer, control: Redis) -> QueueAddress:
-    """The full queue of another node, with orders of the maximum size."""
+    """Full queue of the node lab-b, with orders of the maximum size."""
     await redis_nodes.ensure_scripts(control)
     await start_session(control, login(LAB_B))
     relay = Relay(control)
@@ -70,7 +71,9 @@ async def lab_b(server: RedisServer, control: Redis) -> QueueAddress:
 
 
 async def wake_ups(node: Node, relay: Relay) -> list[float]:
-    """Return the milliseconds from sending to handling of 200 orders, in ascending order."""
+    """Send 200 orders one after another. Return the milliseconds between sending and handling of each order, in
+    ascending order.
+    """
     took = []
     for order_id in order_ids(200):
         sent = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A node's Redis user may take the node's own orders and nothing else (PLT-2, P20)."""
+"""Tests that a node's Redis user may take the node's own orders and do nothing else (PLT-2, P20)."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -56,7 +56,7 @@ def _every_command(server: RedisServer) -> Iterator[tuple[str, int]]:
             yield name.decode(), abs(arity)
 
 
-def test_node_user_is_denied_every_redis_command_except_the_listed_ones(
+def test_redis_user_of_a_node_is_denied_every_command_except_the_listed_commands(
     server: RedisServer, as_node: Any
 ) -> None:
     always = {"auth", "hello", "quit", "reset"}
@@ -120,7 +120,7 @@ def test_node_user_is_denied_every_redis_command_except_the_listed_ones(
     ],
     ids=lambda words: " ".join(str(word) for word in words[:2]),
 )
-def test_node_user_is_denied_a_hostile_command(as_node: Any, words: Words) -> None:
+def test_redis_user_of_a_node_is_denied_a_hostile_command(as_node: Any, words: Words) -> None:
     with pytest.raises(redis.exceptions.NoPermissionError):
         _answer(as_node, *words)
 
@@ -128,7 +128,9 @@ def test_node_user_is_denied_a_hostile_command(as_node: Any, words: Words) -> No
 @pytest.mark.parametrize(
     "key", [QueueKeys.of("ctl:lab-b").waiting, "ctl:lab-ab:slices", "ctl:lab-a:other", "sliceplane:restored"]
 )
-def test_permitted_commands_on_a_key_of_another_owner_are_denied(as_node: Any, key: str) -> None:
+def test_permitted_redis_commands_of_a_node_on_a_key_of_another_owner_are_denied(
+    as_node: Any, key: str
+) -> None:
     reaches: list[Words] = [
         ("LPOP", key),
         ("LPUSH", key, "x"),
@@ -149,7 +151,7 @@ def test_permitted_commands_on_a_key_of_another_owner_are_denied(as_node: Any, k
             _answer(as_node, *words)
 
 
-def test_scripts_called_with_a_key_of_another_node_are_denied(as_node: Any) -> None:
+def test_queue_scripts_called_with_a_key_of_another_node_are_denied(as_node: Any) -> None:
     foreign = QueueKeys.of("ctl:lab-b").all()
     for script in ALL_SCRIPTS:
         for mixed in (foreign, (*OWN.all()[:4], foreign[4]), (foreign[0], *OWN.all()[1:])):
@@ -157,7 +159,9 @@ def test_scripts_called_with_a_key_of_another_node_are_denied(as_node: Any) -> N
                 _answer(as_node, "EVALSHA", script.sha, 5, *mixed, "x", "x", 1, 1)
 
 
-def test_scripts_called_with_too_many_arguments_fail_without_effect(as_node: Any, admin: redis.Redis) -> None:
+def test_queue_scripts_called_with_too_many_arguments_fail_without_effect(
+    as_node: Any, admin: redis.Redis
+) -> None:
     for script in NODE_SCRIPTS:
         with pytest.raises(redis.exceptions.ResponseError, match="too many arguments"):
             _answer(as_node, "EVALSHA", script.sha, 5, *OWN.all(), "worker", *[1] * MAX_ARGUMENTS)
@@ -170,7 +174,9 @@ PAIRS = [(node, victim) for node in NODES for victim in NODES if node != victim]
 
 
 def hostile_to(node: str, victim: str) -> list[Words]:
-    """Return commands of a node that take, forge, delete or hold another node's orders, impersonate it or block it."""
+    """Return Redis commands by which a hostile node could take, forge, delete or hold the orders of another node,
+    impersonate that node or block it.
+    """
     own, keys = QueueKeys.of(f"ctl:{node}"), QueueKeys.of(f"ctl:{victim}")
     scripts: list[Words] = [("EVALSHA", script.sha, 5, *keys.all(), "x", 1, 1, 1) for script in ALL_SCRIPTS]
     return [
@@ -200,7 +206,7 @@ def hostile_to(node: str, victim: str) -> list[Words]:
     ]
 
 
-async def test_hostile_commands_between_eight_nodes_are_denied_and_change_no_data(
+async def test_hostile_redis_commands_between_eight_nodes_are_denied_and_change_no_data(
     server: RedisServer, control: Redis, admin: redis.Redis
 ) -> None:
     await redis_nodes.ensure_scripts(control)
@@ -224,14 +230,14 @@ async def test_hostile_commands_between_eight_nodes_are_denied_and_change_no_dat
         connection.disconnect()
 
 
-def test_connection_without_credentials_is_denied(server: RedisServer) -> None:
+def test_redis_connection_without_credentials_is_denied_a_command(server: RedisServer) -> None:
     connection = _Connection(host=server.address, port=server.port, protocol=2)
     with pytest.raises(redis.exceptions.AuthenticationError):
         _answer(connection, "PING")
     connection.disconnect()
 
 
-async def test_old_password_of_a_node_is_rejected_after_a_new_one_is_set(
+async def test_old_redis_password_of_a_node_is_rejected_after_a_new_password_is_set(
     server: RedisServer, control: Redis, lab_a: QueueAddress
 ) -> None:
     await start_session(control, login("lab-a", "rotated"))
@@ -240,7 +246,7 @@ async def test_old_password_of_a_node_is_rejected_after_a_new_one_is_set(
     assert _answer(_connect(lab_a, "rotated"), "PING") == b"PONG"
 
 
-async def test_connections_with_the_old_password_are_closed_when_a_new_one_is_set(
+async def test_redis_connections_with_a_nodes_old_password_are_closed_when_a_new_password_is_set(
     control: Redis, as_node: Any
 ) -> None:
     assert _answer(as_node, "PING") == b"PONG"
@@ -261,7 +267,7 @@ async def test_worker_name_that_is_not_valid_utf8_does_not_break_enqueueing(
     assert isinstance(await relay.enqueue(NodeId("lab-a"), other, message(other)), Requeued)
 
 
-async def test_order_in_keys_corrupted_by_the_node_is_listed_and_reported_as_spoilt_on_withdrawal(
+async def test_withdrawal_of_an_order_from_queue_keys_corrupted_by_the_node_reports_the_queue_as_spoilt(
     control: Redis, relay: Relay, as_node: Any
 ) -> None:
     [order_id] = order_ids(1)
@@ -271,7 +277,7 @@ async def test_order_in_keys_corrupted_by_the_node_is_listed_and_reported_as_spo
     assert await relay.withdraw(NodeId("lab-a"), order_id) is Withdrawal.SPOILT
 
 
-async def test_node_that_claims_more_orders_than_its_queue_limit_is_reported_as_flooded(
+async def test_queue_in_which_a_node_claims_to_hold_more_orders_than_the_limit_is_reported_as_flooded(
     relay: Relay, as_node: Any
 ) -> None:
     ids = order_ids(9)
@@ -282,7 +288,7 @@ async def test_node_that_claims_more_orders_than_its_queue_limit_is_reported_as_
     assert await relay.stranded([NodeId("lab-b"), NodeId("lab-a")]) == Stranded({}, (NodeId("lab-a"),))
 
 
-async def test_permission_granted_by_an_older_release_is_removed_by_a_new_session(
+async def test_redis_permission_of_a_node_granted_by_an_older_release_is_removed_by_its_next_session(
     control: Redis, admin: redis.Redis, lab_a: QueueAddress
 ) -> None:
     admin.acl_setuser("node-lab-a", enabled=True, commands=["+keys"], keys=["*"])

@@ -1,4 +1,6 @@
-"""Every order arrives and none runs twice concurrently if workers die or Redis is flushed, restarted or corrupted."""
+"""Tests of queue recovery: every order arrives and none runs twice concurrently if workers die or Redis is flushed,
+restarted or corrupted.
+"""
 
 import subprocess
 import sys
@@ -70,7 +72,7 @@ def _first_line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-async def test_order_of_a_killed_worker_goes_to_another_worker_after_one_timeout(
+async def test_order_of_a_killed_worker_goes_to_another_worker_after_one_worker_timeout(
     lab_a: QueueAddress, control: Redis, relay: Relay, start_node: Callable[..., Node]
 ) -> None:
     [order_id] = order_ids(1)
@@ -115,7 +117,7 @@ async def test_order_requeued_to_the_worker_that_already_holds_it_counts_as_one_
     assert admin.hget(KEYS.deliveries, str(order_id)) == "1"
 
 
-async def test_fetched_orders_not_consumed_are_requeued_behind_consumed_orders_that_were_not_begun(
+async def test_fetched_orders_that_the_worker_did_not_consume_are_requeued_behind_those_that_it_consumed(
     lab_a: QueueAddress, relay: Relay, admin: redis.Redis
 ) -> None:
     ids = order_ids(3)
@@ -133,7 +135,7 @@ async def test_fetched_orders_not_consumed_are_requeued_behind_consumed_orders_t
     assert admin.hgetall(KEYS.deliveries) == {}
 
 
-async def test_fetched_order_not_consumed_is_requeued_while_a_begun_order_stays_in_flight(
+async def test_fetched_order_that_the_worker_did_not_consume_is_requeued_and_a_begun_order_stays_in_flight(
     lab_a: QueueAddress, control: Redis, relay: Relay, admin: redis.Redis
 ) -> None:
     first, second = order_ids(2)
@@ -259,7 +261,9 @@ async def test_redis_restarted_with_its_data_keeps_the_queue_and_is_detected_as_
             node.stop()
 
 
-async def test_interrupted_restoration_is_detected_as_incomplete(control: Redis, lab_a: QueueAddress) -> None:
+async def test_interrupted_restoration_of_redis_is_detected_as_incomplete(
+    control: Redis, lab_a: QueueAddress
+) -> None:
     async def fails() -> None:
         raise RedisUnavailable("unreachable again")
 
@@ -268,7 +272,7 @@ async def test_interrupted_restoration_is_detected_as_incomplete(control: Redis,
     assert await redis_nodes.inspect(control) is Loss.FLUSHED
 
 
-async def test_lost_scripts_are_detected_and_loaded_again_by_the_next_send(
+async def test_lost_redis_scripts_are_detected_and_loaded_again_by_the_next_send(
     node: Node, control: Redis, relay: Relay, admin: redis.Redis
 ) -> None:
     await redis_nodes.restore(control, lambda: _users(control), _nothing_due)
@@ -289,7 +293,7 @@ async def test_node_without_its_redis_user_waits_and_continues_when_the_user_exi
     assert node.next_order() == "order"
 
 
-async def test_orders_arrive_exactly_once_while_connections_are_closed_repeatedly(
+async def test_orders_arrive_exactly_once_while_redis_connections_are_closed_repeatedly(
     node: Node, control: Redis, admin: redis.Redis
 ) -> None:
     relay = Relay(control)
@@ -302,7 +306,7 @@ async def test_orders_arrive_exactly_once_while_connections_are_closed_repeatedl
     assert node.begun.empty()
 
 
-async def test_connections_closed_and_reopened_immediately_are_not_logged_as_an_outage(
+async def test_redis_connections_closed_and_reopened_immediately_are_not_logged_as_an_outage(
     node: Node, relay: Relay, admin: redis.Redis
 ) -> None:
     [order_id] = order_ids(1)
@@ -313,7 +317,7 @@ async def test_connections_closed_and_reopened_immediately_are_not_logged_as_an_
     assert [each["event"] for each in log if each["event"].startswith("queue")] == []
 
 
-async def test_outage_is_logged_once_with_its_reason_and_once_when_it_ends(
+async def test_redis_outage_is_logged_once_with_its_reason_and_once_when_it_ends(
     node: Node, control: Redis, relay: Relay
 ) -> None:
     def queue_events() -> list[str]:
@@ -342,7 +346,7 @@ def test_worker_stops_within_one_second_while_redis_is_unreachable(program: Path
         assert time.perf_counter() - began < 1
 
 
-async def test_order_missing_in_the_workers_acknowledgement_is_returned_again_and_counted_once(
+async def test_fetched_order_that_the_worker_does_not_acknowledge_is_returned_again_and_counted_once(
     lab_a: QueueAddress, relay: Relay, timetable: Timetable
 ) -> None:
     lost, acknowledged = order_ids(2)
@@ -445,4 +449,4 @@ async def _send(relay: Relay, due: list[Outgoing]) -> None:
 
 
 async def _nothing_due() -> None:
-    """Send no orders: none is due."""
+    """Do nothing instead of sending due orders, because no order is due."""

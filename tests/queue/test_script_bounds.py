@@ -1,4 +1,6 @@
-"""A node's script reads a bounded amount of data, regardless of what the node wrote to its keys (P20)."""
+"""Tests that a node's Redis scripts read a bounded amount of data, regardless of what the node wrote to its keys
+(P20).
+"""
 
 from typing import Any
 
@@ -40,7 +42,7 @@ def run(agent: redis.Redis, script: Script, *arguments: str | int) -> Any:
 
 
 def calls(admin: redis.Redis) -> int:
-    """Return the number of commands that scripts and clients ran since the statistics were reset."""
+    """Return the number of Redis commands that scripts and clients ran since the statistics were reset."""
     statistics = admin.info("commandstats")
     return sum(int(stats["calls"]) for name, stats in statistics.items() if name.startswith("cmdstat_"))
 
@@ -70,7 +72,7 @@ def test_queue_script_on_keys_with_20000_entries_runs_a_bounded_number_of_comman
     assert calls(admin) <= 3 * MAX_IDS_READ + 20
 
 
-async def test_order_queued_behind_ids_without_orders_is_fetched(
+async def test_order_queued_behind_order_ids_without_data_is_fetched(
     agent: redis.Redis, admin: redis.Redis, relay: Relay
 ) -> None:
     admin.rpush(KEYS.waiting, *[f"obsolete-{number}" for number in range(3 * MAX_IDS_READ)])
@@ -116,7 +118,7 @@ async def test_order_of_a_lost_fetch_reply_is_returned_again_and_counted_as_one_
 async def test_order_settled_after_redis_lost_its_holder_is_not_fetched_again(
     agent: redis.Redis, admin: redis.Redis, relay: Relay
 ) -> None:
-    """Redis lost the record that a worker holds the order while the order ran, and the order was enqueued again."""
+    """While the order ran, Redis lost the record that a worker holds it, and the order was enqueued again."""
     [order] = order_ids(1)
     await relay.enqueue(LAB_A, order, message(order))
     assert run(agent, SETTLE, "worker", str(order)) == 1
@@ -136,7 +138,7 @@ async def test_order_is_withdrawn_from_a_queue_that_its_node_flooded(
         assert run(agent, FETCH, "worker", 4) == []
 
 
-async def test_stored_reply_of_a_dead_worker_is_deleted(
+async def test_fetch_reply_that_redis_stores_for_a_dead_worker_is_deleted(
     agent: redis.Redis, admin: redis.Redis, relay: Relay
 ) -> None:
     [order] = order_ids(1)

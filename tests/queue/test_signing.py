@@ -1,4 +1,6 @@
-"""A text is verified only if a trusted key signed exactly this text as exactly this type (P20)."""
+"""Tests of signed tasks: a text is accepted only if a trusted key signed exactly this text as exactly this type
+(P20).
+"""
 
 import base64
 import json
@@ -35,7 +37,7 @@ def segment(content: bytes) -> str:
 
 
 def signed(header: dict[str, Any], payload: bytes = PAYLOAD, signer: Signer = SIGNER) -> str:
-    """Return a text with a valid signature over an arbitrary header."""
+    """Return a signed text with an arbitrary header and a valid signature."""
     head = f"{segment(json.dumps(header).encode())}.{segment(payload)}"
     key = load_pem_private_key(signer.key.as_pem(private=True), None)
     assert isinstance(key, Ed25519PrivateKey)
@@ -48,7 +50,7 @@ def code_of(text: str, type_: Any = "order+jws") -> str:
     return bad.value.code
 
 
-def test_signed_text_is_verified_and_its_payload_returned() -> None:
+def test_text_signed_by_a_trusted_key_is_verified_and_its_payload_returned() -> None:
     assert verify(GOOD, "order+jws", KEYS) == PAYLOAD
     assert verify(signed(HEADER), "order+jws", KEYS) == PAYLOAD
 
@@ -66,18 +68,18 @@ def test_signed_text_with_any_character_changed_is_rejected(part: int) -> None:
                 assert code_of(".".join(changed)) in {"forged", "malformed", "unknown_key"}
 
 
-def test_signature_by_an_untrusted_key_is_unknown_and_under_a_trusted_key_id_is_forged() -> None:
+def test_signature_by_an_untrusted_key_is_rejected_as_unknown_or_as_forged_under_a_trusted_key_id() -> None:
     assert code_of(UNTRUSTED.sign("order+jws", PAYLOAD)) == "unknown_key"
     assert code_of(signed(HEADER, signer=UNTRUSTED)) == "forged"
 
 
-def test_signature_of_one_payload_is_forged_for_another_payload() -> None:
+def test_signature_of_one_payload_is_rejected_as_forged_for_another_payload() -> None:
     head, _, signature = GOOD.split(".")
     other = SIGNER.sign("order+jws", b"{}").split(".")[1]
     assert code_of(f"{head}.{other}.{signature}") == "forged"
 
 
-def test_text_signed_as_one_type_is_malformed_as_another_type() -> None:
+def test_text_signed_as_one_message_type_is_rejected_as_malformed_for_another_message_type() -> None:
     assert code_of(SIGNER.sign("session+jws", PAYLOAD)) == "malformed"
     assert code_of(GOOD, "session+jws") == "malformed"
 
@@ -117,7 +119,7 @@ def test_text_signed_as_one_type_is_malformed_as_another_type() -> None:
         "empty",
     ],
 )
-def test_validly_signed_text_with_an_unexpected_header_is_malformed(
+def test_validly_signed_text_with_an_unexpected_header_is_rejected_as_malformed(
     header: dict[str, Any],
 ) -> None:
     assert code_of(signed(header)) == "malformed"
@@ -166,19 +168,21 @@ def test_text_that_is_not_in_the_signed_format_is_rejected(text: str) -> None:
     assert code_of(text) in {"malformed", "forged"}
 
 
-def test_text_with_algorithm_none_is_malformed() -> None:
+def test_signed_text_with_algorithm_none_is_rejected_as_malformed() -> None:
     head = segment(json.dumps({"alg": "none", "kid": SIGNER.kid, "typ": "order+jws"}).encode())
     for signature in ("", segment(b"\0" * 64)):
         assert code_of(f"{head}.{segment(PAYLOAD)}.{signature}") == "malformed"
 
 
 @given(st.text(max_size=400))
-def test_arbitrary_text_is_rejected_with_bad_signature(text: str) -> None:
+def test_arbitrary_text_in_place_of_a_signed_text_is_rejected_with_bad_signature(text: str) -> None:
     code_of(text)
 
 
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=5))
-def test_arbitrary_bytes_in_dotted_segments_are_rejected_with_bad_signature(parts: list[bytes]) -> None:
+def test_signed_text_with_arbitrary_bytes_in_its_segments_is_rejected_with_bad_signature(
+    parts: list[bytes],
+) -> None:
     code_of(".".join(map(segment, parts)))
 
 
@@ -191,7 +195,7 @@ def test_arbitrary_bytes_in_dotted_segments_are_rejected_with_bad_signature(part
         max_leaves=8,
     )
 )
-def test_arbitrary_json_header_is_rejected_with_bad_signature(header: Any) -> None:
+def test_signed_text_with_an_arbitrary_json_header_is_rejected_with_bad_signature(header: Any) -> None:
     code_of(f"{segment(json.dumps(header).encode())}.{segment(PAYLOAD)}.{GOOD.split('.')[2]}")
 
 
@@ -213,7 +217,7 @@ UNSUPPORTED: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("kind", UNSUPPORTED)
-def test_key_of_an_unsupported_algorithm_is_rejected(kind: str) -> None:
+def test_signing_key_of_an_unsupported_algorithm_is_rejected(kind: str) -> None:
     other = UNSUPPORTED[kind]()
     with pytest.raises(BadSignature):
         Signer.of_pem(pem(other))
@@ -224,19 +228,19 @@ def test_key_of_an_unsupported_algorithm_is_rejected(kind: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "not a key", "-----BEGIN PUBLIC KEY-----\n-----END PUBLIC KEY-----\n", "é"]
 )
-def test_text_that_is_not_a_key_is_rejected(text: str) -> None:
+def test_text_that_is_not_a_pem_key_is_rejected_as_a_signing_key(text: str) -> None:
     with pytest.raises(BadSignature):
         public_key(text)
     with pytest.raises(BadSignature):
         Signer.of_pem(text.encode())
 
 
-def test_private_key_given_as_public_key_and_public_as_private_are_rejected() -> None:
+def test_private_key_in_place_of_a_public_key_and_the_reverse_are_rejected() -> None:
     with pytest.raises(BadSignature):
         public_key(new_private_key().decode())
     with pytest.raises(BadSignature):
         Signer.of_pem(SIGNER.public.encode())
 
 
-def test_signer_text_representations_do_not_contain_the_private_key() -> None:
+def test_repr_str_and_public_key_of_a_signer_do_not_contain_its_private_key() -> None:
     assert "PRIVATE" not in repr(SIGNER) + str(SIGNER) + SIGNER.public

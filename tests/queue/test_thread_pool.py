@@ -1,4 +1,4 @@
-"""The thread pool starts threads while there is work and ends idle threads."""
+"""Tests of the agent's thread pool: it starts threads while there is work, and ends idle threads."""
 
 import threading
 from functools import partial
@@ -23,7 +23,9 @@ def test_thread_pool_without_work_has_no_threads() -> None:
     eventually(lambda: threads_of("idle") == 0)
 
 
-def test_work_submitted_below_the_thread_limit_begins_immediately(gate: threading.Event) -> None:
+def test_work_submitted_to_a_thread_pool_below_its_thread_limit_begins_immediately(
+    gate: threading.Event,
+) -> None:
     pool, begun = ThreadPool("busy", 8), threading.Barrier(9)
     for _ in range(8):
         pool.run(lambda: (begun.wait(10), gate.wait(10)))
@@ -31,7 +33,7 @@ def test_work_submitted_below_the_thread_limit_begins_immediately(gate: threadin
     assert threads_of("busy") == 8
 
 
-def test_idle_thread_is_reused_before_a_new_one_is_started() -> None:
+def test_idle_thread_of_a_thread_pool_is_reused_before_a_new_thread_is_started() -> None:
     pool, done = ThreadPool("one", 8, idle_seconds=30), SimpleQueue[str]()
     for _ in range(50):
         pool.run(lambda: done.put(threading.current_thread().name))
@@ -40,7 +42,7 @@ def test_idle_thread_is_reused_before_a_new_one_is_started() -> None:
     pool.close(10)
 
 
-def test_work_submitted_while_all_threads_are_busy_runs_later_in_submission_order(
+def test_work_submitted_while_all_threads_of_a_pool_are_busy_runs_later_in_submission_order(
     gate: threading.Event,
 ) -> None:
     pool, done = ThreadPool("bounded", 1), SimpleQueue[int]()
@@ -52,7 +54,7 @@ def test_work_submitted_while_all_threads_are_busy_runs_later_in_submission_orde
     assert [done.get(timeout=10) for _ in range(20)] == list(range(20))
 
 
-def test_exception_in_work_ends_its_thread_and_waiting_work_still_runs(
+def test_exception_in_work_of_a_thread_pool_ends_its_thread_and_waiting_work_still_runs(
     thread_exceptions: SimpleQueue[str], gate: threading.Event
 ) -> None:
     pool, done = ThreadPool("breaking", 1), threading.Event()
@@ -68,7 +70,7 @@ def test_exception_in_work_ends_its_thread_and_waiting_work_still_runs(
     assert thread_exceptions.get(timeout=10) == "LookupError('simulated error')"
 
 
-def test_closed_thread_pool_waits_for_running_work_and_starts_no_other(gate: threading.Event) -> None:
+def test_closed_thread_pool_waits_for_running_work_and_starts_no_other_work(gate: threading.Event) -> None:
     pool, begun, never = ThreadPool("closing", 1), threading.Event(), threading.Event()
 
     def work() -> None:
@@ -86,7 +88,7 @@ def test_closed_thread_pool_waits_for_running_work_and_starts_no_other(gate: thr
     assert not never.is_set()
 
 
-def test_all_work_runs_while_threads_start_and_end_frequently() -> None:
+def test_all_work_of_a_thread_pool_runs_while_its_threads_start_and_end_frequently() -> None:
     pool, done, total = ThreadPool("coming", 4, idle_seconds=0.0001), SimpleQueue[int](), 4 * 500
 
     def submit() -> None:

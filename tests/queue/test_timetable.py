@@ -1,4 +1,6 @@
-"""Jobs of many agents run at their times or when woken, on few threads; a blocking job delays no other."""
+"""Tests of the timetable that runs jobs of many agents on few threads, at their times or when they are woken. A
+blocking job delays no other job.
+"""
 
 import threading
 import time
@@ -23,7 +25,7 @@ def timetable() -> Iterator[Timetable]:
 
 @pytest.fixture
 def one_thread_timetable() -> Iterator[Timetable]:
-    """A timetable with one thread, which runs due jobs in the order of their times."""
+    """Timetable of jobs with one thread, which runs due jobs in the order of their times."""
     with Timetable(threads=1) as timetable:
         yield timetable
 
@@ -34,7 +36,7 @@ def runs() -> Runs:
 
 
 def recording(runs: Runs, again: float | Rest | None) -> Job:
-    """Return a job that records when it ran."""
+    """Return a job that records the times of its runs in `runs` and returns `again`, its next time."""
 
     def job() -> float | Rest | None:
         runs.put(time.monotonic())
@@ -43,7 +45,7 @@ def recording(runs: Runs, again: float | Rest | None) -> Job:
     return job
 
 
-def test_job_runs_again_after_the_seconds_that_it_returns(timetable: Timetable, runs: Runs) -> None:
+def test_timetable_job_runs_again_after_the_seconds_that_it_returns(timetable: Timetable, runs: Runs) -> None:
     began = time.monotonic()
     timetable.enter(recording(runs, 0.05), name="job", after=0.1)
     times = [began, *(runs.get(timeout=10) for _ in range(4))]
@@ -52,7 +54,7 @@ def test_job_runs_again_after_the_seconds_that_it_returns(timetable: Timetable, 
     assert all(pause >= 0.05 for pause in pauses[1:])
 
 
-def test_job_that_returns_none_runs_again_only_when_woken(
+def test_timetable_job_that_returns_none_runs_again_only_when_woken(
     one_thread_timetable: Timetable, runs: Runs
 ) -> None:
     entry = one_thread_timetable.enter(recording(runs, None), name="job", after=None)
@@ -62,7 +64,7 @@ def test_job_that_returns_none_runs_again_only_when_woken(
         entry.wake()
 
 
-def test_wake_moves_the_next_run_to_an_earlier_time_and_never_to_a_later_one(
+def test_wake_moves_the_next_run_of_a_timetable_job_to_an_earlier_and_never_to_a_later_time(
     timetable: Timetable, runs: Runs
 ) -> None:
     entry = timetable.enter(recording(runs, 3600), name="job", after=3600)
@@ -74,7 +76,7 @@ def test_wake_moves_the_next_run_to_an_earlier_time_and_never_to_a_later_one(
     runs.get(timeout=10)
 
 
-def test_wakes_during_a_run_cause_one_further_run(
+def test_wakes_during_a_run_of_a_timetable_job_cause_one_further_run(
     one_thread_timetable: Timetable, runs: Runs, gate: threading.Event
 ) -> None:
     def job() -> None:
@@ -91,7 +93,7 @@ def test_wakes_during_a_run_cause_one_further_run(
     assert runs.empty()
 
 
-def test_wake_between_two_runs_is_never_lost(timetable: Timetable) -> None:
+def test_wake_between_two_runs_of_a_timetable_job_is_never_lost(timetable: Timetable) -> None:
     submitted, processed = SimpleQueue[int](), SimpleQueue[int]()
 
     def job() -> None:
@@ -108,14 +110,14 @@ def test_wake_between_two_runs_is_never_lost(timetable: Timetable) -> None:
     assert [processed.get(timeout=10) for _ in range(5000)] == list(range(5000))
 
 
-def test_job_woken_during_its_rest_runs_after_the_rest(timetable: Timetable, runs: Runs) -> None:
+def test_timetable_job_woken_during_its_rest_runs_after_the_rest(timetable: Timetable, runs: Runs) -> None:
     entry = timetable.enter(recording(runs, Rest(REST_SECONDS)), name="job", after=0)
     first = runs.get(timeout=10)
     entry.wake()
     assert runs.get(timeout=10) - first >= REST_SECONDS
 
 
-def test_job_with_a_maximum_rest_that_was_woken_runs_after_its_minimum_rest(
+def test_timetable_job_with_a_maximum_rest_that_was_woken_runs_after_its_minimum_rest(
     timetable: Timetable, runs: Runs
 ) -> None:
     entry = timetable.enter(recording(runs, Rest(REST_SECONDS, at_most=3600)), name="job", after=0)
@@ -124,7 +126,7 @@ def test_job_with_a_maximum_rest_that_was_woken_runs_after_its_minimum_rest(
     assert runs.get(timeout=10) - first >= REST_SECONDS
 
 
-def test_job_with_a_maximum_rest_that_was_not_woken_runs_after_its_maximum_rest(
+def test_timetable_job_with_a_maximum_rest_that_was_not_woken_runs_after_its_maximum_rest(
     timetable: Timetable, runs: Runs
 ) -> None:
     timetable.enter(recording(runs, Rest(0.01, at_most=REST_SECONDS)), name="job", after=0)
@@ -132,7 +134,7 @@ def test_job_with_a_maximum_rest_that_was_not_woken_runs_after_its_maximum_rest(
     assert all(later - sooner >= REST_SECONDS for sooner, later in pairwise(times))
 
 
-def test_job_woken_repeatedly_never_runs_twice_concurrently(timetable: Timetable) -> None:
+def test_timetable_job_woken_repeatedly_never_runs_twice_concurrently(timetable: Timetable) -> None:
     running, most, done = 0, 0, SimpleQueue[int]()
 
     def job() -> float:
@@ -152,7 +154,7 @@ def test_job_woken_repeatedly_never_runs_twice_concurrently(timetable: Timetable
     assert most == 1
 
 
-def test_blocking_jobs_do_not_delay_another_job(
+def test_blocking_timetable_jobs_do_not_delay_another_job(
     timetable: Timetable, runs: Runs, gate: threading.Event
 ) -> None:
     for _ in range(3):
@@ -162,7 +164,7 @@ def test_blocking_jobs_do_not_delay_another_job(
         runs.get(timeout=10)
 
 
-def test_urgent_job_runs_while_all_normal_threads_are_blocked(
+def test_urgent_timetable_job_runs_while_all_normal_threads_are_blocked(
     timetable: Timetable, runs: Runs, gate: threading.Event
 ) -> None:
     begun = threading.Semaphore(0)
@@ -180,7 +182,7 @@ def test_urgent_job_runs_while_all_normal_threads_are_blocked(
         runs.get(timeout=10)
 
 
-def test_cancelled_job_does_not_run_again(one_thread_timetable: Timetable, runs: Runs) -> None:
+def test_cancelled_timetable_job_does_not_run_again(one_thread_timetable: Timetable, runs: Runs) -> None:
     entry = one_thread_timetable.enter(recording(runs, 0), name="job", after=0)
     runs.get(timeout=10)
     assert entry.cancel(10)
@@ -190,7 +192,7 @@ def test_cancelled_job_does_not_run_again(one_thread_timetable: Timetable, runs:
     assert runs.qsize() == ran
 
 
-def test_cancel_waits_for_a_running_job_up_to_its_timeout(
+def test_cancel_of_a_running_timetable_job_waits_for_its_end_up_to_a_timeout(
     timetable: Timetable, gate: threading.Event
 ) -> None:
     begun, ended = threading.Event(), threading.Event()
@@ -208,7 +210,7 @@ def test_cancel_waits_for_a_running_job_up_to_its_timeout(
     assert ended.is_set()
 
 
-def test_job_that_raises_is_reported_to_the_thread_excepthook_and_does_not_run_again(
+def test_timetable_job_that_raises_is_reported_to_the_thread_excepthook_and_does_not_run_again(
     timetable: Timetable, runs: Runs, thread_exceptions: SimpleQueue[str]
 ) -> None:
     def fails() -> None:
@@ -223,7 +225,7 @@ def test_job_that_raises_is_reported_to_the_thread_excepthook_and_does_not_run_a
     assert thread_exceptions.empty()
 
 
-def test_thousand_periodic_jobs_share_at_most_five_threads(timetable: Timetable) -> None:
+def test_thousand_periodic_timetable_jobs_share_at_most_five_threads(timetable: Timetable) -> None:
     ran = threading.Semaphore(0)
     before = threading.active_count()
 
@@ -252,7 +254,7 @@ def test_closed_timetable_runs_no_job_and_has_no_threads(runs: Runs) -> None:
 
 
 def all_due_ran(one_thread_timetable: Timetable) -> None:
-    """Return when every job that was already due has run."""
+    """Wait until the timetable has run every job that was already due."""
     ran = threading.Event()
     one_thread_timetable.enter(ran.set, name="last", after=0)
     assert ran.wait(10)

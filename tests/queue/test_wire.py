@@ -1,4 +1,4 @@
-"""The wire format of orders in a queue."""
+"""Tests of the wire format of orders in a queue."""
 
 from datetime import UTC, datetime
 from uuid import UUID
@@ -45,7 +45,7 @@ def test_task_larger_than_its_type_allows_raises_order_too_large(kind: str) -> N
     assert refused.value.size == bound // 2 * 2 + 2
 
 
-def test_signed_text_larger_than_its_limit_raises_order_too_large() -> None:
+def test_order_with_a_signed_text_above_its_size_limit_raises_order_too_large() -> None:
     bound = sealed_bytes("node.verify")
     encode_order(OrderMessage(ORDER, "node.verify", "a" * bound), sent_at=NOON)
     with pytest.raises(OrderTooLarge):
@@ -53,6 +53,6 @@ def test_signed_text_larger_than_its_limit_raises_order_too_large() -> None:
 
 
 @given(data=st.binary(max_size=300))
-def test_arbitrary_bytes_raise_malformed_message(data: bytes) -> None:
+def test_arbitrary_bytes_in_place_of_a_queue_message_raise_malformed_message(data: bytes) -> None:
     with pytest.raises(MalformedMessage):
         decode_message(data)

@@ -1,4 +1,4 @@
-"""End-to-end fixtures: a control plane and simulated nodes with agents as separate processes."""
+"""Fixtures of the end-to-end tests: a control plane, and simulated nodes with agents as separate processes."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,26 +21,26 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHcl9zYpCQlBTb2vG1mW0K7f2LJkYH4wqQ2s5
 
 @dataclass
 class SimulatedNode:
-    """An agent process with a simulated host, which is stored in `host_file` and survives the agent."""
+    """Agent process with a simulated host. The host is stored in `host_file` and survives the agent."""
 
     name: str
     agent: Child
     host_file: Path
 
     def snapshot(self) -> Snapshot:
-        """Return a snapshot of the host's resources, as the leak checker takes it."""
+        """Return a snapshot of the resources on the simulated host, as the leak checker takes it."""
         return take(SimulatedTarget(state=str(self.host_file)))
 
 
 @dataclass
 class Site:
-    """A control plane and one node with two approved slots."""
+    """Control plane and one simulated node with two approved slots."""
 
     plane: RunningPlane
     node: SimulatedNode
 
     def create(self, **fields: object) -> str:
-        """Create an allocation and return its id."""
+        """Request an allocation and return its id."""
         body = {"sku": "lab.small", "ssh_authorized_keys": [KEY], **fields}
         answer = self.plane.client().post("/allocations", json=body)
         assert answer.status_code == 202, answer.text
@@ -60,7 +60,9 @@ class Site:
         until(lambda: self.show(allocation)["state"] == state, f"{allocation} is {state}", seconds)
 
     def await_placeable(self, count: int, seconds: float = 40.0) -> None:
-        """Wait until new slices can be placed in `count` slots: a started agent first compares its orders."""
+        """Wait until new slices can be placed in `count` slots, because an agent that starts first compares its slots
+        with their orders.
+        """
 
         def placeable() -> int:
             shown = self.plane.client().get("/slots").json()["items"]
@@ -78,7 +80,9 @@ def start_node(
     slots: Sequence[Mapping[str, int]] = SLOTS,
     images: Sequence[Mapping[str, object]] = (),
 ) -> SimulatedNode:
-    """Register a node and start its agent. `images` are further images of its host, in addition to the lab's."""
+    """Register a simulated node and start its agent. `images` are guest images of its host in addition to the lab's
+    image.
+    """
     registered = plane.client().post("/nodes", json={"id": name}).json()
     folder.mkdir()
     (folder / "token").write_text(registered["enrolment_token"])

@@ -1,4 +1,4 @@
-"""The life of an allocation on a simulated node, from its request to its release."""
+"""Tests of an allocation on a simulated node, from its request to its release."""
 
 from node_agent.lab.leaks.snapshot import differences
 from tests.road.conftest import KEY, Site
@@ -59,7 +59,7 @@ def test_slots_of_a_released_allocation_can_be_allocated_again(site: Site) -> No
         site.await_state(allocation, "released")
 
 
-def test_request_exceeding_capacity_is_refused_and_appends_no_event(site: Site) -> None:
+def test_allocation_request_that_exceeds_the_capacity_is_refused_and_appends_no_event(site: Site) -> None:
     first = site.create(slot_count=2)
     site.await_state(first, "active")
     client = site.plane.client()
@@ -71,7 +71,9 @@ def test_request_exceeding_capacity_is_refused_and_appends_no_event(site: Site) 
     assert site.plane.rows("select max(position) from ledger.event") == last_position
 
 
-def test_request_repeated_with_the_same_idempotency_key_returns_the_same_allocation(site: Site) -> None:
+def test_allocation_request_repeated_with_the_same_idempotency_key_returns_the_same_allocation(
+    site: Site,
+) -> None:
     client = site.plane.client(**{"Idempotency-Key": "k-1"})
     body = {"sku": "lab.small", "ssh_authorized_keys": [KEY]}
     first, second = client.post("/allocations", json=body), client.post("/allocations", json=body)

@@ -1,4 +1,6 @@
-"""A node with a hypervisor that refuses every machine start: allocations run on another node, and it is excluded."""
+"""Tests of a node with a hypervisor that refuses every machine start: its allocations run on another node, and the node
+is excluded from placement.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,13 +23,17 @@ SECOND_NODE_SLOTS: Final = [{"index": index, "vcpus": 1, "memory_mib": 96} for i
 
 @dataclass
 class TwoNodes:
-    """A site with a first node that can be broken, and a second node with more slots, which placement fills later."""
+    """Control plane with two nodes: a test can break the first node, and the second has more slots, so that placement
+    fills it later.
+    """
 
     site: Site
     second: SimulatedNode
 
     def break_first(self, reason: str | None) -> None:
-        """Make the first node's hypervisor refuse machine starts with this reason; None makes it start them again."""
+        """Make the first node's hypervisor refuse every machine start with this reason, or accept machine starts again
+        if the reason is None.
+        """
 
         def change(state: State) -> None:
             state.refuses_starts = reason
@@ -74,7 +80,7 @@ def nodes(running_plane: RunningPlane, tmp_path: Path) -> Iterator[TwoNodes]:
             second.agent.stop()
 
 
-def test_node_that_starts_no_machine_gets_no_allocation_until_it_is_repaired_and_readmitted(
+def test_node_on_which_no_machine_starts_gets_no_allocation_until_it_is_repaired_and_readmitted(
     nodes: TwoNodes,
 ) -> None:
     site, before = nodes.site, nodes.site.node.snapshot()
@@ -102,7 +108,7 @@ def test_node_that_starts_no_machine_gets_no_allocation_until_it_is_repaired_and
     assert nodes.node_ids(back) == ["sim-a", "sim-a"]
 
 
-def test_allocation_on_a_broken_node_without_another_node_fails_with_both_reasons(site: Site) -> None:
+def test_allocation_on_a_broken_node_fails_with_both_reasons_if_no_other_node_has_a_slot(site: Site) -> None:
     only = TwoNodes(site, site.node)
     only.break_first(FAULT)
     allocation = site.create()

@@ -1,4 +1,4 @@
-"""A program loop that is cancelled ends, even if a library swallows the cancellation."""
+"""Tests that the main loop of a program ends when it is cancelled, even if a library swallows the cancellation."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ async def swallow_a_cancellation() -> None:
         await asyncio.Event().wait()
 
 
-async def test_cancelled_loop_ends_even_if_its_work_swallowed_the_cancellation() -> None:
+async def test_cancelled_main_loop_of_a_program_ends_even_if_its_work_swallowed_the_cancellation() -> None:
     async def loop() -> None:
         while True:
             await swallow_a_cancellation()

@@ -1,4 +1,4 @@
-"""A deadline does not fire while its node has undelivered reports (design, section 4)."""
+"""Tests that an allocation's deadline does not fire while its node has undelivered reports (design, section 4)."""
 
 from datetime import timedelta
 
@@ -21,7 +21,7 @@ on conflict (node_id) do update set spooled_reports = excluded.spooled_reports r
 
 
 async def state_after_deadline(running_plane: RunningPlane, allocation: AllocationId) -> str:
-    """Let the deadline pass, fire the allocation's timer and return the allocation's state."""
+    """Let the allocation's deadline pass, fire its timer and return the allocation's state."""
     async with plane(running_plane.settings, clock=an_hour_later) as made:
         dispatcher = Dispatcher(made.handle, made.settings.unreachable_after)
         async with made.engine.begin() as conn:
@@ -32,7 +32,7 @@ async def state_after_deadline(running_plane: RunningPlane, allocation: Allocati
     return str(running_plane.client().get(f"/allocations/{allocation}").json()["state"])
 
 
-async def test_deadline_does_not_fire_while_the_node_has_spooled_reports(
+async def test_allocation_deadline_does_not_fire_while_the_node_has_spooled_reports(
     running_plane: RunningPlane,
 ) -> None:
     node = admit(running_plane, "n1")
@@ -43,7 +43,7 @@ async def test_deadline_does_not_fire_while_the_node_has_spooled_reports(
     assert await state_after_deadline(running_plane, allocation) == "failed"
 
 
-async def test_deadline_fires_if_the_node_with_spooled_reports_is_unreachable(
+async def test_allocation_deadline_fires_if_the_node_with_spooled_reports_is_unreachable(
     running_plane: RunningPlane,
 ) -> None:
     node = admit(running_plane, "n1")
@@ -53,7 +53,7 @@ async def test_deadline_fires_if_the_node_with_spooled_reports_is_unreachable(
     assert await state_after_deadline(running_plane, allocation) == "failed"
 
 
-async def test_ingress_withdrawn_at_its_deadline_is_caused_by_its_reservation(
+async def test_withdrawal_of_an_ingress_rule_at_its_deadline_names_its_reservation_as_the_cause(
     running_plane: RunningPlane,
 ) -> None:
     node = admit(running_plane, "n1")
@@ -86,12 +86,12 @@ async def _set_spooled_reports(made: Plane, count: int) -> None:
 
 
 def failed_bring_ups(plane: RunningPlane) -> list[str]:
-    """Return the streams that contain a failed bring-up."""
+    """Return the ledger streams that contain a failed bring-up of a slice."""
     rows = plane.rows("select stream_id from ledger.event where type like '%.bring_up_failed' order by 1")
     return [stream for (stream,) in rows]
 
 
-async def test_deadline_missed_by_a_reachable_node_that_began_the_order_counts_as_a_failed_bring_up(
+async def test_allocation_deadline_missed_by_a_reachable_node_that_began_the_order_counts_as_a_failed_bring_up(
     running_plane: RunningPlane,
 ) -> None:
     node = Node(running_plane, "n1", slots=1)
@@ -103,7 +103,7 @@ async def test_deadline_missed_by_a_reachable_node_that_began_the_order_counts_a
     assert failure["reason"]["code"] == "deadline_missed"
 
 
-async def test_deadline_missed_before_the_node_began_the_order_does_not_count_as_a_failed_bring_up(
+async def test_allocation_deadline_missed_before_the_node_began_the_order_is_not_a_failed_bring_up(
     running_plane: RunningPlane,
 ) -> None:
     Node(running_plane, "n1", slots=1)
@@ -112,7 +112,7 @@ async def test_deadline_missed_before_the_node_began_the_order_does_not_count_as
     assert failed_bring_ups(running_plane) == []
 
 
-async def test_deadline_missed_by_an_unreachable_node_does_not_count_as_a_failed_bring_up(
+async def test_allocation_deadline_missed_by_an_unreachable_node_does_not_count_as_a_failed_bring_up(
     running_plane: RunningPlane,
 ) -> None:
     node = Node(running_plane, "n1", slots=1)

@@ -1,4 +1,6 @@
-"""Followers of the ledger: one leads, and an event that one of them cannot process does not stop the others."""
+"""Tests of the followers of the ledger: one replica leads, and an event that one follower cannot process does not stop
+the others.
+"""
 
 import asyncio
 import json
@@ -43,13 +45,13 @@ async def an_hour_later(conn: AsyncConnection) -> datetime:
 
 @asynccontextmanager
 async def unreachable_redis_plane(database: Database) -> AsyncIterator[Plane]:
-    """A plane without a reachable Redis: instead of wake-ups, it polls."""
+    """Control plane without a reachable Redis, which polls instead of receiving wake-ups."""
     async with plane(settings_for(database, "redis://127.0.0.1:1", 1, 1)) as made:
         yield made
 
 
 class SynchronizedTail(Tail):
-    """A tail that returns its first batch once another tail has the same one."""
+    """Ledger reader that returns its first batch only when another reader has read the same batch."""
 
     def __init__(self, dsn: str, barrier: asyncio.Barrier) -> None:
         super().__init__(dsn)
@@ -63,7 +65,7 @@ class SynchronizedTail(Tail):
         return batch
 
 
-async def test_two_concurrent_runners_of_one_projection_write_each_event_once(database: Database) -> None:
+async def test_two_concurrent_projectors_of_one_read_model_write_each_event_once(database: Database) -> None:
     async with unreachable_redis_plane(database) as made:
         await made.handle(issue_key("test", "admin", sha256(b"key").hexdigest()))
         barrier = asyncio.Barrier(2)
@@ -94,19 +96,21 @@ async def test_two_concurrent_runners_of_one_projection_write_each_event_once(da
 
 
 async def _run_briefly(runners: Sequence[asyncio.Future[None]]) -> None:
-    """Run them for 20 ms and raise the exception of any that ended."""
+    """Let the followers run for 20 ms, and raise the exception of a follower that ended."""
     done, _ = await asyncio.wait(runners, timeout=0.02)
     for runner in done:
         runner.result()
 
 
 async def _written_rows(made: Plane) -> int:
-    """Return the number of timeline rows."""
+    """Return the number of rows in the read model of timelines (`read.story`)."""
     async with made.engine.connect() as conn:
         return int(await conn.scalar(sa.text("select count(*) from read.story")) or 0)
 
 
-async def test_commands_that_lock_rows_in_opposite_order_both_succeed(database: Database) -> None:
+async def test_two_commands_that_lock_database_rows_in_opposite_order_both_succeed(
+    database: Database,
+) -> None:
     async with unreachable_redis_plane(database) as made:
         async with made.engine.begin() as conn:
             await conn.execute(
@@ -132,7 +136,7 @@ async def test_commands_that_lock_rows_in_opposite_order_both_succeed(database: 
         assert list(answers) == ["done", "done"]
 
 
-async def test_deadline_fires_only_when_its_timer_fires_and_not_while_events_are_evaluated(
+async def test_allocation_deadline_fires_only_by_its_timer_and_not_while_events_are_evaluated(
     running_plane: RunningPlane,
 ) -> None:
     admit(running_plane, "n1")
@@ -155,7 +159,7 @@ async def _history(conn: AsyncConnection, allocation: AllocationId) -> Sequence[
     return await allocation_history(conn, allocation)
 
 
-async def test_allocation_with_an_inconsistent_history_is_parked_and_others_continue(
+async def test_allocation_with_an_inconsistent_history_is_parked_and_other_allocations_continue(
     running_plane: RunningPlane,
 ) -> None:
     admit(running_plane, "n1", slots=2)
@@ -173,7 +177,7 @@ async def test_allocation_with_an_inconsistent_history_is_parked_and_others_cont
     until(lambda: bool(running_plane.rows(sent, other=other)), "the order of the other allocation is sent")
 
 
-def test_event_of_a_newer_release_stops_the_followers_and_not_the_api_or_queue_watch(
+def test_event_of_a_newer_release_stops_the_ledger_followers_and_not_the_api_or_the_queue_watch(
     running_plane: RunningPlane,
 ) -> None:
     admit(running_plane, "n1")

@@ -1,4 +1,6 @@
-"""Agents with a copied, restored or revoked identity are refused, with real agents on a real control plane (P9)."""
+"""Tests that agents with a copied, restored or revoked identity are refused, with real agents on a real control plane
+(P9).
+"""
 
 import json
 import shutil
@@ -20,13 +22,13 @@ Start = Callable[[Path], Child]
 
 @pytest.fixture
 def folder(site: Site) -> Path:
-    """The folder that contains all files of the node."""
+    """Folder that contains all files of the node."""
     return site.node.host_file.parent
 
 
 @pytest.fixture
 def start_copy(site: Site) -> Iterator[Start]:
-    """Return a function that runs another agent of the same node from a copy of its state folder."""
+    """Return a function that runs a second agent of the same node from a copy of the agent's state folder."""
     started: list[Child] = []
 
     def start(state: Path) -> Child:
@@ -66,7 +68,7 @@ def log_of(child: Child) -> str:
     return child.log.read_text()
 
 
-def test_second_agent_on_a_copied_disk_supersedes_the_first_which_is_refused_and_shown(
+def test_second_agent_on_a_copied_disk_supersedes_the_first_agent_which_is_refused_and_shown(
     site: Site, folder: Path, tmp_path: Path, start_copy: Start
 ) -> None:
     slice_ = site.create()
@@ -88,7 +90,7 @@ def test_second_agent_on_a_copied_disk_supersedes_the_first_which_is_refused_and
     assert superseded(site) == superseded(site)[:1]
 
 
-def test_agent_on_an_older_disk_is_refused_and_changes_nothing_on_its_host(
+def test_agent_on_a_disk_restored_from_an_older_copy_is_refused_and_changes_nothing_on_its_host(
     site: Site, folder: Path, tmp_path: Path, start_copy: Start
 ) -> None:
     older = copied(folder, tmp_path / "older")
@@ -124,7 +126,7 @@ def test_revoked_agent_takes_no_orders_keeps_its_slices_and_enrols_again_with_a_
     site.await_state(slice_, "released", 60)
 
 
-def test_agent_with_an_expired_session_renews_it_and_continues(site: Site) -> None:
+def test_agent_with_an_expired_session_renews_its_session_and_continues(site: Site) -> None:
     ended = "update work.node_session set expires_at = clock_timestamp() returning number"
     for _ in range(3):
         [(number,)] = site.plane.rows(ended)
@@ -136,7 +138,9 @@ def test_agent_with_an_expired_session_renews_it_and_continues(site: Site) -> No
     assert superseded(site) == []
 
 
-def test_agent_with_an_altered_fence_file_replaces_it_by_the_signed_order(site: Site, folder: Path) -> None:
+def test_agent_replaces_an_altered_fence_file_by_the_signed_order_of_the_control_plane(
+    site: Site, folder: Path
+) -> None:
     slice_ = site.create()
     site.await_state(slice_, "active")
     site.node.agent.stop()
@@ -152,7 +156,9 @@ def test_agent_with_an_altered_fence_file_replaces_it_by_the_signed_order(site: 
 
 
 def with_order(path: Path, change: Callable[[bytes], bytes]) -> str:
-    """Return a fence file's text with a changed order and the unchanged signature."""
+    """Return the text of an agent's fence file (the accepted order of a slot) with a changed order and the unchanged
+    signature.
+    """
     signed = signed_order(path)
     header, _, signature = signed.split(".")
     payload = urlsafe_b64encode(change(payload_of(signed))).rstrip(b"=").decode()
@@ -163,7 +169,9 @@ def signed_order(path: Path) -> str:
     return str(json.loads(path.read_text())["signed"])
 
 
-def test_secrets_of_an_enrolled_node_are_only_in_its_private_session_file(site: Site, folder: Path) -> None:
+def test_secrets_of_an_enrolled_node_are_stored_only_in_its_private_session_file(
+    site: Site, folder: Path
+) -> None:
     state = folder / "agent"
     kept = SessionFiles(state).kept()
     assert kept is not None
@@ -180,5 +188,5 @@ def mode_of(path: Path) -> int:
 
 
 def contains(path: Path, secret: str) -> bool:
-    """Whether the file contains the secret, regardless of line breaks."""
+    """Return whether the file contains the secret, regardless of line breaks."""
     return secret in path.read_text(errors="replace").replace("\\n", "").replace("\n", "")

@@ -1,4 +1,6 @@
-"""Images with their own readiness check, from the request to the endpoint, on a simulated node."""
+"""Tests of guest images with their own readiness check on a simulated node, from the request to the endpoints of the
+slice.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +37,7 @@ def site(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[Site]:
 
 
 def endpoints(site: Site, allocation: str) -> list[tuple[str, int]]:
-    """Return the kind and port of each endpoint of the allocation."""
+    """Return the kind and port of each endpoint of the allocation, as the API shows them."""
     return [(each["kind"], each["port"]) for each in site.show(allocation)["endpoints"]]
 
 
@@ -44,7 +46,7 @@ def ready_events(site: Site, allocation: str) -> list[dict[str, Any]]:
     return [event["data"] for event in timeline if event["type"] == "allocation.slice_ready"]
 
 
-def test_slices_become_active_by_the_readiness_checks_of_their_images(site: Site) -> None:
+def test_slice_becomes_active_by_the_readiness_check_that_its_image_declares(site: Site) -> None:
     web, mail = site.create(image="web"), site.create(image="mail")
     for allocation in (web, mail):
         site.await_state(allocation, "active")
@@ -53,7 +55,9 @@ def test_slices_become_active_by_the_readiness_checks_of_their_images(site: Site
     assert [each["banner"] for each in ready_events(site, mail)] == ["220 mail.example.org ESMTP"]
 
 
-def test_stopped_slice_started_again_becomes_active_by_the_same_readiness_check(site: Site) -> None:
+def test_stopped_slice_that_is_started_again_becomes_active_by_the_readiness_check_of_its_image(
+    site: Site,
+) -> None:
     web, ssh = site.create(image="web"), site.create()
     for allocation in (web, ssh):
         site.await_state(allocation, "active")

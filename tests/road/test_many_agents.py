@@ -1,4 +1,6 @@
-"""Many nodes in one process: each needs one thread and two Redis connections, and none affects another."""
+"""Tests of many node agents in one process: each needs one thread and two Redis connections, and none affects
+another.
+"""
 
 import threading
 from collections import Counter
@@ -29,7 +31,7 @@ Agents = dict[str, Agent]
 
 @pytest.fixture
 def agents(running_plane: RunningPlane, tmp_path: Path) -> Iterator[Agents]:
-    """Agents that share one timetable, each with all of its slots approved."""
+    """Node agents that share one timetable of jobs, each with all its slots approved."""
     halt, agents = Halt(), Agents()
     with Timetable() as timetable:
         try:
@@ -79,7 +81,7 @@ def states(plane: RunningPlane) -> Counter[str]:
 
 
 def threads_of_nodes() -> Counter[str]:
-    """Count the threads that depend on the number of nodes or on their work, by kind."""
+    """Return the number of running threads for each kind of thread that nodes or their work require."""
     named = (thread.name.partition("-")[0] for thread in threading.enumerate())
     kinds = Counter(name for name in named if name in ("orders", "slot"))
     kinds["consumer"] = sum(isinstance(thread, ConsumerThread) for thread in threading.enumerate())
@@ -92,7 +94,7 @@ def connections(plane: RunningPlane) -> Counter[str]:
         return Counter(user for user in users if user.startswith("node-"))
 
 
-def test_idle_node_has_one_thread_and_two_connections_before_and_after_its_work(
+def test_idle_agent_has_one_thread_and_two_redis_connections_before_and_after_its_work(
     running_plane: RunningPlane, agents: Agents
 ) -> None:
     one_each = Counter(consumer=len(NODES))

@@ -1,4 +1,6 @@
-"""Programs of the control plane continue after a database or Redis that was unreachable, hung or lost its data."""
+"""Tests that programs of the control plane continue after their database or Redis was unreachable, hung or lost its
+data.
+"""
 
 import os
 import signal
@@ -38,7 +40,7 @@ from tests.waiting import until
 
 
 def seconds_to_register(plane: RunningPlane) -> float:
-    """Register a new node and return the seconds until the response."""
+    """Register a new node and return the seconds until the API responded."""
     began = time.monotonic()
     assert plane.client().post("/nodes", json={"id": f"n{uuid4().hex[:8]}"}).status_code == 201
     return time.monotonic() - began
@@ -91,7 +93,7 @@ def test_api_without_database_returns_503_with_retry_after(running_plane: Runnin
     until(lambda: _responds(running_plane), "the API responds")
 
 
-def test_request_that_needs_an_unreadable_event_returns_503_with_its_position(
+def test_api_request_that_needs_an_unreadable_event_returns_503_with_the_events_position(
     running_plane: RunningPlane,
 ) -> None:
     admit(running_plane, "n1")
@@ -124,7 +126,7 @@ def test_openapi_document_describes_every_problem_type(shared_plane: RunningPlan
         assert problems.MEDIA_TYPE in answers[str(kind.status)]["content"]
 
 
-def test_hanging_redis_delays_no_response_and_the_task_is_sent_afterwards(
+def test_hanging_redis_delays_no_api_response_and_the_task_is_sent_afterwards(
     running_plane: RunningPlane,
 ) -> None:
     admit(running_plane, "n1")
@@ -139,13 +141,13 @@ def test_hanging_redis_delays_no_response_and_the_task_is_sent_afterwards(
     until(lambda: state_of_task(running_plane) == [("sent",)], "the task is sent", 3 * RESEND.total_seconds())
 
 
-def test_killed_redis_delays_no_response(running_plane: RunningPlane) -> None:
+def test_killed_redis_delays_no_api_response(running_plane: RunningPlane) -> None:
     running_plane.redis.process.kill()
     running_plane.redis.process.wait()
     assert max(seconds_to_register(running_plane) for _ in range(3)) < 1
 
 
-def test_node_with_reopened_enrolment_keeps_its_redis_user(running_plane: RunningPlane) -> None:
+def test_node_that_an_admin_allows_to_enrol_again_keeps_its_redis_user(running_plane: RunningPlane) -> None:
     admit(running_plane, "n1")
     assert running_plane.client().post("/nodes/n1/enrolment").status_code == 201
     with redis.Redis.from_url(running_plane.redis.url) as admin:
@@ -198,7 +200,7 @@ def _responds(plane: RunningPlane) -> bool:
     return False
 
 
-def test_issue_key_while_redis_is_unreachable_prints_only_a_valid_key(
+def test_issue_key_command_while_redis_is_unreachable_prints_only_a_valid_api_key(
     running_plane: RunningPlane,
 ) -> None:
     environment = {

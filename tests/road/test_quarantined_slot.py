@@ -1,7 +1,8 @@
-"""A slot on which its node still finds resources after a release is quarantined, and the API shows the reason (ALC-11).
+"""Tests of a slot on which its node still finds resources after a release: the slot is quarantined, and the API shows
+the reason (ALC-11).
 
-Another program leaves a machine with the slot's network card on the node, after the agent's last step of a release and
-before its inspection, while the agent is dead. The agent must not remove a foreign machine.
+Another program defines a virtual machine with the slot's network card on the node, after the agent's last step of a
+release and before its inspection, while the agent is dead. The agent must not remove a foreign machine.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ AFTER_LAST_STEP: Final = "agent.link.delete.after"
 
 @dataclass
 class QuarantinedSite:
-    """A site with one quarantined and one free slot."""
+    """Control plane with a node that has one quarantined and one free slot."""
 
     site: Site
     released: str
@@ -46,14 +47,16 @@ class QuarantinedSite:
 
 
 def disturb(site: Site, change: Callable[[State], None]) -> None:
-    """Change the stored host. The agent must not be running: it does not expect changes of its file."""
+    """Change the file of the simulated host. The agent must not run meanwhile, because it does not read changes of this
+    file.
+    """
     state = msgspec.json.decode(site.node.host_file.read_bytes(), type=State)
     change(state)
     site.node.host_file.write_bytes(msgspec.json.encode(state, order="deterministic"))
 
 
 def die_at(site: Site, point: str) -> None:
-    """Restart the agent with a failpoint that kills it."""
+    """Restart the agent so that it dies at the failpoint."""
     site.node.agent.send(SIGKILL)
     site.node.agent.environment = {"SLICEPLANE_FAILPOINTS": point}
     site.node.agent.start()
@@ -83,7 +86,7 @@ def quarantined(running_plane: RunningPlane, tmp_path: Path) -> Iterator[Quarant
         yield made
 
 
-def test_slot_with_leftovers_is_quarantined_with_their_names_and_is_not_allocated(
+def test_slot_with_leftovers_after_a_release_is_quarantined_with_their_names_and_is_not_allocated(
     quarantined: QuarantinedSite,
 ) -> None:
     site = quarantined.site

@@ -1,4 +1,6 @@
-"""The rate limit of a SKU, from the request to the meters of the slot and their removal, on a simulated node."""
+"""Tests of the rate limit of a SKU on a simulated node, from the request to the OpenFlow meters of the slot and their
+removal.
+"""
 
 from pathlib import Path
 
@@ -16,7 +18,7 @@ def meters(site: Site) -> list[str]:
     return site.node.snapshot().kinds["ovs meter"]
 
 
-def test_slice_of_a_sku_with_a_rate_has_two_meters_which_its_release_removes(
+def test_slice_of_a_sku_with_a_rate_limit_has_two_openflow_meters_which_its_release_removes(
     running_plane: RunningPlane, tmp_path: Path
 ) -> None:
     with running_site(running_plane, tmp_path, [{"index": index, **SLOT} for index in (0, 1)]) as site:
@@ -30,6 +32,6 @@ def test_slice_of_a_sku_with_a_rate_has_two_meters_which_its_release_removes(
         assert differences(before, site.node.snapshot()) == []
 
 
-def test_slice_of_a_sku_without_a_rate_has_no_meters(site: Site) -> None:
+def test_slice_of_a_sku_without_a_rate_limit_has_no_openflow_meters(site: Site) -> None:
     site.await_state(site.create(), "active")
     assert meters(site) == []

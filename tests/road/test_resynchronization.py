@@ -1,4 +1,6 @@
-"""An agent that was killed or cut off detects which orders changed and leaves everything else unchanged."""
+"""Tests of an agent that was killed or cut off: it detects which orders changed and leaves everything
+else unchanged.
+"""
 
 import json
 import signal

@@ -1,4 +1,6 @@
-"""Rows of tasks requested by admins follow their streams, regardless of how the dispatcher's batches are divided."""
+"""Tests of the database rows of tasks that admins request: they follow the tasks' streams, regardless of how the
+dispatcher's batches are divided.
+"""
 
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -39,7 +41,7 @@ async def a_day_later(conn: AsyncConnection) -> datetime:
 
 
 async def record(made: Plane, *facts: TaskFact) -> tuple[Recorded[TaskFact], ...]:
-    """Append facts to the task's stream; returns the whole stream."""
+    """Append facts to the ledger stream of the task. Return all events of this stream."""
     async with made.engine.begin() as conn:
         version = len(await task_history(conn, TASK))
         cause = Origin("test", "test", new_uuid()).at(await database_time(conn))
@@ -63,7 +65,7 @@ async def rows(made: Plane) -> list[tuple[int, str]]:
         return [(row.attempt, row.state) for row in await conn.execute(query)]
 
 
-async def test_task_cancelled_before_its_row_was_written_is_not_sent(database: Database) -> None:
+async def test_task_cancelled_before_its_database_row_was_written_is_not_sent(database: Database) -> None:
     async with unreachable_redis_plane(database) as made:
         await record(made, REQUESTED)
         history = await record(made, TaskCancelRequested(TASK), TaskCancelled(TASK, REASON))
@@ -80,7 +82,7 @@ async def test_retry_of_a_failed_task_supersedes_the_previous_attempt(database: 
         assert await rows(made) == [(1, "superseded"), (2, "due")]
 
 
-async def test_task_failed_before_its_row_was_written_gets_no_row(database: Database) -> None:
+async def test_task_that_failed_before_its_database_row_was_written_gets_no_row(database: Database) -> None:
     async with unreachable_redis_plane(database) as made:
         history = await record(made, REQUESTED, TaskFailed(TASK, 1, REASON, final=True))
         await applied(made, *history)

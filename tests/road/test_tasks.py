@@ -1,4 +1,6 @@
-"""Tasks requested by an admin, end to end: control plane, queue and an agent with a simulated host."""
+"""End-to-end tests of tasks that an admin requests, with a control plane, a queue and an agent with
+a simulated host.
+"""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -23,14 +25,14 @@ NEVER_BOOTS = 3600.0
 
 
 @dataclass
-class Road:
-    """A control plane and one node with a simulated host that the test can change."""
+class TaskSite:
+    """Control plane and one node, with a simulated host that the test can change."""
 
     plane: RunningPlane
     host: SimulatedHost
 
     def run_task(self, kind: str, **place: str) -> dict[str, Any]:
-        """Request a task, wait until it ends and return it."""
+        """Request a task from the API, wait until it has ended, and return it."""
         answer = self.plane.client().post("/tasks", json={"kind": kind, **place})
         assert answer.status_code == 202, answer.text
         return self.ended(str(answer.json()["id"]))
@@ -52,8 +54,10 @@ class Road:
 
 
 @contextmanager
-def running_road(plane: RunningPlane, folder: Path, boot_seconds: float = 0.05) -> Iterator[Road]:
-    """Run an agent in a thread of this process; it surveys its host only once, at its start."""
+def running_task_site(plane: RunningPlane, folder: Path, boot_seconds: float = 0.05) -> Iterator[TaskSite]:
+    """Run the agent of a simulated node in a thread of this process. The agent surveys its host only once, at its
+    start.
+    """
     (folder / "token").write_text(
         plane.client().post("/nodes", json={"id": "sim-a"}).json()["enrolment_token"]
     )
@@ -78,7 +82,7 @@ def running_road(plane: RunningPlane, folder: Path, boot_seconds: float = 0.05) 
         until(lambda: len(client.get("/slots").json()["items"]) == 1, "the slot of the node is discovered")
         assert client.post("/nodes/sim-a/slots/0/approve").is_success
         until(lambda: client.get("/nodes/sim-a").json()["state"] == "enrolled", "the node is enrolled")
-        yield Road(plane, host)
+        yield TaskSite(plane, host)
     finally:
         halt.request()
         wait([agent], 20)
@@ -88,74 +92,76 @@ def running_road(plane: RunningPlane, folder: Path, boot_seconds: float = 0.05) 
 
 
 @pytest.fixture
-def road(running_plane: RunningPlane, tmp_path: Path) -> Iterator[Road]:
-    with running_road(running_plane, tmp_path) as made:
+def site(running_plane: RunningPlane, tmp_path: Path) -> Iterator[TaskSite]:
+    with running_task_site(running_plane, tmp_path) as made:
         yield made
 
 
-def active(road: Road) -> str:
-    allocation = str(allocate(road.plane).json()["id"])
-    until(lambda: road.state(allocation) == "active", "the allocation is active")
+def active(site: TaskSite) -> str:
+    allocation = str(allocate(site.plane).json()["id"])
+    until(lambda: site.state(allocation) == "active", "the allocation is active")
     return allocation
 
 
-def test_drift_report_names_a_deleted_port_and_reconcile_repairs_it(road: Road) -> None:
-    active(road)
-    assert road.run_task("drift.report", slot_id="sim-a/0")["result"]["drift"] == []
-    with road.host.change() as state:
+def test_drift_report_task_names_a_deleted_ovs_port_and_port_reconcile_task_repairs_it(
+    site: TaskSite,
+) -> None:
+    active(site)
+    assert site.run_task("drift.report", slot_id="sim-a/0")["result"]["drift"] == []
+    with site.host.change() as state:
         state.ports.clear()
-    [drift] = road.run_task("drift.report", slot_id="sim-a/0")["result"]["drift"]
+    [drift] = site.run_task("drift.report", slot_id="sim-a/0")["result"]["drift"]
     assert drift["aspect"] == "port"
-    repaired = road.run_task("port.reconcile", slot_id="sim-a/0")
+    repaired = site.run_task("port.reconcile", slot_id="sim-a/0")
     assert (repaired["state"], bool(repaired["result"]["steps"])) == ("done", True)
-    assert road.run_task("drift.report", slot_id="sim-a/0")["result"]["drift"] == []
-    assert road.run_task("port.reconcile", slot_id="sim-a/0")["result"]["steps"] == []
+    assert site.run_task("drift.report", slot_id="sim-a/0")["result"]["drift"] == []
+    assert site.run_task("port.reconcile", slot_id="sim-a/0")["result"]["steps"] == []
 
 
-def test_node_verify_task_on_an_intact_host_reports_only_successful_checks(road: Road) -> None:
-    checks = road.run_task("node.verify", node_id="sim-a")["result"]["checks"]
+def test_node_verify_task_on_a_host_without_faults_reports_only_successful_checks(site: TaskSite) -> None:
+    checks = site.run_task("node.verify", node_id="sim-a")["result"]["checks"]
     assert checks
     assert all(check["ok"] for check in checks)
 
 
-def test_task_of_every_kind_for_an_active_slot_ends_as_done(road: Road) -> None:
-    allocation = active(road)
+def test_task_of_every_kind_for_an_active_slot_ends_with_state_done(site: TaskSite) -> None:
+    allocation = active(site)
     kinds = ("vnic.attach", "port.reconcile", "lease.apply", "ingress.apply", "address.report")
     inspections = ("readiness.poll", "drift.report", "machine.inspect")
     for kind in (*kinds, *inspections):
-        ended = road.run_task(kind, slot_id="sim-a/0")
+        ended = site.run_task(kind, slot_id="sim-a/0")
         assert ended["state"] == "done", ended
-    client = road.plane.client()
+    client = site.plane.client()
     refused = client.post("/tasks", json={"kind": "ingress.remove", "slot_id": "sim-a/0"})
     assert refused.status_code == 409
-    assert road.state(allocation) == "active"
+    assert site.state(allocation) == "active"
     verification = f"/verifications/{client.post('/verifications').json()['id']}"
     until(lambda: client.get(verification).json()["ended_at"] is not None, "the verification has ended")
     assert client.get(verification).json()["state"] == "equal", "a task stream changed a read model"
 
 
-def test_readiness_poll_of_a_slice_that_never_becomes_ready_can_be_cancelled(
+def test_readiness_poll_task_of_a_slice_that_never_becomes_ready_can_be_cancelled(
     running_plane: RunningPlane, tmp_path: Path
 ) -> None:
-    with running_road(running_plane, tmp_path, boot_seconds=NEVER_BOOTS) as road:
-        allocation = str(allocate(road.plane).json()["id"])
-        until(lambda: road.state(allocation) == "provisioning", "the allocation is provisioning")
-        client = road.plane.client()
+    with running_task_site(running_plane, tmp_path, boot_seconds=NEVER_BOOTS) as site:
+        allocation = str(allocate(site.plane).json()["id"])
+        until(lambda: site.state(allocation) == "provisioning", "the allocation is provisioning")
+        client = site.plane.client()
         task = str(client.post("/tasks", json={"kind": "readiness.poll", "slot_id": "sim-a/0"}).json()["id"])
-        until(lambda: (road.show(task)["deliveries"] or 0) > 0, "the node has fetched the task")
+        until(lambda: (site.show(task)["deliveries"] or 0) > 0, "the node has fetched the task")
         assert client.post(f"/tasks/{task}/cancel").is_success
-        ended = road.ended(task)
+        ended = site.ended(task)
         assert (ended["state"], ended["reason"]["code"]) == ("cancelled", "cancelled")
-        assert road.state(allocation) == "provisioning"
+        assert site.state(allocation) == "provisioning"
 
 
 def test_allocation_watch_sends_progress_between_its_events(
     running_plane: RunningPlane, tmp_path: Path
 ) -> None:
-    with running_road(running_plane, tmp_path, boot_seconds=2.0) as road:
-        allocation = str(allocate(road.plane).json()["id"])
+    with running_task_site(running_plane, tmp_path, boot_seconds=2.0) as site:
+        allocation = str(allocate(site.plane).json()["id"])
         seen: list[Event] = []
-        with open_stream(road.plane, f"/allocations/{allocation}/watch") as stream:
+        with open_stream(site.plane, f"/allocations/{allocation}/watch") as stream:
             while not seen or seen[-1].type != "allocation.activated":
                 seen.append(stream.next())
         steps = [each for each in seen if each.type == "progress"]
@@ -163,4 +169,4 @@ def test_allocation_watch_sends_progress_between_its_events(
         assert {each.data["slot_id"] for each in steps} == {"sim-a/0"}
         # The id of progress is that of the previous event, so that a client always resumes from an event.
         assert all(each.id.partition(".")[0] == "1" for each in seen[1:])
-        assert road.tasks(kind="slice.apply")[0]["progress"] is None, "a finished task shows progress"
+        assert site.tasks(kind="slice.apply")[0]["progress"] is None, "a finished task shows progress"

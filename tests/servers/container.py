@@ -1,7 +1,8 @@
-"""A PostgreSQL server in a Docker container. Its image contains this machine's PostgreSQL and the libraries it needs.
+"""PostgreSQL server in a Docker container. The image contains this machine's PostgreSQL and the libraries that it
+needs.
 
 The image is made with `docker import`, so that no registry is needed. The container has no network: clients connect to
-the socket in a folder that it shares with this machine.
+the socket in a folder that the container shares with this machine.
 """
 
 import io
@@ -43,12 +44,14 @@ def engine_is_available() -> bool:
 
 @dataclass
 class ContainerServer(PostgresServer):
-    """A server with its files on this machine and its processes in a container."""
+    """PostgreSQL server with its files on this machine and its processes in a Docker container."""
 
     _container: DockerContainer | None = field(default=None, init=False, repr=False)
 
     def start(self) -> None:
-        """Return when the server answers. Raises `AssertionError` if it does not answer in time."""
+        """Start the PostgreSQL server and wait until it answers. Raises `AssertionError` if it does not
+        answer in time.
+        """
         programs, user = find_programs(), server_user()
         self._passwords = ensure_cluster(programs, self.folder, user)
         private_folder(self.run_folder, user)
@@ -80,7 +83,7 @@ class ContainerServer(PostgresServer):
 
 @contextmanager
 def server_in_container() -> Iterator[PostgresServer]:
-    """Run a server with a migrated template database in a container."""
+    """Run a PostgreSQL server with a migrated template database in a Docker container."""
     with server_folder() as folder:
         server = ContainerServer(folder / "postgres", folder / "run", settings={"fsync": "off"})
         try:
@@ -92,7 +95,9 @@ def server_in_container() -> Iterator[PostgresServer]:
 
 
 def _image(programs: Path) -> str:
-    """Return the name of the image with the server in the folder `programs`. Import it if the engine lacks it."""
+    """Return the name of the Docker image that contains the PostgreSQL programs of this folder. Import the image if the
+    Docker engine does not have it.
+    """
     version = re.sub(r"[^\w.]+", "-", _output(programs / "postgres", "--version")).strip("-")
     name = f"{IMAGE}:{version}"
     client = docker.from_env()
@@ -102,7 +107,9 @@ def _image(programs: Path) -> str:
 
 
 def _root_folder(programs: Path) -> bytes:
-    """Return an archive with the installation of PostgreSQL, its libraries, and a user database."""
+    """Return a tar archive with the installation of PostgreSQL, its libraries, and a user database. It is the root
+    folder of the Docker image.
+    """
     installation, packed = programs.parent, io.BytesIO()
     needed = [path for path in installation.rglob("*") if not path.is_dir() and not _is_for_jit(path)]
     shared = [path for folder in _DATA_FOLDERS for path in folder.rglob("*") if path.is_file()]
@@ -116,12 +123,16 @@ def _root_folder(programs: Path) -> bytes:
 
 
 def _is_for_jit(path: Path) -> bool:
-    """Whether only compiled queries need the file; it is larger than everything else, and the server can do without."""
+    """Return whether only JIT compilation of queries needs the file. Such files are larger than all others together,
+    and the server runs without them.
+    """
     return "llvmjit" in path.name or "bitcode" in path.parts
 
 
 def _member(archive: tarfile.TarFile, path: Path) -> tarfile.TarInfo:
-    """Return the entry of a file, after those of its folders. A link becomes a copy of its target."""
+    """Return the archive entry of a file, after adding the entries of its folders to the archive. A link becomes a copy
+    of its target.
+    """
     known = set(archive.getnames())
     for folder in reversed(path.parents[:-1]):
         if str(folder).strip("/") not in known:
@@ -138,7 +149,7 @@ def _folder(name: str, permissions: int) -> tarfile.TarInfo:
 
 
 def _libraries(binaries: Sequence[Path]) -> set[Path]:
-    """Return the libraries that the dynamic loader needs for these files (ldd(1)), and the loader."""
+    """Return the shared libraries that the dynamic loader needs for these binaries (ldd(1)), and the loader itself."""
     printed = "\n".join(_output(Path("/usr/bin/ldd"), str(each)) for each in binaries)
     return {Path(found) for found in re.findall(r"(/\S+) \(0x", printed)}
 

@@ -1,6 +1,6 @@
-"""Session fixtures: one lab with two nodes without agents, and the guest image, which is kept between sessions.
+"""Session fixtures of the lab: two lab nodes without agents, and the guest image, which is kept between sessions.
 
-Tests share the nodes and restore their state; a test that kills a node creates its own lab.
+Tests share the nodes and restore their state. A test that kills a node creates its own lab.
 """
 
 import itertools
@@ -15,7 +15,9 @@ from node_agent.lab.lab import Lab
 
 
 def kept_folder() -> Path:
-    """Return the folder that keeps slow results between test sessions: the guest image and libvirt's capabilities."""
+    """Return the folder that keeps results of slow computations between test sessions: the guest image and libvirt's
+    capabilities.
+    """
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "sliceplane" / "tests"
 
@@ -24,7 +26,7 @@ _labs = itertools.count()
 
 
 def run_id() -> str:
-    """Return a run id that no other lab of a running session uses. It has at most eight characters."""
+    """Return a run id for a lab that no other lab of a running test session uses. It has at most eight characters."""
     return f"t{os.getpid() % 100_000:05d}{next(_labs)}"
 
 

@@ -1,7 +1,7 @@
-"""A control plane for tests: the real API, dispatcher and projector on a separate database and Redis.
+"""Control plane for tests: the real API, dispatcher and projector on a separate database and Redis.
 
-`running` runs them in one thread of this process, which starts fast; `stack` in `deploy.embedded` runs them as
-processes that can be killed.
+`running` runs these programs in one thread of this process, which starts fast. `stack` in `deploy.embedded` runs them
+as processes that can be killed.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ TLS_CONTEXT: Final = httpx.create_ssl_context()
 
 @dataclass(frozen=True)
 class RunningPlane:
-    """A running control plane. A test may flush and kill `redis`: no other test uses it."""
+    """Running control plane of a test. The test may flush and kill `redis`, because no other test uses this server."""
 
     url: str
     settings: Settings
@@ -48,7 +48,7 @@ class RunningPlane:
     redis: embedded_redis.RedisServer
 
     def client(self, **headers: str) -> httpx.Client:
-        """Return an HTTP client with the key of an admin."""
+        """Return an HTTP client of the API, with the API key of an admin."""
         return httpx.Client(
             base_url=f"{self.url}/v1",
             headers={"Authorization": f"Bearer {ADMIN_KEY}", **headers},
@@ -57,12 +57,12 @@ class RunningPlane:
         )
 
     def rows(self, query: str, **values: object) -> list[tuple[Any, ...]]:
-        """Run a query as the database's superuser and return its rows. `values` fill `%(name)s` in the query."""
+        """Run an SQL query as the database's superuser and return its rows. `values` fill `%(name)s` in the query."""
         with psycopg.connect(self.database.admin_dsn, autocommit=True) as conn:
             return conn.execute(query, values or None).fetchall()
 
     def last_position(self) -> int:
-        """Return the position of the newest event."""
+        """Return the position of the newest event in the ledger."""
         [(position,)] = self.rows("select max(position) from ledger.event")
         return int(position)
 
@@ -99,7 +99,9 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running(server: PostgresServer, **changes: object) -> Iterator[RunningPlane]:
-    """Run a control plane on a new database of the session's server and on a new Redis, with these changed settings."""
+    """Run a control plane on a new database of the session's PostgreSQL server and on a new Redis. `changes` override
+    its default settings.
+    """
     configure_logs("console")
     with cloned(server) as database, server_folder() as folder, embedded_redis.running_redis(folder) as redis:
         key = ensure_signing_key(folder.parent / "signing-key.pem")
@@ -114,14 +116,14 @@ def running(server: PostgresServer, **changes: object) -> Iterator[RunningPlane]
 
 @pytest.fixture
 def running_plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
-    """A control plane for one test, which may change or stop it."""
+    """Control plane for one test, which may change or stop it."""
     with running(postgres_server) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def shared_plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
-    """A control plane for tests of one module that only read."""
+    """Control plane that the tests of one module share and only read."""
     with running(postgres_server) as made:
         yield made
 

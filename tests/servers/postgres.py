@@ -1,6 +1,6 @@
-"""A real Postgres for tests: one server per session, with a migrated template database that is cloned for every test.
+"""Real PostgreSQL server for tests: one per session, with a migrated template database that is cloned for every test.
 
-`fsync` is off: no test needs its data after a power failure. Each clone gets the database privileges again,
+`fsync` is off, because no test needs its data after a power failure. Each clone gets the database privileges again,
 because `create database ... template` does not copy them. A test that stops or kills a server starts its own.
 """
 
@@ -29,7 +29,7 @@ _NUMBERS: Final = count(1)
 
 @dataclass(frozen=True)
 class Database:
-    """A separate database with the whole schema on the session's server."""
+    """Separate database with the complete schema, on the PostgreSQL server of the test session."""
 
     server: PostgresServer
     name: str
@@ -43,7 +43,9 @@ class Database:
         return self.server.app_dsn_of(self.name)
 
     def cut(self) -> int:
-        """Terminate all connections to the database, as a restart does. Wait for their end and return their number."""
+        """Terminate all connections to the database, as a restart of the server does. Wait for their end and return
+        their number.
+        """
         # A terminated server process ends later, and until then a check finds its connection usable: wait for its end.
         query = "select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = %s"
         with psycopg.connect(self.server.admin_dsn_of("postgres")) as conn:
@@ -52,7 +54,9 @@ class Database:
 
 @contextmanager
 def server_folder() -> Iterator[Path]:
-    """Create a folder with a short name, because socket paths are limited, that the server's user may enter."""
+    """Create a temporary folder that the user of the PostgreSQL server may enter. Its name is short, because socket
+    paths are limited.
+    """
     folder = Path(tempfile.mkdtemp(prefix="sp-pg-"))
     folder.chmod(0o711)
     try:
@@ -76,7 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def postgres_programs(pytestconfig: pytest.Config) -> Iterator[Path]:
-    """The folder of the server programs that the option `--postgres` selects."""
+    """Folder of the PostgreSQL server programs that the option `--postgres` selects."""
     given = str(pytestconfig.getoption("--postgres"))
     try:
         if given == PACKAGED:
@@ -90,7 +94,9 @@ def postgres_programs(pytestconfig: pytest.Config) -> Iterator[Path]:
 
 @contextmanager
 def _within_reach(programs: Path) -> Iterator[Path]:
-    """Copy the programs to a folder that the server's user may enter, if the tests run as root."""
+    """Yield a folder with the PostgreSQL programs that the server's user may enter. If the tests run as root, this
+    folder is a copy.
+    """
     if server_user() is None:
         yield programs
         return
@@ -104,7 +110,7 @@ def _within_reach(programs: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def postgres_server(postgres_programs: Path) -> Iterator[PostgresServer]:
-    """The server of the session. Tests must not change its database `sliceplane`, the migrated template."""
+    """PostgreSQL server of the test session. Tests must not change its database `sliceplane`, the migrated template."""
     with server_folder() as folder:
         server = PostgresServer(
             folder / "postgres", folder / "run", settings={"fsync": "off"}, programs=postgres_programs
@@ -119,14 +125,14 @@ def postgres_server(postgres_programs: Path) -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def database(postgres_server: PostgresServer) -> Iterator[Database]:
-    """An empty, migrated database."""
+    """Empty database with the complete, migrated schema."""
     with cloned(postgres_server) as database:
         yield database
 
 
 @contextmanager
 def cloned(server: PostgresServer) -> Iterator[Database]:
-    """Clone the template database, and drop the clone at the end."""
+    """Clone the migrated template database for one test, and drop the clone at the end."""
     database = Database(server, f"test_{next(_NUMBERS)}")
     name = sql.Identifier(database.name)
     with psycopg.connect(server.admin_dsn_of("postgres"), autocommit=True) as admin:
@@ -148,7 +154,9 @@ Connect = Callable[[], Awaitable[psycopg.AsyncConnection]]
 
 @pytest.fixture
 async def connect(database: Database) -> AsyncIterator[Connect]:
-    """Return a function that opens connections as the application's role. They are closed after the test."""
+    """Return a function that opens database connections as the application's role. The connections are closed after the
+    test.
+    """
     opened: list[psycopg.AsyncConnection] = []
 
     async def open_one() -> psycopg.AsyncConnection:

@@ -1,4 +1,4 @@
-"""Real Redis servers for tests: one per session that tests share; a test that kills a server starts its own."""
+"""Real Redis servers for tests: tests share one per session, and a test that kills a server starts its own."""
 
 import shutil
 import tempfile
@@ -18,21 +18,23 @@ from tests.plugins.requirements import missing_server
 
 
 class Depth(NamedTuple):
-    """The number of waiting orders and of orders in flight in a node's queue."""
+    """Number of waiting orders and number of orders in flight in a node's queue."""
 
     waiting: int
     in_flight: int
 
 
 async def queue_depth(client: Redis, node_id: NodeId) -> Depth:
-    """Return the depth of a node's queue, read as the control plane."""
+    """Return the depth of a node's queue, read with the rights of the control plane."""
     keys = QueueKeys.of(namespace_of(node_id))
     return Depth(*await answers(client, [("LLEN", keys.waiting), ("HLEN", keys.held)]))
 
 
 @contextmanager
 def server_folder() -> Iterator[Path]:
-    """Return a short path below a new folder that the server's user may enter, unlike the folders of pytest."""
+    """Yield a short path below a new temporary folder that the user of the Redis server may enter. It may not enter the
+    folders of pytest.
+    """
     parent = Path(tempfile.mkdtemp(prefix="sp-redis-"))
     parent.chmod(0o711)
     try:
@@ -43,7 +45,7 @@ def server_folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[embedded.RedisServer]:
-    """The Redis server of the session. A test uses its own node ids and never flushes it."""
+    """Redis server of the test session. A test uses its own node ids and never flushes this server."""
     try:
         program = embedded.find_server()
     except embedded.RedisNotFound as missing:

@@ -1,4 +1,4 @@
-"""`./dev` on a machine that is already set up."""
+"""Tests of the command `./dev` on a machine that is already set up."""
 
 import re
 import subprocess
@@ -42,7 +42,7 @@ def test_unknown_dev_verb_is_refused_with_the_list_of_verbs() -> None:
     assert "./dev up" in completed.stderr
 
 
-def test_torture_refuses_an_unknown_promise_with_the_list_of_known_promises() -> None:
+def test_dev_torture_refuses_an_unknown_promise_with_the_list_of_known_promises() -> None:
     completed = dev("torture", "--only", "P11", "P99")
     assert completed.returncode == 2
     assert "P99" in completed.stderr
@@ -50,7 +50,7 @@ def test_torture_refuses_an_unknown_promise_with_the_list_of_known_promises() ->
 
 
 @pytest.mark.parametrize("promise", PROMISES)
-def test_tests_that_torture_runs_for_a_promise_exist(promise: str) -> None:
+def test_every_test_that_dev_torture_runs_for_a_promise_exists(promise: str) -> None:
     for test in PROMISES[promise]:
         path, _, function = test.partition("::")
         assert (ROOT / path).exists(), test

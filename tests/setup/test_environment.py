@@ -1,4 +1,4 @@
-"""Conditions under which a Python environment counts as ready. tests/clean_machine covers its creation."""
+"""Tests of the conditions under which a Python environment counts as ready. tests/clean_machine covers its creation."""
 
 import os
 from pathlib import Path
@@ -19,7 +19,9 @@ def test_python_environment_without_a_stamp_file_is_not_ready(environment_folder
     assert not is_ready(Extent.BASE)
 
 
-def test_node_environment_is_ready_for_the_base_extent_but_not_the_reverse(environment_folder: Path) -> None:
+def test_python_environment_of_a_node_suffices_for_the_base_set_up_but_not_the_reverse(
+    environment_folder: Path,
+) -> None:
     (environment_folder / "complete").write_text(Extent.NODE.key())
     assert is_ready(Extent.BASE)
     (environment_folder / "complete").write_text(Extent.BASE.key())
@@ -38,7 +40,7 @@ def test_python_environment_is_not_ready_after_the_lock_files_change(
     assert not is_ready(Extent.BASE)
 
 
-def test_programs_that_an_environment_lacks_or_has_in_an_old_form_are_written(
+def test_missing_or_outdated_program_files_of_a_python_environment_are_written(
     environment_folder: Path,
 ) -> None:
     programs = environment_folder / "bin"
@@ -55,7 +57,9 @@ def test_programs_that_an_environment_lacks_or_has_in_an_old_form_are_written(
     assert os.access(script, os.X_OK)
 
 
-def test_complete_programs_of_an_environment_are_not_written_again(environment_folder: Path) -> None:
+def test_up_to_date_program_files_of_a_python_environment_are_not_written_again(
+    environment_folder: Path,
+) -> None:
     (environment_folder / "bin").mkdir()
     write_programs()
     before = [path.stat().st_mtime_ns for path in sorted((environment_folder / "bin").iterdir())]

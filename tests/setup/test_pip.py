@@ -1,4 +1,4 @@
-"""pip during the set-up: an interrupted run leaves no temporary files, and the log shows the progress."""
+"""Tests of pip during the set-up: an interrupted run leaves no temporary files, and the log shows the progress."""
 
 import hashlib
 import os
@@ -25,7 +25,7 @@ def marker(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def lock(tmp_path: Path, marker: Path) -> Path:
-    """Lock file with one source package. The build of this package never ends."""
+    """pip lock file with one source package. The build of this package never ends."""
     source = tmp_path / "endless-1"
     source.mkdir()
     (source / "setup.py").write_text(SETUP.format(marker=str(marker)))

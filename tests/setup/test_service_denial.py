@@ -1,4 +1,6 @@
-"""The policy that denies service starts is installed and removed without changing the user's own policy."""
+"""Tests of the policy that denies service starts during package installation: it is installed and removed without
+changing the user's own policy.
+"""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Fixtures: one site per module, because its start takes seconds. Its tests restore its own certificates."""
+"""Fixtures of the TLS tests: one control plane per module, because its start takes seconds. Each test restores the
+control plane's own certificates.
+"""
 
 import shutil
 import tempfile
@@ -53,7 +55,7 @@ def site(server_with_tls: Path) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def agent(site: Site) -> Iterator[Agent]:
-    """The agent of `lab-a`, with approved slots."""
+    """Agent of the node `lab-a`, with approved slots."""
     agent = site.agent(NODE)
     try:
         site.approve(NODE)
@@ -64,5 +66,5 @@ def agent(site: Site) -> Iterator[Agent]:
 
 @pytest.fixture
 def other_ca(tmp_path: Path) -> Certificates:
-    """Certificates for the same addresses from a different CA."""
+    """Certificates of a different CA for the same server addresses."""
     return ensure(tmp_path / "others", ["127.0.0.1"], datetime.now(UTC))

@@ -1,4 +1,6 @@
-"""The programs of `./dev up` without its demonstration: API and Redis over TLS, and an agent on a host in memory."""
+"""Programs of `./dev up` without its demonstration slice: API and Redis over TLS, and an agent with a
+simulated host.
+"""
 
 import json
 from dataclasses import dataclass, field
@@ -20,7 +22,7 @@ NODE = "lab-a"
 
 @dataclass
 class Agent:
-    """A node's agent as a process. `logged` reads its log from the last `mark` on."""
+    """Agent process of a node. `logged` reads its log from the last call of `mark` on."""
 
     child: Child
     _from: int = 0
@@ -46,7 +48,7 @@ class Agent:
 
 @dataclass
 class Site:
-    """A control plane over TLS with its output. `expired` is an expired certificate of the same CA."""
+    """Control plane over TLS, and the lines that it printed. `expired` is an expired certificate of the same CA."""
 
     layout: Layout
     stack: Stack
@@ -58,7 +60,7 @@ class Site:
         self.api = Api(self.stack.api_url, self.stack.ensure_key(), self.stack.trusted)
 
     def agent(self, name: str, **settings: object) -> Agent:
-        """Register a node and start its agent. `settings` override the settings that `up` writes."""
+        """Register a node and start its agent. `settings` override the agent settings that `./dev up` writes."""
         write_token(self.layout, name, self.api.post("/nodes", {"id": name})["enrolment_token"])
         folder = self.layout.node(name)
         host = {
@@ -107,7 +109,7 @@ class Site:
         return str(self.api.get(f"/allocations/{allocation}")["state"])
 
     def restart_with(self, certificates: Certificates) -> None:
-        """Restart API and Redis with these certificates."""
+        """Restart the API and Redis with these certificates."""
         self.restart_api_with(certificates.server)
         self.stack.certificates = certificates
         self.redis.stop()

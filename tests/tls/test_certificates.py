@@ -1,4 +1,6 @@
-"""The CA of `./dev up` and its certificates: kept while valid, renewed before they expire, and completed if damaged."""
+"""Tests of the CA of `./dev up` and its certificates: they are kept while valid, renewed before they expire, and
+recreated if damaged.
+"""
 
 import os
 import ssl
@@ -40,7 +42,7 @@ def _contents(made: Certificates) -> tuple[bytes, bytes]:
     return made.ca.read_bytes(), made.server.read_bytes()
 
 
-def test_valid_certificates_are_kept(made: Certificates) -> None:
+def test_valid_tls_certificates_are_kept_at_the_next_start(made: Certificates) -> None:
     before = _contents(made)
     assert (
         _contents(ensure(made.ca.parent, ADDRESSES[:1], NOW + SERVER_LIFE - MINIMUM_REMAINING_VALIDITY))
@@ -85,7 +87,7 @@ def test_ca_that_expires_soon_is_replaced_together_with_its_server_certificate(
 
 @pytest.mark.parametrize("name", ["ca.key", "server.pem", "ca.pem"])
 @pytest.mark.parametrize("fault", [lambda path: path.unlink(), lambda path: path.write_text("damaged")])
-def test_missing_or_damaged_certificate_file_is_recreated(
+def test_missing_or_damaged_tls_certificate_file_is_recreated(
     made: Certificates, name: str, fault: Callable[[Path], object]
 ) -> None:
     fault(made.ca.with_name(name))
@@ -94,12 +96,12 @@ def test_missing_or_damaged_certificate_file_is_recreated(
     server.verify_directly_issued_by(x509.load_pem_x509_certificate(again.ca.read_bytes()))
 
 
-def test_private_keys_are_readable_only_by_their_owner(made: Certificates) -> None:
+def test_private_keys_of_tls_certificates_are_readable_only_by_their_owner(made: Certificates) -> None:
     modes = {path.name: path.stat().st_mode & 0o777 for path in made.ca.parent.iterdir()}
     assert modes == {"ca.key": 0o600, "server.pem": 0o600, "ca.pem": 0o644}
 
 
-def test_given_ca_is_the_only_trusted_ca(made: Certificates) -> None:
+def test_tls_context_with_a_given_ca_trusts_no_other_ca(made: Certificates) -> None:
     assert trust(made.ca.read_text()).cert_store_stats()["x509_ca"] == 1
 
 
@@ -126,7 +128,7 @@ def test_tls_contexts_require_at_least_tls_1_2(made: Certificates) -> None:
         assert context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-def test_unusable_certificate_file_is_refused_with_its_path_or_fault(
+def test_unusable_tls_certificate_file_is_refused_with_its_path_or_the_reason(
     made: Certificates, tmp_path: Path
 ) -> None:
     other = ensure(tmp_path / "other", ADDRESSES, NOW)
@@ -208,7 +210,7 @@ def test_redis_of_debian_is_preferred_to_the_bundled_redis_in_path(
     assert embedded_redis.find_server() == debian
 
 
-def test_redis_without_tls_is_refused_for_other_addresses_and_used_on_loopback(
+def test_redis_program_without_tls_support_is_used_on_loopback_and_refused_for_other_addresses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bundled = embedded_redis.bundled_server()

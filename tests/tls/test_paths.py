@@ -1,4 +1,6 @@
-"""The inventory of network paths (PLT-2): client and server of each path, and warnings about insecure settings."""
+"""Tests of the inventory of network paths (PLT-2), which lists client and server of each path and warns about insecure
+settings.
+"""
 
 from collections.abc import Mapping
 
@@ -37,7 +39,7 @@ def warnings(found: tuple[ReachPath, ...]) -> set[str]:
     return {f"{path.client} to {path.server}: {warning}" for path in found for warning in path.warnings}
 
 
-def test_control_plane_with_secure_settings_has_only_encrypted_paths_and_no_warning() -> None:
+def test_control_plane_with_secure_settings_has_only_encrypted_network_paths_and_no_warning() -> None:
     found = inventory()
     assert warnings(found) == set()
     assert all(path.encrypted for path in found)
@@ -51,12 +53,12 @@ def test_control_plane_with_secure_settings_has_only_encrypted_paths_and_no_warn
     ]
 
 
-def test_only_the_path_of_nodes_to_redis_fails_if_redis_becomes_private() -> None:
+def test_path_of_nodes_to_redis_is_the_only_network_path_that_fails_if_redis_becomes_private() -> None:
     ending = [(path.client, path.server) for path in inventory() if not path.survives_private_redis]
     assert ending == [("4,608 nodes", "Redis")]
 
 
-def test_path_inventory_contains_no_password() -> None:
+def test_inventory_of_network_paths_contains_no_password() -> None:
     assert "secret" not in repr(inventory())
 
 
@@ -98,7 +100,9 @@ PLAIN = "credentials and data cross the network in plaintext"
         ),
     ],
 )
-def test_plaintext_public_or_unverified_path_has_a_warning(changes: dict[str, object], warning: str) -> None:
+def test_network_path_that_is_plaintext_public_or_unverified_has_a_warning(
+    changes: dict[str, object], warning: str
+) -> None:
     assert warning in warnings(paths(settings(changes), FLEET, SECURE_REDIS))
 
 
@@ -126,7 +130,9 @@ def test_plaintext_public_or_unverified_path_has_a_warning(changes: dict[str, ob
         ),
     ],
 )
-def test_insecure_redis_setting_is_warned_of_once(limits: dict[str, object], warning: str) -> None:
+def test_insecure_redis_setting_has_exactly_one_warning_in_the_path_inventory(
+    limits: dict[str, object], warning: str
+) -> None:
     reported = msgspec.convert(
         {
             "policy": "noeviction",
@@ -140,7 +146,7 @@ def test_insecure_redis_setting_is_warned_of_once(limits: dict[str, object], war
     assert warnings(inventory(reported)) == {f"api to Redis: {warning}"}
 
 
-def test_plaintext_on_loopback_and_unix_sockets_has_no_warning() -> None:
+def test_plaintext_network_path_over_loopback_or_a_unix_socket_has_no_warning() -> None:
     found = inventory(
         RedisLimits("noeviction", 1, ("127.0.0.1", "-::1"), 6379),
         database_url="postgresql+psycopg://x@/x?host=/run/postgresql&port=5433",
@@ -155,7 +161,7 @@ def test_plaintext_on_loopback_and_unix_sockets_has_no_warning() -> None:
     assert {path.address for path in found if path.server == "Postgres"} == {"/run/postgresql/.s.PGSQL.5433"}
 
 
-def test_api_lists_the_path_inventory_with_the_settings_of_redis(
+def test_api_lists_the_inventory_of_network_paths_with_the_settings_of_redis(
     shared_plane: RunningPlane,
 ) -> None:
     answer = shared_plane.client().get("/paths").json()
@@ -166,7 +172,7 @@ def test_api_lists_the_path_inventory_with_the_settings_of_redis(
     assert [each["warnings"] for each in found.values() if each["warnings"]] == []
 
 
-def test_redis_with_an_evicting_policy_has_a_warning_in_the_api(
+def test_redis_with_an_eviction_policy_has_a_warning_in_the_api(
     running_plane: RunningPlane,
 ) -> None:
     with redis.Redis.from_url(running_plane.redis.url) as admin:

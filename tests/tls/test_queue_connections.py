@@ -1,4 +1,6 @@
-"""A node's connections to a Redis with TLS: they verify its certificate, accept a new CA, and can be closed."""
+"""Tests of a node's connections to a Redis with TLS: they verify its certificate, accept a new CA,
+and can be closed.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -45,7 +47,7 @@ def address(server: embedded_redis.RedisServer, own: Certificates) -> QueueAddre
     )
 
 
-def test_redis_with_a_different_ca_is_unavailable_until_the_node_trusts_that_ca(
+def test_redis_with_a_certificate_of_another_ca_is_unavailable_until_the_node_trusts_this_ca(
     address: QueueAddress, other_ca: Certificates
 ) -> None:
     line = Line(replace(address, ca=other_ca.ca.read_text()), name="test")
@@ -56,7 +58,7 @@ def test_redis_with_a_different_ca_is_unavailable_until_the_node_trusts_that_ca(
     line.close()
 
 
-def test_certificates_of_both_cas_in_one_file_are_trusted(
+def test_redis_client_trusts_every_ca_in_a_file_with_two_ca_certificates(
     address: QueueAddress, other_ca: Certificates
 ) -> None:
     line = Line(replace(address, ca=f"{other_ca.ca.read_text()}{address.ca}"), name="test")
@@ -74,7 +76,7 @@ def test_redis_certificate_requires_a_trusted_ca_and_the_correct_host_name(addre
         Line(replace(address, host="127.0.0.2"), name="test").call("PING")
 
 
-def test_blocked_call_ends_at_once_when_its_connection_is_ended(address: QueueAddress) -> None:
+def test_blocked_redis_call_ends_at_once_when_its_tls_connection_is_ended(address: QueueAddress) -> None:
     line = Line(address, name="test", answer_seconds=30)
     assert line.call("PING") == b"PONG"
     ended: list[str] = []

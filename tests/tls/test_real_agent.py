@@ -1,4 +1,6 @@
-"""API and Redis over TLS with a real agent: it trusts only the configured CA, logs why it refuses, and reconnects."""
+"""Tests of API and Redis over TLS with a real agent: the agent trusts only the configured CA, logs why it refuses a
+server, and reconnects.
+"""
 
 import contextlib
 from datetime import UTC, datetime
@@ -28,7 +30,9 @@ def test_order_over_tls_reaches_the_agent_and_its_result_returns(site: Site, age
     assert [each["warnings"] for each in paths.values() if each["warnings"]] == []
 
 
-def test_plaintext_port_of_redis_has_a_warning_in_the_path_inventory(site: Site, agent: Agent) -> None:
+def test_plaintext_port_of_redis_has_a_warning_in_the_inventory_of_network_paths(
+    site: Site, agent: Agent
+) -> None:
     with redis.Redis.from_url(site.stack.redis_url) as admin:
         admin.config_set("port", port := free_port())
         warnings = [warning for each in site.api.items("/paths") for warning in each["warnings"]]
@@ -47,7 +51,7 @@ def test_client_without_tls_is_refused_by_api_and_redis(site: Site, agent: Agent
         client.ping()
 
 
-def test_agent_with_a_different_ca_does_not_enrol_and_logs_the_reason(
+def test_agent_that_trusts_a_different_ca_does_not_enrol_and_logs_the_reason(
     site: Site, other_ca: Certificates
 ) -> None:
     untrusting = site.agent("lab-x", ca_file=str(other_ca.ca))
@@ -61,7 +65,7 @@ def test_agent_with_a_different_ca_does_not_enrol_and_logs_the_reason(
         untrusting.child.stop()
 
 
-def test_servers_with_an_untrusted_ca_are_refused_until_their_own_certificates_return(
+def test_api_and_redis_with_certificates_of_an_untrusted_ca_are_refused_until_these_are_replaced(
     site: Site, agent: Agent, other_ca: Certificates
 ) -> None:
     own = site.stack.certificates
@@ -81,7 +85,9 @@ def test_servers_with_an_untrusted_ca_are_refused_until_their_own_certificates_r
     _check_reconnected(site, agent)
 
 
-def test_agent_logs_an_expired_certificate_and_reconnects_after_its_renewal(site: Site, agent: Agent) -> None:
+def test_agent_logs_an_expired_server_certificate_and_reconnects_after_its_renewal(
+    site: Site, agent: Agent
+) -> None:
     agent.mark()
     site.restart_api_with(site.expired)
     agent.await_log(

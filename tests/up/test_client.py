@@ -1,4 +1,4 @@
-"""The API client of `up`: it reads all pages of a list and turns a refusal into readable text."""
+"""Tests of the API client of `./dev up`: it reads all pages of a list and turns a refusal into readable text."""
 
 import ssl
 
@@ -13,7 +13,7 @@ def api(shared_plane: RunningPlane) -> Api:
     return Api(shared_plane.url, ADMIN_KEY, ssl.create_default_context())
 
 
-def test_api_client_returns_the_items_of_all_pages_of_a_list(api: Api) -> None:
+def test_api_client_of_dev_up_returns_the_items_of_all_pages_of_a_list(api: Api) -> None:
     names = [f"paged-{number}" for number in range(5)]
     for name in names:
         api.post("/nodes", {"id": name})
@@ -22,7 +22,7 @@ def test_api_client_returns_the_items_of_all_pages_of_a_list(api: Api) -> None:
     assert {event["type"] for event in registered} == {"node.registered"}
 
 
-def test_api_client_raises_a_refusal_as_text_with_reason_codes_and_without_json(api: Api) -> None:
+def test_api_client_of_dev_up_raises_a_refusal_as_text_with_reason_codes_and_without_json(api: Api) -> None:
     with pytest.raises(
         ApiRefused, match=r"^the API refused GET /v1/nodes/absent with status 404: "
     ) as refused:

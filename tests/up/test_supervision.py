@@ -1,4 +1,6 @@
-"""Supervision by `up`: a server is restarted as long as `up` runs, however often it fails."""
+"""Tests of the supervision by `./dev up`: it restarts a server as long as `./dev up` runs, however often the server
+fails.
+"""
 
 import os
 import signal
@@ -21,7 +23,7 @@ pytestmark = pytest.mark.timeout(180)
 
 @dataclass
 class Supervised:
-    """A running control plane and the lines that its supervisor printed."""
+    """Running control plane, and the lines that its supervisor printed."""
 
     layout: Layout
     lines: list[str] = field(default_factory=list)
@@ -34,7 +36,7 @@ class Supervised:
         os.kill(self.stack.servers[server], signal.SIGKILL)
 
     def is_ready(self) -> bool:
-        """Restart exited processes once. Return whether the API is ready now."""
+        """Let the supervisor restart exited processes once. Return whether the API is ready now."""
         self.stack.supervise()
         try:
             answer = httpx.get(f"{self.stack.api_url}/readyz", timeout=2, verify=self.stack.trusted)
@@ -43,12 +45,12 @@ class Supervised:
         return answer.status_code == httpx.codes.OK
 
     def failed_starts(self, server: str) -> int:
-        """Restart exited processes once. Return how many starts of the server have failed."""
+        """Let the supervisor restart exited processes once. Return how many starts of the server have failed so far."""
         self.stack.supervise()
         return sum(line.startswith(f"{server} did not start") for line in self.lines)
 
     def restarts(self, server: str) -> int:
-        """Restart exited processes once. Return how often the server has been restarted."""
+        """Let the supervisor restart exited processes once. Return how often it has restarted the server so far."""
         self.stack.supervise()
         return self.lines.count(f"{server} exited and is restarted")
 
@@ -71,7 +73,7 @@ def supervised(running: Supervised) -> Supervised:
     return running
 
 
-def test_postgres_that_cannot_start_is_retried_until_it_starts(supervised: Supervised) -> None:
+def test_start_of_postgres_is_retried_by_dev_up_until_it_succeeds(supervised: Supervised) -> None:
     control = supervised.layout.state / "postgres" / "data" / "global" / "pg_control"
     hidden = control.rename(control.with_name("pg_control.hidden"))
     supervised.kill("postgres")
@@ -80,14 +82,16 @@ def test_postgres_that_cannot_start_is_retried_until_it_starts(supervised: Super
     until(supervised.is_ready, "the API is ready", 60)
 
 
-def test_postgres_killed_during_two_recoveries_in_a_row_is_restarted(supervised: Supervised) -> None:
+def test_postgres_killed_during_two_recoveries_in_a_row_is_restarted_by_dev_up(
+    supervised: Supervised,
+) -> None:
     for kills in (1, 2):
         supervised.kill("postgres")
         until(partial(_is_restarted, supervised, kills), "PostgreSQL is restarted")
     until(supervised.is_ready, "the API is ready", 60)
 
 
-def test_redis_that_cannot_listen_is_retried_until_it_can(supervised: Supervised) -> None:
+def test_start_of_redis_is_retried_by_dev_up_until_redis_can_listen(supervised: Supervised) -> None:
     port = int(supervised.stack.redis_url.rpartition(":")[2].partition("/")[0])
     supervised.kill("redis")
     with closing(_listener(port)):
@@ -101,7 +105,7 @@ def _is_restarted(supervised: Supervised, times: int) -> bool:
 
 
 def _listener(port: int) -> socket.socket:
-    """Occupy the port as soon as the killed server has released it."""
+    """Return a socket that occupies the port as soon as the killed server has released it."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 

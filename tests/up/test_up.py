@@ -1,4 +1,4 @@
-"""`./dev up` as a user runs it: it shows its progress, continues after a crash, and leaves nothing behind."""
+"""Tests of `./dev up` as a user runs it: it shows its progress, continues after a crash, and leaves nothing behind."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ WHOLE_LIFE: Final = ("allocation.requested", "slot.claimed", "allocation.activat
 
 
 class Up:
-    """A running `up` and its output so far."""
+    """Running `./dev up` process and its output so far."""
 
     def __init__(self, state: Path, *options: str) -> None:
         self.layout = Layout(state)
@@ -66,7 +66,7 @@ class Up:
         assert text in self.output, self.output
 
     def end(self, number: signal.Signals) -> int:
-        """Send the signal, wait until the process has ended, and return its exit code."""
+        """Send the signal to `./dev up`, wait until its process has ended, and return its exit code."""
         self.process.send_signal(number)
         return self.wait()
 
@@ -77,7 +77,9 @@ class Up:
 
 
 class Site:
-    """A state folder that tests share, and the runs of `up` on it. A test may find slices of earlier tests there."""
+    """State folder that tests share, and the runs of `./dev up` with it. A test may find slices of earlier tests
+    there.
+    """
 
     def __init__(self, state: Path, kind: str) -> None:
         self.layout = Layout(state)
@@ -87,7 +89,7 @@ class Site:
         self._kind = kind
 
     def running(self) -> Up:
-        """Return the running `up`, and start it if none runs."""
+        """Return the running `./dev up` process. Start it if it does not run."""
         if not self.runs or self.runs[-1].process.poll() is not None:
             self.runs.append(Up(self.layout.state, *options(self._kind)))
             self.runs[-1].wait_for_output(STARTED)
@@ -95,13 +97,13 @@ class Site:
         return self.runs[-1]
 
     def end(self) -> None:
-        """End `up` as Ctrl-C does; it must leave nothing on the machine."""
+        """End `./dev up` as Ctrl-C does, and check that it left nothing on the machine."""
         if self.runs and self.runs[-1].process.poll() is None:
             assert self.runs[-1].end(signal.SIGINT) == 130, self.runs[-1].output
             assert traces(self.layout) == []
 
     def settled(self) -> list[tuple[str, str]]:
-        """Return the active slices once no slice is starting."""
+        """Wait until no slice is starting, and return the active slices."""
         until(lambda: {*states(self.layout)} == {"active"}, "all slices are active")
         return active(self.layout)
 
@@ -126,7 +128,9 @@ def state() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def site_of() -> Iterator[Callable[[str], Site]]:
-    """Return the shared state folder of each kind of node; a start of `up` takes seconds."""
+    """Return a function that returns the shared state folder for a kind of node. Tests share it because a start of
+    `./dev up` takes seconds.
+    """
     with contextlib.ExitStack() as ends:
 
         @cache
@@ -154,13 +158,13 @@ def options(kind: str) -> tuple[str, ...]:
 
 @pytest.mark.node
 @pytest.mark.slow
-def test_up_once_shows_a_slice_from_request_to_release_and_leaves_nothing(real: Site) -> None:
+def test_dev_up_once_shows_a_slice_from_request_to_release_and_leaves_nothing(real: Site) -> None:
     real.end()
     up = Up(real.layout.state, "--once")
     assert up.wait() == 0, up.output
     for text in WHOLE_LIFE:
         assert text in up.output
-    assert "another key is refused" in up.output
+    assert "the guest refuses another SSH key" in up.output
     assert re.search(r"log in to the guest at 198\.51\.100\.\d+:2\d{4} from outside", up.output)
     assert re.search(r"guest: alc-[0-9a-z]{26}", up.output)
     assert traces(up.layout) == []
@@ -180,7 +184,7 @@ def test_dev_up_and_dev_down_print_one_line_when_they_are_interrupted_during_imp
 
 @dataclass(frozen=True)
 class Interruption:
-    """Ctrl-C when this text appears, with this kind of nodes."""
+    """Case of an interruption: Ctrl-C when `./dev up` prints this text, with nodes of this kind."""
 
     kind: str
     text: str
@@ -197,7 +201,7 @@ INTERRUPTIONS: Final = [
 
 
 @matrix.cases("P16", INTERRUPTIONS, few=1)
-def test_interrupted_up_leaves_nothing_behind_at_any_stage(state: Path, case: Interruption) -> None:
+def test_dev_up_interrupted_at_any_stage_leaves_nothing_behind(state: Path, case: Interruption) -> None:
     up = Up(state, *options(case.kind))
     up.wait_for_output(case.text)
     assert up.end(signal.SIGINT) == 130, up.output
@@ -229,7 +233,7 @@ def test_dev_reset_and_dev_up_refuse_a_state_folder_with_unrelated_files(tmp_pat
         assert [each.name for each in tmp_path.iterdir()] == [precious.name]
 
 
-def test_simulated_nodes_have_a_separate_default_state_folder_and_down_acts_on_both() -> None:
+def test_dev_up_with_simulated_nodes_has_its_own_default_state_folder_and_dev_down_acts_on_both() -> None:
     ordinary, simulated = default_state(), default_state(simulated=True)
     assert simulated.parent == ordinary.parent
     expected = {
@@ -243,7 +247,7 @@ def test_simulated_nodes_have_a_separate_default_state_folder_and_down_acts_on_b
         assert [each.state for each in layouts(parsed(arguments))] == [folder.resolve() for folder in folders]
 
 
-def test_printed_export_line_configures_the_command_line_for_the_running_up(simulated: Site) -> None:
+def test_export_line_printed_by_dev_up_configures_the_command_line_for_this_run(simulated: Site) -> None:
     up = simulated.running()
     up.wait_for_output("try ")
     [printed] = re.findall(r"export SLICEPLANE_CONFIG=(\S+)", up.output)
@@ -270,7 +274,7 @@ def test_curl_commands_in_the_readme_list_sizes_and_request_a_slice(simulated: S
     )
 
 
-def test_second_up_on_the_same_state_folder_is_refused(simulated: Site) -> None:
+def test_second_dev_up_on_the_same_state_folder_is_refused(simulated: Site) -> None:
     first = simulated.running()
     second = Up(first.layout.state, "--simulated")
     assert second.wait() == 1
@@ -291,7 +295,7 @@ def test_sliceplane_ssh_reaches_the_guest_through_its_ingress_and_from_its_node(
 
 @pytest.mark.node
 @pytest.mark.slow
-def test_node_that_dies_is_restarted_together_with_its_slice(real: Site) -> None:
+def test_lab_node_that_dies_is_restarted_together_with_its_slice_by_dev_up(real: Site) -> None:
     up = real.running()
     [before] = real.settled()
     os.kill(int((up.layout.state / "nodes" / "lab-a" / "host.pid").read_text()), signal.SIGKILL)
@@ -301,7 +305,7 @@ def test_node_that_dies_is_restarted_together_with_its_slice(real: Site) -> None
 
 
 @matrix.cases("P26", ["simulated", REAL], few=1)
-def test_next_up_makes_the_slice_active_again_and_keeps_public_addresses_after_all_processes_were_killed(
+def test_dev_up_after_all_processes_were_killed_makes_the_slice_active_again_and_keeps_public_addresses(
     site_of: Callable[[str], Site], case: str
 ) -> None:
     site = site_of(case)
@@ -335,7 +339,7 @@ def test_dev_down_removes_the_leftovers_of_a_killed_dev_up(simulated: Site) -> N
 
 
 @pytest.mark.slow
-def test_up_once_releases_the_slice_of_an_interrupted_run_and_lists_other_slices(simulated: Site) -> None:
+def test_dev_up_once_releases_the_slice_of_an_interrupted_run_and_lists_other_slices(simulated: Site) -> None:
     if not simulated.runs:
         simulated.running()
     simulated.end()
@@ -345,16 +349,16 @@ def test_up_once_releases_the_slice_of_an_interrupted_run_and_lists_other_slices
     assert "stopping ..." in second.output
     third = Up(simulated.layout.state, "--once", "--simulated")
     assert third.wait() == 0, third.output
-    assert "is left over from an interrupted --once" in third.output
+    assert "is left over from an interrupted `up --once`" in third.output
     for kept, _ in simulated.slices:
-        assert f"another slice is active here: {kept}" in third.output
+        assert f"another allocation is active: {kept}" in third.output
     for text in WHOLE_LIFE:
         assert text in third.output
     assert traces(third.layout) == []
 
 
 @pytest.mark.slow
-def test_up_once_after_dev_down_names_the_slot_holders_and_the_next_step_if_no_slot_is_free(
+def test_dev_up_once_names_the_slot_holders_and_the_next_step_if_no_slot_is_free(
     simulated: Site,
 ) -> None:
     first = simulated.running()
@@ -376,7 +380,9 @@ def test_up_once_after_dev_down_names_the_slot_holders_and_the_next_step_if_no_s
 
 
 def sliceplane(layout: Layout, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line with the configuration that `up` wrote, and one line on its standard input."""
+    """Run the command `sliceplane` with the configuration that `./dev up` wrote, and with one line on its standard
+    input.
+    """
     return subprocess.run(
         [sys.executable, "-m", "control_plane.cli", *arguments],
         cwd=REPOSITORY,
@@ -412,26 +418,26 @@ def states(layout: Layout) -> list[str]:
 
 
 def active(layout: Layout) -> list[tuple[str, str]]:
-    """Return the ids of active allocations, each with its first slot."""
+    """Return the id and the first slot's id of each active allocation."""
     return [
         (each["id"], each["slots"][0]["slot_id"]) for each in allocations(layout) if each["state"] == "active"
     ]
 
 
 def allocations(layout: Layout) -> list[dict[str, Any]]:
-    """Return the allocations that have not ended."""
+    """Return the allocations that have not ended, as the API lists them."""
     found: list[dict[str, Any]] = ask(layout, "GET", "/allocations").json()["items"]
     return [each for each in found if each["state"] not in ENDED]
 
 
 def public_addresses(layout: Layout) -> list[dict[str, Any]]:
-    """Return the public addresses of the first node."""
+    """Return the public addresses of the node lab-a."""
     found: list[dict[str, Any]] = ask(layout, "GET", "/nodes/lab-a").json()["public_addresses"]
     return found
 
 
 def ask(layout: Layout, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
-    """Send a request to the API with the admin key from the state folder."""
+    """Send a request to the API with the admin key that `./dev up` wrote to its state folder."""
     client = json.loads(layout.client_file.read_text())
     headers = {"Authorization": f"Bearer {client['api_key']}", "Idempotency-Key": uuid.uuid4().hex}
     url, trusted = f"{client['url']}/v1{path}", trust(client["ca"])
@@ -439,7 +445,7 @@ def ask(layout: Layout, method: str, path: str, body: dict[str, Any] | None = No
 
 
 def kill_everything(up: Up) -> None:
-    """Kill `up` and all processes that it started, including the hosts of the lab, and wait until they are gone."""
+    """Kill `./dev up` and all processes that it started, including the lab hosts, and wait until they are gone."""
     pids = [int(each.split()[1].rstrip(":")) for each in traces(up.layout) if each.startswith("process")]
     for pid in (up.process.pid, *pids):
         with contextlib.suppress(ProcessLookupError):

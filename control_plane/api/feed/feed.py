@@ -33,7 +33,7 @@ _BEGIN_POLL_SECONDS: Final = 0.05
 
 
 class Feed:
-    """The newest events of the ledger, for watchers that wait for more. A new `incarnation` ends all watches."""
+    """The newest events of the ledger, for watchers that wait for more. A new `incarnation` value ends all watches."""
 
     def __init__(self, engine: AsyncEngine, tail: Tail, waiter: Waiter) -> None:
         self._engine, self._tail, self._waiter = engine, tail, waiter
@@ -47,7 +47,7 @@ class Feed:
 
     @property
     def final(self) -> Position:
-        """Position up to which the ledger was final at the last poll; 0 before the first."""
+        """Position up to which the ledger was final at the last poll; 0 before the first poll."""
         return self.ring.final
 
     async def run(self) -> None:
@@ -79,7 +79,7 @@ class Feed:
         return self.final
 
     async def grows_past(self, position: Position, seconds: float) -> bool:
-        """Wait for events after a position, or for all watches to end; return False if neither happens in time."""
+        """Wait for events after a position, or for the end of all watches; return False if neither occurs in time."""
         incarnation = self.incarnation
         try:
             async with asyncio.timeout(seconds):
@@ -90,7 +90,7 @@ class Feed:
         return True
 
     def end_watches(self) -> None:
-        """End every watch; its client reconnects, to this process or another."""
+        """End every watch; its client then reconnects to this API process or to another one."""
         self.incarnation += 1
         self._wake_watchers()
 
@@ -112,10 +112,11 @@ class Feed:
         return batch.final > before
 
     async def _is_same_ledger(self) -> bool:
-        """Return whether the ledger is the one that was followed. A wrong False only makes watchers reconnect.
+        """Return whether the database still has the ledger that this feed followed, and not one restored from a backup.
 
-        The position itself is checked, and not the last event before it: after a restored event, positions that were
-        dead hold events of a later epoch, and those would be skipped.
+        A wrong False only makes watchers reconnect. The check uses the last position that was read, and not the last
+        event before it: a restored ledger assigns unused positions after that event again, with a later epoch, and
+        the feed would skip these events.
         """
         if self.final == 0:
             return True
@@ -127,7 +128,7 @@ class Feed:
         return False
 
     async def _begin(self) -> None:
-        """Start at the current end of the ledger."""
+        """Set the feed to the current end of the ledger, and end all watches if the feed has begun before."""
         final = await self._end()
         async with self._engine.connect() as conn:
             last = await last_up_to(await ledger_connection(conn), final)

@@ -28,7 +28,10 @@ WINDOWS: Final = 50
 
 
 class Section(NamedTuple):
-    """Events in order, the position up to which the ledger was scanned, and the cursor there; None before any event."""
+    """Result of a scan of the ledger: the matching events in order, and the position at which the scan ended.
+
+    `cursor` is that of the last event up to this position, None before the first event.
+    """
 
     events: tuple[Recorded[Fact], ...]
     reached: Position
@@ -36,13 +39,16 @@ class Section(NamedTuple):
 
 
 class Past:
-    """Reader of final events. The caller passes the position up to which the ledger is final."""
+    """Reader of final events of the ledger: no running transaction can still add an event before a final event.
+
+    The caller passes the position up to which the ledger is final.
+    """
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine, self._turns = engine, asyncio.Semaphore(READERS)
 
     async def page(self, pick: EventFilter, after: Position, upto: Position, limit: int = PAGE) -> Section:
-        """Return the next events that match a filter, possibly none, and the position up to which it scanned."""
+        """Return the next events that match a filter, possibly none, and the position up to which the scan went."""
         async with self._turns, self._engine.connect() as conn:
             events, reached = await _page(conn, pick, after, upto, limit)
             if events and (pick.everything or events[-1].position == reached):
@@ -51,7 +57,10 @@ class Past:
             return Section(events, reached, last and last.cursor)
 
     async def full_page(self, pick: EventFilter, after: Position, upto: Position, limit: int) -> Section:
-        """Like `page`, but the page is short only at the end of the ledger, or if very few events match."""
+        """Return `limit` events that match a filter, or fewer at the end of the ledger or if very few events match.
+
+        Unlike `page`, this continues the scan while the page has fewer events than `limit`.
+        """
         section = await self.page(pick, after, upto, limit)
         for _ in range(WINDOWS):
             if section.reached >= upto or len(section.events) == limit:

@@ -1,8 +1,8 @@
 """The newest part of the ledger in memory, as the bytes sent to watchers: each event is encoded once for all of them.
 
 The ledger is added in consecutive ranges without a gap, and the oldest ranges are dropped when a limit is exceeded. A
-range also has its joined bytes: watchers of everything that are at its start, which are nearly all of them most of the
-time, are sent those same bytes. One loop writes, and all readers run in the thread of that loop.
+range also has the joined bytes of its events. They are sent to each watcher without a filter that has read everything
+before the range, as nearly all watchers have most of the time. One loop writes, and all readers run in its thread.
 """
 
 from bisect import bisect_right
@@ -37,7 +37,7 @@ def message(recorded: Recorded[Fact]) -> Message:
 
 
 class LedgerRange(NamedTuple):
-    """All events after position `after` up to `upto`; `wire` is their joined bytes."""
+    """A range of the ledger: all events after position `after` up to position `upto`; `wire` is their joined bytes."""
 
     after: Position
     upto: Position
@@ -45,7 +45,7 @@ class LedgerRange(NamedTuple):
     wire: bytes
 
     def picked(self, pick: EventFilter, after: Position) -> bytes:
-        """Return the bytes of the events after a position that match the filter."""
+        """Return the encoded events of this range that are after a position and match a filter, as joined bytes."""
         if pick.everything and after <= self.after:
             return self.wire
         return b"".join(
@@ -59,7 +59,7 @@ def ledger_range(after: Position, upto: Position, events: Iterable[Recorded[Fact
 
 
 class Ring:
-    """The ranges from position `reach` to `final`; events before `reach` must be read from the database."""
+    """Ranges of the ledger in memory, from position `reach` to `final`; earlier events are read from the database."""
 
     def __init__(self, final: Position, *, events: int = EVENTS, size: int = BYTES) -> None:
         self.reach = self.final = final
@@ -67,8 +67,8 @@ class Ring:
         self._events, self._size = events, size
 
     def add(self, added: LedgerRange) -> None:
-        """Append the range that begins where the last one ended."""
-        assert added.after == self.final, "ranges are added without a gap"
+        """Append the range of the ledger after position `final`; drop the oldest ranges if a limit is exceeded."""
+        assert added.after == self.final, "a range of the ledger is added to the ring without a gap"
         self._ranges.append(added)
         self.final = added.upto
         self._events -= len(added.messages)
@@ -80,6 +80,6 @@ class Ring:
             self.reach = dropped.upto
 
     def behind(self, position: Position) -> LedgerRange | None:
-        """Return the range that has the events after a position, which must be at least `reach`; None at the end."""
+        """Return the range with the next events after a position (at least `reach`); None at the end of the ledger."""
         index = bisect_right(self._ranges, position, key=lambda each: each.upto)
         return self._ranges[index] if index < len(self._ranges) else None

@@ -42,7 +42,7 @@ async def admin(request: Request, credentials: Credentials) -> Principal:
 
 
 async def shown(credentials: Credentials) -> PresentedCredential:
-    """Return the credentials of a calling node, not verified yet. Raises `Unauthorised` if they have another form."""
+    """Return the credentials of a calling node without verifying them. Raises `Unauthorised` if they are malformed."""
     raw, _, credential = _secret(credentials).partition(":")
     try:
         name = node_id(raw)

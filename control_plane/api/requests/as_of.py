@@ -51,7 +51,7 @@ To = Annotated[
 
 
 def range_of(from_: str | None, to: str | None) -> tuple[Moment, Moment | None]:
-    """Parse `From` and `To`; an end of None means now."""
+    """Parse the query parameters `from` and `to` of a history request; a `to` of None means now."""
     return Position(0) if from_ is None else moment(from_), None if to is None else moment(to)
 
 

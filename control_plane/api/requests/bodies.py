@@ -41,7 +41,10 @@ MAX_LEASE_SECONDS: Final = 365 * 24 * 3600
 
 
 def _decided_by(decide: Callable[[str], str]) -> AfterValidator:
-    """Return a validator that runs a decision on a field, so that its objections are reported with the schema's."""
+    """Return a Pydantic validator that checks a field with `decide`, a function that raises `Refused`.
+
+    The response then lists its objections together with those of the schema.
+    """
 
     def check(value: str) -> str:
         try:
@@ -81,7 +84,9 @@ class _Ingress(Body):
 
 
 class OpenPort(_Ingress):
-    """An ingress rule from a port of a public address to a port of the slice. Without `public_port`, any free one."""
+    """An ingress rule from a port of a public address to a port of the slice. If `public_port` is null, a free port is
+    chosen.
+    """
 
     kind: Literal["port"] = "port"
     protocol: Literal["tcp", "udp"] = "tcp"

@@ -27,7 +27,7 @@ _ACTOR: Final = re.compile(r"[a-z]+(?::[^\x00-\x20\x7f]{1,199})?")
 
 def _stream(raw: str) -> StreamId:
     if not _STREAM.fullmatch(raw):
-        raise InvalidValue("stream", raw[:64], "a kind, '-' and a name, such as slot-lab-a/0")
+        raise InvalidValue("stream", raw[:64], "use a kind, '-' and a name, such as slot-lab-a/0")
     return StreamId(raw)
 
 
@@ -39,7 +39,7 @@ def _type(raw: str) -> str:
 
 def _actor(raw: str) -> str:
     if not _ACTOR.fullmatch(raw):
-        raise InvalidValue("actor", raw[:64], "a kind, ':' and a name, such as key:alice or node:lab-a")
+        raise InvalidValue("actor", raw[:64], "use a kind, ':' and a name, such as key:alice or node:lab-a")
     return raw
 
 
@@ -103,7 +103,7 @@ Picked = Annotated[EventFilter, Depends(pick)]
 
 
 async def held(request: Request, raw: str | None) -> Cursor:
-    """Parse a cursor; without one, return the beginning. Raises `Gone` if the ledger does not contain the cursor."""
+    """Parse a cursor of the ledger; None is its beginning. Raises `Gone` if the ledger does not contain the cursor."""
     if raw is None:
         return BEGINNING
     cursor = Cursor.read(raw)

@@ -43,9 +43,9 @@ _PARAMETERS: Final = frozenset({"query", "path", "header", "cookie"})
 
 
 def refusal_of(error: Mapping[str, Any], body: Any) -> Refused:
-    """Return the refusal for one Pydantic error in a request with this JSON body.
+    """Return the exception that refuses a request with this JSON body, for one Pydantic error.
 
-    A decision that refused a field names the class of its refusal in the error's context.
+    A validator of `bodies` that refused a field names the class of its exception in the error's context.
     """
     kind = error["type"]
     location, *path = error["loc"]

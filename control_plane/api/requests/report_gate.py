@@ -1,8 +1,9 @@
 """Refusal of a throttled node's requests before they reach the database, in one process.
 
-The budget in Postgres decides. This gate stores its refusal until the node may retry, and bounds the concurrent report
-requests of one node in this process. A node that sends as fast as it can therefore costs one credential look-up per
-request, and cannot occupy the database connections of other requests.
+Each node has a report budget, which Postgres stores. When the budget refuses a report, this gate refuses the node's
+requests until it may retry. The gate also bounds the concurrent report requests of one node in this process. A node
+that sends as fast as it can therefore costs one credential look-up per request, and cannot occupy the database
+connections of other requests.
 """
 
 import time
@@ -23,7 +24,7 @@ _MANY: Final = 1024
 
 @dataclass(slots=True)
 class _Refusal:
-    """The last refusal of a node by the budget, and the requests that were refused because of it since."""
+    """The last refusal of a node by its report budget, and the number of requests refused since because of it."""
 
     at: float
     until: float
@@ -31,7 +32,7 @@ class _Refusal:
 
 
 class ReportGate:
-    """Gate for the report requests of all nodes. Not thread-safe: used by one event loop."""
+    """Refuses report requests of throttled nodes, in one process. Not thread-safe: used by one event loop."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -40,7 +41,7 @@ class ReportGate:
 
     @contextmanager
     def entered(self, node: NodeId) -> Iterator[None]:
-        """Count a request of the node as in progress while the body runs. Raises `Throttled`."""
+        """Count a report request of the node as in progress while the `with` block runs. Raises `Throttled`."""
         refusal = self._refusals.get(node)
         left = 0.0 if refusal is None else refusal.until - self._now()
         if left > 0 or self._in_progress[node] >= IN_PROGRESS:
@@ -60,11 +61,11 @@ class ReportGate:
                 del self._in_progress[node]
 
     def is_throttled(self, node: NodeId) -> bool:
-        """Return whether the budget refused reports of the node in this process within the last minutes."""
+        """Return whether this process refused reports of the node within the last minutes, due to the report budget."""
         return node in self._refusals
 
     def refused(self, node: NodeId, seconds: int) -> int:
-        """Store a refusal by the budget; return how many requests it accounts for."""
+        """Store a refusal by the node's report budget; return the number of requests refused since the last one."""
         now, before = self._now(), self._refusals.get(node)
         if len(self._refusals) >= _MANY:
             self._refusals = {
@@ -74,7 +75,7 @@ class ReportGate:
         return 1 + (0 if before is None else before.since)
 
     def taken(self, node: NodeId) -> None:
-        """Forget an old refusal, because reports of the node are taken again."""
+        """Delete an old refusal of the node, because its reports are accepted again."""
         refusal = self._refusals.get(node)
         if refusal is not None and self._now() - refusal.at >= _REMEMBERED_SECONDS:
             del self._refusals[node]

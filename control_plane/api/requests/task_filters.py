@@ -67,7 +67,7 @@ class WantedTasks:
     kinds: tuple[str, ...]
 
     async def conditions(self, conn: AsyncConnection) -> list[sa.ColumnElement[bool]]:
-        """Return the filters as conditions on `task_views.ROWS`."""
+        """Return the filters as SQL conditions on the task list query, `task_views.ROWS`."""
         found = [*self._plain()]
         if self.allocation is not None:
             # Filter by its slots, all on one node: they have an index, so that allocations need no index of their own.

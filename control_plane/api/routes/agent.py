@@ -125,9 +125,9 @@ def _lifetime(request: Request) -> timedelta:
 async def reports(request: Request, node: CallingNode, body: ReportBatch) -> ReportsTaken:
     """Take consecutive reports of one spool. Each report is recorded once, even if it is sent again.
 
-    A response above the last sequence sent means that the spool's disk was restored or copied. A response below it
-    means that the node's report budget is spent: send the remaining reports again. If no report was stored, the
-    response is 429 with `Retry-After`.
+    The response has the sequence number of the last recorded report. If it is above the last number in the request,
+    the disk of the spool was restored or copied. If it is below, the node's report budget is spent: send the
+    remaining reports again. If no report was recorded, the response is 429 with `Retry-After`.
     """
     gate, place, taken = gate_of(request), Place(node, body.incarnation), ""
     handle, settings = plane_of(request).handle, plane_of(request).settings

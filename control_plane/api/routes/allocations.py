@@ -108,8 +108,8 @@ async def list_allocations(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[AllocationView]:
-    """List allocations, newest first: all in their present state, or with `at` those requested by then, in that
-    state.
+    """List allocations in their present state, newest first. With `at`, list those requested until then, in their
+    state at that time.
     """
     before = position_of(cursor)
     only = None if project is None else _project(project)

@@ -40,7 +40,7 @@ async def list_events(
 
 
 async def _range(request: Request, from_: str | None, to: str | None) -> tuple[Position, Position]:
-    """Return the position after which a list begins, and the position up to which it goes."""
+    """Return the position after which a list of events begins, and the position at which it ends."""
     if from_ is None and to is None:
         return Position(0), await feed_of(request).up_to_date()
     begin, end = await travel_of(request).positions(*range_of(from_, to))

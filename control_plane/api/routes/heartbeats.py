@@ -1,8 +1,9 @@
-"""Heartbeats, of every node every few seconds: most requests of a fleet, each obsolete after the next one.
+"""Heartbeats of nodes. Every node sends one every few seconds, so they are most requests of a fleet.
 
-They are therefore batched: all heartbeats that arrive within `MOMENT_SECONDS` are authenticated and stored together, in
-one transaction that does not wait for the disk. A response still means that the heartbeat is stored. Nodes send again
-what a crash of the database loses; after a crash of this process, nodes get no response and repeat the request.
+Heartbeats are therefore batched: all that arrive within `MOMENT_SECONDS` are authenticated and stored together, in
+one transaction that does not wait for the disk. A response still means that the heartbeat is stored. If a
+crash of the database loses heartbeats, the next ones replace them; after a crash of this process, nodes get no response
+and repeat the request.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ from shown order by place
 
 
 class _Stored(NamedTuple):
-    """Whether the shown session is known and live, and the database's time."""
+    """Result for one heartbeat: whether the session of its credentials exists and is live, and the database's time."""
 
     known: bool
     live: bool

@@ -164,12 +164,12 @@ async def show(
 
 
 async def _ever(request: Request, conn: AsyncConnection, subject: Subject) -> bool:
-    """Return whether the resource exists by now: a resource that was created later has an empty past, and not none."""
+    """Return whether the resource exists now. If so, its state at a time before its creation is null, not an error."""
     return await subject.at(conn, travel_of(request).final) is not None
 
 
 def _subject(kind: Kind, name: str) -> Subject:
-    """Return the subject with this name. Raises `UnknownName` if the name is not valid for its kind."""
+    """Return the resource with this kind and name. Raises `UnknownName` if the name is not valid for the kind."""
     try:
         match kind:
             case Kind.ALLOCATION:

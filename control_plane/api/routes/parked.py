@@ -26,7 +26,7 @@ async def list_parked(request: Request, _principal: Admin, limit: Limit = 100) -
 
 @router.post("/{stream}/retry", status_code=202)
 async def retry(request: Request, _principal: Admin, stream: str) -> ParkedView:
-    """Make the dispatcher retry the stream at once."""
+    """Make the dispatcher retry a parked stream at once."""
     async with plane_of(request).engine.begin() as conn:
         row = (await conn.execute(_ROWS.where(parked.c.stream_id == stream))).one_or_none()
         if row is None:

@@ -52,7 +52,7 @@ async def list_paths(request: Request, _principal: Admin) -> Page[PathView]:
 
 
 async def _limits(redis: Redis) -> RedisLimits:
-    """Return the limits that Redis reports: none if Redis is down, and fewer if its user may not read them."""
+    """Return the limits that Redis reports; a limit is None if Redis is down or its user may not read the setting."""
     try:
         memory, bind, port = await answers(
             redis, [("INFO", "memory"), ("CONFIG GET", "bind"), ("CONFIG GET", "port")]

@@ -60,7 +60,7 @@ class Mailbox:
                 self._filled.set()
 
     async def news(self) -> bytes:
-        """Wait for new steps; return them as server-sent events."""
+        """Wait for new progress steps of tasks; return them as server-sent events."""
         await self._filled.wait()
         self._filled.clear()
         found, self._new = self._new, {}
@@ -163,7 +163,7 @@ class Subject:
 
 
 async def watch_both(request: Request, subject: Subject) -> AsyncIterator[bytes]:
-    """Yield events as every watch does, and progress between them, beginning with the newest stored progress."""
+    """Yield the events of the subject as a watch, with progress messages between them, the newest stored ones first."""
     async with hub_of(request).box(subject.node, subject.wants) as box:
         async with plane_of(request).engine.connect() as conn:
             box.put(await newest_of(conn, subject.which))

@@ -63,7 +63,7 @@ class CheckView(BaseModel):
 
 
 class ReadinessView(BaseModel):
-    """All checks. `status`: ready, or not_ready if a check is not ok."""
+    """The results of all health checks. `status`: ready, or not_ready if a check is not ok."""
 
     status: str
     checks: list[CheckView]
@@ -87,7 +87,7 @@ class TaskCount(BaseModel):
 
 
 class StatusView(ReadinessView):
-    """The checks, and counts of what needs attention. `nodes` counts nodes by the state in their views."""
+    """The health checks, and counts of what needs attention. `nodes` counts nodes by the state in their views."""
 
     nodes: dict[str, int]
     drift: DriftCount
@@ -102,14 +102,14 @@ async def alive() -> dict[str, str]:
 
 @router.get("/readyz", responses={503: {"model": ReadinessView}})
 async def ready(request: Request, response: Response) -> ReadinessView:
-    """Run every check: 200 if all are ok, else 503."""
+    """Run every health check: 200 if all are ok, else 503."""
     plane = plane_of(request)
     return _answer(response, await health.check_all(plane.engine, plane.redis))
 
 
 @router.get("/readyz/{check}", responses={503: {"model": ReadinessView}, 404: PROBLEMS[404]})
 async def ready_in(request: Request, response: Response, check: str) -> ReadinessView:
-    """Run one check: postgres, redis, dispatcher or projector."""
+    """Run one health check: postgres, redis, dispatcher or projector."""
     plane = plane_of(request)
     checks = health.checks(plane.engine, plane.redis)
     if check not in checks:

@@ -40,7 +40,7 @@ class _Timeline(NamedTuple):
 async def list_timeline(
     request: Request, _principal: Admin, allocation: str, cursor: After = None, limit: Limit = 200
 ) -> Page[EventView]:
-    """List the timeline, oldest first: the allocation's own events, and those of its slots that concern it."""
+    """List the timeline of an allocation, oldest first: its own events, and those of its slots that concern it."""
     feed, timeline = feed_of(request), await _timeline(request, allocation)
     start = await held(request, cursor)
     final = await feed.up_to_date()
@@ -56,8 +56,8 @@ async def watch_timeline(
     after: After = None,
     last_event_id: LastEventId = None,
 ) -> StreamingResponse:
-    """Stream the timeline from its beginning or after `Last-Event-ID`. Progress of the node's tasks is sent between the
-    events, as `progress` messages without an id.
+    """Stream the timeline of an allocation from its beginning or after `Last-Event-ID`. Progress of the node's tasks is
+    sent between the events, as `progress` messages without an id.
     """
     timeline = await _timeline(request, allocation)
     start = await held(request, last_event_id or after)

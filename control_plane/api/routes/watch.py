@@ -67,7 +67,7 @@ class _Watcher:
         self._unsent: Cursor | None = None
 
     async def step(self, wait_seconds: float) -> bytes:
-        """Read the next page or range, or wait up to `wait_seconds` for one; return the bytes to send, if any."""
+        """Read the next part of the ledger, or wait up to `wait_seconds` for it; return the bytes to send, if any."""
         ring = self._feed.ring
         if self.position < ring.reach:
             return await self._read()
@@ -91,7 +91,7 @@ class _Watcher:
         self._unsent = cursor or self._unsent
 
     def _with_position(self, news: bytes) -> bytes:
-        """Return the news, the last id of which is also the position; without news, the position alone if it is due."""
+        """Return `news`, encoded events. If there are none, return a message with the position alone, if it is due."""
         if news:
             self._skipped, self._unsent = 0, None
             return news

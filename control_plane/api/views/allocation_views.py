@@ -157,7 +157,7 @@ class AllocationView(BaseModel):
 
 def allocation_view(facts: tuple[AllocationFact, ...], requested_at: datetime) -> AllocationView:
     state = fold(facts)
-    assert state is not None, "an allocation has facts"
+    assert state is not None, "the stream of an allocation has at least one fact"
     request = state.request
     return AllocationView(
         id=request.allocation_id,
@@ -207,7 +207,7 @@ def _slots(state: Placed, facts: Sequence[AllocationFact]) -> list[AllocatedSlot
 
 
 def _observed(facts: Sequence[AllocationFact]) -> dict[SlotId, SliceAddressObserved]:
-    """Return the last observation of each slot that has a slice that may hold an address.
+    """Return the last observed address of each slot with a slice that may hold an address.
 
     A slice that becomes ready again has the address observed before: an equal observation is not recorded twice.
     """

@@ -21,7 +21,10 @@ _OVER: Final = frozenset({"released", "failed"})
 async def with_conditions(
     conn: AsyncConnection, views: Sequence[AllocationView], unreachable_after: timedelta
 ) -> list[AllocationView]:
-    """Return the views with present conditions. A node without a heartbeat for `unreachable_after` is unreachable."""
+    """Return the views of allocations with their present conditions.
+
+    A node without a heartbeat for `unreachable_after` is unreachable.
+    """
     names = {slot.node_id for view in views for slot in view.slots if view.state not in _OVER}
     seen = await _last_heartbeats(conn, names, unreachable_after)
     unreachable = {name: seen.get(name) for name in names if name not in seen or seen[name] is not None}

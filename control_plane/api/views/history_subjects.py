@@ -1,6 +1,6 @@
-"""Subjects of histories: how each is found, its state at a position, and the events that changed it afterwards.
+"""Resources with a history ("subjects"): the state of each at a position, and the events that changed it afterwards.
 
-An allocation, a slot and a node are changed by the facts of their own streams. An address or a mapping is changed by
+An allocation, a slot and a node are changed by the facts of their own streams. An address or an ingress is changed by
 facts that claim or release it, and by facts of the slot that holds it; its view names the allocation in that slot.
 """
 
@@ -61,14 +61,14 @@ State = AllocationView | SlotView | NodeView | HoldersView
 
 
 class Step(NamedTuple):
-    """An event, and the state of the subject after it."""
+    """An event that concerns a resource, and the state of the resource after the event."""
 
     event: Recorded[Fact]
     after: State
 
 
 class Steps(NamedTuple):
-    """Steps in order, and the position up to which they are complete: the next query begins there."""
+    """Events of a history in order, and the position up to which they are complete: the next query begins there."""
 
     steps: list[Step]
     reached: Position
@@ -107,7 +107,7 @@ class OneAllocation:
 
 @dataclass(frozen=True, slots=True)
 class OneRow:
-    """A slot or a node: the row derived from its stream."""
+    """History of a slot or a node: its state is the read model row derived from the events of its stream."""
 
     model: Patched
     stream: StreamId
@@ -123,7 +123,7 @@ class OneRow:
         news = await since(await ledger_connection(conn), self.stream, after, to, limit)
         for each in news:
             row = advanced(self.model, row, each)
-            assert row is not None, "the first fact of a stream creates its row"
+            assert row is not None, "the first fact of a stream creates its read model row"
             steps.append(Step(each, self.view(row)))
         return Steps(steps, _reached(news, to, limit))
 
@@ -134,7 +134,7 @@ class OneRow:
 
 @dataclass(frozen=True, slots=True)
 class OneClaim:
-    """A claimed resource with at most one holder at a time."""
+    """History of a claimed resource (address, ingress, PCI function), which has at most one holder at a time."""
 
     kind: Kind
     name: str
@@ -176,7 +176,7 @@ def _holders(
 ) -> HoldersView:
     holders = []
     for held in held_at(holdings, position):
-        assert held.stream is not None, "a released claim has no holder"
+        assert held.stream is not None, "a claim that is not released has a holder"
         slot = SlotRow(rows[held.stream]) if held.stream in rows else None
         tenant = slot.allocation_id if slot else _allocation_of(held.stream)
         holders.append(
@@ -215,7 +215,7 @@ async def _slots(
 async def _concerning(
     conn: AsyncConnection, holdings: Sequence[Holding], after: Position, to: Position, limit: int
 ) -> list[Recorded[Fact]]:
-    """Return the events of the claims and of the slots that ever held them, in ledger order."""
+    """Return the events of these claims, and those of the slots that ever held one of them, in ledger order."""
     ledger = await ledger_connection(conn)
     news = [
         each for stream in _slot_streams(holdings) for each in await since(ledger, stream, after, to, limit)

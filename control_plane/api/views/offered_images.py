@@ -1,4 +1,4 @@
-"""The images that a request may name: those of its application's settings.
+"""The guest images that a request may name: those in the settings of the API that receives it.
 
 A body is validated as a whole, so that all objections are reported at once (ALC-5), and Pydantic cannot pass the
 settings of the application to a validator. A context variable holds the images while a request is processed.

@@ -30,14 +30,14 @@ from read_models.slots import SlotRow
 async def allocations_then(
     conn: AsyncConnection, names: Sequence[AllocationId], position: Position
 ) -> list[AllocationView]:
-    """Return the allocations that had been requested by then."""
+    """Return the views of these allocations at a position, without those requested later."""
     streams = list(map(stream_of_allocation, names))
     found = await streams_up_to(await _ledger(conn), streams, position)
     return [view_of_history(found[stream]) for stream in streams if stream in found]
 
 
 def view_of_history(history: Sequence[Recorded[Fact]]) -> AllocationView:
-    """Return the view of an allocation from the events of its stream up to some position."""
+    """Return the view of an allocation after these events, which are its stream from the beginning."""
     facts = tuple([each.fact for each in allocation_facts(tuple(history))])
     return allocation_view(facts, history[0].cause.observed_at)
 
@@ -67,7 +67,7 @@ async def details_then(
 
 
 async def slots_then(conn: AsyncConnection, names: Sequence[SlotId], position: Position) -> list[SlotView]:
-    """Return the slots that had been discovered by then."""
+    """Return the views of these slots at a position, without those discovered later."""
     streams = list(map(stream_of_slot, names))
     rows = await rows_at(await _ledger(conn), SLOTS, streams, position)
     return [slot_view(SlotRow(rows[stream])) for stream in streams if stream in rows]

@@ -21,7 +21,7 @@ from events.tasks import TaskFact
 
 
 class ProgressView(BaseModel):
-    """The newest step that the node reported; `number` counts from 1, and `of` is null while the total is unknown."""
+    """The newest reported step of a task; `number` counts from 1, and `of` is null while the total is unknown."""
 
     step: str
     number: int
@@ -30,7 +30,7 @@ class ProgressView(BaseModel):
 
 
 class ParkedView(BaseModel):
-    """A stream that the dispatcher cannot process. It is retried automatically, and at once on request."""
+    """A parked stream: the dispatcher cannot process it. It is retried automatically, and at once on request."""
 
     stream: str
     since: datetime
@@ -166,11 +166,11 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def cursor_of(row: sa.Row[Any]) -> str:
-    """Return the list cursor of a row: its creation time in microseconds, and the id of its order."""
+    """Return the list cursor of a task's row: its creation time in microseconds, and the id of its order."""
     return f"{(row.created_at - _EPOCH) // timedelta(microseconds=1)}.{row.order_id}"
 
 
 def place_of(cursor: str) -> tuple[datetime, UUID]:
-    """Parse a list cursor, the inverse of `cursor_of`. Raises `ValueError` and `OverflowError`."""
+    """Parse a cursor of the task list, the inverse of `cursor_of`. Raises `ValueError` and `OverflowError`."""
     moment, _, order = cursor.partition(".")
     return _EPOCH + timedelta(microseconds=int(moment)), UUID(order)

@@ -143,7 +143,7 @@ class SlotDeviceView(BaseModel):
 
 
 class SlotView(BaseModel):
-    """A slot. `excluded` and `failures` are as for a node, but concern this slot only.
+    """A slot. `excluded` and `failures` are the same fields as in the view of a node, but concern this slot only.
 
     `blocked_by` is the reason why nothing new is placed there, in any state: `blocked_by` of its node, the kind of its
     own drift, or the code of its own exclusion; null if nothing blocks it, and in views of the past.

@@ -40,7 +40,7 @@ def create(
         list[Path] | None,
         typer.Option(
             help="Public key file that may log in; repeatable.",
-            show_default="those in ~/.ssh; one is created if there is none",
+            show_default="the keys in ~/.ssh; a key is created if there is none",
         ),
     ] = None,
     lease: Annotated[
@@ -105,7 +105,7 @@ def create(
 
 
 def _wait_until(current: Session, allocation: str, state: str, *, since: int = 0) -> None:
-    """Wait until the allocation is in a state, at event version `since` or later, and show it.
+    """Wait until the allocation is in the requested state, at event version `since` or later, and show it.
 
     Raises `NotReached` if the allocation ends instead.
     """

@@ -19,7 +19,7 @@ commands = typer.Typer(no_args_is_help=True)
 
 
 def show_events(screen: Screen, items: Iterable[msgspec.Raw], of: str = "") -> None:
-    """Print a complete list of events. `of` is the subject of all of them, if they have one."""
+    """Print a complete list of events. `of` is the resource that all of them concern, if there is one."""
     if screen.json:
         screen.documents(items)
         return

@@ -12,12 +12,12 @@ commands = typer.Typer(no_args_is_help=True)
 
 @commands.callback()
 def group() -> None:
-    """List the network paths between the parts."""
+    """List the network paths between the parts of Sliceplane."""
 
 
 @commands.command("list")
 def list_paths(context: typer.Context, *, as_json: AsJson = False) -> None:
-    """List every network path between the parts: its transport, its credential, and security warnings."""
+    """List every network path between the parts of Sliceplane: its transport, its credential, and security warnings."""
     with session(context, json=as_json) as current:
         items = list(current.client.items("/v1/paths"))
         if as_json:

@@ -21,7 +21,7 @@ from control_plane.cli.session import Session, session
 
 commands = typer.Typer(no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a projection, such as allocations.")]
-_LIST: Final = "show its state: sliceplane projections list"
+_LIST: Final = "show the state of the projection: sliceplane projections list"
 
 
 @commands.command("list")
@@ -67,7 +67,7 @@ def _refuse_unknown(requested: Sequence[str], known: Iterable[Projection]) -> No
 
 
 def _until_swapped(current: Session, ordered: Sequence[Projection], display: Advancing) -> list[msgspec.Raw]:
-    """Wait until all ordered rebuilds are swapped in, and return the projections in that state. Raises `Stopped`."""
+    """Wait until the tables of all requested rebuilds are swapped in; return the projections. Raises `Stopped`."""
     rebuilt: dict[str, msgspec.Raw] = {}
     orders = {each.name: each.rebuild for each in ordered}
     waiting: dict[str, str] = {}
@@ -91,7 +91,7 @@ def _until_swapped(current: Session, ordered: Sequence[Projection], display: Adv
 
 
 def _same(one: Rebuild, other: Rebuild | None) -> bool:
-    """Return whether both are the same rebuild, and not a later one that was ordered meanwhile."""
+    """Return whether two responses describe the same rebuild of a projection, and not a rebuild and a later one."""
     return other is not None and one.requested_at == other.requested_at
 
 
@@ -103,7 +103,7 @@ def _refuse_to_wait(item: Projection) -> None:
             what,
             "check first whether the ledger was changed: sliceplane projections verify",
             *_options_after_stop(item.name, stop.position),
-            "until then the live tables remain in use unchanged",
+            "until the rebuild is complete, the live tables remain in use unchanged",
         )
 
 
@@ -130,7 +130,7 @@ def verify(context: typer.Context, *, as_json: AsJson = False) -> None:
         if as_json:
             current.screen.document(raw)
         elif found.state == "equal":
-            current.screen.page(f"equal at position {found.position}")
+            current.screen.page(f"all tables are equal to the replayed ledger at position {found.position}")
         elif found.differences:
             current.screen.page(pages.differences(found.differences))
         if found.state != "equal":
@@ -143,7 +143,7 @@ def _until_compared(current: Session, verification: str, display: Advancing) -> 
         if found.state not in {"asked", "running"}:
             return raw
         display.at("the tables", found.position or 0, found.upto or 0)
-    raise AssertionError("polling ends only with a result or a failure")
+    raise AssertionError("the polling of a verification ends only with a result or a failure")
 
 
 def _not_equal(current: Session, found: Verification) -> Failure:
@@ -154,7 +154,7 @@ def _not_equal(current: Session, found: Verification) -> Failure:
         return Stopped(
             what,
             see,
-            f"fix the cause; or rebuild {name}, which stops at this event, and skip the event permanently:",
+            f"fix the cause; or rebuild {name} (the rebuild stops at this event) and skip the event permanently:",
             f"sliceplane projections rebuild {name}; sliceplane projections skip {name} {position} --reason WHY",
         )
     tables = list(dict.fromkeys(each.table for each in found.differences))
@@ -171,15 +171,16 @@ def _evidence_advice(found: Verification) -> Iterator[str]:
         yield found.advice.message
     yield "stop the control plane's programs (./dev down), then copy the database: its files, or pg_dump"
     if tables := sorted({each.table for each in found.differences if each.kind == "ledger"}):
-        yield f"{', '.join(tables)}: written only by appends; find out what changed it, and compare with a backup"
+        names = ", ".join(tables)
+        yield f"{names}: written only by appends; find out what else changed the data, and compare with a backup"
 
 
 def _rebuild_advice(current: Session, tables: Sequence[str]) -> str:
     known = [decode(item, Projection) for item in current.client.items("/v1/projections")]
     names = [each.name for each in known if set(each.tables) & set(tables)]
     if not names:
-        return f"no projection fills {', '.join(tables)}: find out what changed it"
-    return f"rebuild them from the ledger: sliceplane projections rebuild {' '.join(names)}"
+        return f"no projection fills the differing tables ({', '.join(tables)}): find out which program changed them"
+    return f"rebuild the read models from the ledger: sliceplane projections rebuild {' '.join(names)}"
 
 
 @commands.command()

@@ -26,7 +26,7 @@ def ssh(
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="COMMAND", help="Run this instead of a shell; put -- before it.", show_default=False
+            metavar="COMMAND", help="Command to run instead of a shell; put -- before it.", show_default=False
         ),
     ] = None,
     slot: Annotated[
@@ -82,7 +82,10 @@ def _refuse_simulated(current: Session, login: Login) -> None:
 
 
 def _identities(access: Access) -> list[Path]:
-    """Return the key of `./dev up` with the user's own keys, which ssh(1) omits if any key is given; else none."""
+    """Return the private keys to pass to ssh(1): the key of `./dev up` and the user's own keys.
+
+    Without a readable key of `./dev up`, return no keys, because ssh(1) then tries the user's own keys by itself.
+    """
     if access.identity is None or not os.access(access.identity, os.R_OK):
         return []
     return [access.identity, *private_keys()]
@@ -98,7 +101,7 @@ def _refuse_missing(*programs: str) -> None:
 
 
 def _become(line: tuple[str, ...]) -> None:
-    """Replace this process, so that the terminal, signals and the exit code are those of ssh."""
+    """Replace this process by ssh, so that the terminal, signals and the exit code are those of ssh."""
     sys.stdout.flush()
     sys.stderr.flush()
     # Python ignores SIGPIPE, and the new program would inherit that.

@@ -117,7 +117,7 @@ def cancel(context: typer.Context, *, task: TaskId, as_json: AsJson = False) -> 
 
 @commands.command()
 def watch(context: typer.Context, *, task: TaskId, as_json: AsJson = False) -> None:
-    """Follow the events and steps of a task until it ends. Exit code 5 if it failed."""
+    """Follow the events and progress steps of a task until it ends. Exit code 5 if it failed."""
     with session(context, json=as_json) as current:
         _wait(current, task)
 
@@ -137,8 +137,8 @@ def _wait(current: Session, task: str) -> None:
     """Follow a task until it ends, and show it. Raises `TaskNotDone` if it did not succeed."""
     with continuing(
         f"task {task}",
-        f"watch it: sliceplane tasks watch {task}",
-        f"cancel it: sliceplane tasks cancel {task}",
+        f"watch the task: sliceplane tasks watch {task}",
+        f"cancel the task: sliceplane tasks cancel {task}",
     ):
         raw = _until_over(current, task)
     _show(current, raw)
@@ -171,7 +171,7 @@ def _until_over(current: Session, task: str) -> bytes:
         raw = current.client.get(path)
         if decode(raw, Task).state not in _STILL_OPEN:
             return raw
-    raise AssertionError("the follower ends only with a failure")
+    raise AssertionError("the stream of events of a task ends only with a failure")
 
 
 def _show(current: Session, raw: bytes) -> None:

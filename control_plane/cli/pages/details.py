@@ -139,7 +139,7 @@ def _slots(item: Allocation) -> Text:
 
 
 def _slot(slot: AllocatedSlot, *, ended: bool) -> list[Text]:
-    """Return the identity of a slot, and its observed state unless the allocation has ended."""
+    """Return the text of one slot: its identity and, unless the allocation has ended, its observed state."""
     parts = [Text(slot.slot_id), Text(slot.mac_address or "-"), Text(slot.private_ip or "-")]
     if ended:
         return parts
@@ -160,7 +160,7 @@ def _endpoint(endpoint: Endpoint) -> Text:
 
 
 def node(item: Node, *, then: bool = False, now: datetime | None = None) -> Table:
-    """Return the page of a node. With `then`, for a past state, the last heartbeat is omitted, because it is
+    """Return the page of a node. If `then` is true, the page shows a past state and omits the last heartbeat, which is
     unknown.
     """
     return page(_node(item, then=then, now=now))
@@ -179,7 +179,10 @@ def _node(item: Node, *, then: bool, now: datetime | None) -> Iterator[Row]:
     if item.revoked:
         yield "revoked", Text(item.revoked, "red")
     if item.superseded_at:
-        yield "refused", Text.assemble(("an agent on a copy of its disk", "red"), f", {_copy(item, now)}")
+        yield (
+            "refused",
+            Text.assemble(("an agent on a copy of this node's disk", "red"), f", {_copy(item, now)}"),
+        )
     if item.key_thumbprint:
         yield "key", item.key_thumbprint
     yield "subnet", item.subnet
@@ -196,7 +199,7 @@ def _node(item: Node, *, then: bool, now: datetime | None) -> Iterator[Row]:
 
 
 def _exclusion(excluded: Reason | None, failures: Iterable[Failure], now: datetime | None) -> Iterator[Row]:
-    """Yield the reason of an exclusion from placement, and the failed bring-ups."""
+    """Yield the reason why a node or slot is excluded from placement, and its failed bring-ups."""
     if excluded:
         yield "excluded", Text.assemble((excluded.message, "red"), (f"  [{excluded.code}]", "dim"))
     for each in failures:
@@ -246,7 +249,7 @@ def _device(device: SlotDevice) -> str:
 
 
 def _drift(found: Iterable[Drift], shown: str, now: datetime | None) -> Iterator[Row]:
-    """Yield the drift for the page of `shown`. Drift of a part of it, such as a slot of a node, names that part."""
+    """Yield the drift for the page of the resource `shown`. Drift of a part of the resource names the part (a slot)."""
     for each in found:
         part = " ".join(name for name in (each.slot_id, each.ingress_id) if name and name != shown)
         what = Text(each.kind, "red" if each.blocks else "")
@@ -262,4 +265,7 @@ def _registered(item: RegisteredNode) -> Iterator[Row]:
     yield "node", Text(item.id, "bold")
     yield "subnet", item.subnet
     yield "token", Text(item.enrolment_token, "bold")
-    yield "valid", f"until {words.clock(item.token_expires_at)} ({words.until(item.token_expires_at)}), once"
+    yield (
+        "valid",
+        f"until {words.clock(item.token_expires_at)} ({words.until(item.token_expires_at)}), for one use",
+    )

@@ -24,7 +24,7 @@ from control_plane.cli.pages import details, fields, words
 
 
 def history(item: History, now: datetime | None = None) -> RenderableType:
-    """Return the page of a past state. Ages are relative to `now`, the time of that state."""
+    """Return the page of a resource's past state. Ages are relative to `now`, the time of that state."""
     heading = Text.assemble("as of ", _place(item.at), style="dim")
     if _is_null(item.state):
         return Group(heading, Text.assemble((f"{item.kind} {item.name}", "bold"), " did not exist yet"))
@@ -111,7 +111,7 @@ def _fields(changed: tuple[Field, ...]) -> RenderableType:
 
 
 def _net(steps: Iterable[Change]) -> Iterator[Field]:
-    """Yield the net change of each field: its first and its last value, if they differ."""
+    """Yield the net change of each field of a resource: its first and its last value, if they differ."""
     first: dict[str, Value] = {}
     last: dict[str, Value] = {}
     for field in (field for step in steps for field in step.fields):

@@ -1,4 +1,4 @@
-"""Table of the network paths, and the warnings, each listed once."""
+"""Table of the network paths, and their security warnings, each listed once."""
 
 from collections.abc import Iterable
 
@@ -36,7 +36,7 @@ def paths(items: Iterable[ReachPath]) -> Table:
 
 
 def warnings(items: Iterable[ReachPath]) -> dict[str, list[str]]:
-    """Return each warning with the paths that it concerns."""
+    """Return each security warning with the network paths that it concerns."""
     found: dict[str, list[str]] = {}
     for item in items:
         for warning in item.warnings:

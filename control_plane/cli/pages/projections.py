@@ -26,9 +26,9 @@ def projections(items: Iterable[Projection]) -> Table:
 
 
 def _where(item: Projection) -> str:
-    """Return the position of a read model; one that the append itself updates is always at the end of the ledger."""
+    """Return the position of a read model. A model that each append updates is always at the end of the ledger."""
     if item.inline:
-        return f"{item.last_position} (in the append)"
+        return f"{item.last_position} (updated by each append)"
     position = item.position or 0
     behind = item.last_position - position
     return str(position) if behind <= 0 else f"{position} ({behind} behind)"
@@ -41,7 +41,7 @@ def _notes(item: Projection) -> Iterator[Text]:
         stop = item.rebuild.stopped
         yield Text(f"its rebuild stopped at position {stop.position}: {stop.error}", "red")
     elif item.rebuild:
-        yield Text(f"its rebuild is at {item.rebuild.position} of {item.last_position}")
+        yield Text(f"its rebuild is at position {item.rebuild.position} of {item.last_position}")
         if item.rebuild.waits_for:
             yield Text(item.rebuild.waits_for, "yellow")
     if item.skipped:
@@ -49,7 +49,7 @@ def _notes(item: Projection) -> Iterator[Text]:
 
 
 def differences(items: Iterable[Difference]) -> RenderableType:
-    """Return the first difference of each table: the row with its live and its replayed values."""
+    """Return the page of a verification's differences: for each table, a row with its live and its replayed values."""
     return Group(*(part for item in items for part in _difference(item)))
 
 

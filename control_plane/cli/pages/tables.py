@@ -43,7 +43,9 @@ def slots(items: Iterable[Slot]) -> RenderableType:
     return (
         table
         if table.row_count
-        else _nothing("no slots", "enrolled nodes report slots: sliceplane nodes list")
+        else _nothing(
+            "no slots", "slots are reported by enrolled nodes; list the nodes: sliceplane nodes list"
+        )
     )
 
 
@@ -60,14 +62,16 @@ def _slot_state(item: Slot) -> Text:
 
 
 def nodes(items: Iterable[Node], *, then: bool = False) -> RenderableType:
-    """Return the table of nodes. With `then`, for a past state, the last heartbeats are omitted: they are unknown."""
+    """Return the table of nodes. If `then` is true, it shows a past state and omits heartbeats, which are unknown."""
     table = _table("ID", "STATE", "SUBNET", "KIND", "AGENT", "HEARTBEAT", "MISSING")
     for item in items:
         kind = {True: "simulated", False: "host", None: "-"}[item.simulated]
         heartbeat = "-" if then else words.since(item.seen_at)
         state, missing = words.node_state(item.state, item.blocked_by), ", ".join(item.missing or ())
         table.add_row(item.id, state, item.subnet, kind, item.agent_version or "-", heartbeat, missing)
-    return table if table.row_count else _nothing("no nodes", "register one: sliceplane nodes register NODE")
+    return (
+        table if table.row_count else _nothing("no nodes", "register a node: sliceplane nodes register NODE")
+    )
 
 
 def drift(items: Iterable[Drift], now: datetime | None = None) -> RenderableType:

@@ -77,9 +77,7 @@ def _times(number: int) -> str:
 
 
 def _result(item: Task) -> Iterator[Row]:
-    """Yield a row for each field of the result. It does not depend on the task's kind, so it also works for new
-    kinds.
-    """
+    """Yield a row for each field of a task's result. The function works for any kind of task, also for new kinds."""
     for name, value in (item.result or {}).items():
         if name != "kind":
             yield name.replace("_", " "), _formatted(value)
@@ -108,7 +106,11 @@ def _record(record: object) -> str:
 
 
 def _rank(field: tuple[str, object]) -> int:
-    """Sort the subject of a record before its other fields, and records inside it, with lines of their own, last."""
+    """Return the sort key of a field of a record in a task's result.
+
+    Fields that identify the record come first, and fields that contain records, which are put on lines of their own,
+    come last.
+    """
     match field:
         case name, _ if name in _SUBJECTS:
             return 0
@@ -119,7 +121,7 @@ def _rank(field: tuple[str, object]) -> int:
 
 
 def _part(value: object) -> str:
-    """Format a field of a record; records inside it are put on separate lines."""
+    """Format a field of a record in a task's result; records inside the field are put on separate lines."""
     match value:
         case [dict(), *_]:
             return "".join(f"\n    {_record(each)}" for each in value)

@@ -56,7 +56,7 @@ def span(seconds: float) -> str:
         if seconds >= unit:
             rest = int(seconds % unit // part)
             return f"{int(seconds // unit)} {name}" + (f" {rest} {part_name}" if rest else "")
-    raise AssertionError("durations below a minute are formatted above")
+    raise AssertionError("a duration of at least a minute has a unit")
 
 
 def since(moment: datetime | None, now: datetime | None = None) -> str:
@@ -96,5 +96,5 @@ def rate(mbit: int | None) -> str:
 
 
 def step(name: str, number: int, of: int | None) -> str:
-    """Format a step as `port (3 of 7)`, or as `boot (4)` while the number of steps is unknown."""
+    """Format a progress step as `port (3 of 7)`, or as `boot (4)` while the number of steps is unknown."""
     return f"{name} ({number} of {of})" if of else f"{name} ({number})"

@@ -1,15 +1,15 @@
 """DHCP through dnsmasq: one file per reservation, and dnsmasq's lease file as the evidence of leases.
 
-A reservation is a file `hosts/<tap of the slot>` with the content `mac,ip`, which dnsmasq loads when it appears. It has
-no tag, because dnsmasq 2.90 aborts at SIGHUP if a reservation has one. dnsmasq drops the reservation of a deleted file,
-and the previous lines of a rewritten file, only at SIGHUP. The files therefore show what dnsmasq serves only if it
-reloaded them after their last change, and every read ensures that first. Otherwise, an agent that died between the
-change and the SIGHUP, or a program that added and removed a file, would leave a reservation that dnsmasq serves and no
-file shows.
+A reservation is a file `hosts/<tap of the slot>` with the content `mac,ip`, which dnsmasq loads when it appears. The
+file has no dnsmasq tag, because dnsmasq 2.90 aborts at SIGHUP if a reservation has a tag. dnsmasq drops the reservation
+of a deleted file, and the previous lines of a rewritten file, only at SIGHUP. The files therefore match the
+reservations that dnsmasq serves only if dnsmasq reloaded them after their last change, and every read first ensures
+that. Otherwise dnsmasq could serve a reservation without a file: after an agent died between a change and the SIGHUP,
+or after another program added and removed a file.
 
 A lease is cleared by a DHCPRELEASE (RFC 2131, 4.4.6) that the gateway sends to itself, so that dnsmasq's memory and its
-file change together. A lease that another program wrote into the file is not in that memory; it is removed from the
-file while dnsmasq is suspended.
+lease file change together. A lease that another program wrote into the lease file is not in dnsmasq's memory; the lease
+is removed from the file while dnsmasq is suspended.
 """
 
 import os
@@ -58,8 +58,8 @@ FolderState = frozenset[tuple[str, int, int]]
 class DnsmasqLeases:
     """Reservations and leases of one dnsmasq server.
 
-    `folder` is created if it is missing. The user dnsmasq must be able to access it, so it must not be in a private
-    folder.
+    `folder` is created if it is missing. The user `dnsmasq` must be able to access it, so none of its parent folders
+    may be private.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class DnsmasqLeases:
 
     @property
     def folders(self) -> tuple[Path, Path]:
-        """Folders of the reservations and of the leases. They exist once the server runs."""
+        """Folder of the reservation files and folder of the lease file. Both exist once dnsmasq runs."""
         return self._hosts, self._file.parent
 
     def missing(self) -> tuple[str, ...]:
@@ -182,10 +182,10 @@ class DnsmasqLeases:
         return self._reservations()
 
     def _ensure_loaded(self) -> None:
-        """Make the server reload the reservations if they changed since the last reload. Raises `OSError`.
+        """Make dnsmasq reload the reservation files if they changed since the last reload. Raises `OSError`.
 
-        The server handles the signal before any packet that arrives later. A server that is not running loads the
-        reservations when it starts.
+        dnsmasq handles SIGHUP before any packet that arrives later. If dnsmasq is not running, it loads the files when
+        it starts.
         """
         began, state = time.time(), self._folder_state()
         if state == self._loaded:
@@ -227,8 +227,9 @@ class DnsmasqLeases:
         return frozenset(seen for line in lines if (seen := _lease(line, time.time())))
 
     def _lease_file(self) -> str:
-        """Return the complete lease file. dnsmasq empties the file before it rewrites it, so a recently changed file is
-        read again.
+        """Return the complete content of dnsmasq's lease file. Raises `OSError`.
+
+        dnsmasq empties the file before it rewrites it, so a recently changed file is read again.
         """
         ends = monotonic() + self._deadline
         while True:
@@ -251,7 +252,7 @@ class DnsmasqLeases:
             raise HostRefused(f"release the lease of {lease.ip}: {error}") from error
 
     def _remove_from_file(self, lease: ObservedLease) -> None:
-        """Remove the lease from the lease file while no server runs."""
+        """Remove a lease from dnsmasq's lease file while dnsmasq is not running."""
         draft = self._file.with_suffix(".draft")
         try:
             draft.write_text(_without(lease, self._file.read_text()))
@@ -260,7 +261,7 @@ class DnsmasqLeases:
             raise HostRefused(f"remove the lease of {lease.ip} from {self._file}: {error}") from error
 
     def _remove_from_open_file(self, lease: ObservedLease) -> None:
-        """Remove the lease from the lease file in place, because a running server keeps the file open."""
+        """Remove a lease from dnsmasq's lease file in place, because a running dnsmasq keeps the file open."""
         log.warning("lease_unknown_to_server", ip=lease.ip, mac=lease.mac)
         try:
             # If the server is suspended during a rewrite, it has already emptied the file, so the lease is not in it.
@@ -292,20 +293,20 @@ def release_message(lease: ObservedLease, server: Ipv4Address) -> bytes:
 
 
 def _is_settled(state: FolderState, now: float) -> bool:
-    """Return whether the newest change is old enough. A second change within one clock tick would not be visible."""
+    """Return whether the folder's newest change is old enough that no later change could have the same time stamp."""
     latest = max(changed for _, _, changed in state) / 1e9 if state else 0.0
     return abs(now - latest) >= SETTLED
 
 
 def _stat(path: Path) -> os.stat_result | None:
-    """Return the status of a file, or None if it was deleted. The deletion changes the ctime of its folder."""
+    """Return the status of a file (stat(2)), or None if the file was deleted, which changes its folder's ctime."""
     with suppress(FileNotFoundError):
         return path.stat()
     return None
 
 
 def _lease(line: str, now: float) -> ObservedLease | None:
-    """Parse a line `expiry mac ip name client-id` of the lease file, or return None for another line.
+    """Parse a line `expiry mac ip name client-id` of dnsmasq's lease file; return None if a line has another form.
 
     An expiry of 0 means that the lease never expires.
     """

@@ -1,10 +1,10 @@
-"""The folder of dnsmasq's reservations: read reservations, and detect files that this program did not write.
+"""The folder of dnsmasq's reservations: read reservations, and detect files that the agent did not write.
 
 dnsmasq reads every file in the folder, in many syntaxes, as its own user. It ignores a file that it may not read, and a
 reservation with additional options behaves differently. A file is therefore valid only if it contains exactly `mac,ip`,
-belongs to this user and is world-readable. An invalid file is spoilt if it has the name of a slot, and foreign if it
-has any other name. A valid reservation is also foreign if it neither belongs to a slot nor conflicts with a slot's
-reservation; a conflict is reported for that slot.
+belongs to the agent's user and is world-readable. An invalid file is spoilt if it has the name of a slot, and foreign
+if it has any other name. A valid reservation is also foreign if it neither belongs to a slot nor conflicts with a
+slot's reservation; a conflict is reported for that slot.
 """
 
 import os
@@ -32,7 +32,7 @@ _NO_IP: Final = Ipv4Address("0.0.0.0")  # noqa: S104 - no address is bound
 
 @dataclass(frozen=True, slots=True)
 class ForeignFile:
-    """A file in the reservation folder that differs from what this program writes; `why` describes the difference."""
+    """A file in the reservation folder that the agent would not write; `reason` describes the difference."""
 
     path: Path
     reason: str
@@ -43,7 +43,7 @@ def line_of(reservation: Reservation) -> str:
 
 
 def reservations_of(folder: Path) -> Iterator[Reservation]:
-    """Yield the reservations of all files, including spoilt files and files of other programs. Raises `OSError`."""
+    """Yield the reservations in all files of the folder, including invalid and foreign files. Raises `OSError`."""
     for path in _files(folder):
         with suppress(FileNotFoundError):  # deleted since it was listed
             match _read(path):
@@ -54,7 +54,7 @@ def reservations_of(folder: Path) -> Iterator[Reservation]:
 
 
 def foreign_files(folder: Path) -> tuple[ForeignFile, ...]:
-    """Return the foreign files of the folder, and the folder itself if its mode differs. Raises `OSError`."""
+    """Return the foreign files in the reservation folder, and the folder if its mode is wrong. Raises `OSError`."""
     return tuple(_foreign(folder)) if folder.exists() else ()
 
 
@@ -67,7 +67,7 @@ def remove(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create the folder, and make it and its parent accessible to dnsmasq. Raises `OSError`."""
+    """Create the reservation folder, and make this folder and its parent accessible to dnsmasq. Raises `OSError`."""
     folder.mkdir(parents=True, exist_ok=True)
     for each in (folder.parent, folder):
         each.chmod(FOLDER_MODE)
@@ -98,7 +98,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _read(path: Path) -> Reservation | str:
-    """Return the reservation of a valid file, or a description of what makes the file invalid."""
+    """Return the reservation in a valid file, or the reason why the file is invalid."""
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode):
         return "not a regular file"

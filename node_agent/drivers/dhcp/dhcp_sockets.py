@@ -28,7 +28,10 @@ _ANY_ADDRESS: Final = bytes(16)
 
 
 def listening_inodes(device: int, addresses: frozenset[str], deadline: float) -> frozenset[int]:
-    """Return the inodes of UDP sockets that receive packets to these addresses on this device. Raises `OSError`."""
+    """Return the inodes of DHCP server sockets that receive packets to these addresses on this device.
+
+    Raises `OSError`.
+    """
     receiving = {_ANY_ADDRESS, *(socket.inet_aton(each).ljust(16, b"\0") for each in addresses)}
     return frozenset(
         inode

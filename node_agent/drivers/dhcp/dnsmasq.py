@@ -46,7 +46,7 @@ PORT: Final = ":0043"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A running dnsmasq of this folder; `link` is the interface index for which it was started."""
+    """A running dnsmasq process of the agent; `link` is the index of the bridge device for which it was started."""
 
     pid: int
     arguments: tuple[str, ...]
@@ -54,10 +54,10 @@ class Running:
 
 
 class Dnsmasq:
-    """The dnsmasq process that serves one folder.
+    """The dnsmasq process that serves the reservations in `folder`.
 
-    The user dnsmasq must be able to access `folder`. `link_number` returns the kernel's index of a device. `ended` is
-    called when the process exits or is stopped by a signal, and repeatedly until another process serves; it must return
+    The user `dnsmasq` must be able to access `folder`. `link_number` returns the kernel's index of a device. `ended` is
+    called when the process exits or is stopped by a signal, and repeatedly until another dnsmasq serves; it must return
     at once.
     """
 
@@ -133,13 +133,13 @@ class Dnsmasq:
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
-        """Prevent a start or an end of the process inside the context; the value is whether a process runs."""
+        """Keep this object from starting or ending dnsmasq during the `with` block; yield whether dnsmasq runs."""
         with self._lock:
             yield bool(self.running())
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Suspend dnsmasq for the duration of the context. Raises `HostUnreadable`."""
+        """Suspend dnsmasq (SIGSTOP) during the `with` block. Raises `HostUnreadable`."""
         with self._lock:
             found = [each.pid for each in self.running()]
             try:
@@ -308,7 +308,7 @@ def _target(link: Path) -> str:
 
 
 def _wait_for_exit(pid: int, timeout: float) -> bool:
-    """Wait up to `timeout` seconds for a process, started here or adopted, to exit; return whether it did.
+    """Wait up to `timeout` seconds until a process has exited; return whether it has. It need not be a child process.
 
     A zombie counts as exited.
     """
@@ -323,7 +323,7 @@ def _wait_for_exit(pid: int, timeout: float) -> bool:
 
 
 def _suspend(pid: int, within: float) -> None:
-    """Stop a process by SIGSTOP and wait until it is stopped or has exited. Raises `HostUnreadable`."""
+    """Suspend a process by SIGSTOP and wait until it is stopped or has exited. Raises `HostUnreadable`."""
     ends = monotonic() + within
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP)

@@ -1,10 +1,11 @@
-"""One folder per slot with the disks that its machine boots from and the output of its console.
+"""One folder per slot with the disks from which the slot's machine boots, and the output of the machine's console.
 
 `root` must not survive a reboot of the host (use a tmpfs below /run), because transient domains do not survive it
-either. QEMU's user needs search permission on every folder above `root`; libvirt gives that user access to the seed.
+either. QEMU's user needs search permission on every folder above `root`; libvirt gives that user access to the seed
+(the disk with the guest's first-boot configuration).
 
 If another program replaced the folder of a slot by a file or a link, the replacement is reported and removed like the
-folder. It concerns only that slot, and links are not followed.
+folder. The replacement affects only that slot, and links are not followed.
 """
 
 import os
@@ -16,7 +17,7 @@ from node_agent.host.slices import HostRefused, HostUnreadable
 
 
 class DisksFolder:
-    """Folders of all slots below `root`."""
+    """The folders with the machines' disks, one per slot, below `root`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

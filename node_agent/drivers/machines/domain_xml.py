@@ -32,13 +32,13 @@ ET.register_namespace("sliceplane", _NAMESPACE)
 
 
 class NotAGuest(ValueError):
-    """The domain was not created by this program, or by a version that wrote other metadata."""
+    """The libvirt domain was not created by Sliceplane, or by a version of it that wrote other metadata."""
 
 
 def domain_xml(guest: Guest, hosting: Hosting) -> str:
     """Return the XML of a guest's domain: direct boot, one interface, and a display that listens on no address.
 
-    The interface is a virtio one on a tap that exists already, or the virtual function of the guest's place.
+    The interface is a virtio device on a tap that already exists, or the PCI virtual function of the guest's resources.
     """
     marks = _marks(guest)
     domain = element(
@@ -96,14 +96,14 @@ def guest_in(xml: str) -> Guest:
 
 
 def interfaces_in(xml: str) -> tuple[str, ...]:
-    """Return the names of all links and all MACs that any domain, foreign ones included, uses."""
+    """Return the link names and MAC addresses in the XML of a domain, which may belong to another program."""
     parts = ET.fromstring(xml).iterfind("devices/interface/*")
     named = (part.get("dev") or part.get("address") for part in parts if part.tag in _NAMING)
     return tuple(name for name in named if name)
 
 
 def pci_devices_in(xml: str) -> tuple[PciAddress, ...]:
-    """Return the host's PCI functions that any domain, foreign ones included, uses now or when it runs."""
+    """Return the host's PCI functions in the XML of a domain, which may belong to another program and may be off."""
     return devices_in(ET.fromstring(xml))
 
 
@@ -191,7 +191,10 @@ def _tap(domain: ET.Element, place: Place) -> str:
 
 
 def _first(domain: ET.Element, path: str) -> ET.Element:
-    """Return the first element at `path`. Further ones were added by other programs and are listed in `strange`."""
+    """Return the first element at `path` of a domain's XML. Raises `ValueError`.
+
+    Further elements at `path` were added by other programs and are listed in `Guest.strange`.
+    """
     if (first := domain.find(path)) is None:
         raise ValueError(f"the domain has no element {path}; a guest's domain has one")
     return first

@@ -1,4 +1,4 @@
-"""Foreign settings of a libvirt domain: those that this program does not write for a guest.
+"""Foreign settings of a libvirt domain: settings that the agent does not write for a guest.
 
 The format is that of libvirt.org/formatdomain.html. libvirt adds devices by itself, and which ones depends on its
 version, so only settings that it never adds are reported. A missing setting is not reported: it is harmless, and the
@@ -46,7 +46,10 @@ def boot_digest(domain: ET.Element) -> str:
 
 
 def foreign_settings_in(domain: ET.Element, boot: str | None) -> tuple[str, ...]:
-    """Describe the foreign settings of a domain. `boot` is the digest in its metadata; None if it has none yet."""
+    """Describe the foreign settings of a domain.
+
+    `boot` is the digest of the boot configuration in the domain's metadata; None if the metadata have no digest yet.
+    """
     return tuple(_foreign_settings(domain, boot))
 
 

@@ -1,7 +1,7 @@
 """Host resources of a machine (devices, CPUs, memory) in libvirt's domain XML (libvirt.org/formatdomain.html).
 
-The alias of a function encodes its use: libvirt keeps aliases that begin with `ua-`. libvirt adds a root port for each
-function itself, as for every PCI Express device of a q35 machine.
+The alias of a passed-through PCI function encodes its use: libvirt keeps aliases that begin with `ua-`. libvirt adds a
+root port for each function itself, as for every PCI Express device of a q35 machine.
 """
 
 import re
@@ -26,12 +26,12 @@ def tuning(place: Place, accelerator: Literal["qemu", "kvm"]) -> tuple[ET.Elemen
 
 
 def cpuset(place: Place) -> dict[str, str]:
-    """Return the attributes of `<vcpu>` that restrict QEMU's own threads to the machine's CPUs too."""
+    """Return the attributes of `<vcpu>` that restrict all threads of QEMU to the machine's CPUs, not only the vCPUs."""
     return {"cpuset": ",".join(place.pins)} if place.pins else {}
 
 
 def devices(place: Place) -> tuple[ET.Element, ...]:
-    """Return an element for each passed-through function, and one that reserves address space for their BARs."""
+    """Return an element per passed-through PCI function, and an element that reserves address space for their BARs."""
     passed = (
         _hostdev(use, number, address) for use in _PASSED for number, address in enumerate(place.of(use))
     )
@@ -39,7 +39,7 @@ def devices(place: Place) -> tuple[ET.Element, ...]:
 
 
 def vf_interface(vf: PciAddress, mac: MacAddress) -> ET.Element:
-    """Return a VF as the machine's network card; libvirt sets its MAC before the guest gets it."""
+    """Return the XML of a PCI virtual function as network card; libvirt sets its MAC before the guest starts."""
     return element(
         "interface", element("mac", address=mac), _source(vf, type="pci"), type="hostdev", managed="yes"
     )
@@ -62,7 +62,7 @@ def place_in(domain: ET.Element) -> Place:
 
 
 def devices_in(domain: ET.Element) -> tuple[PciAddress, ...]:
-    """Return every PCI function that a domain has or would get, foreign domains and disks included."""
+    """Return every PCI function of the host that the domain has or would get at its start, also functions of disks."""
     return tuple(_addresses(domain, "devices/*"))
 
 

@@ -1,8 +1,8 @@
-"""The hypervisor through libvirt: a connection pool with one call per connection at a time, and a deadline per call.
+"""Driver of libvirt: a connection pool with one call per connection at a time, and a deadline per call.
 
 Each connection carries one call at a time and has no keepalive: with libvirt 9.0, a keepalive that closed a
-connection while calls waited on it crashed the process (SIGSEGV below virNetClientSendWithReply, at the first hung
-libvirtd). A hung call occupies its connection until libvirtd continues or exits; the next call uses another connection.
+connection while calls waited on it crashed the agent (SIGSEGV below virNetClientSendWithReply) as soon as libvirtd
+hung. A hung call occupies its connection until libvirtd continues or exits; the next call uses another connection.
 Domains belong to libvirtd and not to these connections, so they continue to run when the agent exits.
 """
 
@@ -165,9 +165,10 @@ class LibvirtHypervisor:
         stale: frozenset[int] = frozenset(),
         done: frozenset[int] = frozenset(),
     ) -> None:
-        """Change the hypervisor. Raises `HostRefused`, `HostUnreadable`.
+        """Execute a libvirt call that changes a domain. Raises `HostRefused`, `HostUnreadable`.
 
-        Error codes in `stale` mean that the observed state is outdated; codes in `done` count as success.
+        Libvirt error codes in `stale` mean that the observed state is outdated (`HostUnreadable`); codes in `done`
+        count as success.
         """
         try:
             self._deadlines.within(self._change_seconds, lambda: self._call(call))
@@ -192,7 +193,7 @@ class LibvirtHypervisor:
 
 @dataclass(frozen=True, slots=True)
 class DomainListing:
-    """A listing of domains in progress. Implements `node_agent.host.snapshots.StartedRead`."""
+    """A started request for libvirt's list of domains. Implements `node_agent.host.snapshots.StartedRead`."""
 
     call: Call[tuple[FoundDomain, ...]]
 
@@ -206,7 +207,7 @@ class DomainListing:
 
 
 class _ConnectionPool:
-    """Pool of idle connections. It never holds more connections than calls that ran concurrently."""
+    """Pool of idle connections to libvirt. It never holds more connections than calls that ran concurrently."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -293,7 +294,10 @@ def _monitor(domain: Domain, command: str, arguments: dict[str, str]) -> Any:
 # Every survey parses the same domains.
 @lru_cache(maxsize=MAX_SLOTS)
 def _parts(xml: str) -> tuple[Guest | None, tuple[str, ...], tuple[PciAddress, ...]]:
-    """Return the guest (None if this program did not define it), the links and MAC addresses, and the PCI functions."""
+    """Return the guest of a domain, its links and MAC addresses, and its PCI functions.
+
+    The guest is None if the agent did not define the domain.
+    """
     try:
         guest = guest_in(xml)
     except NotAGuest:

@@ -42,7 +42,7 @@ _ENDS: Final[dict[int, str]] = {
 
 
 class DomainWatch:
-    """A watch that calls `changed` when the state of a domain may have changed, for whatever reason.
+    """A watch that calls `changed` whenever the state of a libvirt domain may have changed.
 
     `changed` must return at once.
     """
@@ -100,7 +100,10 @@ class DomainWatch:
 
 @cache
 def run_event_loop() -> None:
-    """Start the event loop once. Call it before the first connection, and never from two threads at once."""
+    """Start libvirt's event loop; a repeated call does nothing.
+
+    The first call must precede the first connection, and two threads must not call this function at the same time.
+    """
     # By default libvirt also prints every error to stderr, although it raises the error as an exception.
     libvirt.registerErrorHandler(lambda *_: None, None)
     libvirt.virEventRegisterDefaultImpl()

@@ -20,7 +20,7 @@ _TUN: Final = "/dev/net/tun"
 class QemuProcesses:
     """QEMU processes in the PID namespace of the process `host`.
 
-    The process of a guest is cached after the first search.
+    The process of each guest is cached after the first search.
     """
 
     def __init__(self, host: int | Literal["self"] = "self") -> None:
@@ -34,8 +34,9 @@ class QemuProcesses:
         return tuple(_found(self._host))
 
     def of_guest(self, name: str, tap: str) -> FoundProcess | None:
-        """Return the process of the guest `name` with the foreign files it has open besides its tap; None if it has
-        exited.
+        """Return the QEMU process of the guest `name`; None if the process has exited.
+
+        The result lists the foreign files that the process has open; its tap device `tap` is not foreign.
         """
         cached = self._cache.get(name)
         moment = moment_of(cached.pid) if cached is not None else None
@@ -72,7 +73,7 @@ def end_process(process: FoundProcess) -> None:
 
 @contextmanager
 def _pinned(process: FoundProcess) -> Iterator[int | None]:
-    """Open a pidfd, so that the checked process is the one that receives the signal; None if the process has exited."""
+    """Open a pidfd of a QEMU process, so that no process with a reused pid gets the signal; None if it has exited."""
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -96,7 +97,10 @@ def _foreign_files(process: FoundProcess, tap: str) -> tuple[str, ...]:
 
 
 def _foreign(folder: Path, descriptors: Iterable[str], tap: str) -> Iterator[str]:
-    """Yield open sockets and links that a guest never needs. QEMU serves libvirt on a local socket only."""
+    """Yield descriptions of the open sockets and links of a QEMU process that a guest never needs.
+
+    QEMU serves libvirt only on a Unix socket, so internet sockets are foreign.
+    """
     for descriptor in descriptors:
         file = folder / descriptor
         with suppress(FileNotFoundError):  # closed since it was listed
@@ -122,7 +126,7 @@ def _port(process: Path, socket: str) -> str:
 
 
 def _tap(fdinfo: Path) -> str:
-    """Return the link that an open tun device is attached to (proc(5), `iff`); empty if there is none."""
+    """Return the link of a process's open TUN device (proc(5), `iff`); empty if it is attached to no link."""
     lines = (line.partition(":") for line in fdinfo.read_text().splitlines())
     return next((value.strip() for key, _, value in lines if key == "iff"), "")
 

@@ -1,7 +1,7 @@
 """Devices that QEMU reports through libvirt's monitor commands and that the domain's XML does not show.
 
-libvirt gives each device of a domain an alias, and names QEMU's devices, back ends and character devices by it. A
-device with a different name was added through QEMU's monitor and not through libvirt.
+libvirt gives each device of a domain an alias, and uses the alias to name QEMU's devices, back ends and character
+devices. A device with a different name was added through QEMU's monitor and not through libvirt.
 """
 
 import json

@@ -2,8 +2,9 @@
 
 The kernel's default queueing discipline (handle 0) and the filters that Open vSwitch installs to offload its flows are
 not alterations. Flags that do not affect a slice's frames (promiscuous, all-multicast) are not compared; Open vSwitch
-sets some of them itself. Two settings are compared, because they interrupt or expose a slice's traffic: `arp_ignore` 8
-makes the gateway ignore ARP requests, and `route_localnet` makes the host's loopback addresses reachable over the link.
+sets some of these flags itself. Two settings are compared, because they interrupt or expose a slice's traffic:
+`arp_ignore` 8 makes the gateway ignore ARP requests, and `route_localnet` makes the host's loopback addresses reachable
+over the link.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ Netlink = Any
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """The declared settings of a link.
+    """Settings that a link of the agent should have.
 
     Any MAC address is accepted if `mac` is None. Other links may be stacked on the link if `stacked` is true.
     """
@@ -43,7 +44,7 @@ class Declared:
 
 
 def alterations(link: ListedLink, links: Links, addresses: frozenset[str], declared: Declared) -> Alterations:
-    """Return how a link differs from its declared settings. Raises `HostUnreadable`."""
+    """Return the differences between a link and its declared settings. Raises `HostUnreadable`."""
     qdiscs = foreign_qdiscs(link, declared.offloads)
     return Alterations(
         frozenset(_diversions(link, links, qdiscs, stacked=declared.stacked)),
@@ -58,8 +59,7 @@ def foreign_qdiscs(link: ListedLink, offloads: Callable[[], bool]) -> tuple[Qdis
 
 
 def describe_queueing(link: ListedLink, links: Links, offloads: Callable[[], bool]) -> Iterator[str]:
-    """Yield descriptions of disciplines, filters and programs that may delay, drop or redirect frames of a foreign
-    link.
+    """Yield descriptions of disciplines, filters and programs that may delay, drop or redirect a foreign link's frames.
 
     Raises `HostUnreadable`.
     """
@@ -89,8 +89,9 @@ def describe_filter(each: Filter, links: Links) -> str:
 
 
 def remove(netlink: Netlink, link: ListedLink, links: Links, declared: Declared) -> None:
-    """Remove what other programs added to a link, such as traffic filters and links stacked on it, but not its
-    addresses. Filters that divert packets are removed first.
+    """Remove the objects that other programs added to a link, such as traffic filters and stacked links.
+
+    Addresses of the link are kept. Filters that divert packets are removed first.
 
     Raises `HostRefused`, `HostUnreadable`, `NetlinkError`, `OSError`.
     """

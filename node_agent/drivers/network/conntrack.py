@@ -27,14 +27,14 @@ _NUMBER, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 3
 
 
 class Tracked(NamedTuple):
-    """A tracked connection, and the original tuple as the kernel encoded it, which identifies it for deletion."""
+    """A tracked connection, and its original tuple in the kernel's encoding, which identifies it for deletion."""
 
     connection: Connection
     original: bytes
 
 
 def tracked(deadline: float) -> tuple[bytes, ...]:
-    """Return all IPv4 connections of this network namespace, undecoded. The deadline is in seconds.
+    """Return all tracked IPv4 connections of this network namespace, undecoded. The deadline is in seconds.
 
     Raises `OSError`, `Refused`.
     """
@@ -51,9 +51,7 @@ def connections_with(ip: Ipv4Address, among: Iterable[bytes]) -> Iterator[Tracke
 
 
 def delete(originals: Iterable[bytes], deadline: float) -> None:
-    """Delete the connections with these original tuples from connection tracking.
-
-    A connection that already ended is ignored.
+    """Delete the connections with these original tuples from connection tracking. Missing connections are ignored.
 
     Raises `OSError`, `Refused`.
     """
@@ -82,7 +80,7 @@ def tcp_tuple(source: tuple[Ipv4Address, int], destination: tuple[Ipv4Address, i
 
 
 def ipv4_connections_in(messages: Iterable[Message]) -> Iterator[bytes]:
-    """Yield the encoded IPv4 connections in these netlink messages."""
+    """Yield the encoded, tracked IPv4 connections in these netlink messages."""
     return (body for kind, body in messages if kind == _GET - 1 and body[0] == socket.AF_INET)
 
 
@@ -93,7 +91,7 @@ def _tracked(body: bytes) -> Tracked:
 
 
 def _connection(original: Mapping[int, bytes], reply: Mapping[int, bytes]) -> Connection:
-    """Combine the tuples of both directions; the reply tuple contains the addresses after translation."""
+    """Return a tracked connection from the tuples of both directions; the reply tuple has the translated addresses."""
     original_ip, reply_ip = attributes(original[_IP]), attributes(reply[_IP])
     original_protocol, reply_protocol = attributes(original[_PROTOCOL]), attributes(reply[_PROTOCOL])
     return Connection(

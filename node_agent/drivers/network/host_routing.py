@@ -1,7 +1,7 @@
 """The host's routes, policy rules and neighbours over netlink, and whether a gateway answers.
 
 A gateway counts as silent if the kernel sent three ARP requests on behalf of this driver (NTF_USE) and received no
-reply (the neighbour entry is FAILED, arp(7)). An entry that was FAILED before such a request proves nothing: the kernel
+reply (the neighbour entry is FAILED, arp(7)). An entry that was FAILED before these requests proves nothing: the kernel
 may have sent its requests long ago, or only to the MAC address that it had cached. A stale entry is checked again, with
 one ARP request every 30 seconds, so that a lost gateway is detected on an idle host.
 """

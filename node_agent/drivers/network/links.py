@@ -1,6 +1,6 @@
 """Links, addresses and routes over netlink (pyroute2), and the kernel's forwarding setting.
 
-Changes use one socket, which stays open and is used by one thread at a time. The kernel answers every message at once.
+Changes use one socket, which stays open and is used by one thread at a time. The kernel answers each message at once.
 A socket that fails is closed, and the next change opens another one in the network namespace of its calling thread.
 """
 
@@ -103,7 +103,7 @@ class NetlinkLinks:
                 netlink.link("set", index=number, ifname=to.name)
             self._set(netlink, number, to, self._declared_representor())
 
-        self.change(f"set link {number} as {to.name}", change)
+        self.change(f"rename link {number} to {to.name} and configure it", change)
 
     def index(self, name: str) -> int | None:
         """Return the interface index of a link.
@@ -183,7 +183,7 @@ class NetlinkLinks:
         return look((routing, "routes"), routing.routes)
 
     def names(self) -> Mapping[int, str]:
-        """Return the names of links by interface index. Raises `HostUnreadable`."""
+        """Return the names of the host's links, by interface index. Raises `HostUnreadable`."""
         return {number: each.name for number, each in self._links().by_number.items()}
 
     def not_forwarding(self, *names: str) -> tuple[str, ...]:
@@ -241,7 +241,10 @@ class NetlinkLinks:
         invalidate_reads(queueing)
 
     def change(self, operation: str, change: Callable[[IPRoute], None]) -> None:
-        """Change the host and invalidate the current snapshot. Raises `HostRefused`, `HostUnreadable`."""
+        """Change the host's links or routes by `change`, and invalidate the current snapshot of them.
+
+        Raises `HostRefused`, `HostUnreadable`.
+        """
         # A change of a link may also change its routes and disciplines.
         for driver in (self, queueing, routing):
             invalidate_reads(driver)
@@ -253,7 +256,7 @@ class NetlinkLinks:
             raise HostUnreadable(f"{operation}: {error}") from error
 
     def request(self, call: Callable[[IPRoute], object]) -> None:
-        """Call `call` with the shared netlink socket and return its result. Raises `NetlinkError`, `OSError`."""
+        """Call `call` with the shared netlink socket. Raises `NetlinkError`, `OSError`."""
         with self._netlink() as netlink:
             call(netlink)
 
@@ -302,7 +305,7 @@ def _existing(number: int, links: Links) -> ListedLink:
 
 
 def _detach_from_master(netlink: IPRoute, index: int) -> None:
-    """Detach a link from its master, because the master would receive its first frames."""
+    """Detach a link from its master, because the master would receive the first frames of the link."""
     links = rtnetlink.links()
     if _master(_existing(index, links), links) is not None:
         netlink.link("set", index=index, master=0)

@@ -1,4 +1,4 @@
-"""Meters in the text format of `ovs-ofctl`, which the `ovs` package cannot parse. An unknown line is an error."""
+"""OpenFlow meters in the text format of `ovs-ofctl`, which the `ovs` package cannot parse. Unknown lines are errors."""
 
 import re
 from typing import Final

@@ -1,4 +1,4 @@
-"""nftables through `nft -j -f -`, and connection tracking (`conntrack`).
+"""Driver of nftables through `nft -j -f -`, and of connection tracking (`conntrack`).
 
 Only tables named `sliceplane` are written; all others are only read. `nft` runs a list of commands as one kernel
 transaction. Flags of tables and devices of chains are read from the kernel (`nfnetlink`), because nft 1.0.6 lists
@@ -42,7 +42,7 @@ Command = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class _Listed:
-    """One listing of this program's tables and of foreign tables.
+    """One listing of the nftables rules in the agent's tables and in foreign tables.
 
     Listings are compared by identity: an unchanged listing is the same object.
     """
@@ -56,7 +56,7 @@ class _Listed:
 
 
 class _Declared(NamedTuple):
-    """The chains and flags of the nftables tables of this program, as the kernel lists them."""
+    """The chains of all nftables tables and the flags of the agent's tables, as the kernel lists them."""
 
     chains: frozenset[Chain]
     flags: frozenset[str]
@@ -106,7 +106,7 @@ class Nftables:
         return self._saved[1] if self._saved is not None and self._saved[0] is listed else ""
 
     def _legacy(self) -> tuple[tuple[str, ...], str]:
-        """Return the names of unreadable iptables-legacy tables, and the saved content of the readable ones."""
+        """Return the names of unreadable iptables-legacy tables, and the rules of readable iptables-legacy tables."""
         names = _legacy_names()
         if not names:
             return (), ""
@@ -161,7 +161,7 @@ class Nftables:
         return start_query("nft list ruleset", self._listings(), _listed_together, self._deadline)
 
     def _listings(self) -> list[Sequence[str]]:
-        """Return the commands that list all rules: a single command, unless a table has a flag.
+        """Return the `nft` commands that list all rules: a single command, unless a table has a flag.
 
         The listing of a table with a flag is invalid JSON (nft 1.0.6 writes the flag from freed memory), so its chains
         are listed one by one.
@@ -216,7 +216,7 @@ def _by_table(rules: Iterable[Command]) -> Mapping[str, tuple[ForeignRule, ...]]
 
 
 def _sets(listed: Iterable[Command]) -> Mapping[str, dict[str, str]]:
-    """Return the elements of named sets and maps. A large set is omitted and counts as one that matches any packet."""
+    """Return the elements of nftables sets and maps. A large set is omitted and counts as matching any packet."""
     found: dict[str, dict[str, str]] = {}
     for each in listed:
         for kind in ("set", "map"):
@@ -252,9 +252,9 @@ def _name(listed: Command) -> str:
 
 
 def _legacy_names() -> tuple[str, ...]:
-    """Return the iptables-legacy tables of this network namespace.
+    """Return the names of the iptables-legacy tables of this network namespace.
 
-    The file is missing if the kernel module is not loaded.
+    The kernel's list of tables is a file, which is missing if the kernel module is not loaded.
     """
     try:
         return tuple(_LEGACY.read_text().split())
@@ -267,7 +267,7 @@ def _is_own(listed: Command) -> bool:
 
 
 def _other(listed: Command) -> str:
-    """Describe an object of a nftables table that is no rule or chain, such as a set, map or counter."""
+    """Describe an object of an nftables table that is neither a rule nor a chain, such as a set, map or counter."""
     [(kind, fields)] = listed.items()
     return f"{kind} {fields['family']} {fields['name']}"
 

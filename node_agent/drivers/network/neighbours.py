@@ -40,7 +40,10 @@ def view_of(ip: Ipv4Address, source: Ipv4Address, bridge: str) -> HostView:
 
 
 def check_neighbour(ip: Ipv4Address, mac: MacAddress, bridge: str) -> None:
-    """Make the kernel verify `ip` by ARP if its entry with this MAC address may be stale. Raises `OSError`."""
+    """Make the kernel verify `ip` by ARP if its neighbour entry has this MAC address and may be stale.
+
+    Raises `OSError`.
+    """
     number, own = socket.if_nametoindex(bridge), bytes.fromhex(mac.replace(":", ""))
     with connected(_NETLINK_ROUTE, _DEADLINE) as netlink:
         if _found(netlink, ip, number) not in {(state, own) for state in (_REACHABLE, _STALE, _DELAY)}:
@@ -54,7 +57,7 @@ def check_neighbour(ip: Ipv4Address, mac: MacAddress, bridge: str) -> None:
 
 
 def _route(netlink: Netlink, ip: Ipv4Address, source: Ipv4Address) -> str | None:
-    """Return the name of the link by which packets to `ip` leave, or None if their route has none. Raises `Refused`."""
+    """Return the name of the link over which packets to `ip` leave; None if the route has no link. Raises `Refused`."""
     header = _ROUTE.pack(socket.AF_INET, 32, 32, 0, 0, 0, 0, 0, 0)
     ends = attribute(_DESTINATION, socket.inet_aton(ip)) + attribute(_SOURCE, socket.inet_aton(source))
     for kind, body in netlink.get(_GET_ROUTE, header + ends):

@@ -1,7 +1,7 @@
 """Netlink messages in the kernel's wire format (netlink(7)), which are decoded only when they are needed.
 
-Decoding a message takes a hundred times as long as receiving it, and most listed objects belong to other programs or
-are unchanged since the previous snapshot.
+Decoding a message takes a hundred times as long as receiving it, and most objects that the kernel lists belong to other
+programs or are unchanged since the previous snapshot.
 """
 
 import os
@@ -31,7 +31,10 @@ class Refused(Exception):
 
 
 class Netlink:
-    """Requests over the socket `wire` until the monotonic time `ends`. All methods raise `OSError` and `Refused`."""
+    """Netlink requests over the socket `wire` until the monotonic time `ends`.
+
+    All methods raise `OSError` and `Refused`.
+    """
 
     def __init__(self, wire: socket.socket, ends: float) -> None:
         self._wire, self._ends = wire, ends
@@ -39,9 +42,9 @@ class Netlink:
         """Whether the kernel marked the last listing as inconsistent."""
 
     def listed(self, kind: int, request: bytes, *, ignored_error: int = 0) -> tuple[Message, ...]:
-        """List objects; repeat the listing if the kernel reports that objects changed during it.
+        """Return the kernel's list of objects; repeat the listing if the kernel reports that objects changed meanwhile.
 
-        The error number in the last argument counts as an empty list.
+        The error number `ignored_error` counts as an empty list.
         """
         while True:
             self._send(kind, _REQUEST_AND_DUMP, request)
@@ -50,12 +53,12 @@ class Netlink:
                 return messages
 
     def get(self, kind: int, request: bytes, *, ignored_error: int = 0) -> tuple[Message, ...]:
-        """Return one object; the error number in the last argument counts as an empty result."""
+        """Request one object from the kernel; the error number `ignored_error` counts as an empty result."""
         self._send(kind, _REQUEST_AND_ACK, request)
         return tuple(self._reply(ignored_error))
 
     def execute(self, kind: int, body: bytes, *, ignored_error: int, flags: int = 0) -> None:
-        """Make the kernel execute a request; the given error number counts as success."""
+        """Make the kernel execute a request; the error number `ignored_error` counts as success."""
         self._send(kind, _REQUEST_AND_ACK | flags, body)
         for _ in self._reply(ignored_error):
             pass
@@ -64,7 +67,7 @@ class Netlink:
         self._wire.send(framed(body, kind, flags))
 
     def _reply(self, ignored_error: int = 0) -> Iterator[Message]:
-        """Yield the received messages until the end of the reply; the given error number ends the reply normally."""
+        """Yield the messages of the kernel's reply; the error number `ignored_error` counts as its normal end."""
         self._is_inconsistent = False
         while True:
             if (left := self._ends - monotonic()) <= 0:
@@ -83,7 +86,10 @@ class Netlink:
 def listed(
     protocol: int, kind: int, request: bytes, deadline: float, *, ignored_error: int = 0
 ) -> tuple[Message, ...]:
-    """List objects over a new socket within `deadline` seconds, like `Netlink.listed`. Raises `OSError`, `Refused`."""
+    """Return the kernel's list of objects, requested over a new netlink socket within `deadline` seconds.
+
+    The request works like `Netlink.listed`. Raises `OSError`, `Refused`.
+    """
     with connected(protocol, deadline) as netlink:
         return netlink.listed(kind, request, ignored_error=ignored_error)
 
@@ -124,12 +130,12 @@ def attributes(body: bytes, begins: int = 0) -> dict[int, bytes]:
 
 
 def values(body: bytes) -> list[bytes]:
-    """Return the values of all attributes, which may share a type, as the elements of a list do."""
+    """Return the values of all netlink attributes in a message body, also if several attributes have the same type."""
     return [body[at + _ATTRIBUTE.size : at + length] for _, at, length in _attributes(body, 0)]
 
 
 def without(kinds: Collection[int], body: bytes, begins: int) -> bytes:
-    """Return a body without the attributes of these types. The attributes begin at the offset `begins`."""
+    """Return a netlink message body without the attributes of these types. Attributes begin at the offset `begins`."""
     found = _attributes(body, begins)
     kept = (body[at : at + _padded(length)] for kind, at, length in found if kind not in kinds)
     return b"".join((body[:begins], *kept))

@@ -1,11 +1,11 @@
-"""The flows and meters of a bridge.
+"""The flows and meters of an Open vSwitch bridge.
 
 Flows are set as bundles through the stdin of `ovs-ofctl`, and read with the parser of the `ovs` package. Bundles cannot
 contain meters, so each meter is set separately.
 
-The parser does not support every action of a switch. A flow that it rejects was not written by this program. Foreign
-flows are removed by their cookie, so keeping the unparsed line is sufficient; an error would instead stop the agent
-whenever an operator adds such a flow.
+The parser does not support every action of a switch. A flow that the parser rejects was not written by the agent.
+Foreign flows are removed by their cookie, so keeping the unparsed line is sufficient; an error would instead stop the
+agent whenever an operator adds such a flow.
 """
 
 import re
@@ -71,7 +71,8 @@ class OpenFlow:
         self._run(f"set flows of {bridge}", command, "\n".join(lines) + "\n")
 
     def reset_switching(self, bridge: str) -> None:
-        self._run(f"set fragments of {bridge}", (*self._command("set-frags", bridge=bridge), "normal"))
+        command = (*self._command("set-frags", bridge=bridge), "normal")
+        self._run(f"set fragment handling of {bridge}", command)
         for action in ("receive", "forward", "packet-in"):
             command = (*self._command("mod-port", bridge=bridge), _LOCAL, action)
             self._run(f"set {action} for the local port of {bridge}", command)

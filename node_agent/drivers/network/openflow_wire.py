@@ -1,6 +1,6 @@
 """OpenFlow 1.4 messages on a bridge's management socket, which avoid starting `ovs-ofctl` once per request.
 
-Supports only the two requests of a survey: the switch's configuration (fragments) and the description of its ports
+The module supports only the two requests of a survey: the switch's configuration (fragments) and its ports
 (OpenFlow Switch Specification 1.4.1, 7.3.2 and 7.3.5.7).
 """
 
@@ -70,7 +70,7 @@ class SwitchingRequest:
     ends: float
 
     def answer(self) -> Switching:
-        """Wait for the switch settings. Raises `HostUnreadable`."""
+        """Wait for the switch's reply and return its fragment handling and port settings. Raises `HostUnreadable`."""
         try:
             return _switching(_messages(self.wire, self.ends))
         except (OSError, struct.error) as error:

@@ -1,4 +1,4 @@
-"""Open vSwitch: bridges and ports in its database, flows and meters in its switch.
+"""Driver of Open vSwitch: bridges and ports through its database, flows and meters through OpenFlow.
 
 If a program deletes a device and creates it again under the same name, ovs-vswitchd (3.1, datapath netdev) keeps a dead
 socket: the port carries no traffic, although its columns, including `ifindex`, describe the new device. A port is
@@ -79,7 +79,7 @@ class OpenVSwitch:
         self._openflow = OpenFlow(folder, deadline)
 
     def sources(self, bridge: str) -> dict[str, Source]:
-        """Return the event sources for changes of the database and of this bridge's flows."""
+        """Return the event sources for changes of Open vSwitch's database and of this bridge's flows."""
         return {
             "ovsdb": switch_database(self._folder / "db.sock"),
             "openflow": flows_of_bridge(self._folder / f"{bridge}.mgmt"),
@@ -239,15 +239,17 @@ class OpenVSwitch:
         return look((self, "rows"), lambda: dict(self._database.select(COLUMNS)))
 
     def _is_processed(self, name: str) -> bool:
-        """Return whether ovs-vswitchd has processed the port.
+        """Return whether ovs-vswitchd has processed the new port.
 
-        Until then the port has no number, not even the failure value.
+        Until then the port has no OpenFlow number, not even the value -1 that means a failure.
         """
         return any(elements(row["ofport"]) for row in self._rows()["Interface"] if row["name"] == name)
 
     @contextmanager
     def _change_of(self, bridge: str) -> Iterator[None]:
-        """Run a change of a bridge; an unanswered change of a nonexistent bridge raises `HostRefused`."""
+        """Run the `with` block, which changes a bridge. Raises `HostRefused` instead of `HostUnreadable` if the change
+        was not answered and the bridge does not exist.
+        """
         invalidate_reads(self)
         try:
             yield
@@ -273,7 +275,7 @@ class OpenVSwitch:
             yield missing
 
     def _missing_for_datapath(self, datapath_type: str) -> str | None:
-        """Return what the host lacks for this datapath type, or None."""
+        """Return a description of the part that the host lacks for this Open vSwitch datapath type, or None."""
         supported = [each for row in self._rows()["Open_vSwitch"] for each in elements(row["datapath_types"])]
         # ovs-vswitchd lists the types when it starts. Before that the column is empty and proves nothing.
         if supported and datapath_type not in supported:
@@ -285,7 +287,7 @@ class OpenVSwitch:
     def _has_datapath(self, bridge: Row) -> bool:
         """Return whether the bridge has a datapath.
 
-        The column keeps the id of a datapath that ovs-vswitchd lost, so the management socket is checked too. While
+        The database keeps the id of a datapath that ovs-vswitchd lost, so the management socket is checked too. While
         ovs-vswitchd is not running, the datapath may still exist.
         """
         if not elements(bridge["datapath_id"]):
@@ -311,7 +313,7 @@ def has_kernel_datapath() -> bool:
 
 
 def _accepts(path: Path) -> bool:
-    """Return whether a program listens on this socket."""
+    """Return whether a program accepts connections on the Unix socket at `path`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as wire:
         wire.settimeout(_DEADLINE)
         try:
@@ -351,9 +353,9 @@ def _unmanaged(
     compared_elsewhere: Mapping[str, object] = MappingProxyType({}),
     type_: str = "",
 ) -> Iterator[str]:
-    """Yield how a port differs from one with a single interface of the same name.
+    """Yield the differences of an Open vSwitch port from a port with a single interface of the same name.
 
-    Columns in `compared_elsewhere` are ignored.
+    Database columns in `compared_elsewhere` are ignored.
     """
     yield from differing("Port", port, compared_elsewhere)
     for interface in interfaces:
@@ -369,7 +371,7 @@ def _interfaces(port: Row, rows: Mapping[str, list[Row]]) -> list[Row]:
 
 
 def _defaults(bridge: str) -> Iterator[Command]:
-    """Yield commands that reset every column of the bridge, its port and its interface to the default of a new row."""
+    """Yield commands that reset all database columns of the bridge, its port and its interface to their defaults."""
     for table in ("Bridge", "Port", "Interface"):
         for column in columns(table):
             yield "db_clear", {"table": table, "record": bridge, "column": column}
@@ -390,7 +392,7 @@ def _number(row: Row) -> int | None:
 
 
 def _device(name: str) -> str:
-    """Return the interface index of the device as text; empty if the device does not exist."""
+    """Return the interface index of a network device as text; empty if the device does not exist."""
     try:
         return str(socket.if_nametoindex(name))
     except OSError:

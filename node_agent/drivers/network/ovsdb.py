@@ -1,4 +1,4 @@
-"""The OVSDB server: read directly over its protocol (RFC 7047), changed through ovsdbapp.
+"""Access to Open vSwitch's database server: reads directly over its protocol (RFC 7047), changes through ovsdbapp.
 
 ovsdbapp keeps a replica, which is suitable for changing the database but not for reading it: the replica lags behind,
 and it returns outdated content while the server hangs. A proof of absence requires an answer of the server itself, so
@@ -63,7 +63,7 @@ class Ovsdb:
             self._disconnect()
 
     def select(self, columns: Mapping[str, Sequence[str]]) -> Mapping[str, list[Row]]:
-        """Return all rows of each table, read in one transaction. Raises `HostUnreadable`."""
+        """Return all rows of these OVSDB tables, read in one transaction. Raises `HostUnreadable`."""
         operations = [
             {"op": "select", "table": table, "where": [], "columns": list(names)}
             for table, names in columns.items()
@@ -121,7 +121,7 @@ class Ovsdb:
         if abandoned.is_set():
             # The caller has timed out, and another call may be connecting.
             _close(api)
-            raise DeadlineExceeded("connected only after the deadline")
+            raise DeadlineExceeded("the connection to ovsdb-server opened only after the deadline")
         return api
 
     def _disconnect(self) -> None:
@@ -156,7 +156,7 @@ def _close(api: OvsdbIdl) -> None:
 
 
 def _read_answer(wire: socket.socket, ends: float) -> Any:
-    """Read one JSON object. The protocol has no framing, so the data is read until it can be parsed."""
+    """Read one JSON object from the OVSDB server. The protocol has no framing, so read until the data can be parsed."""
     received = b""
     while True:
         wire.settimeout(max(0.001, ends - monotonic()))
@@ -177,10 +177,10 @@ def _why(error: Exception) -> str:
 
 
 def elements(value: Any) -> list[Any]:
-    """Return the members of a column. OVSDB encodes a set with one member as the member itself (RFC 7047, 5.1)."""
+    """Return the members of an OVSDB set column. OVSDB encodes a one-member set as the member (RFC 7047, 5.1)."""
     return list(value[1]) if isinstance(value, list) and value[0] == "set" else [value]
 
 
 def pairs(value: Any) -> dict[str, str]:
-    """Convert a map column to a dict."""
+    """Convert the value of an OVSDB map column to a dict."""
     return dict(value[1])

@@ -42,7 +42,7 @@ _DIRECTIONS: Final = {1: "redirects", 2: "mirrors", 3: "redirects", 4: "mirrors"
 
 
 class Qdisc(NamedTuple):
-    """A discipline that is not the kernel's default. `parent` is its place on the link."""
+    """A queueing discipline that is not the kernel's default. `parent` is its place on the link."""
 
     kind: str
     parent: int
@@ -55,7 +55,7 @@ class Qdisc(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """A filter with its kind and action; `to` is the index of the link that receives the frames, or None."""
+    """A traffic filter with its kind and action; `to` is the index of the link that receives the frames, or None."""
 
     kind: str
     does: str
@@ -63,7 +63,7 @@ class Filter(NamedTuple):
 
 
 def qdiscs() -> Mapping[int, tuple[Qdisc, ...]]:
-    """Return the non-default disciplines of all links by interface index. Raises `HostUnreadable`."""
+    """Return the non-default queueing disciplines of all links, by interface index. Raises `HostUnreadable`."""
     found: dict[int, tuple[Qdisc, ...]] = {}
     for body in _bodies("queueing disciplines", RTM_GETQDISC, 0, 0):
         _, link, handle, parent, _ = _HEADER.unpack_from(body)
@@ -75,14 +75,14 @@ def qdiscs() -> Mapping[int, tuple[Qdisc, ...]]:
 
 
 def filters(link: int, qdisc: Qdisc) -> tuple[Filter, ...]:
-    """Return the filters that are attached to a discipline of a link. Raises `HostUnreadable`."""
+    """Return the traffic filters that are attached to a queueing discipline of a link. Raises `HostUnreadable`."""
     parents = _PARENTS.get(qdisc.parent, (qdisc.handle,))
     bodies = (body for parent in parents for body in _bodies("filters", RTM_GETTFILTER, link, parent))
     return tuple(dict.fromkeys(found for body in bodies for found in _filters(body)))
 
 
 def delete(link: int, qdisc: Qdisc) -> None:
-    """Delete a discipline with its filters; a missing discipline is ignored.
+    """Delete a queueing discipline of a link with its filters; a missing discipline is ignored.
 
     Raises `HostRefused`, `HostUnreadable`.
     """

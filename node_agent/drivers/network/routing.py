@@ -1,7 +1,7 @@
 """IPv4 routes, policy rules and neighbours as the kernel lists them (rtnetlink(7)).
 
-Few of them change between two snapshots, so a listing that equals the previous one is not decoded again
-(decision 0031).
+Few of these objects change between two snapshots, so a listing that equals the previous listing is not decoded again
+(docs/decisions, 0031).
 """
 
 import socket
@@ -73,7 +73,7 @@ class ListedRoute(NamedTuple):
 
 
 class ListedNeighbour(NamedTuple):
-    """A neighbour entry of the link with the interface index `link`.
+    """A neighbour (ARP) entry of the link with the interface index `link`.
 
     A `static` entry was set by a program, and the kernel does not resolve its MAC address.
     """

@@ -1,7 +1,7 @@
 """Links and addresses as the kernel lists them (rtnetlink(7)), decoded by pyroute2.
 
-Every survey receives the same messages except for their counters, which are not read. An unchanged message is not
-decoded again.
+Consecutive surveys receive mostly equal messages, apart from counters, which are not read. A message that is unchanged
+is not decoded again.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +33,7 @@ underlay."""
 
 
 class ListedTap(NamedTuple):
-    """Settings of a persistent tap: its owner, and whether it has several queues."""
+    """Settings of a persistent tap device: its owner, and whether it has several queues."""
 
     owner: int | None
     many: bool
@@ -42,8 +42,8 @@ class ListedTap(NamedTuple):
 class ListedLink(NamedTuple):
     """A link as the kernel lists it. `number`, `master` and `lower` are interface indexes.
 
-    `mute` means without ARP and IPv6. `lower` is the link of this host from which a stacked link (macvlan, VLAN) takes
-    its frames. `arp_ignore` and `route_localnet` are settings of the link (ip-sysctl).
+    `mute` is true for a link without ARP and IPv6. `lower` is the link of this host from which a stacked link (macvlan,
+    VLAN) takes its frames. `arp_ignore` and `route_localnet` are settings of the link (ip-sysctl).
     """
 
     number: int
@@ -64,7 +64,7 @@ class ListedLink(NamedTuple):
 
 
 class Links(NamedTuple):
-    """All links of one listing."""
+    """All links of the host, from one listing of the kernel."""
 
     by_name: Mapping[str, ListedLink]
     by_number: Mapping[int, ListedLink]

@@ -18,7 +18,7 @@ _DO_NOT_FRAGMENT: Final = 0x4000
 
 
 class Segment(NamedTuple):
-    """A received segment. `acknowledged` is None if the segment acknowledges nothing."""
+    """A received TCP segment. `acknowledged` is None if the segment acknowledges nothing."""
 
     source: End
     destination: End
@@ -27,22 +27,22 @@ class Segment(NamedTuple):
     refuses: bool
 
     def answers(self, sequence: int) -> bool:
-        """Return whether the segment answers a SYN with this sequence number."""
+        """Return whether this segment answers a SYN with this sequence number, by a SYN-ACK or by a RST."""
         return self.acknowledged == (sequence + 1) % 2**32 and (self.opens or self.refuses)
 
 
 def syn(source: End, destination: End, sequence: int) -> bytes:
-    """Encode a SYN."""
+    """Encode a TCP SYN segment."""
     return _segment(source, destination, sequence, _SYN)
 
 
 def reset(source: End, destination: End, sequence: int) -> bytes:
-    """Encode the RST that ends the half-open connection of a SYN with this sequence number."""
+    """Encode the TCP RST segment that ends the half-open connection of a SYN with this sequence number."""
     return _segment(source, destination, (sequence + 1) % 2**32, _RST)
 
 
 def packet(source: End, destination: End, segment: bytes) -> bytes:
-    """Encode an IPv4 packet with the segment as its payload."""
+    """Encode an IPv4 packet with a TCP segment as its payload."""
     length = _IP.size + len(segment)
     ends = socket.inet_aton(source[0]), socket.inet_aton(destination[0])
     header = _IP.pack(0x45, 0, length, 0, _DO_NOT_FRAGMENT, _TTL, socket.IPPROTO_TCP, 0, *ends)
@@ -50,7 +50,7 @@ def packet(source: End, destination: End, segment: bytes) -> bytes:
 
 
 def parsed(data: bytes) -> Segment | None:
-    """Decode the TCP segment of an IPv4 packet; return None if the packet has none."""
+    """Decode the TCP segment of an IPv4 packet; return None if the packet has no complete TCP segment."""
     if len(data) < _IP.size or data[0] >> 4 != _VERSION or data[9] != socket.IPPROTO_TCP:
         return None
     begins = (data[0] & 0xF) * 4

@@ -1,6 +1,6 @@
-"""Event sources for `watching`: links and routes, the packet filter, IPsec, the switch and folders.
+"""Sources of events about changes of the host: links and routes, packet filter, IPsec, Open vSwitch and folders.
 
-The content of the events is discarded; only their arrival matters.
+The content of the events is discarded; only their arrival matters (`node_agent.drivers.watching`).
 """
 
 import ctypes
@@ -68,7 +68,7 @@ _WATCHED_COLUMNS: Final = {
 
 
 class _Socket:
-    """A socket of any kind, the received content of which is discarded."""
+    """An event source that reads a socket and discards the received content."""
 
     def __init__(self, own: socket.socket) -> None:
         own.settimeout(0)
@@ -94,7 +94,7 @@ class _Socket:
 
 class _Netlink(_Socket):
     def attach(self, program: bytes) -> None:
-        """Attach a filter (struct sock_fprog). On failure, close the socket and raise `OSError`."""
+        """Attach a BPF filter (struct sock_fprog) to the socket. On failure, close the socket and raise `OSError`."""
         try:
             self._own.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
         except OSError:
@@ -117,7 +117,7 @@ class _Ovsdb(_Socket):
 
 
 class _Output:
-    """The output of a program while it runs."""
+    """An event source that reads the output of a running program."""
 
     def __init__(self, arguments: Iterable[str]) -> None:
         # The kernel kills the program when this thread ends, so it does not outlive the agent.
@@ -150,7 +150,7 @@ class _Output:
 
 
 class _Folders:
-    """Changes in folders (inotify(7))."""
+    """An event source for changes in folders (inotify(7))."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self._events = INotify()
@@ -191,10 +191,10 @@ def links_and_routes() -> OpenSource:
 
 
 def static_neighbours() -> OpenSource:
-    """Subscribe to neighbour entries that a program sets, permanent or without ARP.
+    """Subscribe to neighbour (ARP) entries that a program sets: permanent entries and entries without ARP.
 
-    The kernel's own changes of neighbours are frequent on a busy host. A filter on the socket (socket(7),
-    SO_ATTACH_FILTER) makes the kernel drop them, so they do not trigger a survey.
+    The kernel's own changes of neighbour entries are frequent on a busy host. A filter on the socket (socket(7),
+    SO_ATTACH_FILTER) makes the kernel drop the messages about them, so they do not trigger a survey.
     """
     listening = _netlink(socket.NETLINK_ROUTE, (RTNLGRP_NEIGH,))
     low_byte = _NEIGHBOUR_STATE + (sys.byteorder == "big")

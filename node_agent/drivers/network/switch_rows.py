@@ -1,9 +1,9 @@
-"""The configuration columns of Open vSwitch's database, and which of them differ from what this program writes.
+"""The configuration columns of Open vSwitch's database, and their comparison with the desired values of the agent.
 
-This program owns its bridge, the bridge's ports and their interfaces completely, so every configuration column has one
-desired value: the value given by this program, or else the default of the column (ovs-vswitchd.conf.db(5)).
+The agent owns its bridge, the bridge's ports and their interfaces completely, so every configuration column has one
+desired value: the value given by the agent, or else the default of the column (ovs-vswitchd.conf.db(5)).
 `external_ids` are not compared, because other programs store annotations there that do not affect the switch. Only the
-interface index that this program stores in the `external_ids` of an interface is read.
+interface index that the agent stores in the `external_ids` of an interface is read.
 """
 
 import json
@@ -86,7 +86,7 @@ def columns(table: str) -> tuple[str, ...]:
 
 
 def differing(table: str, row: Mapping[str, Any], desired: Mapping[str, Any]) -> Iterator[str]:
-    """Yield `COLUMN=VALUE` for each configuration column of which the value differs from the desired one."""
+    """Yield `COLUMN=VALUE` for each configuration column that differs from its desired value."""
     for column, default in DEFAULTS[table].items():
         value = row[column]
         if value != desired.get(column, default):

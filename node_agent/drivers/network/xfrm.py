@@ -28,7 +28,7 @@ _TEMPLATES: Final = 5
 
 
 def policies(deadline: float) -> tuple[XfrmPolicy, ...]:
-    """Return the IPv4 policies of this network namespace, within `deadline` seconds; none if the kernel has no IPsec.
+    """Return the IPv4 IPsec policies of this network namespace within `deadline` seconds; none without IPsec support.
 
     Raises `OSError`, `Refused`.
     """

@@ -1,8 +1,8 @@
-"""The two probe transports of the agent: a raw socket on the gateway's address, and a TUN device beside the uplink.
+"""The agent's two transports for TCP probes of slices: a raw socket on the gateway's address, and a TUN device.
 
-Neither uses a TCP connection of the host's network stack. An answer to the gateway's SYN matches no socket, so the
-kernel resets that connection. An answer on the TUN device is reset by this module. The guest's service never accepts
-either connection.
+Neither transport uses a TCP connection of the host's network stack. An answer to the gateway's SYN matches no socket,
+so the kernel resets that connection. If the answer arrives on the TUN device, this module resets the connection. The
+guest's service never accepts either connection.
 """
 
 import ctypes
@@ -47,29 +47,29 @@ probes for a minute, and would answer a new SYN from the same port with an old a
 
 
 class Wire(Protocol):
-    """A socket or device over which probes are sent. All methods raise `OSError`."""
+    """A socket or device over which the agent sends TCP probes. All methods raise `OSError`."""
 
     def fileno(self) -> int: ...
 
     def send(self, path: ProbePath, sequence: int) -> None: ...
 
     def received(self) -> Iterator[tuple[Segment, str]]:
-        """Yield the segments that were received since the last call, each with the link it arrived on."""
+        """Yield the TCP segments that were received since the last call, each with the name of its incoming link."""
         ...
 
     def misled(self, path: ProbePath, sequence: int, link: str) -> str:
-        """Describe what answered instead of the guest; empty if the guest answered."""
+        """Return a description of the wrong destination that answered a probe; empty if the guest answered."""
         ...
 
     def forget(self, path: ProbePath, sequence: int, *, opened: bool) -> None:
-        """End an exchange and delete its entry in connection tracking."""
+        """End the exchange of a probe, and delete the probe's entry in connection tracking."""
         ...
 
     def close(self) -> None: ...
 
 
 class GatewayWire:
-    """Probes from the gateway's address, subject to the host's own routes and rules."""
+    """Raw socket for probes that the host sends from the gateway's address, subject to its own routes and rules."""
 
     def __init__(self, gateway: Ipv4Address, bridge: str) -> None:
         self._bridge = bridge
@@ -115,9 +115,10 @@ class GatewayWire:
 
 
 class UplinkWire:
-    """Probes through the agent's TUN device, which the kernel removes when the agent exits.
+    """TUN device of the agent for probes that enter the host like packets from outside.
 
     Packets written to the device pass the same translation and forwarding rules as packets that arrive over the uplink.
+    The kernel removes the device when the agent exits.
     """
 
     def __init__(self) -> None:
@@ -146,7 +147,10 @@ class UplinkWire:
                 yield segment, PROBE_LINK
 
     def misled(self, path: ProbePath, sequence: int, link: str) -> str:
-        """Compare the destination that the kernel tracked for the probe with the slice."""
+        """Compare the destination of the probe in the kernel's connection tracking with the slice.
+
+        Return a description of a different destination; empty if the kernel sent the probe to the slice.
+        """
         try:
             found = conntrack.find(conntrack.tcp_tuple(_own(sequence), path.destination), _DEADLINE)
         except Refused as refused:
@@ -175,7 +179,7 @@ def _own(sequence: int) -> End:
 
 
 def _raw_socket(own: End) -> socket.socket:
-    """Return a raw socket that receives only TCP segments to this address and port."""
+    """Return a raw socket that receives only TCP segments to the address and port `own`."""
     raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP)
     try:
         _filter_by_port(raw, own[1])
@@ -191,9 +195,9 @@ def _raw_socket(own: End) -> socket.socket:
 def _filter_by_port(raw: socket.socket, port: int) -> None:
     """Attach a classic BPF filter (linux/filter.h) for one destination port to the socket.
 
-    X is the length of the IP header, and the port is the second half-word after the header. Packets from the loopback
-    device are dropped here, because the kernel reports them as if they came over the link of their destination address:
-    a host that uses a slice's address itself would answer its own probes.
+    The filter loads the length of the IP header into the register X; the port is the second half-word after the header.
+    The filter drops packets from the loopback device, because the kernel reports them as if they came over the link of
+    their destination address: a host that uses a slice's address itself would answer its own probes.
     """
     lines = (
         (0x20, 0, 0, _FROM_LINK),
@@ -220,7 +224,10 @@ def _link_in(ancillary: list[tuple[int, int, bytes]]) -> str:
 
 
 def _set_up() -> None:
-    """Set the TUN device up, without IPv6 and with forwarding, and add the route to it. Raises `OSError`."""
+    """Set the probes' TUN device up, without IPv6 and with forwarding, and route the probe address to the device.
+
+    Raises `OSError`.
+    """
     _write_setting("ipv6", "disable_ipv6")
     _write_setting("ipv4", "forwarding")
     try:

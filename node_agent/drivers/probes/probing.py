@@ -1,9 +1,9 @@
 """Probes of all slices of a node, sent by one thread; `node_agent.host.reachability` evaluates the answers.
 
-A slice is probed between `watch` and `leave`, which are both called by the owner of the slot's work. After `leave` has
-returned, no further probe is sent to the slice, so that a release finds no tracked connection of a probe.
+A slice is probed between the calls of `Prober.watch` and `Prober.leave`. After `leave` has returned, no further probe
+is sent to the slice, so that a release of the slice finds no tracked connection of a probe.
 
-A probe that cannot be sent counts as unanswered, with the reason. If a netlink read fails, the last finding is kept.
+A probe that cannot be sent counts as unanswered, with the reason. If a netlink read fails, the last result is kept.
 """
 
 import errno
@@ -63,9 +63,9 @@ class _Transport:
 
 
 class Prober:
-    """Implementation of `node_agent.host.host.Reachability` by probes.
+    """Probes all slices of a node over TCP; implements `node_agent.host.host.Reachability`.
 
-    `changed` is called when a finding changed; it must return at once.
+    `changed` is called when the reachability of a slice changed; it must return at once.
     """
 
     def __init__(self, network: NodeNetwork, changed: Callable[[], None]) -> None:
@@ -109,7 +109,7 @@ class Prober:
         return known.findings if known is not None and known.network == wanted.network else {}
 
     def hurry(self) -> None:
-        """Probe at once, because something on the host may have changed."""
+        """Probe all slices at once, because the host may have changed."""
         self._hurry_requested.set()
         self._wake()
 
@@ -148,7 +148,7 @@ class Prober:
         return max(0.0, min(due_times) - now) if due_times else None
 
     def _round(self, now: float) -> bool:
-        """Send due probes and evaluate all paths; return whether a finding changed."""
+        """Send due probes and evaluate all probed paths; return whether the reachability of a slice changed."""
         if self._hurry_requested.is_set():
             self._hurry_requested.clear()
             for each in self._slices.values():
@@ -238,7 +238,7 @@ def _view(network: SliceNetwork) -> HostView:
 
 
 def _compared_parts(findings: Findings) -> dict[Key, str | None]:
-    """Return the parts of findings that are compared. The duration without an answer is not one of them."""
+    """Return the parts of probe results that are compared: all except the duration without an answer."""
     return {key: each.desired if each is not None else None for key, each in findings.items()}
 
 

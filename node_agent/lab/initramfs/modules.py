@@ -22,9 +22,9 @@ class ModuleMissing(Exception):
 
 
 def in_load_order(tree: Path, wanted: tuple[str, ...] = WANTED) -> tuple[Path, ...]:
-    """Return the files of the modules `wanted` and of their dependencies in load order. Raises `ModuleMissing`.
+    """Return the files of the kernel modules `wanted` and of their dependencies, in load order.
 
-    `tree` is `lib/modules/<release>`.
+    `tree` is the folder `lib/modules/<release>` of the kernel package. Raises `ModuleMissing`.
     """
     files = {_name(path): path for path in tree.rglob("*.ko")}
     built_in = {_name(Path(line)) for line in (tree / "modules.builtin").read_text().splitlines()}

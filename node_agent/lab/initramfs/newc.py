@@ -14,7 +14,7 @@ _END: Final = "TRAILER!!!"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of an archive. `mode` contains the file type and the permissions, as in stat(2)."""
+    """A file, folder, link or device in an initramfs archive. `mode` contains type and permissions, as in stat(2)."""
 
     path: str
     mode: int
@@ -39,7 +39,7 @@ def character_device(path: str, major: int, minor: int) -> Entry:
 
 
 def archive(entries: Iterable[Entry]) -> bytes:
-    """Encode an archive of `entries`, and add the missing parent folders of all paths."""
+    """Encode an initramfs archive of `entries`, and add the missing parent folders of all paths."""
     named = {entry.path: entry for entry in entries}
     parents = {parent: folder(parent) for path in named for parent in _parents(path)}
     ordered = [entry for _, entry in sorted((parents | named).items())]

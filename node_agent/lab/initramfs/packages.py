@@ -1,9 +1,9 @@
-"""Debian packages fetched and unpacked into a folder, never installed.
+"""Download Debian packages and unpack them into a folder, without installing them.
 
-Installing a kernel would change what the host boots. `apt-get download` verifies signatures like an installation, and
-needs no root, because its state may be stored anywhere. The package lists of the host are used first. If they cannot
-resolve a package (on a fresh machine, or with outdated lists), separate lists are downloaded. A crash leaves files only
-in `folder`, which the caller deletes.
+Installing a kernel would change the kernel that the host boots. `apt-get download` verifies signatures like an
+installation, and needs no root, because its state may be stored anywhere. The package lists of the host are used first.
+If these lists cannot resolve a package (on a fresh machine, or because they are outdated), separate lists are
+downloaded. A crash leaves files only in `folder`, which the caller deletes.
 """
 
 import os
@@ -34,15 +34,14 @@ class Apt:
         self._options = _private_cache(folder)
 
     def refresh(self) -> None:
-        """Download separate package lists, without changing those of the host."""
+        """Download separate package lists, without changing the host's package lists."""
         state = self._folder / "state"
         (state / "lists" / "partial").mkdir(parents=True, exist_ok=True)
         self._options = (*self._options, "-o", f"Dir::State::lists={state / 'lists'}")
         self._apt("apt-get", "update", "-q", about=("package lists",))
 
     def direct_dependency(self, package: str, prefix: str) -> str:
-        """Return the direct dependency of `package` with this prefix, for example the versioned target of a
-        metapackage.
+        """Return the direct dependency of `package` that has this name prefix, for example a metapackage's target.
 
         Raises `PackagesUnavailable`.
         """
@@ -53,7 +52,7 @@ class Apt:
         raise PackagesUnavailable((package,), f"the package has no dependency with the prefix {prefix}")
 
     def with_dependencies(self, package: str) -> tuple[str, ...]:
-        """Return a package and its direct and indirect dependencies."""
+        """Return the name of a package and the names of its direct and indirect dependencies."""
         listing = self._apt("apt-cache", "depends", "--recurse", *_NO_OPTIONAL, package, about=(package,))
         return tuple(line for line in listing.splitlines() if line[:1].isalnum())
 

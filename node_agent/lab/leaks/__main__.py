@@ -1,7 +1,7 @@
 """The leak checker: `snapshot` records the objects on a host, and `compare` lists the changes since a snapshot.
 
-The program is independent of the agent: it reads the host with the host's own commands. It exits with code 0 if nothing
-differs, 1 if objects differ (each is listed), and 2 if some objects could not be read.
+The program is independent of the agent: it reads the host with the host's own commands. It exits with code 0 if no
+object differs, 1 if objects differ (each is listed), and 2 if some objects could not be read.
 """
 
 import argparse
@@ -84,11 +84,11 @@ def _target(arguments: argparse.Namespace) -> Target:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m node_agent.lab.leaks", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    snapshot = verbs.add_parser("snapshot", help="record the objects on a host")
+    snapshot = verbs.add_parser("snapshot", help="record the objects on a host in a file")
     snapshot.add_argument("--out", type=Path, required=True)
     snapshot.add_argument("--simulated", type=Path, help="state file of a simulated host, instead of --pid")
     snapshot.add_argument("--pid", type=int, help="id of a process in the host's namespaces")
-    snapshot.add_argument("--disks", help="folder with the disks and seeds of machines")
+    snapshot.add_argument("--disks", help="folder with the disks of the slices' machines")
     snapshot.add_argument("--dhcp-hosts", help="folder with dnsmasq's reservations")
     snapshot.add_argument("--dhcp-leases", help="dnsmasq's lease file")
     snapshot.add_argument(
@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     snapshot.add_argument("--redis-url-file", help="file with the URL of a Redis user that may read all keys")
     snapshot.add_argument("--namespace", help="prefix of the node's Redis keys")
-    compare = verbs.add_parser("compare", help="list the differences from a snapshot")
+    compare = verbs.add_parser("compare", help="list the differences between a host and its snapshot")
     compare.add_argument("file", type=Path)
     compare.add_argument(
         "--pid",

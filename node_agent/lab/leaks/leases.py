@@ -9,7 +9,7 @@ _LEASE_FIELDS: Final = 5
 
 
 def reservations(host: HostTarget) -> Iterator[str]:
-    """Yield the reservations in all files of the hosts folder."""
+    """Yield the reservations in all files of dnsmasq's hosts folder."""
     for name, file in host.files(host.dhcp_hosts).items():
         for line in file.read_text(errors="replace").splitlines():
             if line.strip():
@@ -17,7 +17,7 @@ def reservations(host: HostTarget) -> Iterator[str]:
 
 
 def leases(host: HostTarget) -> Iterator[str]:
-    """Yield MAC address, IP address and name of every lease, without its expiry. A missing file means no leases."""
+    """Yield MAC address, IP address and name of every lease of dnsmasq. A missing lease file means no leases."""
     file = host.path(host.dhcp_leases)
     if not file.exists():
         return

@@ -70,19 +70,19 @@ class _Qdisc(msgspec.Struct):
 
 
 def links(host: HostTarget) -> Iterator[str]:
-    """Yield all links except taps, which are a separate kind of object."""
+    """Yield descriptions of all links of a host except taps, which are a separate kind of object."""
     for link in _links(host):
         if link.linkinfo.info_kind != "tun":
             yield f"{link.ifname} {link.linkinfo.info_kind or 'device'} mtu={link.mtu} master={link.master or '-'}"
 
 
 def taps(host: HostTarget) -> Iterator[str]:
-    """Return the names of all taps."""
+    """Yield the names of all tap devices of a host."""
     return (link.ifname for link in _links(host) if link.linkinfo.info_kind == "tun")
 
 
 def addresses(host: HostTarget) -> Iterator[str]:
-    """Yield all addresses except link-local IPv6, which the kernel adds and removes with the link."""
+    """Yield all addresses of a host's links except link-local IPv6, which the kernel adds and removes with the link."""
     for link in msgspec.json.decode(host.read("ip", "-j", "address"), type=list[_Addressed]):
         for found in link.addr_info:
             if not (found.family == "inet6" and found.scope == "link"):
@@ -90,7 +90,7 @@ def addresses(host: HostTarget) -> Iterator[str]:
 
 
 def routes(host: HostTarget) -> Iterator[str]:
-    """Yield routes, policy rules and permanent neighbours."""
+    """Yield descriptions of a host's IPv4 routes, policy rules and permanent neighbour entries."""
     listing = host.read("ip", "-j", "-4", "route", "show", "table", "all")
     for route in msgspec.json.decode(listing or "[]", type=list[_Route]):
         if route.type not in _OWN_ROUTES:
@@ -104,7 +104,7 @@ def routes(host: HostTarget) -> Iterator[str]:
 
 
 def disciplines(host: HostTarget) -> Iterator[str]:
-    """Yield the queueing disciplines that are not a default of the kernel."""
+    """Yield descriptions of a host's queueing disciplines (tc) that are not a default of the kernel."""
     for found in msgspec.json.decode(host.read("tc", "-j", "qdisc", "show") or "[]", type=list[_Qdisc]):
         if found.kind not in _DEFAULT_QDISCS:
             yield f"{found.dev} {found.kind} parent={found.parent}"

@@ -1,4 +1,4 @@
-"""Domains, disks and processes that serve slices, read by virsh(1), from files and from proc(5)."""
+"""Libvirt domains, disks and processes that serve slices, read by virsh(1), from files and from proc(5)."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -13,18 +13,18 @@ _NAME_OPTION: Final = "-name"
 
 
 def domains(host: HostTarget) -> Iterator[str]:
-    """Return the names of all domains."""
+    """Return the names of all libvirt domains of a host."""
     listing = host.read("virsh", "--connect", "qemu:///system", "list", "--all", "--name")
     return (name for name in listing.splitlines() if name)
 
 
 def disks(host: HostTarget) -> Iterator[str]:
-    """Return every file below the folder of disks and seeds."""
+    """Return every file below the folder that holds the disks of a host's slices."""
     return iter(host.files(host.disks))
 
 
 def processes(host: HostTarget) -> Iterator[str]:
-    """Yield the processes that serve slices: QEMU with the name of its guest, and DHCP servers."""
+    """Yield the processes of a host that serve slices: QEMU with the name of its guest, and DHCP servers."""
     try:
         running = processes_in(host.pid)
     except OSError as error:

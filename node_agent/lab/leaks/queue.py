@@ -1,4 +1,4 @@
-"""The node's keys in Redis with their members. Keys of live workers are not leaks and are omitted."""
+"""Keys of a node in Redis, with their members. Keys of live workers are not leaks and are omitted."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ _LIVE_WORKERS: Final = ":workers"
 
 
 def keys(host: HostTarget) -> Iterator[str]:
-    """Yield every key of the node's namespace with its members: ids of tasks, never their content."""
+    """Yield every Redis key of a node with its members: ids of tasks, never the content of tasks."""
     try:
         url = Path(host.redis_url_file).read_text().strip()
         with redis.Redis.from_url(url, decode_responses=True, socket_timeout=10) as client:

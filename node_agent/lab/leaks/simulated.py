@@ -9,7 +9,7 @@ from node_agent.lab.leaks.target import SimulatedTarget, TargetUnreadable
 
 
 class SimulatedState(msgspec.Struct, frozen=True):
-    """The parts of the state file that contain objects of slices. Each object is arbitrary JSON."""
+    """The parts of a simulated host's state file that contain objects of slices. Each object is arbitrary JSON."""
 
     ports: list[msgspec.Raw]
     flows: list[msgspec.Raw]
@@ -24,7 +24,7 @@ class SimulatedState(msgspec.Struct, frozen=True):
 
 
 def objects(target: SimulatedTarget, kind: str) -> Iterator[str]:
-    """Yield the objects of one kind. Raises `TargetUnreadable`."""
+    """Yield the objects of one kind on a simulated host. Raises `TargetUnreadable`."""
     try:
         state = msgspec.json.decode(Path(target.state).read_bytes(), type=SimulatedState)
     except (OSError, msgspec.DecodeError) as error:

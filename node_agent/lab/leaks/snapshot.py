@@ -52,9 +52,9 @@ _EXPIRING: Final = frozenset({"tracked connection"})
 
 
 class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The objects on one host.
+    """All objects on one host that slices could leave behind.
 
-    `kinds` maps a kind to its objects, and the second mapping maps a kind that could not be read to the reason.
+    `kinds` maps each kind to its objects, and `unreadable` maps a kind that could not be read to the reason.
     """
 
     target: Target
@@ -64,7 +64,7 @@ class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An object that is in only one of two snapshots."""
+    """An object that is in only one of two snapshots of a host."""
 
     change: Literal["appeared", "disappeared"]
     kind: str
@@ -72,7 +72,7 @@ class Difference:
 
 
 def take(target: Target) -> Snapshot:
-    """Take a snapshot of `target`."""
+    """Take a snapshot of all objects on the host `target` that slices could leave behind."""
     kinds: dict[str, list[str]] = {}
     unreadable: dict[str, str] = {}
     for kind, read in _readers(target).items():
@@ -84,7 +84,7 @@ def take(target: Target) -> Snapshot:
 
 
 def differences(before: Snapshot, after: Snapshot) -> list[Difference]:
-    """Return all differences in the kinds that are readable in both snapshots."""
+    """Return all differences between two snapshots, for the kinds of objects that were readable in both."""
     found: list[Difference] = []
     for kind in before.kinds.keys() & after.kinds.keys():
         old, new = Counter(before.kinds[kind]), Counter(after.kinds[kind])

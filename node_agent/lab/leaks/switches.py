@@ -1,4 +1,4 @@
-"""Open vSwitch: ports, flows, meters and QoS records, through ovs-vsctl(8) and ovs-ofctl(8)."""
+"""Ports, flows, meters and QoS records of Open vSwitch, read with ovs-vsctl(8) and ovs-ofctl(8)."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -18,28 +18,28 @@ class _Table(msgspec.Struct):
 
 
 def ports(host: HostTarget) -> Iterator[str]:
-    """Yield all bridges and their ports."""
+    """Yield all Open vSwitch bridges of a host and their ports."""
     for bridge in _bridges(host):
         yield bridge
         yield from (f"{bridge}/{port}" for port in _vsctl(host, "list-ports", bridge).split())
 
 
 def flows(host: HostTarget) -> Iterator[str]:
-    """Yield flows with match and actions, without ages and counters, and with the names of ports."""
+    """Yield the OpenFlow flows of all bridges: match, actions and port names, without ages and counters."""
     for bridge in _bridges(host):
         listing = _ofctl(host, "--names", "--no-stats", "dump-flows", bridge)
         yield from (f"{bridge}: {flow.strip()}" for flow in listing.splitlines() if "actions=" in flow)
 
 
 def meters(host: HostTarget) -> Iterator[str]:
-    """Yield the meters of all bridges."""
+    """Yield the OpenFlow meters of all bridges."""
     for bridge in _bridges(host):
         listing = _ofctl(host, "dump-meters", bridge)
         yield from (f"{bridge}: {line.strip()}" for line in listing.splitlines() if line.startswith("meter="))
 
 
 def rates(host: HostTarget) -> Iterator[str]:
-    """Yield QoS records and queues, which outlive the port that used them, and policing rates of interfaces."""
+    """Yield Open vSwitch's QoS and queue records, which outlive their port, and the policing rates of interfaces."""
     for table in ("QoS", "Queue"):
         yield from (f"{table} {row}" for row in _rows(host, table, "_uuid", "other_config"))
     policed = _rows(host, "Interface", "name", "ingress_policing_rate", "ingress_policing_burst")

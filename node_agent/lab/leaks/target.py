@@ -20,10 +20,11 @@ class TargetUnreadable(Exception):
 
 
 class HostTarget(msgspec.Struct, frozen=True, tag="host", forbid_unknown_fields=True):
-    """A host in namespaces. `pid` is a process in them, and paths are relative to the root of that process.
+    """A host to check for leaks, in its own namespaces.
 
-    `slices` is the subnet of the slices' addresses, which selects the tracked connections of slices. `namespace` is the
-    prefix of the node's Redis keys. `redis_url_file` contains the URL of that Redis.
+    `pid` is a process in these namespaces, and paths are relative to the root of that process. `slices` is the subnet
+    of the slices' addresses, which selects the tracked connections of slices. `namespace` is the prefix of the node's
+    Redis keys, and `redis_url_file` the path of a file with the URL of Redis.
     """
 
     pid: int
@@ -35,7 +36,7 @@ class HostTarget(msgspec.Struct, frozen=True, tag="host", forbid_unknown_fields=
     namespace: str
 
     def read(self, *argv: str) -> str:
-        """Run a command inside the host and return its output. Raises `TargetUnreadable`."""
+        """Run a command in the namespaces of the checked host and return its output. Raises `TargetUnreadable`."""
         command = [*enter(self.pid), *argv]
         try:
             done = subprocess.run(
@@ -53,11 +54,11 @@ class HostTarget(msgspec.Struct, frozen=True, tag="host", forbid_unknown_fields=
         return done.stdout
 
     def path(self, inside: str) -> Path:
-        """Convert a path of the host to a path of this machine (proc(5), /proc/pid/root)."""
+        """Convert a path of the checked host to a path of this machine (proc(5), /proc/pid/root)."""
         return Path(f"/proc/{self.pid}/root") / inside.lstrip("/")
 
     def files(self, inside: str) -> dict[str, Path]:
-        """Return the files below a folder of the host by relative name. Raises `TargetUnreadable`.
+        """Return the files below a folder of the host, by their relative names. Raises `TargetUnreadable`.
 
         The agent creates the folder when it writes the first file, so a missing folder means no files. If the parent
         folder is also missing, the path is wrong, which must not be reported as clean.
@@ -69,7 +70,7 @@ class HostTarget(msgspec.Struct, frozen=True, tag="host", forbid_unknown_fields=
 
 
 class SimulatedTarget(msgspec.Struct, frozen=True, tag="simulated", forbid_unknown_fields=True):
-    """A simulated host. `state` is the path of its state file."""
+    """A simulated host to check for leaks. `state` is the path of its state file."""
 
     state: str
 

@@ -14,7 +14,7 @@ _VOLATILE: Final = frozenset({"handle", "packets", "bytes", "expires", "used"})
 
 
 def objects(host: HostTarget) -> Iterator[str]:
-    """Yield tables, chains, rules, counters, meters, and sets with each of their elements."""
+    """Yield the nftables objects of a host: tables, chains, rules, counters, meters, and sets with their elements."""
     listing: dict[str, list[dict[str, Json]]] = msgspec.json.decode(host.read("nft", "-j", "list", "ruleset"))
     for entry in listing["nftables"]:
         for kind, body in entry.items():

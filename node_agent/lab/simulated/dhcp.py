@@ -9,7 +9,7 @@ from node_agent.lab.simulated.host import SimulatedHost
 
 
 class SimulatedLeases:
-    """Reservations and leases of the simulated host."""
+    """DHCP reservations and leases of the simulated host."""
 
     def __init__(self, host: SimulatedHost) -> None:
         self._host = host
@@ -72,7 +72,7 @@ class SimulatedLeases:
 
 
 def ask_for_lease(host: SimulatedHost, mac: MacAddress) -> Ipv4Address | None:
-    """Request a lease for a guest with this MAC address; return its reserved address, or None if it gets no answer.
+    """Request a DHCP lease for a simulated guest; return the reserved address, or None if the guest gets no answer.
 
     As on a real host, a request is answered only if DHCP is served and the rules of the slot accept the request.
     """

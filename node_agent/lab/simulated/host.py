@@ -1,8 +1,9 @@
 """A simulated host in memory: the state that the simulated drivers change, optionally stored in a file.
 
-A single lock protects the whole state. With a path, every change is written to the file before the driver returns (as a
-draft that is then renamed). An agent that is killed at any moment therefore leaves a host as a real host would be, and
-the next agent or a leak checker reads it. The state contains only observed objects, never desired state.
+A single lock protects the whole state. If the host has a state file, every change is written to the file before the
+driver returns (as a draft that is then renamed). An agent that is killed at any moment therefore leaves the state as a
+real host would keep it, and the next agent or a leak checker reads it. The state contains only observed objects, never
+desired state.
 """
 
 import threading
@@ -38,7 +39,7 @@ USUAL_RULES: Final = (
 
 
 class HeldFlow(msgspec.Struct, frozen=True):
-    """A flow of a bridge with its cookie."""
+    """An OpenFlow flow of a simulated bridge, with its cookie."""
 
     bridge: str
     cookie: int
@@ -46,7 +47,7 @@ class HeldFlow(msgspec.Struct, frozen=True):
 
 
 class HeldMeter(msgspec.Struct, frozen=True):
-    """A meter of a bridge."""
+    """An OpenFlow meter of a simulated bridge, with its number."""
 
     bridge: str
     number: int
@@ -54,21 +55,21 @@ class HeldMeter(msgspec.Struct, frozen=True):
 
 
 class HeldRepresentor(msgspec.Struct, frozen=True):
-    """A representor with its interface index."""
+    """A simulated representor (switch port of a PCI virtual function), with its interface index."""
 
     number: int
     link: Representor
 
 
 class HeldNeighbour(msgspec.Struct, frozen=True):
-    """A static neighbour entry of a link."""
+    """A static neighbour (ARP) entry of a simulated link."""
 
     link: str
     neighbour: Neighbour
 
 
 class State(msgspec.Struct):
-    """The complete state of the host, in the form in which the file stores it.
+    """The complete state of a simulated host, in the form in which the state file stores it.
 
     `disks` are the names of the files in all slots. `carried` are the taps that a machine has open; a tap that is
     deleted and created again is not open. `strays` are QEMU processes without a domain. `frozen` are the domains with a
@@ -130,14 +131,14 @@ EffectListener = Callable[[str, str], None]
 
 
 def ignore_effect(_effect: str, _of: str) -> None:
-    """Ignore an effect."""
+    """Listener for effects of the drivers on a simulated host that does nothing."""
 
 
 class SimulatedHost:
     """A simulated host: `with host.look() as state` reads it, `with host.change(effect, of) as state` changes it.
 
-    A change that raises is not rolled back, so a driver must refuse before it changes anything. `uplink` has a default
-    route. Changes by tests instead of drivers have no effect name and are not passed to the listener.
+    A change that raises is not rolled back, so a driver must refuse before it changes anything. The link `uplink` has a
+    default route. Changes by tests instead of drivers have no effect name and are not passed to the effect listener.
     """
 
     def __init__(

@@ -53,9 +53,9 @@ class SimulatedLinks:
         with self._host.change("link.set", to.name) as state:
             found = self.representor(number)
             if found is None:
-                raise HostRefused(f"set link {number} as {to.name}: No such device")
+                raise HostRefused(f"rename link {number} to {to.name} and configure it: No such device")
             if found.name != to.name and self.link(to.name) is not None:
-                raise HostRefused(f"set link {number} as {to.name}: File exists")
+                raise HostRefused(f"rename link {number} to {to.name} and configure it: File exists")
             others = (each for each in state.representors if each.number != number)
             state.representors = [*others, HeldRepresentor(number, to)]
             state.ports = [

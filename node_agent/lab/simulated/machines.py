@@ -54,9 +54,7 @@ class SimulatedHypervisor:
             state.frozen = [each for each in state.frozen if each != process.name]
 
     def add_foreign_device(self, domain: UUID, foreign: str) -> None:
-        """Add a foreign device to the process of a domain that its XML does not contain, as an operator can by the
-        monitor.
-        """
+        """Add a device to a domain's QEMU process but not to its XML, as an operator can by QEMU's monitor."""
         with self._host.change() as state:
             state.foreign |= {each.name: [foreign] for each in state.domains if each.uuid == domain}
 
@@ -81,18 +79,18 @@ class SimulatedHypervisor:
         self._set_state(domain, "running")
 
     def pause(self, domain: UUID) -> None:
-        """Pause a domain without the agent, as an operator can."""
+        """Pause a simulated domain without the agent, as an operator can."""
         self._set_state(domain, "paused")
 
     def freeze(self, domain: UUID, *, frozen: bool = True) -> None:
-        """Stop or continue the process of a domain by a signal, as an operator can."""
+        """Stop (`frozen`) or continue the process of a simulated domain, as an operator can by a signal."""
         with self._host.change() as state:
             names = {each.name for each in state.domains if each.uuid == domain}
             state.frozen = sorted({*state.frozen} | names if frozen else {*state.frozen} - names)
         self._changed()
 
     def alter(self, domain: UUID, *strange: str) -> None:
-        """Alter a domain without the agent, as an operator can; `strange` describes the alterations."""
+        """Alter a simulated domain without the agent, as an operator can; `strange` describes the alterations."""
         with self._host.change() as state:
             state.domains = [
                 _altered(each, strange) if each.uuid == domain else each for each in state.domains

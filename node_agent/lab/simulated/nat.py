@@ -1,4 +1,4 @@
-"""The packet filter of the simulated host. A transaction is refused as a whole, and handles are never reused."""
+"""The packet filter of the simulated host. It refuses a transaction as a whole, and never reuses a rule's handle."""
 
 from collections.abc import Callable, Iterable
 

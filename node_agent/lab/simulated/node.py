@@ -1,4 +1,4 @@
-"""A node without a host: the same agent with drivers that simulate a host in memory (NOD-13).
+"""A simulated node: the same agent as on a real node, with drivers that simulate a host in memory (NOD-13).
 
 `sliceplane-agent CONFIG` runs a simulated node if its configuration contains `simulated`. `node_agent.wiring.run`
 can run several simulated nodes in one process, limited by its number of threads.
@@ -35,7 +35,7 @@ LAB_GUEST: Final = SimulatedImage(name=image_name("lab-guest"))
 
 
 def simulated_host(settings: Settings, subnet: Ipv4Subnet, something_changed: Callable[[], None]) -> Host:
-    """Create the host of a simulated node: a new one in memory, or the one that its state file contains."""
+    """Create the host of a simulated node: from the node's state file if there is one, else a new host in memory."""
     simulated = settings.simulated or SimulatedHostSettings()
     return assemble_simulated_host(
         SimulatedHost(simulated.host_file, settings.uplink), settings, subnet, something_changed

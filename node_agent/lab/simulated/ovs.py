@@ -1,7 +1,7 @@
 """The virtual switch of the simulated host.
 
-It refuses a port without a device, flows and meters without a bridge, flows without their meter, and a duplicate meter
-number.
+The switch refuses a port without a device, flows and meters without a bridge, flows without their meter, and a
+duplicate meter number.
 """
 
 import re
@@ -62,7 +62,7 @@ class SimulatedSwitch:
     def reset_switching(self, bridge: str) -> None:
         with self._host.change("gateway.bridge", bridge) as state:
             if bridge not in [each.name for each in state.bridges]:
-                raise HostRefused(f"set fragments of {bridge}: bridge {bridge} does not exist")
+                raise HostRefused(f"set fragment handling of {bridge}: bridge {bridge} does not exist")
             ports = dict(state.switching.pop(bridge, Switching()).ports)
             ports.pop(LOCAL_NUMBER, None)
             if ports:

@@ -37,7 +37,10 @@ class SimulatedPci:
 
 
 def add_pci_devices(host: SimulatedHost, places: Iterable[Place]) -> None:
-    """Add the PCI devices of all places to the host, each in a separate IOMMU group and bound to vfio-pci."""
+    """Add the PCI devices that the slots' settings name to a simulated host.
+
+    Each device is in a separate IOMMU group and bound to vfio-pci.
+    """
     places = tuple(places)
     named = [_device(each, place) for place in places for each in place.devices]
     cards = tuple(place.vf for place in places if place.vf is not None)
@@ -52,7 +55,7 @@ def add_pci_devices(host: SimulatedHost, places: Iterable[Place]) -> None:
 
 
 def _switching(functions: tuple[PciAddress, ...]) -> PciDevice:
-    """Return the network card that provides all of these virtual functions."""
+    """Return a simulated network card that provides all of these PCI virtual functions."""
     ports = (
         Netdev(f"eth{number}", _LINKS + number, "switch", f"pf0vf{number}")
         for number, _ in enumerate(functions)

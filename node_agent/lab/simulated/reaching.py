@@ -18,7 +18,7 @@ from node_agent.packets.traffic import port_ranges
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """Names of the objects of all slots on which reachability depends."""
+    """Names of the simulated host's objects on which the reachability of slices depends."""
 
     running: frozenset[str]
     links: frozenset[str]
@@ -70,7 +70,7 @@ def _carried(state: State) -> _Carried:
 
 
 def _taken(rule: ForeignRule) -> list[tuple[int, int]]:
-    """Return the ranges of destination ports that a rule translates."""
+    """Return the ranges of destination ports that a foreign rule translates; empty if the rule translates none."""
     body = json.loads(rule.body)
     if not any("dnat" in statement for statement in body):
         return []
@@ -100,4 +100,4 @@ def _at_ingress(path: Path, carried: _Carried) -> Difference | None:
     if not any(first <= port <= last for first, last in carried.taken):
         return None
     wanted = f"an answer of {path.network.ip} port {path.port} at {address} port {port}"
-    return unreachable(wanted, "ingress", "it is sent elsewhere by another table", path.ingress_id)
+    return unreachable(wanted, "ingress", "another nftables table sends it elsewhere", path.ingress_id)

@@ -14,7 +14,7 @@ from node_agent.packets.routing import Neighbour, PolicyRule, Route, own_routes
 
 
 class SimulatedRouting:
-    """Routing of the simulated host."""
+    """Routes, policy rules and neighbour entries of the simulated host."""
 
     def __init__(self, host: SimulatedHost) -> None:
         self._host = host
@@ -53,7 +53,7 @@ class SimulatedRouting:
 def routes_after(
     name: str, before: GatewayLink, link: GatewayLink, routes: Iterable[Route]
 ) -> Iterator[Route]:
-    """Yield the routes after a change of a link: the kernel adds and removes the routes of the link's addresses."""
+    """Yield the simulated host's routes after a change of a link: routes of new addresses appear, others disappear."""
     old, new = (each.addresses if each.up else frozenset() for each in (before, link))
     removed = {route for address in old - new for route in _routes_of(name, address)}
     yield from (each for each in routes if each not in removed)

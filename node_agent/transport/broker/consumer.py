@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Poisoned:
-    """An order that was delivered `deliveries` times and never settled, because its workers died while they held it."""
+    """Dead letter: an order that was delivered `deliveries` times and never settled, because its workers died."""
 
     message: OrderMessage
     deliveries: int
@@ -36,7 +36,7 @@ class Poisoned:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An order that failed with an exception in its handler, or that has no handler."""
+    """Dead letter: an order that failed with an exception in its handler, or that has no handler."""
 
     message: OrderMessage
     error: BaseException
@@ -44,14 +44,14 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A queue entry under `key` that is not an order."""
+    """Dead letter: an entry of the node's queue under the key `key` that is not a valid order."""
 
     key: str
     reason: str
 
 
 class RequeueOrder(Exception):
-    """Raised by a handler to requeue its order: it cannot begin now, and this delivery does not count."""
+    """Raised by an order's handler to requeue the order, which cannot begin now; this delivery does not count."""
 
 
 DeadLetter = Poisoned | Failed | Unreadable
@@ -59,7 +59,7 @@ OnDeadLetter = Callable[[DeadLetter], None]
 
 
 class Delivered(MessageProxy):
-    """A message held by a worker thread. It stores the exception of its handler until it is settled."""
+    """An order held by a worker thread, as Dramatiq message. It stores its handler's exception until it is settled."""
 
     def __init__(self, message: Message[Any]) -> None:
         super().__init__(message)
@@ -76,7 +76,7 @@ class Delivered(MessageProxy):
 
 
 class OrderConsumer(Consumer):
-    """An endless iterator over one node's orders; it yields None when there was no order for a while."""
+    """An endless iterator over the orders of one node; it yields None if no order arrived for a while."""
 
     def __init__(
         self,
@@ -105,16 +105,16 @@ class OrderConsumer(Consumer):
         return None
 
     def ack(self, message: MessageProxy) -> None:
-        """Settle an order after its handler returned."""
+        """Settle an order, that is, remove it from the queue, after its handler returned."""
         self._settle(message.message_id)
 
     def nack(self, message: MessageProxy) -> None:
         """Report and settle an order that failed in its handler or that has no handler.
 
-        The report comes first, so that a crash in between repeats the report and never loses it.
+        The report precedes the settling, so that a crash between both repeats the report and never loses it.
         """
         assert isinstance(message, Delivered)  # the only type that this consumer yields
-        error = message.error or RuntimeError("failed without an exception")
+        error = message.error or RuntimeError("the handler failed without an exception")
         if isinstance(error, RequeueOrder):
             self._requeue((message.message_id,))
             self._in_flight.drop(message.message_id)
@@ -123,9 +123,9 @@ class OrderConsumer(Consumer):
         self._settle(message.message_id)
 
     def requeue(self, messages: Iterable[MessageProxy]) -> None:
-        """Requeue orders that were not begun, and the orders fetched but not yet checked.
+        """Requeue these orders, which were not begun, and all orders that were fetched but not yet checked.
 
-        Dramatiq calls this at shutdown with the orders not begun, and before each close with none.
+        Dramatiq calls this method at shutdown with the orders that were not begun, and before each close with none.
         """
         ids = [message.message_id for message in messages]
         self._requeue([*ids, *(delivery.order_id for delivery in self._fetched)])

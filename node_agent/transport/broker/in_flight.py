@@ -1,13 +1,13 @@
-"""Orders in flight: fetched by a worker and not settled yet."""
+"""Orders in flight: orders that a worker has fetched and not settled yet."""
 
 import threading
 
 
 class InFlight:
-    """A bounded set of order ids, shared by the thread that fetches orders and the threads that finish them.
+    """A bounded set of the ids of orders in flight, shared by the threads that fetch orders and that finish orders.
 
-    It outlives the consumer, so that a new consumer neither fetches more than the bound nor begins an order that is
-    already being executed.
+    The set outlives the consumer of the queue, so that a new consumer neither fetches more orders than the bound nor
+    begins an order that is already being executed.
     """
 
     def __init__(self, size: int) -> None:
@@ -20,7 +20,7 @@ class InFlight:
             return tuple(self._ids)
 
     def take(self, order_id: str) -> bool:
-        """Add an order and return True, or return False if it is in flight already."""
+        """Add an order to the orders in flight and return True, or return False if it is in flight already."""
         with self._changed:
             if order_id in self._ids:
                 return False

@@ -30,7 +30,7 @@ _CONNECT_SECONDS: Final = 3.0
 class QueueAddress:
     """Address and credentials of a node's queue. `namespace` comes from the control plane at enrolment.
 
-    With `tls`, the server must present a certificate for `host` that is signed by `ca` (PEM; None: a CA of the system).
+    With `tls`, Redis must present a certificate for `host` that is signed by `ca` (PEM; None: a CA of the system).
     """
 
     host: str
@@ -50,8 +50,8 @@ class QueueAddress:
 class QueueUnavailable(Exception):
     """Redis is unavailable: no connection, login, permission, script or memory. Wait and retry.
 
-    All of these causes end without action by the node: an empty Redis has neither the node's user nor the scripts until
-    the control plane restores them.
+    All of these causes end without action by the node. For example, a Redis that lost its data has neither the node's
+    user nor the scripts until the control plane restores them.
     """
 
     def __init__(self, reason: str) -> None:
@@ -60,13 +60,13 @@ class QueueUnavailable(Exception):
 
 
 class _Connection(Protocol):
-    """The part of redis-py's connection that is used here; redis-py has no type hints for it."""
+    """The part of redis-py's connection class that the agent uses; redis-py has no type hints for this part."""
 
     _sock: socket.socket | None
     password: str
 
     def connect(self) -> None:
-        """Connect; do nothing if connected."""
+        """Connect to Redis; do nothing if the connection is open."""
 
     def send_command(self, *words: str | int | float) -> None: ...
     def read_response(self) -> object: ...
@@ -88,7 +88,7 @@ class Line:
         self._ended = False
 
     def run(self, script: Script, keys: QueueKeys, *args: str | int) -> object:
-        """Return the response of a script that the control plane has loaded."""
+        """Run a Redis script that the control plane has loaded, and return its response."""
         return self.call("EVALSHA", script.sha, 5, *keys.all(), *args)
 
     def call(self, *words: str | int | float) -> object:
@@ -108,12 +108,12 @@ class Line:
     def _exchange(self, *words: str | int | float) -> object:
         self._connection.connect()
         if self._ended:
-            raise QueueUnavailable("the connection was closed by this agent")
+            raise QueueUnavailable("this agent has closed its connection to Redis")
         self._connection.send_command(*words)
         return self._connection.read_response()
 
     def end(self) -> None:
-        """Interrupt a call that waits in another thread, and refuse every later call."""
+        """Interrupt a call that waits on this Redis connection in another thread, and refuse every later call."""
         self._ended = True
         # Not disconnect(): it would free the parser's buffer while the other thread reads into it. A socket that is
         # shut down looks as if the server had closed it, which that thread handles. redis-py has no public way to do
@@ -128,11 +128,11 @@ class Line:
                 return  # the reading thread closed it at the same time
 
     def use_password(self, password: str) -> None:
-        """Use a new password from the next connection on; an open connection continues."""
+        """Use a new Redis password from the next connection on; an open connection continues."""
         self._connection.password = password
 
     def trust_ca(self, ca: str | None) -> None:
-        """Trust a new CA from the next TLS connection on; an open connection continues."""
+        """Trust a new CA from the next TLS connection to Redis on; an open connection continues."""
         if isinstance(self._connection, _TrustingConnection):
             self._connection.trusted = _trusted(ca)
 
@@ -153,8 +153,9 @@ them."""
 
 
 class _TrustingConnection(SSLConnection):
-    """A TLS connection with our own context. redis-py's context trusts the system's CAs in addition to the given CA,
-    and reads all of them at every connection.
+    """A TLS connection to Redis with the agent's own TLS context.
+
+    redis-py's context trusts the system's CAs in addition to the given CA, and reads all CAs at every connection.
     """
 
     def __init__(self, *, trusted: ssl.SSLContext, **settings: Any) -> None:

@@ -23,9 +23,7 @@ class NodeCannotEnqueue(Exception):
     """A node tried to enqueue a message: all orders come from the ledger, including retries and delayed ones."""
 
     def __init__(self, actor: str) -> None:
-        super().__init__(
-            f"a node cannot enqueue tasks, and {actor} was to be enqueued; request it from the control plane"
-        )
+        super().__init__(f"a node cannot enqueue task {actor}; request the task from the control plane")
         self.actor = actor
 
 
@@ -38,15 +36,14 @@ class WrongQueue(Exception):
 
 
 class NodeBroker(Broker):
-    """A broker that passes one node's orders to its actors, and calls `on_dead_letter` for every order it cannot
-    execute.
+    """A broker that passes one node's orders to actors, and calls `on_dead_letter` for orders that cannot be executed.
 
     Of Dramatiq's middleware only `TimeLimit` is used, because the others read unsigned options or the node's own clock.
     `on_dead_letter` runs before the order leaves the queue, in the thread that detected the problem; it may be called
     again for the same order after a crash. `prefetch` limits the orders in flight; with as many worker threads, a
     fetched order begins at once. `poison_after` is the maximum number of deliveries of an order; after `worker_timeout`
-    seconds without a heartbeat, a worker loses the orders that it holds. While it holds orders, a job of `timetable`
-    sends heartbeats.
+    seconds without a heartbeat, a worker loses the orders that it holds. While the worker holds orders, a job of
+    `timetable` sends heartbeats.
     """
 
     def __init__(
@@ -70,7 +67,7 @@ class NodeBroker(Broker):
 
     @override
     def declare_queue(self, queue_name: str) -> None:
-        """Declare the node's queue. Raises `WrongQueue` for any other."""
+        """Declare the node's queue. Raises `WrongQueue` for any other queue."""
         if queue_name != self._name:
             raise WrongQueue(queue_name)
         if queue_name not in self.queues:
@@ -80,8 +77,9 @@ class NodeBroker(Broker):
 
     @override
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 30000) -> Consumer:
-        """Return a consumer. `prefetch` and `timeout` are meant for polling brokers and ignored; the broker's own
-        prefetch applies.
+        """Return a consumer of the node's queue.
+
+        `prefetch` and `timeout` are meant for polling brokers and ignored; the broker's own `prefetch` applies.
         """
         if queue_name not in self.queues:
             raise WrongQueue(queue_name)
@@ -95,11 +93,11 @@ class NodeBroker(Broker):
 
     @override
     def enqueue(self, message: Message[Any], *, delay: int | None = None) -> Message[Any]:
-        """Raise `NodeCannotEnqueue`."""
+        """Raise `NodeCannotEnqueue`, because a node only receives tasks."""
         raise NodeCannotEnqueue(message.actor_name)
 
     def use_password(self, password: str) -> None:
-        """Use a new password for the queue from the next connection on; open connections continue."""
+        """Use a new Redis password from the next connection on; open connections continue."""
         self._queue.use_password(password)
 
     def trust_ca(self, ca: str | None) -> None:
@@ -107,7 +105,7 @@ class NodeBroker(Broker):
         self._queue.trust_ca(ca)
 
     def stop_fetching(self) -> None:
-        """Stop fetching orders; orders in flight may finish."""
+        """Stop fetching orders from the node's queue; orders in flight may finish."""
         self._queue.stop_waiting()
 
     @override
@@ -116,7 +114,7 @@ class NodeBroker(Broker):
 
 
 class _ProcessTimeLimit(TimeLimit):
-    """Dramatiq's time limit with one thread for the workers of all brokers of the process."""
+    """Dramatiq's time limit for handlers, with one thread for the workers of all brokers of the process."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,10 +135,10 @@ def _time_limit() -> TimeLimit:
 
 
 class _Lifecycle(Middleware):
-    """Stop fetching before the worker shuts down, and mark a message as failed if its handler raised.
+    """Middleware that stops fetching before the worker shuts down, and marks an order as failed if its handler raised.
 
-    Without the mark, Dramatiq would acknowledge such an order: it normally gets the mark from the Retries middleware,
-    which is not used here.
+    Without the mark, Dramatiq would acknowledge such an order. In other applications Dramatiq's Retries middleware sets
+    the mark, but the agent does not use that middleware.
     """
 
     @override

@@ -1,4 +1,4 @@
-"""The node's end of its queue: fetch, settle, requeue and heartbeat. Each is one script and safe to repeat.
+"""The node's operations on its queue: fetch, settle, requeue, heartbeat. Each is one Redis script and safe to repeat.
 
 A job sends heartbeats to Redis, because a worker that is busy with a long order is not dead. Heartbeats are sent three
 times within the worker timeout. Fetching counts as a heartbeat as well, and a worker that holds no order needs none: an
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """An order's bytes as fetched; `count` is the number of its deliveries, including this one."""
+    """A fetched order as bytes; `count` is the number of deliveries of the order, including this delivery."""
 
     order_id: str
     data: bytes
@@ -76,14 +76,17 @@ class NodeQueue:
     def wait(self) -> None:
         """Wait until the queue has an entry, at most some seconds. Raises `QueueUnavailable`.
 
-        Moving the list's head onto itself changes nothing, needs no second key, and returns as soon as there is a head.
+        The wait is a BLMOVE of the queue's head onto itself: it changes nothing, needs no second key, and returns as
+        soon as the queue has a head.
         """
         waiting = self.keys.waiting
         self._waiter.call("BLMOVE", waiting, waiting, "LEFT", "LEFT", _BLOCK_SECONDS)
 
     def settle(self, order_id: str) -> bool:
-        """Remove an order that is finished; return False if another worker holds it by now. Raises
-        `QueueUnavailable`."""
+        """Remove a finished order from the queue; return False if another worker holds the order by now.
+
+        Raises `QueueUnavailable`.
+        """
         failpoint("queue.handled")
         settled = self._commands.run(SETTLE, self.keys, self.worker_id, order_id) == 1
         failpoint("queue.settled")
@@ -99,22 +102,22 @@ class NodeQueue:
         self._held.difference_update(ids)
 
     def use_password(self, password: str) -> None:
-        """Use a new password whenever a connection is opened from now on."""
+        """Use a new Redis password for every connection that is opened from now on."""
         self._commands.use_password(password)
         self._waiter.use_password(password)
 
     def trust_ca(self, ca: str | None) -> None:
-        """Trust this CA for Redis whenever a connection is opened from now on."""
+        """Trust this CA for every TLS connection to Redis that is opened from now on."""
         self._commands.trust_ca(ca)
         self._waiter.trust_ca(ca)
 
     def stop_waiting(self) -> None:
-        """Stop fetching; a thread that waits for the queue returns at once."""
+        """Stop fetching orders; a thread that waits for the node's queue returns at once."""
         self.stopping.set()
         self._waiter.end()
 
     def close(self) -> None:
-        """Unregister the worker. Orders that it still holds may be given to another worker at once."""
+        """Unregister the worker from its queue. Orders that it still holds may be given to another worker at once."""
         self.stop_waiting()
         self._beats.cancel(_CLOSE_SECONDS)
         try:
@@ -125,9 +128,9 @@ class NodeQueue:
         self._waiter.close()
 
     def note(self, away: QueueUnavailable | None) -> None:
-        """Log once that the queue became unavailable or available, and again when the reason changes.
+        """Log once when the node's queue becomes unavailable or available, and again when the reason changes.
 
-        Redis closes a node's connections at each renewal of its session: an interruption below one second is not
+        Redis closes a node's connections at each renewal of its session, so an interruption below one second is not
         logged.
         """
         if away is None:

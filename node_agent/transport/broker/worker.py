@@ -1,7 +1,7 @@
-"""Dramatiq's worker without threads while it is idle, and with an immediate stop.
+"""A Dramatiq worker that has no threads while it is idle, and that stops immediately.
 
-The stock worker keeps all its threads from the start. This one uses a thread pool: a fetched order begins at once on an
-idle or a new thread, and an idle node has no worker thread.
+Dramatiq's own worker keeps all its threads from the start. This worker uses a thread pool: a fetched order begins at
+once on an idle or a new thread, and an idle node has no worker thread.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _MILLISECOND: Final = 0.001
 
 
 class _Fetched(PriorityQueue[Any]):
-    """Dramatiq's work queue; each entry triggers a call that executes it."""
+    """Work queue of fetched orders for Dramatiq; each added entry triggers a call of `call`, which executes it."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class NodeWorker(Worker):
 
     @override
     def stop(self, timeout: int = 600_000) -> None:
-        """Stop the worker. `timeout`, in milliseconds, limits the wait for running handlers."""
+        """Stop the worker. `timeout`, in milliseconds, limits the wait for running handlers of orders."""
         self._pool.close(0)
         self._node_broker.stop_fetching()
         self._pool.close(timeout * _MILLISECOND)

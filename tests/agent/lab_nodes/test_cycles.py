@@ -1,13 +1,13 @@
-"""P16: slices are created, fail or are removed while faults hit their node, and nothing of them remains (Leak-0).
+"""P16: no object of a removed slice remains on its node, even if the slice failed or faults were injected (Leak-0).
 
-Each cycle orders a slice with an ingress rule, waits up to a random stage of its start, unless it is made to fail,
-injects a fault or kills a process on the node, and removes the slice. The node itself proves the absence. A leak
-checker that shares no code with the node verifies this proof with the first complete snapshot after it: a later
-snapshot could come after another survey and would hide a proof that was too early. Only differences that belong to the
-node itself may disappear later.
+Each cycle orders a slice with an ingress rule, which starts or is made to fail, and waits until the slice reaches a
+randomly chosen stage or fails. It then injects a fault or kills a process on the node, and removes the slice. The node
+reports the proof that the slice is absent. A leak checker that shares no code with the node verifies this proof with
+the first complete snapshot after the report: a later snapshot could follow another survey, and would not detect that
+the node reported the proof too early. Only differences that belong to the node itself may disappear later.
 
-One kind is not compared, "redis key": the dispatcher requeues the messages that a killed agent had in flight, and
-there is no dispatcher here. `tests/faults/lab/test_killed_programs.py` compares it too.
+The leak check of these tests omits Redis keys: the dispatcher requeues the messages that a killed agent had in flight,
+and these tests run no dispatcher. `tests/faults/lab/test_killed_programs.py` compares Redis keys too.
 """
 
 import random
@@ -91,7 +91,7 @@ def url(lab: Lab, plane: FakeControlPlane) -> Iterator[str]:
 
 @pytest.fixture
 def url_file(url: str, tmp_path: Path) -> Path:
-    """A file with the URL of the queue, from which the leak checker reads it."""
+    """File from which the leak checker reads the URL of the Redis of the task queue."""
     file = tmp_path / "redis-url"
     file.write_text(url)
     return file
@@ -111,7 +111,7 @@ def node(lab: Lab, plane: FakeControlPlane) -> Iterator[RealNode]:
 
 
 def inject(node: RealNode, fault: str, index: SlotIndex) -> None:
-    """Inject a fault or kill a process; a missing target is ignored."""
+    """Inject the fault on the node, or kill the process that `fault` names; a missing target is ignored."""
     if fault in KILLED:
         with suppress(ProcessLookupError):
             node.lab.kill(fault)
@@ -131,7 +131,7 @@ def order_at(position: int, outcome: str) -> Order:
 
 
 async def await_stage(plane: FakeControlPlane, node: RealNode, position: int, stage: str) -> None:
-    """Wait until the slice has reached the stage or has failed."""
+    """Wait until the node has reported that the slice reached the stage or failed."""
     if stage != "immediately":
         await eventually_async(
             lambda: any(is_reported(plane, position, kind) for kind in (stage, "slice.failed")),
@@ -160,7 +160,7 @@ def take_snapshot(lab: Lab, redis_url_file: Path) -> Snapshot:
 
 
 async def first_complete_snapshot(lab: Lab, url_file: Path) -> Snapshot:
-    """Return the first complete snapshot; while a killed process restarts, snapshots are incomplete."""
+    """Return the first complete host snapshot. Snapshots are incomplete while a killed process restarts."""
     snapshots: list[Snapshot] = []
 
     def is_complete() -> bool:
@@ -176,7 +176,7 @@ def differing(before: Snapshot, found: Snapshot) -> list[Difference]:
 
 
 def left_behind(before: Snapshot, found: Snapshot) -> list[Difference]:
-    """Return the new objects, except those that belong to the node itself."""
+    """Return the objects that exist only in the second snapshot, except objects that belong to the node itself."""
     return [
         each
         for each in differing(before, found)

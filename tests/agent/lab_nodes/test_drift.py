@@ -1,4 +1,4 @@
-"""Every drift kind on a real node: it is detected, named, attributed to its slot, and repaired or reported."""
+"""Every drift kind on a real node is detected, reported with its kind and slot, and repaired if possible."""
 
 import asyncio
 import os
@@ -93,7 +93,7 @@ class CarryingNode:
     def restart_agent(self, detection: Detection) -> None:
         """Restart the agent with other settings and wait for the first survey.
 
-        The restart clears its record of recurring drift.
+        The restart clears the agent's record of recurring drift.
         """
         self.node.lab.stop_daemon("agent")
         settings = Settings.model_validate_json(self.node.config.read_text())
@@ -103,7 +103,7 @@ class CarryingNode:
         eventually(lambda: any(beat.resynced for beat in self.plane.heartbeats[before:]), BOOT, self.node.log)
 
     def flows(self) -> list[str]:
-        """Return the flows of the bridge; a change of the bridge also ends its flows, a moment later."""
+        """Return the flows of the OVS bridge. They disappear shortly after a fault that changes the bridge."""
         return sorted(self.node.do(FLOWS).splitlines())
 
     def open(self) -> tuple[LocatedEvidence, ...]:
@@ -112,7 +112,7 @@ class CarryingNode:
         return described[-1].drift if described else ()
 
     def reported(self, since: int) -> dict[Kind, str]:
-        """Return all drift in the reports from number `since` on, with the observed state."""
+        """Return the observed state of all drift in the reports from index `since` on."""
         found = dict[Kind, str]()
         for body in (report.body for report in self.plane.reports[since:]):
             match body:
@@ -159,7 +159,7 @@ class Site:
         self._flows = carrying.flows()
 
     def carrying(self, detection: str) -> CarryingNode:
-        """Return the node with this detection method once it has no open drift."""
+        """Restart the agent with this detection method, and return the node once it has no open drift."""
         self._carrying.restart_agent(DETECTIONS[detection])
         eventually(
             lambda: self._carrying.open() == () and self._carrying.flows() == self._flows,

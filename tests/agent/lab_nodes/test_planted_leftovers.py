@@ -49,7 +49,7 @@ _LEASE: Final = 'echo "$(($(date +%s) + 3600)) 52:54:00:99:99:99 $ip thief *" >>
 
 @dataclass(frozen=True)
 class Planted:
-    """Script that creates an object, one pattern per reported leftover, and a script that deletes a foreign object."""
+    """Planted object: script that creates it, one pattern per reported leftover, script that deletes a foreign one."""
 
     create: str
     leftovers: tuple[str, ...]
@@ -114,7 +114,7 @@ PLANTED: Final = {
 
 @dataclass
 class Site:
-    """A node with its agent, its queue and its control plane."""
+    """Lab node with its agent, and the task queue and the fake control plane of this agent."""
 
     node: RealNode
     plane: FakeControlPlane
@@ -127,7 +127,7 @@ class Site:
         self.node.do(script, known)
 
     def has_reported(self, order: Order, kind: str) -> bool:
-        """Return whether the node sent a report of this kind for the order."""
+        """Return whether the node has sent a report of the given kind as the result of the order."""
         return any(each.order_id == order.order_id and each.body.kind == kind for each in self.plane.reports)
 
     def leftovers(self, order: Order) -> list[str]:
@@ -158,7 +158,7 @@ async def control(site: Site) -> AsyncIterator[Redis]:
 
 
 async def tear_down_up_to_verification(site: Site, control: Redis) -> Order:
-    """Remove a slice up to the last step; return the order, with the agent stopped before the verification."""
+    """Run a removal up to its last step, stop the agent before the verification, and return the removal order."""
     site.node.lab.stop_daemon("agent")
     site.node.start(AFTER_THE_LAST_STEP)
     await await_enrolment(site.plane)
@@ -171,7 +171,7 @@ async def tear_down_up_to_verification(site: Site, control: Redis) -> Order:
 
 
 @matrix.cases("P16", [*PLANTED], few=2)
-async def test_object_planted_after_the_teardown_is_reported_as_leftover_and_blocks_slice_removed(
+async def test_object_planted_after_the_teardown_is_reported_as_leftover_and_blocks_the_slice_removed_report(
     site: Site, control: Redis, case: str
 ) -> None:
     planted = PLANTED[case]

@@ -1,4 +1,4 @@
-"""Unreachable slices on a real node: each cause is detected, reported with the failed hop, and closed on recovery."""
+"""Unreachable slices on a real node: each cause is reported as drift with the failed hop until the slice recovers."""
 
 import asyncio
 from collections.abc import Iterator
@@ -84,7 +84,7 @@ class CarryingNode:
         return described[-1].drift if described else ()
 
     def has_recorded_its_report(self) -> bool:
-        """Whether the agent's state folder contains the newest report of the node as reported."""
+        """Whether the agent has stored its newest survey report in its state folder and marked the report as sent."""
         settings = Settings.model_validate_json(self.node.config.read_bytes())
         stored = LastDescription.model_validate_json((settings.state_folder / "described.json").read_bytes())
         return stored.token_sha256 != "" and stored.description.drift == self.open()
@@ -93,7 +93,7 @@ class CarryingNode:
         return [each for each in self.open() if each.kind == "slice.unreachable"]
 
     def lost(self) -> tuple[IngressId, ...]:
-        """Return the ingress rules that are lost in the newest report."""
+        """Return the ids of the ingress rules that the newest ingress report lists as lost."""
         reported = [
             report.body.lost for report in self.plane.reports if isinstance(report.body, SliceIngressObserved)
         ]
@@ -104,14 +104,14 @@ class CarryingNode:
 
 
 class Site:
-    """A lab node with an agent for one detection method; another method starts another agent."""
+    """Lab node with an agent that uses one detection method. A different method requires a new agent."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab, self._ends = lab, ExitStack()
         self._now: tuple[str, CarryingNode] | None = None
 
     def carrying(self, detection: str) -> CarryingNode:
-        """Return the node with this detection method once it has no open drift."""
+        """Return the node, with an agent that uses this detection method, once it has no open drift."""
         if self._now is None or self._now[0] != detection:
             self.close()
             self._now = detection, self._ends.enter_context(_carrying(self._lab, DETECTIONS[detection]))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from deploy.embedded.children import python_module
+from deploy.embedded.children import REPOSITORY, python_module
 from events.values import image_name
 from node_agent.host.images import Image, ImagesFolder, publish
 from node_agent.lab.lab import Lab
@@ -18,7 +18,6 @@ from tests import matrix
 from tests.agent.control_plane import FakeControlPlane
 from tests.agent.eventually import eventually_async
 from tests.agent.orders import apply, network, remove, stop
-from tests.agent.process import REPOSITORY
 from tests.agent.queue import await_enrolment, send
 from tests.agent.real_node import (
     RealNode,
@@ -78,7 +77,7 @@ async def test_guest_survives_an_agent_kill_is_restarted_after_a_qemu_kill_and_i
 
 @pytest.fixture
 def web(images: Path) -> Iterator[Path]:
-    """A folder with an image of another name: the lab's guest with a web server."""
+    """Folder with the image `web`: the guest image of the lab with a web server."""
     guest = ImagesFolder(images).find(image_name("lab-guest"))
     with tempfile.TemporaryDirectory() as name:
         folder, home = Path(name), Path(name) / "web"

@@ -70,7 +70,7 @@ def answers_from_outside(lab: Lab) -> bool:
 
 
 def lose_disk(node: RealNode, plane: FakeControlPlane) -> None:
-    """Delete the state folder; the host then counts as another one, which an operator must admit with a new token."""
+    """Delete the state folder of the agent and issue a new enrolment token, as an operator does for a new host."""
     settings = Settings.model_validate_json(node.config.read_text())
     shutil.rmtree(settings.state_folder)
     plane.token = "another-token-for-one-use"
@@ -78,7 +78,7 @@ def lose_disk(node: RealNode, plane: FakeControlPlane) -> None:
 
 
 def objects_on_node(node: RealNode) -> tuple[list[str], ...]:
-    """Return the ports, machines, taps and DHCP reservations on the node."""
+    """Return the OVS ports, libvirt domains, taps and DHCP reservations on the node."""
     ports = node.do("ovs-vsctl list-ports br-slice 2>/dev/null || :").split()
     reservations = node.do("ls /run/sliceplane/dhcp/hosts 2>/dev/null || :").split()
     return ports, node.domains(), node.taps(), reservations

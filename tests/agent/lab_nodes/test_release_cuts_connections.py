@@ -2,7 +2,7 @@
 
 A guest echoes the input of an ssh client outside the node, through a port of the node's uplink. The test captures
 the frames to the guest on its tap and the frames to the client on the uplink, with the kernel's receive times. The
-second begins before the order is sent.
+second is measured from a time before the order is sent.
 """
 
 import signal
@@ -61,7 +61,7 @@ def node(lab: Lab, plane: FakeControlPlane) -> Iterator[RealNode]:
 
 @dataclass(frozen=True)
 class SshClient:
-    """A client outside the node with an SSH key for the guest."""
+    """SSH client outside the node, with a key that the guest accepts."""
 
     lab: Lab
     key_file: Path
@@ -126,7 +126,7 @@ def session(ssh_client: SshClient, command: str) -> Iterator[Session]:
 
 @dataclass
 class Traffic:
-    """Captured frames between the outside client and the guest."""
+    """Captured frames between a guest and an SSH client outside its node."""
 
     to_guest: CapturedFrames
     to_client: CapturedFrames
@@ -163,7 +163,7 @@ def tracked(node: RealNode) -> str:
 
 @contextmanager
 def libvirtd_stopped(node: RealNode) -> Iterator[None]:
-    """Stop libvirtd (SIGSTOP), so that it does not answer."""
+    """Stop libvirtd with SIGSTOP, so that it does not answer, and continue it at the end of the context."""
     node.lab.kill("libvirtd", signal.SIGSTOP)
     try:
         yield
@@ -173,7 +173,7 @@ def libvirtd_stopped(node: RealNode) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Case:
-    """Order that ends the slice, command that the guest runs before, and whether libvirtd hangs meanwhile."""
+    """Test case: order that removes or stops the slice, command that runs in the guest, and whether libvirtd hangs."""
 
     name: str
     order: Order
@@ -192,7 +192,7 @@ CASES: Final = [
 
 
 @matrix.cases("P16", CASES, few=1)
-async def test_connection_from_outside_is_cut_within_a_second_of_the_order(
+async def test_connection_from_outside_is_cut_within_a_second_of_the_removal_or_stop_order(
     ssh_client: SshClient, node: RealNode, plane: FakeControlPlane, control: Redis, case: Case
 ) -> None:
     node.start()

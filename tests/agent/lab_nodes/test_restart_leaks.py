@@ -79,7 +79,7 @@ def key(tmp_path: Path) -> Path:
 
 
 def start_probes(node: LabNode, key: Path, seconds: int) -> "asyncio.Task[object]":
-    """Let the first guest send one round of probes every ten milliseconds."""
+    """Make the guest of the first slot send one round of forbidden probe frames every ten milliseconds."""
     frames = b"".join(
         bytes(frame / Padding(bytes(SIZE - len(frame))))
         for frame in probes(slices.network(0), slices.network(1))
@@ -102,7 +102,7 @@ def is_probe(probe: Probe, frame: Packet) -> bool:
 
 @contextmanager
 def probe_captures(node: LabNode) -> Iterator[Mapping[ProbePoint, CapturedFrames]]:
-    """Capture the probes on every link, by kind."""
+    """Yield the captured probe frames of every link of the node, by link and kind of probe."""
     captured = {(link, probe): CapturedFrames(partial(is_probe, probe)) for link in LINKS for probe in PROBES}
     with ExitStack() as stack:
         for link in LINKS:

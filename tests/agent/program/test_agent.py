@@ -38,7 +38,7 @@ CREATION_STEPS = [steps[0] for steps in STEPS.values()]
 
 
 class Running:
-    """An agent in a thread; `stop` ends it and raises an unexpected exception of the thread."""
+    """Agent that runs in a thread; `stop` ends the agent and raises an unexpected exception of its thread."""
 
     def __init__(self, settings: Settings, toy: Toy) -> None:
         self._halt = Halt()
@@ -73,7 +73,7 @@ def start(settings: Settings, toy: Toy) -> Iterator[Callable[..., Running]]:
 
 @pytest.fixture
 async def agent(start: Callable[[], Running], plane: FakeControlPlane, control: Redis) -> Running:
-    """An enrolled agent that takes orders."""
+    """Running agent that is enrolled and takes orders from its queue."""
     agent = start()
     await await_enrolment(plane)
     return agent
@@ -267,7 +267,7 @@ async def test_payload_that_is_not_an_order_is_refused_with_a_reason_and_has_no_
 
 
 def altered(text: str) -> str:
-    """Return the signed text with one character of its payload changed."""
+    """Return the signed text of a task with one character of its payload changed."""
     header, payload, signature = text.split(".")
     other = "A" if payload[40] != "A" else "B"
     return ".".join((header, payload[:40] + other + payload[41:], signature))
@@ -324,7 +324,7 @@ async def test_signed_order_under_another_message_id_is_refused_as_forged(
     assert toy.done == []
 
 
-async def test_order_signed_with_an_unknown_key_makes_the_agent_fetch_the_key_and_execute_it(
+async def test_agent_that_receives_an_order_signed_with_an_unknown_key_fetches_the_key_and_executes_the_order(
     agent: Running, plane: FakeControlPlane, control: Redis
 ) -> None:
     await eventually_async(lambda: len(plane.heartbeats) > 11)
@@ -368,7 +368,7 @@ async def test_stored_order_is_still_trusted_after_its_signing_key_was_retired(
 
 
 def has_reported(plane: FakeControlPlane, kind: str, order: Order) -> bool:
-    """Return whether an order was reported; an order that is delivered again is reported again."""
+    """Return whether a report of this kind about the order arrived."""
     return any(report.body.kind == kind and report.order_id == order.order_id for report in plane.reports)
 
 
@@ -413,7 +413,7 @@ async def test_slices_are_kept_and_restored_while_the_control_plane_is_unavailab
     assert plane.kinds()[-3:] == ["slice.interrupted", "slice.starting", "slice.ready"]
 
 
-async def test_node_started_from_its_disk_fetches_its_desired_state_once_the_control_plane_answers(
+async def test_node_started_without_the_control_plane_fetches_its_desired_state_once_the_control_plane_answers(
     agent: Running, start: Callable[[], Running], plane: FakeControlPlane, control: Redis, toy: Toy
 ) -> None:
     await send(control, apply())
@@ -462,7 +462,7 @@ async def test_agent_starts_and_takes_orders_on_a_full_disk(
 
 
 def fill_disk(patch: pytest.MonkeyPatch) -> list[Path]:
-    """Make every write of a session file fail until `patch` is undone; return the paths of the attempts."""
+    """Make every write of a session file fail until `patch` is undone; return the list of attempted paths."""
     attempts: list[Path] = []
 
     def refuse(path: Path, _content: bytes) -> None:
@@ -473,7 +473,7 @@ def fill_disk(patch: pytest.MonkeyPatch) -> list[Path]:
     return attempts
 
 
-async def test_restarted_agent_takes_no_step_on_a_running_slice(
+async def test_restarted_agent_executes_no_step_on_a_running_slice(
     agent: Running, start: Callable[[], Running], plane: FakeControlPlane, control: Redis, toy: Toy
 ) -> None:
     await send(control, apply())
@@ -582,7 +582,7 @@ async def test_session_secrets_are_readable_by_their_owner_only_and_sent_as_dige
     assert plane.enrolments[0].credential_sha256 == credential
 
 
-async def test_agent_with_a_session_that_was_continued_elsewhere_does_not_start_from_its_disk(
+async def test_agent_with_a_session_that_another_host_renewed_does_not_restore_the_slices_of_its_stored_orders(
     agent: Running, start: Callable[[], Running], plane: FakeControlPlane, control: Redis, toy: Toy
 ) -> None:
     await send(control, apply())

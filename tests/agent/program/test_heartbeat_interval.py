@@ -28,7 +28,7 @@ MANY = 20
 
 
 def settled_heartbeats(plane: FakeControlPlane) -> int:
-    """Return the number of heartbeats after the resync with an empty spool; earlier ones are more frequent."""
+    """Return the number of heartbeats after the resync with an empty spool; earlier heartbeats are more frequent."""
     return sum(beat.resynced and not beat.spooled_reports for beat in plane.heartbeats)
 
 
@@ -40,7 +40,7 @@ async def test_node_sends_heartbeats_at_the_interval_of_its_session(
     await eventually_async(lambda: settled_heartbeats(plane) > MANY)
 
 
-async def test_configured_heartbeat_interval_overrides_that_of_the_session(
+async def test_configured_heartbeat_interval_overrides_the_heartbeat_interval_of_the_session(
     start: Callable[..., Running], plane: FakeControlPlane, control: Redis
 ) -> None:
     plane.heartbeat_seconds = LONG
@@ -85,7 +85,7 @@ def test_heartbeat_is_sent_at_once_when_the_last_spooled_report_was_accepted(
 
 
 class CountedContact(Contact):
-    """Contact that counts finished heartbeats: recording the answer is the last act of a heartbeat."""
+    """`Contact` that counts finished heartbeats: the last step of a heartbeat records the answer."""
 
     def __init__(self) -> None:
         super().__init__(lambda: LONG)

@@ -219,7 +219,10 @@ def process(tmp_path_factory: pytest.TempPathFactory, settings: Settings) -> Ite
 async def send_until(
     process: AgentProcess, control: Redis, operation: Operation, true: Callable[[], bool]
 ) -> None:
-    """Send an operation repeatedly, with a worker timeout so short that it is requeued at once, until `true()`."""
+    """Send an operation repeatedly until `true()` returns True.
+
+    The worker timeout is so short that the queue requeues the operation of a killed agent at once.
+    """
     sender = Relay(control, worker_timeout=0.05)
 
     async def send_and_check() -> bool:

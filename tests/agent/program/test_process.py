@@ -43,9 +43,9 @@ REMOVAL_STEPS = (
 
 
 def failpoints_around(steps: tuple[str, ...]) -> list[str]:
-    """Return the failpoints before and after the fence, each step and the outcome, in execution order.
+    """Return the failpoints around the fence write and each of `steps`, and those of the outcome, in execution order.
 
-    Outside of `./dev torture`, return a few of them.
+    Outside of `./dev torture`, return a few of these failpoints.
     """
     before = ["agent.fence.before", "agent.fence.after"]
     around = [f"agent.{step}.{side}" for step in steps for side in ("before", "after")]
@@ -54,7 +54,7 @@ def failpoints_around(steps: tuple[str, ...]) -> list[str]:
 
 
 async def await_condition(agent: AgentProcess, true: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Wait up to 40 seconds, for a busy machine; on a timeout, fail with the agent's log."""
+    """Wait up to 40 seconds for a condition, because machines may be busy; on a timeout, fail with the agent's log."""
     await eventually_async(true, 40, agent.log)
 
 
@@ -73,7 +73,7 @@ def agent(tmp_path: Path, settings: Settings) -> Iterator[AgentProcess]:
 
 
 def objects_by_kind(host: State) -> dict[str, list[str]]:
-    """Return the objects of the host by kind, sorted, because the order of its tables is not defined."""
+    """Return the sorted objects of the simulated host by kind. Its state file lists them in an undefined order."""
     return {
         kind: sorted(map(repr, found))
         for kind, found in msgspec.structs.asdict(host).items()
@@ -82,7 +82,7 @@ def objects_by_kind(host: State) -> dict[str, list[str]]:
 
 
 async def execute_with_kills(agent: AgentProcess, control: Redis, order: Order, points: list[str]) -> None:
-    """Send an order, let the agent kill itself at each failpoint in turn, and start it a last time."""
+    """Send an order, make the agent kill itself at each failpoint in turn, and restart it without a failpoint."""
     # The worker timeout is short, so that an order that was not admitted before the kill is requeued at once.
     sender = Relay(control, worker_timeout=0.05)
     for point in points:

@@ -43,7 +43,9 @@ def test_version_option_prints_the_version_that_the_agent_reports() -> None:
         (("a.json", "b.json"), "2 configuration files given"),
     ],
 )
-def test_wrong_usage_is_refused_with_one_sentence(arguments: tuple[str, ...], error: str) -> None:
+def test_wrong_usage_of_sliceplane_agent_is_refused_with_one_sentence(
+    arguments: tuple[str, ...], error: str
+) -> None:
     run = run_agent(*arguments)
     assert (run.returncode, run.stdout) == (64, "")
     [line] = run.stderr.splitlines()
@@ -61,7 +63,7 @@ def test_wrong_usage_is_refused_with_one_sentence(arguments: tuple[str, ...], er
         (b'{"nonsense": 1}', "nonsense"),
     ],
 )
-def test_unusable_configuration_is_refused_with_one_sentence_and_advice(
+def test_unusable_agent_configuration_is_refused_with_one_sentence_and_advice(
     tmp_path: Path, content: bytes | None, error: str
 ) -> None:
     config = tmp_path / "agent.json"

@@ -25,7 +25,7 @@ Deliver = Callable[[Reporter], None]
 
 
 def spool_reports(reporter: Reporter, times: int = 1) -> None:
-    """Add a number of equal reports to the spool."""
+    """Add `times` equal reports to the spool of the agent."""
     order = apply()
     for _ in range(times):
         reporter.report(SliceStarting(slot_id=order.slot_id, allocation_id=order.allocation_id), order)
@@ -127,7 +127,7 @@ def test_throttled_reporter_waits_for_retry_after_and_keeps_the_report_order(
     assert sequences(plane) == [1, 2, 3, 4, 5]
 
 
-def test_control_plane_that_lost_its_reports_receives_a_new_incarnation(
+def test_control_plane_that_lost_reports_receives_further_reports_as_a_new_spool_incarnation(
     plane: FakeControlPlane, deliver: Deliver, spool: Spool, reporter: Reporter
 ) -> None:
     spool_reports(reporter, 3)
@@ -139,7 +139,7 @@ def test_control_plane_that_lost_its_reports_receives_a_new_incarnation(
     assert len(plane.incarnations) == 2
 
 
-def test_spool_restored_from_an_older_disk_image_starts_a_new_incarnation(
+def test_spool_restored_from_an_older_disk_image_starts_a_new_spool_incarnation(
     plane: FakeControlPlane, deliver: Deliver, spool: Spool, reporter: Reporter
 ) -> None:
     plane._accepted[spool._head.incarnation] = 40
@@ -193,7 +193,7 @@ def run_child(folder: Path, url: str, failpoints: str = "", count: int = COUNT) 
     ).returncode
 
 
-def test_reports_arrive_while_the_spool_head_cannot_be_written(
+def test_reports_arrive_while_the_head_file_of_the_spool_cannot_be_written(
     plane: FakeControlPlane, deliver: Deliver, spool: Spool, reporter: Reporter, tmp_path: Path
 ) -> None:
     obstacle = tmp_path / "spool" / "head.json.new"
@@ -225,7 +225,7 @@ def test_damaged_spool_line_loses_only_its_own_report_and_a_copy_of_the_file_is_
 
 
 @pytest.mark.parametrize("visit", [1, 2])
-def test_agent_killed_while_it_starts_a_new_incarnation_resends_no_accepted_report(
+def test_agent_killed_while_it_starts_a_new_spool_incarnation_resends_no_accepted_report(
     plane: FakeControlPlane, enrolled_plane: FakeControlPlane, url: str, tmp_path: Path, visit: int
 ) -> None:
     assert run_child(tmp_path / "spool", url) == 0

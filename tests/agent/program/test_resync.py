@@ -1,4 +1,4 @@
-"""Resync: a node that restarted or lost contact compares digests and changes only different slots (NOD-10, P26)."""
+"""A node that restarted or lost contact compares order digests and changes only differing slots (NOD-10, P26)."""
 
 import shutil
 import threading
@@ -170,7 +170,7 @@ def test_agent_fetches_its_desired_state_again_when_the_control_plane_lost_repor
 
 
 def lose_contact(plane: FakeControlPlane, mode: Mode = "unavailable") -> None:
-    """Make the control plane unavailable until the agent counts its contact as lost."""
+    """Make the fake control plane unavailable until the agent considers the contact with it as lost."""
     plane.mode = mode
     beats = plane.rejected_requests
     eventually(lambda: plane.rejected_requests > beats + 5)
@@ -259,7 +259,7 @@ def test_order_superseded_during_its_resync_is_not_reported_as_refused(tmp_path:
 
 @dataclass
 class ContactClock:
-    """Contact of a node with a heartbeat every second, on a clock that the test advances."""
+    """`Contact` of a node with a heartbeat interval of one second, on a clock that the test advances."""
 
     now: float = 100.0
     due_comparisons: int = 0
@@ -273,7 +273,7 @@ class ContactClock:
         self.due_comparisons += 1
 
     def answers_after(self, *seconds: float) -> int:
-        """Record an answer after each of these pauses; return the number of requested comparisons."""
+        """Record a control plane answer after each pause in seconds; return how many order comparisons became due."""
         for each in seconds:
             self.now += each
             self.contact.record_answer()
@@ -292,7 +292,7 @@ def test_control_plane_that_never_answered_does_not_count_as_lost_contact() -> N
     assert ContactClock().answers_after(3600) == 0
 
 
-def test_lost_control_plane_state_makes_a_comparison_due_at_once() -> None:
+def test_control_plane_that_lost_its_state_makes_a_comparison_of_orders_due_at_once() -> None:
     clock = ContactClock()
     clock.contact.record_lost_state()
     assert clock.due_comparisons == 1
@@ -303,7 +303,7 @@ def test_lost_control_plane_state_makes_a_comparison_due_at_once() -> None:
 
 @dataclass
 class ListedLinks(ToyAspect):
-    """Aspect that lists all links of the host at once."""
+    """Link aspect of a toy host that lists all links of the host at once and records each listing."""
 
     lists: list[str]
 
@@ -314,7 +314,7 @@ class ListedLinks(ToyAspect):
 
 @dataclass
 class ListingToy(Toy):
-    """Toy host that records every listing."""
+    """Toy host that records every listing of its links."""
 
     lists: list[str] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""Acceptance and execution of orders: fence, stored order, host, report (TSK-4, ALC-9, ALC-11)."""
+"""Acceptance and execution of orders: fence check, stored order, host changes, report (TSK-4, ALC-9, ALC-11)."""
 
 import threading
 from collections.abc import Callable
@@ -51,7 +51,7 @@ CREATION_STEPS = [steps[0] for steps in STEPS.values()]
 
 @dataclass
 class Node:
-    """The core of a node on a toy host; `restarted` returns the same node after a restart of its process."""
+    """Agent core of one node on a toy host; `restarted` returns it as it is after a restart of the agent process."""
 
     folder: Path
     toy: Toy
@@ -121,7 +121,9 @@ def test_applied_slice_is_created_step_by_step_and_reported_ready(node: Node, to
     )
 
 
-def test_removed_slice_loses_its_translation_first_and_its_absence_is_verified(node: Node, toy: Toy) -> None:
+def test_removed_slice_loses_its_nat_rules_first_and_the_absence_of_the_slice_is_verified(
+    node: Node, toy: Toy
+) -> None:
     node.accept(apply(), remove())
     assert toy.done == [*CREATION_STEPS, *REMOVAL_STEPS]
     removed = node.reports()[-1]
@@ -162,9 +164,7 @@ def test_report_of_a_lost_ingress_states_whether_foreign_rules_may_lead_to_the_s
     assert observed == [((bad.ingress_id,), True), ((bad.ingress_id,), False)]
 
 
-def test_stopped_slice_loses_its_translation_first_and_keeps_its_dhcp_reservation(
-    node: Node, toy: Toy
-) -> None:
+def test_stopped_slice_loses_its_nat_rules_first_and_keeps_its_dhcp_reservation(node: Node, toy: Toy) -> None:
     node.accept(apply(), stop())
     assert toy.done[len(CREATION_STEPS) :] == [
         "translation.delete_rules",
@@ -300,7 +300,7 @@ def test_order_executed_twice_changes_nothing_and_repeats_its_last_report(
     assert node.kinds().count("starting") <= 1
 
 
-def test_order_with_an_older_token_is_refused_and_has_no_effect(node: Node, toy: Toy) -> None:
+def test_order_with_an_older_fence_token_is_refused_and_has_no_effect(node: Node, toy: Toy) -> None:
     node.accept(remove(9))
     node.accept(apply(7))
     refused = node.reports()[-1]
@@ -309,12 +309,12 @@ def test_order_with_an_older_token_is_refused_and_has_no_effect(node: Node, toy:
     assert toy.done == []
 
 
-def test_order_with_a_newer_epoch_supersedes_one_with_a_later_position(node: Node) -> None:
+def test_order_with_a_newer_epoch_supersedes_an_order_with_a_later_position(node: Node) -> None:
     node.accept(remove(900, epoch=1), apply(7, epoch=2))
     assert node.kinds()[-1] == "ready"
 
 
-def test_order_with_a_used_token_and_different_content_is_refused(node: Node, toy: Toy) -> None:
+def test_order_with_a_used_fence_token_and_different_content_is_refused(node: Node, toy: Toy) -> None:
     node.accept(apply(7, memory=96))
     done = list(toy.done)
     node.accept(apply(7, memory=128))
@@ -397,7 +397,7 @@ def test_failed_slice_is_not_retried_until_a_newer_order_arrives(node: Node, toy
     assert node.kinds()[-1] == "removed"
 
 
-def test_apply_changes_nothing_while_one_aspect_of_the_host_is_unreadable(node: Node, toy: Toy) -> None:
+def test_apply_order_changes_nothing_while_one_aspect_of_the_host_is_unreadable(node: Node, toy: Toy) -> None:
     toy.unreadable.add("machine")
     node.accept(apply(deadline=1))
     failed = node.reports()[-1]
@@ -406,7 +406,7 @@ def test_apply_changes_nothing_while_one_aspect_of_the_host_is_unreadable(node: 
     assert toy.done == []
 
 
-def test_apply_waits_until_the_host_becomes_readable(node: Node, toy: Toy) -> None:
+def test_apply_order_waits_until_the_host_becomes_readable(node: Node, toy: Toy) -> None:
     toy.unreadable.add("port")
     work = node.begin(apply())
     eventually(lambda: node.kinds() == ["starting"])
@@ -443,7 +443,7 @@ def test_slice_that_misses_its_deadline_fails_with_the_code_of_the_missing_condi
     ],
     ids=["lease-of-another-mac", "lease-of-another-address"],
 )
-def test_lease_different_from_the_reserved_one_is_open_drift_until_the_slice_is_removed(
+def test_dhcp_lease_different_from_the_reserved_lease_is_open_drift_until_the_slice_is_removed(
     node: Node, toy: Toy, prepare: Callable[[Toy], None]
 ) -> None:
     prepare(toy)
@@ -451,13 +451,13 @@ def test_lease_different_from_the_reserved_one_is_open_drift_until_the_slice_is_
     node.survey()
     [open_] = node.drifts.open()
     assert (open_.slot, open_.kind) == (0, "lease.foreign")
-    assert open_.desired == "a lease of 10.100.1.10 to 52:54:00:01:00:00"
+    assert open_.desired == "a DHCP lease of 10.100.1.10 to 52:54:00:01:00:00"
     node.accept(remove())
     assert node.kinds()[-1] == "removed"
     assert node.drifts.open() == ()
 
 
-def test_machine_that_ends_while_booting_is_started_again(
+def test_virtual_machine_that_ends_while_booting_is_started_again(
     node: Node, toy: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slice_start, "_COMPARE_AGAIN_SECONDS", 0.1)
@@ -551,7 +551,7 @@ def test_removal_on_an_unreadable_host_is_reported_as_incomplete(
 
 
 @pytest.mark.parametrize("order", [remove(), stop(grace=0)], ids=["removed", "stopped"])
-def test_translation_of_a_slice_is_removed_although_its_machine_is_unreadable(
+def test_nat_rules_of_a_slice_are_removed_although_its_virtual_machine_is_unreadable(
     node: Node, toy: Toy, order: Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slice_removal, "UNREADABLE_TIMEOUT_SECONDS", 0.0)
@@ -564,7 +564,7 @@ def test_translation_of_a_slice_is_removed_although_its_machine_is_unreadable(
     assert node.kinds()[-1] == "removal_incomplete"
 
 
-def test_survey_of_an_unchanged_slot_takes_no_step_and_sends_no_report(node: Node, toy: Toy) -> None:
+def test_survey_of_an_unchanged_slot_executes_no_step_and_sends_no_report(node: Node, toy: Toy) -> None:
     node.accept(apply())
     done, reports = list(toy.done), node.reports()
     node.survey()
@@ -605,7 +605,9 @@ def test_guest_that_ends_during_a_repair_is_reported_interrupted_before_it_is_re
     assert reported == ["interrupted", "starting", "ready"]
 
 
-def test_port_that_vanishes_while_a_lease_is_repaired_is_repaired_and_reported(node: Node, toy: Toy) -> None:
+def test_port_that_vanishes_while_a_dhcp_lease_is_repaired_is_repaired_and_reported(
+    node: Node, toy: Toy
+) -> None:
     node.accept(apply())
     del toy.objects["lease", 0]
     toy.before_second_read = lambda: toy.objects.pop(("port", 0), None)
@@ -711,7 +713,7 @@ def test_order_has_no_effect_when_its_fence_file_cannot_be_written(
     assert toy.done == []
 
 
-def test_only_the_newest_order_that_waits_for_a_slot_keeps_waiting(node: Node, toy: Toy) -> None:
+def test_order_that_waits_for_its_slot_stops_waiting_when_a_newer_order_arrives(node: Node, toy: Toy) -> None:
     slot = next(iter(node.acceptance.slots))
     with slot.working():
         waiting = [node.begin(apply(position, memory=position)) for position in range(96, 101)]

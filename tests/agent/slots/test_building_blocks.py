@@ -32,17 +32,17 @@ from tests.agent.program.test_reporter import spool_reports
 from tests.agent.task_signing import held, trust
 
 
-def test_first_order_of_a_slot_counts_as_newer() -> None:
+def test_first_order_of_a_slot_without_a_stored_order_counts_as_newer() -> None:
     assert is_newer_order(None, apply())
 
 
-def test_tokens_are_compared_by_epoch_before_position() -> None:
+def test_fence_tokens_are_compared_by_epoch_before_position() -> None:
     assert is_newer_order(held(apply(900, epoch=1)), apply(1, epoch=2))
     with pytest.raises(Refused, match=r"1\.900 is older than 2\.1"):
         is_newer_order(held(apply(1, epoch=2)), apply(900, epoch=1))
 
 
-def test_order_with_the_same_token_and_a_different_envelope_is_not_newer() -> None:
+def test_order_with_the_same_fence_token_and_a_different_envelope_is_not_newer() -> None:
     again = apply().model_copy(
         update={"issued_at": datetime(2030, 1, 1, tzinfo=UTC), "trace_context": "00-1"}
     )
@@ -58,7 +58,7 @@ def test_stored_fence_entry_is_read_back_unchanged(tmp_path: Path) -> None:
     assert written.order.token == Token(1, 7)
 
 
-def test_fence_files_are_complete_only_once_marked(tmp_path: Path) -> None:
+def test_fence_files_count_as_complete_only_after_they_are_marked_complete(tmp_path: Path) -> None:
     assert not FenceFiles(tmp_path, trust().verify_stored).complete
     FenceFiles(tmp_path, trust().verify_stored).mark_complete()
     assert FenceFiles(tmp_path, trust().verify_stored).complete
@@ -162,7 +162,7 @@ def test_order_that_waits_for_admission_longer_than_the_timeout_is_requeued(
 def test_node_fetches_its_desired_state_once_its_clock_is_synchronized(
     client: ControlPlane, plane: FakeControlPlane, tmp_path: Path
 ) -> None:
-    """Before the synchronization, every fetched order could be expired by the clock of the host."""
+    """Before the synchronization, the wrong clock of the host could make every fetched order appear expired."""
     node, clock = Entrance(tmp_path), NodeClock()
     files = FenceFiles(tmp_path / "fence", node.trust.verify_stored)
     files.mark_complete()
@@ -216,7 +216,7 @@ def test_thread_that_raises_an_error_stops_the_whole_agent(monkeypatch: pytest.M
     assert halt.wait_for_request(5)
 
 
-def test_thread_that_raises_an_error_during_shutdown_does_not_change_the_outcome(
+def test_thread_that_raises_an_error_during_the_shutdown_of_the_agent_is_not_recorded_as_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)

@@ -30,7 +30,9 @@ def domain(
     ],
     ids=["name", "uuid", "guest-on-its-tap", "guest-with-its-mac"],
 )
-def test_domain_with_the_name_uuid_tap_or_mac_of_a_slot_belongs_to_the_slot(found: FoundDomain) -> None:
+def test_libvirt_domain_with_the_name_uuid_tap_or_mac_of_a_slot_belongs_to_the_slot(
+    found: FoundDomain,
+) -> None:
     assert Domains([domain(OTHER.tap), found]).of(SLOT, GUEST.uuid) == (found,)
 
 
@@ -43,16 +45,18 @@ def test_domain_with_the_name_uuid_tap_or_mac_of_a_slot_belongs_to_the_slot(foun
     ],
     ids=["foreign-domain-on-its-tap", "guest-of-another-slot", "name-of-another-slot"],
 )
-def test_domain_without_a_tie_to_the_slot_does_not_belong_to_the_slot(found: FoundDomain) -> None:
+def test_foreign_libvirt_domain_or_guest_of_another_slot_does_not_belong_to_the_slot(
+    found: FoundDomain,
+) -> None:
     assert Domains([found]).of(SLOT, GUEST.uuid) == ()
 
 
-def test_domain_that_matches_a_slot_in_several_ways_is_found_once() -> None:
+def test_libvirt_domain_that_matches_a_slot_in_several_ways_is_found_once() -> None:
     found = domain(SLOT.tap, SLOT.mac, name=SLOT.tap, uuid=GUEST.uuid, guest=GUEST)
     assert Domains([found]).of(SLOT, GUEST.uuid) == (found,)
 
 
-def test_domain_is_found_by_its_own_name_and_not_by_its_tap() -> None:
+def test_libvirt_domain_is_found_by_its_own_name_and_not_by_the_name_of_its_tap() -> None:
     found = Domains([domain(SLOT.tap, guest=GUEST)])
     assert found.has_name("foreign")
     assert not found.has_name(SLOT.tap)

@@ -1,4 +1,4 @@
-"""P5: recorded messages that are delivered twice, in parallel, in reverse or an hour late have one effect each.
+"""P5: task messages delivered twice, in parallel, in reverse order or an hour late have at most one effect each.
 
 Effects are counted as steps on a toy host.
 """
@@ -50,7 +50,7 @@ def node(tmp_path: Path, toy: Toy) -> Entrance:
 
 @pytest.fixture
 def recorded(node: Entrance) -> list[Copy]:
-    """The messages of the whole slot life as the queue stores them; none is delivered yet."""
+    """Undelivered queue messages of all tasks in the lifecycle of a slot."""
     return [copy_of(task, node.clock.now()) for task in LIFE]
 
 
@@ -89,7 +89,7 @@ def test_every_message_delivered_ten_times_in_parallel_has_one_effect(
 
 
 @pytest.mark.parametrize("kind", [VnicAttach, LeaseApply, PortReconcile, IngressApply])
-def test_repair_delivered_ten_times_in_parallel_takes_its_step_once(
+def test_repair_operation_delivered_ten_times_in_parallel_executes_its_step_once(
     node: Entrance, toy: Toy, kind: type
 ) -> None:
     node.do(apply(7))

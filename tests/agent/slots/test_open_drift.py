@@ -1,4 +1,4 @@
-"""Open drift computed from host snapshots: which drift is open, since when, and what is reported."""
+"""Open drift computed from host snapshots: its start time, its end, and the reports about it."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -18,7 +18,7 @@ UPLINK = Difference("uplink.lost", "a default route by uplink0", "default routes
 
 
 class DriftRecorder:
-    """Open drift with recorded reports and a clock that advances by `step` per read."""
+    """Open drift of a node that records its reports, with a clock that advances by `step` at each read."""
 
     def __init__(self) -> None:
         self.repaired: list[DriftRepaired] = []
@@ -51,7 +51,7 @@ def slot_and_kinds(repaired: DriftRepaired) -> tuple[int | None, list[str]]:
     return repaired.slot, [each.kind for each in repaired.drift]
 
 
-def test_newest_of_two_differences_of_the_same_kind_is_kept() -> None:
+def test_newest_of_two_observations_of_the_same_kind_of_drift_is_kept() -> None:
     found = [Difference("port.flows", "11 flows", f"{count} flows") for count in (3, 0)]
     assert newest((UPLINK, *found)) == (UPLINK, found[1])
 
@@ -74,7 +74,7 @@ def test_drift_that_remains_after_a_repair_is_open_and_not_reported_as_repaired(
     )
 
 
-def test_drift_that_stays_open_keeps_its_first_time_and_text_and_is_not_a_change(
+def test_drift_that_stays_open_keeps_its_first_time_and_text_and_causes_no_new_report(
     recorder: DriftRecorder,
 ) -> None:
     recorder.drifts.record(A, left=[PORT])
@@ -116,7 +116,7 @@ def test_drift_from_an_incomplete_survey_is_added_to_the_open_drift(recorder: Dr
     assert (recorder.repaired, recorder.changes) == ([], 2)
 
 
-def test_two_open_differences_of_one_kind_are_opened_and_closed_independently(
+def test_two_open_differences_of_one_drift_kind_are_opened_and_closed_independently(
     recorder: DriftRecorder,
 ) -> None:
     one, other = (Difference("device.absent", f"link {name}", "no such link") for name in ("vf0", "bf3"))
@@ -166,7 +166,7 @@ def test_drift_that_recurs_after_each_repair_is_open_until_it_stops_recurring(
         1,
     )
     [seen] = recorder.drifts.open()
-    assert seen.observed == "no port; it recurs although it is repaired"
+    assert seen.observed == "no port; the drift recurs although it is repaired"
     recorder.step = timedelta(minutes=1)
     recorder.drifts.record(A)
     assert (recorder.drifts.open(), recorder.changes) == ((), 2)
@@ -190,7 +190,7 @@ def test_observed_text_of_drift_is_one_line_without_control_characters(recorder:
     assert [each.observed for each in recorder.drifts.open()] == ["no port [31m here"]
 
 
-def test_differences_of_one_kind_are_joined_into_one_difference() -> None:
+def test_drift_of_one_kind_that_several_steps_repair_is_joined_into_one_difference() -> None:
     conflicts = [Difference("lease.conflicting", "slice0", found) for found in ("one", "another")]
     steps = [Step("lease.withdraw", lambda: None, each) for each in (*conflicts, PORT, PORT)]
     steps.append(Step("port.delete", lambda: None))

@@ -78,7 +78,7 @@ def result_of(node: Entrance, done: Operation) -> object:
 
 
 def steps_of(node: Entrance, repair: Operation) -> list[tuple[str, ...]]:
-    """Return the steps of each execution of a repair operation."""
+    """Return the steps of each reported execution of a repair operation."""
     done = [end for end in node.final_reports() if isinstance(end, OperationDone)]
     results = [end.result for end in done if end.operation_id == repair.operation_id]
     repair_results = (VnicAttached, PortReconciled, LeaseApplied, IngressApplyResult)
@@ -126,7 +126,7 @@ DAMAGE: list[tuple[type[SlotRepair], Callable[[State], None], str, tuple[str, ..
 
 
 @pytest.mark.parametrize(("kind", "fault", "aspect", "steps"), DAMAGE)
-def test_manual_damage_is_reported_as_drift_and_repaired_by_its_operation(
+def test_manual_damage_of_a_slot_is_reported_as_drift_and_repaired_by_the_repair_operation(
     node: Entrance,
     kind: type[SlotRepair],
     fault: Callable[[State], None],
@@ -163,7 +163,7 @@ def test_operation_on_an_undamaged_slot_changes_nothing_when_repeated(
 
 
 @pytest.mark.parametrize(("kind", "fault", "aspect", "steps"), DAMAGE)
-def test_repair_executed_twice_changes_nothing_the_second_time(
+def test_repair_operation_executed_twice_changes_nothing_the_second_time(
     node: Entrance,
     kind: type[SlotRepair],
     fault: Callable[[State], None],
@@ -188,7 +188,7 @@ def test_repair_operation_changes_its_own_aspect_only(node: Entrance) -> None:
         assert state.reservations == []
 
 
-def test_ingress_remove_on_an_empty_slot_deletes_translation_and_lease_and_verifies_their_absence(
+def test_ingress_remove_on_an_empty_slot_deletes_nat_rules_and_dhcp_lease_and_verifies_their_absence(
     node: Entrance,
 ) -> None:
     node.do(on_slot(IngressRemove), on_slot(IngressRemove, attempt=2))
@@ -218,7 +218,7 @@ def test_operation_with_an_already_stored_order_schedules_no_slot_work(node: Ent
 
 
 @pytest.mark.parametrize("kind", [*REPAIRS, AddressReport, ReadinessPoll])
-def test_operation_on_a_slot_ordered_to_be_empty_fails_as_not_wanted(
+def test_operation_on_a_slot_ordered_to_be_empty_fails_with_code_not_wanted(
     node: Entrance, kind: type[SlotRepair]
 ) -> None:
     node.do(remove())
@@ -229,7 +229,9 @@ def test_operation_on_a_slot_ordered_to_be_empty_fails_as_not_wanted(
 
 
 @pytest.mark.parametrize("kind", [*REPAIRS, AddressReport, ReadinessPoll])
-def test_operation_on_a_stopped_slice_fails_as_not_wanted(node: Entrance, kind: type[SlotRepair]) -> None:
+def test_operation_on_a_stopped_slice_fails_with_code_not_wanted(
+    node: Entrance, kind: type[SlotRepair]
+) -> None:
     node.do(stop())
     before = node.snapshot()
     node.do(on_slot(kind, stop()))
@@ -253,7 +255,9 @@ def test_drift_report_of_a_stopped_slice_names_a_tap_that_was_created(node: Entr
 
 
 @pytest.mark.parametrize("order", [apply(), stop()])
-def test_ingress_remove_on_a_kept_slice_fails_as_not_wanted(node: Entrance, order: Order) -> None:
+def test_ingress_remove_on_a_slice_that_is_not_removed_fails_with_code_not_wanted(
+    node: Entrance, order: Order
+) -> None:
     node.do(order)
     before = node.snapshot()
     node.do(on_slot(IngressRemove, order))
@@ -352,7 +356,9 @@ def test_readiness_poll_of_an_answering_slice_returns_its_banner(node: Entrance)
     )
 
 
-def test_readiness_poll_of_a_silent_slice_fails_at_its_deadline(toy_node: Entrance, toy: Toy) -> None:
+def test_readiness_poll_of_a_slice_that_does_not_answer_fails_at_its_deadline(
+    toy_node: Entrance, toy: Toy
+) -> None:
     toy.silent = True
     order = apply(8, deadline=1)
     toy_node.do(on_slot(ReadinessPoll, order))
@@ -370,7 +376,7 @@ def test_machine_inspect_reports_a_running_and_an_absent_machine(node: Entrance)
     assert result_of(node, on_slot(MachineInspect, attempt=2)) == MachineInspected(state="absent")
 
 
-def test_repair_takes_no_step_while_one_aspect_of_the_host_is_unreadable(
+def test_repair_operation_executes_no_step_while_one_aspect_of_the_host_is_unreadable(
     toy_node: Entrance, toy: Toy
 ) -> None:
     toy.objects.clear()
@@ -393,7 +399,7 @@ def test_repair_step_that_the_host_refuses_is_named_in_the_failure_reason(
     }
 
 
-def test_progress_names_each_step_as_it_is_taken(node: Entrance) -> None:
+def test_progress_of_a_task_names_each_step_when_the_step_is_executed(node: Entrance) -> None:
     order, repair = apply(), on_slot(PortReconcile)
     assert [(step, number, of) for task, step, number, of in node.steps if task == order.order_id] == [
         ("link.add_tap", 1, 7),
@@ -492,7 +498,9 @@ def test_operation_that_waits_for_its_slot_can_be_cancelled(toy_node: Entrance) 
     assert toy_node.code_of(repair) == "cancelled"
 
 
-def test_repair_superseded_while_it_waits_for_its_slot_takes_no_step(toy_node: Entrance, toy: Toy) -> None:
+def test_repair_operation_superseded_while_it_waits_for_its_slot_executes_no_step(
+    toy_node: Entrance, toy: Toy
+) -> None:
     slot, repair = next(iter(toy_node.acceptance.slots)), on_slot(PortReconcile)
     toy.objects.clear()
     with slot.working():

@@ -1,7 +1,7 @@
 """A payload has no effect unless it is a complete, valid task: 10,000 altered payloads of each type (TSK-1).
 
 The tests alter either random bytes of the golden JSON under a valid signature, or the signed text itself. An altered
-text that is still a valid task of its kind, by the models alone, is not used.
+text that the Pydantic models still accept as a task of its kind is not used.
 """
 
 import json
@@ -71,13 +71,13 @@ def _entrance(tmp_path_factory: pytest.TempPathFactory) -> Entrance:
 
 @pytest.fixture
 def node(entrance: Entrance) -> Entrance:
-    """The shared node, without reports of earlier tests."""
+    """Agent core that all tests share, after the reports of earlier tests were removed."""
     entrance.take_reports()
     return entrance
 
 
 def is_valid_task(kind: str, text: bytes) -> bool:
-    """Return whether `text` is a valid task of `kind` by the models alone, without the agent's own parser."""
+    """Return whether the Pydantic models accept `text` as a task of `kind`. The agent's own parser is not used."""
     try:
         task = (_ORDER if is_order(kind) else _OPERATION).validate_json(text)
     except ValidationError:
@@ -102,7 +102,7 @@ def with_bytes_altered(text: bytes, dice: random.Random) -> bytes:
 
 
 def with_a_value_altered(task: dict[str, Any], dice: random.Random) -> bytes:
-    """Return the task with one field at any depth removed, renamed or set to another value."""
+    """Return the task with one field at a random depth removed, renamed or set to another value."""
     altered = json.loads(json.dumps(task))
     holder = dice.choice(list(_objects(altered)))
     name = dice.choice(list(holder))
@@ -117,7 +117,7 @@ def with_a_value_altered(task: dict[str, Any], dice: random.Random) -> bytes:
 
 
 def with_a_field_added(task: dict[str, Any], dice: random.Random) -> bytes:
-    """Return the task with an additional field that no task has, at any depth; the result is never a valid task."""
+    """Return the task with an unknown field added at a random depth; the result is never a valid task."""
     altered = json.loads(json.dumps(task))
     holder = dice.choice(list(_objects(altered)))
     holder[dice.choice(("shell", "command", "__class__", "eta"))] = dice.choice(_VALUES)
@@ -132,7 +132,7 @@ def _objects(value: object) -> Iterator[dict[str, Any]]:
 
 
 def altered_texts(kind: str, dice: random.Random) -> Iterator[bytes]:
-    """Yield altered texts that are not a valid task of this kind, without end."""
+    """Yield altered task texts that are not a valid task of this kind, endlessly."""
     task = golden(kind)
     text = json.dumps(task).encode()
     alterations: tuple[Callable[[], bytes], ...] = (

@@ -38,7 +38,7 @@ PORT = Difference("port.absent", "port 1000", "no port")
 
 @dataclass
 class SurveyedNode:
-    """A node with a survey once an hour, and whenever a test wakes the survey."""
+    """Node that surveys its host once an hour, and whenever a test wakes the survey thread."""
 
     folder: Path
     toy: Toy
@@ -99,7 +99,7 @@ def test_new_open_drift_is_reported_at_once_while_a_survey_hangs(surveyed: Surve
     eventually(lambda: surveyed.open() == ["port.absent"])
 
 
-def test_drift_that_closes_is_reported(surveyed: SurveyedNode) -> None:
+def test_drift_that_is_no_longer_open_is_absent_from_the_next_survey_report(surveyed: SurveyedNode) -> None:
     surveyed.drifts.record(SlotIndex(0), left=[PORT])
     eventually(lambda: surveyed.open() == ["port.absent"])
     surveyed.drifts.record(SlotIndex(0))
@@ -120,7 +120,7 @@ def test_unreadable_devices_after_an_agent_restart_are_reported_with_their_last_
         assert restarted.devices() == ["10de:2330"]
 
 
-def test_node_part_of_the_survey_uses_one_host_snapshot_while_the_spool_is_full(
+def test_survey_of_the_node_itself_uses_one_host_snapshot_even_if_the_spool_is_full(
     surveyed: SurveyedNode, toy: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Spool, "full", property(lambda _: True))

@@ -1,4 +1,4 @@
-"""Reports of a slot from probe findings: open drift of the slot, and ingress rules that are lost."""
+"""Reports that follow from reachability probes of a slot: open drift of the slot, and lost ingress rules."""
 
 import threading
 from datetime import UTC, datetime
@@ -64,7 +64,7 @@ def test_slice_with_unchanged_probe_findings_is_not_due_for_work(node: Node, toy
     assert node.acceptance.due() == ([], [])
 
 
-def test_failed_hop_that_changes_replaces_the_reported_hop(node: Node, toy: Toy) -> None:
+def test_changed_failed_hop_of_an_unreachable_slice_replaces_the_reported_hop(node: Node, toy: Toy) -> None:
     node.accept(apply())
     toy.findings = {None: OF_SLICE}
     node.survey()

@@ -19,13 +19,13 @@ def node(running_plane: RunningPlane) -> httpx.Client:
 
 
 def report_batch(allocation: str, **fields: Any) -> dict[str, Any]:
-    """Build the first report of a new spool, about the only slot of the node."""
+    """Build a batch with one report about the only slot of the node, as the first batch of a new spool."""
     body = {"slot_id": "n1/0", "allocation_id": allocation, **fields}
     return batch(str(uuid4()), (1, body))
 
 
 def allocation_with_leftovers(plane: RunningPlane, node: httpx.Client) -> str:
-    """Release an allocation, report leftovers of its slice, and return its id. Its slot is quarantined."""
+    """Release an allocation and report leftovers, which quarantines its slot. Return the id of the allocation."""
     allocation: str = allocate(plane).json()["id"]
     plane.client().delete(f"/allocations/{allocation}")
     remains = report_batch(allocation, kind="slice.removal_incomplete", leftovers=["tap slice0"])

@@ -1,4 +1,4 @@
-"""Images that the settings of a deployment offer, each with the check that its guests are ready (ALC-9)."""
+"""Images that the settings of a deployment offer, each with the readiness check of its guests (ALC-9)."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ def plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
 
 @pytest.fixture(scope="module")
 def node(plane: RunningPlane) -> httpx.Client:
-    """A node that has all of the images, and a slot for each."""
+    """Node that reports every configured image, with one slot per image."""
     node = admit(plane, "n1", slots=5)
     found = [{"index": at, "vcpus": 1, "memory_mib": 96, "network_device": f"slice{at}"} for at in range(5)]
     images = ["lab-guest", "web", "mail", "jump", "plain"]
@@ -100,7 +100,7 @@ def test_readiness_check_and_endpoint_of_a_slice_follow_its_image(
 
 
 @pytest.mark.parametrize("image", ["lab-guest", "plain"])
-def test_image_without_a_readiness_check_uses_the_ssh_banner_and_records_no_event(
+def test_image_without_a_readiness_check_uses_the_ssh_banner_check_and_records_no_event(
     plane: RunningPlane, node: httpx.Client, image: str
 ) -> None:
     made = allocation_of_image(plane, image)
@@ -153,7 +153,7 @@ def test_images_of_one_deployment_are_unknown_in_another(
             '[{"name": "We b", "banner": "\\u00e9"}, {"port": 65536, "probe": 1}]',
             [
                 "SLICEPLANE_IMAGES.0.name: 'We b' is not a valid image name",
-                "SLICEPLANE_IMAGES.0.banner: must be printable ASCII; needs a port",
+                "SLICEPLANE_IMAGES.0.banner: must be printable ASCII; is used only with a port",
                 "SLICEPLANE_IMAGES.1.name: not set",
                 "SLICEPLANE_IMAGES.1.port: Input should be less than or equal to 65535",
                 "SLICEPLANE_IMAGES.1.probe: Extra inputs are not permitted",

@@ -1,4 +1,4 @@
-"""Ingress rules over the API: reserved with their public port, published when the node reports them, and removed."""
+"""Ingress rules over the API: reservation of a public port, publication when the node reports the rule, removal."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -170,7 +170,7 @@ def test_ingress_added_before_its_slice_is_ready_has_a_later_deadline_than_the_p
 
 
 def test_ingress_reported_lost_under_an_older_order_is_not_an_endpoint(running: RunningAllocation) -> None:
-    """The node reports under the older order because it has not yet received the one with the second rule."""
+    """The node reports under the older order because it has not yet received the order with the second ingress rule."""
     name = create_ingress(running).json()["id"]
     order = running.complete_order()
     create_ingress(running)

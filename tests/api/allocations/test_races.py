@@ -1,4 +1,4 @@
-"""Concurrent requests for the same thing: one succeeds, the others are refused with a reason, and none fails."""
+"""Concurrent requests for the same resource: one succeeds, the others are refused with a reason, without errors."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ CROWD = (
 
 
 def run_concurrently(calls: Sequence[Callable[[], httpx.Response]]) -> Counter[int]:
-    """Run the calls concurrently, and return how many responses had each status."""
+    """Run the API calls concurrently, and return the number of responses by HTTP status."""
     with ThreadPoolExecutor(len(calls)) as pool:
         return Counter(future.result().status_code for future in [pool.submit(call) for call in calls])
 
@@ -57,13 +57,15 @@ def test_concurrent_registrations_of_different_names_receive_a_subnet_each(
     assert running_plane.rows("select count(distinct subnet) from read.node") == [(16,)]
 
 
-def test_concurrent_requests_for_all_slots_of_a_node_succeed_once(running_plane: RunningPlane) -> None:
+def test_exactly_one_of_several_concurrent_requests_for_all_slots_of_a_node_succeeds(
+    running_plane: RunningPlane,
+) -> None:
     admit(running_plane, "n1", slots=2)
     answers = run_concurrently([lambda: allocate(running_plane, slot_count=2)] * 8)
     assert answers == {202: 1, 409: 7}
 
 
-def test_concurrent_requests_succeed_once_for_each_free_slot(running_plane: RunningPlane) -> None:
+def test_as_many_concurrent_requests_succeed_as_there_are_free_slots(running_plane: RunningPlane) -> None:
     admit(running_plane, "n1", slots=4)
     assert run_concurrently([lambda: allocate(running_plane)] * 12) == {202: 4, 409: 8}
 
@@ -88,7 +90,9 @@ def test_repeated_approval_returns_the_slot_while_its_row_is_locked(running_plan
     assert again.json()["state"] == "free"
 
 
-def test_node_with_enough_slots_is_found_behind_many_with_too_few(running_plane: RunningPlane) -> None:
+def test_placement_finds_the_node_with_enough_slots_after_many_nodes_with_too_few(
+    running_plane: RunningPlane,
+) -> None:
     admit(running_plane, "z1", slots=2)
     for statement in CROWD:
         assert len(running_plane.rows(statement)) == 80
@@ -113,7 +117,7 @@ TAKEN = """insert into ledger.claim select 'port', replace(%(ingress)s, '*', '19
         (WHOLE, {"kind": "address"}, "*"),
     ],
 )
-def test_node_with_a_free_public_port_is_found_behind_many_without_one(
+def test_placement_finds_the_node_with_a_free_public_port_after_many_nodes_without_a_free_port(
     running_plane: RunningPlane, address: dict[str, Any], ingress: dict[str, Any], taken: str
 ) -> None:
     admit(running_plane, "z1")
@@ -152,7 +156,7 @@ def test_request_waits_for_a_locked_slot_if_no_other_node_has_a_free_public_addr
 
 
 def test_request_that_waits_for_a_locked_slot_locks_no_other_slot(running_plane: RunningPlane) -> None:
-    """The transaction that holds the slot may lock the other slots of its node next: that must not be a deadlock."""
+    """The transaction that locks the slot may lock other slots of the node next, which must not cause a deadlock."""
     admit(running_plane, "n1", slots=2)
     with ThreadPoolExecutor() as pool, psycopg.connect(running_plane.database.admin_dsn) as holding:
         holding.execute("select 1 from read.slot where slot_id = 'n1/0' for update")

@@ -20,7 +20,7 @@ def plane(running_plane: RunningPlane) -> RunningPlane:
 
 @pytest.fixture
 def first(plane: RunningPlane) -> Node:
-    """The node that placement prefers, because it has fewer free slots."""
+    """Node on which the first allocation is placed, because placement prefers the node with fewer free slots."""
     return Node(plane, "n1", slots=2)
 
 
@@ -62,7 +62,7 @@ def types_of(plane: RunningPlane, allocation: dict[str, Any]) -> list[str]:
 
 
 def kinds(plane: RunningPlane, slot: str) -> list[tuple[str, str]]:
-    """Return kind and state of each order of the slot, the newest last."""
+    """Return the kind and state of each order for the slot, oldest first."""
     query = "select kind, state from work.task where slot_id = %(slot)s order by position"
     return plane.rows(query, slot=slot)
 
@@ -166,7 +166,7 @@ def test_allocation_fails_permanently_at_its_second_failed_bring_up(
     assert states == {"free"}
 
 
-def test_failed_allocation_without_room_on_another_node_shows_both_reasons(
+def test_failed_allocation_without_room_on_another_node_shows_the_failure_and_the_missing_capacity(
     plane: RunningPlane, first: Node
 ) -> None:
     allocation = accepted_allocation(plane)

@@ -1,4 +1,4 @@
-"""Views of allocations show the current state: an unreachable node, and no lease of a slice that is off or removed."""
+"""API views of allocations: an unreachable node is shown, and the DHCP lease of a stopped or removed slice is not."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def slot_of(view: dict[str, Any]) -> tuple[str | None, str | None]:
 
 
 def report_lease_bound(running: RunningAllocation) -> tuple[str, str]:
-    """Report that the guest leased the reserved address; return the address and the lease state that views show."""
+    """Report that the guest leased the reserved address; return the address and the lease state that the API shows."""
     mac, address = running.slot["mac_address"], running.slot["private_ip"]
     running.report("slice.address", mac=mac, expected_ip=address, actual_ip=address, lease_state="bound")
     return address, "bound"

@@ -1,4 +1,4 @@
-"""The event feed of an API process and its watches, on a real ledger: order, positions, keepalives and restores."""
+"""The event feed of an API process and its watches: event order, positions, keepalives and ledger restores."""
 
 import asyncio
 import re
@@ -70,12 +70,12 @@ async def feed(engine: AsyncEngine, database: Database) -> AsyncIterator[Feed]:
 
 
 async def fill(conn: psycopg.AsyncConnection, events: int, stream: str = "") -> tuple[Recorded[Fact], ...]:
-    """Append `events` events in one transaction."""
+    """Append `events` events to the ledger in one transaction."""
     return await committed(conn, on(stream or f"filling-{next(_STREAMS)}", 0, *[plain()] * events))
 
 
 class Reader:
-    """A reader that splits the chunks of a watch into messages."""
+    """Reader of an event watch that splits the received chunks into messages."""
 
     def __init__(self, chunks: AsyncIterator[bytes]) -> None:
         self._chunks = chunks
@@ -88,7 +88,7 @@ class Reader:
         return await self.next()
 
     async def positions(self, events: int) -> list[int]:
-        """Read until `events` events arrived, and return their positions. Other messages are skipped."""
+        """Read `events` events, and return their ledger positions. Messages without an event are skipped."""
         found: list[int] = []
         while len(found) < events:
             message = await self.next()
@@ -98,7 +98,7 @@ class Reader:
 
 
 def position_of(message: bytes) -> int:
-    """Return the position in a message that has an id and no event."""
+    """Return the ledger position in a watch message that has an id and no event."""
     found = re.fullmatch(rb"id: 1\.([0-9]+)\n\n", message)
     assert found is not None, message
     return int(found[1])
@@ -120,10 +120,10 @@ async def test_watch_from_any_position_returns_the_following_events_in_order(
         assert await read_watch(feed, after).positions(10 - after) == list(range(after + 1, 11))
 
 
-async def test_up_to_date_feed_includes_every_event_committed_before_the_call(
+async def test_event_feed_brought_up_to_date_includes_every_event_committed_before_the_call(
     feed: Feed, conn: psycopg.AsyncConnection
 ) -> None:
-    """The feed is not notified of these commits: event lists must be complete without a notification."""
+    """The feed receives no notification of the commits, because event lists must be complete without a notification."""
     for _ in range(5):
         [recorded] = await fill(conn, 1)
         assert await feed.up_to_date() == recorded.position
@@ -190,7 +190,7 @@ async def test_watch_that_skips_events_sends_its_position(
     assert await reader.positions(1) == [matching.position]
 
 
-async def test_watch_and_page_find_the_few_matching_past_events_among_many(
+async def test_event_watch_and_event_page_find_the_few_matching_past_events_among_many(
     engine: AsyncEngine, database: Database, conn: psycopg.AsyncConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "WINDOW", 40)
@@ -233,7 +233,7 @@ async def committed_timeline(conn: psycopg.AsyncConnection) -> list[int]:
 
 
 async def write_timelines(conn: AsyncConnection, upto: int, positions: list[int]) -> None:
-    """Write the timelines up to a position, as the projector does."""
+    """Write the timeline rows of allocations up to a ledger position, as the projector does."""
     await conn.execute(allocations.story.delete())
     rows = [
         {"correlation_id": correlation_of(ALLOCATION), "position": each} for each in positions if each <= upto
@@ -298,7 +298,7 @@ async def test_watch_ends_when_the_ledger_is_restored_from_a_backup(
     assert await read_watch(feed, 3).positions(1) == [4]
 
 
-async def test_feed_starts_after_the_first_append_of_a_ledger_was_rolled_back(
+async def test_event_feed_starts_although_the_first_append_to_the_ledger_was_rolled_back(
     engine: AsyncEngine, database: Database, conn: psycopg.AsyncConnection
 ) -> None:
     async with conn.transaction(force_rollback=True):
@@ -308,7 +308,7 @@ async def test_feed_starts_after_the_first_append_of_a_ledger_was_rolled_back(
         assert await feed.up_to_date() == first.position == 2
 
 
-async def test_dead_position_that_is_used_again_after_a_restore_is_read(
+async def test_event_at_a_position_that_was_rolled_back_before_a_restore_is_read_after_the_restore(
     feed: Feed, conn: psycopg.AsyncConnection, database: Database
 ) -> None:
     await fill(conn, 3)
@@ -326,7 +326,7 @@ async def test_dead_position_that_is_used_again_after_a_restore_is_read(
     assert await read_watch(feed, 3).positions(1) == [4]
 
 
-async def test_up_to_date_raises_not_yet_known_if_the_feed_does_not_run(
+async def test_event_feed_that_does_not_run_raises_not_yet_known_when_it_is_brought_up_to_date(
     engine: AsyncEngine, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time_limit, "TIME_LIMIT_SECONDS", SOON)

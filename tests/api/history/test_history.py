@@ -1,4 +1,4 @@
-"""History of one subject: its state at a position, and each change with its event, actor and reason."""
+"""History of one object of the API: its state at a position, and each change with its event, actor and reason."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +18,7 @@ def lifecycle(postgres_server: PostgresServer) -> Iterator[Lifecycle]:
 
 
 def subjects(lifecycle: Lifecycle) -> dict[str, str]:
-    """Return the subjects of the lifecycle that have a history, each with the path that shows its current state."""
+    """Return the history subjects of a recorded lifecycle, each with the API path that shows its current state."""
     return {
         f"allocation/{lifecycle.allocation}": f"/allocations/{lifecycle.allocation}",
         "slot/n1/0": "/slots",
@@ -127,7 +127,7 @@ def test_each_change_names_its_event_actor_and_reason(lifecycle: Lifecycle) -> N
     assert by_type["allocation.slice_ready"]["actor"] == "node:n1"
 
 
-def test_range_before_the_first_event_has_no_changes(lifecycle: Lifecycle) -> None:
+def test_history_range_before_the_first_event_has_no_changes(lifecycle: Lifecycle) -> None:
     for subject in subjects(lifecycle):
         found = changes(lifecycle, subject, to="position:1")
         assert (found["before"], found["after"], found["changes"], found["next_from"]) == (

@@ -1,4 +1,4 @@
-"""A view with `at` equals the view that the API returned at that time."""
+"""An API view with the parameter `at` equals the view that the API returned at that time."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

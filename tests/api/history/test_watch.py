@@ -1,4 +1,4 @@
-"""Watches of the ledger: in order, complete, and resumable after a lost connection (P15)."""
+"""Watches of the ledger: events arrive completely and in order, and a watch resumes after a lost connection (P15)."""
 
 from uuid import uuid4
 

@@ -38,7 +38,7 @@ def api(running_plane: RunningPlane, tmp_path: Path) -> Iterator[ApiProcess]:
 
 
 def fill(plane: RunningPlane, stream: str, commits: int, each: int) -> None:
-    """Append large events to a stream: `each` events in each of `commits` transactions."""
+    """Append large events to a ledger stream: `each` events in each of `commits` transactions."""
     fact = SliceReady(ALLOCATION, SlotId("lab-a/0"), Ipv4Address("10.100.1.10"), 22, "x" * LARGE)
 
     async def commit() -> None:
@@ -81,7 +81,7 @@ def test_watch_clients_that_do_not_read_neither_delay_others_nor_use_much_memory
 
 
 def test_watch_client_that_reads_late_receives_every_event_in_order(api: ApiProcess) -> None:
-    """The ring no longer holds the events at which the client fell behind, so they are read from the database."""
+    """The API's ring buffer no longer holds the events that the client missed; the API reads them from Postgres."""
     with open_stream(api.plane, "/events/watch") as late:
         late.take(1)
         fill(api.plane, "filling", 75, 20)
@@ -103,7 +103,7 @@ def test_api_that_stops_ends_its_watches_with_a_complete_response(api: ApiProces
 
 
 class _Following:
-    """A process that runs `sliceplane events follow --json`, and the events that it printed."""
+    """Process that runs `sliceplane events follow --json`, with the events that it has printed."""
 
     def __init__(self, plane: RunningPlane, *options: str) -> None:
         environment = {**os.environ, "SLICEPLANE_URL": plane.url, "SLICEPLANE_API_KEY": ADMIN_KEY}
@@ -131,7 +131,7 @@ class _Following:
         self.wait()
 
     def wait(self) -> tuple[int, str]:
-        """Wait for the end of the process, and return its exit code and its standard error."""
+        """Wait until the process exits, and return its exit code and its standard error."""
         assert self.process.stderr is not None
         code, errors = self.process.wait(20), self.process.stderr.read()
         self._reader.join(20)
@@ -198,7 +198,7 @@ def restore(plane: RunningPlane, upto: int) -> None:
         admin.execute("select ledger.begin_epoch('restored')")
 
 
-def test_cursor_of_another_epoch_is_expired_and_cursors_of_its_own_epoch_stay_valid(
+def test_event_cursor_with_the_wrong_epoch_for_its_position_is_expired_and_correct_cursors_stay_valid(
     running_plane: RunningPlane,
 ) -> None:
     running_plane.client().post("/nodes", json={"id": "n1"})

@@ -33,7 +33,7 @@ PLAIN = re.sub(r":(indexes|epochs|positions|digests)\b", "'{}'", DIFFERENCES.tex
 
 @pytest.fixture(scope="module")
 def node(shared_plane: RunningPlane) -> httpx.Client:
-    """A node with two slots, each with an order to carry a slice. It only requests its desired state."""
+    """Node with two slots, each with an apply order. It sends no reports and only requests its desired state."""
     node = admit(shared_plane, "n1", slots=2)
     for _ in range(2):
         assert allocate(shared_plane).is_success
@@ -42,7 +42,7 @@ def node(shared_plane: RunningPlane) -> httpx.Client:
 
 
 def held_by_node(node: httpx.Client) -> list[dict[str, Any]]:
-    """Return what a node holds that applied all of its orders."""
+    """Return the held orders (index, fence token, digest) that a node reports after it applied all of its orders."""
     texts = [task_in(signed) for signed in desired_orders(node)]
     return [
         {
@@ -64,7 +64,7 @@ def test_node_that_holds_no_orders_receives_the_orders_of_all_slots(node: httpx.
     assert slots_in(request_desired_state(node)) == ["n1/0", "n1/1"]
 
 
-def test_node_that_holds_all_current_orders_receives_none(node: httpx.Client) -> None:
+def test_node_that_holds_all_current_orders_receives_no_orders(node: httpx.Client) -> None:
     answer = request_desired_state(node, *held_by_node(node))
     assert answer.json() == {"orders": [], "unknown": []}
 
@@ -93,7 +93,9 @@ def test_held_order_newer_than_the_ledger_is_returned_as_unknown_without_an_orde
     assert answer.json() == {"orders": [], "unknown": [0]}
 
 
-def test_held_order_of_a_slot_that_never_had_one_is_returned_as_unknown(node: httpx.Client) -> None:
+def test_order_that_a_node_holds_for_a_slot_without_any_order_in_the_ledger_is_returned_as_unknown(
+    node: httpx.Client,
+) -> None:
     stray = {"index": 63, "epoch": 1, "position": 1, "sha256": "0" * 64}
     answer = request_desired_state(node, stray)
     assert answer.json()["unknown"] == [63]

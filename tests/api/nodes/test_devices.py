@@ -1,4 +1,4 @@
-"""PCI functions of slots: described by their node, granted by approval, held by one slot each (LED-3, ALC-1)."""
+"""PCI functions of slots: a node describes them, approval claims them, and one slot holds each (LED-3, ALC-1)."""
 
 from typing import Any, Final
 from uuid import uuid4
@@ -21,14 +21,14 @@ CARD: Final = {
 
 
 class DescribedNode:
-    """A node with two slots that are not approved. Each report is a new description of the node."""
+    """Node with two slots that are not approved. Each of its reports is a new description of the node."""
 
     def __init__(self, plane: RunningPlane) -> None:
         self.plane, self._node = plane, admit(plane, "n1", slots=2, approve=False)
         self._spool, self._sequence = str(uuid4()), 0
 
     def describe_devices(self, *devices: dict[str, Any], slot: int = 0, numa_node: int | None = 0) -> None:
-        """Report these devices in one slot, and none in the other."""
+        """Report a node description with these PCI devices in one slot, and without devices in the other slot."""
         slots = [{**SLOT, "index": index, "network_device": f"slice{index}"} for index in (0, 1)]
         slots[slot] |= {"devices": list(devices), "numa_node": numa_node}
         self._sequence += 1
@@ -49,7 +49,7 @@ class DescribedNode:
         return [(value, stream) for value, stream in self.plane.rows(query)]
 
     def holders(self, position: int) -> list[str]:
-        """Return the streams that held the GPU at a position, from its history."""
+        """Return the ledger streams of the slots that held the GPU at a position, from the history of the GPU."""
         with self.plane.client() as client:
             answer = client.get("/history/device/n1/0000:1b:00.0", params={"at": f"position:{position}"})
         return [held["stream"] for held in answer.json()["state"]["holders"]] if answer.is_success else []

@@ -1,4 +1,4 @@
-"""Drift that nodes report: recorded for nodes and slots, shown for now and the past, and blocking placement (NOD-8)."""
+"""Reported drift is recorded for nodes and slots, shown for any time, and blocks placement (NOD-8)."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,7 +17,7 @@ RULE, OTHER_RULE = "ing-06at3vsrq1f9b0e3x7z8kc2h5m", "ing-06at3vsrq1f9b0e3x7z8kc
 
 
 class DescribedNode:
-    """A node with two approved slots. Each description replaces the earlier one, with the drift that is open."""
+    """Node with two approved slots. Each reported description lists all open drift and replaces the earlier one."""
 
     def __init__(self, plane: RunningPlane) -> None:
         self.plane, self._node = plane, admit(plane, "n1", slots=2)
@@ -66,7 +66,7 @@ def drift(kind: str, slot: int | None = None, **fields: str | None) -> dict[str,
 
 
 def ingress_drift(name: str) -> dict[str, Any]:
-    """Return drift of one ingress rule to the slice in slot 0; only the rule's id differs from that of other rules."""
+    """Return drift of an ingress rule to the slice in slot 0. All fields except the rule's id are constant."""
     return drift("ingress.changed", 0, desired="2 rules", observed="no rules", ingress_id=name)
 
 
@@ -83,7 +83,7 @@ def test_drift_of_a_slot_degrades_only_that_slot_until_it_is_resolved(node: Desc
     assert node.listed("/drift") == []
 
 
-def test_foreign_lease_degrades_a_claimed_slot_until_the_lease_is_gone(
+def test_foreign_dhcp_lease_degrades_a_claimed_slot_until_the_lease_is_gone(
     node: DescribedNode,
 ) -> None:
     node.report_description()
@@ -201,7 +201,9 @@ def test_node_and_slot_lists_name_the_drift_that_blocks_placement(node: Describe
     assert blocked_by(node.plane) == {"n1": None, "n1/0": None, "n1/1": None}
 
 
-def test_drift_that_does_not_block_does_not_prevent_placement(node: DescribedNode) -> None:
+def test_drift_of_a_kind_that_does_not_block_placement_does_not_prevent_placement(
+    node: DescribedNode,
+) -> None:
     node.report_description(*(drift("lease.expired", slot) for slot in (0, 1)))
     assert {each["blocks"] for each in node.listed("/drift")} == {False}
     assert allocate(node.plane, slot_count=2).status_code == 202

@@ -82,7 +82,7 @@ def test_default_heartbeat_interval_is_five_seconds() -> None:
 
 @pytest.fixture
 async def heartbeats(running_plane: RunningPlane) -> AsyncIterator[Heartbeats]:
-    """The part of the API that stores heartbeats, with nodes `n1` and `n2` enrolled."""
+    """API component that stores heartbeats, on a database in which nodes `n1` and `n2` are enrolled."""
     for name in ("n1", "n2"):
         enrol(running_plane, name, register_node(running_plane, name))
     engine = create_async_engine(running_plane.settings.database_url.get_secret_value())

@@ -1,4 +1,4 @@
-"""False reports of a compromised node affect only that node: no ledger reader, and no order of another node."""
+"""False reports of a compromised node affect neither the readers of the ledger nor the orders of another node."""
 
 from itertools import count
 from typing import Any
@@ -71,7 +71,7 @@ def test_failed_report_about_the_nodes_own_slice_does_not_end_an_order_of_anothe
 def test_node_that_refuses_orders_repeatedly_adds_a_bounded_number_of_events(
     running_plane: RunningPlane,
 ) -> None:
-    """Ids of other orders, unknown codes and an order of its own: each combination is recorded once."""
+    """The node refuses its own and unknown orders, with known and unknown codes; each combination is recorded once."""
     node = admit(running_plane, "n1")
     assert allocate(running_plane).status_code == 202
     own, spool, numbers = order_of(running_plane, "n1"), str(uuid4()), count(1)

@@ -129,7 +129,7 @@ def test_registration_of_a_node_that_has_enrolled_is_refused_with_advice(
     assert "POST /v1/nodes/n1/enrolment" in refused.json()["detail"]
 
 
-def test_enrolment_and_removal_at_once_leave_the_node_either_enrolled_or_removed(
+def test_concurrent_enrolment_and_removal_leave_the_node_either_enrolled_or_removed(
     running_plane: RunningPlane,
 ) -> None:
     for name in (f"n{number}" for number in range(8)):

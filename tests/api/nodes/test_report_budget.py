@@ -1,4 +1,4 @@
-"""The number of events that one node adds is bounded, whatever it reports, and no important report is lost (P20)."""
+"""One node adds a bounded number of events, whatever it reports, and no important report is lost (P20)."""
 
 import time
 from collections.abc import Iterator
@@ -47,14 +47,14 @@ MANY = 150
 
 @pytest.fixture
 def plane(postgres_server: PostgresServer) -> Iterator[RunningPlane]:
-    """A control plane with a small report budget that refills soon."""
+    """Control plane with a small report budget per node, which refills within a short time."""
     with running(postgres_server, report_burst=BURST, reports_per_minute=PER_MINUTE) as made:
         yield made
 
 
 @pytest.fixture
 def short_quiet_period(monkeypatch: pytest.MonkeyPatch) -> None:
-    """End throttling one second after the node exceeded its budget last."""
+    """End the throttling of a node one second after it last exceeded its report budget."""
     monkeypatch.setattr(report_budget, "QUIET", timedelta(seconds=1))
 
 

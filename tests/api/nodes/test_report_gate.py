@@ -1,4 +1,4 @@
-"""The report gate refuses requests of a throttled node without a database query, and only those."""
+"""The report gate of the API refuses the requests of throttled nodes without a database query."""
 
 import pytest
 

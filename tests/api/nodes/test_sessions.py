@@ -1,4 +1,4 @@
-"""Node sessions: renewed with the node's key, in sequence, refused to copies of a node, expired, and revoked."""
+"""Node sessions: renewal with the node's key, sequence numbers, refusal of copied nodes, expiry, and revocation."""
 
 import asyncio
 import threading
@@ -134,7 +134,9 @@ def test_renewal_closes_queue_connections_that_use_an_expired_password(
         copied_connection.ping()
 
 
-def test_second_renewal_of_one_session_is_refused_recorded_once_and_shown(plane: RunningPlane) -> None:
+def test_second_renewal_of_one_session_is_refused_recorded_once_and_shown_in_the_node_view(
+    plane: RunningPlane,
+) -> None:
     assert renew(plane, renewal("n1", 1, "of-the-original")).is_success
     for attempt in range(4):
         refused = renew(plane, renewal("n1", 1, f"of-the-copy-{attempt}"))
@@ -176,10 +178,10 @@ def test_renewal_with_a_false_session_number_is_refused_without_revealing_the_cu
     assert renew(plane, renewal("n1", 3, "fourth", presented="third")).json()["number"] == 4
 
 
-def test_dispatcher_removes_the_queue_access_of_a_recorded_copy_that_the_api_left(
+def test_dispatcher_removes_the_queue_access_of_a_copied_node_if_the_api_was_killed_before_removing_it(
     plane: RunningPlane,
 ) -> None:
-    """The API was killed after it recorded the event; the test runs only its command."""
+    """The API was killed before it changed Redis: the test runs only the command that records the copy as an event."""
     renew(plane, renewal("n1", 1, "of-the-original", password="pw-2"))
     asyncio.run(record(plane.settings, Superseded(NodeId("n1"), 1, 2)))
     assert events(plane, "node.agent_superseded") == 1
@@ -205,7 +207,7 @@ def test_one_of_many_concurrent_renewals_of_a_session_succeeds(plane: RunningPla
     assert events(plane, "node.agent_superseded") == 1
 
 
-def test_renewal_of_a_session_that_a_restore_lost_is_granted(plane: RunningPlane) -> None:
+def test_renewal_of_a_node_session_that_a_database_restore_lost_is_granted(plane: RunningPlane) -> None:
     plane.rows("update work.node_session set number = 1, expires_at = clock_timestamp() returning 1")
     assert renew(plane, renewal("n1", 40, "after-a-restore")).json()["number"] == 41
     plane.rows("delete from work.node_session returning 1")
@@ -244,7 +246,9 @@ def test_queue_connections_of_an_expired_session_are_closed(plane: RunningPlane)
     until(is_disconnected, "the connection is closed")
 
 
-def test_flushed_redis_accepts_both_current_passwords_again(plane: RunningPlane) -> None:
+def test_redis_accepts_both_current_queue_passwords_of_a_node_again_after_it_was_flushed(
+    plane: RunningPlane,
+) -> None:
     renew(plane, renewal("n1", 1, "second", password="pw-2"))
     with redis.Redis.from_url(plane.redis.url) as admin:
         admin.acl_deluser("node-n1")
@@ -278,7 +282,7 @@ def test_flushed_redis_accepts_both_current_passwords_again(plane: RunningPlane)
         "claims-not-an-object",
     ],
 )
-def test_renewal_with_an_invalid_proof_is_refused_without_events(
+def test_session_renewal_with_an_invalid_proof_of_the_node_key_is_refused_without_events(
     plane: RunningPlane, body: dict[str, str]
 ) -> None:
     register_node(plane, "n2")
@@ -332,7 +336,7 @@ def test_revoked_node_loses_api_and_queue_access_at_once(plane: RunningPlane) ->
 
 
 @pytest.mark.parametrize("key", [None, OTHER_KEY], ids=["own-key", "other-key"])
-def test_renewal_for_a_revoked_node_is_refused_like_one_for_an_unknown_node(
+def test_session_renewal_for_a_revoked_node_is_refused_with_the_same_error_as_for_an_unknown_node(
     plane: RunningPlane, key: Signer | None
 ) -> None:
     plane.client().post("/nodes/n1/revoke", json={"reason": "the host was sold"})
@@ -342,7 +346,9 @@ def test_renewal_for_a_revoked_node_is_refused_like_one_for_an_unknown_node(
     assert code_of(refused) == "unknown_node"
 
 
-def test_dispatcher_completes_a_revocation_that_the_api_left_incomplete(plane: RunningPlane) -> None:
+def test_dispatcher_completes_the_revocation_of_a_node_if_the_api_was_killed_before_completing_it(
+    plane: RunningPlane,
+) -> None:
     plane.client().post("/nodes/n1/revoke", json={"reason": "the host was sold"})
     with redis.Redis.from_url(plane.redis.url) as admin:
         admin.acl_setuser("node-n1", enabled=True, passwords=[f"+{QUEUE_PASSWORD}"], commands=["+ping"])

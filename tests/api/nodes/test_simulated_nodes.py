@@ -73,7 +73,7 @@ def test_request_that_names_a_simulated_node_is_placed_there_and_records_the_nam
     assert refusal(allocate(strict_plane, node="n1", slot_count=2)) == (409, "no_capacity", "/slot_count")
 
 
-def test_request_that_names_a_node_is_placed_on_it_and_not_on_the_fuller_one(
+def test_request_that_names_a_node_is_placed_on_this_node_and_not_on_a_fuller_node(
     running_plane: RunningPlane,
 ) -> None:
     admit(running_plane, "n1", slots=1)

@@ -37,7 +37,7 @@ Main = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def run_program(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, with these SLICEPLANE settings only."""
+    """Run a control plane program until it exits, with only these SLICEPLANE environment variables."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SLICEPLANE_")}
     return subprocess.run(
         installed_program(SERVER, *arguments),
@@ -52,7 +52,7 @@ def run_program(*arguments: str, **settings: str) -> subprocess.CompletedProcess
 
 @pytest.fixture
 def main_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Main:
-    """Return a function that runs the program's `main` in this process, for refusals before any work begins."""
+    """Return a function that runs `main` of `sliceplane-server` in the test process, for starts that are refused."""
 
     def run(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
         for name in [each for each in os.environ if each.startswith("SLICEPLANE_")]:
@@ -68,7 +68,7 @@ def main_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 
 def assert_one_error_line(run: subprocess.CompletedProcess[str], *parts: str) -> None:
-    """Assert that the program failed with one line that contains all these parts and no secret."""
+    """Assert that the program failed with a single error line that contains all `parts` and not the secret."""
     assert (run.returncode, run.stdout) == (1, "")
     [line] = run.stderr.splitlines()
     assert [part for part in parts if part not in line] == [], line
@@ -80,7 +80,7 @@ def database_url(database: Database) -> str:
 
 
 @pytest.mark.parametrize("words", [("--help",), ("migrate", "--help")])
-def test_help_is_printed_with_every_program(main_of: Main, words: tuple[str, ...]) -> None:
+def test_help_of_sliceplane_server_lists_every_program(main_of: Main, words: tuple[str, ...]) -> None:
     run = main_of(*words)
     assert (run.returncode, run.stderr) == (0, "")
     assert [
@@ -100,7 +100,9 @@ def test_version_option_prints_the_project_version() -> None:
 @pytest.mark.parametrize(
     "words", [(), ("nonsense",), ("api", "twice"), ("issue-key",), ("issue-key", "--nonsense")]
 )
-def test_wrong_usage_is_refused_with_the_place_of_the_help(main_of: Main, words: tuple[str, ...]) -> None:
+def test_wrong_usage_of_sliceplane_server_is_refused_with_a_reference_to_its_help(
+    main_of: Main, words: tuple[str, ...]
+) -> None:
     run = main_of(*words)
     assert (run.returncode, run.stdout) == (2, "")
     [line] = run.stderr.splitlines()
@@ -109,7 +111,7 @@ def test_wrong_usage_is_refused_with_the_place_of_the_help(main_of: Main, words:
 
 
 @pytest.mark.parametrize("program", Program)
-def test_program_without_settings_names_those_that_are_required(program: str) -> None:
+def test_program_without_settings_fails_and_names_the_required_settings(program: str) -> None:
     run = run_program(program)
     assert_one_error_line(
         run, "SLICEPLANE_DATABASE_URL: not set", "SLICEPLANE_REDIS_URL: not set", "Correct the"
@@ -146,7 +148,9 @@ def test_migrate_with_an_unusable_database_url_states_the_form_without_the_secre
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg"])
-def test_migrate_without_a_database_server_names_its_address_and_gives_advice(scheme: str) -> None:
+def test_migrate_without_a_running_database_server_names_the_address_of_the_server_and_gives_advice(
+    scheme: str,
+) -> None:
     run = run_program("migrate", SLICEPLANE_MIGRATE_URL=f"{scheme}://admin:{SECRET}@127.0.0.1:1/ledger")
     assert_one_error_line(
         run, "database ledger at 127.0.0.1:1", "Connection refused", "SLICEPLANE_MIGRATE_URL"
@@ -178,7 +182,9 @@ def test_migrate_refuses_a_schema_of_a_newer_release(empty_database: Database) -
 
 
 @pytest.mark.parametrize("words", [*((each,) for each in Program), ("issue-key", "admin")])
-def test_program_without_a_database_names_its_address_and_gives_advice(words: tuple[str, ...]) -> None:
+def test_program_with_an_unreachable_database_names_the_address_of_the_database_and_gives_advice(
+    words: tuple[str, ...],
+) -> None:
     run = run_program(*words, **UNREACHABLE_SERVERS)
     assert_one_error_line(run, "app:***@127.0.0.1:1/ledger", "Connection refused", "Start PostgreSQL")
 
@@ -211,7 +217,7 @@ def test_api_on_a_database_without_schema_names_the_migration_command(empty_data
     assert_one_error_line(run, "has no schema", "sliceplane-server migrate")
 
 
-def test_api_on_a_database_that_does_not_exist_names_it(database: Database) -> None:
+def test_api_on_a_database_that_does_not_exist_names_the_database(database: Database) -> None:
     url = sqlalchemy_url(database.server.app_dsn_of("nowhere")).render_as_string(hide_password=False)
     assert_one_error_line(
         run_program("api", **{**UNREACHABLE_SERVERS, "SLICEPLANE_DATABASE_URL": url}),

@@ -1,4 +1,4 @@
-"""`/readyz` and `/v1/status`: each part of the control plane with its measurements, and 503 unless all are ok."""
+"""`/readyz` and `/v1/status` report each control plane component with measurements, and 503 unless all are ok."""
 
 import asyncio
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from tests.waiting import until
 
 
 def readiness(plane: RunningPlane, check: str = "") -> tuple[int, dict[str, dict[str, Any]]]:
-    """Return the status code of `/readyz`, and each check by its name."""
+    """Return the status code of `/readyz`, and its readiness checks by name."""
     answer = httpx.get(f"{plane.url}/readyz{check}", timeout=20, verify=TLS_CONTEXT)
     assert (answer.json()["status"] == "ready") is (answer.status_code == 200)
     return answer.status_code, {each["name"]: each for each in answer.json()["checks"]}
@@ -40,7 +40,7 @@ def is_ready(plane: RunningPlane) -> bool:
 def await_checks(plane: RunningPlane, **statuses: str) -> dict[str, dict[str, Any]]:
     """Wait until the named checks have these statuses and all others are ok, and return the checks.
 
-    On a busy machine a follower may lose its leadership for a moment, so no single answer is decisive.
+    On a busy machine, a dispatcher or projector may lose its leadership briefly, so a single response proves nothing.
     """
     wanted = {**dict.fromkeys(CHECKS, "ok"), **statuses}
     found: list[dict[str, dict[str, Any]]] = []
@@ -69,7 +69,7 @@ def test_ready_control_plane_shows_every_check_with_its_measurements(running_pla
     assert all(checks[name]["lag_seconds"] < LONGEST_LAG_SECONDS for name in ("dispatcher", "projector"))
 
 
-def test_readiness_without_redis_names_it_and_leaves_the_other_checks_ok(running_plane: RunningPlane) -> None:
+def test_readiness_without_redis_shows_only_the_redis_check_as_failed(running_plane: RunningPlane) -> None:
     running_plane.redis.process.kill()
     running_plane.redis.process.wait()
 
@@ -84,7 +84,7 @@ def test_readiness_without_redis_names_it_and_leaves_the_other_checks_ok(running
     ("checkpoint", "check"),
     [("dispatcher", "dispatcher"), ("allocations", "projector"), ("holdings", "projector")],
 )
-def test_follower_that_lags_is_not_ready_until_it_catches_up(
+def test_ledger_follower_that_lags_is_not_ready_until_it_catches_up(
     running_plane: RunningPlane, checkpoint: str, check: str
 ) -> None:
     await_checks(running_plane)
@@ -108,7 +108,7 @@ def test_follower_that_lags_is_not_ready_until_it_catches_up(
 
 @contextmanager
 def unfollowed_api(server: PostgresServer, other: RunningPlane, folder: Path) -> Iterator[RunningPlane]:
-    """Run an API on a new database without dispatcher and projector, with the Redis of another control plane."""
+    """Run an API process on a new database without dispatcher and projector, and on the Redis of `other`."""
     with cloned(server) as database:
         known = other.settings
         redis = known.redis_url.get_secret_value()
@@ -123,7 +123,7 @@ async def _issue_key(settings: Settings) -> None:
         await made.handle(issue_key("test", "admin", sha256(ADMIN_KEY.encode()).hexdigest()))
 
 
-def test_follower_without_a_leader_is_not_ready_until_a_process_becomes_leader(
+def test_ledger_follower_without_a_leader_is_not_ready_until_a_process_becomes_leader(
     postgres_server: PostgresServer, running_plane: RunningPlane, tmp_path: Path
 ) -> None:
     with unfollowed_api(postgres_server, running_plane, tmp_path) as there, ExitStack() as opened:
@@ -155,7 +155,9 @@ def test_unknown_readiness_check_is_refused_with_the_names_of_all_checks(running
     assert "choose one of postgres, redis, dispatcher, projector" in answer.json()["detail"]
 
 
-def test_readiness_without_postgres_shows_the_followers_as_unknown(running_plane: RunningPlane) -> None:
+def test_readiness_without_postgres_shows_the_dispatcher_and_the_projector_as_unknown(
+    running_plane: RunningPlane,
+) -> None:
     await_checks(running_plane)
     name = running_plane.database.name
     server = psycopg.conninfo.make_conninfo(running_plane.database.admin_dsn, dbname="postgres")
@@ -200,11 +202,11 @@ def test_status_counts_failed_tasks(running_plane: RunningPlane) -> None:
 @pytest.mark.parametrize(
     ("lag", "ok"), [(0.0, True), (LONGEST_LAG_SECONDS, True), (LONGEST_LAG_SECONDS + 1, False)]
 )
-def test_follower_is_ready_only_within_the_maximum_lag(lag: float, ok: bool) -> None:
+def test_ledger_follower_is_ready_only_within_the_maximum_lag(lag: float, ok: bool) -> None:
     assert judged("projector", leads=True, behind=3, lag_seconds=lag, error=None).ok is ok
 
 
-def test_follower_stopped_by_an_event_is_not_ready_and_names_the_event() -> None:
+def test_ledger_follower_stopped_by_an_event_is_not_ready_and_names_the_event() -> None:
     check = judged(
         "projector",
         leads=True,

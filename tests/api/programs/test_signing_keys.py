@@ -1,4 +1,4 @@
-"""The control plane does not start without a valid signing key, and names the setting or the file."""
+"""Without a valid signing key, the control plane does not start; its error names the setting or the key file."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path

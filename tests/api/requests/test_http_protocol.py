@@ -1,4 +1,4 @@
-"""HTTP rules of the API: methods, media types, values that cannot be stored, and the form of errors."""
+"""HTTP protocol of the API: methods, media types, values that cannot be stored, and the format of errors."""
 
 import json
 import re
@@ -90,7 +90,7 @@ def test_malformed_json_body_is_refused_with_400_and_the_byte_offset(shared_plan
         ([], {""}),
     ],
 )
-def test_field_of_a_reason_is_a_json_pointer_into_the_body(
+def test_field_of_an_error_reason_is_a_json_pointer_into_the_request_body(
     shared_plane: RunningPlane, body: Any, fields: set[str]
 ) -> None:
     answer = shared_plane.client().post("/allocations", json=body)

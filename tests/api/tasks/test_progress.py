@@ -1,4 +1,4 @@
-"""Progress of orders: nodes report it, watches on every API process receive it, and it adds no event to the ledger."""
+"""Progress of orders: nodes report progress, watches of every API process receive it, and the ledger stores none."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ def post_progress(node: ScriptedNode, *steps: dict[str, Any]) -> None:
 
 
 def provisioning_allocation(plane: RunningPlane) -> tuple[ScriptedNode, str, str]:
-    """Return a node, an allocation on it, and the id of the order that the node carries out."""
+    """Return a node, an allocation on this node, and the id of the order that the node is executing."""
     node = scripted_node(plane)
     allocation = str(allocate(plane).json()["id"])
     until(lambda: [each["state"] for each in node.orders(allocation)] == ["sent"], "its order is sent")
@@ -86,7 +86,9 @@ def test_watch_that_starts_late_receives_the_newest_progress_step(running_plane:
             assert next_progress(stream).data["step"] == "port"
 
 
-def test_progress_of_a_foreign_or_finished_order_is_ignored(running_plane: RunningPlane) -> None:
+def test_progress_report_about_a_finished_order_or_an_order_of_another_node_is_ignored(
+    running_plane: RunningPlane,
+) -> None:
     node, allocation, order = provisioning_allocation(running_plane)
     post_progress(scripted_node(running_plane, "n2"), progress_step(order, "link", 1))
     post_progress(node, progress_step(str(uuid4()), "link", 1))
@@ -109,7 +111,7 @@ def test_reported_progress_adds_no_event(running_plane: RunningPlane) -> None:
     assert running_plane.rows("select count(*) from ledger.event") == [before]
 
 
-def test_api_subscribes_to_the_progress_of_a_node_only_while_it_is_watched(
+def test_api_subscribes_to_the_progress_of_a_node_only_while_a_client_watches_a_task_of_the_node(
     running_plane: RunningPlane,
 ) -> None:
     node, allocation, order = provisioning_allocation(running_plane)
@@ -129,7 +131,7 @@ def test_api_subscribes_to_the_progress_of_a_node_only_while_it_is_watched(
         assert next_progress(again).data["step"] == "link"
 
 
-def test_api_unsubscribes_from_a_node_while_another_node_is_still_watched(
+def test_api_unsubscribes_from_the_progress_of_a_node_while_a_client_still_watches_another_node(
     running_plane: RunningPlane,
 ) -> None:
     _node, first, _order = provisioning_allocation(running_plane)
@@ -173,7 +175,7 @@ def test_invalid_progress_report_is_refused(running_plane: RunningPlane) -> None
         assert node.node.post("/progress", json=body).status_code == 422
 
 
-async def test_progress_is_not_inserted_between_the_chunks_of_a_message() -> None:
+async def test_progress_message_is_not_inserted_between_the_chunks_of_another_watch_message() -> None:
     pieces: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def chunks() -> AsyncIterator[bytes]:

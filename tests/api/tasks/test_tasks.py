@@ -30,7 +30,7 @@ def kind_of(signed: str) -> str:
 
 
 def wait_for_order(node: ScriptedNode, allocation: str, kind: str) -> dict[str, Any]:
-    """Wait until an order of this kind was sent for the allocation, and return the newest one."""
+    """Wait until an order of this kind was sent for the allocation, and return the newest such order."""
     until(
         lambda: any(each["kind"] == kind and each["state"] == "sent" for each in node.orders(allocation)),
         kind,
@@ -136,7 +136,7 @@ def test_task_that_waits_in_the_queue_is_cancelled_at_once(running_plane: Runnin
 
 
 def mark_in_flight(plane: RunningPlane, operation: str) -> None:
-    """Change the queue as a fetch does: a worker that sends heartbeats holds the operation."""
+    """Move the operation in Redis from the node's queue to a live worker, as if an agent had fetched it."""
     with redis.Redis.from_url(plane.redis.url) as admin:
         seconds, micros = admin.time()
         admin.zadd("ctl:n1:workers", {"w": seconds * 1000 + micros // 1000 + 60_000})
@@ -226,7 +226,7 @@ def test_removal_that_its_node_refused_can_be_retried(
 def test_desired_state_of_an_empty_slot_remains_the_removal_of_its_last_slice(
     running_plane: RunningPlane,
 ) -> None:
-    """A node that lost its disk has no fence file, and would accept a copy of an older order from its queue."""
+    """Without a removal order, a node that lost its disk and fence files would accept an older order from its queue."""
     node, allocation, removal = removal_in_progress(running_plane)
     node.report("slice.removed", slot_id="n1/0", allocation_id=allocation, absent=["port"])
     assert running_plane.client().get(f"/allocations/{allocation}").json()["state"] == "released"
@@ -317,7 +317,9 @@ def test_unknown_task_returns_404(shared_node: ScriptedNode, verb: str, name: st
         assert (answer.status_code, codes(answer)) == (404, ["unknown_task"])
 
 
-def test_task_list_with_invalid_filters_names_every_one(shared_node: ScriptedNode) -> None:
+def test_task_list_with_invalid_filters_is_refused_with_every_invalid_filter(
+    shared_node: ScriptedNode,
+) -> None:
     wrong = {"node": "N", "slot": "n1", "allocation": "x", "state": "odd", "kind": "shell", "cursor": "x"}
     refused = shared_node.plane.client().get("/tasks", params=wrong)
     assert refused.status_code == 422
@@ -358,7 +360,9 @@ def test_task_pages_contain_every_task_once(running_plane: RunningPlane) -> None
     assert found == [each["id"] for each in node.tasks()]
 
 
-def test_parked_stream_is_listed_and_processed_again_on_request(running_plane: RunningPlane) -> None:
+def test_ledger_stream_parked_after_an_error_is_listed_and_processed_again_on_request(
+    running_plane: RunningPlane,
+) -> None:
     client = running_plane.client()
     running_plane.rows(
         "insert into work.parked (stream_id, since, error) values ('task-x', clock_timestamp(), 'odd') returning 1"

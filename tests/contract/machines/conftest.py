@@ -13,7 +13,9 @@ from tests.servers.lab import kept_folder, run_id
 
 @pytest.fixture(scope="session")
 def guest_on_disk(guest_image: GuestImage) -> Iterator[Path]:
-    """A folder with the lab's guest as a node's image. QEMU does not run as root and must be able to read it."""
+    """Folder of a node's images that contains the lab's guest image. QEMU, which does not run as root, can read this
+    folder.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -23,7 +25,9 @@ def guest_on_disk(guest_image: GuestImage) -> Iterator[Path]:
 
 @pytest.fixture(scope="package")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """A lab of its own: the gateway that the network tests prepare on the shared nodes would cut these guests off."""
+    """Separate lab for the tests of virtual machines. On the shared lab nodes, the gateway that the network tests
+    prepare would cut off the guests.
+    """
     folder = tmp_path_factory.mktemp("machines-lab")
     with Lab(run_id(), folder, ["lab-a"], kept_folder() / "libvirt") as lab:
         yield lab

@@ -1,4 +1,6 @@
-"""The two hosts that one test suite runs on: a lab node with its libvirt, and the simulated host."""
+"""The two hosts on which the contract tests of virtual machines run: a lab node with its libvirt, and the simulated
+host.
+"""
 
 import re
 import shutil
@@ -42,11 +44,12 @@ VIRSH: Final = ("virsh", "--quiet", "--connect", "qemu:///system")
 
 @dataclass(frozen=True)
 class Alteration:
-    """A change that an operator makes to a running machine, and how the observed domain differs from its definition
-    then.
+    """Change that an operator makes to a running virtual machine, and the expected difference of its libvirt domain
+    from the desired definition.
 
-    `virsh` is the libvirt command for the domain (`{file}` is a file that QEMU can read, `{mac}` the MAC of its card);
-    `written` is replaced by `other` in the domain's XML, and the domain is created again from that.
+    `virsh` is the virsh command for the domain (`{file}` is a file that QEMU can read, `{mac}` the MAC of the machine's
+    network card). Alternatively, `written` is replaced by `other` in the domain's XML, and the domain is created again
+    from this XML.
     """
 
     strange: str
@@ -82,7 +85,9 @@ ALTERATIONS: Final = {
 
 @dataclass(frozen=True)
 class Extension:
-    """An addition to a running machine through QEMU's monitor, which its domain does not show."""
+    """Device or setting that is added to a running machine through QEMU's monitor and that its libvirt domain does not
+    show.
+    """
 
     commands: tuple[str, ...]
     """Commands of the human monitor, or of QMP if one begins with a brace."""
@@ -111,7 +116,7 @@ EXTENSIONS: Final = {
 
 
 class Host(Protocol):
-    """The drivers of a host, and the changes that a test makes to it without its drivers."""
+    """Drivers of a host under test, and changes that a test makes to the host without these drivers."""
 
     hypervisor: Hypervisor
     disks: Disks
@@ -124,39 +129,39 @@ class Host(Protocol):
     def delete_tap(self, name: str) -> None: ...
 
     def is_plugged(self, tap: str) -> bool:
-        """Whether a program holds the tap open."""
+        """Return whether a process holds the tap device open."""
         ...
 
     def pause(self, domain: FoundDomain) -> None: ...
 
     def have_pci(self, tree: str, folder: Path) -> Path:
-        """Replace the PCI functions by those of a tree of `tests.node.pci_trees`, and return the parent of their
-        folders.
+        """Replace the host's PCI functions by those of the named tree in `tests.node.pci_trees`. Return the folder that
+        contains one folder for each PCI function.
         """
         ...
 
     def hold(self, machine: str, address: PciAddress) -> None:
-        """Define a stopped machine of another program that has this PCI function."""
+        """Define a stopped virtual machine of another program, to which this PCI function is assigned."""
         ...
 
     def repin(self, domain: FoundDomain, cpu: int) -> None:
-        """Pin the first virtual CPU to this CPU of the host, as an operator may do."""
+        """Pin the first virtual CPU of the machine to this CPU of the host, as an operator may do."""
         ...
 
     def stop(self, domain: FoundDomain) -> None:
-        """End the machine as an operator would, without notifying the agent."""
+        """End the virtual machine as an operator would, without notifying the agent."""
         ...
 
     def alter(self, domain: FoundDomain, alteration: Alteration) -> None: ...
 
     def freeze(self, domain: FoundDomain) -> None:
-        """Stop the machine's process by a signal."""
+        """Stop the QEMU process of the virtual machine by SIGSTOP."""
         ...
 
     def extend(self, domain: FoundDomain, extension: Extension) -> None: ...
 
     def block(self, slot: str) -> None:
-        """Replace the slot's folder by a file of the same name."""
+        """Replace the folder of the slot's disks by a file of the same name."""
         ...
 
 
@@ -213,9 +218,10 @@ class Simulated:
 
 
 class Real:
-    """A real host, reached through the node's root folder; `folder` is shared by this machine and its nodes.
+    """Real host of the machine tests: a lab node, reached through its root folder. `folder` is visible at the same path
+    to this machine and to its lab nodes.
 
-    The test process itself is outside the node, and looks for QEMU's processes among those of the node.
+    The test process itself runs outside the node, and looks for QEMU processes among the processes of the node.
     """
 
     def __init__(self, node: LabNode, folder: Path) -> None:
@@ -314,7 +320,7 @@ class Real:
 
 
 def machines_of(host: Host, places: Places = NO_PLACES) -> Machines:
-    """Return the machine aspect over this host's drivers."""
+    """Return the agent's machine aspect, which manages the virtual machines of slots, over the drivers of this host."""
     drivers = host.hypervisor, host.disks, host.images
     return Machines(*drivers, "qemu", offload=False, is_plugged=host.is_plugged, bus=host.bus, places=places)
 
@@ -329,7 +335,7 @@ def real_host(node: LabNode, folder: Path) -> Iterator[Real]:
 
 
 def store_image(folder: Path, guest: GuestImage) -> None:
-    """Store the lab's guest as the only image of the node with images stored below `folder`."""
+    """Store the lab's guest image below `folder` as the only image of a node."""
     home = folder / "images" / IMAGE
     home.mkdir(parents=True)
     kernel, initrd = (Path(shutil.copy(path, home)) for path in (guest.kernel, guest.initrd))

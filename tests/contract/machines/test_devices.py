@@ -1,7 +1,8 @@
-"""Which PCI functions a machine may have, and what happens to them after the machine is gone.
+"""PCI functions that a slot's virtual machine may use, and their state after the machine is gone.
 
-On the real host the trees are composed ones (`tests.node.pci_trees`) while libvirt sees the machine's own functions: a
-request that is refused before a domain is made is refused as on a host with such devices, and no guest gets one.
+On the real host, the agent reads composed PCI trees (`tests.node.pci_trees`), while libvirt sees the PCI functions of
+the test machine. A request that the agent refuses before it defines a domain is refused as on a host with such devices.
+No test passes a device through to a guest of the real host.
 """
 
 import re
@@ -40,7 +41,7 @@ def apply(machines: Machines, allocation: str = slice_on(0).allocation_id) -> li
 
 
 def refused(host: Host, its: Place) -> str:
-    """Return the reason for which no domain was made."""
+    """Apply a slice for which the host must refuse to define a domain, and return the reason of the refusal."""
     host.add_tap("slice0")
     with pytest.raises(HostRefused) as reason:
         apply(on(host, its))
@@ -49,12 +50,12 @@ def refused(host: Host, its: Place) -> str:
     return str(reason.value)
 
 
-def test_absent_device_is_refused(host: Host, tmp_path: Path) -> None:
+def test_guest_with_an_absent_pci_device_is_refused(host: Host, tmp_path: Path) -> None:
     host.have_pci("hgx", tmp_path)
     assert refused(host, place("0000:02:00.0")) == "PCI device 0000:02:00.0 is not there"
 
 
-def test_refusal_lists_the_objections_to_all_devices(host: Host, tmp_path: Path) -> None:
+def test_refusal_of_a_guest_lists_the_objections_to_all_its_pci_devices(host: Host, tmp_path: Path) -> None:
     host.have_pci("hgx", tmp_path)
     host.hold("other", GPU)
     reasons = refused(host, place(GPU, "0000:18:00.2", "0000:29:00.0", "0000:02:00.0")).split("; ")
@@ -67,7 +68,7 @@ def test_refusal_lists_the_objections_to_all_devices(host: Host, tmp_path: Path)
     ]
 
 
-def test_gpu_configured_as_fabric_device_is_refused(host: Host, tmp_path: Path) -> None:
+def test_gpu_that_node_settings_declare_as_a_fabric_device_is_refused(host: Host, tmp_path: Path) -> None:
     host.have_pci("hgx", tmp_path)
     assert "is not a fabric, but a gpu (10de:2330)" in refused(host, place(GPU, use="fabric"))
 
@@ -80,19 +81,19 @@ def test_gpu_configured_as_fabric_device_is_refused(host: Host, tmp_path: Path) 
         ("hgx", "0000:9a:00.1", "has no representor: its card is not in switchdev mode"),
     ],
 )
-def test_card_is_refused_unless_it_is_a_virtual_function_of_a_card_in_switchdev_mode(
+def test_network_card_of_a_guest_is_refused_unless_it_is_a_virtual_function_of_a_card_in_switchdev_mode(
     host: Host, tmp_path: Path, tree: str, device: str, reason: str
 ) -> None:
     host.have_pci(tree, tmp_path)
     assert f"PCI device {device} {reason}" in refused(host, place(device, use="card"))
 
 
-def test_device_without_an_iommu_group_is_refused(host: Host, tmp_path: Path) -> None:
+def test_pci_device_without_an_iommu_group_is_refused(host: Host, tmp_path: Path) -> None:
     host.have_pci("cloud", tmp_path)
     assert "is in no IOMMU group" in refused(host, place("0000:00:01.0"))
 
 
-def test_device_is_refused_if_its_slot_does_not_have_its_whole_iommu_group(
+def test_pci_device_is_refused_if_its_slot_does_not_have_its_whole_iommu_group(
     host: Host, tmp_path: Path
 ) -> None:
     host.have_pci("workstation", tmp_path)
@@ -101,7 +102,7 @@ def test_device_is_refused_if_its_slot_does_not_have_its_whole_iommu_group(
     )
 
 
-def test_device_with_its_whole_group_is_refused_only_because_of_a_bound_driver(
+def test_pci_device_with_its_whole_iommu_group_is_refused_only_because_of_a_bound_driver(
     host: Host, tmp_path: Path
 ) -> None:
     host.have_pci("workstation", tmp_path)
@@ -109,7 +110,9 @@ def test_device_with_its_whole_group_is_refused_only_because_of_a_bound_driver(
     assert refused(host, place("0000:01:00.0", "0000:01:00.1")) == reason
 
 
-def test_bound_driver_or_other_domain_of_a_slots_device_is_a_leftover(host: Host, tmp_path: Path) -> None:
+def test_pci_device_of_a_slot_that_a_driver_or_another_domain_holds_is_a_leftover(
+    host: Host, tmp_path: Path
+) -> None:
     host.have_pci("workstation", tmp_path)
     host.hold("other", PciAddress("0000:01:00.0"))
     assert on(host, place("0000:01:00.0", "0000:01:00.1")).remains(network_on(0)) == (
@@ -118,7 +121,9 @@ def test_bound_driver_or_other_domain_of_a_slots_device_is_a_leftover(host: Host
     )
 
 
-def test_recorded_device_is_reset_before_the_slots_folder_is_wiped(host: Host, tmp_path: Path) -> None:
+def test_recorded_pci_device_of_a_slot_is_reset_before_the_slots_disk_folder_is_wiped(
+    host: Host, tmp_path: Path
+) -> None:
     devices = host.have_pci("hgx", tmp_path)
     host.disks.write(f"slice0/device-{GPU}", GPU.encode())
     machines = on(host, place())
@@ -134,10 +139,10 @@ def test_recorded_device_is_reset_before_the_slots_folder_is_wiped(host: Host, t
     ("device", "reason"),
     [
         ("0000:18:00.2", "is bound to mlx5_core"),
-        ("0000:00:00.0", "offers no way to be reset"),
+        ("0000:00:00.0", "has no reset method"),
     ],
 )
-def test_device_that_cannot_be_reset_keeps_its_record_and_the_refusal_states_the_reason(
+def test_pci_device_that_cannot_be_reset_keeps_its_record_and_the_refusal_states_the_reason(
     host: Host, tmp_path: Path, device: str, reason: str
 ) -> None:
     host.have_pci("hgx" if device == "0000:18:00.2" else "workstation", tmp_path)
@@ -149,7 +154,9 @@ def test_device_that_cannot_be_reset_keeps_its_record_and_the_refusal_states_the
     assert f"file slice0/device-{device}" in machines.remains(network_on(0))
 
 
-def test_recorded_device_that_another_machine_holds_is_not_reset(host: Host, tmp_path: Path) -> None:
+def test_recorded_pci_device_that_another_virtual_machine_holds_is_not_reset(
+    host: Host, tmp_path: Path
+) -> None:
     host.have_pci("hgx", tmp_path)
     host.disks.write(f"slice0/device-{GPU}", b"noted")
     host.hold("other", GPU)
@@ -158,7 +165,7 @@ def test_recorded_device_that_another_machine_holds_is_not_reset(host: Host, tmp
         resetting.run()
 
 
-def test_recorded_device_that_is_absent_needs_no_reset(host: Host, tmp_path: Path) -> None:
+def test_recorded_pci_device_that_is_absent_needs_no_reset(host: Host, tmp_path: Path) -> None:
     host.have_pci("hgx", tmp_path)
     host.disks.write("slice0/device-0000:02:00.0", b"noted")
     machines = on(host, place())
@@ -169,7 +176,9 @@ def test_recorded_device_that_is_absent_needs_no_reset(host: Host, tmp_path: Pat
 
 @pytest.fixture
 def simulated(tmp_path: Path) -> Simulated:
-    """The simulated host, the only one here that can pass a device through to a guest."""
+    """Simulated host with the GPUs of an HGX system. No other host of these tests can pass a device through to a
+    guest.
+    """
     host = Simulated()
     host.have_pci("hgx", tmp_path)
     host.add_tap("slice0")
@@ -183,7 +192,7 @@ def both() -> Place:
     return Place((HostDevice(GPU, "gpu"), HostDevice(CARD, "fabric")), nodeset="0")
 
 
-def test_machine_gets_its_devices_and_they_are_reset_before_the_next_tenant_gets_them(
+def test_pci_devices_of_a_virtual_machine_are_reset_before_the_next_tenant_gets_them(
     simulated: Simulated,
 ) -> None:
     machines = on(simulated, both())
@@ -201,7 +210,7 @@ def test_machine_gets_its_devices_and_they_are_reset_before_the_next_tenant_gets
     ]
 
 
-def test_removed_machine_leaves_its_devices_reset_and_nothing_else(simulated: Simulated) -> None:
+def test_removed_virtual_machine_has_its_pci_devices_reset_and_leaves_nothing(simulated: Simulated) -> None:
     machines = on(simulated, both())
     apply(machines)
     steps = machines.to_remove(network_on(0))
@@ -217,7 +226,7 @@ def test_removed_machine_leaves_its_devices_reset_and_nothing_else(simulated: Si
     assert machines.to_remove(network_on(0)) == ()
 
 
-def test_machine_with_a_virtual_function_as_card_starts_without_a_tap(tmp_path: Path) -> None:
+def test_virtual_machine_with_a_virtual_function_as_network_card_starts_without_a_tap(tmp_path: Path) -> None:
     host = Simulated()
     host.have_pci("bluefield", tmp_path)
     machines = on(host, place(VF, use="card"))
@@ -229,7 +238,7 @@ def test_machine_with_a_virtual_function_as_card_starts_without_a_tap(tmp_path: 
     assert [step.name for step in steps] == ["machine.destroy", "machine.reset_device", "machine.wipe_disks"]
 
 
-def test_devices_of_a_removed_machine_are_reset_through_the_kernel(
+def test_pci_devices_of_a_removed_virtual_machine_are_reset_through_the_kernel(
     simulated: Simulated, tmp_path: Path
 ) -> None:
     root = lay_out("hgx", tmp_path / "sys")
@@ -243,7 +252,7 @@ def test_devices_of_a_removed_machine_are_reset_through_the_kernel(
     assert [path.read_text() for path in resets] == ["1", "1"]
 
 
-def test_device_that_was_bound_to_a_driver_after_planning_is_refused_at_start(
+def test_pci_device_that_was_bound_to_a_driver_after_planning_is_refused_at_machine_start(
     simulated: Simulated, tmp_path: Path
 ) -> None:
     root = lay_out("hgx", tmp_path / "sys")
@@ -259,7 +268,7 @@ def test_device_that_was_bound_to_a_driver_after_planning_is_refused_at_start(
             steps["machine.check_devices"].run()
 
 
-def test_unreadable_device_is_neither_passed_through_nor_reset_and_remains_a_leftover(
+def test_unreadable_pci_device_is_neither_passed_through_nor_reset_and_remains_a_leftover(
     simulated: Simulated, tmp_path: Path
 ) -> None:
     root = lay_out("hgx", tmp_path / "sys")
@@ -278,7 +287,7 @@ def test_unreadable_device_is_neither_passed_through_nor_reset_and_remains_a_lef
         apply(machines)
 
 
-def test_machine_with_devices_that_differ_from_its_slots_is_replaced_and_reported(
+def test_virtual_machine_with_other_pci_devices_than_its_slot_is_replaced_and_reported(
     simulated: Simulated,
 ) -> None:
     apply(on(simulated, both()))
@@ -291,7 +300,7 @@ def test_machine_with_devices_that_differ_from_its_slots_is_replaced_and_reporte
     assert evidence.observed.endswith(f"with gpu {GPU}, fabric {CARD}")
 
 
-def test_device_that_another_slots_running_machine_holds_is_refused(simulated: Simulated) -> None:
+def test_pci_device_that_the_running_machine_of_another_slot_holds_is_refused(simulated: Simulated) -> None:
     apply(on(simulated, both()))
     simulated.add_tap("slice1")
     other_machines = machines_of(simulated, {SlotIndex(1): place(GPU)})

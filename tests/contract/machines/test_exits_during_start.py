@@ -1,4 +1,6 @@
-"""Behaviour that only a real node shows: libvirtd or QEMU dying during a start, and QEMU exiting by itself."""
+"""Failures during a machine's start that only a real node shows: libvirtd or QEMU dies during the start, or QEMU exits
+by itself.
+"""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -34,7 +36,7 @@ def host(node: LabNode, guest_on_disk: Path) -> Iterator[Real]:
 
 @pytest.fixture
 def machines(host: Real) -> Machines:
-    """The machine aspect of a node on which the guest's seed is written and the guest is not started."""
+    """Machine aspect of a node on which the guest's seed image is written and the guest is not yet started."""
     machines = machines_of(host)
     seed, _start = machines.to_apply(WANTED)
     seed.run()
@@ -42,7 +44,9 @@ def machines(host: Real) -> Machines:
 
 
 def kill_during(start: Callable[[], object], node: LabNode, dying: str) -> Future[object]:
-    """Kill a program of the node after the new guest's process exists and before libvirt has finished its start."""
+    """Kill a program of the node after the QEMU process of the new guest exists and before libvirt has finished the
+    guest's start.
+    """
     with ThreadPoolExecutor(1) as pool:
         started = pool.submit(start)
         eventually(lambda: started.done() or qemu_runs(node))
@@ -58,7 +62,9 @@ def qemu_runs(node: LabNode) -> bool:
 
 
 def is_applied(machines: Machines) -> bool:
-    """Apply once more and return whether the machine is in its desired state; False if the host cannot be read."""
+    """Apply the slice's desired state again. Return whether the virtual machine is in this state; return False if the
+    host cannot be read.
+    """
     try:
         for step in machines.to_apply(WANTED):
             step.run()
@@ -72,7 +78,7 @@ def starting(host: Real, machines: Machines) -> Callable[[], None]:
     return lambda: host.hypervisor.start(guest, machines.hosting(guest))
 
 
-def test_start_during_which_libvirtd_dies_is_repeated_and_nothing_is_refused(
+def test_machine_start_during_which_libvirtd_dies_is_repeated_and_not_reported_as_a_refusal(
     host: Real, machines: Machines, node: LabNode
 ) -> None:
     before = lives(node)
@@ -85,7 +91,7 @@ def test_start_during_which_libvirtd_dies_is_repeated_and_nothing_is_refused(
     assert (domain.guest, domain.state) == (guest_for(WANTED), "running")
 
 
-def test_machine_that_is_killed_during_its_start_is_started_once_more(
+def test_virtual_machine_that_is_killed_during_its_start_is_started_once_more(
     host: Real, machines: Machines, node: LabNode
 ) -> None:
     before = lives(node)
@@ -94,7 +100,7 @@ def test_machine_that_is_killed_during_its_start_is_started_once_more(
     assert machines.to_apply(WANTED) == ()
 
 
-def test_machine_that_exits_at_start_is_refused_with_its_error_message_and_not_started_again(
+def test_start_of_a_virtual_machine_that_exits_at_once_is_refused_with_its_error_message_and_not_repeated(
     host: Real, machines: Machines, node: LabNode
 ) -> None:
     before, guest = lives(node), guest_for(WANTED)

@@ -1,4 +1,6 @@
-"""Behaviour that only a real node shows: libvirtd dying and hanging, and a guest that boots and answers."""
+"""Behaviour of the machine aspect that only a real node shows: libvirtd dies or hangs, and a guest
+boots and answers.
+"""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -40,7 +42,7 @@ def host(node: LabNode, guest_on_disk: Path) -> Iterator[Real]:
 
 @pytest.fixture
 def machines(host: Real) -> Machines:
-    """The machine aspect of a node on which the guest runs."""
+    """Machine aspect of a node on which the guest is running."""
     machines = machines_of(host)
     host.add_tap("slice0")
     for step in machines.to_apply(WANTED):
@@ -78,7 +80,7 @@ def test_guests_keep_running_when_libvirtd_is_killed_and_restarted(machines: Mac
     assert qemu(node) == before
 
 
-def test_guest_that_ends_after_libvirtd_restarted_is_reported_as_a_change(
+def test_guest_that_ends_after_a_restart_of_libvirtd_is_reported_as_a_change_of_the_host(
     machines: Machines, host: Real, node: LabNode
 ) -> None:
     eventually(host.changed.is_set)
@@ -131,7 +133,7 @@ def test_hung_libvirtd_makes_the_host_unreadable_within_the_timeout_until_it_con
     with_short_timeout.close()
 
 
-def test_domains_listed_in_advance_are_not_listed_again_in_the_same_snapshot(
+def test_libvirt_domains_listed_before_a_snapshot_of_the_host_are_not_listed_again_within_it(
     machines: Machines, host: Real, node: LabNode
 ) -> None:
     (domain,) = host.hypervisor.domains()
@@ -142,7 +144,9 @@ def test_domains_listed_in_advance_are_not_listed_again_in_the_same_snapshot(
         assert machines.still_on(WANTED.network)[:1] == (describe_domain(domain),)
 
 
-def test_device_that_a_guest_released_is_reported_as_a_change(machines: Machines, host: Real) -> None:
+def test_disk_detached_by_the_guest_is_reported_as_a_change_of_the_host(
+    machines: Machines, host: Real
+) -> None:
     (domain,) = host.hypervisor.domains()
     host.alter(domain, ALTERATIONS["a disk is attached"])
     eventually(lambda: strange(host) == ("disk vdb",))
@@ -203,7 +207,7 @@ def test_running_guest_has_no_listening_socket_except_libvirts_monitor(
     assert listening(pid) == ["monitor.sock"]
 
 
-def test_listening_display_is_detected_by_the_same_socket_listing_and_removed(
+def test_display_of_a_guest_that_listens_on_tcp_is_detected_and_removed(
     machines: Machines, host: Real, node: LabNode
 ) -> None:
     (domain,) = host.hypervisor.domains()
@@ -215,7 +219,7 @@ def test_listening_display_is_detected_by_the_same_socket_listing_and_removed(
 
 
 def listening(pid: int) -> list[str]:
-    """Return the internet sockets of a process, and the names of its listening unix sockets (proc(5))."""
+    """Return the TCP, UDP and raw sockets of a process, and the names of its listening Unix sockets (proc(5))."""
     of_process, net = Path(f"/proc/{pid}"), Path(f"/proc/{pid}/net")
     held = {str(file.readlink()) for file in (of_process / "fd").iterdir()}
     internet = (
@@ -232,7 +236,7 @@ def listening(pid: int) -> list[str]:
     return [*internet, *local]
 
 
-def test_console_output_of_a_guest_is_removed_with_its_folder(machines: Machines, host: Real) -> None:
+def test_console_output_of_a_guest_is_removed_with_its_disk_folder(machines: Machines, host: Real) -> None:
     folder = host.disks.path("slice0")
     eventually(lambda: (folder / "console.log").stat().st_size > 0, seconds=40)
     for step in machines.to_remove(WANTED.network):

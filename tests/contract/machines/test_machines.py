@@ -1,4 +1,4 @@
-"""Behaviour of the machine aspect on any host, real or simulated."""
+"""Behaviour of the agent's machine aspect on any host, real or simulated."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -40,7 +40,7 @@ def only_domain(host: Host) -> FoundDomain:
     return domain
 
 
-def test_applied_slice_has_its_guest_and_applying_again_changes_nothing(
+def test_applied_slice_has_its_virtual_machine_and_applying_it_again_changes_nothing(
     host: Host, machines: Machines
 ) -> None:
     host.add_tap("slice0")
@@ -49,7 +49,7 @@ def test_applied_slice_has_its_guest_and_applying_again_changes_nothing(
     assert apply(machines) == []
 
 
-def test_removed_slice_leaves_nothing_and_removing_again_changes_nothing(
+def test_removed_slice_leaves_no_machine_or_disk_and_removing_it_again_changes_nothing(
     host: Host, machines: Machines
 ) -> None:
     host.add_tap("slice0")
@@ -60,7 +60,7 @@ def test_removed_slice_leaves_nothing_and_removing_again_changes_nothing(
     assert remove(machines) == []
 
 
-def test_file_in_place_of_the_slots_folder_is_a_leftover_and_is_removed(
+def test_file_in_place_of_a_slots_disk_folder_is_a_leftover_and_is_removed(
     host: Host, machines: Machines
 ) -> None:
     host.block("slice0")
@@ -69,7 +69,7 @@ def test_file_in_place_of_the_slots_folder_is_a_leftover_and_is_removed(
     assert machines.remains(network_on(0)) == ()
 
 
-def test_file_in_place_of_the_slots_folder_is_replaced_before_and_during_a_guests_run(
+def test_file_in_place_of_a_slots_disk_folder_is_replaced_before_and_during_the_guests_run(
     host: Host, machines: Machines
 ) -> None:
     host.add_tap("slice0")
@@ -80,7 +80,7 @@ def test_file_in_place_of_the_slots_folder_is_replaced_before_and_during_a_guest
     assert apply(machines) == []
 
 
-def test_machine_is_observed_as_running_paused_and_absent(host: Host, machines: Machines) -> None:
+def test_virtual_machine_is_observed_as_running_paused_or_absent(host: Host, machines: Machines) -> None:
     assert machines.inspect(network_on(0)) is None
     host.add_tap("slice0")
     apply(machines)
@@ -101,14 +101,16 @@ def test_guest_without_its_tap_is_refused_and_starts_once_the_tap_exists(
     assert apply(machines) == ["machine.start"]
 
 
-def test_image_that_the_node_does_not_have_is_refused_by_name(host: Host, machines: Machines) -> None:
+def test_guest_with_an_image_that_its_node_does_not_have_is_refused_with_the_images_name(
+    host: Host, machines: Machines
+) -> None:
     host.add_tap("slice0")
     with pytest.raises(HostRefused, match="image windows"):
         apply(machines, slice_on(0, image=ImageName("windows")))
     assert host.hypervisor.domains() == ()
 
 
-def test_guest_that_an_operator_ended_is_reported_as_a_change_and_started_again(
+def test_guest_that_an_operator_ended_is_reported_as_a_change_of_the_host_and_started_again(
     host: Host, machines: Machines
 ) -> None:
     host.add_tap("slice0")
@@ -128,7 +130,7 @@ CHANGES: Final[dict[str, Callable[[Host, FoundDomain], None]]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_change_of_a_running_machine_is_reported_immediately(
+def test_change_of_a_running_virtual_machine_by_an_operator_is_reported_immediately(
     change: str, host: Host, machines: Machines
 ) -> None:
     host.add_tap("slice0")
@@ -180,7 +182,9 @@ def test_guest_of_another_size_is_replaced(host: Host, machines: Machines) -> No
 
 
 @pytest.mark.parametrize("altered", ALTERATIONS)
-def test_altered_machine_is_reported_and_replaced(altered: str, host: Host, machines: Machines) -> None:
+def test_virtual_machine_altered_by_an_operator_is_reported_and_replaced(
+    altered: str, host: Host, machines: Machines
+) -> None:
     host.add_tap("slice0")
     apply(machines)
     host.alter(only_domain(host), ALTERATIONS[altered])
@@ -197,7 +201,7 @@ def test_altered_machine_is_reported_and_replaced(altered: str, host: Host, mach
 
 
 @pytest.mark.parametrize("name", EXTENSIONS)
-def test_machine_extended_through_its_monitor_is_reported_and_replaced(
+def test_virtual_machine_extended_through_the_qemu_monitor_is_reported_and_replaced(
     name: str, host: Host, machines: Machines
 ) -> None:
     host.add_tap("slice0")
@@ -211,7 +215,7 @@ def test_machine_extended_through_its_monitor_is_reported_and_replaced(
     assert apply(machines) == []
 
 
-def test_machine_with_a_process_stopped_by_signal_is_reported_and_continues(
+def test_virtual_machine_with_a_stopped_qemu_process_is_reported_and_continued(
     host: Host, machines: Machines
 ) -> None:
     host.add_tap("slice0")
@@ -262,14 +266,14 @@ def test_second_guest_on_the_same_tap_is_refused(host: Host, machines: Machines)
     host.disks.wipe("squatter")
 
 
-def test_guest_without_its_seed_is_refused(host: Host, machines: Machines) -> None:
+def test_guest_without_its_seed_image_is_refused(host: Host, machines: Machines) -> None:
     host.add_tap("slice0")
     guest = guest_for(WANTED)
     with pytest.raises(HostRefused, match="slice0"):
         host.hypervisor.start(guest, machines.hosting(guest))
 
 
-def test_destroying_an_absent_domain_raises_no_error(host: Host) -> None:
+def test_destroying_an_absent_libvirt_domain_raises_no_error(host: Host) -> None:
     host.hypervisor.destroy(uuid4())
 
 
@@ -287,7 +291,7 @@ def ask_to_shut_down(machines: Machines, index: int = 0) -> list[str]:
     return [step.name for step in steps]
 
 
-def test_stopped_machine_keeps_its_folder_and_is_started_from_it_again(
+def test_stopped_virtual_machine_keeps_its_disk_folder_and_is_started_from_it_again(
     host: Host, machines: Machines
 ) -> None:
     host.add_tap("slice0")
@@ -301,7 +305,7 @@ def test_stopped_machine_keeps_its_folder_and_is_started_from_it_again(
     assert apply(machines) == ["machine.start"]
 
 
-def test_machine_is_restarted_after_its_tap_was_deleted_and_added_again(
+def test_virtual_machine_is_restarted_after_its_tap_was_deleted_and_added_again(
     host: Host, machines: Machines
 ) -> None:
     host.add_tap("slice0")
@@ -312,7 +316,7 @@ def test_machine_is_restarted_after_its_tap_was_deleted_and_added_again(
     assert apply(machines) == []
 
 
-def test_absent_machine_is_not_asked_to_shut_down(host: Host, machines: Machines) -> None:
+def test_shutdown_of_an_absent_virtual_machine_sends_no_request(host: Host, machines: Machines) -> None:
     assert ask_to_shut_down(machines) == []
     host.add_tap("slice0")
     apply(machines)
@@ -323,7 +327,9 @@ def test_absent_machine_is_not_asked_to_shut_down(host: Host, machines: Machines
     assert ask_to_shut_down(machines) == []
 
 
-def test_paused_machine_is_not_asked_to_shut_down_and_can_be_stopped(host: Host, machines: Machines) -> None:
+def test_paused_virtual_machine_gets_no_shutdown_request_and_can_be_stopped(
+    host: Host, machines: Machines
+) -> None:
     host.add_tap("slice0")
     apply(machines)
     host.pause(only_domain(host))
@@ -331,7 +337,7 @@ def test_paused_machine_is_not_asked_to_shut_down_and_can_be_stopped(host: Host,
     assert stop(machines) == ["machine.destroy"]
 
 
-def test_machine_queries_within_one_snapshot_share_one_listing(
+def test_machine_inspections_within_one_snapshot_of_the_host_list_the_libvirt_domains_once(
     host: Host, machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listings, domains = list[str](), host.hypervisor.domains

@@ -1,4 +1,6 @@
-"""A machine's place on its host, as far as any host can provide it: pinned CPUs, and a card with several queues."""
+"""Host resources that are assigned to a slot's virtual machine, as far as every host can provide them: pinned CPUs, and
+a network card with several queues.
+"""
 
 import json
 import os
@@ -30,7 +32,9 @@ def apply(machines: Machines) -> list[str]:
     return [step.name for step in steps]
 
 
-def test_machine_is_pinned_at_its_start_and_pinned_again_after_an_operator_moved_it(host: Host) -> None:
+def test_virtual_cpus_are_pinned_at_machine_start_and_pinned_again_after_an_operator_moved_them(
+    host: Host,
+) -> None:
     host.add_tap("slice0")
     machines = machines_of(host, PINNED)
     assert apply(machines) == ["machine.write_seed", "machine.start"]
@@ -42,7 +46,7 @@ def test_machine_is_pinned_at_its_start_and_pinned_again_after_an_operator_moved
     assert apply(machines) == []
 
 
-def test_machine_with_several_queues_needs_a_tap_with_several_queues(host: Host) -> None:
+def test_virtual_machine_with_several_network_queues_needs_a_tap_with_several_queues(host: Host) -> None:
     host.add_tap("slice0")
     machines = machines_of(host, SEVERAL)
     with pytest.raises(HostRefused, match="slice0"):
@@ -65,7 +69,7 @@ def test_each_virtual_cpu_runs_on_its_own_cpu_of_the_host(lab: Lab, guest_on_dis
 
 
 @pytest.mark.node
-def test_booted_guest_uses_every_queue_of_its_card(lab: Lab, guest_on_disk: Path) -> None:
+def test_booted_guest_uses_every_queue_of_its_network_card(lab: Lab, guest_on_disk: Path) -> None:
     node = lab.node("lab-a")
     with real_host(node, guest_on_disk) as host:
         host.add_tap("slice0", many=True)
@@ -74,7 +78,7 @@ def test_booted_guest_uses_every_queue_of_its_card(lab: Lab, guest_on_disk: Path
 
 
 def allowed(node: LabNode) -> dict[str, str]:
-    """Return the host CPUs on which each virtual CPU's thread may run."""
+    """Return, for each virtual CPU of the running guest, the host CPUs on which its thread may run."""
     (qemu,) = (pid for pid, argv in node.processes().items() if argv[0].endswith("qemu-system-x86_64"))
     threads = [path.read_text() for path in Path(f"/proc/{qemu}/task").glob("*/status")]
     fields_of_threads = (
@@ -88,8 +92,8 @@ def allowed(node: LabNode) -> dict[str, str]:
 
 
 def queues(node: LabNode) -> int:
-    """Return how many of the tap's queues are in use: QEMU opens all, and the guest's driver enables those that it
-    needs.
+    """Return the number of queues of the slice's tap that are in use. QEMU opens all queues, and the guest's driver
+    enables those that it needs.
     """
     (link,) = json.loads(node.run(["ip", "-json", "-details", "link", "show", "slice0"]).stdout)
     return int(link["linkinfo"]["info_data"]["numqueues"])

@@ -1,7 +1,8 @@
-"""Domain definitions checked by libvirt itself: its schema, its parser and its checks of a definition.
+"""Domain definitions of the agent, validated by libvirt itself: by its schema, its parser and its checks of a
+definition.
 
-No machine with a GPU or a fabric card was available, so no test starts a guest with one: these tests prove that libvirt
-accepts the domains of such guests and interprets them as intended.
+No machine with a GPU or a fabric device was available, so no test starts a guest with one. These tests prove that
+libvirt accepts the domains of such guests and interprets them as intended.
 """
 
 import xml.etree.ElementTree as ET
@@ -49,7 +50,7 @@ def libvirtd(lab: Lab) -> Iterator[Any]:
 
 @contextmanager
 def defined(libvirtd: Any, xml: str) -> Iterator[str]:
-    """Define a domain and yield its XML as libvirt stored it."""
+    """Define a libvirt domain and yield its XML as libvirt stored it. The domain is undefined afterwards."""
     import libvirt
 
     domain = libvirtd.defineXMLFlags(xml, libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
@@ -61,7 +62,7 @@ def defined(libvirtd: Any, xml: str) -> Iterator[str]:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=PLACES)
-def test_libvirt_accepts_any_assigned_host_resources_and_returns_the_same_guest(
+def test_domain_with_any_assigned_host_resources_is_accepted_by_libvirt_and_read_back_as_the_same_guest(
     libvirtd: Any, place: Place
 ) -> None:
     guest = replace(GUEST, vcpus=4, memory_mib=1024, place=place)
@@ -69,7 +70,7 @@ def test_libvirt_accepts_any_assigned_host_resources_and_returns_the_same_guest(
         assert guest_in(made) == guest
 
 
-def test_each_of_sixteen_pci_functions_gets_its_own_root_port_and_the_pci_window_fits_eight_gpus(
+def test_guest_with_sixteen_pci_functions_has_a_root_port_for_each_and_a_pci_window_for_eight_gpus(
     libvirtd: Any,
 ) -> None:
     guest = replace(GUEST, vcpus=8, memory_mib=8192, place=EIGHT)

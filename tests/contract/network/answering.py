@@ -1,4 +1,6 @@
-"""A guest in a thread: it holds a tap open, and answers ARP and TCP as a machine's kernel does."""
+"""Simulated guest that runs in a thread: it holds a slot's tap open, and answers ARP and TCP as the kernel of a guest
+does.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from tests.contract.network.traffic.wire import Wire
 
 @contextmanager
 def answering(slot: SliceNetwork) -> Iterator[None]:
-    """Answer at every port while the context is open."""
+    """Answer ARP, and TCP connections to every port, on the slot's tap while the context is open."""
     ended = threading.Event()
     with Wire(slot.tap) as wire:
         thread = threading.Thread(target=_answer, args=(wire, slot, ended))

@@ -1,4 +1,6 @@
-"""Each test runs on a simulated host and, as root on Debian, on a lab node; the slots it used are empty afterwards."""
+"""Fixtures of the network contract tests. Each test runs on a simulated host and, as root on Debian, also on a lab
+node. After each test, the slots that it used are empty.
+"""
 
 from collections.abc import Iterator
 
@@ -33,7 +35,7 @@ def host(node_host: Host) -> Iterator[Host]:
 
 
 def clear(host: Host) -> None:
-    """Empty every slot that a test may have used, within one snapshot."""
+    """Remove the network of every slot that a test may have used, with one snapshot of the host."""
     with host_snapshot():
         for aspect in reversed(aspects_of(host)):
             for index in range(4):

@@ -1,4 +1,6 @@
-"""The hosts that one test suite runs on, and the simulated one of them; it needs no package of the host drivers."""
+"""Hosts on which the network contract tests run, and the simulated one of them. This module needs no package of the
+host drivers.
+"""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -70,9 +72,10 @@ ADDED: Final[Mapping[Addition, Alterations]] = {
 
 @dataclass(frozen=True)
 class FilterChange:
-    """A change of the agent's tables, as lines of `nft`, and its effect in a listing.
+    """Change of the agent's nftables tables, as lines of `nft`, and its expected effect in a listing of the ruleset.
 
-    `others` are objects that the declaration does not contain; a chain named in `chains` has these attributes.
+    `others` are listed objects that the agent's declaration of its tables does not contain. `chains` maps the name of a
+    changed chain to the attributes with which it is listed.
     """
 
     nft: str
@@ -118,10 +121,10 @@ OTHER_BRIDGE: Final = "br-other"
 
 @dataclass(frozen=True)
 class SwitchSetting:
-    """Foreign settings that an administrator makes in the switch, by a command with `{bridge}` and `{tap}`.
+    """Foreign settings that an administrator makes in Open vSwitch, by a command that contains `{bridge}` and `{tap}`.
 
-    `found` is the text that reports it: a setting of the slice's port, of the bridge, of a port or all of the OpenFlow
-    switch, or the name of a port that does not belong to a slot.
+    `found` is the text by which the agent reports the setting. `of` states what has the setting: the port of the slice,
+    the bridge, one port or all of the OpenFlow switch, or the list of ports that belong to no slot.
     """
 
     command: str
@@ -161,7 +164,7 @@ SETTINGS: Final = {
         "ovs-ofctl mod-port {bridge} {tap} no-receive", "switch port", "no-receive"
     ),
     "no forwarding to the gateway": SwitchSetting(
-        "ovs-ofctl mod-port {bridge} 65534 no-forward", "switch", "its own port no-forward"
+        "ovs-ofctl mod-port {bridge} 65534 no-forward", "switch", "its local port no-forward"
     ),
     "no fragments": SwitchSetting("ovs-ofctl set-frags {bridge} drop", "switch", "fragments drop"),
     "an internal port": SwitchSetting(
@@ -194,7 +197,7 @@ class AllLeases(Leases, DhcpServers, Protocol): ...
 
 
 class Host(Protocol):
-    """The drivers of a host, and the changes that a test makes to it without its drivers."""
+    """Network drivers of a host under test, and changes that a test makes to the host without these drivers."""
 
     network: NodeNetwork
     links: AllLinks
@@ -206,111 +209,125 @@ class Host(Protocol):
     reachability: Reachability
 
     def answering(self, slot: SliceNetwork) -> AbstractContextManager[None]:
-        """Run a guest on the slot's tap that answers ARP, and TCP at every port."""
+        """Run a simulated guest on the slot's tap that answers ARP, and TCP at every port."""
         ...
 
     def lease(self, tap: str, mac: MacAddress) -> Ipv4Address | None:
-        """Return the address that a guest on `tap` gets by DHCP."""
+        """Return the address that a guest on `tap` gets by DHCP, or None."""
         ...
 
     def connect(self, ip: Ipv4Address) -> None:
-        """Leave a tracked connection of `ip`."""
+        """Add a tracked connection from the address `ip` to the host's connection tracking table."""
         ...
 
     def connect_inbound(self, public: Ipv4Address, public_port: int, target: Ipv4Address, port: int) -> None:
-        """Leave a tracked TCP connection of an allowed source, with a translated destination."""
+        """Add a tracked TCP connection from an allowed source to a public address, with the slice as its translated
+        destination.
+        """
         ...
 
     def plant_link(self, name: str) -> None:
-        """Add a link of another kind under this name."""
+        """Add a network link with this name that is not a tap."""
         ...
 
     def stop_forwarding(self, name: str) -> None:
-        """Disable forwarding of what the link receives."""
+        """Disable IP forwarding of packets that arrive at the link."""
         ...
 
     def plant_link_without_carrier(self, name: str) -> None:
-        """Add a link that is up without a carrier, and a default route by it, until the link is deleted."""
+        """Add a link that is up without a carrier, and a default route over this link. Both exist until the link is
+        deleted.
+        """
         ...
 
     def plug_in(self, name: str) -> None:
-        """Give that link its carrier."""
+        """Give a carrier to the link that `plant_link_without_carrier` added."""
         ...
 
     def plant_diversion(self, to: Ipv4Address, port: int) -> None:
-        """Add a table `other` that redirects connections to this TCP port to an address, until `remove_diversion`."""
+        """Add the nftables table `other`, which redirects connections to this TCP port to the given address, until
+        `remove_diversion` is called.
+        """
         ...
 
     def remove_diversion(self) -> None: ...
 
     def plant_addition(self, name: str, addition: Addition) -> None:
-        """Add this addition to the link, as another program would."""
+        """Add a foreign object or setting (`Addition`) to the network link, as another program would."""
         ...
 
     def interfere(self, interference: Interference) -> None:
-        """Make this foreign change, until `end_interference`."""
+        """Make a foreign change of the host's routing or uplink, which lasts until `end_interference` is called."""
         ...
 
     def end_interference(self, interference: Interference) -> None: ...
 
     def make_diversion_dormant(self) -> None:
-        """Make the table `other` dormant without deleting it."""
+        """Set the flag `dormant` of the nftables table `other`, without deleting the table."""
         ...
 
     def plant_policy(self, source: str, destination: str) -> None:
-        """Add an IPsec policy that drops packets forwarded between these networks, until `remove_policy`."""
+        """Add an IPsec policy that drops packets forwarded between these networks, until `remove_policy` is called."""
         ...
 
     def remove_policy(self, source: str, destination: str) -> None: ...
 
     def plant_in_filter(self, what: str) -> None:
-        """Change the declaration of the agent's own tables: one of `FILTER_CHANGES`."""
+        """Change the agent's own nftables tables by the entry of `FILTER_CHANGES` with this name."""
         ...
 
     def plant_master(self, name: str) -> None:
-        """Make the link a port of another bridge, until the end of the test."""
+        """Make the link a port of another Linux bridge, until the end of the test."""
         ...
 
     def plant_foreign_objects(self) -> None:
-        """Add a mirror called `spy` that copies all frames of the bridge, and a controller at `tcp:127.0.0.1:9`."""
+        """Add to the OVS bridge a mirror called `spy`, which copies all frames of the bridge, and a controller at
+        `tcp:127.0.0.1:9`.
+        """
         ...
 
     def drop_datapath_type(self, datapath_type: str) -> None:
-        """Remove the switch's support of this datapath type; a real switch does not support `nonsense`."""
+        """Remove the support of this datapath type from the virtual switch. A real switch does not support the type
+        `nonsense` in any case.
+        """
         ...
 
     def plant_without_datapath(self) -> None:
-        """Set the bridge to a datapath type that its switch cannot make."""
+        """Set the OVS bridge to a datapath type that its switch does not support."""
         ...
 
     def plant_vlan(self, tap: str, tag: int) -> None:
-        """Put the tap's port in a VLAN."""
+        """Put the OVS port of the tap in a VLAN."""
         ...
 
     def set_in_switch(self, tap: str, setting: SwitchSetting) -> None: ...
 
     def damage_reservation(self, tap: str, command: str) -> None:
-        """Change the tap's reservation, or add a file to it, by a shell's command with `{file}` and `{folder}`."""
+        """Change the tap's DHCP reservation file, or add a file to its folder, by a shell command that contains
+        `{file}` and `{folder}`.
+        """
         ...
 
     def plant_dhcp_server(self) -> None:
-        """Start another program that serves DHCP on the bridge, until `remove_dhcp_server`."""
+        """Start a DHCP server of another program on the bridge, until `remove_dhcp_server` is called."""
         ...
 
     def remove_dhcp_server(self) -> None: ...
 
     def plant_manager(self, *targets: str) -> None:
-        """Set the managers from which the switch's database accepts changes."""
+        """Set the managers from which the Open vSwitch database accepts changes."""
         ...
 
     def plant_representor(self, name: str, folder: Path) -> int:
-        """Add a card in switchdev mode (`tests.node.pci_trees`, laid out in the folder); the representor of its first
-        virtual function is this link. Return the link's number.
+        """Add a network card in switchdev mode, as `tests.node.pci_trees` describes it, with its PCI tree below the
+        folder. The named link is the representor of the card's first virtual function. Return the number of this link.
         """
         ...
 
     def lose_representor(self) -> None:
-        """Remove the card's functions, as when they are created again or the card's mode is changed."""
+        """Remove the PCI functions of the card that `plant_representor` added, as when the functions are created again
+        or the mode of the card is changed.
+        """
         ...
 
 
@@ -510,7 +527,7 @@ def gateway_of(host: Host) -> Gateway:
 
 
 def aspects_of(host: Host, places: Places = NO_PLACES) -> tuple[Aspect, ...]:
-    """Return the network aspects in the order in which a slice is made."""
+    """Return the agent's network aspects (link, lease, port, translation) in the order in which they set up a slice."""
     return (
         LinkAspect(host.links, host.bus, places),
         LeaseAspect(host.leases),

@@ -1,4 +1,6 @@
-"""The real host of the test suite: a lab node with its daemons, observed by drivers in its network namespace."""
+"""Real host of the network contract tests: a lab node with its daemons, observed by drivers in the node's network
+namespace.
+"""
 
 import os
 import re
@@ -66,7 +68,7 @@ def _run(script: str, **names: str) -> None:
 
 
 class Real:
-    """A host in the network namespace of a lab node; `with real_host(node) as host`."""
+    """Network drivers for a lab node, used within its network namespace: `with real_host(node) as host`."""
 
     def __init__(self, network: NodeNetwork, sockets: Path, folder: Path) -> None:
         self.network, self.sockets = network, sockets
@@ -212,7 +214,9 @@ class Real:
         subprocess.run(["sh", "-ec", command.format(file=folder / tap, folder=folder)], check=True)
 
     def plant_dhcp_server(self) -> None:
-        """Start a second DHCP server as an operator may; it has bound its socket once it is in the background."""
+        """Start a second DHCP server on the bridge, as an operator may. It has bound its socket once its process is in
+        the background.
+        """
         folder = self.leases_driver.folders[1]
         self._other_pid = folder / "other.pid"
         words = (
@@ -234,7 +238,9 @@ class Real:
         self._vsctl("del-manager", *(("--", "set-manager", *targets) if targets else ()))
 
     def plant_representor(self, name: str, folder: Path) -> int:
-        """Add a veth as the representor: a frame sent at its other end is sent by the virtual function."""
+        """Add a veth pair in place of the representor of a virtual function. A frame sent at the far end of the pair
+        represents a frame that the virtual function sends.
+        """
         with IPRoute() as netlink:
             netlink.link("add", ifname=name, kind="veth", peer={"ifname": FAR_END})
             (number,) = netlink.link_lookup(ifname=name)
@@ -251,11 +257,11 @@ class Real:
 
 @contextmanager
 def real_host(node: LabNode, network: NodeNetwork) -> Iterator[Real]:
-    """Yield drivers inside `node`: this thread, and every thread and program it starts, uses the node's network
-    namespace.
+    """Yield network drivers for the lab node `node`. In the context, this thread and every thread and program that it
+    starts use the node's network namespace.
 
-    OVS's sockets are reached through the node's root folder. dnsmasq gives up root's rights, and so must be able to
-    reach its folder.
+    OVS's sockets are reached through the node's root folder. dnsmasq gives up root's rights, so its folder is
+    accessible to every user.
     """
     with tempfile.TemporaryDirectory() as folder, open("/proc/self/ns/net") as home:
         Path(folder).chmod(0o755)
@@ -270,7 +276,9 @@ def real_host(node: LabNode, network: NodeNetwork) -> Iterator[Real]:
 
 @contextmanager
 def socket_of(pid: int) -> Iterator[socket.socket]:
-    """Yield a UDP socket in the network namespace of process `pid`: a thread enters it to create the socket."""
+    """Yield a UDP socket in the network namespace of process `pid`. A separate thread enters the namespace to create
+    the socket.
+    """
     made: list[socket.socket] = []
 
     def make() -> None:

@@ -1,4 +1,6 @@
-"""Probes that no slice may send, sent repeatedly; each kind carries a mark by which its arrival is recognized."""
+"""Probe packets that no slice is allowed to send, sent repeatedly. Each kind of probe contains a mark by which its
+arrival is recognized.
+"""
 
 import socket
 import threading
@@ -34,8 +36,8 @@ _MARK: Final = b"<probe %s>"
 
 
 def probes(sender: SliceNetwork, victim: SliceNetwork) -> tuple[Packet, ...]:
-    """Return probes to a neighbour by three paths, to the world with the neighbour's address, and to a port of the
-    host.
+    """Return one probe of each kind: to the neighbour slice by three paths, to an external address with the neighbour's
+    source address, and to a UDP port of the host.
     """
     to_neighbour = IP(src=sender.ip, dst=victim.ip) / ICMP(id=7)
     to_host = IP(src=sender.ip, dst=GATEWAY) / UDP(sport=4000, dport=PORT)
@@ -51,14 +53,16 @@ def probes(sender: SliceNetwork, victim: SliceNetwork) -> tuple[Packet, ...]:
 
 
 def leaked(frames: Iterable[Packet | bytes]) -> set[str]:
-    """Return the kinds of probes among the frames that arrived."""
+    """Return the kinds of forbidden probes that these received frames contain."""
     contents = [bytes(frame) for frame in frames]
     return {probe for probe in PROBES if any(_MARK % probe.encode() in content for content in contents)}
 
 
 @contextmanager
 def listening(service: socket.socket) -> Iterator[Received]:
-    """Receive everything that reaches the probed port at any address, on this socket, which is still unbound."""
+    """Bind the given unbound UDP socket to the probed port at all addresses of the host, and yield a function that
+    returns the datagrams received since its last call.
+    """
 
     def received() -> list[bytes]:
         service.sendto(b"", ("127.0.0.1", PORT))
@@ -77,7 +81,9 @@ class Sent:
 
 @contextmanager
 def probing(wire: Wire, frames: Iterable[Packet]) -> Iterator[Sent]:
-    """Send all frames every ten milliseconds and count the rounds; an error of the tap is raised at the end."""
+    """Send the probe frames from the slice's tap every ten milliseconds, and count the rounds. An error of the tap is
+    raised at the end of the context.
+    """
     sent, over = Sent(), threading.Event()
 
     def send() -> None:

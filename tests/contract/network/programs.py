@@ -1,4 +1,4 @@
-"""An XDP program on a link, as monitoring and filtering tools attach one (bpf(2))."""
+"""XDP program on a network link, attached as monitoring and filtering tools attach one (bpf(2))."""
 
 import ctypes
 import os
@@ -16,7 +16,7 @@ _PASS: Final = struct.pack("=BBhiBBhi", 0xB7, 0, 0, 2, 0x95, 0, 0, 0)
 
 
 def attach_xdp(link: str) -> None:
-    """Attach a program that passes every frame. Raises `OSError`."""
+    """Attach an XDP program that passes every frame to the network link. Raises `OSError`."""
     code, license_ = ctypes.create_string_buffer(_PASS, len(_PASS)), ctypes.create_string_buffer(b"GPL")
     asked = struct.pack(
         "=IIQQ104x", _XDP, len(_PASS) // 8, ctypes.addressof(code), ctypes.addressof(license_)

@@ -1,4 +1,6 @@
-"""Senders of the frames of Alice's slice: the test itself, which holds its tap, or a guest on it."""
+"""Senders of frames from the attacking slice (Alice): the test process itself, which holds the slice's tap open, or a
+guest on this tap.
+"""
 
 import base64
 import subprocess
@@ -29,7 +31,7 @@ SENDING_PROGRAM: Final = "socat"
 
 class Sender(Protocol):
     def send(self, *frames: Packet) -> None:
-        """Send the frames in this order; return when the last has left."""
+        """Send the frames from the slice in this order; return when the last one is sent."""
         ...
 
 
@@ -53,7 +55,9 @@ class FromGuest:
         )
 
     def do(self, script: str) -> str:
-        """Return the output of a shell's line, run as root in the guest; it must succeed."""
+        """Run a shell script as root in the guest and return its output. Raises `AssertionError` if the
+        script fails.
+        """
         done = login(self._node, ALICE.ip, self._key, [script])
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -66,7 +70,9 @@ class FromGuest:
 
 @contextmanager
 def booted(node: LabNode, image: GuestImage) -> Iterator[FromGuest]:
-    """Boot Alice's machine as the agent does, on the existing tap. Other machines on the node end with it."""
+    """Boot the virtual machine of the attacking slice (Alice) on its existing tap, as the agent does. All other virtual
+    machines of the node are ended with it.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         # QEMU's images are below it.

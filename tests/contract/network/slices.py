@@ -1,4 +1,4 @@
-"""Slices as orders describe them, for the slots of one node."""
+"""Desired states of the network tests' slices, as orders describe them, for the slots of one node."""
 
 from uuid import UUID
 
@@ -42,7 +42,7 @@ def slice_on(slot: SliceNetwork, *ingress: Mapping) -> Slice:
 
 
 def port_mapping(number: int, public: str, public_port: int, port: int = 22, *sources: str) -> PortMapping:
-    """Return an ingress rule for one port, identified by its number."""
+    """Return an ingress rule for one TCP port of a public address. Its id is derived from `number`."""
     return PortMapping(
         ingress_id=ingress_of(UUID(int=number)),
         public_address=Ipv4Address(public),

@@ -1,4 +1,6 @@
-"""Additions of other programs to the agent's links are found, named and removed, on every kind of host."""
+"""Tests that objects which other programs added to the agent's network links are found, named and removed, on every
+kind of host.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +48,7 @@ def test_tap_altered_by_another_program_is_drift_of_its_slot_and_is_repaired_in_
 
 
 @pytest.mark.parametrize("addition", ["address", "mirror", "macvlan"])
-def test_representor_altered_by_another_program_is_drift_and_is_repaired(
+def test_representor_link_altered_by_another_program_is_drift_of_its_slot_and_is_repaired(
     host: Host, tmp_path: Path, addition: Addition
 ) -> None:
     run(LinkAspect(host.links, host.bus).to_apply(slice_on(network(1))))
@@ -64,7 +66,7 @@ def test_representor_altered_by_another_program_is_drift_and_is_repaired(
 
 
 @pytest.mark.parametrize("addition", ON_BRIDGE)
-def test_bridge_altered_by_another_program_is_drift_of_the_node_and_is_repaired(
+def test_ovs_bridge_altered_by_another_program_is_drift_of_the_node_and_is_repaired(
     host: Host, aspects: tuple[Aspect, ...], addition: Addition
 ) -> None:
     run(aspects[0].to_apply(slice_on(network(1))))
@@ -83,7 +85,7 @@ def test_bridge_altered_by_another_program_is_drift_of_the_node_and_is_repaired(
     ],
     ids=["MTU", "ARP"],
 )
-def test_bridge_with_another_mtu_or_without_arp_is_drift_and_is_repaired(
+def test_ovs_bridge_with_another_mtu_or_without_arp_is_drift_and_is_repaired(
     host: Host, changed: GatewayLink
 ) -> None:
     host.links.set_gateway_link(NETWORK.bridge, changed)
@@ -94,7 +96,7 @@ def test_bridge_with_another_mtu_or_without_arp_is_drift_and_is_repaired(
     assert host.links.gateway_link(NETWORK.bridge) == AS_DECLARED
 
 
-def test_bridge_with_another_mac_gets_its_own_mac_again(host: Host) -> None:
+def test_ovs_bridge_with_a_changed_mac_gets_its_configured_mac_again(host: Host) -> None:
     host.links.set_gateway_link(NETWORK.bridge, replace(AS_DECLARED, mac=gateway_mac(SLOT.ip)))
     # Open vSwitch also resets a changed MAC, and has the link down meanwhile.
     eventually(lambda: not run(gateway_of(host).to_apply()), 10.0)

@@ -1,4 +1,6 @@
-"""The four network aspects of a slice, on every kind of host: apply, repeat, detect drift, remove, prove absence."""
+"""Tests of the four network aspects of a slice (link, lease, port, translation) on every kind of host: they apply the
+desired state, change nothing when repeated, detect drift, remove the slice and prove its absence.
+"""
 
 from dataclasses import replace
 
@@ -37,7 +39,7 @@ def remains(aspects: tuple[Aspect, ...], slot: SliceNetwork) -> list[str]:
     return [words for aspect in aspects for words in aspect.remains(slot)]
 
 
-def test_slice_network_is_made_in_five_steps_and_applying_again_takes_none(
+def test_slice_network_is_made_in_five_steps_and_applying_it_again_takes_no_step(
     aspects: tuple[Aspect, ...],
 ) -> None:
     made = apply(aspects, network(0))
@@ -45,7 +47,7 @@ def test_slice_network_is_made_in_five_steps_and_applying_again_takes_none(
     assert apply(aspects, network(0)) == []
 
 
-def test_removed_slice_network_leaves_nothing_and_removing_again_takes_no_step(
+def test_removed_slice_network_leaves_nothing_and_removing_it_again_takes_no_step(
     aspects: tuple[Aspect, ...],
 ) -> None:
     apply(aspects, network(0))
@@ -74,12 +76,14 @@ def test_stopped_slice_keeps_only_its_dhcp_reservation(aspects: tuple[Aspect, ..
     assert stop(aspects, slot) == []
 
 
-def test_stopped_slice_without_its_reservation_gets_only_that_again(aspects: tuple[Aspect, ...]) -> None:
+def test_stopped_slice_without_its_dhcp_reservation_gets_only_the_reservation_again(
+    aspects: tuple[Aspect, ...],
+) -> None:
     assert stop(aspects, network(0)) == ["lease.reserve"]
     assert still_on(aspects, network(0)) == []
 
 
-def test_list_of_objects_that_keep_a_slice_on_contains_all_except_its_reservation(
+def test_list_of_objects_that_keep_a_slice_running_contains_all_except_its_dhcp_reservation(
     aspects: tuple[Aspect, ...],
 ) -> None:
     apply(aspects, network(0))
@@ -88,7 +92,7 @@ def test_list_of_objects_that_keep_a_slice_on_contains_all_except_its_reservatio
     ]
 
 
-def test_list_of_remaining_objects_contains_every_object_of_an_applied_slice(
+def test_list_of_a_slices_remaining_network_objects_contains_every_object_of_an_applied_slice(
     aspects: tuple[Aspect, ...],
 ) -> None:
     apply(aspects, network(0))
@@ -105,7 +109,7 @@ def test_list_of_remaining_objects_contains_every_object_of_an_applied_slice(
     ]
 
 
-def test_change_of_one_slot_leaves_the_other_slots_unchanged(aspects: tuple[Aspect, ...]) -> None:
+def test_removal_of_one_slots_network_leaves_the_other_slots_unchanged(aspects: tuple[Aspect, ...]) -> None:
     for index in range(3):
         apply(aspects, network(index))
     remove(aspects, network(1))
@@ -113,8 +117,8 @@ def test_change_of_one_slot_leaves_the_other_slots_unchanged(aspects: tuple[Aspe
     assert remains(aspects, network(1)) == []
 
 
-def test_apply_continues_after_a_crash_after_any_step(aspects: tuple[Aspect, ...]) -> None:
-    """Steps are run one by one, each followed by a new comparison, as after a crash."""
+def test_apply_of_a_slice_network_continues_after_a_crash_after_any_step(aspects: tuple[Aspect, ...]) -> None:
+    """Each step of the plan runs alone, and the next step is planned from a new comparison, as after a crash."""
     done = []
     while steps := [step for aspect in aspects for step in aspect.to_apply(slice_on(network(0)))]:
         steps[0].run()
@@ -132,7 +136,7 @@ def test_apply_continues_after_a_crash_after_any_step(aspects: tuple[Aspect, ...
         ("translation", {"translation"}),
     ],
 )
-def test_apply_repairs_only_the_aspect_that_differs(
+def test_apply_of_a_slice_network_repairs_only_the_part_that_differs(
     aspects: tuple[Aspect, ...], left_out: str, repaired: set[str]
 ) -> None:
     apply(aspects, network(0))
@@ -142,7 +146,7 @@ def test_apply_repairs_only_the_aspect_that_differs(
     assert apply(aspects, network(0)) == []
 
 
-def test_deleted_flows_of_a_slice_are_set_again_and_its_port_stays(
+def test_deleted_openflow_flows_of_a_slice_are_set_again_and_its_ovs_port_stays(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     apply(aspects, network(0))
@@ -150,7 +154,9 @@ def test_deleted_flows_of_a_slice_are_set_again_and_its_port_stays(
     assert apply(aspects, network(0)) == ["port.set_flows"]
 
 
-def test_foreign_flow_under_a_slots_cookie_is_removed(host: Host, aspects: tuple[Aspect, ...]) -> None:
+def test_foreign_openflow_flow_with_a_slots_cookie_is_removed(
+    host: Host, aspects: tuple[Aspect, ...]
+) -> None:
     apply(aspects, network(0))
     cookie = cookie_of(network(0).index)
     host.switch.set_flows("br-slice", cookie, host.switch.flows("br-slice")[cookie] | {STANDALONE})
@@ -158,7 +164,9 @@ def test_foreign_flow_under_a_slots_cookie_is_removed(host: Host, aspects: tuple
     assert STANDALONE not in host.switch.flows("br-slice")[cookie]
 
 
-def test_port_with_another_number_is_deleted_and_added_again(host: Host, aspects: tuple[Aspect, ...]) -> None:
+def test_ovs_port_with_another_number_is_deleted_and_added_again(
+    host: Host, aspects: tuple[Aspect, ...]
+) -> None:
     slot = network(0)
     host.links.add_tap(Tap(slot.tap))
     host.switch.add_port(Port(slot.tap, slot.bridge, 77))
@@ -167,7 +175,7 @@ def test_port_with_another_number_is_deleted_and_added_again(host: Host, aspects
     assert host.switch.port(slot.tap) == Port(slot.tap, slot.bridge, port_number(slot.index))
 
 
-def test_port_is_replaced_and_passes_frames_after_its_tap_was_created_again(
+def test_ovs_port_is_replaced_and_passes_frames_after_its_tap_was_created_again(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     slot = network(0)
@@ -181,7 +189,7 @@ def test_port_is_replaced_and_passes_frames_after_its_tap_was_created_again(
     assert host.lease(slot.tap, slot.mac) == slot.ip
 
 
-def test_link_of_another_kind_is_deleted_before_the_tap_is_added(
+def test_link_with_the_taps_name_and_another_kind_is_deleted_before_the_tap_is_added(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     host.plant_link("slice0")
@@ -189,7 +197,9 @@ def test_link_of_another_kind_is_deleted_before_the_tap_is_added(
     assert run(aspects[0].to_apply(slice_on(network(0)))) == ["link.delete", "link.add_tap"]
 
 
-def test_duplicate_rule_of_a_slice_is_repaired_in_one_step(host: Host, aspects: tuple[Aspect, ...]) -> None:
+def test_duplicate_nftables_rule_of_a_slice_is_repaired_in_one_step(
+    host: Host, aspects: tuple[Aspect, ...]
+) -> None:
     apply(aspects, network(0))
     rules = tuple(found.rule for found in host.filter.ruleset().rules if found.rule.owner == network(0).tap)
     host.filter.change(Change(insert=rules))
@@ -197,7 +207,7 @@ def test_duplicate_rule_of_a_slice_is_repaired_in_one_step(host: Host, aspects: 
     assert apply(aspects, network(0)) == []
 
 
-def test_reservation_of_a_slots_previous_address_is_withdrawn_before_the_new_one_is_made(
+def test_dhcp_reservation_of_a_slots_previous_address_is_withdrawn_before_the_new_one_is_made(
     aspects: tuple[Aspect, ...],
 ) -> None:
     apply(aspects, network(0))
@@ -209,7 +219,7 @@ def test_reservation_of_a_slots_previous_address_is_withdrawn_before_the_new_one
 
 
 @pytest.mark.parametrize("shared", ["mac", "ip"])
-def test_conflicting_reservation_of_another_slot_is_withdrawn_first(
+def test_conflicting_dhcp_reservation_of_another_slot_is_withdrawn_before_the_new_one_is_made(
     host: Host, aspects: tuple[Aspect, ...], shared: str
 ) -> None:
     conflicting = network(1)
@@ -220,7 +230,7 @@ def test_conflicting_reservation_of_another_slot_is_withdrawn_first(
     assert remains(aspects[1:2], wanted) == []
 
 
-def test_guest_leases_its_reserved_address_and_the_lease_is_cleared_with_the_slot(
+def test_guest_gets_its_reserved_address_and_its_dhcp_lease_is_cleared_with_the_slot(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     slot, leases = network(0), LeaseAspect(host.leases)
@@ -232,7 +242,7 @@ def test_guest_leases_its_reserved_address_and_the_lease_is_cleared_with_the_slo
     assert remains(aspects, slot) == []
 
 
-def test_lease_without_a_reservation_is_a_leftover_and_is_cleared(
+def test_dhcp_lease_without_a_reservation_is_a_leftover_and_is_cleared(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     slot = network(0)
@@ -246,7 +256,7 @@ def test_lease_without_a_reservation_is_a_leftover_and_is_cleared(
     assert remains(aspects[1:2], slot) == []
 
 
-def test_lease_of_another_mac_on_the_slots_address_is_foreign_and_is_cleared_first(
+def test_dhcp_lease_of_another_mac_on_a_slots_address_is_foreign_and_is_cleared_before_the_reservation(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     old, new = network(0), replace(network(0), mac=MacAddress("52:54:00:01:00:77"))
@@ -258,7 +268,7 @@ def test_lease_of_another_mac_on_the_slots_address_is_foreign_and_is_cleared_fir
     run(aspects[1].to_remove(new))
 
 
-def test_lease_that_is_cleared_within_a_snapshot_is_absent_from_it_afterwards(
+def test_dhcp_lease_cleared_within_a_snapshot_of_the_host_is_absent_from_later_reads_of_it(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     slot, leases = network(0), LeaseAspect(host.leases)
@@ -270,7 +280,7 @@ def test_lease_that_is_cleared_within_a_snapshot_is_absent_from_it_afterwards(
         assert leases.observe_address(slot) == ObservedAddress(None, "none")
 
 
-def test_guest_without_a_reservation_gets_no_address(host: Host, aspects: tuple[Aspect, ...]) -> None:
+def test_guest_without_a_dhcp_reservation_gets_no_address(host: Host, aspects: tuple[Aspect, ...]) -> None:
     slot = network(0)
     apply(aspects, slot)
     run(aspects[1].to_remove(slot))

@@ -1,4 +1,6 @@
-"""The DHCP server's process on a lab node: it outlives its agent, and its end is reported."""
+"""Tests of the dnsmasq process on a lab node: it continues to run after the end of its agent, and its own end is
+reported.
+"""
 
 import os
 import signal
@@ -59,7 +61,7 @@ def process(host: "Real") -> Dnsmasq:
 def agent_after(
     host: "Real", wanted: NodeNetwork, ended: Callable[[], None] = lambda: None
 ) -> "DnsmasqLeases":
-    """Return the driver of an agent that was started in place of the host's own."""
+    """Return the DHCP driver of a second agent, which was started in place of the agent that the host belongs to."""
     from node_agent.drivers.dhcp.dhcp import DnsmasqLeases
     from node_agent.drivers.network.links import NetlinkLinks
 
@@ -73,7 +75,7 @@ def is_bound(to_be: socket.socket, port: int) -> bool:
     return False
 
 
-def test_end_of_a_dhcp_server_is_reported_until_another_is_started(host: "Real") -> None:
+def test_end_of_the_dhcp_server_is_reported_until_a_new_server_is_started(host: "Real") -> None:
     (pid,) = pids(host)
     os.kill(pid, signal.SIGKILL)
     for _ in range(2):
@@ -84,7 +86,7 @@ def test_end_of_a_dhcp_server_is_reported_until_another_is_started(host: "Real")
     assert pids(host) != [pid]
 
 
-def test_dhcp_server_start_while_another_program_has_the_port_is_refused(host: "Real") -> None:
+def test_dhcp_server_start_while_another_program_holds_the_dhcp_port_is_refused(host: "Real") -> None:
     (pid,) = pids(host)
     os.kill(pid, signal.SIGKILL)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
@@ -141,7 +143,7 @@ def test_next_agent_replaces_a_dhcp_server_with_other_settings_and_keeps_its_lea
     successor.close()
 
 
-def test_guest_is_offered_the_resolvers_of_its_nodes_settings(host: "Real") -> None:
+def test_guest_is_offered_by_dhcp_the_dns_resolvers_of_its_nodes_settings(host: "Real") -> None:
     slot = network(0)
     resolvers = (Ipv4Address("192.0.2.53"), Ipv4Address("192.0.2.54"))
     node_settings = settings(SLOT, resolvers=resolvers)
@@ -157,7 +159,7 @@ def test_guest_is_offered_the_resolvers_of_its_nodes_settings(host: "Real") -> N
 
 
 def offered(wire: Wire, slot: SliceNetwork) -> dict[str, list[str]]:
-    """Return the options of the offer to a card that sends a DHCP discover."""
+    """Send a DHCP discover with the slot's MAC and return the options of the server's offer."""
     offer = wire.ask(dhcp("discover", mac=slot.mac), is_dhcp(2))
     assert offer is not None
     return {
@@ -189,7 +191,7 @@ def test_dhcp_server_of_another_pid_namespace_is_ignored(host: "Real") -> None:
         other.kill()
 
 
-def test_lease_cleared_while_the_server_is_down_stays_absent_after_its_restart(host: "Real") -> None:
+def test_dhcp_lease_cleared_while_the_server_is_down_stays_absent_after_its_restart(host: "Real") -> None:
     slot = network(0)
     for aspect in aspects_of(host):
         run(aspect.to_apply(slice_on(slot)))
@@ -207,7 +209,7 @@ def test_lease_cleared_while_the_server_is_down_stays_absent_after_its_restart(h
     successor.close()
 
 
-def test_truncated_lease_file_does_not_prevent_reading_its_complete_leases(host: "Real") -> None:
+def test_truncated_dhcp_lease_file_does_not_prevent_reading_its_complete_leases(host: "Real") -> None:
     file = Path(process(host)._folder, "leases")
     file.write_text("1893456000 52:54:00:01:00:00 10.100.1.10 * *\n1893456")
     assert [(lease.mac, lease.ip) for lease in host.leases.leases()] == [(network(0).mac, network(0).ip)]
@@ -215,14 +217,16 @@ def test_truncated_lease_file_does_not_prevent_reading_its_complete_leases(host:
 
 
 def written(host: "Real", slot: SliceNetwork, mac: str, *, expired: bool = False) -> ObservedLease:
-    """Write a lease of the slot's address into the file that the server has open, as a foreign program would."""
+    """Append a lease of the slot's address to the lease file that dnsmasq has open, as a foreign program would. Return
+    this lease.
+    """
     expiry = 1 if expired else 1893456000
     with Path(process(host)._folder, "leases").open("a") as file:
         file.write(f"{expiry} {mac} {slot.ip} * *\n")
     return ObservedLease(MacAddress(mac), slot.ip, expired=expired)
 
 
-def test_lease_that_only_the_file_contains_is_cleared_and_the_server_keeps_its_own(
+def test_dhcp_lease_that_only_the_lease_file_contains_is_cleared_and_the_server_keeps_its_other_leases(
     host: "Real",
 ) -> None:
     slot, other = network(0), network(1)
@@ -252,7 +256,7 @@ def test_dhcp_server_suspended_by_a_killed_agent_is_continued_by_the_next_agent(
     successor.close()
 
 
-def test_dhcp_server_frozen_by_signal_is_reported_within_seconds_and_replaced(host: "Real") -> None:
+def test_dhcp_server_stopped_by_a_signal_is_reported_within_seconds_and_replaced(host: "Real") -> None:
     slot = network(0)
     for aspect in aspects_of(host):
         run(aspect.to_apply(slice_on(slot)))
@@ -267,7 +271,7 @@ def test_dhcp_server_frozen_by_signal_is_reported_within_seconds_and_replaced(ho
     assert gateway_of(host).to_apply() == ()
 
 
-def test_lease_is_read_while_the_dhcp_server_rewrites_its_lease_file(
+def test_dhcp_leases_are_read_correctly_while_the_dhcp_server_rewrites_its_lease_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from node_agent.drivers.dhcp import dhcp
@@ -287,7 +291,7 @@ def test_lease_is_read_while_the_dhcp_server_rewrites_its_lease_file(
     assert [each.ip for each in leases.leases()] == [network(0).ip]
 
 
-def test_dhcp_server_is_not_signalled_repeatedly_while_a_clock_that_was_set_back_catches_up(
+def test_dhcp_server_is_not_signalled_repeatedly_after_the_clock_of_the_host_was_set_back(
     host: "Real", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.time
@@ -305,7 +309,7 @@ def test_dhcp_server_is_not_signalled_repeatedly_while_a_clock_that_was_set_back
 
 
 def is_signal_pending(host: "Real") -> bool:
-    """Whether a SIGHUP is pending for the server (proc(5), ShdPnd)."""
+    """Return whether a SIGHUP is pending for the dnsmasq process (proc(5), ShdPnd)."""
     [pid] = pids(host)
     status = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return bool(int(status["ShdPnd"], 16) & 1 << signal.SIGHUP - 1)
@@ -316,13 +320,15 @@ def hosts(host: "Real") -> Path:
 
 
 def removed_by(leases: "DnsmasqLeases", slot: SliceNetwork) -> None:
-    """Remove a slot's reservation as an agent does, and prove that nothing remains."""
+    """Remove a slot's DHCP reservation as an agent does, and check that the lease aspect finds nothing of the slot
+    afterwards.
+    """
     aspect = LeaseAspect(leases)
     run(aspect.to_remove(slot))
     assert aspect.remains(slot) == ()
 
 
-def test_removed_reservation_is_not_served_although_its_agent_died_before_notifying_the_server(
+def test_removed_dhcp_reservation_is_not_served_although_the_agent_died_before_notifying_the_server(
     host: "Real",
 ) -> None:
     slot = network(0)
@@ -340,7 +346,7 @@ def test_removed_reservation_is_not_served_although_its_agent_died_before_notify
 
 
 @pytest.mark.parametrize("without_agent", [True, False], ids=["without an agent", "with an agent"])
-def test_foreign_reservation_that_was_removed_again_is_not_served_after_the_slot_is_proved_empty(
+def test_foreign_dhcp_reservation_that_was_removed_is_not_served_after_the_slot_is_proved_empty(
     host: "Real", without_agent: bool
 ) -> None:
     slot, leases = network(0), host.leases_driver
@@ -362,7 +368,7 @@ def test_foreign_reservation_that_was_removed_again_is_not_served_after_the_slot
     leases.close()
 
 
-def test_reservation_that_was_edited_and_restored_is_served_as_restored(host: "Real") -> None:
+def test_dhcp_reservation_that_was_edited_and_restored_is_served_as_restored(host: "Real") -> None:
     slot, other = network(0), network(1)
     for each in (slot, other):
         for aspect in aspects_of(host):
@@ -386,7 +392,9 @@ def test_dhcp_server_reads_its_reservations_again_only_after_they_changed(host: 
         run(aspect.to_apply(slice_on(slot)))
 
     def log_after_snapshot() -> str:
-        """Return the server's log after a snapshot. The server logs what it reads before it answers later requests."""
+        """Return the log of dnsmasq after a snapshot of the host. dnsmasq logs the files that it reads before it
+        answers later requests.
+        """
         host.leases.reservations()
         assert host.lease(slot.tap, slot.mac) == slot.ip
         return (process(host)._folder / "log").read_text()

@@ -1,4 +1,6 @@
-"""Each drift has its kind and its evidence, on every kind of host; after the repair there is no drift."""
+"""Tests that each difference from the desired network is reported as drift with its kind and its evidence, on every
+kind of host, and that there is no drift after the repair.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -65,7 +67,9 @@ def rules_twice(host: Host) -> None:
 
 
 def leased_by_another(host: Host) -> None:
-    """Leave another card's lease on the slot's address while everything else is in the desired state again."""
+    """Leave a DHCP lease of another network card on the slot's address, while everything else is in the desired state
+    again.
+    """
     foreign = replace(SLOT, mac=MacAddress("52:54:00:01:00:77"))
     for aspect in aspects_of(host):
         run(aspect.to_apply(slice_on(foreign)))
@@ -179,7 +183,7 @@ def test_drift_of_the_node_is_reported_with_kind_and_evidence_and_repaired(
     assert gateway.to_apply() == ()
 
 
-def test_mirror_and_controller_of_the_bridge_are_reported_by_name(host: Host) -> None:
+def test_foreign_mirror_and_controller_of_the_ovs_bridge_are_reported_by_name(host: Host) -> None:
     host.plant_foreign_objects()
     [changed] = [each for each in differences(gateway_of(host).to_apply()) if each.kind == "bridge.changed"]
     assert changed.observed == f"{changed.desired}, with controller tcp:127.0.0.1:9, mirror spy"
@@ -195,7 +199,7 @@ def test_mirror_and_controller_of_the_bridge_are_reported_by_name(host: Host) ->
     ],
     ids=["into the slices' network", "from an ingress", "from what slices send"],
 )
-def test_translation_of_another_table_is_reported_where_it_meets_the_slices(
+def test_nat_rule_of_a_foreign_nftables_table_is_reported_if_it_affects_slices(
     host: Host, to: Ipv4Address, port: int, found: list[str]
 ) -> None:
     translation = aspects_of(host)[3]
@@ -217,7 +221,7 @@ def test_translation_of_another_table_is_reported_where_it_meets_the_slices(
     ],
     ids=["to the slices", "from a network that has theirs", "between other networks"],
 )
-def test_ipsec_policy_is_reported_where_it_selects_the_slices_network(
+def test_ipsec_policy_is_reported_if_it_selects_the_network_of_the_slices(
     host: Host, source: str, destination: str, found: list[str]
 ) -> None:
     host.plant_policy(source, destination)
@@ -227,7 +231,7 @@ def test_ipsec_policy_is_reported_where_it_selects_the_slices_network(
     assert gateway_of(host).lost() == ()
 
 
-def test_uplink_without_a_default_route_is_reported_as_lost(host: Host) -> None:
+def test_node_uplink_without_a_default_route_is_reported_as_lost(host: Host) -> None:
     elsewhere = replace(NETWORK, uplink="nowhere0")
     host.network = elsewhere
     try:
@@ -237,7 +241,7 @@ def test_uplink_without_a_default_route_is_reported_as_lost(host: Host) -> None:
     assert (lost.kind, lost.desired) == ("uplink.lost", "a default route by nowhere0")
 
 
-def test_uplink_without_a_carrier_is_reported_as_lost_despite_its_default_route(host: Host) -> None:
+def test_node_uplink_without_a_carrier_is_reported_as_lost_despite_its_default_route(host: Host) -> None:
     host.plant_link_without_carrier("unplugged0")
     host.network = replace(NETWORK, uplink="unplugged0")
     try:
@@ -250,7 +254,7 @@ def test_uplink_without_a_carrier_is_reported_as_lost_despite_its_default_route(
     assert (unplugged, plugged_in) == (["uplink.lost"], [])
 
 
-def test_disabled_forwarding_is_reported_with_the_name_of_its_link(host: Host) -> None:
+def test_disabled_ip_forwarding_is_reported_with_the_name_of_its_link(host: Host) -> None:
     host.stop_forwarding(NETWORK.bridge)
     [off] = differences(gateway_of(host).to_apply())
     assert off.observed == "IPv4 forwarding off for br-slice"
@@ -261,7 +265,7 @@ OF_SLOT: Final = {"port", "switch port"}
 
 
 @pytest.mark.parametrize("name", [name for name, setting in SETTINGS.items() if setting.of in OF_SLOT])
-def test_foreign_setting_of_slice_port_is_reported_and_removed(
+def test_foreign_setting_of_a_slices_ovs_port_is_reported_and_removed(
     host: Host, aspects: tuple[Aspect, ...], name: str
 ) -> None:
     for aspect in aspects:
@@ -277,7 +281,7 @@ def test_foreign_setting_of_slice_port_is_reported_and_removed(
 
 
 @pytest.mark.parametrize("name", [name for name, setting in SETTINGS.items() if setting.of not in OF_SLOT])
-def test_foreign_setting_of_bridge_is_reported_and_removed_and_slice_port_stays(
+def test_foreign_setting_of_the_ovs_bridge_is_reported_and_removed_and_the_slices_port_stays(
     host: Host, aspects: tuple[Aspect, ...], name: str
 ) -> None:
     for aspect in aspects:
@@ -307,7 +311,7 @@ DAMAGES: Final = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_reservation_not_written_by_this_program_is_reported_and_written_again(
+def test_dhcp_reservation_changed_by_another_program_is_reported_and_written_again(
     host: Host, aspects: tuple[Aspect, ...], name: str
 ) -> None:
     for aspect in aspects:
@@ -323,7 +327,7 @@ def test_reservation_not_written_by_this_program_is_reported_and_written_again(
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_reservation_not_written_by_this_program_is_left_over_until_it_is_removed(
+def test_dhcp_reservation_changed_by_another_program_is_a_leftover_until_it_is_removed(
     host: Host, aspects: tuple[Aspect, ...], name: str
 ) -> None:
     [leases] = [aspect for aspect in aspects if aspect.name == "lease"]
@@ -343,7 +347,7 @@ FOREIGN_FILES: Final = {
 
 
 @pytest.mark.parametrize("name", FOREIGN_FILES)
-def test_foreign_file_among_reservations_is_reported_and_removed(
+def test_foreign_file_in_the_dhcp_reservation_folder_is_reported_and_removed(
     host: Host, aspects: tuple[Aspect, ...], name: str
 ) -> None:
     for aspect in aspects:
@@ -352,14 +356,14 @@ def test_foreign_file_among_reservations_is_reported_and_removed(
     assert gateway.to_apply() == ()
     host.damage_reservation(SLOT.tap, FOREIGN_FILES[name])
     [found] = differences(gateway.to_apply())
-    assert (found.kind, found.desired) == ("gateway.dhcp", "only reservations of slots")
+    assert (found.kind, found.desired) == ("gateway.dhcp", "only DHCP reservations of slots")
     run(gateway.to_apply())
     assert gateway.to_apply() == ()
     assert differing(aspects) == {}
     assert host.lease(SLOT.tap, SLOT.mac) == SLOT.ip
 
 
-def test_another_dhcp_server_on_the_bridge_is_reported_by_its_process_and_left(host: Host) -> None:
+def test_another_dhcp_server_on_the_bridge_is_reported_by_its_process_and_left_running(host: Host) -> None:
     gateway = gateway_of(host)
     assert gateway.lost() == ()
     host.plant_dhcp_server()
@@ -373,7 +377,7 @@ def test_another_dhcp_server_on_the_bridge_is_reported_by_its_process_and_left(h
     assert gateway.lost() == ()
 
 
-def test_manager_of_the_switch_is_reported_by_its_target_and_left(host: Host) -> None:
+def test_foreign_manager_of_open_vswitch_is_reported_by_its_target_and_not_removed(host: Host) -> None:
     gateway = gateway_of(host)
     host.plant_manager("ptcp:6640:127.0.0.1")
     found = [(each.kind, each.observed) for each in gateway.lost()]

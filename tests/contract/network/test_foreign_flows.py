@@ -1,4 +1,6 @@
-"""Flows that the parser does not support are found on a real bridge and removed, as all flows without a slot are."""
+"""Tests of foreign OpenFlow flows on a real OVS bridge: flows that the agent's parser does not support are found, and
+removed like all flows that belong to no slot.
+"""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -32,7 +34,7 @@ def host(node: LabNode) -> Iterator["Real"]:
 
 
 @pytest.mark.parametrize(("cookie", "shown"), [("cookie=0x77,", "0x77"), ("", "0x0")])
-def test_flow_that_the_parser_does_not_support_is_removed(
+def test_openflow_flow_that_the_agents_parser_does_not_support_is_removed(
     host: "Real", node: LabNode, cookie: str, shown: str
 ) -> None:
     # The parser does not support `importance`, which exists since OpenFlow 1.4.

@@ -1,4 +1,6 @@
-"""The node's own network, on every kind of host: prepared once, and repaired after foreign changes."""
+"""Tests of a node's own network (bridge, gateway, uplink rules) on every kind of host: it is prepared once, and
+repaired after foreign changes.
+"""
 
 from dataclasses import replace
 from typing import Final
@@ -23,19 +25,21 @@ def lacking(gateway: Gateway) -> list[str]:
     return [each.detail for each in gateway.prerequisites() if not each.ok]
 
 
-def test_prepared_node_has_no_missing_prerequisite_and_preparing_again_takes_no_step(host: Host) -> None:
+def test_node_with_a_prepared_network_misses_no_prerequisite_and_preparing_it_again_takes_no_step(
+    host: Host,
+) -> None:
     gateway = gateway_of(host)
     assert lacking(gateway) == []
     assert names(gateway.to_apply()) == []
 
 
-def test_flow_without_a_slot_is_removed(host: Host) -> None:
+def test_openflow_flow_that_belongs_to_no_slot_is_removed(host: Host) -> None:
     host.switch.set_flows(NETWORK.bridge, 7, frozenset({STANDALONE}))
     assert run(gateway_of(host).to_apply()) == ["gateway.remove_foreign_flows"]
     assert host.switch.flows(NETWORK.bridge) == {}
 
 
-def test_meter_without_a_slot_is_removed_and_the_slots_meters_stay(host: Host) -> None:
+def test_openflow_meter_that_belongs_to_no_slot_is_removed_and_meters_of_slots_stay(host: Host) -> None:
     host.switch.add_meter(NETWORK.bridge, 1, Meter(9, 9))
     host.switch.add_meter(NETWORK.bridge, 900, Meter(9, 9))
     [remove] = gateway_of(host).to_apply()
@@ -45,7 +49,7 @@ def test_meter_without_a_slot_is_removed_and_the_slots_meters_stay(host: Host) -
     assert host.switch.meters(NETWORK.bridge) == {1: Meter(9, 9)}
 
 
-def test_rule_without_a_slot_is_removed_and_the_slots_rules_stay(host: Host) -> None:
+def test_nftables_rule_that_belongs_to_no_slot_is_removed_and_rules_of_slots_stay(host: Host) -> None:
     translation = aspects_of(host)[3]
     run(translation.to_apply(slice_on(network(0))))
     host.filter.change(Change(insert=(rule("inet", OUT_OF_SLICES, "other", ACCEPT),)))
@@ -54,7 +58,7 @@ def test_rule_without_a_slot_is_removed_and_the_slots_rules_stay(host: Host) -> 
     assert gateway_of(host).to_apply() == translation.to_apply(slice_on(network(0))) == ()
 
 
-def test_nodes_final_drop_rule_is_restored_after_the_slots_rules(host: Host) -> None:
+def test_final_drop_rule_of_a_node_is_restored_behind_the_nftables_rules_of_its_slots(host: Host) -> None:
     run(aspects_of(host)[3].to_apply(slice_on(network(0))))
     drops = rule("inet", OUT_OF_SLICES, NODE, DROP)
     removed = tuple(found for found in host.filter.ruleset().rules if found.rule == drops)
@@ -67,7 +71,7 @@ def test_nodes_final_drop_rule_is_restored_after_the_slots_rules(host: Host) -> 
 
 
 @pytest.mark.parametrize("what", FILTER_CHANGES)
-def test_own_table_with_a_changed_declaration_is_replaced_and_the_slots_rules_stay(
+def test_nftables_table_of_the_agent_with_a_changed_declaration_is_replaced_and_rules_of_slots_stay(
     host: Host, what: str
 ) -> None:
     translation, wanted = aspects_of(host)[3], slice_on(network(0), port_mapping(1, "198.51.100.7", 2222))
@@ -88,7 +92,9 @@ def test_own_table_with_a_changed_declaration_is_replaced_and_the_slots_rules_st
         assert translation.to_apply(wanted) == ()
 
 
-def test_slot_rule_deleted_after_the_listing_does_not_come_back_with_the_replaced_table(host: Host) -> None:
+def test_nftables_rule_of_a_slot_deleted_after_the_listing_is_not_restored_with_the_replaced_table(
+    host: Host,
+) -> None:
     translation = aspects_of(host)[3]
     run(translation.to_apply(slice_on(network(0))))
     host.plant_in_filter("policy drop")
@@ -99,7 +105,7 @@ def test_slot_rule_deleted_after_the_listing_does_not_come_back_with_the_replace
     assert gateway_of(host).to_apply() == ()
 
 
-def test_bridge_that_forwards_like_an_ordinary_switch_is_made_secure_again(host: Host) -> None:
+def test_ovs_bridge_with_fail_mode_standalone_gets_fail_mode_secure_again(host: Host) -> None:
     bridge = host.switch.bridge(NETWORK.bridge)
     assert bridge is not None
     host.switch.set_bridge(replace(bridge, secure=False))
@@ -109,7 +115,7 @@ def test_bridge_that_forwards_like_an_ordinary_switch_is_made_secure_again(host:
     assert names(gateway_of(host).to_apply()) == []
 
 
-def test_bridge_without_a_datapath_is_made_again_with_the_configured_type_and_keeps_its_ports(
+def test_ovs_bridge_without_a_datapath_is_created_again_with_the_configured_type_and_keeps_its_ports(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     for aspect in aspects:
@@ -130,7 +136,9 @@ def test_bridge_without_a_datapath_is_made_again_with_the_configured_type_and_ke
     assert host.switch.port("slice0") == port
 
 
-def test_datapath_type_that_the_switch_does_not_support_is_missing_and_makes_no_bridge(host: Host) -> None:
+def test_datapath_type_that_ovs_does_not_support_is_a_missing_prerequisite_and_creates_no_bridge(
+    host: Host,
+) -> None:
     host.drop_datapath_type("nonsense")
     wanted = replace(NETWORK, bridge="br-nonsense", datapath_type="nonsense")
     gateway = Gateway(wanted, host.switch, host.links, host.filter, host.leases, routing=host.routing)
@@ -142,7 +150,7 @@ def test_datapath_type_that_the_switch_does_not_support_is_missing_and_makes_no_
     assert host.switch.bridge("br-nonsense") is None
 
 
-def test_gateways_lost_address_is_restored(host: Host) -> None:
+def test_lost_ip_address_of_a_nodes_gateway_is_restored(host: Host) -> None:
     host.links.set_gateway_link(NETWORK.bridge, GatewayLink(frozenset({"10.9.9.9/24"}), up=False))
     assert run(gateway_of(host).to_apply()) == ["gateway.set_address"]
     assert host.links.gateway_link(NETWORK.bridge) == GatewayLink(
@@ -156,7 +164,7 @@ def test_dhcp_server_with_another_lease_time_is_replaced(host: Host) -> None:
     assert gateway_of(host).to_apply() == ()
 
 
-def test_dormant_table_of_another_program_is_read_and_not_reported(host: Host) -> None:
+def test_dormant_nftables_table_of_another_program_is_read_and_not_reported(host: Host) -> None:
     host.plant_diversion(network(0).ip, 2299)
     [reported] = gateway_of(host).lost()
     assert reported.kind == "foreign.rules"

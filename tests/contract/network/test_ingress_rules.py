@@ -1,4 +1,4 @@
-"""Ingress rules from outside, on every kind of host: made, distinguished, repaired one by one, and closed."""
+"""Tests of ingress rules on every kind of host: they are made, distinguished, repaired one by one, and closed."""
 
 from dataclasses import replace
 
@@ -29,7 +29,9 @@ def apply(aspects: tuple[Aspect, ...], wanted: Slice) -> list[str]:
 
 
 def rules(host: Host, ingress: Mapping | None = None) -> list[str]:
-    """Return the chains of a slot's own rules, or of those of one of its ingress rules."""
+    """Return the nftables chains that contain rules of the slot's ingress rule `ingress`; without `ingress`, those with
+    the slot's other rules.
+    """
     owner = SLOT.tap if ingress is None else f"{SLOT.tap} {ingress.ingress_id}"
     return sorted(found.rule.chain for found in host.filter.ruleset().rules if found.rule.owner == owner)
 
@@ -40,7 +42,7 @@ def ingress(request: pytest.FixtureRequest) -> Mapping:
     return found
 
 
-def test_ingress_rule_is_made_in_one_step_and_applying_again_takes_none(
+def test_ingress_rule_is_made_in_one_step_and_applying_it_again_takes_no_step(
     host: Host, aspects: tuple[Aspect, ...], ingress: Mapping
 ) -> None:
     apply(aspects, slice_on(SLOT))
@@ -49,7 +51,7 @@ def test_ingress_rule_is_made_in_one_step_and_applying_again_takes_none(
     assert rules(host, ingress) == [MAPPED] * max(1, len(ingress.sources)) + [MAPPING]
 
 
-def test_closed_ingress_rule_leaves_nothing_and_the_others_stay(
+def test_closed_ingress_rule_leaves_nothing_and_other_ingress_rules_stay(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     apply(aspects, slice_on(SLOT, SSH, WEB))
@@ -60,7 +62,7 @@ def test_closed_ingress_rule_leaves_nothing_and_the_others_stay(
     assert [found for found in host.filter.ruleset().rules if found in kept] == kept
 
 
-def test_drift_of_one_ingress_rule_is_reported_and_repaired_without_the_others(
+def test_drift_of_one_ingress_rule_is_reported_and_repaired_without_changing_other_ingress_rules(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     apply(aspects, slice_on(SLOT, SSH, WEB))
@@ -87,7 +89,9 @@ def test_ingress_rule_without_an_order_is_foreign_and_is_removed(
     assert apply(aspects, slice_on(SLOT, SSH)) == []
 
 
-def test_source_that_is_no_longer_allowed_has_no_rule(host: Host, aspects: tuple[Aspect, ...]) -> None:
+def test_source_network_that_an_ingress_rule_no_longer_allows_has_no_nftables_rule(
+    host: Host, aspects: tuple[Aspect, ...]
+) -> None:
     apply(aspects, slice_on(SLOT, WEB))
     fewer = port_mapping(2, "203.0.113.7", 20080, 80, "192.0.2.1/32")
     assert apply(aspects, slice_on(SLOT, fewer)) == ["translation.map", "translation.flush_connections"]
@@ -115,7 +119,7 @@ def test_ingress_rules_of_other_slots_stay_when_a_slot_is_removed(
     assert apply(aspects, slice_on(SLOT, SSH)) == []
 
 
-def test_only_connections_of_a_closed_ingress_rule_are_flushed(
+def test_closing_an_ingress_rule_flushes_only_its_own_tracked_connections(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     apply(aspects, slice_on(SLOT, SSH, WEB))
@@ -127,7 +131,7 @@ def test_only_connections_of_a_closed_ingress_rule_are_flushed(
     assert left == {(20080, 80), (4000, 4000)}
 
 
-def test_connections_of_a_closed_ingress_rule_are_flushed_after_a_crash_too(
+def test_tracked_connections_of_an_ingress_rule_are_flushed_although_the_agent_crashed_while_closing_it(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     apply(aspects, slice_on(SLOT, SSH, WEB))
@@ -137,14 +141,14 @@ def test_connections_of_a_closed_ingress_rule_are_flushed_after_a_crash_too(
     [drift] = differences(translation(aspects).to_apply(slice_on(SLOT, WEB)))
     assert (drift.kind, drift.observed) == (
         "ingress.foreign",
-        "1 tracked connections that entered by another rule",
+        "1 tracked connections that entered by another ingress rule",
     )
     assert apply(aspects, slice_on(SLOT, WEB)) == ["translation.flush_connections"]
     assert host.filter.connections(SLOT.ip) == ()
     assert apply(aspects, slice_on(SLOT, WEB)) == []
 
 
-def test_connections_of_a_closed_ingress_rule_are_flushed_before_another_rule_is_made(
+def test_tracked_connections_of_a_closed_ingress_rule_are_flushed_before_another_ingress_rule_is_made(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     apply(aspects, slice_on(SLOT, SSH))
@@ -155,7 +159,7 @@ def test_connections_of_a_closed_ingress_rule_are_flushed_before_another_rule_is
     assert host.filter.connections(SLOT.ip) == ()
 
 
-def test_connections_of_the_last_ingress_rule_are_flushed_after_a_crash_at_its_closing(
+def test_tracked_connections_of_a_slices_last_ingress_rule_are_flushed_after_a_crash_at_its_closing(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     apply(aspects, slice_on(SLOT, SSH))
@@ -166,7 +170,7 @@ def test_connections_of_the_last_ingress_rule_are_flushed_after_a_crash_at_its_c
     assert host.filter.connections(SLOT.ip) == ()
 
 
-def test_own_rules_of_a_slice_are_set_before_connections_are_flushed(
+def test_missing_nftables_rules_of_a_slice_are_set_before_its_tracked_connections_are_flushed(
     host: Host, aspects: tuple[Aspect, ...]
 ) -> None:
     apply(aspects, slice_on(SLOT, SSH))

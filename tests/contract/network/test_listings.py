@@ -1,4 +1,4 @@
-"""Listings of a lab node's links and routes by the kernel, and how much of them is read."""
+"""Tests of the kernel's listings of links and routes on a lab node, and of the part of them that the agent reads."""
 
 import socket
 import subprocess
@@ -29,7 +29,7 @@ def ip(*words: str) -> str:
     return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
 
 
-def test_every_link_of_a_default_route_with_several_hops_is_an_uplink(host: "Real") -> None:
+def test_every_link_of_a_default_route_with_several_next_hops_is_an_uplink(host: "Real") -> None:
     assert host.links.default_route_links() == {"uplink0"}
     alone = ip("route", "show", "default").split()
     ip("link", "add", "second0", "type", "veth", "peer", "name", "second1")
@@ -49,7 +49,7 @@ def counters() -> str:
     return Path("/proc/thread-self/net/dev").read_text()
 
 
-def test_links_with_changed_packet_counters_only_are_not_decoded_again(host: "Real") -> None:
+def test_network_links_of_which_only_packet_counters_changed_are_not_decoded_again(host: "Real") -> None:
     # Imported here and not above: the drivers' packages are an extra, and these tests are collected without it too.
     from node_agent.drivers.network import rtnetlink
 

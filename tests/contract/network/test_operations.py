@@ -1,4 +1,6 @@
-"""Operations on every kind of host: executed, executed again without a step, and foreign changes repaired."""
+"""Tests of the agent's operations on every kind of host: they are executed, do nothing when they are executed again,
+and repair foreign changes.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,7 +51,7 @@ MADE: list[tuple[type, OperationResult]] = [
 
 @dataclass
 class Node:
-    """An agent's core over the host of this test suite, which has no machines."""
+    """Core of a node agent over a host of the network tests, which runs no virtual machines."""
 
     entrance: Entrance
     host: Host
@@ -98,7 +100,7 @@ def node(host: Host, tmp_path: Path) -> Node:
     return Node(Entrance(tmp_path, host=agents), host)
 
 
-def test_slice_network_is_made_by_four_operations_and_repeating_them_takes_no_step(node: Node) -> None:
+def test_four_operations_make_the_network_of_a_slice_and_repeating_them_takes_no_step(node: Node) -> None:
     assert [node.result_of(kind) for kind, _ in MADE] == [result for _, result in MADE]
     assert node.drift() == {}
     again = [node.result_of(kind) for kind, _ in MADE]
@@ -137,7 +139,7 @@ def delete_rules(host: Host) -> None:
         (delete_rules, "translation", IngressApply),
     ],
 )
-def test_object_deleted_by_another_program_is_reported_as_drift_and_repaired_by_its_operation(
+def test_network_object_deleted_by_another_program_is_reported_as_drift_and_repaired_by_its_operation(
     node: Node, fault: Callable[[Host], None], aspect: str, kind: type
 ) -> None:
     node.make()
@@ -147,7 +149,9 @@ def test_object_deleted_by_another_program_is_reported_as_drift_and_repaired_by_
     assert aspect not in node.drift()
 
 
-def test_ingress_removal_takes_rules_and_lease_and_proves_their_absence(node: Node) -> None:
+def test_ingress_remove_operation_removes_rules_connections_and_lease_and_takes_no_step_when_repeated(
+    node: Node,
+) -> None:
     node.make()
     node.host.connect(network(0).ip)
     removed = node.result_of(IngressRemove, wanted=False)
@@ -156,7 +160,7 @@ def test_ingress_removal_takes_rules_and_lease_and_proves_their_absence(node: No
     assert node.result_of(IngressRemove, wanted=False) == removed.model_copy(update={"steps": ()})
 
 
-def test_address_is_reported_before_and_after_its_lease(node: Node) -> None:
+def test_address_report_operation_shows_the_lease_state_before_and_after_the_dhcp_lease(node: Node) -> None:
     node.make()
     before = node.result_of(AddressReport)
     assert node.host.lease("slice0", network(0).mac) == network(0).ip
@@ -166,7 +170,7 @@ def test_address_is_reported_before_and_after_its_lease(node: Node) -> None:
     assert after == before.model_copy(update={"lease_state": "bound", "actual_ip": network(0).ip})
 
 
-def test_prepared_node_passes_every_check(node: Node) -> None:
+def test_node_with_a_prepared_network_passes_every_check_of_node_verify(node: Node) -> None:
     found = node.done(verify())
     assert isinstance(found, NodeVerified)
     assert [check.name for check in found.checks if not check.ok] == []

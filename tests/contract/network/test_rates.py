@@ -1,5 +1,5 @@
-"""A slice with a rate, on every kind of host: its meters are made before its flows, change separately, and are removed
-with it.
+"""Tests of a slice with a rate limit on every kind of host: its OpenFlow meters are made before its flows, change
+separately from them, and are removed with the slice.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ FASTER = network(0, rate_mbit=250)
 
 @pytest.fixture
 def port(aspects: tuple[Aspect, ...]) -> Aspect:
-    """The port aspect, which sets rates, over a slot that has its link."""
+    """Port aspect, which sets the rate limit of a slice, over a slot with an existing link."""
     run(aspects[0].to_apply(slice_on(FREE)))
     return aspects[2]
 
@@ -28,7 +28,7 @@ def make(port: Aspect, wanted: SliceNetwork) -> list[str]:
     return run(port.to_apply(slice_on(wanted)))
 
 
-def test_slice_with_a_rate_gets_its_meters_before_its_flows_and_applying_again_takes_no_step(
+def test_slice_with_a_rate_limit_gets_its_meters_before_its_flows_and_applying_it_again_takes_no_step(
     port: Aspect, host: Host
 ) -> None:
     assert make(port, LIMITED) == ["port.add", "port.set_meters", "port.set_flows"]
@@ -37,19 +37,19 @@ def test_slice_with_a_rate_gets_its_meters_before_its_flows_and_applying_again_t
     assert make(port, LIMITED) == []
 
 
-def test_slice_without_a_rate_has_no_meter(port: Aspect, host: Host) -> None:
+def test_slice_without_a_rate_limit_has_no_openflow_meter(port: Aspect, host: Host) -> None:
     assert make(port, FREE) == ["port.add", "port.set_flows"]
     assert host.switch.meters(NETWORK.bridge) == {}
 
 
-def test_changed_rate_changes_only_the_meters(port: Aspect, host: Host) -> None:
+def test_changed_rate_limit_of_a_slice_changes_only_its_openflow_meters(port: Aspect, host: Host) -> None:
     make(port, LIMITED)
     assert make(port, FASTER) == ["port.set_meters"]
     assert host.switch.meters(NETWORK.bridge) == meters_of(FASTER)
     assert host.switch.flows(NETWORK.bridge) == {cookie_of(FASTER.index): flows_of(FASTER)}
 
 
-def test_meters_are_made_before_the_flows_that_use_them_and_deleted_after_them(
+def test_openflow_meters_are_made_before_the_flows_that_use_them_and_deleted_after_these_flows(
     port: Aspect, host: Host
 ) -> None:
     make(port, FREE)
@@ -60,7 +60,7 @@ def test_meters_are_made_before_the_flows_that_use_them_and_deleted_after_them(
 
 
 @pytest.mark.parametrize("end", ["to_remove", "to_stop"])
-def test_meters_of_a_slice_are_removed_with_it_and_listed_until_then(
+def test_openflow_meters_of_a_slice_are_listed_as_its_objects_until_they_are_removed_with_the_slice(
     end: str, port: Aspect, host: Host
 ) -> None:
     make(port, LIMITED)
@@ -70,13 +70,13 @@ def test_meters_of_a_slice_are_removed_with_it_and_listed_until_then(
     assert port.remains(FREE) == port.still_on(FREE) == ()
 
 
-def test_meter_left_behind_by_a_slice_without_a_rate_is_deleted(port: Aspect, host: Host) -> None:
+def test_openflow_meter_of_a_slice_that_has_no_rate_limit_is_deleted(port: Aspect, host: Host) -> None:
     make(port, FREE)
     host.switch.add_meter(NETWORK.bridge, to_slice(FREE.index), Meter(9, 9))
     [step] = port.to_apply(slice_on(FREE))
     assert step.repairs is not None
     assert (step.name, step.repairs.desired) == ("port.delete_meters", "no meter")
-    assert step.repairs.observed == "meter 2: 9 kbit/s, 9 kbit at once"
+    assert step.repairs.observed == "meter 2: 9 kbit/s, burst of 9 kbit"
     step.run()
     assert port.to_apply(slice_on(FREE)) == ()
 
@@ -102,7 +102,7 @@ def all_deleted(host: Host) -> None:
         (all_deleted, ["port.set_meters", "port.set_flows"]),
     ],
 )
-def test_changed_or_deleted_meter_is_restored_with_its_flows(
+def test_changed_or_deleted_openflow_meter_of_a_slice_is_restored_with_its_flows(
     fault: Callable[[Host], None], repaired: list[str], port: Aspect, host: Host
 ) -> None:
     make(port, LIMITED)
@@ -112,15 +112,17 @@ def test_changed_or_deleted_meter_is_restored_with_its_flows(
     assert make(port, LIMITED) == []
 
 
-def test_crash_after_any_step_leaves_no_flow_that_passes_ip_unlimited(port: Aspect, host: Host) -> None:
-    """Steps are run one by one, each followed by a new comparison, as after a crash."""
+def test_crash_after_any_step_of_a_rate_limited_slices_plan_leaves_no_flow_that_passes_ip_unlimited(
+    port: Aspect, host: Host
+) -> None:
+    """Each step of the plan runs alone, and the next step is planned from a new comparison, as after a crash."""
     unlimited = flows_of(FREE) - flows_of(LIMITED)
     while steps := port.to_apply(slice_on(LIMITED)):
         steps[0].run()
         assert not unlimited & host.switch.flows(NETWORK.bridge).get(cookie_of(LIMITED.index), frozenset())
 
 
-def test_port_that_is_created_again_keeps_its_meters(port: Aspect, host: Host) -> None:
+def test_ovs_port_that_is_created_again_keeps_its_openflow_meters(port: Aspect, host: Host) -> None:
     make(port, LIMITED)
     host.switch.delete_port(LIMITED.tap)
     host.switch.add_port(Port(LIMITED.tap, NETWORK.bridge, 77))
@@ -128,7 +130,9 @@ def test_port_that_is_created_again_keeps_its_meters(port: Aspect, host: Host) -
     assert steps == ["port.delete_flows", "port.delete", "port.add", "port.set_flows"]
 
 
-def test_meters_of_other_slots_stay_when_a_slot_is_removed(aspects: tuple[Aspect, ...], host: Host) -> None:
+def test_openflow_meters_of_other_slots_stay_when_a_slot_is_removed(
+    aspects: tuple[Aspect, ...], host: Host
+) -> None:
     others = [network(1, rate_mbit=1), network(2, rate_mbit=2)]
     for slot in (LIMITED, *others):
         for aspect in aspects:

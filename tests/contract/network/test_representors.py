@@ -1,7 +1,8 @@
-"""A slot with a virtual function as its card: its representor is taken under the slot's name, and returned.
+"""Tests of a slot with an SR-IOV virtual function as its network card. The agent renames the function's representor to
+the link name of the slot, and returns it at the release.
 
-No card in switchdev mode was available: on the real host a veth replaces it, which is a link of the kernel as well, and
-the tree of `tests.node.pci_trees` declares it as the port of a virtual function.
+No card in switchdev mode was available. On the real host, a veth link replaces the representor, and the tree of
+`tests.node.pci_trees` declares it as the port of a virtual function.
 """
 
 from collections.abc import Iterator
@@ -50,7 +51,7 @@ def remains(aspects: tuple[Aspect, ...]) -> list[str]:
     return [words for aspect in aspects for words in aspect.remains(SLOT)]
 
 
-def test_representor_is_the_slots_link_from_order_to_release(
+def test_representor_of_a_virtual_function_is_the_link_of_its_slot_until_the_release(
     host: Host, number: int, aspects: tuple[Aspect, ...]
 ) -> None:
     assert apply(aspects)[0] == "link.take"
@@ -65,7 +66,7 @@ def test_representor_is_the_slots_link_from_order_to_release(
     assert host.links.representor(number) == Representor(SLOT.tap)
 
 
-def test_changed_representor_is_reported_and_set_again(
+def test_representor_with_changed_settings_is_reported_and_gets_its_settings_again(
     host: Host, number: int, aspects: tuple[Aspect, ...]
 ) -> None:
     apply(aspects)
@@ -78,7 +79,7 @@ def test_changed_representor_is_reported_and_set_again(
     assert host.links.representor(number) == Representor(SLOT.tap)
 
 
-def test_representor_attached_to_another_bridge_is_detached_from_it(
+def test_representor_attached_to_another_bridge_is_detached_from_that_bridge(
     host: Host, number: int, aspects: tuple[Aspect, ...]
 ) -> None:
     apply(aspects)
@@ -93,7 +94,7 @@ def test_representor_attached_to_another_bridge_is_detached_from_it(
     assert host.links.representor(number) == Representor(SLOT.tap)
 
 
-def test_renamed_representor_gets_its_name_and_its_port_again(
+def test_renamed_representor_gets_its_name_and_its_ovs_port_again(
     host: Host, number: int, aspects: tuple[Aspect, ...]
 ) -> None:
     apply(aspects)
@@ -118,7 +119,7 @@ def test_virtual_function_without_a_representor_is_reported_and_refused(
     assert remains(aspects) == []
 
 
-def test_slots_link_follows_its_settings_from_tap_to_virtual_function_and_back(
+def test_link_of_a_slot_changes_from_tap_to_virtual_function_and_back_with_the_slots_settings(
     host: Host, number: int, aspects: tuple[Aspect, ...]
 ) -> None:
     on_tap = LinkAspect(host.links, host.bus)
@@ -128,7 +129,7 @@ def test_slots_link_follows_its_settings_from_tap_to_virtual_function_and_back(
     assert (host.links.link(SLOT.tap), host.links.representor(number)) == (Tap(SLOT.tap), RESTING)
 
 
-def test_link_with_the_slots_name_is_deleted_before_the_representor_gets_it(
+def test_foreign_link_with_the_name_of_a_slots_link_is_deleted_before_the_representor_gets_this_name(
     host: Host, number: int, aspects: tuple[Aspect, ...]
 ) -> None:
     host.plant_link(SLOT.tap)
@@ -139,7 +140,7 @@ def test_link_with_the_slots_name_is_deleted_before_the_representor_gets_it(
     assert host.links.representor(number) == Representor(SLOT.tap)
 
 
-def test_setting_an_absent_representor_is_refused(host: Host) -> None:
+def test_changing_the_settings_of_an_absent_representor_is_refused(host: Host) -> None:
     assert host.links.representor(4711) is None
     with pytest.raises(HostRefused, match="4711"):
         host.links.set_representor(4711, Representor("slice0"))

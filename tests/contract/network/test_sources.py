@@ -1,4 +1,6 @@
-"""The change sources of a real node report each change by another program, and nothing before it."""
+"""Tests of the change sources of a real node: each change by another program is reported, and nothing is reported
+before the change.
+"""
 
 import select
 import socket
@@ -30,7 +32,9 @@ _QUIET: Final = 0.2
 
 @dataclass(frozen=True)
 class ReportedChange:
-    """A change, and the source that reports it; a source that `greets` reports once when it starts to listen."""
+    """Change of a host's network by another program, and the name of the change source that reports it. `greets` is
+    true for a source that reports once when it starts to listen.
+    """
 
     source: str
     change: Callable[[Host], None]
@@ -151,7 +155,9 @@ def carrying(host: "Real") -> "Real":
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_change_by_another_program_is_reported_by_its_source(what: str, carrying: "Real") -> None:
+def test_change_of_the_host_by_another_program_is_reported_by_the_expected_change_source(
+    what: str, carrying: "Real"
+) -> None:
     reported = CHANGES[what]
     with closing(carrying.sources()[reported.source]()) as listening:
         timeout = _TIMEOUT if reported.greets else 0
@@ -168,7 +174,9 @@ def is_learned() -> bool:
     return "198.51.100.1" in subprocess.run(shown, check=True, capture_output=True, text=True).stdout
 
 
-def test_neighbour_that_the_kernel_learned_is_not_reported(carrying: "Real") -> None:
+def test_neighbour_table_entry_that_the_kernel_learned_is_not_reported_as_a_change_of_the_host(
+    carrying: "Real",
+) -> None:
     with closing(carrying.sources()["neighbours"]()) as listening:
         subprocess.run(["ip", "neigh", "flush", "dev", "uplink0"], check=True)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sends:

@@ -1,4 +1,6 @@
-"""Changes that time out: the host is unreadable, which is not a refusal, and the plan is continued later."""
+"""Tests of host changes that time out: the host counts as unreadable, the timeout is not a refusal, and the plan is
+continued later.
+"""
 
 import ctypes
 import os
@@ -64,7 +66,7 @@ def switch_with_short_deadline(folder: Path) -> "OpenVSwitch":
 
 
 @pytest.mark.parametrize("daemon", ["ovsdb-server", "ovs-vswitchd"])
-def test_slice_comes_up_after_the_switch_hung_in_the_middle_of_its_plan(
+def test_slice_network_is_completed_after_open_vswitch_hung_in_the_middle_of_its_plan(
     host: "Real", node: LabNode, daemon: str
 ) -> None:
     host.links.add_tap(Tap(SLOT.tap))
@@ -87,7 +89,9 @@ def test_slice_comes_up_after_the_switch_hung_in_the_middle_of_its_plan(
 
 
 @pytest.mark.parametrize("left", ["nothing", "a socket"])
-def test_switch_without_a_listener_makes_the_host_unreadable(host: "Real", tmp_path: Path, left: str) -> None:
+def test_open_vswitch_that_does_not_listen_makes_the_host_unreadable(
+    host: "Real", tmp_path: Path, left: str
+) -> None:
     (tmp_path / "db.sock").symlink_to(host.sockets / "db.sock")
     if left == "a socket":
         with socket.socket(socket.AF_UNIX) as listener:
@@ -99,12 +103,14 @@ def test_switch_without_a_listener_makes_the_host_unreadable(host: "Real", tmp_p
         switch.add_meter(NETWORK.bridge, 1, Meter(1, 1))
 
 
-def test_ovs_database_without_a_listener_makes_the_host_unreadable(host: "Real", tmp_path: Path) -> None:
+def test_ovs_database_that_does_not_listen_makes_the_host_unreadable(host: "Real", tmp_path: Path) -> None:
     with pytest.raises(HostUnreadable, match=SLOT.tap):
         switch_with_short_deadline(tmp_path).delete_port(SLOT.tap)
 
 
-def test_connection_is_closed_after_its_request_timed_out(host: "Real", tmp_path: Path) -> None:
+def test_connection_to_open_vswitch_is_closed_after_its_request_timed_out(
+    host: "Real", tmp_path: Path
+) -> None:
     from node_agent.drivers.network.ovsdb import Ovsdb
 
     with _Line(tmp_path / "db.sock", host.sockets / "db.sock") as line:
@@ -132,7 +138,7 @@ def test_packet_filter_call_past_its_deadline_makes_the_host_unreadable(host: "R
         nftables.forget(SLOT.ip, lambda _: True)
 
 
-def test_links_that_cannot_be_listed_make_the_host_unreadable(host: "Real") -> None:
+def test_network_links_that_cannot_be_listed_make_the_host_unreadable(host: "Real") -> None:
     with no_new_files(), pytest.raises(HostUnreadable, match=r"links: .*Too many open files"):
         host.links.link(SLOT.tap)
 
@@ -158,7 +164,7 @@ def test_kernel_setting_that_cannot_be_read_makes_the_host_unreadable(host: "Rea
         host.links.set_forwarding(NETWORK.bridge)
 
 
-def test_kernel_setting_that_cannot_be_written_is_a_refusal(host: "Real", node: LabNode) -> None:
+def test_kernel_setting_that_cannot_be_written_raises_host_refused(host: "Real", node: LabNode) -> None:
     host.links.add_tap(Tap(SLOT.tap))
     host.stop_forwarding(NETWORK.bridge)
     with read_only_switches(node) as aside:
@@ -171,7 +177,7 @@ def test_kernel_setting_that_cannot_be_written_is_a_refusal(host: "Real", node: 
 
 @contextmanager
 def no_new_files() -> Iterator[None]:
-    """Reduce the limit of open files, so that the process can open none while the context lasts."""
+    """Reduce the limit of open files to zero while the context lasts, so that this process can open no file."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
     try:
@@ -182,7 +188,9 @@ def no_new_files() -> Iterator[None]:
 
 @contextmanager
 def read_only_switches(node: LabNode) -> Iterator[ThreadPoolExecutor]:
-    """Yield a thread in `node`'s network that may read the settings under /proc/sys and cannot write them."""
+    """Yield a thread in the node's network namespace that can read the kernel settings under /proc/sys and cannot write
+    them.
+    """
 
     def enter() -> None:
         from pyroute2 import netns
@@ -198,7 +206,9 @@ def read_only_switches(node: LabNode) -> Iterator[ThreadPoolExecutor]:
 
 
 class _Line:
-    """A server on `path` that forwards to `target`, each connection's first bytes `seconds` late."""
+    """Proxy of a Unix socket: it listens on `path`, forwards each connection to `target`, and delays the first bytes of
+    each connection by `seconds`.
+    """
 
     def __init__(self, path: Path, target: Path) -> None:
         self.seconds, self.carried, self.open = 0.0, 0, 0

@@ -1,4 +1,6 @@
-"""Fixture: a running Sliceplane with real lab nodes. All tests of this folder share it."""
+"""Fixture of the fault tests on lab nodes: a running Sliceplane with real lab nodes, which all tests of this folder
+share.
+"""
 
 from collections.abc import Iterator
 

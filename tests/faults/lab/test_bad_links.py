@@ -1,9 +1,10 @@
-"""P4 on real lab nodes: the one link between a node and its control plane, for API and queue, goes bad for a while.
+"""Promise P4 on real lab nodes: the link between a node and its control plane, which carries API and queue traffic,
+fails for a limited time.
 
 The packets are dropped and refused inside the node, where its management link ends. A fault lasts longer than every
-lease; the checks after it are in `phases`. Guests do not use that link and are not affected.
+lease of a worker; the checks after it are in `phases`. Guests do not use this link and are not affected.
 
-A link that is merely slow is in `test_bad_lines`, by a proxy: packets cannot be delayed on every machine.
+`test_bad_connections` covers a link that is only slow, by a proxy, because packets cannot be delayed on every machine.
 """
 
 import re
@@ -54,7 +55,7 @@ def break_link(node: LabHost, link: str) -> None:
 
 
 def dropped_packets(node: LabHost) -> int:
-    """Return the number of packets that did not pass."""
+    """Return the number of packets that the faulty management link dropped or refused."""
     listed = node.run(["nft", "list", "table", "inet", "bad_link"]).stdout
     return sum(map(int, re.findall(r"counter packets (\d+)", listed)))
 
@@ -66,7 +67,7 @@ def heal(node: LabHost) -> None:
 
 @contextmanager
 def healed(node: LabHost) -> Iterator[None]:
-    """Heal the link at the end in every case."""
+    """Remove the fault of the management link when the context ends, in every case."""
     try:
         yield
     finally:
@@ -74,7 +75,7 @@ def healed(node: LabHost) -> Iterator[None]:
 
 
 @matrix.cases("P4", EVERY, few=1)
-def test_allocations_complete_without_lost_tasks_while_a_node_is_behind_a_faulty_link(
+def test_system_converges_without_lost_tasks_after_the_management_link_of_a_node_was_faulty(
     lab: Lab, case: Case
 ) -> None:
     def over() -> None:

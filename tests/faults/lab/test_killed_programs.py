@@ -1,6 +1,8 @@
-"""P2 and P3 on real lab nodes: any program killed, or stopped for longer than its leases, while orders are in flight.
+"""Promises P2 and P3 on real lab nodes: any program is killed, or stopped for longer than its leases, while orders are
+in flight.
 
-A case is a program, a phase, and what is done to the program; the checks after it are in `phases`.
+A case consists of a program, a phase of an allocation, and the signal that the program receives. The checks after it
+are in `phases`.
 """
 
 import signal
@@ -36,7 +38,9 @@ expires.
 
 @contextmanager
 def around(lab: Lab, case: Case) -> Iterator[None]:
-    """Stop libvirtd where QEMU must be found alive: a removal ends its machine in milliseconds."""
+    """Stop libvirtd during a release in which QEMU is to be killed. Without the stop, the release would end QEMU within
+    milliseconds, before the test can kill it.
+    """
     held_up = case == Case("qemu", "releasing")
     if held_up:
         lab.signal("libvirtd", signal.SIGSTOP)
@@ -48,7 +52,7 @@ def around(lab: Lab, case: Case) -> Iterator[None]:
 
 
 def go_on(lab: Lab, program: str) -> None:
-    """Continue a stopped program once it was stopped past its leases."""
+    """Leave a program stopped for longer than its leases, then continue it."""
     try:
         last(STOPPED_SECONDS.get(program, OTHERS_STOPPED_SECONDS))
     finally:
@@ -67,7 +71,9 @@ def test_system_converges_after_a_program_is_killed(lab: Lab, case: Case) -> Non
 
 
 @matrix.cases("P3", EVERY, few=1, among=QUICK)
-def test_program_suspended_longer_than_its_leases_has_no_stale_effect(lab: Lab, case: Case) -> None:
+def test_program_stopped_for_longer_than_its_leases_has_no_stale_effect_when_it_continues(
+    lab: Lab, case: Case
+) -> None:
     fault = Fault(
         f"{case} stopped",
         lambda: lab.signal(case.of, signal.SIGSTOP),

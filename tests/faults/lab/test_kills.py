@@ -1,4 +1,6 @@
-"""Cases on real nodes beside the matrices: reports of a node with a dead API, and orders that its slot must refuse."""
+"""Fault cases on real nodes outside the fault matrices: reports of a node while the API is dead, and orders that a slot
+must refuse.
+"""
 
 import asyncio
 import signal
@@ -21,7 +23,9 @@ from tests.waiting import until
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def test_report_that_a_node_cannot_deliver_to_a_dead_api_is_delivered_to_the_next(lab: Lab) -> None:
+def test_report_that_a_node_cannot_deliver_to_a_dead_api_is_delivered_after_the_api_restarts(
+    lab: Lab,
+) -> None:
     before, api = lab.lives(), lab.stack.programs["api"]
     allocation = lab.create()
     try:
@@ -41,7 +45,7 @@ def test_report_that_a_node_cannot_deliver_to_a_dead_api_is_delivered_to_the_nex
         lab.release_all(allocation)
 
 
-def test_orders_with_an_older_token_or_changed_content_are_refused(lab: Lab) -> None:
+def test_order_with_an_older_fence_token_or_changed_content_is_refused_by_the_node(lab: Lab) -> None:
     allocation = lab.create()
     try:
         lab.await_state(allocation, "active")
@@ -65,12 +69,12 @@ def test_orders_with_an_older_token_or_changed_content_are_refused(lab: Lab) -> 
 
 
 def has_spooled_readiness(spool: Path, allocation: str) -> bool:
-    """Whether the node's spool contains the readiness of this allocation."""
+    """Return whether the node's spool contains the readiness report of this allocation."""
     return any(allocation in line and "slice.ready" in line for line in spool.read_text().splitlines())
 
 
 def last_order(lab: Lab) -> str:
-    """Return the newest order of the first slot, as its node receives it."""
+    """Return the newest order of the node's first slot, as the node receives it."""
     newest = "select \"order\" from work.task where slot_id = 'lab-a/0' order by position desc limit 1"
     with psycopg.connect(lab.stack.admin_dsn) as conn:
         row = conn.execute(newest).fetchone()
@@ -79,19 +83,19 @@ def last_order(lab: Lab) -> str:
 
 
 def answer_to(lab: Lab, order: Order) -> str:
-    """Return the code with which the node refuses the order."""
+    """Send an order that the node must refuse, and return the reason code of the refusal."""
     asyncio.run(send(lab, order))
     until(lambda: str(order.order_id) in refusals(lab), "the order is refused")
     return refusals(lab)[str(order.order_id)]
 
 
 def refusals(lab: Lab) -> dict[str, str]:
-    """Return the codes of refusal by order, from the ledger."""
+    """Return the reason codes of all refused orders in the ledger, by order id."""
     return {fact["order_id"]: fact["reason"]["code"] for fact in lab.facts("order.refused")}
 
 
 async def send(lab: Lab, order: Order) -> None:
-    """Put an order into its node's queue, signed, as the relay does."""
+    """Sign an order and put it into its node's queue, as the control plane does."""
     client = Redis.from_url(lab.stack.redis_url)
     signer = Signer.of_pem(lab.layout.signing_key.read_bytes())
     signed = seal(signer, order.model_dump_json(), datetime.now(UTC) + timedelta(minutes=5))

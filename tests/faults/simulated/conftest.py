@@ -1,4 +1,6 @@
-"""Fixture: a running Sliceplane with a simulated node. All tests of this folder share it."""
+"""Fixture of the fault tests with simulated nodes: a running Sliceplane with a simulated node, which all tests of this
+folder share.
+"""
 
 from collections.abc import Iterator
 

@@ -1,8 +1,8 @@
-"""P1: a program killed at any of its failpoints, with orders in flight, causes only a delay.
+"""Promise P1: a program that is killed at any of its failpoints, with orders in flight, causes only a delay.
 
-The cases are made from the registry: each failpoint of each program that reaches it. The usual run takes a few of them
-by the run's seed, `./dev torture --only P1` takes all. Machine starts are counted in the simulated host's own file, and
-not by the programs that cause them.
+The cases are generated from the registry of failpoints: each failpoint of each program that reaches it. The usual run
+takes a few of them by the run's seed; `./dev torture --only P1` takes all. Machine starts are counted in the file of
+the simulated host, not by the programs that start machines.
 """
 
 import pytest
@@ -19,7 +19,7 @@ CASES = situations.cases()
 
 
 def bring_agent_to(system: System, case: Case, load: Load) -> None:
-    """Queue orders of each kind before the armed agent starts."""
+    """Queue orders of each kind, then start the agent so that it dies at the case's failpoint."""
     situation = case.situation
     situations.end_old_allocation(system, load)
     if situation.ask is not None:
@@ -33,7 +33,9 @@ def bring_agent_to(system: System, case: Case, load: Load) -> None:
 
 
 def bring_control_plane_to(system: System, case: Case, load: Load) -> None:
-    """Leave one order in the queue, and let another be made while the armed program runs."""
+    """Start a control plane program so that it dies at the case's failpoint, with one order in the queue and one that
+    is made while the program runs.
+    """
     situation = case.situation
     system.arm(case.process, case.point)
     situations.end_old_allocation(system, load)
@@ -49,7 +51,7 @@ def bring_control_plane_to(system: System, case: Case, load: Load) -> None:
 
 
 @matrix.cases("P1", CASES, few=3)
-def test_work_continues_without_repetition_after_a_program_is_killed_at_a_failpoint(
+def test_orders_in_flight_complete_without_repetition_after_a_program_is_killed_at_a_failpoint(
     system: System, case: Case
 ) -> None:
     untouched, made = system.snapshot(), dict(system.node.state().starts)
@@ -74,14 +76,14 @@ def test_work_continues_without_repetition_after_a_program_is_killed_at_a_failpo
 
 
 def machines_started_since(system: System, before: dict[str, int]) -> int:
-    """Return the number of machines that the host has started since."""
+    """Return the number of virtual machines that the simulated host has started since the counts in `before`."""
     return sum(system.node.state().starts.values()) - sum(before.values())
 
 
-def test_every_failpoint_is_in_the_matrix_or_in_a_test_of_its_own() -> None:
+def test_every_failpoint_is_covered_by_the_kill_matrix_or_by_a_separate_test() -> None:
     elsewhere = {each.name for each in FAILPOINTS.values() if each.work in situations.SEPARATELY_TESTED}
     assert {case.point for case in CASES} | elsewhere == FAILPOINTS.keys()
 
 
-def test_every_situation_belongs_to_a_kind_of_work_that_has_failpoints() -> None:
+def test_every_situation_of_the_kill_matrix_belongs_to_a_kind_of_work_with_failpoints() -> None:
     assert {work for work, _ in situations.SITUATIONS} <= {each.work for each in FAILPOINTS.values()}

@@ -1,4 +1,6 @@
-"""P1 for the kinds of work to which the matrix brings no program: each has its own path to its failpoints."""
+"""Promise P1 for work that the matrix of failpoints does not reach: enrolment, requeueing and withdrawals. Each has its
+own test.
+"""
 
 import os
 import signal
@@ -76,7 +78,7 @@ def test_dispatcher_killed_while_a_lease_expires_ends_the_lease_once(system: Sys
 
 
 @pytest.mark.parametrize("point", get_args(Requeueing))
-def test_worker_killed_while_it_requeues_orders_loses_none(redis_server: RedisServer, point: str) -> None:
+def test_worker_killed_while_it_requeues_orders_loses_no_order(redis_server: RedisServer, point: str) -> None:
     namespace = f"ctl:leaving-{point.rpartition('.')[2]}"
     given = [redis_server.address, str(redis_server.port), namespace]
     ended = subprocess.run(

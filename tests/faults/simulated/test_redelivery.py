@@ -1,8 +1,8 @@
-"""P7 on a whole system: a task of a killed agent is redelivered within a heartbeat and five seconds; a task that kills
-its agent each time is reported, and not repeated permanently.
+"""Promise P7 on a whole system: a task of a killed agent is redelivered within a heartbeat and five seconds. A task
+that kills its agent each time is reported, and not repeated permanently.
 
-The task is an operation, since only the queue redelivers it: an order of a slot would be on the agent's disk, or come
-with the slot's desired state, as soon as the agent starts.
+The task is an operation, since only the queue redelivers operations. A slot's order would be on the agent's disk, or
+would come with the slot's desired state when the agent starts.
 """
 
 import time
@@ -27,7 +27,7 @@ INSIDE: Final = ("queue.fetched", ENDED)
 
 @pytest.fixture
 def system(system: System) -> Iterator[System]:
-    """The shared system with no task in flight; at the end every program runs without failpoints."""
+    """Shared system with no task in flight. After the test, every program runs without failpoints."""
     until(system.is_settled, "the node is settled")
     until(lambda: system.tasks_in_flight() == 0, "no task is in flight")
     yield system
@@ -36,7 +36,7 @@ def system(system: System) -> Iterator[System]:
 
 
 def queued_task(system: System) -> str:
-    """Queue a task for the node while no agent runs to take it."""
+    """Stop the node's agent and queue a task for the node. Return the task's id."""
     system.take_down(system.node.agent)
     task = str(system.call("POST", "/tasks", {"kind": "node.verify", "node_id": NODE})["id"])
     until(lambda: system.in_queue() == 1, "the task is in the queue")

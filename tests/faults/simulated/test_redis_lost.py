@@ -1,6 +1,7 @@
-"""P6: after any failure of Redis, no due work is lost, and users and scripts are restored within 30 seconds.
+"""Promise P6: after any failure of Redis, no due work is lost, and the Redis users and scripts are restored within 30
+seconds.
 
-It happens at the worst moments: with orders in the queue and no agent to fetch them, with an order held by a dead
+Redis fails at the worst moments: with orders in the queue and no agent to fetch them, with an order held by a dead
 worker, and with nothing in flight. One allocation is active meanwhile, and remains unaffected.
 """
 
@@ -51,7 +52,7 @@ def restarted_empty(system: System) -> None:
 
 @contextmanager
 def filled(system: System) -> Iterator[None]:
-    """Fill the server's memory with a foreign key, up to the last byte that it may use."""
+    """Fill the memory of Redis up to its limit with a foreign key, until the context ends."""
     client = system.redis()
     before = client.config_get("maxmemory")["maxmemory"] or "0"
     client.rpush("foreign", *["x" * 100_000] * 200)
@@ -79,7 +80,7 @@ def hanging(system: System) -> None:
 
 
 def stuttering(system: System) -> None:
-    """Stop the server for half of each second."""
+    """Stop the Redis server for half of each second."""
     for _ in range(int(SLOW_SECONDS)):
         for number in (signal.SIGSTOP, signal.SIGCONT):
             signal_all(system.stack.servers["redis"], number)
@@ -105,7 +106,9 @@ EVERY: Final = [Case(*each) for each in itertools.product(FAULTS, MOMENTS)]
 
 
 def begin(system: System, moment: Moment) -> list[str]:
-    """Return the created allocations; their orders are where the fault is to find them."""
+    """Create allocations so that their orders are waiting, held by a dead worker, or finished at the moment of the
+    fault. Return the ids of these allocations.
+    """
     match moment:
         case "waiting":
             system.take_down(system.node.agent)
@@ -126,7 +129,7 @@ def begin(system: System, moment: Moment) -> list[str]:
 
 
 @matrix.cases("P6", EVERY, few=2)
-def test_allocations_become_active_and_start_each_slice_once_after_redis_failed(
+def test_allocations_become_active_and_start_each_slice_once_after_a_failure_of_redis(
     system: System, case: Case
 ) -> None:
     untouched, system.late = system.snapshot(), []

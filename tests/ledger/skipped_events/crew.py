@@ -1,8 +1,8 @@
-"""Sixteen writer processes and the faults that a random generator injects into them.
+"""Sixteen processes that write to the ledger, and the faults that a random generator injects into them.
 
-The crew owns its processes and reaps them. A killed writer is replaced by a new one with the same name. A stopped
-writer is continued when the others have drawn a hundred positions, or (`stop_until_timeout`) only after the server has
-terminated its idle session.
+A killed writer is replaced by a new one with the same name. A stopped writer is continued when the other writers have
+drawn a hundred positions, or (`stop_until_timeout`) only after the server has terminated its idle session. This module
+starts the processes and waits for their ends.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _END_SECONDS: Final = 30
 
 
 class Crew:
-    """Starts the writer processes, injects faults into them and sums up their journals."""
+    """Set of writer processes: starts them, injects faults into them and sums up their journals."""
 
     def __init__(self, database: Database, folder: Path, seed: int) -> None:
         self.injected: Counter[str] = Counter()
@@ -58,7 +58,9 @@ class Crew:
             self._start(f"writer{number}")
 
     async def inject(self, fault: str) -> None:
-        """Inject one fault into one writer, at any time or (`..._during_append`) between its append and its commit."""
+        """Inject one fault into a random writer process: at any time or, for a fault `..._during_append`, between its
+        append and its commit.
+        """
         name = self.rng.choice(sorted(self._running))
         while not self._journals[name][-1].exists():
             await asyncio.sleep(0.01)  # The writer has not installed its signal handlers yet.
@@ -66,7 +68,9 @@ class Crew:
         self.injected[fault] += 1
 
     async def finish(self) -> Account:
-        """Let the writers finish and return what their journals record. Raises `AssertionError` if a writer failed."""
+        """Let the writer processes finish, and return the totals of their journals. Raises `AssertionError` if a writer
+        failed.
+        """
         (self._folder / "enough").touch()
         for name, process in self._running.items():
             ended = await _ended(process)
@@ -125,7 +129,9 @@ class Crew:
         self._send(name, signal.SIGCONT)
 
     async def _stop_until_timeout(self, name: str) -> None:
-        """Stop a writer while it holds the fence, and continue it after the server has ended its session."""
+        """Stop a writer process while it holds the ledger's fence (an advisory lock), and continue it after the server
+        has ended its session.
+        """
         await self._stopped(name, signal.SIGUSR2)
         own_sessions = "select count(*) from pg_stat_activity where application_name = %s"
         while await self._query(own_sessions, name):
@@ -154,7 +160,7 @@ class Crew:
 
 @contextmanager
 def crew(database: Database, folder: Path, seed: int) -> Iterator[Crew]:
-    """Run the writers; every process has ended when the block ends."""
+    """Run the writer processes. All of them have ended when the context ends."""
     made = Crew(database, folder, seed)
     try:
         made.start()
@@ -164,7 +170,7 @@ def crew(database: Database, folder: Path, seed: int) -> Iterator[Crew]:
 
 
 async def _ended(process: ForkServerProcess) -> int | None:
-    """Wait until the process has ended, and return its exit status; None if it runs for too long."""
+    """Wait until the writer process has ended, and return its exit status; return None if it runs for too long."""
     await asyncio.to_thread(process.join, _END_SECONDS)
     return process.exitcode
 
@@ -175,5 +181,5 @@ def _pid(process: ForkServerProcess) -> int:
 
 
 def _state(pid: int) -> str:
-    """Return the process state as one letter (proc(5))."""
+    """Return the state of a process as one letter (proc(5))."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -1,4 +1,5 @@
-"""A writer's record of its own appends, in a file so that it survives `kill -9`: one line before or after each step.
+"""Journal of one writer process: a file that records the writer's appends and survives `kill -9`, with one line before
+or after each step.
 
     append 3        it calls append with three events
     drew 17 18 19   append returned these positions
@@ -18,7 +19,9 @@ from pathlib import Path
 
 
 class Journal:
-    """Append-only journal file of a writer. Each line is passed to the kernel before the next step begins."""
+    """Append-only journal file of a writer process. Each line is passed to the kernel before the writer's next step
+    begins.
+    """
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -29,7 +32,9 @@ class Journal:
 
 @dataclass
 class Account:
-    """Totals of all journals. A position in none of the sets was drawn by a call that never returned."""
+    """Totals of the journals of all writer processes. A position in none of the sets was drawn by a call that never
+    returned.
+    """
 
     committed: set[int] = field(default_factory=set)
     unsure: set[int] = field(default_factory=set)

@@ -1,8 +1,8 @@
 """Concurrent readers of the ledger: correct ones, which must see every event, and three faulty ones, which must not.
 
-All of them read until `Progress.end`, which is set once the last writer has ended. Each faulty reader follows the rule
-of `events.ledger.tail` (up to the first gap that one of its first holders may still fill) except in one place. Their
-losses show that the load of the writers is able to reveal such a mistake.
+All of them read until `Progress.end`, which is set once the last writer has ended. A correct reader stops at the first
+gap in the positions that one of the fence's holders may still fill (`events.ledger.tail`). Each faulty reader follows
+this rule except in one place. The events that it loses show that the load of the writers can reveal such a mistake.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ POLL_SECONDS: Final = 0.003
 
 
 class Seen(NamedTuple):
-    """Event as a reader saw it."""
+    """Position, stream and version of an event that a reader received."""
 
     position: Position
     stream: StreamId
@@ -32,7 +32,9 @@ class Seen(NamedTuple):
 
 @dataclass
 class Progress:
-    """Events that the first reader has seen, and the end of the ledger, which is None while writers run."""
+    """Events that the first reader has received, and the last position of the ledger, which is None
+    while writers run.
+    """
 
     seen: list[Seen] = field(default_factory=list)
     end: int | None = None
@@ -46,7 +48,9 @@ Step = Callable[[Position], Awaitable[tuple[list[Seen], Position]]]
 
 
 async def follow(step: Step, progress: Progress, seen: list[Seen]) -> list[Seen]:
-    """Read step by step to the end of the ledger; retry while the server is unreachable."""
+    """Read the ledger step by step to its end; retry while the server is unreachable. Return the events
+    that were read.
+    """
     position = Position(0)
     while not progress.reached(position):
         with suppress(psycopg.OperationalError):
@@ -60,7 +64,7 @@ async def follow(step: Step, progress: Progress, seen: list[Seen]) -> list[Seen]
 
 
 def by_batches(tail: Tail, limit: int = 500) -> Step:
-    """Read in batches, as the product's followers do."""
+    """Return a reading step that reads one batch, as the product's followers of the ledger do."""
 
     async def step(position: Position) -> tuple[list[Seen], Position]:
         batch = await tail.batch(position, limit)
@@ -70,7 +74,7 @@ def by_batches(tail: Tail, limit: int = 500) -> Step:
 
 
 def by_random_batches(tail: Tail, rng: random.Random) -> Step:
-    """Read in batches of random size, and reconnect in one of ten steps."""
+    """Return a reading step that reads a batch of random size, and reconnects in one of ten calls."""
 
     async def step(position: Position) -> tuple[list[Seen], Position]:
         if rng.random() < 0.1:
@@ -81,7 +85,9 @@ def by_random_batches(tail: Tail, rng: random.Random) -> Step:
 
 
 def by_final(tail: Tail, dsn: str) -> Step:
-    """Read up to the final position, as a query does that needs to know how far the ledger is final."""
+    """Return a reading step that reads up to the ledger's final position, as a query does that needs
+    only final events.
+    """
 
     async def step(position: Position) -> tuple[list[Seen], Position]:
         final = await tail.final()
@@ -95,14 +101,16 @@ def by_final(tail: Tail, dsn: str) -> Step:
 
 
 async def faulty_readers(database: Database, progress: Progress) -> dict[str, set[int]]:
-    """Run the faulty readers and return the positions that each of them saw."""
+    """Run the faulty readers, and return the positions that each of them read."""
     readers = {"naive": _naive, "one statement": _one_statement, "one snapshot": _one_snapshot}
     seen = await asyncio.gather(*(_faulty(database, read, progress) for read in readers.values()))
     return dict(zip(readers, seen, strict=True))
 
 
 class _Snapshot(NamedTuple):
-    """Result of one read. `last` and `holders` are the state of the fence as this reader determines it."""
+    """Result of one read by a faulty reader. `last` and `holders` are the state of the ledger's fence as this reader
+    determines it.
+    """
 
     events: list[int]
     dead: list[int]
@@ -143,7 +151,7 @@ def _up_to_the_first_gap(snapshot: _Snapshot, after: int, first_holders: dict[in
 
 
 async def _naive(conn: psycopg.AsyncConnection, after: int) -> _Snapshot:
-    """Read every visible event and assume that no event with a lower position is committed later."""
+    """Read every visible event and wrongly assume that no event with a lower position is committed later."""
     (events,) = await _row(
         conn, "select array(select position from ledger.event where position > %(after)s)", after=after
     )
@@ -151,9 +159,10 @@ async def _naive(conn: psycopg.AsyncConnection, after: int) -> _Snapshot:
 
 
 async def _one_statement(conn: psycopg.AsyncConnection, after: int) -> _Snapshot:
-    """Read the fence and the events in one statement: the snapshot is then older than the state of the fence.
+    """Read the ledger's fence and the events in one statement. Its snapshot is then older than the state of the fence.
 
-    The sleep makes it older by milliseconds, so that events are lost with certainty even in a short run.
+    The statement sleeps in between, which makes the snapshot older by milliseconds. Events are then lost with
+    certainty, even in a short run.
     """
     query = """
       select array(select position from ledger.event where position > %(after)s and position <= fence.last),
@@ -166,7 +175,7 @@ async def _one_statement(conn: psycopg.AsyncConnection, after: int) -> _Snapshot
 
 
 async def _one_snapshot(conn: psycopg.AsyncConnection, after: int) -> _Snapshot:
-    """Read the fence and then the events, in a REPEATABLE READ transaction with an older snapshot."""
+    """Read the ledger's fence and then the events, in a REPEATABLE READ transaction with an older snapshot."""
     query = """
       select array(select position from ledger.event where position > %(after)s and position <= %(last)s),
              array(select position from ledger.dead_position where position > %(after)s)

@@ -1,9 +1,11 @@
-"""A writer process: `run` with its `Instructions`.
+"""Process that writes random commands to the ledger: `run` with its `Instructions`.
 
-It appends until the file `enough` exists. Each command has a random outcome: committed at once or after a delay, rolled
-back, wrapped in a savepoint, rolled back to a savepoint and repeated, or its backend is terminated. On a signal, it
-kills (USR1) or stops (USR2) itself between an append and its commit, where it holds readers back.
-Most streams are its own; some are shared with all writers, and there its append is rejected if another one came first.
+It appends until the file `enough` exists. Each command has a random outcome: it is committed at once or after a delay,
+rolled back, wrapped in a savepoint, rolled back to a savepoint and repeated, or its backend is terminated. On a signal,
+the process kills (USR1) or stops (USR2) itself between an append and its commit, where it makes readers wait.
+
+The process shares some streams with all other writers. Its append to such a stream is rejected if another writer's
+append came first.
 """
 
 import asyncio
@@ -31,7 +33,7 @@ DELAYS: Final = (0.0,) * 16 + (0.002,) * 3 + (0.02,)
 
 
 class Instructions(msgspec.Struct, frozen=True):
-    """Parameters of one writer. `pause` is the mean number of seconds between two commands."""
+    """Parameters of one writer process. `pause` is the mean number of seconds between two commands."""
 
     name: str
     dsn: str
@@ -45,7 +47,7 @@ class Instructions(msgspec.Struct, frozen=True):
 
 
 class Writer:
-    """Appends random commands over one connection and records each step in its journal."""
+    """Writer that appends random commands over one database connection and records each step in its journal."""
 
     def __init__(self, instructions: Instructions, conn: psycopg.AsyncConnection) -> None:
         self._instructions, self._conn = instructions, conn
@@ -147,7 +149,7 @@ class Writer:
 
 
 async def connected(instructions: Instructions) -> psycopg.AsyncConnection:
-    """Return a connection; wait while the server is recovering."""
+    """Return a database connection of the writer; wait while the server is recovering."""
     while True:
         try:
             return await psycopg.AsyncConnection.connect(instructions.dsn, application_name=instructions.name)
@@ -156,7 +158,7 @@ async def connected(instructions: Instructions) -> psycopg.AsyncConnection:
 
 
 def run(instructions: Instructions) -> None:
-    """Append until the writer is finished."""
+    """Append random commands to the ledger until the writer's instructions end it."""
     asyncio.run(_append(instructions))
 
 

@@ -1,4 +1,4 @@
-"""Calls under a deadline: the answer, the error, or neither in time."""
+"""Tests of calls under a deadline: the call's result or error within the deadline, and neither after it."""
 
 import threading
 from concurrent.futures import Future, wait
@@ -10,11 +10,11 @@ import pytest
 from node_agent.drivers.deadlines import DeadlineExceeded, Deadlines
 
 
-def test_answer_within_the_deadline_is_returned() -> None:
+def test_result_of_a_call_within_its_deadline_is_returned() -> None:
     assert Deadlines().within(5, lambda: 42) == 42
 
 
-def test_error_within_the_deadline_is_raised_unchanged() -> None:
+def test_error_of_a_call_within_its_deadline_is_raised_unchanged() -> None:
     def fails() -> None:
         raise LookupError("gone")
 
@@ -22,7 +22,7 @@ def test_error_within_the_deadline_is_raised_unchanged() -> None:
         Deadlines().within(5, fails)
 
 
-def test_timeout_error_of_the_call_itself_is_raised_unchanged() -> None:
+def test_timeout_error_that_a_call_raises_before_its_deadline_is_raised_unchanged() -> None:
     def times_out() -> None:
         raise TimeoutError("its own")
 
@@ -30,14 +30,14 @@ def test_timeout_error_of_the_call_itself_is_raised_unchanged() -> None:
         Deadlines().within(5, times_out)
 
 
-def test_caller_of_a_hanging_call_gets_deadline_exceeded_at_the_deadline() -> None:
+def test_hanging_call_raises_deadline_exceeded_at_its_deadline() -> None:
     answered = threading.Event()
     with pytest.raises(DeadlineExceeded, match=r"no answer within 0\.05 s"):
         Deadlines().within(0.05, answered.wait)
     answered.set()
 
 
-def test_number_of_hanging_calls_is_limited_and_decreases_when_a_call_ends() -> None:
+def test_number_of_hanging_calls_past_their_deadline_is_limited_and_decreases_when_a_call_ends() -> None:
     answered, deadlines = threading.Event(), Deadlines(max_concurrent=2)
     for _ in range(2):
         with pytest.raises(DeadlineExceeded):
@@ -48,7 +48,7 @@ def test_number_of_hanging_calls_is_limited_and_decreases_when_a_call_ends() -> 
     assert deadlines.within(5, lambda: 42) == 42
 
 
-def test_deadline_of_a_call_counts_from_its_begin() -> None:
+def test_deadline_of_a_call_counts_from_the_begin_of_the_call_and_not_of_the_wait_for_its_result() -> None:
     answered, deadlines = threading.Event(), Deadlines()
     call = deadlines.begin(0.05, answered.wait)
     with pytest.raises(DeadlineExceeded):
@@ -59,13 +59,13 @@ def test_deadline_of_a_call_counts_from_its_begin() -> None:
     answered.set()
 
 
-def test_answer_within_the_deadline_is_returned_however_late_it_is_requested() -> None:
+def test_result_that_a_call_had_before_its_deadline_is_returned_after_the_deadline() -> None:
     call = Deadlines().begin(0.0, lambda: 42)
     wait([call.outcome])
     assert call.result() == 42
 
 
-def test_call_is_refused_without_waiting_while_the_maximum_of_calls_hangs() -> None:
+def test_call_with_a_deadline_is_refused_at_once_while_the_maximum_number_of_calls_hangs() -> None:
     answered, deadlines = threading.Event(), Deadlines(max_concurrent=1)
     # Longer than a test may take: a call that waited would not pass late.
     deadlines.begin(3600, answered.wait)
@@ -75,7 +75,7 @@ def test_call_is_refused_without_waiting_while_the_maximum_of_calls_hangs() -> N
     assert deadlines.within(5, lambda: 42) == 42
 
 
-def test_answer_that_arrives_at_the_moment_of_the_deadline_is_returned(
+def test_result_that_a_call_returns_at_the_moment_of_its_deadline_is_returned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waits, may_answer = Future[Any].result, threading.Event()
@@ -95,7 +95,7 @@ def test_answer_that_arrives_at_the_moment_of_the_deadline_is_returned(
     assert Deadlines().within(5, answers) == 42
 
 
-def test_call_without_a_startable_thread_does_not_count_as_hanging(
+def test_call_for_which_no_thread_can_be_started_does_not_count_as_hanging(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     deadlines = Deadlines(max_concurrent=1)

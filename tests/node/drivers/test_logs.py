@@ -1,4 +1,6 @@
-"""Warnings of the agent that repeat: the first is written, and then one a minute with how many were dropped."""
+"""Tests of the agent's limit on repeated warnings: the first one is logged, then one per minute with the number of
+dropped warnings.
+"""
 
 import pytest
 import structlog
@@ -7,7 +9,7 @@ from node_agent.runtime.logs import RepeatsLimited
 
 
 class Log:
-    """The lines that a processor lets pass, at a time that the test sets."""
+    """Log lines that pass the limit on repeated warnings, with a clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -23,7 +25,7 @@ class Log:
 UNREADABLE = {"event": "host_unreadable", "reason": "libvirt: no answer"}
 
 
-def test_equal_warning_within_a_minute_is_dropped_and_counted_in_the_next_one() -> None:
+def test_log_warning_repeated_within_a_minute_is_dropped_and_counted_in_the_next_written_warning() -> None:
     log = Log()
     assert log.write(**UNREADABLE) == UNREADABLE
     for at in (1.0, 30.0, 59.9):
@@ -36,7 +38,9 @@ def test_equal_warning_within_a_minute_is_dropped_and_counted_in_the_next_one() 
 
 
 @pytest.mark.parametrize("changed", [{"reason": "ovs: no answer"}, {"slot": 1}, {"event": "slot_unreadable"}])
-def test_warning_with_another_reason_place_or_name_is_written(changed: dict[str, object]) -> None:
+def test_log_warning_that_differs_in_reason_slot_or_name_from_the_previous_one_is_written(
+    changed: dict[str, object],
+) -> None:
     log = Log()
     log.write(**UNREADABLE)
     assert log.write(**UNREADABLE | changed) == UNREADABLE | changed
@@ -48,7 +52,7 @@ def test_log_line_that_is_not_a_warning_is_written_each_time(method: str) -> Non
     assert [log.write(method, **UNREADABLE) for _ in range(3)] == [UNREADABLE] * 3
 
 
-def test_repetition_of_a_warning_that_many_others_followed_is_written() -> None:
+def test_repeated_log_warning_is_written_if_many_different_warnings_came_in_between() -> None:
     log = Log()
     log.write(**UNREADABLE)
     for number in range(1000):

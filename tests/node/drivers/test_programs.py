@@ -1,4 +1,6 @@
-"""Programs that are started side by side answer together, and none is left running."""
+"""Tests of programs that the agent starts in parallel: their outputs are returned together, and no program is left
+running.
+"""
 
 import os
 import threading
@@ -26,11 +28,13 @@ def have_ended(query: PendingQuery[str]) -> bool:
 
 
 def children() -> str:
-    """Return the processes that this thread has started and not waited for."""
+    """Return the processes that this thread has started and not yet waited for."""
     return Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text()
 
 
-def test_outputs_are_read_in_the_order_of_the_commands(tmp_path: Path) -> None:
+def test_outputs_of_programs_started_in_parallel_are_returned_in_the_order_of_the_commands(
+    tmp_path: Path,
+) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     # The first ends only when the second has started.
@@ -40,40 +44,42 @@ def test_outputs_are_read_in_the_order_of_the_commands(tmp_path: Path) -> None:
     )
 
 
-def test_error_output_of_a_failing_program_is_quoted_and_the_other_programs_are_ended() -> None:
+def test_failure_of_one_of_several_programs_quotes_its_error_output_and_ends_the_other_programs() -> None:
     query = shell("echo no such bridge >&2; exit 1", "exec sleep 600")
     with pytest.raises(HostUnreadable, match="the shell: no such bridge"):
         query.answer()
     assert have_ended(query)
 
 
-def test_hanging_program_is_ended_at_the_deadline() -> None:
+def test_hanging_program_that_the_agent_started_is_ended_at_the_deadline() -> None:
     query = shell("exec sleep 600", deadline=0.05)
     with pytest.raises(HostUnreadable, match="timed out"):
         query.answer()
     assert have_ended(query)
 
 
-def test_program_that_does_not_exist_makes_the_host_unreadable_and_leaves_no_other_running() -> None:
+def test_missing_program_among_several_makes_the_host_unreadable_and_leaves_no_other_program_running() -> (
+    None
+):
     before = children()
     with pytest.raises(HostUnreadable, match=r"a program: .*nowhere"):
         start_query("a program", [("sleep", "600"), ("/nowhere",)], joined, TIMEOUT)
     assert children() == before
 
 
-def test_output_that_cannot_be_parsed_makes_the_host_unreadable() -> None:
+def test_program_output_that_cannot_be_parsed_makes_the_host_unreadable() -> None:
     query = start_query("a number", [("echo", "none")], int, TIMEOUT)
     with pytest.raises(HostUnreadable, match="a number: invalid literal"):
         query.answer()
 
 
-def test_cancelled_query_leaves_no_program_running() -> None:
+def test_cancelled_query_by_programs_leaves_no_program_running() -> None:
     query = shell("exec sleep 600", "exec sleep 600")
     query.end()
     assert have_ended(query)
 
 
-def test_failed_change_is_a_refusal_unless_its_error_output_marks_it_as_unreadable_or_it_was_killed() -> None:
+def test_program_that_fails_to_change_the_host_is_a_refusal_unless_it_was_killed_or_got_no_answer() -> None:
     def change(script: str, deadline: float = TIMEOUT) -> None:
         run_change("the shell", ("sh", "-c", script), "", deadline, lambda words: words.endswith("(gone)"))
 

@@ -1,4 +1,6 @@
-"""The file of a simulated host has the same content for the same host, independent of the agent that wrote it."""
+"""Tests that the file of a simulated host has the same content for the same host, independent of the agent that wrote
+it.
+"""
 
 import json
 import os
@@ -12,7 +14,7 @@ from tests.contract.network.slices import NETWORK, network, run, slice_on
 
 
 def write(path: Path) -> None:
-    """Carry one slice on a host that stores its state in `path`."""
+    """Set up one slice on a simulated host that stores its state in `path`."""
     host = Simulated(NETWORK, SimulatedHost(path, NETWORK.uplink))
     run(gateway_of(host).to_apply())
     for aspect in aspects_of(host):

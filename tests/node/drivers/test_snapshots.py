@@ -1,4 +1,6 @@
-"""Within one snapshot each question is asked of the host once; outside of any, every time."""
+"""Tests of host snapshots: within one snapshot each question is asked of the host once, outside of any snapshot every
+time.
+"""
 
 import threading
 from collections.abc import Callable
@@ -17,19 +19,19 @@ def counting() -> Callable[[], int]:
     return lambda: next(answers)
 
 
-def test_every_read_outside_a_snapshot_reads_the_host_again() -> None:
+def test_every_read_outside_a_host_snapshot_reads_the_host_again() -> None:
     read = counting()
     assert [look(PORTS, read), look(PORTS, read)] == [0, 1]
 
 
-def test_repeated_read_within_a_snapshot_returns_the_first_answer() -> None:
+def test_repeated_read_within_a_host_snapshot_returns_the_first_result() -> None:
     read = counting()
     with host_snapshot():
         assert [look(PORTS, read), look(PORTS, read), look(FLOWS, read)] == [0, 0, 1]
     assert look(PORTS, read) == 2
 
 
-def test_read_after_a_change_within_a_snapshot_reads_the_host_again() -> None:
+def test_read_after_a_change_within_a_host_snapshot_reads_the_host_again() -> None:
     read = counting()
     with host_snapshot():
         look(PORTS, read)
@@ -37,7 +39,7 @@ def test_read_after_a_change_within_a_snapshot_reads_the_host_again() -> None:
         assert look(PORTS, read) == 1
 
 
-def test_change_in_one_driver_invalidates_only_the_reads_of_that_driver() -> None:
+def test_change_by_one_driver_within_a_host_snapshot_invalidates_only_the_reads_of_this_driver() -> None:
     read = counting()
     with host_snapshot():
         seen = [look(question, read) for question in (PORTS, FLOWS, LEASES)]
@@ -46,7 +48,9 @@ def test_change_in_one_driver_invalidates_only_the_reads_of_that_driver() -> Non
 
 
 class PendingRead:
-    """A started read, which `fails` at its answer; `ended` is true when it was cancelled before."""
+    """Read of the host that was started and is not finished. It raises `HostUnreadable` if `fails` is true. `ended` is
+    true if it was cancelled.
+    """
 
     def __init__(self, *, fails: bool = False) -> None:
         self.fails, self.ended = fails, False
@@ -64,7 +68,7 @@ def never() -> NoReturn:
     raise AssertionError("the read was started already")
 
 
-def test_read_that_was_started_in_advance_is_not_repeated() -> None:
+def test_host_read_that_was_started_in_advance_is_not_repeated_within_the_snapshot() -> None:
     begun = PendingRead()
     with host_snapshot():
         start_reading(PORTS, lambda: begun)
@@ -73,14 +77,14 @@ def test_read_that_was_started_in_advance_is_not_repeated() -> None:
     assert not begun.ended
 
 
-def test_read_that_was_started_in_advance_and_not_used_is_ended() -> None:
+def test_host_read_that_was_started_in_advance_and_not_used_is_cancelled_with_the_snapshot() -> None:
     begun = PendingRead()
     with host_snapshot():
         start_reading(PORTS, lambda: begun)
     assert begun.ended
 
 
-def test_read_that_was_started_before_a_change_is_not_used_after_it() -> None:
+def test_host_read_that_was_started_before_a_change_is_not_used_after_the_change() -> None:
     begun = PendingRead()
     with host_snapshot():
         start_reading(PORTS, lambda: begun)
@@ -89,7 +93,7 @@ def test_read_that_was_started_before_a_change_is_not_used_after_it() -> None:
         assert look(PORTS, counting()) == 0
 
 
-def test_failure_of_a_read_started_in_advance_is_raised_at_each_use() -> None:
+def test_failure_of_a_host_read_that_was_started_in_advance_is_raised_at_each_use() -> None:
     with host_snapshot():
         start_reading(PORTS, lambda: PendingRead(fails=True))
         for _ in range(2):
@@ -97,11 +101,11 @@ def test_failure_of_a_read_started_in_advance_is_raised_at_each_use() -> None:
                 look(PORTS, never)
 
 
-def test_read_in_advance_outside_a_snapshot_is_not_started() -> None:
+def test_host_read_in_advance_outside_a_snapshot_is_not_started() -> None:
     start_reading(PORTS, never)
 
 
-def test_read_that_failed_is_not_repeated_within_a_snapshot() -> None:
+def test_host_read_that_failed_is_not_repeated_within_a_snapshot() -> None:
     asked = list[str]()
 
     def hangs() -> None:
@@ -115,7 +119,7 @@ def test_read_that_failed_is_not_repeated_within_a_snapshot() -> None:
     assert asked == ["ports"]
 
 
-def test_snapshot_is_not_shared_with_other_threads() -> None:
+def test_host_snapshot_of_one_thread_is_not_used_by_other_threads() -> None:
     read, elsewhere = counting(), list[int]()
     with host_snapshot():
         look(PORTS, read)

@@ -1,4 +1,4 @@
-"""Change sources are read by one thread, and opened again when they end: once a second at most."""
+"""Tests of change sources: one thread reads all of them, and reopens a source that ends, at most once per second."""
 
 import socket
 import threading
@@ -15,7 +15,7 @@ AGAIN = 1.0
 
 
 class Wire:
-    """A source with one end of a socket pair; the test has the other."""
+    """Change source that reads one end of a socket pair. The test holds the other end."""
 
     def __init__(self) -> None:
         self.opened = list[float]()
@@ -70,7 +70,7 @@ def watched(hints: Hints) -> Iterator[Callable[..., HostWatch]]:
         yield watch
 
 
-def test_data_from_any_watch_source_is_reported_as_a_change_hint(
+def test_data_from_any_watch_source_is_reported_as_a_hint_of_a_host_change(
     watched: Callable[..., HostWatch], hints: Hints
 ) -> None:
     one, other = Wire(), Wire()
@@ -82,7 +82,7 @@ def test_data_from_any_watch_source_is_reported_as_a_change_hint(
     until(lambda: hints.count == 4, "the hint was counted")
 
 
-def test_watch_source_that_ends_is_reopened_and_both_events_are_change_hints(
+def test_watch_source_that_ends_is_reopened_and_its_end_and_reopening_are_hints_of_a_host_change(
     watched: Callable[..., HostWatch], hints: Hints
 ) -> None:
     wire = Wire()
@@ -108,7 +108,7 @@ def test_watch_source_that_exits_immediately_is_reopened_once_per_second(
     assert wire.opened[2] - wire.opened[0] >= 2 * AGAIN
 
 
-def test_watch_source_that_cannot_be_opened_is_retried_while_the_others_are_read(
+def test_watch_source_that_cannot_be_opened_is_retried_while_the_other_watch_sources_are_read(
     watched: Callable[..., HostWatch], hints: Hints
 ) -> None:
     absent, there = Wire(), Wire()
@@ -121,7 +121,7 @@ def test_watch_source_that_cannot_be_opened_is_retried_while_the_others_are_read
     until(lambda: hints.count == 3, "the first source is open")
 
 
-def test_stopped_watch_reads_nothing_and_leaves_nothing_open(hints: Hints) -> None:
+def test_stopped_watch_reads_no_watch_source_and_leaves_none_open(hints: Hints) -> None:
     wire = Wire()
     watching = HostWatch({"wire": wire.open}, hints)
     until(lambda: hints.count == 1, "the source is open")

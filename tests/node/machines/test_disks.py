@@ -1,4 +1,6 @@
-"""Anything in place of a slot's folder is listed and removed, and nothing beyond it."""
+"""Tests that any object in place of a slot's disk folder is listed and removed, and that nothing outside of it is
+removed.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +36,7 @@ def a_folder_with_a_link_out_of_it(place: Path, elsewhere: Path) -> None:
         (a_folder_with_a_link_out_of_it, ("slice0", "slice0/out")),
     ],
 )
-def test_foreign_object_in_place_of_the_slots_folder_is_listed_and_wiped_and_its_link_target_stays(
+def test_foreign_object_in_place_of_a_slots_disk_folder_is_listed_and_removed_and_its_link_target_stays(
     planted: Callable[[Path, Path], None], listed: tuple[str, ...], tmp_path: Path
 ) -> None:
     disks, elsewhere = DisksFolder(tmp_path), tmp_path / "elsewhere"
@@ -47,7 +49,7 @@ def test_foreign_object_in_place_of_the_slots_folder_is_listed_and_wiped_and_its
     assert (elsewhere / "kept").read_text() == "another's"
 
 
-def test_wiping_an_absent_folder_changes_nothing(tmp_path: Path) -> None:
+def test_wiping_the_absent_disk_folder_of_a_slot_changes_nothing(tmp_path: Path) -> None:
     disks = DisksFolder(tmp_path)
     disks.wipe("slice0")
     disks.write("slice1/seed.iso", b"seed")

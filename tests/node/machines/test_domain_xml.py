@@ -1,4 +1,6 @@
-"""A guest written as a domain is read back as the same guest, whatever libvirt adds to it."""
+"""Tests that a guest that is written as libvirt domain XML is read back as the same guest, whatever libvirt adds to the
+XML.
+"""
 
 import re
 import xml.etree.ElementTree as ET
@@ -55,7 +57,7 @@ def device(path: str, hosting: Hosting = HOSTING) -> ET.Element:
 
 
 @given(st.integers(1, 256), st.integers(32, 2**21), PLACES, HOSTINGS)
-def test_guest_is_read_back_as_it_was_written(
+def test_guest_written_as_libvirt_domain_xml_is_read_back_unchanged(
     vcpus: int, memory_mib: int, place: Place, hosting: tuple[bool, Accelerator]
 ) -> None:
     guest = replace(GUEST, vcpus=vcpus, memory_mib=memory_mib, place=place)
@@ -67,7 +69,7 @@ def test_domain_xml_of_a_guest_without_assigned_host_resources_is_unchanged() ->
     assert domain_xml(GUEST, HOSTING) == PLAIN
 
 
-def test_guest_written_by_an_earlier_version_equals_the_guest_of_this_version() -> None:
+def test_guest_in_domain_xml_written_by_an_earlier_release_equals_the_same_guest_of_this_release() -> None:
     assert EARLIER != PLAIN
     assert guest_in(EARLIER) == GUEST
 
@@ -129,7 +131,7 @@ ADDED: Final = "</devices>"
         ),
     ],
 )
-def test_addition_to_a_written_domain_is_reported_and_changes_the_guest_that_is_read(
+def test_addition_to_the_domain_xml_of_a_guest_is_reported_and_changes_the_guest_that_is_read(
     written: str, altered: str, reported: str
 ) -> None:
     assert written in PLAIN
@@ -137,7 +139,7 @@ def test_addition_to_a_written_domain_is_reported_and_changes_the_guest_that_is_
     assert reported in strange
 
 
-def test_elements_that_libvirt_adds_itself_are_not_foreign() -> None:
+def test_domain_xml_elements_that_libvirt_adds_itself_are_not_foreign() -> None:
     added = (
         '<emulator>/usr/bin/qemu-system-x86_64</emulator><input type="mouse" bus="ps2" />'
         '<input type="keyboard" bus="ps2" /><console type="pty"><target type="serial" /></console>'
@@ -149,44 +151,46 @@ def test_elements_that_libvirt_adds_itself_are_not_foreign() -> None:
 
 
 @given(PLACES)
-def test_every_assigned_pci_function_is_listed_for_its_domain(place: Place) -> None:
+def test_every_pci_function_assigned_in_domain_xml_is_listed_for_its_domain(place: Place) -> None:
     assert {*pci_devices_in(domain_xml(replace(GUEST, place=place), HOSTING))} == place.addresses
 
 
-def test_pci_function_used_as_a_disk_is_listed_for_any_domain() -> None:
+def test_pci_function_that_any_libvirt_domain_uses_as_an_nvme_disk_is_listed_for_this_domain() -> None:
     address = "<address domain='0x0000' bus='0x01' slot='0x00' function='0x0'/>"
     disk = f"<disk type='nvme'><source type='pci' managed='yes' namespace='1'>{address}</source></disk>"
     usb = "<hostdev type='usb'><source><address bus='1' device='3'/></source></hostdev>"
     assert pci_devices_in(f"<domain><devices>{disk}{usb}</devices></domain>") == ("0000:01:00.0",)
 
 
-def test_pci_function_attached_by_another_program_is_read_as_unordered() -> None:
+def test_pci_function_attached_to_a_guest_by_another_program_is_read_as_a_device_that_was_not_ordered() -> (
+    None
+):
     given = Place((HostDevice(pci_address("0000:1b:00.0"), "gpu"),))
     attached = domain_xml(replace(GUEST, place=given), HOSTING).replace("ua-gpu0", "hostdev0")
     assert guest_in(attached).place.devices == (HostDevice(pci_address("0000:1b:00.0"), "unordered"),)
 
 
-def test_memory_is_read_in_the_unit_of_libvirts_answer() -> None:
+def test_memory_of_a_guest_is_read_in_the_unit_that_the_domain_xml_states() -> None:
     answered = domain_xml(GUEST, HOSTING).replace('unit="MiB">96<', 'unit="KiB">98304<')
     assert guest_in(answered) == GUEST
 
 
-def test_guests_that_differ_only_in_host_paths_or_accelerator_are_equal() -> None:
+def test_guests_that_differ_only_in_host_paths_or_accelerator_compare_as_equal() -> None:
     elsewhere = replace(HOSTING, seed=Path("/other/seed.iso"), accelerator="kvm", offload=False)
     assert guest_in(domain_xml(GUEST, elsewhere)) == GUEST
 
 
-def test_guests_with_different_macs_are_not_equal() -> None:
+def test_guests_with_different_macs_compare_as_different() -> None:
     moved = domain_xml(GUEST, HOSTING).replace(GUEST.mac, "52:54:00:ff:ff:ff")
     assert guest_in(moved) == replace(GUEST, mac=mac_address("52:54:00:ff:ff:ff"))
 
 
-def test_domain_without_the_agents_metadata_is_not_a_guest() -> None:
+def test_libvirt_domain_without_the_agents_metadata_is_not_read_as_a_guest() -> None:
     with pytest.raises(NotAGuest):
         guest_in("<domain><name>slice0</name></domain>")
 
 
-def test_second_interface_of_a_guest_is_reported_as_an_addition() -> None:
+def test_second_network_interface_in_the_domain_xml_of_a_guest_is_reported_as_an_addition() -> None:
     domain = ET.fromstring(domain_xml(GUEST, HOSTING))
     devices, interface = domain.find("devices"), domain.find("devices/interface")
     assert devices is not None
@@ -195,41 +199,41 @@ def test_second_interface_of_a_guest_is_reported_as_an_addition() -> None:
     assert guest_in(ET.tostring(domain, encoding="unicode")) == replace(GUEST, strange=("another interface",))
 
 
-def test_taps_and_macs_are_listed_for_any_domain() -> None:
+def test_taps_and_macs_are_listed_for_any_libvirt_domain() -> None:
     theirs = "<domain><devices><interface><mac address='52:54:00:00:00:01'/><target dev='tap9'/></interface></devices></domain>"
     assert interfaces_in(theirs) == ("52:54:00:00:00:01", "tap9")
 
 
-def test_uuids_differ_between_slots_of_one_allocation_and_between_allocations() -> None:
+def test_domain_uuids_differ_between_slots_of_one_allocation_and_between_allocations() -> None:
     uuids = {
         guest_for(slice_on(index, allocation)).uuid for index in range(4) for allocation in (FIRST, SECOND)
     }
     assert len(uuids) == 8
 
 
-def test_tap_is_not_managed_by_libvirt() -> None:
+def test_domain_xml_declares_the_tap_of_a_guest_as_not_managed_by_libvirt() -> None:
     assert device("interface/target").attrib == {"dev": "slice0", "managed": "no"}
 
 
-def test_display_listens_on_no_address() -> None:
+def test_domain_xml_declares_a_display_that_listens_on_no_address() -> None:
     assert device("graphics/listen").attrib == {"type": "none"}
 
 
-def test_seed_is_read_only() -> None:
+def test_domain_xml_declares_the_seed_image_of_a_guest_as_read_only() -> None:
     assert device("disk/readonly") is not None
     assert device("disk/source").get("file") == "/disks/slice0/seed.iso"
 
 
-def test_guest_has_no_writable_disk() -> None:
+def test_domain_xml_of_a_guest_declares_no_writable_disk() -> None:
     disks = ET.fromstring(domain_xml(GUEST, HOSTING)).findall("devices/disk")
     assert [disk for disk in disks if disk.find("readonly") is None] == []
 
 
-def test_guest_computes_checksums_when_the_switch_cannot() -> None:
+def test_domain_xml_disables_checksum_offload_of_a_guest_if_the_switch_does_not_support_it() -> None:
     assert device("interface/driver/host", replace(HOSTING, offload=False)).get("csum") == "off"
 
 
-def test_xml_contains_neither_ssh_key_nor_hostname() -> None:
+def test_domain_xml_of_a_guest_contains_neither_its_ssh_keys_nor_its_hostname() -> None:
     machine = slice_on(0).machine
     written = domain_xml(GUEST, HOSTING)
     assert not [secret for secret in (machine.hostname, *machine.ssh_authorized_keys) if secret in written]

@@ -1,4 +1,4 @@
-"""The images of a node are those that its folder describes at the moment of the request."""
+"""Tests that the guest images of a node are those that its image folder describes at the moment of the request."""
 
 from pathlib import Path
 
@@ -20,29 +20,33 @@ def put(folder: Path, name: str = IMAGE) -> Image:
     return image
 
 
-def test_published_image_is_found_as_it_was_published(tmp_path: Path) -> None:
+def test_published_guest_image_is_found_as_it_was_published(tmp_path: Path) -> None:
     image = put(tmp_path)
     images = ImagesFolder(tmp_path)
     assert images.names() == (IMAGE,)
     assert images.find(IMAGE) == image
 
 
-def test_image_without_a_description_is_absent(tmp_path: Path) -> None:
+def test_guest_image_folder_without_a_description_counts_as_an_absent_image(tmp_path: Path) -> None:
     (tmp_path / IMAGE).mkdir()
     assert ImagesFolder(tmp_path).names() == ()
 
 
-def test_node_without_an_images_folder_has_no_images(tmp_path: Path) -> None:
+def test_node_without_an_images_folder_has_no_guest_images(tmp_path: Path) -> None:
     assert ImagesFolder(tmp_path / "none").names() == ()
 
 
-def test_unknown_image_is_refused_with_its_name_and_the_available_ones(tmp_path: Path) -> None:
+def test_unknown_guest_image_is_refused_with_its_name_and_the_names_of_the_available_images(
+    tmp_path: Path,
+) -> None:
     put(tmp_path)
     with pytest.raises(HostRefused, match="image windows is not on this node, which has lab-guest"):
         ImagesFolder(tmp_path).find(ImageName("windows"))
 
 
-def test_folder_with_an_invalid_image_name_makes_the_images_unreadable(tmp_path: Path) -> None:
+def test_folder_with_an_invalid_guest_image_name_makes_the_images_of_the_node_unreadable(
+    tmp_path: Path,
+) -> None:
     put(tmp_path)
     put(tmp_path, "Not A Name")
     with pytest.raises(HostUnreadable, match="Not A Name"):
@@ -59,7 +63,9 @@ def test_folder_with_an_invalid_image_name_makes_the_images_unreadable(tmp_path:
         '{"name": "another", "kernel": "vmlinuz", "initrd": "i", "cmdline": ""}',
     ],
 )
-def test_invalid_image_description_makes_the_image_unreadable(tmp_path: Path, description: str) -> None:
+def test_invalid_description_of_a_guest_image_makes_the_image_unreadable(
+    tmp_path: Path, description: str
+) -> None:
     put(tmp_path)
     (tmp_path / IMAGE / "image.json").write_text(description)
     with pytest.raises(HostUnreadable):

@@ -1,4 +1,6 @@
-"""Plans from any observed state of a slot to the desired state, and to an empty slot."""
+"""Tests of plans of the machine aspect, from any observed state of a slot to the desired state, and
+to an empty slot.
+"""
 
 from dataclasses import replace
 from typing import Final
@@ -57,15 +59,15 @@ def domain(guest: Guest = WANTED, state: DomainState = "running") -> FoundDomain
     return FoundDomain(guest.name, guest.uuid, state, guest, (guest.mac, guest.tap))
 
 
-def test_empty_slot_gets_a_seed_and_then_a_domain() -> None:
+def test_empty_slot_gets_a_seed_image_and_then_a_libvirt_domain() -> None:
     assert plan(WANTED, NOTHING) == (WriteSeed(SEED), Start(WANTED))
 
 
-def test_slot_in_its_desired_state_needs_no_change() -> None:
+def test_virtual_machine_in_its_desired_state_needs_no_change() -> None:
     assert plan(WANTED, Found((domain(),), (), FOLDER)) == ()
 
 
-def test_existing_seed_is_not_written_again() -> None:
+def test_existing_seed_image_of_a_guest_is_not_written_again() -> None:
     assert plan(WANTED, Found((), (), ("slice0", SEED))) == (Start(WANTED),)
 
 
@@ -74,20 +76,22 @@ def test_paused_guest_is_resumed_and_not_started_again() -> None:
     assert plan(WANTED, Found((paused,), (), FOLDER)) == (Resume(paused),)
 
 
-def test_stopped_domain_is_destroyed_before_the_next_starts() -> None:
+def test_stopped_libvirt_domain_of_a_slot_is_destroyed_before_the_next_domain_starts() -> None:
     stopped = domain(state="stopped")
     assert plan(WANTED, Found((stopped,), (), FOLDER)) == (Destroy(stopped), Start(WANTED))
 
 
-def test_seed_lost_under_a_running_guest_is_written_again_and_the_guest_stays() -> None:
+def test_seed_image_lost_under_a_running_guest_is_written_again_and_the_guest_keeps_running() -> None:
     assert plan(WANTED, Found((domain(),), (), ("slice0", "slice0/console.log"))) == (WriteSeed(SEED),)
 
 
-def test_slot_folder_that_may_be_a_file_is_wiped_before_the_seed_is_written_and_the_guest_stays() -> None:
+def test_file_in_place_of_a_slots_disk_folder_is_wiped_before_the_seed_is_written_and_the_guest_stays() -> (
+    None
+):
     assert plan(WANTED, Found((domain(),), (), ("slice0",))) == (WipeDisks("slice0"), WriteSeed(SEED))
 
 
-def test_guest_and_files_of_another_tenant_are_removed_before_the_new_ones_are_made() -> None:
+def test_guest_and_files_of_the_previous_tenant_are_removed_before_those_of_the_new_tenant_are_made() -> None:
     old = domain(OTHER)
     found = Found((old,), (), ("slice0", seed_name(OTHER)))
     assert plan(WANTED, found) == (Destroy(old), WipeDisks("slice0"), WriteSeed(SEED), Start(WANTED))
@@ -98,17 +102,17 @@ def test_guest_of_another_size_is_replaced() -> None:
     assert plan(WANTED, Found((smaller,), (), FOLDER)) == (Destroy(smaller), Start(WANTED))
 
 
-def test_process_that_outlived_its_domain_is_ended_before_its_tap_is_used_again() -> None:
+def test_qemu_process_that_outlived_its_libvirt_domain_is_ended_before_its_tap_is_used_again() -> None:
     stray = FoundProcess("slice0", 4711, 99)
     assert plan(WANTED, Found((), (stray,), FOLDER)) == (EndStray(stray), Start(WANTED))
 
 
-def test_incomplete_seed_is_wiped() -> None:
+def test_incomplete_seed_image_is_wiped_before_a_new_one_is_written() -> None:
     found = Found((), (), ("slice0", "slice0/.half.new"))
     assert plan(WANTED, found) == (WipeDisks("slice0"), WriteSeed(SEED), Start(WANTED))
 
 
-def test_devices_are_checked_and_recorded_before_the_start_and_reset_before_the_next_tenants_start() -> None:
+def test_pci_devices_are_recorded_before_a_machine_start_and_reset_before_the_next_tenants_start() -> None:
     wanted, note = guest_for(slice_on(0), SLOT), note_name("slice0", GPU)
     checked = (CheckDevices(wanted), NoteDevice(note, GPU), Start(wanted))
     assert plan(wanted, NOTHING) == (WriteSeed(SEED), *checked)
@@ -116,7 +120,7 @@ def test_devices_are_checked_and_recorded_before_the_start_and_reset_before_the_
     assert plan(wanted, theirs) == (ResetDevice(GPU), WipeDisks("slice0"), WriteSeed(SEED), *checked)
 
 
-def test_machine_on_other_cpus_is_pinned_while_it_runs() -> None:
+def test_running_virtual_machine_on_wrong_cpus_is_pinned_without_a_restart() -> None:
     wanted = guest_for(slice_on(0), SLOT)
     moved = domain(PLACED)
     (change,) = plan(wanted, Found((moved,), (), (*FOLDER, note_name("slice0", GPU))))
@@ -126,24 +130,26 @@ def test_machine_on_other_cpus_is_pinned_while_it_runs() -> None:
     )
 
 
-def test_machine_without_pins_stays_on_the_cpus_chosen_by_an_operator() -> None:
+def test_virtual_machine_without_configured_cpus_stays_on_the_cpus_chosen_by_an_operator() -> None:
     confined = domain(replace(WANTED, place=Place(pins=("0",), nodeset="0-1")))
     assert plan(WANTED, Found((confined,), (), FOLDER)) == ()
 
 
-def test_removal_ends_the_machine_and_its_process_before_it_wipes_the_disks() -> None:
+def test_removal_of_a_virtual_machine_ends_its_domain_and_process_before_it_wipes_the_disks() -> None:
     stray = FoundProcess("slice0", 4711, 99)
     found = Found((domain(),), (stray,), FOLDER)
     assert plan_removal("slice0", found) == (Destroy(domain()), EndStray(stray), WipeDisks("slice0"))
 
 
-def test_removal_of_an_empty_slot_needs_no_change() -> None:
+def test_removal_of_the_virtual_machine_of_an_empty_slot_needs_no_change() -> None:
     assert plan_removal("slice0", NOTHING) == ()
 
 
 @st.composite
 def hosts(draw: st.DrawFn) -> SimulatedHost:
-    """Hosts with objects of this slice, of another tenant or of another program in and beside slot 0."""
+    """Simulated hosts with objects of this slice, of another slice or of another program, in slot 0 and in the next
+    slot.
+    """
     host = SimulatedHost()
     add_pci_devices(host, [SLOT])
     guests = st.sampled_from([WANTED, PLACED, OTHER, replace(WANTED, vcpus=2), guest_for(slice_on(1)), None])
@@ -177,7 +183,7 @@ def machines_on(host: SimulatedHost, places: Places = NO_PLACES) -> Machines:
 
 
 @given(hosts(), PLACES)
-def test_any_observed_state_is_changed_to_the_desired_state_and_then_no_step_is_left(
+def test_any_observed_state_of_a_slots_virtual_machine_is_changed_to_the_desired_state_by_one_plan(
     host: SimulatedHost, places: Places
 ) -> None:
     machines, wanted = machines_on(host, places), slice_on(0, image=IMAGE)
@@ -189,7 +195,7 @@ def test_any_observed_state_is_changed_to_the_desired_state_and_then_no_step_is_
 
 
 @given(hosts(), PLACES)
-def test_any_observed_state_is_removed_completely_and_the_neighbour_stays(
+def test_virtual_machine_in_any_observed_state_is_removed_completely_and_the_neighbour_slot_stays(
     host: SimulatedHost, places: Places
 ) -> None:
     machines, neighbours = machines_on(host, places), neighbours_on(host)

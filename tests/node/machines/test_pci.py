@@ -1,4 +1,6 @@
-"""The PCI functions of a host are read as they are, from trees that `tests.node.pci_trees` describes."""
+"""Tests that the PCI functions of a host are read correctly from the sysfs trees that `tests.node.pci_trees`
+describes.
+"""
 
 import os
 from collections import Counter
@@ -24,7 +26,7 @@ def device(found: PciDevices, address: str) -> PciDevice:
     return device
 
 
-def test_gpus_switches_and_cards_of_an_eight_gpu_host_are_distinguished(tmp_path: Path) -> None:
+def test_gpus_nvswitches_and_network_cards_of_an_eight_gpu_host_are_distinguished(tmp_path: Path) -> None:
     kinds = Counter(each.kind for each in devices("hgx", tmp_path))
     assert kinds == {"gpu": 8, "fabric": 9, "vf": 16, "bridge": 8, "other": 4}
 
@@ -42,11 +44,11 @@ def test_gpu_is_read_with_every_property_that_passthrough_needs(tmp_path: Path) 
     )
 
 
-def test_nvswitch_is_not_a_pci_bridge_that_may_stay_in_an_iommu_group(tmp_path: Path) -> None:
+def test_nvswitch_in_an_iommu_group_is_not_read_as_a_pci_bridge(tmp_path: Path) -> None:
     assert device(devices("hgx", tmp_path), "0000:07:00.0").kind == "other"
 
 
-def test_fabric_card_has_its_virtual_functions_and_its_rdma_device(tmp_path: Path) -> None:
+def test_fabric_card_is_read_with_its_virtual_functions_and_its_rdma_device(tmp_path: Path) -> None:
     found = devices("hgx", tmp_path)
     card = device(found, "0000:9a:00.0")
     assert (card.rdma, card.most_virtual_functions) == (("mlx5_4",), 16)
@@ -54,7 +56,7 @@ def test_fabric_card_has_its_virtual_functions_and_its_rdma_device(tmp_path: Pat
     assert {device(found, vf).physical_function for vf in card.virtual_functions} == {card.address}
 
 
-def test_ethernet_card_is_fabric_only_with_an_rdma_device(tmp_path: Path) -> None:
+def test_ethernet_card_counts_as_a_fabric_device_only_with_an_rdma_device(tmp_path: Path) -> None:
     found = devices("hgx", tmp_path)
     assert device(found, "0000:29:00.0").kind == "fabric"
     assert device(devices("workstation", tmp_path / "other"), "0000:04:00.0").kind == "other"
@@ -72,7 +74,7 @@ def test_each_vf_of_a_card_in_switchdev_mode_has_its_own_representor(tmp_path: P
     }
 
 
-def test_port_of_another_switch_is_not_a_representor_of_a_vf(tmp_path: Path) -> None:
+def test_network_link_with_another_switch_id_is_not_read_as_the_representor_of_a_vf(tmp_path: Path) -> None:
     found = devices("bluefield", tmp_path)
     card = device(found, "0000:3b:00.0")
     elsewhere = tuple(
@@ -100,30 +102,32 @@ def test_gpu_in_a_workstation_shares_its_iommu_group_with_its_audio_function_and
     }
 
 
-def test_devices_of_a_machine_without_an_iommu_have_no_group(tmp_path: Path) -> None:
+def test_pci_devices_of_a_host_without_an_iommu_have_no_iommu_group(tmp_path: Path) -> None:
     found = devices("cloud", tmp_path)
     assert {found.group_of(each) for each in found} == {()}
     card = device(found, "0000:00:03.0")
     assert ([netdev.name for netdev in card.netdevs], card.numa_node) == (["eth0"], None)
 
 
-def test_devices_of_this_machine_can_be_read() -> None:
+def test_pci_devices_of_the_machine_that_runs_the_tests_can_be_read() -> None:
     shown = Path("/sys/bus/pci/devices")
     addresses = {path.name for path in shown.iterdir()} if shown.exists() else set()
     assert {each.address for each in SysfsPci(Path("/sys")).devices()} == addresses
 
 
-def test_host_without_a_pci_bus_has_no_devices(tmp_path: Path) -> None:
+def test_host_without_a_pci_bus_has_no_pci_devices(tmp_path: Path) -> None:
     assert tuple(SysfsPci(tmp_path).devices()) == ()
 
 
-def test_device_that_vanishes_while_it_is_read_is_absent(tmp_path: Path) -> None:
+def test_pci_device_that_vanishes_while_it_is_read_is_absent(tmp_path: Path) -> None:
     root = lay_out("workstation", tmp_path)
     (root / "devices/0000:04:00.0/vendor").unlink()
     assert SysfsPci(root).devices().find(PciAddress("0000:04:00.0")) is None
 
 
-def test_unreadable_device_is_reported_with_its_group_and_the_others_stay_readable(tmp_path: Path) -> None:
+def test_unreadable_pci_device_is_reported_with_its_iommu_group_and_other_devices_stay_readable(
+    tmp_path: Path,
+) -> None:
     root = lay_out("workstation", tmp_path)
     as_it_was = SysfsPci(root).devices()
     (root / "devices/0000:01:00.0/class").write_text("display\n")
@@ -135,7 +139,9 @@ def test_unreadable_device_is_reported_with_its_group_and_the_others_stay_readab
     assert {*found} - {gpu} == {each for each in as_it_was if each.address != gpu.address}
 
 
-def test_unreadable_card_makes_the_representors_of_its_functions_unreadable(tmp_path: Path) -> None:
+def test_unreadable_network_card_makes_the_representors_of_its_virtual_functions_unreadable(
+    tmp_path: Path,
+) -> None:
     root = lay_out("bluefield", tmp_path)
     (root / "devices/0000:3b:00.0/class").write_text("network\n")
     found = SysfsPci(root).devices()
@@ -145,13 +151,15 @@ def test_unreadable_card_makes_the_representors_of_its_functions_unreadable(tmp_
         list(found.representors())
 
 
-def test_kernel_without_a_list_of_reset_methods_is_read_as_one_unnamed_method(tmp_path: Path) -> None:
+def test_pci_device_without_a_reset_method_file_is_read_with_one_unnamed_reset_method(tmp_path: Path) -> None:
     root = lay_out("workstation", tmp_path)
     (root / "devices/0000:04:00.0/reset_method").unlink()
     assert device(SysfsPci(root).devices(), "0000:04:00.0").reset_methods == ("unnamed",)
 
 
-def test_device_is_reset_through_its_sysfs_file_and_refused_without_that_file(tmp_path: Path) -> None:
+def test_pci_device_is_reset_through_its_sysfs_file_and_the_reset_is_refused_without_this_file(
+    tmp_path: Path,
+) -> None:
     root = lay_out("workstation", tmp_path)
     SysfsPci(root).reset(PciAddress("0000:01:00.0"))
     assert (root / "devices/0000:01:00.0/reset").read_text() == "1"
@@ -160,7 +168,7 @@ def test_device_is_reset_through_its_sysfs_file_and_refused_without_that_file(tm
             SysfsPci(root).reset(PciAddress(without))
 
 
-def test_reset_that_does_not_end_makes_the_host_unreadable_at_the_deadline(tmp_path: Path) -> None:
+def test_pci_device_reset_that_does_not_end_makes_the_host_unreadable_at_the_deadline(tmp_path: Path) -> None:
     root = lay_out("workstation", tmp_path)
     reset = root / "devices/0000:01:00.0/reset"
     reset.unlink()

@@ -1,4 +1,6 @@
-"""Resources of the host that a slot's machine has by the node's settings, and why settings are refused."""
+"""Tests of the host resources (CPUs, devices, queues) that the node's settings assign to a slot's virtual machine, and
+of the reasons why settings are refused.
+"""
 
 from typing import Any
 
@@ -15,11 +17,11 @@ from tests.node.guests import slice_on
 from tests.node.settings import SLOT, settings
 
 
-def test_slot_without_resources_in_its_settings_may_run_anywhere() -> None:
+def test_slot_without_host_resources_in_the_node_settings_may_run_on_any_cpu() -> None:
     assert settings(SLOT).places == {0: ANYWHERE}
 
 
-def test_slot_has_the_resources_of_its_settings() -> None:
+def test_slot_has_the_host_resources_that_the_node_settings_assign() -> None:
     slot = {
         **SLOT,
         "gpus": ["0000:1B:00.0"],
@@ -41,13 +43,13 @@ def test_slot_has_the_resources_of_its_settings() -> None:
     )
 
 
-def test_smaller_slice_has_as_many_cpus_and_queues_as_vcpus() -> None:
+def test_slice_with_fewer_vcpus_than_its_slot_has_cpus_gets_as_many_cpus_and_queues_as_vcpus() -> None:
     places = settings({**SLOT, "cpus": [4, 5], "queues": 2}).places
     assert place_for(slice_on(0), places) == Place(pins=("4",), queues=1)
     assert place_for(slice_on(1), places) == ANYWHERE
 
 
-def test_tap_of_a_machine_with_several_queues_is_made_with_several_queues() -> None:
+def test_tap_of_a_virtual_machine_with_several_network_queues_is_made_with_several_queues() -> None:
     links = SimulatedLinks(SimulatedHost())
     aspect = LinkAspect(links, SimulatedPci(SimulatedHost()), settings({**SLOT, "queues": 2}).places)
     for vcpus in (1, 2):
@@ -83,7 +85,7 @@ def test_tap_of_a_machine_with_several_queues_is_made_with_several_queues() -> N
         ([{**SLOT, "numa_node": -1}], ["numa_node"]),
     ],
 )
-def test_contradictory_settings_are_refused_with_every_reason(
+def test_contradictory_host_resources_in_node_settings_are_refused_with_every_reason(
     slots: list[dict[str, Any]], reasons: list[str]
 ) -> None:
     with pytest.raises(ValidationError) as refused:
@@ -92,7 +94,7 @@ def test_contradictory_settings_are_refused_with_every_reason(
 
 
 @pytest.mark.parametrize("resolver", ["dns.example", "192.0.2.53,1", "2001:db8::53"])
-def test_resolver_that_is_not_an_ipv4_address_is_refused_by_the_settings(
+def test_dns_resolver_that_is_not_an_ipv4_address_is_refused_by_the_node_settings(
     resolver: str,
 ) -> None:
     with pytest.raises(ValidationError, match="is not a valid IPv4 address"):

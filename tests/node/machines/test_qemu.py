@@ -1,6 +1,7 @@
-"""QEMU processes are found by the guest they run for, and ended only if they are still the ones that were found.
+"""Tests that QEMU processes are found by the guest that they run, and are ended only if they are still the processes
+that were found.
 
-The processes are real, of a program that only has QEMU's name: the tests read what /proc shows about it.
+The tests use real processes of a program that only has QEMU's name, and read what /proc shows about them.
 """
 
 import os
@@ -41,24 +42,24 @@ def found() -> list[FoundProcess]:
     return [process for process in QemuProcesses().all() if process.name == GUEST]
 
 
-def test_process_is_found_by_the_name_of_its_guest() -> None:
+def test_qemu_process_is_found_by_the_name_of_its_guest() -> None:
     with running() as process:
         assert [(each.name, each.pid) for each in found()] == [(GUEST, process.pid)]
 
 
-def test_another_program_with_qemus_arguments_is_not_found() -> None:
+def test_process_of_another_program_with_qemus_arguments_is_not_found_as_a_qemu_process() -> None:
     with running(program="less"):
         assert found() == []
 
 
-def test_found_process_is_ended() -> None:
+def test_qemu_process_that_was_found_is_ended() -> None:
     with running() as process:
         end_process(found()[0])
         assert process.wait() == -signal.SIGKILL
         assert found() == []
 
 
-def test_ending_a_process_that_has_exited_raises_no_error() -> None:
+def test_ending_a_qemu_process_that_has_exited_raises_no_error() -> None:
     with running() as process:
         seen = found()[0]
         process.kill()
@@ -66,13 +67,13 @@ def test_ending_a_process_that_has_exited_raises_no_error() -> None:
         end_process(seen)
 
 
-def test_later_process_with_the_same_pid_is_not_ended() -> None:
+def test_later_process_with_the_pid_of_an_exited_qemu_process_is_not_ended() -> None:
     with running() as process:
         end_process(replace(found()[0], started=1))
         assert process.poll() is None
 
 
-def test_process_stopped_by_signal_is_found_frozen_and_continues() -> None:
+def test_qemu_process_stopped_by_a_signal_is_found_as_frozen_and_is_continued() -> None:
     processes = QemuProcesses()
     with running() as process:
         os.kill(process.pid, signal.SIGSTOP)
@@ -82,7 +83,7 @@ def test_process_stopped_by_signal_is_found_frozen_and_continues() -> None:
         assert process.poll() is None
 
 
-def test_later_process_with_the_same_pid_is_not_continued() -> None:
+def test_later_process_with_the_pid_of_an_exited_qemu_process_is_not_continued() -> None:
     processes = QemuProcesses()
     with running() as process:
         os.kill(process.pid, signal.SIGSTOP)
@@ -110,7 +111,7 @@ LOCAL: Final = "import socket; own = socket.socketpair(); print(0, flush=True); 
     [(LISTENING, "a TCP socket on port {port}"), (DATAGRAMS, "a UDP socket on port {port}"), (LOCAL, None)],
     ids=["TCP", "UDP", "unix"],
 )
-def test_internet_socket_of_process_is_foreign_and_local_socket_is_not(
+def test_internet_socket_of_a_qemu_process_is_foreign_and_a_unix_socket_is_not(
     program: str, found: str | None
 ) -> None:
     words = ["qemu-system-x86_64", "-c", program, "-name", f"guest={GUEST}"]
@@ -126,7 +127,7 @@ def test_internet_socket_of_process_is_foreign_and_local_socket_is_not(
             process.kill()
 
 
-def test_socket_opened_after_the_first_read_is_found() -> None:
+def test_internet_socket_that_a_qemu_process_opens_after_the_first_read_is_found() -> None:
     late = "input(); " + LISTENING
     words = ["qemu-system-x86_64", "-c", late, "-name", f"guest={GUEST}"]
     processes = QemuProcesses()

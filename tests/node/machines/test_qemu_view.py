@@ -1,4 +1,6 @@
-"""Devices that QEMU reports and its domain does not show; the answers are from a guest of this program, QEMU 7.2."""
+"""Tests of devices that QEMU reports and the libvirt domain does not show. The QEMU responses were recorded from a
+guest of Sliceplane on QEMU 7.2.
+"""
 
 from typing import Any, Final
 
@@ -38,7 +40,7 @@ def foreign(**added: Any) -> list[str]:
     return list(foreign_devices(XML, lambda command, arguments: answers[arguments.get("path", command)]))
 
 
-def test_machine_as_libvirt_made_it_has_no_foreign_devices() -> None:
+def test_virtual_machine_as_libvirt_started_it_has_no_foreign_devices_in_qemu() -> None:
     assert foreign() == []
 
 

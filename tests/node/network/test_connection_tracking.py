@@ -1,4 +1,6 @@
-"""Connections as the kernel lists them, read from its messages (linux/netfilter/nfnetlink_conntrack.h)."""
+"""Tests of reading the tracked connections that the kernel lists, from its netlink messages
+(linux/netfilter/nfnetlink_conntrack.h).
+"""
 
 import socket
 from typing import Any
@@ -25,7 +27,7 @@ def side(source: str, source_port: int, destination: str, destination_port: int,
 
 
 def message(family: int, **attributes: Any) -> bytes:
-    """Return a message of the kernel, built with pyroute2."""
+    """Return a connection tracking message as the kernel sends it, built with pyroute2."""
     # Imported here and not above: the packages of the host drivers are an extra, and these tests are collected without
     # it.
     from pyroute2.netlink.nfnetlink.nfctsocket import nfct_msg
@@ -38,7 +40,7 @@ def message(family: int, **attributes: Any) -> bytes:
     return bytes(sent.data)
 
 
-def test_offloaded_tcp_connection_that_has_no_state_is_read() -> None:
+def test_offloaded_tcp_connection_without_a_tracking_state_is_read() -> None:
     # The kernel omits CTA_PROTOINFO for connections that it offloaded (ctnetlink_dump_info, IPS_OFFLOAD_BIT).
     offloaded = message(
         socket.AF_INET,
@@ -49,7 +51,7 @@ def test_offloaded_tcp_connection_that_has_no_state_is_read() -> None:
 
 
 @pytest.mark.parametrize("ip", [WORLD, PUBLIC, SLICE])
-def test_connection_belongs_to_each_address_on_either_side_of_it(ip: Ipv4Address) -> None:
+def test_tracked_connection_is_found_by_each_address_of_its_original_and_reply_side(ip: Ipv4Address) -> None:
     listed = message(
         socket.AF_INET,
         CTA_TUPLE_ORIG=side(WORLD, 4000, PUBLIC, 20022),
@@ -58,13 +60,13 @@ def test_connection_belongs_to_each_address_on_either_side_of_it(ip: Ipv4Address
     assert connections_of(ip, listed) == [inbound(PUBLIC, 20022, SLICE, 22)]
 
 
-def test_connection_of_other_addresses_is_skipped_without_decoding() -> None:
+def test_tracked_connection_of_other_addresses_is_skipped_without_decoding() -> None:
     # A host may track 250,000 connections: even an undecodable message is skipped by its bytes.
     others = message(socket.AF_INET, CTA_TUPLE_ORIG=side(WORLD, 4000, PUBLIC, 20022))
     assert connections_of(SLICE, others) == []
 
 
-def test_connection_with_an_address_in_another_attribute_does_not_belong_to_it() -> None:
+def test_tracked_connection_that_contains_an_address_only_in_its_mark_is_not_found_by_this_address() -> None:
     marked = message(
         socket.AF_INET,
         CTA_TUPLE_ORIG=side(WORLD, 4000, PUBLIC, 20022),
@@ -75,7 +77,7 @@ def test_connection_with_an_address_in_another_attribute_does_not_belong_to_it()
     assert connections_of(SLICE, marked) == []
 
 
-def test_ipv6_connections_are_skipped() -> None:
+def test_tracked_ipv6_connections_are_skipped() -> None:
     ends = side("fe80::1", 4000, "fe80::2", 22, version=6)
     sent = message(socket.AF_INET6, CTA_TUPLE_ORIG=ends, CTA_TUPLE_REPLY=ends)
     assert list(ipv4_connections_in(messages_in(sent))) == []

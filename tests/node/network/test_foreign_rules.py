@@ -1,4 +1,6 @@
-"""Rules of other programs against the slices' traffic: those that can match it, and a host's usual ones."""
+"""Tests of packet filter rules of other programs: rules that can match the slices' traffic, and the usual rules of a
+host, which do not.
+"""
 
 import json
 from typing import Any, Final
@@ -113,7 +115,7 @@ STATE: Final = {"ct": {"key": "state"}}
     ],
     ids=str,
 )
-def test_dropping_rule_that_can_match_forwarded_packets_of_slices_is_found(
+def test_foreign_drop_rule_that_can_match_forwarded_packets_of_slices_is_reported(
     condition: dict[str, Any],
 ) -> None:
     assert found(base("forward"), [condition, DROP], blocked=[SLICE]) == ["handle 0: drop"]
@@ -136,7 +138,7 @@ def test_dropping_rule_that_can_match_forwarded_packets_of_slices_is_found(
     ],
     ids=str,
 )
-def test_dropping_rule_that_excludes_packets_of_slices_is_not_found(
+def test_foreign_drop_rule_that_excludes_packets_of_slices_is_not_reported(
     condition: dict[str, Any],
 ) -> None:
     assert found(base("forward"), [condition, DROP], blocked=["192.168.0.7"]) == []
@@ -146,20 +148,20 @@ def test_dropping_rule_that_excludes_packets_of_slices_is_not_found(
     ("chain", "body", "does"),
     [
         (base("prerouting", -300), [{"notrack": None}], "do not track"),
-        (base("prerouting", -150), [match(tcp("dport"), 80), {"tproxy": {"port": 1}}], "hand over to a local program"),
+        (base("prerouting", -150), [match(tcp("dport"), 80), {"tproxy": {"port": 1}}], "hand packets over to a local program"),
         (base("forward"), [{"reject": None}], "reject"),
-        (base("forward"), [{"queue": {"num": 1}}], "queue to a program"),
-        (base("forward"), [{"flow": {"op": "add", "flowtable": "@f"}}], "forward past all rules"),
+        (base("forward"), [{"queue": {"num": 1}}], "queue packets to a program"),
+        (base("forward"), [{"flow": {"op": "add", "flowtable": "@f"}}], "forward packets past all rules"),
         (base("forward"), [{"mangle": {"key": ip("daddr"), "value": "192.0.2.1"}}], "rewrite"),
         (base("output"), [match({"payload": {"protocol": "udp", "field": "sport"}}, 67), DROP], "drop"),
         (base("postrouting", 100, kind="nat"), [{"snat": {"addr": "192.0.2.1"}}], "translate the source to 192.0.2.1"),
-        (base("prerouting", -100, kind="nat"), [{"redirect": {"port": 1}}], "redirect to the host"),
+        (base("prerouting", -100, kind="nat"), [{"redirect": {"port": 1}}], "redirect packets to the host"),
         (base("ingress", device="eth0", family="netdev"), [match(tcp("dport"), 2222), DROP], "drop"),
         (base("ingress", device="br-slice", family="netdev"), [DROP], "drop"),
         (base("input", family="arp"), [DROP], "drop"),
     ],
 )  # fmt: skip
-def test_statement_that_takes_packets_of_slices_is_found_at_each_hook(
+def test_foreign_nftables_statement_that_diverts_packets_of_slices_is_reported_at_each_hook(
     chain: Chain, body: Body, does: str
 ) -> None:
     assert found(chain, body) == [f"handle 0: {does}"]
@@ -181,12 +183,16 @@ def test_statement_that_takes_packets_of_slices_is_found_at_each_hook(
         (base("prerouting", -300), [match(ip("daddr"), "255.255.255.255"), {"notrack": None}]),
     ],
 )  # fmt: skip
-def test_statement_that_changes_nothing_for_slices_is_not_found(chain: Chain, body: Body) -> None:
+def test_foreign_nftables_statement_that_changes_nothing_for_slices_is_not_reported(
+    chain: Chain, body: Body
+) -> None:
     assert found(chain, body) == []
 
 
 @pytest.mark.parametrize("policy", ["accept", "drop"])
-def test_policy_drop_is_found_unless_all_packets_of_slices_are_accepted_before_it(policy: Policy) -> None:
+def test_foreign_chain_policy_drop_is_reported_unless_all_packets_of_slices_are_accepted_before(
+    policy: Policy,
+) -> None:
     forward = base("forward", policy=policy)
     answers = [match(STATE, ["established", "related"], "in"), ACCEPT]
     is_found = ["its policy: drop"] if policy == "drop" else []
@@ -197,7 +203,7 @@ def test_policy_drop_is_found_unless_all_packets_of_slices_are_accepted_before_i
     assert found(forward, answers, from_slices, to_slices) == []
 
 
-def test_jumped_to_chain_is_judged_with_the_packets_that_reach_it() -> None:
+def test_foreign_chain_that_is_the_target_of_a_jump_is_judged_only_with_the_packets_that_reach_it() -> None:
     forward = base("forward")
     others = {"blocks": [[DROP]]}
     assert found(forward, [{"jump": {"target": "blocks"}}], others=others) == ["blocks 0: drop"]
@@ -207,7 +213,7 @@ def test_jumped_to_chain_is_judged_with_the_packets_that_reach_it() -> None:
     assert found(forward, [{"jump": {"target": "blocks"}}], others=returns) == []
 
 
-def test_verdict_map_is_judged_by_its_elements() -> None:
+def test_verdict_map_of_a_foreign_nftables_rule_is_judged_by_its_elements() -> None:
     states = [["invalid", DROP], ["established", ACCEPT]]
     vmap = {"vmap": {"key": STATE, "data": {"set": states}}}
     assert found(base("forward"), [vmap]) == []
@@ -228,7 +234,7 @@ def test_verdict_map_is_judged_by_its_elements() -> None:
         ({"addr": "172.17.0.2"}, (ALL_PORTS,), False),
     ],
 )
-def test_translation_is_found_where_it_leads_to_slices_or_takes_an_ingress(
+def test_foreign_nat_rule_is_reported_if_it_leads_to_slices_or_redirects_an_ingress_rule(
     to: Any, mappings: tuple[Mapping, ...], is_found: bool
 ) -> None:
     of_ingress = [
@@ -240,7 +246,7 @@ def test_translation_is_found_where_it_leads_to_slices_or_takes_an_ingress(
     assert bool(found(chain, [*of_ingress, {"dnat": to}], node=view(*mappings))) == is_found
 
 
-def test_frames_mirrored_to_another_slice_concern_both_slots_and_are_not_reported_for_the_node() -> None:
+def test_mirroring_of_frames_to_another_slice_is_reported_for_both_slots_and_not_for_the_node() -> None:
     chain = base("ingress", device="slice0", family="netdev")
     spied = judged(chain, [{"dup": {"addr": "slice1"}}], node=view())
     assert set(mirrored(spied)) == {0, 1}
@@ -254,7 +260,7 @@ def test_frames_mirrored_to_another_slice_concern_both_slots_and_are_not_reporte
     assert reported(elsewhere) is not None
 
 
-def test_finding_names_its_table_chain_hook_rule_and_effect() -> None:
+def test_finding_about_a_foreign_rule_names_its_table_chain_hook_rule_and_effect() -> None:
     chain = base("ingress", device="br-slice", family="netdev")
     drift = reported(judged(chain, [DROP], node=view()))
     assert drift is not None
@@ -264,7 +270,7 @@ def test_finding_names_its_table_chain_hook_rule_and_effect() -> None:
     )
 
 
-def test_findings_beyond_a_limit_are_counted_instead_of_named() -> None:
+def test_findings_about_foreign_rules_beyond_a_limit_are_counted_instead_of_named() -> None:
     drift = reported(
         judged(base("forward"), *([match(tcp("dport"), port), DROP] for port in range(30)), node=view())
     )
@@ -272,7 +278,7 @@ def test_findings_beyond_a_limit_are_counted_instead_of_named() -> None:
     assert drift.observed.endswith("; and 22 more")
 
 
-def test_chains_that_call_each_other_repeatedly_are_judged_in_bounded_time() -> None:
+def test_foreign_nftables_chains_that_jump_to_each_other_repeatedly_are_judged_in_bounded_time() -> None:
     others = {f"c{number}": [[{"jump": {"target": f"c{number + 1}"}}]] * 8 for number in range(15)}
     others["c15"] = [[DROP]]
     assert found(base("forward"), [{"jump": {"target": "c0"}}], others=others) == ["c15 0: drop"]
@@ -403,7 +409,7 @@ ALLOWED: Final = """-A ufw-user-input -i br-slice -p udp -m udp --dport 67 -j AC
 """
 
 
-def test_firewall_that_drops_by_default_is_found_at_both_hooks_until_slices_are_allowed() -> None:
+def test_firewall_that_drops_by_default_is_reported_at_both_hooks_until_it_allows_the_slices() -> None:
     closed = findings(ForeignTables(tables(UFW.format(""), "ip")), view(SSH))
     assert [(each.chain, each.does) for each in closed] == [("FORWARD", "drop"), ("INPUT", "drop")]
     assert findings(ForeignTables(tables(UFW.format(ALLOWED), "ip")), view(SSH)) == ()
@@ -416,24 +422,24 @@ def test_firewall_that_drops_by_default_is_found_at_both_hooks_until_slices_are_
         ("*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD ! -i eth1 -p tcp -m multiport --dports 80,443 -j REJECT", "reject"),
         ("*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -m length --length 0:99 -j DROP", "drop"),
         ("*raw\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -i br-+ -j CT --notrack", "do not track"),
-        ("*mangle\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -p tcp -j TPROXY --on-port 1 --on-ip 0.0.0.0", "hand over to a local program"),
+        ("*mangle\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -p tcp -j TPROXY --on-port 1 --on-ip 0.0.0.0", "hand packets over to a local program"),
         ("*mangle\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -j TEE --gateway 192.0.2.1", "copy to 192.0.2.1"),
         ("*nat\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -p udp --dport 9 -j DNAT --to-destination 10.100.1.3-10.100.1.4:9", "translate the destination to 10.100.1.3, 10.100.1.4"),
         ("*nat\n:POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -s 10.100.1.0/24 -j SNAT --to-source 192.0.2.1", "translate the source to 192.0.2.1"),
     ],
 )  # fmt: skip
-def test_iptables_rule_that_takes_packets_of_slices_is_found_by_its_number(line: str, does: str) -> None:
+def test_iptables_rule_that_diverts_packets_of_slices_is_reported_by_its_number(line: str, does: str) -> None:
     saved = tables(f"{line}\nCOMMIT\n", "iptables-legacy")
     [of] = findings(ForeignTables(saved), view(SSH))
     assert (of.place, of.does) == ("rule 1", does)
 
 
-def test_packet_filter_tables_that_cannot_be_read_are_named_with_the_package_to_install() -> None:
+def test_unreadable_foreign_packet_filter_tables_are_reported_with_the_package_to_install() -> None:
     drift = reported(findings(ForeignTables((), ("filter",)), view()))
     assert drift is not None
     assert (
         drift.observed
-        == "iptables-legacy filter all chains (any hook), all rules: not readable; install iptables"
+        == "iptables-legacy filter all chains (any hook), all rules: the rules cannot be read; install iptables"
     )
 
 
@@ -454,17 +460,17 @@ def test_packet_filter_tables_that_cannot_be_read_are_named_with_the_package_to_
         ("forward", meta("pkttype"), {"set": [{"range": [1, 2]}]}, True),
     ],
 )
-def test_rule_with_a_range_is_judged_by_its_members(
+def test_foreign_nftables_rule_with_a_range_is_judged_by_the_members_of_the_range(
     hook: str, left: Any, right: Any, *, is_found: bool
 ) -> None:
     assert bool(found(base(hook), [match(left, right), {"drop": None}])) == is_found
 
 
-def test_table_that_cannot_be_judged_is_a_finding_and_hides_no_other_one() -> None:
+def test_foreign_nftables_table_that_the_agent_cannot_parse_is_reported_and_hides_no_other_finding() -> None:
     chain = base("forward")
     broken = ForeignTable("ip broken", "ip", (chain,), (ForeignRule(chain.name, "handle 1", "{"),))
     dropping = ForeignTable(
         "ip other", "ip", (chain,), (ForeignRule(chain.name, "handle 2", '[{"drop":null}]'),)
     )
     does = {(each.table, each.does) for each in findings(ForeignTables((broken, dropping)), view())}
-    assert does == {("ip broken", "not understood by the agent"), ("ip other", "drop")}
+    assert does == {("ip broken", "the agent cannot analyze the table"), ("ip other", "drop")}

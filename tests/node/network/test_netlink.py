@@ -1,4 +1,4 @@
-"""Answers of the kernel over netlink (netlink(7)), from a socket that sends what a kernel would."""
+"""Tests of reading the kernel's netlink responses (netlink(7)), from a socket that sends the same bytes as a kernel."""
 
 import errno
 import socket
@@ -21,7 +21,7 @@ def ended(kind: int = DONE, flags: int = 0, number: int = 0) -> bytes:
 
 @contextmanager
 def answering(*chunks: bytes, seconds: float = 30.0) -> Iterator[tuple[Netlink, socket.socket]]:
-    """Yield a connection that receives these messages, and its far end."""
+    """Yield a netlink connection that receives these messages, and the other end of its socket."""
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with near, far:
         for chunk in chunks:
@@ -29,7 +29,7 @@ def answering(*chunks: bytes, seconds: float = 30.0) -> Iterator[tuple[Netlink, 
         yield Netlink(near, monotonic() + seconds), far
 
 
-def test_listing_in_several_messages_ends_with_the_kernels_done_message() -> None:
+def test_netlink_listing_in_several_messages_ends_with_the_kernels_done_message() -> None:
     pieces = framed(b"odd", 16) + b"\0" + framed(b"four", 16), framed(b"last", 16), ended()
     with answering(*pieces) as (netlink, _):
         assert netlink.listed(KIND, QUESTION) == ((16, b"odd"), (16, b"four"), (16, b"last"))
@@ -42,23 +42,23 @@ def test_listing_in_several_messages_ends_with_the_kernels_done_message() -> Non
         pytest.param(ended(flags=INTERRUPTED), id="marked at the end"),
     ],
 )
-def test_listing_that_the_kernel_marks_as_interrupted_is_repeated(torn: bytes) -> None:
+def test_netlink_listing_that_the_kernel_marks_as_interrupted_is_repeated(torn: bytes) -> None:
     with answering(framed(b"then", 16), torn, framed(b"now!", 16) + ended()) as (netlink, kernel):
         assert netlink.listed(KIND, QUESTION) == ((16, b"now!"),)
         assert [kernel.recv(64), kernel.recv(64)] == [framed(QUESTION, KIND, 0x301)] * 2
 
 
-def test_refusal_contains_the_kernels_error_text() -> None:
+def test_netlink_refusal_contains_the_kernels_error_text() -> None:
     refused = ended(ERROR, number=errno.EPERM)
     with answering(refused) as (netlink, _), pytest.raises(Refused, match="not permitted"):
         netlink.listed(KIND, QUESTION)
 
 
-def test_kernel_that_does_not_answer_causes_a_timeout_at_the_deadline() -> None:
+def test_netlink_request_that_the_kernel_does_not_answer_times_out_at_the_deadline() -> None:
     with answering(seconds=0.05) as (netlink, _), pytest.raises(TimeoutError):
         netlink.listed(KIND, QUESTION)
 
 
-def test_ignored_error_counts_as_success() -> None:
+def test_netlink_error_that_the_caller_ignores_counts_as_success() -> None:
     with answering(ended(ERROR, number=errno.ENOENT)) as (netlink, _):
         netlink.execute(KIND, QUESTION, ignored_error=errno.ENOENT)

@@ -1,4 +1,6 @@
-"""The network's plans change any observed state of a host to the desired state, and change nothing the second time."""
+"""Tests of the network aspects' plans: they change any observed state of a host to the desired state, and a second plan
+changes nothing.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -58,7 +60,9 @@ _METER: Final = re.compile(r"meter:(\d+)")
 
 @st.composite
 def hosts(draw: st.DrawFn) -> Simulated:
-    """A prepared host with a neighbour's slice, and an arbitrary state of the slot."""
+    """Simulated hosts with a prepared network, a slice in the next slot, and an arbitrary network state of the tested
+    slot.
+    """
     host = Simulated(NETWORK)
     run(gateway_of(host).to_apply())
     for aspect in aspects_of(host):
@@ -83,7 +87,9 @@ def plant_network(host: Simulated, link: Tap | OtherLink | None, port: Port | No
 
 
 def plant_permissions(host: Simulated, meters: Mapping[int, Meter], flows: Iterable[Flow]) -> None:
-    """Add the meters, and the flows that name no absent meter: no switch has a flow with an absent meter."""
+    """Add the OpenFlow meters, and the flows except those that use a missing meter, because no switch accepts such a
+    flow.
+    """
     for number, meter in meters.items():
         host.switch.add_meter(SLOT.bridge, number, meter)
     held = [flow for flow in flows if not (named := _METER.findall(flow.actions)) or int(named[0]) in meters]
@@ -107,7 +113,7 @@ def apply(aspects: Iterable[Aspect], slot: SliceNetwork) -> list[str]:
 
 
 @given(hosts(), WANTED)
-def test_applied_slice_has_no_drift_and_its_neighbour_is_unchanged(
+def test_network_of_an_applied_slice_has_no_drift_and_the_neighbour_slice_is_unchanged(
     host: Simulated, wanted: SliceNetwork
 ) -> None:
     aspects = aspects_of(host)
@@ -117,7 +123,9 @@ def test_applied_slice_has_no_drift_and_its_neighbour_is_unchanged(
 
 
 @given(hosts())
-def test_removed_slice_leaves_nothing_and_its_neighbour_is_unchanged(host: Simulated) -> None:
+def test_network_of_a_removed_slice_leaves_nothing_and_the_neighbour_slice_is_unchanged(
+    host: Simulated,
+) -> None:
     aspects = aspects_of(host)
     for aspect in reversed(aspects):
         run(aspect.to_remove(SLOT))
@@ -127,7 +135,7 @@ def test_removed_slice_leaves_nothing_and_its_neighbour_is_unchanged(host: Simul
 
 
 @given(hosts(), WANTED, st.data())
-def test_plan_that_was_interrupted_at_any_step_is_continued(
+def test_network_plan_of_a_slice_that_was_interrupted_at_any_step_is_continued(
     host: Simulated, wanted: SliceNetwork, data: st.DataObject
 ) -> None:
     aspects = aspects_of(host)
@@ -140,14 +148,16 @@ def test_plan_that_was_interrupted_at_any_step_is_continued(
 
 
 @given(hosts())
-def test_list_of_remaining_objects_is_empty_exactly_when_a_removal_has_no_step(host: Simulated) -> None:
-    """`remains` lists something exactly when `to_remove` has a step."""
+def test_list_of_a_slices_remaining_network_objects_is_empty_exactly_if_its_removal_has_no_step(
+    host: Simulated,
+) -> None:
+    """The method `remains` of a network aspect lists objects exactly when its method `to_remove` returns steps."""
     for aspect in aspects_of(host):
         assert bool(aspect.remains(SLOT)) == bool(aspect.to_remove(SLOT))
 
 
 @given(LEASES)
-def test_slices_address_is_bound_only_by_its_own_lease_of_its_own_address(
+def test_address_of_a_slice_is_bound_only_by_a_dhcp_lease_of_its_own_mac_and_address(
     leases: set[ObservedLease],
 ) -> None:
     seen = observe(SLOT.mac, SLOT.ip, frozenset(leases))
@@ -159,7 +169,7 @@ def test_slices_address_is_bound_only_by_its_own_lease_of_its_own_address(
         assert seen.lease_state != "bound"
 
 
-def test_flows_of_an_earlier_slice_are_deleted_before_a_port_is_added() -> None:
+def test_openflow_flows_of_an_earlier_slice_are_deleted_before_the_ovs_port_of_a_slice_is_added() -> None:
     host = Simulated(NETWORK)
     run(gateway_of(host).to_apply())
     earlier = replace(SLOT, ip=Ipv4Address("10.100.1.66"))
@@ -168,24 +178,24 @@ def test_flows_of_an_earlier_slice_are_deleted_before_a_port_is_added() -> None:
     assert steps == ["port.delete_flows", "port.add", "port.set_flows"]
 
 
-def test_expired_lease_is_not_an_address() -> None:
+def test_slice_with_an_expired_dhcp_lease_has_no_observed_address() -> None:
     leases = frozenset({ObservedLease(SLOT.mac, SLOT.ip, expired=True)})
     assert observe(SLOT.mac, SLOT.ip, leases) == ObservedAddress(None, "expired")
 
 
-def test_flows_of_two_slots_share_no_match() -> None:
+def test_openflow_flows_of_two_slots_share_no_match() -> None:
     mine, others = ({flow.match for flow in flows_of(slot)} for slot in (SLOT, NEIGHBOUR))
     assert mine.isdisjoint(others)
 
 
-def test_every_flow_is_between_one_port_and_the_gateway() -> None:
+def test_every_openflow_flow_of_a_slot_drops_or_passes_frames_between_its_ovs_port_and_the_gateway() -> None:
     for flow in flows_of(SLOT):
         fields = dict(flow.match)
         ends = (fields["in_port"], flow.actions)
         assert ends in {("1000", "LOCAL"), ("LOCAL", "output:1000"), ("1000", "drop")}
 
 
-def test_rate_adds_a_meter_before_ip_in_both_directions_and_before_nothing_else() -> None:
+def test_rate_limit_of_a_slice_adds_meters_only_to_the_ip_flows_of_both_directions() -> None:
     limited = flows_of(LIMITED) - flows_of(SLOT)
     assert {(dict(flow.match)["in_port"], flow.actions) for flow in limited} == {
         ("1000", "meter:1,LOCAL"),
@@ -194,12 +204,12 @@ def test_rate_adds_a_meter_before_ip_in_both_directions_and_before_nothing_else(
     assert {flow.match for flow in limited} == {flow.match for flow in flows_of(SLOT) - flows_of(LIMITED)}
 
 
-def test_every_meter_number_belongs_to_exactly_one_slot() -> None:
+def test_every_openflow_meter_number_belongs_to_exactly_one_slot() -> None:
     slots = [SlotIndex(index) for index in range(MAX_SLOTS)]
     numbers = [number for index in slots for number in (from_slice(index), to_slice(index))]
     assert sorted(numbers) == list(range(1, 2 * MAX_SLOTS + 1))
     assert foreign_meters([*numbers, 2 * MAX_SLOTS + 1]) == (2 * MAX_SLOTS + 1,)
 
 
-def test_gateways_mac_is_derived_from_its_address() -> None:
+def test_mac_of_a_nodes_gateway_is_derived_from_its_ip_address() -> None:
     assert gateway_mac(GATEWAY) == "02:53:0a:64:01:01"

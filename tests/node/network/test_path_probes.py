@@ -1,4 +1,4 @@
-"""When a path to a slice counts as failed, decided from probes and their answers."""
+"""Tests of the decision when a path to a slice counts as failed, from the probes that were sent and their answers."""
 
 import re
 from collections.abc import Callable
@@ -32,7 +32,9 @@ Answers = Callable[[PathProbes, float], bool | None]
 
 
 class SimulatedClock:
-    """A simulated clock that sends due probes 20 times a second to a guest that answers so many seconds late."""
+    """Simulated clock that sends due probes 20 times a second to a guest. The guest answers each probe `late` seconds
+    after it was sent.
+    """
 
     def __init__(self, answers: Answers, late: float = 0.0) -> None:
         self.now, self.answers, self.late = 1000.0, answers, late
@@ -91,7 +93,7 @@ def test_network_path_with_answered_probes_is_probed_once_per_period() -> None:
     assert len(clock.sent) == 2 * 3
 
 
-def test_guest_that_is_silent_for_less_than_the_limit_is_not_reported() -> None:
+def test_guest_that_answers_no_probe_for_less_than_the_limit_is_not_reported() -> None:
     clock = SimulatedClock(open_)
     clock.run(PERIOD)
     begins = clock.now
@@ -99,18 +101,20 @@ def test_guest_that_is_silent_for_less_than_the_limit_is_not_reported() -> None:
     assert clock.run(SILENCE + PERIOD) == {None: None, WEB.ingress_id: None}
 
 
-def test_guest_that_stays_silent_is_reported_within_ten_seconds_and_its_ingress_rules_are_not_judged() -> (
+def test_guest_that_answers_no_probe_is_reported_within_ten_seconds_and_its_ingress_rules_are_not_judged() -> (
     None
 ):
     clock = SimulatedClock(open_)
     clock.run(1)
     clock.answers = silent
     findings = clock.run(PERIOD + SILENCE)
-    assert found_in(findings) == "no answer for so long, while ARP is answered (hop: port)"
+    assert (
+        found_in(findings) == "no answer to probes for so long, while ARP requests are answered (hop: port)"
+    )
     assert findings.keys() == {None}
 
 
-def test_stall_of_the_agent_is_not_treated_as_silence_of_a_guest() -> None:
+def test_stall_of_the_agent_is_not_reported_as_an_unreachable_guest() -> None:
     clock = SimulatedClock(silent)
     clock.run(1)
     clock.now += 60
@@ -120,28 +124,33 @@ def test_stall_of_the_agent_is_not_treated_as_silence_of_a_guest() -> None:
 @pytest.mark.parametrize(
     ("view", "found"),
     [
-        (HostView("lo"), "it is sent over lo (hop: gateway)"),
-        (HostView(None, "Invalid argument"), "the route refuses it: Invalid argument (hop: gateway)"),
-        (HostView(NETWORK.bridge, neighbour=Neighbour(None)), "no answer to ARP for so long (hop: address)"),
+        (HostView("lo"), "a route over lo (hop: gateway)"),
+        (HostView(None, "Invalid argument"), "the route lookup failed: Invalid argument (hop: gateway)"),
+        (
+            HostView(NETWORK.bridge, neighbour=Neighbour(None)),
+            "no answer to ARP requests for so long (hop: address)",
+        ),
         (
             HostView(NETWORK.bridge, neighbour=Neighbour(MacAddress("52:54:00:99:99:99"))),
-            "the host sends to 52:54:00:99:99:99 instead of 52:54:00:01:00:00 (hop: address)",
+            "the host sends to the MAC 52:54:00:99:99:99 instead of 52:54:00:01:00:00 (hop: address)",
         ),
-        (FINE, "no answer for so long, while ARP is answered (hop: port)"),
+        (FINE, "no answer to probes for so long, while ARP requests are answered (hop: port)"),
     ],
 )
-def test_silent_path_names_the_first_hop_that_fails(view: HostView, found: str) -> None:
+def test_finding_about_an_unanswered_network_path_names_the_first_hop_that_fails(
+    view: HostView, found: str
+) -> None:
     assert found_in(SimulatedClock(silent).run(SILENCE + 1, view)) == found
 
 
-def test_probe_that_the_host_refuses_to_send_names_the_gateway() -> None:
+def test_finding_about_a_probe_that_the_host_refuses_to_send_names_the_gateway_as_the_failed_hop() -> None:
     clock = SimulatedClock(silent)
     clock.courses.gateway.unsent = "Operation not permitted"
     found = found_in(clock.run(SILENCE + 1))
-    assert found == "the host does not send: Operation not permitted (hop: gateway)"
+    assert found == "the host cannot send probes: Operation not permitted (hop: gateway)"
 
 
-def test_port_that_is_closed_is_reported_only_after_half_a_minute() -> None:
+def test_closed_port_of_a_probed_guest_is_reported_only_after_half_a_minute() -> None:
     clock = SimulatedClock(closed)
     assert clock.run(REFUSED - 1)[None] is None
     assert found_in(clock.run(PERIOD + 2)) == "connection refused for so long (hop: port)"
@@ -149,14 +158,14 @@ def test_port_that_is_closed_is_reported_only_after_half_a_minute() -> None:
     assert clock.run(PERIOD + 1)[None] is None
 
 
-def test_only_the_ingress_is_reported_if_its_probe_fails_and_the_gateways_probe_is_answered() -> None:
+def test_ingress_rule_with_a_failed_probe_is_reported_alone_if_the_gateways_probe_is_answered() -> None:
     clock = SimulatedClock(open_)
     clock.run(1)
     clock.answers = only_gateway
     findings = clock.run(PERIOD + SILENCE + 1)
     assert findings[None] is None
     assert found_in(findings, WEB.ingress_id).startswith(
-        "no answer for so long, while the gateway is answered"
+        "no answer for so long, while probes from the gateway are answered"
     )
     [of_web] = unreached(findings, WANTED, ())
     assert of_web.ingress_id == WEB.ingress_id
@@ -164,7 +173,9 @@ def test_only_the_ingress_is_reported_if_its_probe_fails_and_the_gateways_probe_
 
 @pytest.mark.parametrize("apart", [0.0, 0.45, 0.6, 2.5, 4.8])
 @pytest.mark.parametrize("lasts", [4.0, 4.8, 5.05, 5.5, 30.0])
-def test_outage_of_a_slice_is_not_reported_as_an_outage_of_its_ingress(lasts: float, apart: float) -> None:
+def test_outage_of_a_slice_is_not_reported_as_an_outage_of_its_ingress_rules(
+    lasts: float, apart: float
+) -> None:
     for phase in (0.0, 0.3, 0.5, 2.5, 4.9):
         clock = SimulatedClock(open_, late=0.2)
         for course in clock.courses.ingresses.values():
@@ -177,7 +188,7 @@ def test_outage_of_a_slice_is_not_reported_as_an_outage_of_its_ingress(lasts: fl
         assert clock.run(PERIOD) == {None: None, WEB.ingress_id: None}
 
 
-def test_hint_makes_every_path_probed_immediately_but_at_most_twice_a_second() -> None:
+def test_change_hint_makes_the_agent_probe_every_path_immediately_but_at_most_twice_a_second() -> None:
     clock = SimulatedClock(open_)
     clock.run(1)
     before = len(clock.sent)
@@ -187,7 +198,7 @@ def test_hint_makes_every_path_probed_immediately_but_at_most_twice_a_second() -
     assert 2 * 2 <= len(clock.sent) - before <= 2 * 3
 
 
-def test_udp_ingress_has_no_probe_and_whole_address_ingress_is_probed_at_the_readiness_port() -> None:
+def test_udp_ingress_rule_has_no_probe_and_whole_address_rule_is_probed_at_the_readiness_port() -> None:
     udp = WEB.model_copy(update={"protocol": "udp"})
     whole = address_mapping(2, "203.0.113.9")
     own, of_whole = paths_of(slice_on(SLOT, udp, whole), 2222)
@@ -198,7 +209,7 @@ def test_udp_ingress_has_no_probe_and_whole_address_ingress_is_probed_at_the_rea
     )
 
 
-def test_remaining_paths_keep_their_findings_when_an_ingress_is_removed() -> None:
+def test_remaining_probe_paths_of_a_slice_keep_their_findings_when_an_ingress_rule_is_removed() -> None:
     clock = SimulatedClock(open_)
     clock.run(1)
     gateway = clock.courses.gateway
@@ -207,7 +218,7 @@ def test_remaining_paths_keep_their_findings_when_an_ingress_is_removed() -> Non
     assert clock.courses.all == (gateway,)
 
 
-def test_open_drift_of_a_path_lasts_until_the_path_is_judged_again() -> None:
+def test_unreachable_drift_of_a_probe_path_stays_open_until_the_path_is_judged_again() -> None:
     of_slice = Difference("slice.unreachable", "an answer", "none")
     of_web = Difference("slice.unreachable", "an answer", "none", WEB.ingress_id)
     assert unreached({}, WANTED, (of_slice, of_web)) == (of_slice, of_web)

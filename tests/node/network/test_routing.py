@@ -1,4 +1,6 @@
-"""Which routes and policy rules of others can take slices' packets, and which do not concern the agent."""
+"""Tests of foreign routes and policy rules: those that can take packets of slices are reported, and the others are
+ignored.
+"""
 
 from typing import Final
 
@@ -41,7 +43,7 @@ BY_ROUTER: Final = Route("unicast", ANYWHERE, 77, ("wg0",), (ROUTER,))
     ],
     ids=str,
 )
-def test_route_that_takes_packets_for_slices_elsewhere_is_foreign(route: Route) -> None:
+def test_route_that_diverts_packets_for_slices_from_the_bridge_is_reported_as_foreign(route: Route) -> None:
     found = foreign_routes((*OWN, route), BRIDGE, SUBNET)
     assert found is not None
     assert (found.kind, found.observed) == ("foreign.route", str(route))
@@ -61,7 +63,7 @@ def test_route_that_takes_packets_for_slices_elsewhere_is_foreign(route: Route) 
     ],
     ids=str,
 )
-def test_route_to_other_places_or_by_the_bridge_is_not_foreign(route: Route) -> None:
+def test_route_to_other_destinations_or_by_the_bridge_is_not_reported_as_foreign(route: Route) -> None:
     assert foreign_routes((*OWN, route), BRIDGE, SUBNET) is None
 
 
@@ -80,7 +82,7 @@ def test_route_to_other_places_or_by_the_bridge_is_not_foreign(route: Route) -> 
     ],
     ids=str,
 )
-def test_rule_that_drops_or_diverts_packets_of_slices_is_reported(rule: PolicyRule) -> None:
+def test_routing_policy_rule_that_drops_or_diverts_packets_of_slices_is_reported(rule: PolicyRule) -> None:
     found = diverting_rules((*USUAL, rule), (*OWN, BY_ROUTER), SUBNET, BRIDGE)
     assert found is not None
     assert (found.kind, found.observed) == ("foreign.policy_rule", str(rule))
@@ -102,19 +104,19 @@ def test_rule_that_drops_or_diverts_packets_of_slices_is_reported(rule: PolicyRu
     ],
     ids=str,
 )
-def test_rule_for_other_packets_or_without_effect_is_not_reported(rule: PolicyRule) -> None:
+def test_routing_policy_rule_for_other_packets_or_without_effect_is_not_reported(rule: PolicyRule) -> None:
     routes = (*OWN, BY_ROUTER, Route("unicast", OTHER, 79, ("wg0",)))
     assert diverting_rules((*USUAL, rule), routes, SUBNET, BRIDGE) is None
 
 
-def test_missing_rule_for_a_usual_table_is_reported_even_if_a_partial_rule_remains() -> None:
+def test_missing_policy_rule_for_a_usual_routing_table_is_reported_even_if_a_partial_rule_remains() -> None:
     left = (USUAL[0], PolicyRule(100, table=MAIN, partial=True), PolicyRule(101, table=MAIN, source=OTHER))
     found = diverting_rules(left, OWN, SUBNET, BRIDGE)
     assert found is not None
     assert found.observed == "no rule that looks up table 254"
 
 
-def test_gateway_of_the_preferred_default_route_counts_and_that_of_another_does_not() -> None:
+def test_default_gateway_of_a_host_is_that_of_its_preferred_default_route() -> None:
     backup = Route("unicast", ANYWHERE, MAIN, ("eth0",), (Ipv4Address("198.51.100.2"),), metric=900)
     preferred = Route("unicast", ANYWHERE, MAIN, ("eth0",), (ROUTER,), metric=100)
     assert gateways_of((backup, preferred), "eth0") == {ROUTER}

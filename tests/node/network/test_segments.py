@@ -1,4 +1,6 @@
-"""Probes as they are sent, parsed by another implementation, and its answers parsed by the agent."""
+"""Tests of TCP probe packets: another implementation parses the probes that the agent sends, and the agent parses its
+answers.
+"""
 
 from typing import Final
 
@@ -13,7 +15,7 @@ GUEST: Final[End] = Ipv4Address("203.0.113.7"), 20022
 NUMBER: Final = 2**32 - 1
 
 
-def test_probe_is_a_syn_with_right_checksums() -> None:
+def test_reachability_probe_is_a_tcp_syn_with_correct_checksums() -> None:
     read = IP(packet(OURS, GUEST, syn(OURS, GUEST, NUMBER)))
     assert (read.src, read.sport, read.dst, read.dport) == (*OURS, *GUEST)
     assert (read[TCP].flags, read[TCP].seq) == ("S", NUMBER)
@@ -22,7 +24,7 @@ def test_probe_is_a_syn_with_right_checksums() -> None:
     assert bytes(again) == bytes(IP(bytes(again))) == bytes(read)
 
 
-def test_reset_has_the_sequence_number_after_that_of_the_probe() -> None:
+def test_tcp_reset_after_a_probe_has_the_sequence_number_after_that_of_the_probe() -> None:
     read = IP(packet(OURS, GUEST, reset(OURS, GUEST, NUMBER)))
     assert (read[TCP].flags, read[TCP].seq) == ("R", 0)
 
@@ -38,7 +40,7 @@ def test_reset_has_the_sequence_number_after_that_of_the_probe() -> None:
         ("S", 0, False, False),
     ],
 )
-def test_answer_to_a_probe_acknowledges_its_number(
+def test_answer_to_a_tcp_probe_is_recognized_if_it_acknowledges_the_probes_sequence_number(
     flags: str, acknowledged: int, is_answer: bool, refuses: bool
 ) -> None:
     answer = IP(src=GUEST[0], dst=OURS[0]) / TCP(

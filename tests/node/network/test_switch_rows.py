@@ -1,4 +1,6 @@
-"""Every configuration column of the installed Open vSwitch's schema is compared, or left out by name."""
+"""Tests that every configuration column of the installed Open vSwitch's database schema is compared by the agent or
+excluded by name.
+"""
 
 import json
 from pathlib import Path
@@ -19,13 +21,17 @@ pytestmark = pytest.mark.node
 
 
 @pytest.mark.parametrize("table", DEFAULTS)
-def test_every_persistent_column_of_schema_is_compared_or_left_out_by_name(table: str) -> None:
+def test_every_persistent_column_of_the_ovs_database_schema_is_compared_or_excluded_by_name(
+    table: str,
+) -> None:
     columns = json.loads(SCHEMA.read_text())["tables"][table]["columns"]
     persistent = {name for name, column in columns.items() if not column.get("ephemeral", False)}
     assert persistent == {*DEFAULTS[table], *COMPARED_ELSEWHERE[table], *NOT_CONFIGURATION[table]}
 
 
-def test_row_of_defaults_does_not_differ_and_each_changed_column_is_named_with_its_value() -> None:
+def test_ovs_database_row_of_defaults_does_not_differ_and_each_changed_column_is_reported_with_its_value() -> (
+    None
+):
     row = {**DEFAULTS["Interface"], "type": "internal"}
     assert list(differing("Interface", row, {"type": "internal"})) == []
     row |= {"ingress_policing_rate": 8, "options": map_of({"peer": "x", "key": "1"})}

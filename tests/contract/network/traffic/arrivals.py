@@ -1,7 +1,9 @@
-"""Places where Alice's frames can arrive or have an effect: at the neighbour, the gateway and the host.
+"""Places where frames of the attacking slice (Alice) can arrive or take effect: at the neighbour slice (Bob), the
+gateway and the host.
 
-Each function sends the frame, then one that Alice may send, and waits only for the second, which must arrive: so a
-missing frame is not explained by a broken wire. It returns whether the first frame arrived.
+Each function sends the frame of an attack, then a frame that Alice may send, and waits only for the second frame, which
+must arrive. A broken connection therefore cannot explain a missing first frame. The function returns whether the first
+frame arrived.
 """
 
 import json
@@ -57,14 +59,18 @@ def question(mark: bytes) -> Packet:
 
 
 def at_neighbour(scene: Scene, attack: Packet, mark: bytes) -> bool:
-    """Whether Bob receives it before a frame that enters by Bob's own ingress rule."""
+    """Return whether the neighbour slice (Bob) receives the attack before a frame that enters by its own
+    ingress rule.
+    """
     last = fresh_mark()
     scene.sender.send(attack, out(scene.places.uplink, BOBS_PUBLIC_PORT, last))
     return any(map(contains(mark), scene.frames_at_bob(contains(last))))
 
 
 def at_gateway(scene: Scene, attack: Packet, mark: bytes) -> bool:
-    """Whether it reaches the bridge's own device before Alice's ARP request for the gateway."""
+    """Return whether the attack reaches the OVS bridge's internal device before a later ARP request of the attacking
+    slice for the gateway.
+    """
     last = fresh_mark()
     with Capture(BRIDGE) as gateway:
         scene.sender.send(attack, question(last))
@@ -72,7 +78,7 @@ def at_gateway(scene: Scene, attack: Packet, mark: bytes) -> bool:
 
 
 def in_arp_table(scene: Scene, attack: Packet, mark: bytes) -> bool:
-    """Whether the gateway's ARP table has another MAC for Bob's address."""
+    """Return whether the attack changed the MAC of the neighbour slice (Bob) in the gateway's ARP table."""
     at_gateway(scene, attack, mark)
     listed = scene.node.run(["ip", "-json", "neigh", "show", "dev", BRIDGE, "to", BOB.ip]).stdout
     [bob] = json.loads(listed)
@@ -80,7 +86,9 @@ def in_arp_table(scene: Scene, attack: Packet, mark: bytes) -> bool:
 
 
 def in_neighbours(link: str) -> Arrival:
-    """Check whether a link's neighbour table has another MAC for Bob's IPv6 address. It is empty without IPv6."""
+    """Return a check whether the attack changed the MAC of Bob's IPv6 address in a link's neighbour table. This table
+    is empty without IPv6.
+    """
 
     def is_overridden(scene: Scene, attack: Packet, mark: bytes) -> bool:
         known = ["to", BOBS_IPV6, "dev", link]
@@ -94,8 +102,8 @@ def in_neighbours(link: str) -> Arrival:
 
 
 def answered_arp(scene: Scene, attack: Packet, mark: bytes) -> bool:
-    """Whether Alice gets an ARP reply for an address other than the gateway's, before the reply to an ARP request for
-    that.
+    """Return whether the attacking slice gets an ARP reply for the uplink's address, before it gets the reply to a
+    later ARP request for the gateway's address.
     """
     last = fresh_mark()
     with Capture(ALICE.tap) as tap:
@@ -106,7 +114,7 @@ def answered_arp(scene: Scene, attack: Packet, mark: bytes) -> bool:
 
 
 def by_uplink(scene: Scene, attack: Packet, mark: bytes) -> bool:
-    """Whether it leaves by the uplink before an allowed packet of Alice does."""
+    """Return whether the attack leaves the host by the uplink before a later, allowed packet of the attacking slice."""
     last = fresh_mark()
     with Capture("uplink0") as uplink:
         scene.sender.send(attack, out(WORLD, 7, last))
@@ -114,7 +122,9 @@ def by_uplink(scene: Scene, attack: Packet, mark: bytes) -> bool:
 
 
 def by_management(scene: Scene, attack: Packet, mark: bytes) -> bool:
-    """Whether it leaves to the management network before a packet of the host itself that follows Alice's."""
+    """Return whether the attack leaves the host to the management network before a packet that the host itself sends
+    later.
+    """
     last = fresh_mark()
     with Capture("mgmt0") as management, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
         by_uplink(scene, attack, mark)
@@ -123,7 +133,9 @@ def by_management(scene: Scene, attack: Packet, mark: bytes) -> bool:
 
 
 def at_port(port: int) -> Arrival:
-    """Check whether a program of the host that listens on all addresses receives it."""
+    """Return a check whether a program of the host that listens on this UDP port at all addresses
+    receives the attack.
+    """
 
     def received(scene: Scene, attack: Packet, mark: bytes) -> bool:
         last = fresh_mark()
@@ -139,7 +151,9 @@ def at_port(port: int) -> Arrival:
 
 
 def as_route(scene: Scene, attack: Packet, mark: bytes) -> bool:
-    """Whether the host has accepted a route from it; the route is removed afterwards."""
+    """Return whether the host accepted an IPv6 route from the attack's router advertisement. The route is removed
+    afterwards.
+    """
     at_gateway(scene, attack, mark)
     routes = scene.node.run(["ip", "-6", "route", "show"]).stdout
     for disabled in ("1", "0"):
@@ -148,7 +162,9 @@ def as_route(scene: Scene, attack: Packet, mark: bytes) -> bool:
 
 
 def as_answer(scene: Scene, attack: Packet, mark: bytes) -> bool:
-    """Whether Bob receives the DHCP server's answer to Alice's card, before the answer to Bob's own request."""
+    """Return whether the neighbour slice (Bob) receives the DHCP server's answer to the card of the attacking slice
+    (Alice), before the answer to its own request.
+    """
     own = dhcp("discover", mac=BOB.mac)
     own[BOOTP].xid = 0xB0B
     scene.sender.send(attack, question(mark))
@@ -159,7 +175,9 @@ def as_answer(scene: Scene, attack: Packet, mark: bytes) -> bool:
 
 
 def as_lost_lease(scene: Scene, attack: Packet, mark: bytes) -> bool:
-    """Whether Bob's lease is gone after Alice has released its own lease later and obtained it again."""
+    """Return whether the attack removed the DHCP lease of the neighbour slice (Bob). The lease file is read after the
+    attacking slice (Alice) has released its own lease and obtained it again.
+    """
     again = dhcp("request", mac=ALICE.mac, requested_addr=ALICE.ip)
     assert lease(scene.bob, BOB.mac, client_id=BOBS_ID) == BOB.ip
     scene.sender.send(again)

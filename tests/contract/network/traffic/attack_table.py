@@ -1,8 +1,9 @@
-"""Every kind of attack of P18 by its victim, with the guards that stop it.
+"""Table of all kinds of attacks that promise P18 covers, by victim, with the guards that stop each attack.
 
-`neighbour`: Bob's port, and Bob's lease. `gateway`: the bridge's own device with the gateway's address, and its ARP
-table. `host`: its services on all its addresses, its other links and what leaves by them, and its end of Alice's tap;
-with the userspace datapath, the host's own stack receives the frames of the tap as well.
+`neighbour` is the OVS port and the DHCP lease of the neighbour slice (Bob). `gateway` is the bridge's internal device
+with the gateway's address, and its ARP table. `host` stands for the host's services on all its addresses, its other
+links and the packets that leave by them, and its end of the attacking slice's tap. With the userspace datapath, the
+host's own network stack receives the frames of the tap as well.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""An attack, and the frames that attacks are made of; their table is `attack_table`."""
+"""The class `Attack`, and builders of the frames that attacks send. `attack_table` lists the attacks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ MDNS: Final = "01:00:5e:00:00:fb"
 
 @dataclass(frozen=True)
 class Attack:
-    """An attack, and the `guards` that stop it, each of which is sufficient."""
+    """One attack on a victim, and the `guards` that stop it. Each guard alone is sufficient to stop the attack."""
 
     kind: Kind
     victim: Victim
@@ -72,14 +72,16 @@ class Attack:
         return f"{self.kind}, {self.victim}: {self.what}"
 
     def arrives(self, scene: Scene) -> bool:
-        """Whether the attack arrives or has its effect before an allowed frame that is sent after it."""
+        """Send the attack and a later, allowed frame. Return whether the attack arrived or took effect before that
+        frame.
+        """
         frame = self.frame if isinstance(self.frame, Packet) else self.frame(scene.places)
         mark = fresh_mark()
         return self.arrival(scene, _marked(frame, mark), mark)
 
 
 def _marked(frame: Packet, mark: bytes) -> Packet:
-    """Append the mark to the payload of routed packets, and as padding to other frames."""
+    """Append the test's mark to a frame: to the payload of UDP and ICMP packets, and as padding to other frames."""
     return frame / (Raw(mark) if UDP in frame or ICMP in frame else Padding(mark))
 
 
@@ -124,7 +126,9 @@ def solicitation() -> Packet:
 
 
 def located(address: str, target: str = "ff02::1", *, asked: bool = False) -> Packet:
-    """Return a neighbour advertisement that overrides the entry: this address is at Alice's card (RFC 4861, 4.4)."""
+    """Return an ICMPv6 neighbour advertisement with the override flag, which claims this address for the network card
+    of the attacking slice (RFC 4861, 4.4).
+    """
     advertised = ICMPv6ND_NA(R=0, S=int(asked), O=1, tgt=address)
     return ipv6(target) / advertised / ICMPv6NDOptDstLLAddr(lladdr=ALICE.mac)
 
@@ -134,7 +138,9 @@ def echo() -> Packet:
 
 
 def tagged(*tags: int, prio: int = 0) -> Packet:
-    """Return VLAN tags from the outermost; 0 is a tag with a priority only."""
+    """Return Ethernet headers with these VLAN tags, beginning with the outermost tag. The tag 0 contains only a
+    priority.
+    """
     return reduce(truediv, (Dot1Q(vlan=tag, prio=prio) for tag in tags))
 
 
@@ -147,13 +153,15 @@ def lldp(to: str = GATEWAY_MAC) -> Packet:
 
 
 def relayed(message: Packet, by: str) -> Packet:
-    """Set a relay's address, to which the server sends its answer (RFC 2131, 4.1)."""
+    """Set the relay agent's address of a DHCP message. The DHCP server sends its answer to this address (RFC 2131,
+    4.1).
+    """
     message[BOOTP].giaddr = by
     return message
 
 
 def unicast(message: Packet) -> Packet:
-    """Return the DHCP message as a client that has its address sends it."""
+    """Return the DHCP message as a unicast packet to the server, as a client sends it that already has its address."""
     return ether() / IP(src=ALICE.ip, dst=GATEWAY) / message[UDP]
 
 

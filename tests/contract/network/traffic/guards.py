@@ -1,6 +1,8 @@
-"""Removal of the guards that stop an attack: as little as lets that attack through. A survey restores them.
+"""Removal of the guards that stop an attack. Each function removes only as much as lets that attack through, and a
+later survey restores the guards.
 
-A guard that is a condition of a permission is removed by adding a permission without it, for the forged frames only.
+A guard that is a condition of a permission is removed by an additional permission without this condition, for the
+forged frames only.
 """
 
 import os
@@ -53,7 +55,7 @@ def taken_away(scene: Scene, *removals: Removal) -> Iterator[None]:
 
 
 def to_bob(**fields: str) -> Removal:
-    """Pass frames of Alice's port that match these fields to Bob's."""
+    """Add a flow that passes frames of Alice's OVS port with these fields to Bob's port."""
     return _permitted(f"output:{port_number(BOB.index)}", fields)
 
 
@@ -73,7 +75,7 @@ def _permitted(to: str, fields: Mapping[str, str]) -> Removal:
 
 
 def without_flow(**fields: str) -> Removal:
-    """Remove the flow of Alice's that drops frames with these fields."""
+    """Remove the OpenFlow flow that drops frames of Alice's port with these fields."""
     matched = {"in_port": str(port_number(ALICE.index)), **UNTAGGED, **fields}
 
     def remove(scene: Scene, _after: ExitStack) -> None:
@@ -96,7 +98,7 @@ def without(rule: Rule) -> Removal:
 
 
 def replies_as_sent(scene: Scene, _after: ExitStack) -> None:
-    """Send the DHCP server's answers to Alice's card to their stated destination."""
+    """Remove the nftables rule that changes the destination of the DHCP server's answers to Alice's network card."""
     found = scene.host.filter.ruleset().rules
     of_alice = tuple(each for each in found if (each.rule.chain, each.rule.owner) == (REPLIES, ALICE.tap))
     assert len(of_alice) == 1
@@ -104,14 +106,16 @@ def replies_as_sent(scene: Scene, _after: ExitStack) -> None:
 
 
 def any_client(scene: Scene, after: ExitStack) -> None:
-    """Accept Alice's DHCP messages without checking which client they name."""
+    """Accept DHCP messages from Alice's slice without checking which client MAC they contain."""
     own = match(field("ether", "saddr"), ALICE.mac), match(field("udp", "dport"), 67)
     scene.host.filter.change(Change(insert=(rule("inet", FROM_SLICES, NODE, *own, ACCEPT),)))
     after.callback(scene.reserve_again)
 
 
 def leases_by_client_id(scene: Scene, after: ExitStack) -> None:
-    """Let the DHCP server also find a lease by the client's id."""
+    """Restart the DHCP server without the option that ignores client ids, so that it also finds a lease by the client
+    id.
+    """
     server = scene.host.leases_driver._server
     [running] = server.running()
     server._end(running.pid)
@@ -125,17 +129,17 @@ def leases_by_client_id(scene: Scene, after: ExitStack) -> None:
 
 
 def arp_enabled(scene: Scene, _after: ExitStack) -> None:
-    """Enable ARP on the host's end of Alice's tap."""
+    """Enable ARP on the host's end of the attacking slice's tap (Alice)."""
     scene.node.run(["ip", "link", "set", ALICE.tap, "arp", "on"])
 
 
 def ipv6_enabled(_scene: Scene, _after: ExitStack) -> None:
-    """Enable IPv6 on the host's end of Alice's tap."""
+    """Enable IPv6 on the host's end of the attacking slice's tap (Alice)."""
     setting("ipv6", ALICE.tap, "disable_ipv6").write_text("0")
 
 
 def loopback_routed(link: str) -> Removal:
-    """Let this link route packets that are addressed to loopback."""
+    """Enable routing of packets addressed to loopback (`route_localnet`) that arrive at this link."""
 
     def remove(_scene: Scene, after: ExitStack) -> None:
         routed = setting("ipv4", link, "route_localnet")

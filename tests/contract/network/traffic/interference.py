@@ -1,4 +1,6 @@
-"""Changes by an administrator of the routing and the uplink of a host, simulated or real."""
+"""Foreign changes of a host's routing and uplink, as an administrator could make them, on a simulated or
+a real host.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -51,7 +53,9 @@ CHANGED: Final[Mapping[Interference, Callable[[State], dict[str, Any]]]] = {
 
 
 class Commands(NamedTuple):
-    """Shell commands on a real host, and those that undo the change where the agent does not repair it."""
+    """Shell commands that make a foreign change on a real host, and commands that undo the change if the agent does not
+    repair it.
+    """
 
     done: str
     undone: str = ":"

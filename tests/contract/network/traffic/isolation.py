@@ -1,4 +1,6 @@
-"""Attacks that reach forbidden destinations: a neighbour, the host's services, and protocols other than plain IPv4."""
+"""Attacks from a slice to forbidden destinations: a neighbour slice, the host's services, and protocols other than
+plain IPv4.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -146,7 +148,7 @@ LINKS: Final = (
 
 
 def _ports() -> Iterator[Attack]:
-    """Return attacks on each of the host's addresses, by each path to it."""
+    """Return attacks on services at each of the host's addresses, by each path from a slice to that address."""
     for what, victim, address in ADDRESSES:
         yield to_port(victim, what, address, lambda _: GATEWAY_MAC, without(INPUT), *_routed(what, BRIDGE))
         yield to_port(

@@ -1,6 +1,6 @@
-"""The setting of an attack: a node with the slice of Alice, the attacker, and that of Bob, the neighbour.
+"""Setting of an attack: a node with two slices, that of the attacker Alice and that of its neighbour Bob.
 
-Each has an ingress rule from outside. Bob's is also the only path by which Alice may reach Bob.
+Each slice has an ingress rule. Bob's ingress rule is also the only path by which Alice may reach Bob.
 """
 
 import itertools
@@ -44,8 +44,8 @@ def fresh_mark() -> bytes:
 
 @dataclass(frozen=True)
 class Places:
-    """Addresses that only a running node has: its uplink's address, its own and another one on the management network,
-    and the MAC of the host's end of Alice's tap.
+    """Addresses that are known only at run time: the uplink's address, the node's address and that of another host on
+    the management network, and the MAC of the host's end of Alice's tap.
     """
 
     uplink: Ipv4Address
@@ -63,8 +63,8 @@ class Scene:
     bob: Wire
 
     def frames_at_bob(self, last: Callable[[Packet], bool]) -> list[Packet]:
-        """Return all frames that reach Bob before the first for which `last` is true. Bob answers ARP requests
-        meanwhile.
+        """Return all frames that reach Bob's slice before the first frame for which `last` is true. Bob answers ARP
+        requests meanwhile.
         """
 
         def is_last(frame: Packet) -> bool:
@@ -76,7 +76,9 @@ class Scene:
         return self.bob.until(is_last)
 
     def repair(self) -> None:
-        """Repair the node as a survey does, and remove ARP entries and tracked connections of the attack."""
+        """Repair the node's network as a survey does, and remove the ARP entries and tracked connections that the
+        attack left.
+        """
         with host_snapshot():
             run(gateway_of(self.host).to_apply())
             for slot in (ALICE, BOB):
@@ -88,11 +90,13 @@ class Scene:
         self.settle()
 
     def settle(self) -> None:
-        """Make the switch drop its cached results of flows that were changed since."""
+        """Make Open vSwitch drop the datapath flows that it cached before its OpenFlow flows were changed."""
         self.node.run(["ovs-appctl", "revalidator/purge"])
 
     def reserve_again(self) -> None:
-        """Reserve Bob's address again, because the server no longer offers an address that was declined."""
+        """Make Bob's DHCP reservation again, because the DHCP server no longer offers an address that a client
+        declined.
+        """
         aspect = LeaseAspect(self.host.leases)
         run(aspect.to_remove(BOB))
         run(aspect.to_apply(slice_of(BOB, self.places.uplink)))
@@ -107,5 +111,7 @@ def slice_of(slot: SliceNetwork, uplink: Ipv4Address) -> Slice:
 
 
 def setting(family: str, link: str, name: str) -> Path:
-    """Return the file of a kernel setting in this thread's network namespace, which is the node's."""
+    """Return the file of a kernel network setting of a link, in the network namespace of this thread, which is that of
+    the node.
+    """
     return Path(f"/proc/sys/net/{family}/conf/{link}/{name}")

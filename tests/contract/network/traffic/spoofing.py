@@ -1,4 +1,6 @@
-"""Attacks that forge an identity: by ARP, ND, MAC, address, and as the DHCP server or through it."""
+"""Attacks that forge an identity by ARP, IPv6 neighbour discovery, MAC or IP address, and attacks as or through the
+DHCP server.
+"""
 
 from functools import partial
 from typing import Final

@@ -1,7 +1,7 @@
-"""No attack of the table arrives or takes effect, neither from a tap nor from inside a guest (P18); allowed traffic
-passes.
+"""Tests that no attack of the attack table arrives or takes effect, neither from a tap nor from inside a guest (P18),
+while allowed traffic passes.
 
-Every attack is followed by an allowed frame on the same path, and arrives itself once its guards are removed.
+Every attack is followed by an allowed frame on the same path. Once its guards are removed, the attack itself arrives.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,9 @@ def image() -> GuestImage:
 
 @pytest.fixture(scope="module", name="host")
 def _host(lab: Lab, image: GuestImage) -> Iterator["Real"]:
-    """A host; the guest image is built before: packages cannot be downloaded from within the node's network."""
+    """Lab node as a real host. The guest image is built before, because packages cannot be downloaded in the node's
+    network namespace.
+    """
     # Imported here and not above: the packages of the host drivers are an extra, and these tests are collected without
     # it.
     from tests.contract.network.lab_host import real_host
@@ -84,7 +86,9 @@ def bobs_wire(host: "Real") -> Iterator[Wire]:
 
 @pytest.fixture
 def scene(host: "Real", lab: Lab, sender: Sender, bobs_wire: Wire) -> Scene:
-    """The scene of one attack. Bob has just exchanged ARP with the gateway, which therefore has its MAC."""
+    """Setting of one attack. Bob's slice has just exchanged ARP with the gateway, so that the gateway's ARP table
+    contains Bob's MAC.
+    """
     node = lab.node("lab-a")
     assert bobs_wire.ask(arp_request(GATEWAY, mac=BOB.mac, own=BOB.ip), is_arp_reply) is not None
     (uplink,) = host.links.addresses("uplink0")
@@ -92,7 +96,7 @@ def scene(host: "Real", lab: Lab, sender: Sender, bobs_wire: Wire) -> Scene:
     return Scene(host, node, places, sender, bobs_wire)
 
 
-def test_every_attack_kind_is_tried_on_every_victim_or_declared_meaningless_for_it() -> None:
+def test_attack_table_tries_every_attack_kind_on_every_victim_or_declares_the_pair_meaningless() -> None:
     tried = {(attack.kind, attack.victim) for attack in ATTACKS.values()}
     assert tried | NO_MEANING.keys() == set(product(get_args(Kind), get_args(Victim)))
     assert tried & NO_MEANING.keys() == set()
@@ -100,13 +104,15 @@ def test_every_attack_kind_is_tried_on_every_victim_or_declared_meaningless_for_
 
 @pytest.mark.node
 @matrix.cases("P18", [*ATTACKS], few=16)
-def test_frames_of_an_attack_do_not_arrive_and_have_no_effect(case: str, scene: Scene) -> None:
+def test_frames_of_an_attack_from_a_slice_do_not_arrive_and_have_no_effect(case: str, scene: Scene) -> None:
     assert not ATTACKS[case].arrives(scene)
 
 
 @pytest.mark.node
 @matrix.cases("P18", [*ATTACKS], few=16)
-def test_frames_of_an_attack_arrive_once_every_rule_against_it_is_removed(case: str, scene: Scene) -> None:
+def test_frames_of_an_attack_arrive_after_every_guard_against_the_attack_is_removed(
+    case: str, scene: Scene
+) -> None:
     with taken_away(scene, *ATTACKS[case].guards):
         assert ATTACKS[case].arrives(scene)
 
@@ -114,7 +120,9 @@ def test_frames_of_an_attack_arrive_once_every_rule_against_it_is_removed(case: 
 @pytest.mark.node
 @pytest.mark.parametrize("sender", ["tap"], indirect=True, scope="module")
 @matrix.cases("P18", [name for name, attack in ATTACKS.items() if len(attack.guards) > 1], few=6)
-def test_frames_of_an_attack_do_not_arrive_while_one_rule_remains(case: str, scene: Scene) -> None:
+def test_frames_of_an_attack_do_not_arrive_while_one_guard_against_the_attack_remains(
+    case: str, scene: Scene
+) -> None:
     guards = ATTACKS[case].guards
     for left in guards:
         with taken_away(scene, *(guard for guard in guards if guard is not left)):
@@ -138,13 +146,15 @@ def test_guest_obtains_its_address_by_dhcp(guest: FromGuest) -> None:
 
 @pytest.mark.node
 @in_guest
-def test_guest_pings_the_world(guest: FromGuest) -> None:
+def test_guest_pings_an_external_host(guest: FromGuest) -> None:
     assert "1 packets received" in guest.do(f"ping -c 1 -W 5 {WORLD}")
 
 
 @pytest.mark.node
 @in_guest
-def test_guest_connects_to_the_world_from_the_uplinks_address(guest: FromGuest, lab: Lab) -> None:
+def test_connection_of_a_guest_reaches_an_external_host_from_the_uplinks_address(
+    guest: FromGuest, lab: Lab
+) -> None:
     assert guest.do(f"echo hello | nc -w 5 {WORLD} 7") == "hello\n"
     seen = guest.do(f"wget -q -O - http://{WORLD}/")
     assert f'"source":"{lab.node("lab-a").uplink_address}"' in seen
@@ -152,7 +162,9 @@ def test_guest_connects_to_the_world_from_the_uplinks_address(guest: FromGuest, 
 
 @pytest.mark.node
 @in_guest
-def test_world_connects_to_a_guests_public_port_and_the_guest_answers(guest: FromGuest, lab: Lab) -> None:
+def test_external_host_connects_to_the_public_port_of_a_guest_and_the_guest_answers(
+    guest: FromGuest, lab: Lab
+) -> None:
     port = f"/dev/tcp/{lab.node('lab-a').uplink_address}/{ALICES_PUBLIC_PORT}"
     answer = lab.site.run(["timeout", "5", "bash", "-c", f"read -r line < {port} && echo $line"]).stdout
     assert answer.startswith("SSH-2.0-")

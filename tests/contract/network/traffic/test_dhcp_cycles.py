@@ -1,8 +1,9 @@
-"""Addresses on one DHCP server: ordered, leased by a client on the slot's tap, and withdrawn.
+"""Tests of repeated DHCP cycles on one DHCP server: an address is ordered, leased by a client on the slot's tap, and
+withdrawn.
 
-Some cycles plant a lease that ties the address to another card, or the card to another address, or that has expired:
-some by a client that really obtained it, which the server remembers, and some by hand, in the server's file only. Such
-a lease changes nothing: the server serves what is ordered.
+Some cycles begin with an old lease that ties the address to another network card, or the card to another address, or
+that has expired. A real client obtained the lease, so that the DHCP server keeps it in memory, or the test wrote it to
+the server's lease file only. The old lease has no effect: the server offers the ordered address.
 """
 
 import random
@@ -52,7 +53,9 @@ def withdraw(host: "Real", slot: SliceNetwork) -> None:
 
 
 def leave_a_lease(host: "Real", slot: SliceNetwork) -> None:
-    """Let a client obtain a lease, and remove everything except what the server remembers."""
+    """Let a client obtain a DHCP lease, then remove the slot's network except for the lease in the DHCP server's
+    memory.
+    """
     order(host, slot)
     assert host.lease(slot.tap, slot.mac) == slot.ip
     host.leases.withdraw(Reservation(slot.tap, slot.mac, slot.ip))
@@ -67,7 +70,7 @@ def write(host: "Real", expiry: int, mac: MacAddress, ip: Ipv4Address) -> None:
 
 
 def no_lease(_host: "Real", _slot: SliceNetwork) -> None:
-    """Plant nothing."""
+    """Do nothing: the DHCP cycle begins without an old lease."""
 
 
 def address_leased_to_another_mac(host: "Real", slot: SliceNetwork) -> None:
@@ -109,7 +112,7 @@ def pids(host: "Real") -> list[int]:
     return [each.pid for each in host.leases_driver._server.running()]
 
 
-def test_reserved_addresses_are_leased_despite_planted_conflicts_and_nothing_of_them_remains(
+def test_reserved_addresses_are_leased_despite_conflicting_dhcp_leases_and_no_lease_remains(
     host: "Real",
 ) -> None:
     chance, [server] = random.Random(seed()), pids(host)

@@ -1,5 +1,5 @@
-"""Fail-closed behaviour (P19): probes every ten milliseconds leak nothing while slices are plugged in, and while the
-switch is killed and restarted; all legitimate traffic passes afterwards.
+"""Fail-closed behaviour (P19): probes that are sent every ten milliseconds do not leak while slices are plugged in, or
+while the virtual switch is killed and restarted. All legitimate traffic passes afterwards.
 """
 
 import socket
@@ -70,7 +70,9 @@ def unplug(host: Host, slot: SliceNetwork) -> None:
 
 
 def frames_before_answer(wire: Wire, slot: SliceNetwork) -> list[Packet]:
-    """Return all frames that arrived before the gateway's answer."""
+    """Send an ARP request from the slice for the gateway. Return all frames that reach the slice up to the gateway's
+    answer.
+    """
     before: list[Packet] = []
 
     def is_answer(frame: Packet) -> bool:
@@ -82,14 +84,14 @@ def frames_before_answer(wire: Wire, slot: SliceNetwork) -> list[Packet]:
 
 
 def frames_before_own(uplink: Capture, wire: Wire, slot: SliceNetwork) -> list[Packet]:
-    """Return all frames that left by the uplink before an allowed packet of the slice did."""
+    """Send an allowed packet from the slice. Return all frames that left by the uplink before this packet."""
     wire.send(Ether(src=slot.mac, dst=GATEWAY_MAC) / IP(src=slot.ip, dst=WORLD) / UDP(dport=7) / b"own")
     return uplink.until(lambda frame: UDP in frame and bytes(frame[UDP].payload)[:3] == b"own")
 
 
 @contextmanager
 def plugged(host: Host, slot: SliceNetwork) -> Iterator[Wire]:
-    """Plug in the slice step by step; its tap is held open as soon as it exists."""
+    """Set up the slice's network step by step, and yield its tap, which is held open from its creation."""
     with plugged_and_probing(host, slot, ()) as (wire, _):
         yield wire
 
@@ -98,7 +100,7 @@ def plugged(host: Host, slot: SliceNetwork) -> Iterator[Wire]:
 def plugged_and_probing(
     host: Host, slot: SliceNetwork, frames: tuple[Packet, ...]
 ) -> Iterator[tuple[Wire, Sent]]:
-    """Plug in the slice step by step, and send these frames as soon as its tap exists."""
+    """Set up the slice's network step by step, and send these frames repeatedly from the creation of its tap."""
     steps = (step for aspect in aspects_of(host) for step in aspect.to_apply(slice_on(slot)))
     first = next(steps)
     assert first.name == "link.add_tap"
@@ -114,7 +116,7 @@ def await_more_rounds(sent: Sent) -> None:
     eventually(lambda: sent.rounds >= before + FLOOR)
 
 
-def test_no_forbidden_probe_reaches_a_slice_while_its_port_is_added(host: Host) -> None:
+def test_no_forbidden_packet_reaches_a_slice_while_its_ovs_port_is_added(host: Host) -> None:
     with plugged_and_probing(host, ALICE, probes(ALICE, BOB)) as (_, sent):
         for _ in range(ROUNDS):
             before = sent.rounds
@@ -125,7 +127,9 @@ def test_no_forbidden_probe_reaches_a_slice_while_its_port_is_added(host: Host) 
             unplug(host, BOB)
 
 
-def test_no_forbidden_probe_leaves_a_slice_while_its_port_is_added(host: Host, at_host: Received) -> None:
+def test_no_forbidden_packet_leaves_a_slice_while_its_ovs_port_is_added(
+    host: Host, at_host: Received
+) -> None:
     with plugged(host, ALICE) as alice, Capture("uplink0") as uplink:
         for _ in range(ROUNDS):
             with plugged_and_probing(host, BOB, probes(BOB, ALICE)) as (bob, sent):
@@ -138,7 +142,7 @@ def test_no_forbidden_probe_leaves_a_slice_while_its_port_is_added(host: Host, a
         assert leaked(at_host()) == set()
 
 
-def test_no_forbidden_probe_passes_while_the_switch_is_killed_and_restarted(
+def test_no_forbidden_probe_passes_while_the_virtual_switch_is_killed_and_restarted(
     host: Host, node: LabNode, at_host: Received
 ) -> None:
     with (
@@ -158,8 +162,12 @@ def test_no_forbidden_probe_passes_while_the_switch_is_killed_and_restarted(
         assert leaked(at_host()) == set()
 
 
-def test_every_probe_arrives_when_the_bridge_and_the_gateway_are_open(host: Host, at_host: Received) -> None:
-    """Without this test, probes that never arrive would prove nothing."""
+def test_every_forbidden_packet_arrives_if_the_bridge_and_the_gateway_have_no_guarding_rules(
+    host: Host, at_host: Received
+) -> None:
+    """This test shows that the probes can arrive. Without it, the absence of probes in other tests would prove
+    nothing.
+    """
     with (
         plugged_and_probing(host, ALICE, probes(ALICE, BOB)) as (_, sent),
         plugged(host, BOB) as bob,
@@ -180,7 +188,7 @@ def test_every_probe_arrives_when_the_bridge_and_the_gateway_are_open(host: Host
 
 
 def is_repaired(host: Host) -> bool:
-    """Run one survey; return whether there was nothing left to do."""
+    """Repair the node's network as one survey does. Return whether there was nothing to repair."""
     with suppress(HostUnreadable):
         done = run(gateway_of(host).to_apply())
         done += [

@@ -1,6 +1,7 @@
-"""Real frames on a lab node: allowed frames of a slice arrive and are answered, and no other slice receives them.
+"""Tests with real frames on a lab node: allowed frames of a slice arrive and are answered, and no other slice receives
+them.
 
-Frames that it may not send are in the table of attacks (`test_attacks`).
+`test_attacks` covers the frames that a slice may not send.
 """
 
 import socket
@@ -43,7 +44,9 @@ pytestmark = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def carrying(node_host: Host) -> Iterator[Host]:
-    """A node with Alice's and Bob's slices, made once: these tests only pass frames."""
+    """Node with the slices of Alice and Bob. They are created once for all tests, because these tests only pass
+    frames.
+    """
     run(gateway_of(node_host).to_apply())
     for slot in (ALICE, BOB):
         for aspect in aspects_of(node_host):
@@ -54,7 +57,9 @@ def carrying(node_host: Host) -> Iterator[Host]:
 
 @pytest.fixture
 def host(carrying: Host) -> Iterator[Host]:
-    """The host, repaired after each test that removed something from the node."""
+    """Host with the slices of Alice and Bob. It is repaired after each test, because some tests remove parts of its
+    network.
+    """
     yield carrying
     with host_snapshot():
         run(gateway_of(carrying).to_apply())
@@ -62,7 +67,7 @@ def host(carrying: Host) -> Iterator[Host]:
 
 @pytest.fixture
 def wires(host: Host) -> Iterator[tuple[Wire, Wire]]:
-    """Alice's and Bob's ends of their taps; both have exchanged ARP with the gateway."""
+    """Guest ends of the taps of Alice's and Bob's slices. Both have exchanged ARP with the gateway."""
     with ExitStack() as stack:
         alice, bob = (stack.enter_context(Wire(slot.tap)) for slot in (ALICE, BOB))
         for wire, slot in ((alice, ALICE), (bob, BOB)):
@@ -100,7 +105,7 @@ def test_slice_reaches_an_outside_host_under_the_uplinks_address(
     assert {frame[IP].src for frame in sent if IP in frame} == set(host.links.addresses("uplink0"))
 
 
-def test_connection_that_a_slice_opened_is_cut_in_both_directions_without_its_rules_and_continues_with_them(
+def test_connection_opened_by_a_slice_passes_in_both_directions_only_while_the_slice_has_its_rules(
     wires: tuple[Wire, Wire], host: Host, world: socket.socket
 ) -> None:
     alice, _ = wires
@@ -128,7 +133,9 @@ def test_connection_that_a_slice_opened_is_cut_in_both_directions_without_its_ru
     assert world.recv(100) == b"there you are again"
 
 
-def test_no_private_source_leaves_the_uplink_without_masquerade(wires: tuple[Wire, Wire], host: Host) -> None:
+def test_packet_with_a_private_source_address_does_not_leave_the_uplink_if_masquerade_is_missing(
+    wires: tuple[Wire, Wire], host: Host
+) -> None:
     alice, _ = wires
     masquerade = tuple(each for each in host.filter.ruleset().rules if each.rule.chain == "source_nat")
     host.filter.change(Change(delete=masquerade))
@@ -140,8 +147,10 @@ def test_no_private_source_leaves_the_uplink_without_masquerade(wires: tuple[Wir
     assert [frame for frame in before if IP in frame and frame[IP].src.startswith("10.")] == []
 
 
-def test_host_reaches_a_slice_and_receives_its_answer(wires: tuple[Wire, Wire]) -> None:
-    """The host sends as the readiness probe does."""
+def test_packet_of_the_host_reaches_a_slice_and_the_host_receives_the_answer(
+    wires: tuple[Wire, Wire],
+) -> None:
+    """The host sends from an ordinary socket, as the agent's readiness probe does."""
     alice, _ = wires
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.settimeout(5.0)
@@ -159,7 +168,9 @@ def test_host_reaches_a_slice_and_receives_its_answer(wires: tuple[Wire, Wire]) 
 def test_slice_cannot_send_a_dhcp_decline_for_the_address_of_its_neighbour(
     wires: tuple[Wire, Wire], host: Host
 ) -> None:
-    """The client's own lease and reservation are of another address, so the server has nothing to remove."""
+    """The DHCP server does not remove the neighbour's lease, because the lease and the reservation of the declining
+    client are for another address.
+    """
     alice, bob = wires
     assert lease(bob, BOB.mac) == BOB.ip
     alice.send(dhcp("decline", mac=ALICE.mac, requested_addr=BOB.ip, server_id=GATEWAY))
@@ -168,7 +179,7 @@ def test_slice_cannot_send_a_dhcp_decline_for_the_address_of_its_neighbour(
     assert lease(bob, BOB.mac) == BOB.ip
 
 
-def test_address_that_a_slice_declined_is_given_to_the_next_tenant_of_its_slot(
+def test_address_that_a_slice_declined_by_dhcp_is_given_to_the_next_tenant_of_its_slot(
     wires: tuple[Wire, Wire], host: Host
 ) -> None:
     alice, bob = wires
@@ -184,7 +195,7 @@ def test_address_that_a_slice_declined_is_given_to_the_next_tenant_of_its_slot(
     assert lease(alice, ALICE.mac) == ALICE.ip
 
 
-def test_answer_that_dhcp_broadcasts_reaches_only_its_client(wires: tuple[Wire, Wire]) -> None:
+def test_answer_that_the_dhcp_server_broadcasts_reaches_only_its_client(wires: tuple[Wire, Wire]) -> None:
     alice, bob = wires
     assert lease(alice, ALICE.mac, flags=0x8000) == ALICE.ip
     refused = dhcp("request", mac=ALICE.mac, requested_addr="10.100.1.200")
@@ -193,7 +204,7 @@ def test_answer_that_dhcp_broadcasts_reaches_only_its_client(wires: tuple[Wire, 
     assert [frame for frame in bob.until(is_arp_reply) if UDP in frame] == []
 
 
-def test_client_renews_its_lease_from_its_own_address(wires: tuple[Wire, Wire]) -> None:
+def test_dhcp_client_renews_its_lease_from_its_own_address(wires: tuple[Wire, Wire]) -> None:
     alice, _ = wires
     assert lease(alice, ALICE.mac) == ALICE.ip
     renewal = dhcp("request", mac=ALICE.mac, ciaddr=ALICE.ip)

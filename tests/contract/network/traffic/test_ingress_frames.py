@@ -1,6 +1,8 @@
-"""Real packets through ingress rules from outside: in and back, from allowed sources, until they are closed (ING-2).
+"""Tests of real packets through ingress rules (ING-2): packets from allowed sources reach the slice and are answered
+until the rule is closed.
 
-The world is a socket on the far side of the uplink; Alice and Bob answer from their ends of their taps.
+A socket on the far side of the uplink represents the external network. The slices of Alice and Bob answer from the
+guest ends of their taps.
 """
 
 import socket
@@ -71,7 +73,9 @@ def udp(public: Ipv4Address, *sources: str) -> PortMapping:
 
 @pytest.fixture
 def wires(host: Host, public: Ipv4Address) -> Iterator[tuple[Wire, Wire]]:
-    """Alice's and Bob's ends of their taps; both have exchanged ARP with the gateway, and Alice has an ingress rule."""
+    """Guest ends of the taps of Alice's and Bob's slices. Both have exchanged ARP with the gateway, and Alice's slice
+    has an ingress rule.
+    """
     expose(host, ALICE, udp(public))
     with ExitStack() as stack:
         alice, bob = (stack.enter_context(Wire(slot.tap)) for slot in (ALICE, BOB))
@@ -90,7 +94,7 @@ def world(lab: Lab) -> Iterator[socket.socket]:
 
 @contextmanager
 def routed(lab: Lab, destination: str, public: Ipv4Address) -> Iterator[None]:
-    """Route the world's packets for this destination to the node."""
+    """Add a route to the lab's external network that sends packets for this destination to the node."""
     lab.site.run(["ip", "route", "add", destination, "via", public])
     try:
         yield
@@ -99,13 +103,15 @@ def routed(lab: Lab, destination: str, public: Ipv4Address) -> Iterator[None]:
 
 
 def send_to_public_port(wire: Wire, slot: SliceNetwork, public: Ipv4Address, payload: bytes) -> None:
-    """Send a packet from the slice to the public port."""
+    """Send a UDP packet from the slice to the public port of the ingress rule."""
     packet = IP(src=slot.ip, dst=public) / UDP(sport=4000, dport=PUBLIC_PORT) / payload
     wire.send(Ether(src=slot.mac, dst=GATEWAY_MAC) / packet)
 
 
 def receive_datagram(wire: Wire, slot: SliceNetwork, payload: bytes, seconds: float = 5.0) -> Packet | None:
-    """Return the datagram with this payload. The slice answers ARP requests for its address meanwhile."""
+    """Return the UDP datagram with this payload that the slice receives. The slice answers ARP requests for its address
+    meanwhile.
+    """
 
     def wanted(frame: Packet) -> bool:
         if ARP in frame and frame[ARP].op == 1 and frame[ARP].pdst == slot.ip:
@@ -117,7 +123,7 @@ def receive_datagram(wire: Wire, slot: SliceNetwork, payload: bytes, seconds: fl
 
 
 def first_payload(wire: Wire, slot: SliceNetwork) -> bytes:
-    """Return the payload of the first datagram that arrives, without the padding of a short frame."""
+    """Return the payload of the first UDP datagram that reaches the slice, without the padding of a short frame."""
     received = receive_datagram(wire, slot, b"")
     assert received is not None
     return bytes(received[UDP].payload)[: received[UDP].len - 8]
@@ -152,7 +158,7 @@ def test_packets_of_sources_that_an_ingress_rule_does_not_allow_do_not_arrive(
     assert first_payload(alice, ALICE) == b"for you"
 
 
-def test_packets_of_a_source_that_is_no_longer_allowed_are_dropped_immediately(
+def test_packets_of_a_source_that_an_ingress_rule_no_longer_allows_are_dropped_immediately(
     wires: tuple[Wire, Wire], host: Host, world: socket.socket, public: Ipv4Address
 ) -> None:
     alice, _ = wires
@@ -166,7 +172,7 @@ def test_packets_of_a_source_that_is_no_longer_allowed_are_dropped_immediately(
     assert first_payload(alice, ALICE) == b"welcome"
 
 
-def test_connection_is_dropped_without_its_rules_although_the_kernel_tracks_it(
+def test_connection_without_its_ingress_rule_is_dropped_although_the_kernel_still_tracks_it(
     wires: tuple[Wire, Wire], host: Host, world: socket.socket, public: Ipv4Address
 ) -> None:
     alice, _ = wires
@@ -191,8 +197,8 @@ def test_connection_is_dropped_without_its_rules_although_the_kernel_tracks_it(
 def check_entry_under_gateways_address(
     wire: Wire, slot: SliceNetwork, alice: Wire, public: Ipv4Address
 ) -> None:
-    """Check that a packet of this slice to Alice's public port arrives with the gateway's address, and the answer
-    returns.
+    """Check that a packet of a slice to the public port of Alice's slice arrives with the gateway's address as its
+    source, and that the answer returns.
     """
     send_to_public_port(wire, slot, public, b"knock")
     question = receive_datagram(alice, ALICE, b"knock")
@@ -229,7 +235,7 @@ def test_slice_connects_to_its_own_public_port_under_the_gateways_address(
     check_entry_under_gateways_address(alice, ALICE, alice, public)
 
 
-def test_two_ingress_rules_lead_to_their_own_ports_and_are_closed_separately(
+def test_two_ingress_rules_of_a_slice_lead_to_their_own_ports_and_are_closed_separately(
     wires: tuple[Wire, Wire], host: Host, world: socket.socket, public: Ipv4Address
 ) -> None:
     alice, _ = wires
@@ -283,7 +289,7 @@ def test_packet_from_an_outside_host_to_a_slices_private_address_does_not_arrive
         assert first_payload(alice, ALICE) == b"straight"
 
 
-def test_packet_that_another_program_translates_to_a_slice_does_not_arrive(
+def test_packet_that_a_foreign_nat_rule_translates_to_a_slice_does_not_arrive(
     wires: tuple[Wire, Wire], host: Host, lab: Lab, world: socket.socket, public: Ipv4Address
 ) -> None:
     alice, _ = wires

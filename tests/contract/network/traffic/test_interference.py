@@ -1,4 +1,6 @@
-"""Foreign changes of a host's routing and uplink are found and named; the agent's own routes are repaired."""
+"""Tests of foreign changes of a host's routing and uplink: they are found and named, and the agent's own routes are
+repaired.
+"""
 
 from typing import Final
 
@@ -29,7 +31,7 @@ REPORTED: Final[dict[Interference, tuple[DriftKind, str]]] = {
 
 
 @pytest.mark.parametrize("interference", REPAIRED)
-def test_change_of_the_agents_own_routing_is_drift_and_is_repaired(
+def test_foreign_change_of_the_agents_own_routes_is_drift_and_is_repaired(
     host: Host, interference: Interference
 ) -> None:
     host.interfere(interference)
@@ -42,7 +44,7 @@ def test_change_of_the_agents_own_routing_is_drift_and_is_repaired(
 
 
 @pytest.mark.parametrize("interference", REPORTED)
-def test_routing_interference_of_other_programs_is_reported_by_name_and_left_unchanged(
+def test_foreign_change_of_a_hosts_routing_is_reported_by_name_and_left_unchanged(
     host: Host, interference: Interference
 ) -> None:
     host.interfere(interference)
@@ -55,7 +57,7 @@ def test_routing_interference_of_other_programs_is_reported_by_name_and_left_unc
 
 
 @pytest.mark.parametrize("interference", ["uplink MTU", "uplink without ARP"])
-def test_uplink_that_differs_from_when_the_agent_started_is_reported_until_it_is_as_before(
+def test_uplink_that_changed_since_the_agent_started_is_reported_until_the_change_is_undone(
     host: Host, interference: Interference
 ) -> None:
     gateway = gateway_of(host)

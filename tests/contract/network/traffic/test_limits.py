@@ -1,9 +1,9 @@
-"""Real frames on a lab node: a slice with a rate passes no more than that in either direction, and one without passes
-all.
+"""Tests with real frames on a lab node: a slice with a rate limit passes no more than this rate in either direction,
+and a slice without a rate limit passes all frames.
 
-Frames are sent in batches, each followed by an ARP request for the gateway's MAC. ARP bypasses the meters and stays in
-order, so its answer shows that the switch has handled all frames before it: none is lost for lack of a reader. The
-number of frames that a rate allows follows from its burst and the elapsed time.
+Frames are sent in batches, each followed by an ARP request for the gateway's MAC. ARP bypasses the OpenFlow meters and
+stays in order, so the ARP reply shows that the switch has handled all frames before it, and no frame is lost because
+the test reads too slowly. The number of frames that a rate allows follows from its burst and the elapsed time.
 """
 
 import socket
@@ -50,7 +50,7 @@ def carrying(node_host: Host) -> Iterator[Host]:
 
 @contextmanager
 def wire_of(slot: SliceNetwork) -> Iterator[Wire]:
-    """Yield the guest's end of the tap, after it has exchanged ARP with the gateway."""
+    """Yield the guest's end of the slot's tap, after it has exchanged ARP with the gateway."""
     with Wire(slot.tap) as wire:
         assert wire.ask(question(slot), is_arp_reply) is not None
         yield wire
@@ -65,7 +65,7 @@ def counted(frames: list[Packet]) -> int:
 
 
 def allowed(slot: SliceNetwork, seconds: float) -> float:
-    """Return how many frames may pass in that time, beginning with a full bucket."""
+    """Return how many frames the slice's rate limit allows in this time, beginning with a full token bucket."""
     meter = meters_of(slot)[from_slice(slot.index)]
     return (meter.burst_kbit + meter.rate_kbps * seconds) / FRAME_KBIT
 
@@ -79,7 +79,9 @@ def check(slot: SliceNetwork, passed: int, seconds: float) -> None:
 
 
 @SLOTS
-def test_frames_that_a_slice_sends_are_limited_to_its_rate(slot: SliceNetwork, carrying: Host) -> None:
+def test_frames_that_a_slice_sends_are_limited_to_its_configured_rate(
+    slot: SliceNetwork, carrying: Host
+) -> None:
     frame = (
         Ether(src=slot.mac, dst=gateway_mac(GATEWAY))
         / IP(src=slot.ip, dst=GATEWAY)
@@ -99,7 +101,9 @@ def test_frames_that_a_slice_sends_are_limited_to_its_rate(slot: SliceNetwork, c
 
 
 @SLOTS
-def test_frames_that_a_slice_receives_are_limited_to_its_rate(slot: SliceNetwork, carrying: Host) -> None:
+def test_frames_that_a_slice_receives_are_limited_to_its_configured_rate(
+    slot: SliceNetwork, carrying: Host
+) -> None:
     passed = 0
     with wire_of(slot) as wire, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as host:
         began = monotonic()

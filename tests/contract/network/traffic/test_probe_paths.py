@@ -1,4 +1,6 @@
-"""The device of the agent's probes opens no path for anything else: real packets, on a real node."""
+"""Tests with real packets on a real node: the network device of the agent's reachability probes opens no path for other
+packets.
+"""
 
 import os
 import socket
@@ -37,7 +39,9 @@ def public(host: Host) -> Ipv4Address:
 
 @pytest.fixture
 def guest(host: Host, public: Ipv4Address) -> Iterator[Wire]:
-    """The slice's end of its tap. One of its ingress rules is open to all sources, and one to another network only."""
+    """Guest end of the slice's tap. One ingress rule of the slice is open to all sources, the other to one network
+    only.
+    """
     ingresses = (
         port_mapping(1, public, OPEN, PORT).model_copy(update={"protocol": "udp"}),
         port_mapping(2, public, CLOSED, PORT, "192.0.2.0/25").model_copy(update={"protocol": "udp"}),
@@ -51,7 +55,7 @@ def guest(host: Host, public: Ipv4Address) -> Iterator[Wire]:
 
 @pytest.fixture
 def device(host: Host) -> Iterator[int]:
-    """The probes' device, open as a file from which packets sent to it can be read."""
+    """File descriptor of the network device of the agent's probes. Packets sent to this device can be read from it."""
     from node_agent.drivers.probes.probe_wires import UplinkWire
 
     with ExitStack() as ends:
@@ -83,7 +87,7 @@ def from_guest(packet: Packet) -> Packet:
     ],
     ids=["UDP", "SYN", "SYN-ACK", "forged source"],
 )
-def test_packet_of_a_slice_to_the_probes_address_is_dropped(
+def test_packet_of_a_slice_to_the_source_address_of_the_agents_probes_is_dropped(
     host: Host, guest: Wire, device: int, sent: Packet
 ) -> None:
     last = from_guest(IP(src=SLOT.ip, dst=WORLD) / UDP(sport=4000, dport=7) / b"the last")
@@ -95,7 +99,7 @@ def test_packet_of_a_slice_to_the_probes_address_is_dropped(
     assert [frame for frame in passed if IP in frame and frame[IP].dst == PROBE_ADDRESS] == []
 
 
-def test_packet_from_the_probe_device_enters_only_by_an_ingress(
+def test_packet_from_the_network_device_of_the_agents_probes_reaches_a_slice_only_by_an_ingress_rule(
     host: Host, guest: Wire, device: int, public: Ipv4Address
 ) -> None:
     def write(destination: str, port: int, payload: bytes) -> None:
@@ -111,7 +115,7 @@ def test_packet_from_the_probe_device_enters_only_by_an_ingress(
     assert [bytes(each[UDP].payload)[:6] for each in (first, second)] == [b"by the"] * 2
 
 
-def test_packet_from_outside_with_the_probes_address_does_not_enter_by_an_ingress_for_others(
+def test_external_packet_with_the_probes_source_address_does_not_enter_by_an_ingress_rule_for_other_sources(
     host: Host, guest: Wire, device: int, public: Ipv4Address, lab: Lab
 ) -> None:
     forged = IP(src=PROBE_ADDRESS, dst=public) / UDP(sport=40000, dport=CLOSED) / b"forged"
@@ -124,6 +128,8 @@ def test_packet_from_outside_with_the_probes_address_does_not_enter_by_an_ingres
     assert bytes(received[UDP].payload).startswith(b"the last")
 
 
-def test_probe_device_is_removed_with_its_owner_and_sends_nothing_by_itself(host: Host, device: int) -> None:
+def test_network_device_of_the_agents_probes_exists_and_sends_nothing_by_itself(
+    host: Host, device: int
+) -> None:
     assert socket.if_nametoindex(PROBE_LINK) > 0
     assert read_from(device) == []

@@ -1,4 +1,6 @@
-"""Every kind of host reports whether a slice can be reached: from the gateway, and by each of its ingresses."""
+"""Tests of reachability reports on every kind of host: whether a slice can be reached from the gateway, and by each of
+its ingress rules.
+"""
 
 from typing import Final
 
@@ -34,13 +36,13 @@ def await_all(host: Host) -> None:
     eventually(lambda: findings(host) == ALL, TIMEOUT, lambda: str(findings(host)))
 
 
-def test_slice_that_answers_is_reachable_by_every_path(host: Host) -> None:
+def test_slice_that_answers_probes_is_reported_reachable_by_every_path(host: Host) -> None:
     apply_and_watch(host)
     with host.answering(SLOT):
         await_all(host)
 
 
-def test_slice_that_does_not_answer_is_unreachable_until_it_does(host: Host) -> None:
+def test_slice_that_does_not_answer_probes_is_reported_unreachable_until_it_answers(host: Host) -> None:
     apply_and_watch(host)
     eventually(lambda: findings(host).get(None), TIMEOUT)
     assert str(findings(host)[None]).endswith("(hop: address)")
@@ -49,7 +51,9 @@ def test_slice_that_does_not_answer_is_unreachable_until_it_does(host: Host) -> 
         await_all(host)
 
 
-def test_ingress_that_another_table_translates_elsewhere_is_the_only_unreachable_path(host: Host) -> None:
+def test_ingress_rule_that_a_foreign_nftables_table_redirects_is_the_only_path_reported_unreachable(
+    host: Host,
+) -> None:
     apply_and_watch(host)
     with host.answering(SLOT):
         await_all(host)
@@ -63,7 +67,9 @@ def test_ingress_that_another_table_translates_elsewhere_is_the_only_unreachable
         await_all(host)
 
 
-def test_probes_leave_the_slice_in_its_desired_state_and_track_no_connection(host: Host) -> None:
+def test_reachability_probes_leave_the_slice_in_its_desired_state_and_leave_no_tracked_connection(
+    host: Host,
+) -> None:
     apply_and_watch(host)
     with host.answering(SLOT):
         await_all(host)
@@ -72,7 +78,7 @@ def test_probes_leave_the_slice_in_its_desired_state_and_track_no_connection(hos
         assert host.filter.connections(SLOT.ip) == ()
 
 
-def test_slice_that_is_no_longer_watched_has_no_findings_and_no_new_connections(host: Host) -> None:
+def test_slice_without_reachability_probes_has_no_findings_and_no_new_tracked_connections(host: Host) -> None:
     apply_and_watch(host)
     eventually(lambda: findings(host).get(None), TIMEOUT)
     host.reachability.leave(SLOT.index)

@@ -1,4 +1,6 @@
-"""Real frames of a slot with a virtual function as its card: a veth's far end replaces the function."""
+"""Tests with real frames of a slot with an SR-IOV virtual function as its network card. The far end of a veth pair
+replaces the virtual function.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +25,9 @@ SLOT, OTHER = network(0), network(1)
 
 @pytest.fixture
 def carrying(host: Host, tmp_path: Path) -> Iterator[tuple[Aspect, ...]]:
-    """The slot's slice as ordered, without its machine."""
+    """Network of a slice with a virtual function as its network card, set up as ordered, without the
+    virtual machine.
+    """
     host.plant_representor("eth0", tmp_path)
     aspects = aspects_of(host, {SlotIndex(0): Place((HostDevice(VF, "card"),))})
     for aspect in aspects:
@@ -46,7 +50,7 @@ def remove(aspects: tuple[Aspect, ...]) -> None:
         run(aspect.to_remove(SLOT))
 
 
-def test_guest_gets_its_address_and_its_gateway_answers(function: FarEnd) -> None:
+def test_guest_on_a_virtual_function_gets_its_dhcp_address_and_its_gateway_answers(function: FarEnd) -> None:
     assert lease(function, SLOT.mac) == SLOT.ip
     answer = function.ask(arp_request(GATEWAY, mac=SLOT.mac, own=SLOT.ip), is_arp_reply)
     assert answer is not None

@@ -1,5 +1,5 @@
-"""A virtual switch that is killed on a lab node: nothing passes until its slices are guarded again, then all traffic
-does.
+"""Test of a virtual switch that is killed on a lab node: no frame passes until the flows that guard its slices are
+restored, then all legitimate traffic passes.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def host(node: LabNode) -> Iterator[Host]:
 
 
 def repaired(host: Host, aspects: tuple[Aspect, ...]) -> bool:
-    """Run one survey; return whether there was nothing left to do."""
+    """Repair the node's network as one survey does. Return whether there was nothing to repair."""
     with suppress(HostUnreadable):
         done = run(gateway_of(host).to_apply())
         done += [name for slot in (ALICE, BOB) for a in aspects for name in run(a.to_apply(slice_on(slot)))]
@@ -50,7 +50,7 @@ def repaired(host: Host, aspects: tuple[Aspect, ...]) -> bool:
     return False
 
 
-def test_no_frame_reaches_a_neighbour_after_the_switch_was_killed_and_a_survey_repaired_it(
+def test_no_forbidden_frame_reaches_a_neighbour_slice_after_the_virtual_switch_was_killed_and_repaired(
     host: Host, node: LabNode
 ) -> None:
     with Wire(ALICE.tap) as alice, Wire(BOB.tap) as bob:
@@ -67,7 +67,7 @@ def test_no_frame_reaches_a_neighbour_after_the_switch_was_killed_and_a_survey_r
 
 
 def switch_is_back(host: Host) -> bool:
-    """Whether the switch answers and has lost all flows."""
+    """Return whether Open vSwitch answers again and has lost all flows of the bridge."""
     with suppress(HostUnreadable):
         return host.switch.flows(NETWORK.bridge) == {}
     return False

@@ -1,4 +1,4 @@
-"""A guest's end of a tap: raw frames in and out, as a tenant that ignores every rule would send them."""
+"""Guest end of a tap device, which sends and receives raw frames, as a tenant could that ignores every rule."""
 
 import fcntl
 import os
@@ -24,7 +24,7 @@ _IFF_TAP, _IFF_NO_PI = 0x0002, 0x1000
 
 
 class Wire:
-    """A tap that is opened as a machine opens it. Its carrier is up while a process holds it open."""
+    """Tap device, opened as QEMU opens it for a guest. Its carrier is up while a process holds it open."""
 
     def __init__(self, tap: str) -> None:
         self._file = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
@@ -42,7 +42,9 @@ class Wire:
         os.write(self._file, bytes(frame))
 
     def receive(self, wanted: Callable[[Packet], bool], seconds: float = 2.0) -> Packet | None:
-        """Return the first frame for which `wanted` is true, or None when none arrives within so many seconds."""
+        """Return the first received frame for which `wanted` is true, or None if no such frame arrives within
+        `seconds`.
+        """
         ends = monotonic() + seconds
         while (left := ends - monotonic()) > 0:
             if select.select([self._file], [], [], left)[0]:
@@ -52,7 +54,9 @@ class Wire:
         return None
 
     def until(self, last: Callable[[Packet], bool]) -> list[Packet]:
-        """Return all frames that arrive before the first for which `last` is true; fail when that does not arrive."""
+        """Return all frames that arrive before the first frame for which `last` is true. Raises `AssertionError` if no
+        such frame arrives.
+        """
         before: list[Packet] = []
 
         def is_last(frame: Packet) -> bool:
@@ -63,7 +67,9 @@ class Wire:
         return before[:-1]
 
     def ask(self, frame: Packet, wanted: Callable[[Packet], bool]) -> Packet | None:
-        """Send until answered: OVS needs a moment to detect that the tap has a carrier."""
+        """Send the frame repeatedly until a frame arrives for which `wanted` is true, because OVS detects the carrier
+        of a tap with a delay.
+        """
         for _ in range(30):
             self.send(frame)
             if (answer := self.receive(wanted, seconds=0.1)) is not None:
@@ -72,7 +78,9 @@ class Wire:
 
 
 class FarEnd(Wire):
-    """The end of a link that is not a tap: frames in and out at the other end of a veth pair, for instance."""
+    """Raw socket on the far end of a link that is not a tap, for instance of a veth pair. It sends and receives frames
+    as a guest would.
+    """
 
     def __init__(self, link: str) -> None:
         end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
@@ -81,7 +89,7 @@ class FarEnd(Wire):
 
 
 class Capture:
-    """A capture of the frames that pass a link of the node in both directions."""
+    """Capture of all frames that pass a network link of the node, in both directions."""
 
     def __init__(self, link: str) -> None:
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
@@ -97,7 +105,9 @@ class Capture:
         self._socket.close()
 
     def until(self, last: Callable[[Packet], bool]) -> list[Packet]:
-        """Return all frames that pass before the first for which `last` is true; time out when that does not pass."""
+        """Return all captured frames before the first frame for which `last` is true. Raises `TimeoutError` if no such
+        frame passes.
+        """
         before: list[Packet] = []
         while not last(frame := Ether(self._socket.recv(65536))):
             before.append(frame)
@@ -105,7 +115,7 @@ class Capture:
 
 
 def hardware_address(link: str) -> str:
-    """Return the MAC of the host's end (netdevice(7), SIOCGIFHWADDR)."""
+    """Return the MAC of a network link of the host (netdevice(7), SIOCGIFHWADDR)."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         answer = fcntl.ioctl(any_socket, _SIOCGIFHWADDR, struct.pack("16s16x8x", link.encode()))
     return answer[18:24].hex(":")
@@ -129,7 +139,9 @@ def dhcp(
     client_id: bytes | None = None,
     **options: str,
 ) -> Packet:
-    """Return a DHCP message as a client broadcasts it; `chaddr` is the MAC that the lease is for."""
+    """Return a DHCP message as a client broadcasts it. `chaddr` is the client's MAC in the message, by
+    default `mac`.
+    """
     words = [("message-type", kind), *options.items(), *([("client_id", client_id)] if client_id else [])]
     hardware = bytes.fromhex((chaddr or mac).replace(":", ""))
     return (
@@ -146,7 +158,7 @@ def is_dhcp(kind: int) -> Callable[[Packet], bool]:
 
 
 def lease(wire: Wire, mac: str, flags: int = 0, client_id: bytes | None = None) -> Ipv4Address | None:
-    """Send a discover and a request; return the address that was acknowledged, or None."""
+    """Send a DHCP discover and a DHCP request. Return the address that the server acknowledged, or None."""
     offer = wire.ask(dhcp("discover", mac=mac, flags=flags, client_id=client_id), is_dhcp(2))
     if offer is None:
         return None
